@@ -1,0 +1,114 @@
+"""The progress record: how far a shard has delivered, written in the delivering transaction.
+
+A record per shard in the compacted topic `<app>.state`, key `shard-<index>`, value this JSON.
+For a timer partition p:
+
+    r   last slot delivered in full
+    c   C_R: high-water mark of p when slot r was closed
+    c1  C_{R+1}, when slot r + 1 is half delivered, else null
+    d   then: everything of p below this offset in slot r + 1 is out, else null
+    k   lowest offset that holds a live tombstone, else null
+
+A message of p at offset o whose slot is s is *done* if o < c and s <= r, or if it belongs to the
+half-delivered slot (o < c1 and (s = r + 1, or s <= r and o >= c)) and o < d. All else is pending.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from duewheel.errors import RecoveryRefused
+from duewheel.schemas.timers import TopicPartition
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProgress:
+    """One timer partition's part of the record; see the module's head."""
+
+    r: int
+    c: int
+    c1: int | None = None
+    d: int | None = None
+    k: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One shard's progress.
+
+    Attributes:
+        shard, shards: this shard's index and how many there are.
+        owner: UUID of the data directory that delivers.
+        epoch: raised at every change of owner.
+        slot_config: the settings that decide a row's slot (one epoch of them, so far).
+        partitions: every timer partition known when the record was written.
+    """
+
+    shard: int
+    shards: int
+    owner: str
+    epoch: int
+    slot_config: Mapping[str, Any]
+    partitions: Mapping[TopicPartition, PartitionProgress]
+
+    def encode(self) -> bytes:
+        """The record's value."""
+        topics: dict[str, dict[str, list[int | None]]] = {}
+        for (topic, partition), p in self.partitions.items():
+            topics.setdefault(topic, {})[str(partition)] = [p.r, p.c, p.c1, p.d, p.k]
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "shard": self.shard,
+                "shards": self.shards,
+                "owner": self.owner,
+                "epoch": self.epoch,
+                "slot_config": dict(self.slot_config),
+                "partitions": topics,
+            },
+            separators=(",", ":"),
+            sort_keys=True,
+        ).encode()
+
+    @classmethod
+    def decode(cls, value: bytes) -> Progress:
+        """Read a record's value.
+
+        Raises:
+            RecoveryRefused: the bytes are no progress record of this format.
+        """
+        try:
+            raw = json.loads(value)
+            if raw["format"] != FORMAT:
+                raise ValueError(f"format {raw['format']}, this version reads {FORMAT}")
+            return cls(
+                int(raw["shard"]),
+                int(raw["shards"]),
+                str(raw["owner"]),
+                int(raw["epoch"]),
+                dict(raw["slot_config"]),
+                {
+                    (topic, int(partition)): PartitionProgress(*fields)
+                    for topic, partitions in raw["partitions"].items()
+                    for partition, fields in partitions.items()
+                },
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RecoveryRefused(f"the progress record cannot be read: {error}") from error
+
+
+def record_key(shard: int) -> bytes:
+    """Key of a shard's progress record in the state topic."""
+    return b"shard-%d" % shard
+
+
+def config_hash(slot_config: Mapping[str, Any]) -> str:
+    """A short stable name for a slot configuration."""
+    canonical = json.dumps(dict(slot_config), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]

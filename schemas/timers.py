@@ -1,0 +1,128 @@
+"""What crosses the seams: timers on their way into the wheel, deliveries on their way out of it.
+
+Both are columns, one array per field, all of the same length; no object per message exists
+anywhere between Spark and Kafka. Encoded parts are Kafka v2 record bytes (see record_tail.py):
+
+    key_value   varint(len key) key varint(len value) value      (-1 for null)
+    headers     { varint(len name) name varint(len value) value } * header_count
+
+so that publishing joins bytes and decodes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+Bool = npt.NDArray[np.bool_]
+
+
+NO_PARTITION = -1  # target partition not asked for
+NO_KEY = -1  # key hash of a null key
+
+TopicPartition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TimerBatch:
+    """Timers of one ingest batch, in Kafka order within each source partition.
+
+    Attributes:
+        partitions: the source topic-partitions that `partition` indexes.
+        partition: row → index in `partitions`.
+        offset: source offset; rising within a partition.
+        origin_offset: offset of the first copy of the timer (equal to `offset` unless rolled).
+        due_ms: requested due time, epoch ms. Meaningless where `rejected`.
+        rejected: the row goes to the dead-letter topic as soon as possible; `targets[target]`
+            is that topic and `headers` already end with the error headers.
+        targets: the topic names that `target` indexes.
+        target: row → index in `targets`.
+        target_partition: requested partition or NO_PARTITION.
+        key_hash: murmur2(key) & 0x7fffffff, as Kafka's Java client partitions, or NO_KEY.
+        id_hash: 40-bit hash of the timer id, 0 … 2**40 - 1.
+        timer_id: large_binary, empty where the id is the default "topic-partition@offset".
+        key_value: large_binary, see the module's head.
+        headers: large_binary: the user's headers, request headers taken out.
+        header_count: how many headers `headers` holds.
+        roll_times: how often the timer has been rolled.
+    """
+
+    partitions: list[TopicPartition]
+    partition: Int32
+    offset: Int64
+    origin_offset: Int64
+    due_ms: Int64
+    rejected: Bool
+    targets: list[str]
+    target: Int32
+    target_partition: Int32
+    key_hash: Int32
+    id_hash: Int64
+    timer_id: pa.LargeBinaryArray
+    key_value: pa.LargeBinaryArray
+    headers: pa.LargeBinaryArray
+    header_count: Int32
+    roll_times: Int32
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    def take(self, rows: Int64) -> TimerBatch:
+        """The batch of the given rows, in the given order."""
+        picked = pa.array(rows)
+        return TimerBatch(
+            self.partitions,
+            self.partition[rows],
+            self.offset[rows],
+            self.origin_offset[rows],
+            self.due_ms[rows],
+            self.rejected[rows],
+            self.targets,
+            self.target[rows],
+            self.target_partition[rows],
+            self.key_hash[rows],
+            self.id_hash[rows],
+            self.timer_id.take(picked),
+            self.key_value.take(picked),
+            self.headers.take(picked),
+            self.header_count[rows],
+            self.roll_times[rows],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Deliveries:
+    """Messages ready to be published, in the order in which they must leave.
+
+    Attributes:
+        targets: the topic names that `target` indexes.
+        target: row → index in `targets`.
+        target_partition: requested partition or NO_PARTITION.
+        key_hash: as in TimerBatch.
+        due_ms: requested due time, epoch ms.
+        source: large_binary "topic-partition@offset".
+        timer_id: large_binary, never empty: default ids are filled in.
+        key_value, headers, header_count, roll_times: as in TimerBatch.
+        dead_letter: the row is a dead letter: of the added headers it gets TIMER_SOURCE only.
+    """
+
+    targets: list[str]
+    target: Int32
+    target_partition: Int32
+    key_hash: Int32
+    due_ms: Int64
+    source: pa.LargeBinaryArray
+    timer_id: pa.LargeBinaryArray
+    key_value: pa.LargeBinaryArray
+    headers: pa.LargeBinaryArray
+    header_count: Int32
+    roll_times: Int32
+    dead_letter: Bool
+
+    def __len__(self) -> int:
+        return len(self.target)

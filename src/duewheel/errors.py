@@ -1,0 +1,84 @@
+"""The one tree of errors, and the exit code that each carries to the shell.
+
+    DuewheelError                     1  findings, or anything without a better code
+    ├── ConfigError                   2  usage or configuration: mend it and start again
+    ├── KafkaUnavailable              3  no answer from Kafka in time: check address, network, broker
+    ├── Locked                        4  another process holds the data directory
+    ├── Fenced                        4  another instance owns the shard: this one must stop
+    ├── RecoveryRefused               5  the files and Kafka disagree in a way that is not repaired alone
+    ├── CorruptFile                   5  bytes on disk fail their check: `duewheel check` lists them
+    ├── RingFull                      1  the wheel cannot take more until dequeue has delivered
+    └── PublishDoubt                  1  the outcome of a transaction is unknown (retriable)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class DuewheelError(Exception):
+    """Root of everything duewheel raises on purpose."""
+
+    exit_code = 1
+    retriable = False
+
+
+class ConfigError(DuewheelError):
+    """A setting is unknown, impossible, or contradicts another; the message says which and why."""
+
+    exit_code = 2
+
+
+class KafkaUnavailable(DuewheelError):
+    """Kafka did not answer in time. Retriable: nothing was changed by the failed call."""
+
+    exit_code = 3
+    retriable = True
+
+
+class Locked(DuewheelError):
+    """A lock of the data directory is held by another process, named in the message."""
+
+    exit_code = 4
+
+
+class Fenced(DuewheelError):
+    """Another instance has taken the shard over; publishing anything more would double messages."""
+
+    exit_code = 4
+
+
+class RecoveryRefused(DuewheelError):
+    """Local files and the progress in Kafka do not fit together; the message gives both sides."""
+
+    exit_code = 5
+
+
+class CorruptFile(DuewheelError):
+    """Bytes on disk fail their check.
+
+    Attributes:
+        path: the file.
+        offset: where in the file, in bytes.
+        detail: what is wrong.
+    """
+
+    exit_code = 5
+
+    def __init__(self, path: Path | str, offset: int, detail: str) -> None:
+        super().__init__(f"{path} at byte {offset}: {detail}")
+        self.path = Path(path)
+        self.offset = offset
+        self.detail = detail
+
+
+class RingFull(DuewheelError):
+    """A timer's slot would overwrite one that is not delivered yet; waiting helps."""
+
+    retriable = True
+
+
+class PublishDoubt(DuewheelError):
+    """A transaction may or may not have been committed: rebuild the producer, read the progress."""
+
+    retriable = True
