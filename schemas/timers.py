@@ -126,3 +126,21 @@ class Deliveries:
 
     def __len__(self) -> int:
         return len(self.target)
+
+    def take(self, rows: Int64) -> Deliveries:
+        """The deliveries of the given rows, in the given order."""
+        picked = pa.array(rows)
+        return Deliveries(
+            self.targets,
+            self.target[rows],
+            self.target_partition[rows],
+            self.key_hash[rows],
+            self.due_ms[rows],
+            self.source.take(picked),
+            self.timer_id.take(picked),
+            self.key_value.take(picked),
+            self.headers.take(picked),
+            self.header_count[rows],
+            self.roll_times[rows],
+            self.dead_letter[rows],
+        )

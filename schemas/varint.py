@@ -26,32 +26,38 @@ def varint(n: int) -> bytes:
     return bytes(out)
 
 
-@functools.lru_cache(maxsize=4)
-def _table(size: int) -> pa.LargeBinaryArray:
-    """varint(-1), varint(0), … varint(size - 2)."""
-    return pa.array([varint(n) for n in range(-1, size - 1)], pa.large_binary())
+_SMALL = 1 << 16  # numbers below it come from the table
 
 
-_SMALL = 1 << 16
+@functools.lru_cache(maxsize=1)
+def _table() -> pa.LargeBinaryArray:
+    """varint(-1), varint(0), … varint(_SMALL - 1)."""
+    return pa.array([varint(n) for n in range(-1, _SMALL)], pa.large_binary())
 
 
 def varints(n: Int64) -> pa.LargeBinaryArray:
     """The varints of a column of numbers ≥ −1.
 
-    Small numbers come from a table; a column with a larger one is encoded by width, columnar.
+    Small numbers come from a table; the larger ones are encoded by width and appended to it.
     """
-    top = int(n.max(initial=0))
     assert int(n.min(initial=0)) >= -1, "lengths and counts are never below -1"
-    if top < _SMALL - 1:
-        return _table(_SMALL).take(pa.array(n + 1))
-    zigzag = (n.astype(np.uint64) << np.uint64(1)) ^ (n >> 63).astype(np.uint64)
+    large = np.flatnonzero(n >= _SMALL)
+    if len(large) == 0:
+        return _table().take(pa.array(n + 1))
+    where = n + 1
+    where[large] = _SMALL + 1 + np.arange(len(large))
+    return pa.concat_arrays([_table(), _encode(n[large])]).take(pa.array(where))
+
+
+def _encode(n: Int64) -> pa.LargeBinaryArray:
+    """The varints of positive numbers, computed."""
+    zigzag = n.astype(np.uint64) << np.uint64(1)
     septets = (zigzag[:, None] >> (np.arange(10, dtype=np.uint64) * np.uint64(7))) & np.uint64(127)
-    width = np.maximum(10 - np.argmax(septets[:, ::-1] != 0, axis=1), 1)
-    width[zigzag == 0] = 1
-    more = np.arange(10) < (width - 1)[:, None]
-    octets = (septets | np.where(more, np.uint64(128), np.uint64(0))).astype(np.uint8)
-    data = octets[np.arange(10) < width[:, None]]
-    offsets = np.concatenate([[0], np.cumsum(width)]).astype(np.int64)
+    width = 10 - np.argmax(septets[:, ::-1] != 0, axis=1)
+    place = np.arange(10)
+    more = np.where(place < width[:, None] - 1, np.uint64(128), np.uint64(0))
+    octets = (septets | more).astype(np.uint8)[place < width[:, None]]
+    bounds = np.concatenate([[0], np.cumsum(width)]).astype(np.int64)
     return pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(n), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+        pa.large_binary(), len(n), [None, pa.py_buffer(bounds), pa.py_buffer(octets)]
     )
