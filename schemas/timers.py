@@ -144,3 +144,21 @@ class Deliveries:
             self.roll_times[rows],
             self.dead_letter[rows],
         )
+
+    def slice(self, first: int, end: int) -> Deliveries:
+        """Rows `first` to `end` − 1; copies nothing."""
+        rows = slice(first, end)
+        return Deliveries(
+            self.targets,
+            self.target[rows],
+            self.target_partition[rows],
+            self.key_hash[rows],
+            self.due_ms[rows],
+            self.source[rows],
+            self.timer_id[rows],
+            self.key_value[rows],
+            self.headers[rows],
+            self.header_count[rows],
+            self.roll_times[rows],
+            self.dead_letter[rows],
+        )
