@@ -1,0 +1,153 @@
+"""The sections of the configuration, each frozen, with every key, its kind and its default."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from duewheel.config_values import (
+    Duration,
+    Durations,
+    Millis,
+    Option,
+    Options,
+    Servers,
+    Size,
+    TopicName,
+    Topics,
+    TopicTable,
+    as_millis,
+    reveal,
+)
+
+# RocketMQ's delay levels: 1 s, 5 s, … 2 h.
+_SECONDS = (1, 5, 10, 30, *range(60, 601, 60), 1_200, 1_800, 3_600, 7_200)
+LEVELS = tuple(timedelta(seconds=seconds) for seconds in _SECONDS)
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class App(Section):
+    """[app]: the name that all of this application's shards share."""
+
+    id: TopicName = "duewheel"
+
+
+class Kafka(Section):
+    """[kafka]: one cluster holds timer topics and targets.
+
+    `client` goes to kafka-python's clients under its own names (request_timeout_ms), `spark` to the
+    Spark source's consumers under Kafka's (security.protocol).
+    """
+
+    bootstrap_servers: Servers = ("localhost:9092",)
+    client: Options = Field(default_factory=dict)
+    spark: Options = Field(default_factory=dict)
+
+    @property
+    def servers(self) -> str:
+        """host:port, comma separated."""
+        return ",".join(self.bootstrap_servers)
+
+    def client_options(self, kind: Literal["producer", "consumer", "admin"]) -> dict[str, Any]:
+        """What a kafka-python client of this kind is to be given, servers included, in clear."""
+        known = client_defaults()[kind]
+        options = {name: reveal(value) for name, value in self.client.items() if name in known}
+        typed = {name: _typed(value, known[name]) for name, value in options.items()}
+        return {"bootstrap_servers": list(self.bootstrap_servers)} | typed
+
+    def source_options(self) -> dict[str, str]:
+        """Kafka options of the Spark source, in clear, without their prefix `kafka.`."""
+        return {name: as_text(reveal(value)) for name, value in self.spark.items()}
+
+
+class Timer(Section):
+    """[timer]: the timer topics, and everything that decides a message's slot."""
+
+    topics: Topics
+    precision_ms: Annotated[Millis, Field(ge=1)] = 50
+    slots: Annotated[int, Field(ge=1)] = 2_097_152
+    roll_window: Duration = timedelta(hours=24)
+    margin: Duration = timedelta(hours=1)
+    dead_letter_topic: TopicName | None = None
+    state_topic: TopicName | None = None
+    levels: Durations = LEVELS
+    mapping: TopicTable = Field(default_factory=dict)
+
+    @property
+    def levels_ms(self) -> tuple[int, ...]:
+        """Delay of level 1, 2, …"""
+        return tuple(as_millis(level) for level in self.levels)
+
+
+class Ingest(Section):
+    """[ingest]: how the streaming query reads."""
+
+    trigger_ms: Annotated[Millis, Field(ge=0)] = 100
+    max_offsets_per_trigger: Annotated[int, Field(ge=1)] = 50_000
+    starting_offsets: Literal["earliest", "latest"] = "earliest"
+    driver_memory: Annotated[str, Field(pattern=r"^\d+[mMgG]$")] = "2g"
+
+
+class Dequeue(Section):
+    """[dequeue]: how much one transaction holds, and how long Kafka may take."""
+
+    chunk_records: Annotated[int, Field(ge=1)] = 20_000
+    chunk_bytes: Annotated[Size, Field(ge=1)] = 16 << 20
+    transaction_timeout_ms: Annotated[Millis, Field(ge=1_000)] = 20_000
+    call_deadline: Duration = timedelta(seconds=15)
+
+
+class Storage(Section):
+    """[storage]: where the shard's files are, on a local file system."""
+
+    data_dir: Path = Path("duewheel-data")
+
+
+class Shard(Section):
+    """[shard]: which part of the partitions is this instance's."""
+
+    index: Annotated[int, Field(ge=0)] = 0
+    count: Annotated[int, Field(ge=1)] = 1
+
+
+class Log(Section):
+    """[log]: "auto" is text on a terminal and JSON elsewhere."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "json", "text"] = "auto"
+
+
+# ---- options that are passed through ------------------------------------------------------------
+
+
+def client_defaults() -> dict[str, dict[str, Any]]:
+    """kafka-python's options and their defaults, by kind of client."""
+    from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+
+    return {
+        "producer": KafkaProducer.DEFAULT_CONFIG,
+        "consumer": KafkaConsumer.DEFAULT_CONFIG,
+        "admin": KafkaAdminClient.DEFAULT_CONFIG,
+    }
+
+
+def _typed(value: Option, default: object) -> Option:
+    """Text from the environment as what kafka-python expects, judged by the default's type."""
+    if not isinstance(value, str):
+        return value
+    if isinstance(default, bool) and value.lower() in {"true", "false"}:
+        return value.lower() == "true"
+    if isinstance(default, int) and not isinstance(default, bool) and value.isdecimal():
+        return int(value)
+    return value
+
+
+def as_text(value: Option) -> str:
+    """As the JVM side writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

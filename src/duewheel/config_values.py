@@ -1,0 +1,194 @@
+"""The kinds of values that settings are made of: durations, sizes, topic names, secret tables.
+
+Each is an annotated type for pydantic: it reads what a file, the environment or a flag may hold,
+and is written back as text that it reads again (secrets excepted: those come back as stars).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer, SecretStr
+
+Option = str | int | float | bool
+
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
+_UNIT_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+_UNIT_BYTES |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+_SIZE = re.compile(r"(\d+)\s*([a-zA-Z]*)")
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_SERVER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:,\[\]]+):(\d{1,5})")
+# Names and values of options whose text must never be shown.
+_SECRET_NAME = re.compile(
+    r"pass(word|phrase|wd)|secret|token|credential|jaas|(^|[._-])(api)?key$", re.IGNORECASE
+)
+_SECRET_VALUE = re.compile(r"(pass(word|phrase)|secret|token)\s*=", re.IGNORECASE)
+
+
+def parse_duration_ms(text: str) -> int:
+    """Milliseconds of "24h", "50ms", "1.5h" or "1h 30m".
+
+    Raises:
+        ValueError: no such form, or not a whole number of milliseconds.
+    """
+    text = text.strip()
+    parts = _DURATION_PART.findall(text)
+    if not parts or _DURATION_PART.sub("", text):
+        raise ValueError(f'"{text}" is no duration: a number and ms, s, m, h or d, such as "24h"')
+    total = sum(float(number) * _UNIT_MS[unit] for number, unit in parts)
+    if total != int(total):
+        raise ValueError(f'"{text}" is not a whole number of milliseconds')
+    return int(total)
+
+
+def format_duration_ms(duration_ms: int) -> str:
+    """In the largest unit that divides it: 86_400_000 → "24h"."""
+    for unit in ("h", "m", "s"):
+        if duration_ms and duration_ms % _UNIT_MS[unit] == 0:
+            return f"{duration_ms // _UNIT_MS[unit]}{unit}"
+    return f"{duration_ms}ms"
+
+
+def parse_size_bytes(text: str) -> int:
+    """Bytes of "16MiB", "4 kB" or "1024".
+
+    Raises:
+        ValueError: no such form.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or match[2].lower() not in _UNIT_BYTES:
+        raise ValueError(f'"{text}" is no size: a number and kB, MB, GB, KiB, MiB or GiB')
+    return int(match[1]) * _UNIT_BYTES[match[2].lower()]
+
+
+def as_millis(duration: timedelta) -> int:
+    """Whole milliseconds of a duration."""
+    return duration // timedelta(milliseconds=1)
+
+
+def looks_secret(name: str, value: object = "") -> bool:
+    """Whether an option of a pass-through table must not be shown."""
+    return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(str(value)))
+
+
+def reveal(value: Option | SecretStr) -> Option:
+    """What a client is to be given."""
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
+
+
+def _duration(value: object) -> object:
+    if isinstance(value, str):
+        return timedelta(milliseconds=parse_duration_ms(value))
+    if isinstance(value, timedelta):
+        return value
+    raise ValueError('a duration needs its unit, such as "24h" or "50ms"')
+
+
+def _millis(value: object) -> object:
+    """A bare number is milliseconds already: the key's name says so."""
+    if isinstance(value, str) and not value.strip().isdecimal():
+        return parse_duration_ms(value)
+    return value
+
+
+def _size(value: object) -> object:
+    return parse_size_bytes(value) if isinstance(value, str) else value
+
+
+def _split(separators: str) -> Callable[[object], object]:
+    def split(value: object) -> object:
+        if isinstance(value, str):
+            return tuple(filter(None, re.split(f"[{separators}]+", value.strip())))
+        return value
+
+    return split
+
+
+def _not_empty(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not values:
+        raise ValueError("name at least one")
+    return values
+
+
+def _topic(name: str) -> str:
+    if not _TOPIC.fullmatch(name) or name in {".", ".."}:
+        raise ValueError(f'"{name}" is no topic name: 1 to 249 of a-z A-Z 0-9 . _ -')
+    return name
+
+
+def _server(server: str) -> str:
+    match = _SERVER.fullmatch(server)
+    if match is None or not 0 < int(match[2]) < 1 << 16:
+        raise ValueError(f'"{server}" is no host:port')
+    return server
+
+
+def _decode_table(value: object) -> object:
+    """A table given as text, by the environment or a flag, is JSON."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        # The decoder's own message could quote the text, which may hold a secret.
+        raise ValueError("a table given as text must be one JSON object") from None
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """TOML reads an unquoted a.b.c = 1 as tables inside tables: join the names again."""
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _options(value: object) -> object:
+    value = _decode_table(value)
+    if not isinstance(value, Mapping):
+        return value
+    options = _flatten(value)
+    for name, option in options.items():
+        if isinstance(option, Option) and looks_secret(name, option):
+            options[name] = SecretStr(str(option))
+    return options
+
+
+def _show_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: str(v) if isinstance(v, SecretStr) else v for k, v in options.items()}
+
+
+def _show_duration(duration: timedelta) -> str:
+    return format_duration_ms(as_millis(duration))
+
+
+Duration = Annotated[
+    timedelta, BeforeValidator(_duration), PlainSerializer(_show_duration, return_type=str)
+]
+Millis = Annotated[int, BeforeValidator(_millis)]
+Size = Annotated[int, BeforeValidator(_size)]
+TopicName = Annotated[str, AfterValidator(_topic)]
+Topics = Annotated[
+    tuple[TopicName, ...], BeforeValidator(_split(r",\s")), AfterValidator(_not_empty)
+]
+Servers = Annotated[
+    tuple[Annotated[str, AfterValidator(_server)], ...],
+    BeforeValidator(_split(r",\s")),
+    AfterValidator(_not_empty),
+]
+Durations = Annotated[
+    tuple[Duration, ...], BeforeValidator(_split(r",\s")), AfterValidator(_not_empty)
+]
+TopicTable = Annotated[dict[TopicName, TopicName], BeforeValidator(_decode_table)]
+Options = Annotated[
+    dict[str, bool | int | float | str | SecretStr],
+    BeforeValidator(_options),
+    PlainSerializer(_show_options, return_type=dict[str, Any]),
+]
