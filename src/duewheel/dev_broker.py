@@ -1,0 +1,477 @@
+"""A real single-node Kafka for development, demo and tests, run from its published jars.
+
+The data directory:
+
+    lock                held while a broker is run here
+    server.properties   written anew at every start: dev_broker.properties, ports, extra properties
+    log4j2.properties   logging to server.log, rolled
+    server.log          Kafka's own log
+    broker.out          what the JVM itself prints
+    data/               Kafka's files; formatted beside, as data.new, and renamed when whole
+
+Invariant: the broker never outlives the process that started it. Left cleanly, it is stopped
+cleanly; a starter that is killed takes it along (see `_LAUNCHER`).
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TextIO
+
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
+
+from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable, Locked
+from duewheel.jars import broker_jars, pyspark_jars
+from duewheel.java import Java, find_java
+
+HOST = "127.0.0.1"
+
+_TEMPLATE = Path(__file__).with_name("dev_broker.properties")
+_STARTED = b"Kafka Server started"
+_START_TIMEOUT_S = 120.0  # 3 s on a quiet machine; a loaded one took 10
+_STOP_TIMEOUT_S = 30.0
+_PORT_ATTEMPTS = 5
+
+# Kafka's own jars bring no logging backend; Spark's come first so that their slf4j 2 wins.
+_FROM_SPARK = ("slf4j-api", "log4j-slf4j2-impl", "log4j-api", "log4j-core", "scala-library")
+
+# The C1 compiler and the serial collector start fastest and leave the second core to others.
+_JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Djava.awt.headless=true")
+
+_LOG4J2 = """\
+status=error
+appender.file.type=RollingFile
+appender.file.name=file
+appender.file.fileName={folder}/server.log
+appender.file.filePattern={folder}/server.log.%i
+appender.file.layout.type=PatternLayout
+appender.file.layout.pattern=%d %p %c{{1}} %m%n
+appender.file.policies.type=Policies
+appender.file.policies.size.type=SizeBasedTriggeringPolicy
+appender.file.policies.size.size=32MB
+appender.file.strategy.type=DefaultRolloverStrategy
+appender.file.strategy.max=2
+rootLogger.level=info
+rootLogger.appenderRef.file.ref=file
+"""
+
+# Runs between us and the JVM: asks the kernel to kill this process, which is about to become the
+# JVM, when its parent ends in whatever way. That is done in a program of its own and not in
+# Popen's preexec_fn, because code after a fork of a process with threads can deadlock.
+_LAUNCHER = """\
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):  # it ended before the request
+    sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class PortTaken(ConfigError):
+    """The port asked for is in use."""
+
+
+class DevBroker:
+    """One Kafka broker on loopback. A context manager; not thread-safe.
+
+        with DevBroker() as broker:
+            producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+
+    The ports are kept over `restart`, so that clients find the broker again.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path | None = None,
+        *,
+        port: int = 0,
+        properties: Mapping[str, str] | None = None,
+        heap_mb: int = 512,
+        java: Java | None = None,
+    ) -> None:
+        """Nothing is started yet.
+
+        Args:
+            data_dir: kept, and used again if it holds a broker's data; None: a temporary one that
+                is removed by `stop`.
+            port: where to listen; 0: a free one is chosen.
+            properties: Kafka broker settings that go above the template's.
+            heap_mb: the JVM's largest heap.
+            java: what to run on; None: the one that `find_java` finds.
+        """
+        self._given_dir = data_dir
+        self._fixed_port = port
+        self._properties = dict(properties or {})
+        self._heap_mb = heap_mb
+        self._java = java
+        self._classpath = ""
+        self._ports = (0, 0)
+        self._process: _Process | None = None
+        self._folder: Path | None = None
+        self._lock: TextIO | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """host:port for clients; known once started."""
+        assert self._ports[0], "not started yet"
+        return f"{HOST}:{self._ports[0]}"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running broker."""
+        assert self._process is not None, "not running"
+        return self._process.pid
+
+    @property
+    def data_dir(self) -> Path:
+        """The folder in use, given or temporary; known once started."""
+        assert self._folder is not None, "not started yet"
+        return self._folder
+
+    def __enter__(self) -> DevBroker:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start and wait until the broker answers. Jars are fetched and data formatted if need be.
+
+        Raises:
+            PortTaken: `port` was given and is in use.
+            Locked: another broker runs in the folder.
+            ConfigError: there is no Java.
+            DuewheelError: the jars cannot be fetched, or the broker does not start; the message
+                ends with what it said.
+            KafkaUnavailable: it runs and does not answer.
+        """
+        assert self._process is None, "already running"
+        self._java = self._java or find_java()
+        self._open_folder()
+        try:
+            self._classpath = _classpath(broker_jars(self._java))
+            self._start_on_ports()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop cleanly, killing it only if that takes too long. Again is harmless."""
+        self._end()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+        if self._given_dir is None and self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def kill(self) -> None:
+        """End it as a crash does; the data stays for `restart`."""
+        assert self._process is not None, "not running"
+        process, self._process = self._process, None
+        process.end(signal.SIGKILL, _STOP_TIMEOUT_S)
+
+    def restart(self) -> None:
+        """Start again on the same data and ports, after a clean stop if it still runs."""
+        self._end()
+        self.start()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the broker's own end; whether it has ended."""
+        return self._process is None or self._process.wait(timeout_s)
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None and not process.end(signal.SIGTERM, _STOP_TIMEOUT_S):
+            process.end(signal.SIGKILL, _STOP_TIMEOUT_S)
+
+    def _open_folder(self) -> None:
+        """Make the folder and lock it for as long as this object uses it."""
+        if self._lock is not None:
+            return
+        if self._given_dir is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="duewheel-broker-"))
+        else:
+            self._folder = self._given_dir.absolute()
+            self._folder.mkdir(parents=True, exist_ok=True)
+        lock = (self._folder / "lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.close()
+            raise Locked(f"another broker runs in {self._folder}") from error
+        self._lock = lock
+
+    def _start_on_ports(self) -> None:
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
+            chosen_here = self._ports == (0, 0)
+            if chosen_here:
+                port, controller_port = _free_ports(2)
+                self._ports = (self._fixed_port or port, controller_port)
+            try:
+                self._start_once()
+                return
+            except PortTaken:
+                self._process = None
+                if chosen_here:
+                    self._ports = (0, 0)
+                # Between our look at a port and Kafka's binding of it somebody else may take it.
+                if attempt == _PORT_ATTEMPTS or (self._fixed_port and _in_use(self._fixed_port)):
+                    raise
+
+    def _start_once(self) -> None:
+        assert self._folder is not None
+        log = self._folder / "server.log"
+        self._write_settings()
+        self._format_if_new()
+        size_before = log.stat().st_size if log.exists() else 0
+        self._process = self._run("kafka.Kafka", f"-Xmx{self._heap_mb}m", *_JVM_OPTIONS)
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while _STARTED not in (news := _read_from(log, size_before)):
+            if self._process.wait(0.05):
+                said = _tail(news.decode(errors="replace")) or _tail(self._printed())
+                if "Address already in use" in said:
+                    raise PortTaken(f"a port of {self._ports} on {HOST} is in use")
+                raise DuewheelError(f"the broker in {self._folder} did not start:\n{said}")
+            if time.monotonic() > deadline:
+                raise KafkaUnavailable(f"the broker in {self._folder} is not ready in time")
+        _await_answer(self.bootstrap_servers, deadline)
+
+    def _write_settings(self, data: str = "data") -> None:
+        port, controller_port = self._ports
+        settings = {
+            "log.dirs": f"{self._folder}/{data}",
+            "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+            "controller.quorum.voters": f"1@{HOST}:{controller_port}",
+            **self._properties,
+        }
+        lines = "".join(f"{name}={value}\n" for name, value in settings.items())
+        (self.data_dir / "server.properties").write_text(_TEMPLATE.read_text() + lines)
+        (self.data_dir / "log4j2.properties").write_text(_LOG4J2.format(folder=self._folder))
+
+    def _format_if_new(self) -> None:
+        data, new = self.data_dir / "data", self.data_dir / "data.new"
+        if data.exists():
+            return
+        shutil.rmtree(new, ignore_errors=True)
+        self._write_settings("data.new")
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        arguments = ("format", "-t", cluster_id, "-c")
+        tool = self._run("kafka.tools.StorageTool", *_JVM_OPTIONS, arguments=arguments)
+        if not tool.wait(_START_TIMEOUT_S):
+            tool.end(signal.SIGKILL, _STOP_TIMEOUT_S)
+        if tool.exit_code != 0:
+            raise DuewheelError(f"cannot format {data}:\n{_tail(self._printed())}")
+        new.rename(data)
+        self._write_settings()
+
+    def _run(self, main: str, *options: str, arguments: Sequence[str] = ()) -> _Process:
+        assert self._java is not None
+        folder = self.data_dir
+        return _Process(
+            [
+                str(self._java.executable),
+                *options,
+                f"-Dlog4j2.configurationFile={folder}/log4j2.properties",
+                "-cp",
+                self._classpath,
+                main,
+                *arguments,
+                f"{folder}/server.properties",
+            ],
+            folder / "broker.out",
+        )
+
+    def _printed(self) -> str:
+        return (self.data_dir / "broker.out").read_text(errors="replace")
+
+
+class _Process:
+    """A program that ends when this process does.
+
+    The kernel ties a child's parent-death signal to the *thread* that started it, not to the
+    process. So every program gets a thread here that starts it and then waits for its end: the
+    thread cannot end first unless the whole process does.
+
+    It gets a session of its own too: Ctrl-C in a terminal reaches us, and we stop it in order.
+    """
+
+    def __init__(self, command: Sequence[str], output: Path) -> None:
+        launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command]
+        self._child: subprocess.Popen[bytes] | None = None
+        self._failure: OSError | None = None
+        started = threading.Event()
+        self._thread = threading.Thread(
+            target=self._live, args=(launcher, output, started), name="dev-broker", daemon=True
+        )
+        self._thread.start()
+        started.wait()
+        if self._child is None:
+            raise ConfigError(f"cannot start {command[0]}: {self._failure}")
+
+    def _live(self, launcher: Sequence[str], output: Path, started: threading.Event) -> None:
+        try:
+            with output.open("wb") as file:
+                self._child = subprocess.Popen(
+                    launcher,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            self._failure = error
+            return
+        finally:
+            started.set()
+        self._child.wait()
+
+    @property
+    def pid(self) -> int:
+        assert self._child is not None
+        return self._child.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        assert self._child is not None
+        return self._child.returncode
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Whether it has ended within the time."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def end(self, how: signal.Signals, timeout_s: float) -> bool:
+        """Send a signal and wait; whether it has ended."""
+        assert self._child is not None
+        self._child.send_signal(how)
+        return self.wait(timeout_s)
+
+
+def run_dev_broker(data_dir: Path | None, port: int, output: str) -> None:
+    """Run a broker until SIGTERM or SIGINT; what `duewheel dev-broker run` does.
+
+    Args:
+        data_dir: as for DevBroker.
+        port: as for DevBroker.
+        output: "json": as soon as it is ready one line {"bootstrap_servers", "pid"} on stdout;
+            otherwise the same in words.
+
+    Raises:
+        DuewheelError: it does not start, or ends by itself.
+    """
+    asked_to_stop = threading.Event()
+    handlers = {
+        number: signal.signal(number, lambda *_: asked_to_stop.set())
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        with DevBroker(data_dir, port=port) as broker:
+            if output == "json":
+                ready = {"bootstrap_servers": broker.bootstrap_servers, "pid": broker.pid}
+                print(json.dumps(ready), flush=True)
+            else:
+                print(
+                    f"Kafka is ready at {broker.bootstrap_servers} (process {broker.pid}, "
+                    f"files in {broker.data_dir}). Ctrl-C stops it.",
+                    flush=True,
+                )
+            while not asked_to_stop.wait(0.2):
+                if broker.wait(0):
+                    raise DuewheelError(f"the broker in {broker.data_dir} has ended by itself")
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _classpath(jars: Sequence[Path]) -> str:
+    from_spark = [str(next(pyspark_jars().glob(f"{name}-[0-9]*.jar"))) for name in _FROM_SPARK]
+    return os.pathsep.join([*from_spark, *map(str, jars)])
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports nobody listens on, outside the range that the kernel gives to outgoing connections.
+
+    Inside it, a client that keeps trying to reach a stopped broker can be given the broker's
+    own port as its source port; it is then connected to itself, and the broker cannot come back.
+    """
+    range_file = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    first_outgoing = int(range_file.read_text().split()[0])
+    low = 10_000 if first_outgoing > 11_000 else 1024
+    candidates = random.SystemRandom().sample(range(low, max(first_outgoing, low + 1000)), 500)
+    free: list[int] = []
+    for port in candidates:
+        if not _in_use(port):
+            free.append(port)
+            if len(free) == count:
+                return free
+    raise DuewheelError(f"no free port between {low} and {first_outgoing}")
+
+
+def _in_use(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return True
+    return False
+
+
+def _await_answer(bootstrap_servers: str, deadline: float) -> None:
+    """Until a client gets the list of brokers, and this one is in it."""
+    error: Exception | None = None
+    while (left_s := deadline - time.monotonic()) > 0:
+        left_ms = int(left_s * 1000) + 1
+        try:
+            client = KafkaAdminClient(
+                bootstrap_servers=bootstrap_servers, bootstrap_timeout_ms=left_ms
+            )
+            try:
+                if client.describe_cluster()["brokers"]:
+                    return
+            finally:
+                client.close()
+        except KafkaError as failure:
+            error = failure
+        time.sleep(0.05)
+    raise KafkaUnavailable(f"the broker at {bootstrap_servers} does not answer: {error}")
+
+
+def _read_from(path: Path, offset: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            # Rolled since: what we wait for can only be in the new file.
+            file.seek(offset if path.stat().st_size >= offset else 0)
+            return file.read()
+    except FileNotFoundError:
+        return b""
+
+
+def _tail(text: str, lines: int = 25) -> str:
+    return "\n".join(text.splitlines()[-lines:])
