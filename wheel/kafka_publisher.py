@@ -1,0 +1,332 @@
+"""Publishes deliveries and progress in Kafka transactions: exactly once, or an honest doubt.
+
+One `publish` is one transaction:
+
+    1. look up the targets; rows that can never be published become dead letters
+    2. group the rows by topic-partition, join them into ready batches
+    3. begin; queue the batches and, last, the progress record
+    4. look at the result of every batch: kafka-python commits happily after losing one
+    5. commit; from its acknowledgement on, messages and progress are visible, together
+
+Whatever goes wrong from 3 on leaves a doubt: the transaction may be committed. The producer is
+then stopped for good and `PublishDoubt` raised; `start` makes a new one, whose
+`init_transactions` ends the doubtful transaction either way, and reads what was committed.
+Every call has a deadline, one for the whole of `start` and one for the whole of `publish`.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from kafka import KafkaAdminClient, KafkaProducer
+from kafka.errors import KafkaError
+from kafka.structs import TopicPartition
+
+from duewheel.checkpoints.progress import Progress, record_key
+from duewheel.clock import Clock
+from duewheel.errors import ConfigError, DuewheelError, PublishDoubt
+from duewheel.schemas.record_batch import HEADER_BYTES, Batch, split
+from duewheel.schemas.timers import Deliveries
+from duewheel.schemas.varint import varint
+from duewheel.wheel import kafka_internals as internals
+from duewheel.wheel import routing
+from duewheel.wheel.deadline import Deadline, DeadlinePassed, within
+from duewheel.wheel.kafka_clients import ClientSettings, close
+from duewheel.wheel.kafka_progress import newest_record
+from duewheel.wheel.kafka_targets import SentBatch, TargetCatalog
+from duewheel.wheel.routing import Target
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherLimits:
+    """Bounds, each in the unit of its name.
+
+    Attributes:
+        start_deadline_s: for the whole of `start`. More than the transaction timeout: another
+            shard's dead transaction holds the progress back for that long.
+        publish_deadline_s: for the whole of `publish`. Less than the transaction timeout, or the
+            broker gives up first.
+        transaction_timeout_ms: after it the broker aborts a transaction that nobody ends. Until
+            then read_committed consumers of the same partitions wait.
+        batch_bytes: what a batch should hold; one partition sends one batch at a time.
+        batch_bytes_max: the largest batch, whatever a topic allows. Below the broker's
+            socket.request.max.bytes (100 MB unless set).
+        stop_s: how long to wait for a dropped producer's thread.
+        target_age_s: how long an answer about a topic is believed.
+        missing_target_age_s: how long "there is no such topic" is.
+    """
+
+    start_deadline_s: float = 30.0
+    publish_deadline_s: float = 12.0
+    transaction_timeout_ms: int = 15_000
+    batch_bytes: int = 512 * 1024
+    batch_bytes_max: int = 64 * 1024 * 1024
+    stop_s: float = 5.0
+    target_age_s: float = 30.0
+    missing_target_age_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not self.publish_deadline_s * 1000 < self.transaction_timeout_ms:
+            raise ConfigError(
+                f"publish_deadline_s = {self.publish_deadline_s:g} must be below "
+                f"transaction_timeout_ms = {self.transaction_timeout_ms}"
+            )
+
+
+class KafkaPublisher:
+    """The Publisher of one shard. Not thread-safe: one loop owns it.
+
+    Example:
+        publisher = KafkaPublisher({"bootstrap_servers": "kafka:9092"}, ...)
+        progress = publisher.start()
+        publisher.publish(deliveries, next_progress)
+    """
+
+    def __init__(
+        self,
+        client: Mapping[str, Any],
+        *,
+        transactional_id: str,
+        state_topic: str,
+        dead_letter_topic: str,
+        shard: int,
+        clock: Clock,
+        limits: PublisherLimits | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        """Check the settings; connects nothing.
+
+        Args:
+            client: kafka-python settings of every client: address, security.
+            transactional_id: the shard's; whoever starts with it last owns the shard.
+            state_topic: one partition, compacted, LogAppendTime.
+            dead_letter_topic: where unpublishable rows go.
+            shard: index of the shard.
+            clock: gives the records' timestamps.
+            limits: bounds on time and size.
+            chance: chooses partitions for rows without key and request.
+
+        Raises:
+            ConfigError: a client setting is unknown or decided by duewheel.
+        """
+        self._settings = ClientSettings(client)
+        self._transactional_id = transactional_id
+        self._state_partition = TopicPartition(state_topic, 0)
+        self._dead_letter_topic = dead_letter_topic
+        self._key = record_key(shard)
+        self._clock = clock
+        self._limits = limits or PublisherLimits()
+        self._chance = chance or random.Random()
+        self._catalog = TargetCatalog(
+            self._settings,
+            batch_bytes=self._limits.batch_bytes,
+            batch_bytes_max=self._limits.batch_bytes_max,
+            age_s=self._limits.target_age_s,
+            missing_age_s=self._limits.missing_target_age_s,
+        )
+        self._producer: KafkaProducer | None = None
+        self._admin: KafkaAdminClient | None = None
+        self._met: set[str] = set()  # topics whose metadata the producer has
+
+    def start(self) -> Progress | None:
+        """Take the transactional id and read the newest committed progress; None without any.
+
+        Raises:
+            KafkaUnavailable: no answer in time.
+            ConfigError: a topic is missing, or kafka-python or the broker does not fit.
+            RecoveryRefused: the record there cannot be read.
+        """
+        self.close()
+        deadline = Deadline(self._limits.start_deadline_s)
+        try:
+            self._admin = self._settings.open(KafkaAdminClient, deadline)
+            self._require_topics(self._admin, deadline)
+            self._producer = self._open_producer(deadline)
+            value = newest_record(
+                self._settings, self._admin, self._state_partition.topic, self._key, deadline
+            )
+        except DuewheelError:
+            self.close()
+            raise
+        log.info("publisher_started", transactional_id=self._transactional_id)
+        return None if value is None else Progress.decode(value)
+
+    def publish(self, deliveries: Deliveries | None, progress: Progress) -> None:
+        """One transaction: all deliveries in their order, and the progress record.
+
+        Raises:
+            PublishDoubt: the outcome is unknown or the transaction failed. The producer is
+                stopped: call `start`.
+        """
+        if self._producer is None or self._admin is None:
+            raise PublishDoubt("the publisher is not started")
+        deadline = Deadline(self._limits.publish_deadline_s)
+        try:
+            batches: list[tuple[TopicPartition, Batch]] = []
+            sent: list[SentBatch] = []
+            if deliveries is not None and len(deliveries):
+                batches, sent = self._batches(self._admin, deliveries, deadline)
+            batches.append((self._state_partition, _record(self._key, progress.encode())))
+            now_ms = self._clock.now_ms()
+            producer = self._producer
+            outcomes = within(
+                deadline, "publish", lambda: _transact(producer, batches, now_ms, deadline)
+            )
+            self._judge(sent, outcomes)
+        except Exception as error:
+            self.close()
+            reason = self._settings.explain(error)
+            expected = isinstance(error, KafkaError | DeadlinePassed | DuewheelError)
+            log.warning(
+                "publish_doubt",
+                transactional_id=self._transactional_id,
+                reason=reason,
+                exc_info=not expected,
+            )
+            raise PublishDoubt(f"transaction of {self._transactional_id!r}: {reason}") from None
+
+    def close(self) -> None:
+        """Drop the clients; an open transaction is left to the next `start` or its time-out."""
+        producer, self._producer = self._producer, None
+        admin, self._admin = self._admin, None
+        if producer is not None and not internals.stop(producer, self._limits.stop_s):
+            log.warning("sender_still_ending", transactional_id=self._transactional_id)
+        if admin is not None:
+            close(admin)
+        self._met.clear()
+        self._catalog.forget()
+
+    def _open_producer(self, deadline: Deadline) -> KafkaProducer:
+        # A request that hangs must not outlive its transaction by much: the sender's thread of a
+        # dropped producer ends with it.
+        timeout_ms = int(self._limits.publish_deadline_s * 1000)
+        producer = self._settings.open(
+            KafkaProducer,
+            deadline,
+            transactional_id=self._transactional_id,
+            transaction_timeout_ms=self._limits.transaction_timeout_ms,
+            max_block_ms=deadline.remaining_ms(),
+            request_timeout_ms=timeout_ms,
+            delivery_timeout_ms=timeout_ms,
+            linger_ms=0,
+            retry_backoff_ms=2,  # 100 by default, which each transaction after another one waits
+            allow_auto_create_topics=False,
+            max_request_size=self._limits.batch_bytes_max,
+            metrics_enabled=False,
+        )
+        try:
+            internals.check_internals(producer)
+            self._settings.call(deadline, "init_transactions", producer.init_transactions)
+            self._meet(producer, [self._state_partition.topic], deadline)
+        except DuewheelError:
+            internals.stop(producer, self._limits.stop_s)
+            raise
+        return producer
+
+    def _require_topics(self, admin: KafkaAdminClient, deadline: Deadline) -> None:
+        topics = [self._state_partition.topic, self._dead_letter_topic]
+        targets = self._catalog.resolve(admin, topics, deadline)
+        for topic, target in targets.items():
+            if target.refusal:
+                raise ConfigError(
+                    f"Kafka at {self._settings.address}: topic {topic!r}: "
+                    f"{target.refusal.name.lower()}: `duewheel init` creates what is missing"
+                )
+        if targets[self._state_partition.topic].partitions != 1:
+            raise ConfigError(f"state topic {self._state_partition.topic!r} needs one partition")
+
+    def _meet(self, producer: KafkaProducer, topics: list[str], deadline: Deadline) -> None:
+        """Have the producer know the topics' leaders: a batch for an unknown one never leaves."""
+        for topic in [topic for topic in topics if topic not in self._met]:
+            look_up = functools.partial(producer.partitions_for, topic)
+            self._settings.call(deadline, f"look up {topic}", look_up)
+            self._met.add(topic)
+
+    def _batches(
+        self, admin: KafkaAdminClient, deliveries: Deliveries, deadline: Deadline
+    ) -> tuple[list[tuple[TopicPartition, Batch]], list[SentBatch]]:
+        deliveries, targets = self._routable(admin, deliveries, deadline)
+        assert self._producer is not None
+        self._meet(self._producer, list(targets), deadline)
+        deliveries, groups = routing.grouped(deliveries, targets, self._chance)
+        batches, sent = [], []
+        for group in groups:
+            rows = deliveries.slice(group.first, group.end)
+            bytes_max = self._catalog.batch_bytes(group.topic, targets[group.topic])
+            first = 0
+            for batch in split(rows, bytes_max):
+                source = rows.source[first].as_py() if batch.count == 1 else None
+                batches.append((TopicPartition(group.topic, group.partition), batch))
+                sent.append(SentBatch(group.topic, HEADER_BYTES + len(batch.body), source))
+                first += batch.count
+        return batches, sent
+
+    def _routable(
+        self, admin: KafkaAdminClient, deliveries: Deliveries, deadline: Deadline
+    ) -> tuple[Deliveries, dict[str, Target]]:
+        """The deliveries with every row that cannot be published made a dead letter, and what is
+        known of each topic that they now go to."""
+        targets = self._catalog.resolve(admin, routing.used_topics(deliveries), deadline)
+        reason = routing.why_not(deliveries, targets, list(self._catalog.refused))
+        if reason.any():
+            log.warning("dead_letters", count=int((reason != 0).sum()))
+            deliveries = routing.condemned(deliveries, reason, targets, self._dead_letter_topic)
+        if deliveries.dead_letter.any():
+            targets = self._catalog.resolve(admin, routing.used_topics(deliveries), deadline)
+            self._require_dead_letter_topic(targets)
+            too_large = routing.too_large(deliveries, targets) & deliveries.dead_letter
+            if too_large.any():
+                deliveries = routing.stripped(deliveries, too_large)
+        return deliveries, targets
+
+    def _require_dead_letter_topic(self, targets: Mapping[str, Target]) -> None:
+        for topic, target in targets.items():
+            if target.refusal:
+                raise PublishDoubt(
+                    f"nothing was published: dead-letter topic {topic!r}: "
+                    f"{target.refusal.name.lower()}"
+                )
+
+    def _judge(self, sent: list[SentBatch], outcomes: list[internals.Outcome]) -> None:
+        """Learn from the refusals among the outcomes; raise if there was any error."""
+        errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+        if not errors:
+            return
+        judged = [
+            (batch, outcome.error)
+            for batch, outcome in zip(sent, outcomes, strict=False)  # the progress record is last
+            if outcome.judged and outcome.error is not None
+        ]
+        for batch, error in judged:
+            self._catalog.learn(batch, error)
+        raise judged[0][1] if judged else errors[0]
+
+
+def _transact(
+    producer: KafkaProducer,
+    batches: list[tuple[TopicPartition, Batch]],
+    now_ms: int,
+    deadline: Deadline,
+) -> list[internals.Outcome]:
+    """Steps 3 to 5; not committed if any outcome has an error."""
+    producer.begin_transaction()
+    queued = internals.enqueue(producer, batches, now_ms)
+    outcomes = internals.await_outcomes(queued, deadline)
+    if all(outcome.error is None for outcome in outcomes):
+        internals.commit(producer, deadline)
+    return outcomes
+
+
+def _record(key: bytes, value: bytes) -> Batch:
+    """A batch of one record without headers."""
+    tail = b"\0\0" + varint(0) + varint(len(key)) + key + varint(len(value)) + value + varint(0)
+    return Batch(memoryview(varint(len(tail)) + tail), 1)
+
+

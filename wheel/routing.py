@@ -1,0 +1,222 @@
+"""Where each delivery goes: its partition, or the dead-letter topic. Columns only, no Kafka.
+
+A row that can never be published becomes a dead letter in place, so that the order and the
+transaction stay as they are: its user headers are kept, TIMER_ERROR_CODE and TIMER_ERROR follow.
+A dead letter that is too large even for the dead-letter topic loses key, value and user headers;
+TIMER_SOURCE still points at the original. Partitions are chosen as Kafka's clients do: the
+requested one, else by the key's hash, else one partition at random for all such rows of a call.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from duewheel.schemas import headers as names
+from duewheel.schemas.columns import constant, join, lengths
+from duewheel.schemas.record_batch import HEADER_BYTES, bytes_alone
+from duewheel.schemas.timers import NO_KEY, NO_PARTITION, Bool, Deliveries, Int32, Int64
+from duewheel.schemas.varint import varint
+
+# Everything of a record and its added headers but the columns' own bytes: names, lengths, numbers.
+_OVERHEAD_BYTES_MAX = HEADER_BYTES + 160
+_TOPIC_SHOWN_MAX = 249  # Kafka allows no longer name; a longer one is a mistake, shown in part
+
+
+class Reason(IntEnum):
+    """Why a row cannot be published; NONE if it can."""
+
+    NONE = 0
+    UNKNOWN_TARGET_TOPIC = 1
+    TARGET_NOT_AUTHORIZED = 2
+    BAD_TARGET_PARTITION = 3
+    KEY_REQUIRED = 4
+    RECORD_TOO_LARGE = 5
+    RECORD_REFUSED = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is known of a target topic.
+
+    Attributes:
+        partitions: how many it has; 0 if nothing can be published there.
+        batch_bytes_max: the largest batch it takes, header included.
+        key_required: it is compacted and takes no record without a key.
+        refusal: why nothing can be published there, else NONE.
+    """
+
+    partitions: int
+    batch_bytes_max: int
+    key_required: bool = False
+    refusal: Reason = Reason.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows first … end − 1 of the routed deliveries go to one partition."""
+
+    topic: str
+    partition: int
+    first: int
+    end: int
+
+
+def used_topics(deliveries: Deliveries) -> list[str]:
+    """The topics that at least one row goes to."""
+    return [deliveries.targets[index] for index in np.unique(deliveries.target).tolist()]
+
+
+def why_not(
+    deliveries: Deliveries, targets: Mapping[str, Target], refused: Sequence[bytes]
+) -> Int32:
+    """The Reason of each row, as numbers. Dead letters are judged by size only (see `stripped`).
+
+    Args:
+        deliveries: the rows.
+        targets: what is known of every used topic.
+        refused: sources of records that the broker has refused.
+    """
+    known = [targets.get(topic, Target(0, 0)) for topic in deliveries.targets]
+    per_target = deliveries.target
+    reason = np.array([t.refusal for t in known], np.int32)[per_target]
+    partitions = np.array([t.partitions for t in known], np.int32)[per_target]
+    key_required = np.array([t.key_required for t in known], np.bool_)[per_target]
+
+    def judge(rows: Bool, verdict: Reason) -> None:
+        reason[rows & (reason == Reason.NONE)] = verdict
+
+    judge(deliveries.target_partition >= partitions, Reason.BAD_TARGET_PARTITION)
+    judge(deliveries.target_partition < NO_PARTITION, Reason.BAD_TARGET_PARTITION)
+    judge(key_required & (deliveries.key_hash == NO_KEY), Reason.KEY_REQUIRED)
+    judge(too_large(deliveries, targets), Reason.RECORD_TOO_LARGE)
+    if refused:
+        named = pa.array(refused, pa.large_binary())
+        judge(np.asarray(pc.is_in(deliveries.source, value_set=named)), Reason.RECORD_REFUSED)
+    reason[deliveries.dead_letter] = Reason.NONE
+    return reason
+
+
+def too_large(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
+    """Rows that their topic does not take even in a batch of their own."""
+    limit_of = [targets.get(topic, Target(0, 0)).batch_bytes_max for topic in deliveries.targets]
+    limit = np.array(limit_of, np.int64)[deliveries.target]
+    columns = (
+        deliveries.key_value,
+        deliveries.headers,
+        deliveries.source,
+        deliveries.timer_id,
+    )
+    at_most = _OVERHEAD_BYTES_MAX + sum((lengths(column) for column in columns), np.int64(0))
+    close = np.flatnonzero(at_most > limit)
+    rows = np.zeros(len(deliveries), np.bool_)
+    # The exact size costs as much as encoding: only where the bound does not decide.
+    if len(close):
+        rows[close] = bytes_alone(deliveries.take(close)) > limit[close]
+    return rows
+
+
+def condemned(
+    deliveries: Deliveries, reason: Int32, targets: Mapping[str, Target], dead_letter_topic: str
+) -> Deliveries:
+    """The deliveries with every row that has a reason turned into a dead letter, in its place."""
+    topics = list(deliveries.targets)
+    if dead_letter_topic not in topics:
+        topics.append(dead_letter_topic)
+    bad = reason != Reason.NONE
+    # One text per topic and reason: there are few of them.
+    pairs, pair_of = np.unique(deliveries.target * len(Reason) + reason, return_inverse=True)
+    texts = [
+        _error_headers(Reason(pair % len(Reason)), topics[pair // len(Reason)], targets)
+        for pair in pairs.tolist()
+    ]
+    errors = pa.array(texts, pa.large_binary()).take(pa.array(pair_of.astype(np.int64)))
+    return replace(
+        deliveries,
+        targets=topics,
+        target=np.where(bad, topics.index(dead_letter_topic), deliveries.target).astype(np.int32),
+        target_partition=_where(bad, NO_PARTITION, deliveries.target_partition),
+        headers=join(deliveries.headers, errors),
+        header_count=(deliveries.header_count + np.where(bad, 2, 0)).astype(np.int32),
+        dead_letter=deliveries.dead_letter | bad,
+    )
+
+
+def stripped(deliveries: Deliveries, rows: Bool) -> Deliveries:
+    """The given dead letters without key, value and user headers: what is left points at the
+    original, which the dead-letter topic does not take."""
+    error = _header(names.ERROR_CODE, Reason.RECORD_TOO_LARGE.name.lower()) + _header(
+        names.ERROR, "larger than the dead-letter topic takes: see the source for its content"
+    )
+    nothing = constant(varint(-1) * 2)
+    mask = pa.array(rows)
+    return replace(
+        deliveries,
+        target_partition=_where(rows, NO_PARTITION, deliveries.target_partition),
+        key_value=pc.if_else(mask, nothing, deliveries.key_value),
+        headers=pc.if_else(mask, constant(error), deliveries.headers),
+        header_count=_where(rows, 2, deliveries.header_count),
+    )
+
+
+def grouped(
+    deliveries: Deliveries, targets: Mapping[str, Target], chance: random.Random
+) -> tuple[Deliveries, list[Group]]:
+    """The rows sorted by topic-partition, each one's order kept, and where each group lies."""
+    used = np.unique(deliveries.target).tolist()
+    partitions = np.ones(len(deliveries.targets), np.int32)
+    sticky = np.zeros(len(deliveries.targets), np.int32)
+    for index in used:
+        partitions[index] = targets[deliveries.targets[index]].partitions
+        sticky[index] = chance.randrange(partitions[index])
+    by_key = deliveries.key_hash % partitions[deliveries.target]
+    free = np.where(deliveries.key_hash == NO_KEY, sticky[deliveries.target], by_key)
+    asked = deliveries.target_partition
+    partition = np.where(asked == NO_PARTITION, free, asked).astype(np.int64)
+
+    wide = int(partition.max(initial=0)) + 1
+    place = deliveries.target * wide + partition
+    if (place[1:] < place[:-1]).any():
+        order: Int64 = np.argsort(place, kind="stable")
+        deliveries, place = deliveries.take(order), place[order]
+    bounds = [0, *(np.flatnonzero(np.diff(place)) + 1).tolist(), len(place)]
+    groups = [
+        Group(deliveries.targets[place[first] // wide], int(place[first] % wide), first, end)
+        for first, end in zip(bounds, bounds[1:], strict=False)
+        if end > first
+    ]
+    return deliveries, groups
+
+
+def _where(rows: Bool, value: int, otherwise: Int32) -> Int32:
+    return np.where(rows, value, otherwise).astype(np.int32)
+
+
+def _header(name: str, value: str) -> bytes:
+    octets = value.encode()
+    return varint(len(name)) + name.encode() + varint(len(octets)) + octets
+
+
+def _error_headers(reason: Reason, topic: str, targets: Mapping[str, Target]) -> bytes:
+    """TIMER_ERROR_CODE and TIMER_ERROR as they are written; nothing for NONE."""
+    if reason is Reason.NONE:
+        return b""
+    known = targets.get(topic, Target(0, 0))
+    named = f"topic {topic[:_TOPIC_SHOWN_MAX]!r}"
+    text = {
+        Reason.UNKNOWN_TARGET_TOPIC: f"{named} does not exist",
+        Reason.TARGET_NOT_AUTHORIZED: f"no right to write to {named}",
+        Reason.BAD_TARGET_PARTITION: f"{named} has partitions 0 to {known.partitions - 1}, "
+        "the requested one is not among them",
+        Reason.KEY_REQUIRED: f"{named} is compacted, its records need a key",
+        Reason.RECORD_TOO_LARGE: f"{named} takes {known.batch_bytes_max} bytes at most, "
+        "the record with its headers needs more",
+        Reason.RECORD_REFUSED: f"the broker refused this record for {named}",
+    }[reason]
+    return _header(names.ERROR_CODE, reason.name.lower()) + _header(names.ERROR, text)
