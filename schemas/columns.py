@@ -4,63 +4,87 @@ A LargeBinaryArray is two buffers: the values' bytes end to end, and n + 1 int64
 Two facts follow, and most of this module is made of them:
 
 - Neighbouring values are neighbouring bytes, so joining groups of neighbours copies nothing: the
-  same bytes get fewer offsets (`join_groups`).
+  same bytes get fewer offsets (`join_groups`). With empty values between them they get more
+  (`spread`).
 - A question about bytes ("how many digits?") is asked once of all bytes, and a running sum turns
   it into an answer per value (`count_bytes`).
 
-Null values keep an undefined piece of the data buffer: fill nulls before using any of this.
+A null value's piece of the data buffer is undefined: except where a function says otherwise, its
+columns hold no nulls (`filled`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 
 from duewheel.schemas.timers import Bool, Int32, Int64
 
 Bytes = npt.NDArray[np.uint8]
-EMPTY = pa.scalar(b"", pa.large_binary())
+Column = pa.LargeBinaryArray
+
+# The published types of Arrow's kernels and buffers do not know numpy's arrays.
+_pa: Any = pa
+_pc: Any = pyarrow.compute
+
+EMPTY: pa.LargeBinaryScalar = _pa.scalar(b"", pa.large_binary())
+_NO_BYTES = np.zeros(0, np.uint8)
 
 
-def large_binary(column: pa.Array | pa.ChunkedArray) -> pa.LargeBinaryArray:
-    """Any string or binary column as one LargeBinaryArray; nulls stay."""
+def constant(value: bytes) -> pa.LargeBinaryScalar:
+    """A scalar, which joins with every row."""
+    scalar: pa.LargeBinaryScalar = _pa.scalar(value, pa.large_binary())
+    return scalar
+
+
+def binary(values: Iterable[bytes | None]) -> Column:
+    """A column of the given values."""
+    column: Column = _pa.array(list(values), pa.large_binary())
+    return column
+
+
+def large_binary(column: Any) -> Column:
+    """Any string, binary or dictionary column, chunked or not, as one array; nulls stay."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    wide = column if column.type == pa.large_binary() else column.cast(pa.large_binary())
-    return wide.combine_chunks() if isinstance(wide, pa.ChunkedArray) else wide
+    if column.type != pa.large_binary():
+        column = column.cast(pa.large_binary())
+    whole: Any = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    array: Column = whole
+    return array
 
 
-def constant(value: bytes) -> pa.Scalar:
-    """A scalar that joins with every row."""
-    return pa.scalar(value, pa.large_binary())
-
-
-def offsets(column: pa.LargeBinaryArray) -> Int64:
+def offsets(column: Column) -> Int64:
     """The column's n + 1 offsets into `data`, as a view; the first need not be 0."""
     if len(column) == 0:
         return np.zeros(1, np.int64)
-    whole = np.frombuffer(column.buffers()[1], np.int64)
-    return whole[column.offset : column.offset + len(column) + 1]
+    buffer: Any = column.buffers()[1]
+    bounds = np.frombuffer(buffer, np.int64)
+    return bounds[column.offset : column.offset + len(column) + 1]
 
 
-def data(column: pa.LargeBinaryArray) -> Bytes:
+def data(column: Column) -> Bytes:
     """The data buffer that `offsets` points into, as a view."""
-    buffer = column.buffers()[2]
-    return np.zeros(0, np.uint8) if buffer is None else np.frombuffer(buffer, np.uint8)
+    buffer: Any = column.buffers()[2]
+    return _NO_BYTES if buffer is None else np.frombuffer(buffer, np.uint8)
 
 
-def from_parts(starts: Int64, octets: Bytes | pa.Buffer) -> pa.LargeBinaryArray:
-    """The column of n values whose n + 1 offsets into `octets` are `starts`."""
-    buffer = octets if isinstance(octets, pa.Buffer) else pa.py_buffer(octets)
-    bounds = pa.py_buffer(np.ascontiguousarray(starts, np.int64))
-    return pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(starts) - 1, [None, bounds, buffer]
+def from_parts(bounds: Int64, octets: Bytes) -> Column:
+    """The column of n values whose n + 1 offsets into `octets` are `bounds`. Copies no bytes."""
+    column: Column = _pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(),
+        len(bounds) - 1,
+        [None, _pa.py_buffer(np.ascontiguousarray(bounds, np.int64)), _pa.py_buffer(octets)],
     )
+    return column
 
 
-def lengths(column: pa.LargeBinaryArray) -> Int64:
+def lengths(column: Column) -> Int64:
     """Length of each value in bytes, -1 where null."""
     size = np.diff(offsets(column))
     if column.null_count:
@@ -68,33 +92,67 @@ def lengths(column: pa.LargeBinaryArray) -> Int64:
     return size
 
 
-def join(*parts: pa.LargeBinaryArray | pa.Scalar) -> pa.LargeBinaryArray:
-    """The parts' values, row by row, end to end. No part may hold nulls."""
-    return pc.binary_join_element_wise(*parts, EMPTY)
+def filled(column: Column) -> Column:
+    """The column with empty values for nulls."""
+    if column.null_count:
+        column = _pc.fill_null(column, EMPTY)
+    return column
 
 
-def join_groups(column: pa.LargeBinaryArray, firsts: Int64) -> pa.LargeBinaryArray:
+def take(column: Column, rows: Int64 | Int32) -> Column:
+    """The given rows, in the given order; nulls stay."""
+    picked: Column = column.take(_pa.array(rows))
+    return picked
+
+
+def concat(parts: list[Column]) -> Column:
+    """The parts' rows, one part after the other; nulls stay."""
+    whole: Column = _pa.concat_arrays(parts)
+    return whole
+
+
+def choose(mask: Bool, yes: Column | pa.Scalar[Any], no: Column | pa.Scalar[Any]) -> Column:
+    """`yes` where the mask is set, else `no`."""
+    chosen: Column = _pc.if_else(_pa.array(mask), yes, no)
+    return chosen
+
+
+def join(*parts: Column | pa.Scalar[Any]) -> Column:
+    """The parts' values, row by row, end to end. At least one part must be a column."""
+    joined: Column = _pc.binary_join_element_wise(*parts, EMPTY)
+    return joined
+
+
+def join_groups(column: Column, firsts: Int64) -> Column:
     """Neighbouring values joined: row i is values firsts[i] … firsts[i + 1] - 1. Copies no bytes."""
-    buffer = column.buffers()[2]
-    octets = buffer if buffer is not None else np.zeros(0, np.uint8)
-    return from_parts(offsets(column)[firsts], octets)
+    return from_parts(offsets(column)[firsts], data(column))
 
 
-def texts(numbers: Int64 | Int32) -> pa.LargeBinaryArray:
+def spread(column: Column, rows: Int64, count: int) -> Column:
+    """A column of `count` rows with the values at the given rising rows, else empty. Copies no
+    bytes."""
+    sizes = np.zeros(count + 1, np.int64)
+    bounds = offsets(column)
+    sizes[0] = bounds[0]
+    sizes[rows + 1] = np.diff(bounds)
+    return from_parts(np.cumsum(sizes), data(column))
+
+
+def decimals(numbers: Int64 | Int32) -> Column:
     """Numbers in decimal."""
-    return large_binary(pc.cast(pa.array(numbers), pa.large_string()))
+    return large_binary(_pc.cast(_pa.array(numbers), pa.large_string()))
 
 
-def first_bytes(column: pa.LargeBinaryArray) -> Bytes:
+def first_bytes(column: Column) -> Bytes:
     """The first byte of each value, 0 for an empty one."""
     bounds = offsets(column)
     first = np.zeros(len(column), np.uint8)
-    filled = np.flatnonzero(np.diff(bounds))
-    first[filled] = data(column)[bounds[filled]]
+    some = np.flatnonzero(np.diff(bounds))
+    first[some] = data(column)[bounds[some]]
     return first
 
 
-def count_bytes(column: pa.LargeBinaryArray, wanted: Bool) -> Int64:
+def count_bytes(column: Column, wanted: Bool) -> Int64:
     """How many of each value's bytes are wanted; `wanted` has an entry for each of the 256."""
     bounds = offsets(column)
     marks = wanted[data(column)[bounds[0] : bounds[-1]]]
@@ -102,17 +160,20 @@ def count_bytes(column: pa.LargeBinaryArray, wanted: Bool) -> Int64:
         return np.diff(bounds)
     sums = np.zeros(len(marks) + 1, np.int64)
     np.cumsum(marks, out=sums[1:])
-    return np.diff(sums[bounds - bounds[0]])
+    counts: Int64 = np.diff(sums[bounds - bounds[0]])
+    return counts
 
 
-_ASCII = np.arange(256) < 128
 NOT_ASCII = "\ufffd"
+_NOT_ASCII = constant(NOT_ASCII.encode())
+_ASCII = np.arange(256) < 128
 
 
-def ascii_text(column: pa.LargeBinaryArray) -> pa.LargeStringArray:
-    """The column as text. A value with a byte beyond ASCII, which no caller accepts, becomes
-    NOT_ASCII: whatever the bytes are, the result is valid."""
+def ascii_text(column: Column) -> pa.LargeStringArray:
+    """The column as text. A value with a byte beyond ASCII becomes NOT_ASCII, which none of the
+    callers accepts: whatever the bytes are, the result is valid."""
     foreign = count_bytes(column, _ASCII) < np.diff(offsets(column))
     if foreign.any():
-        column = pc.if_else(pa.array(foreign), constant(NOT_ASCII.encode()), column)
-    return column.cast(pa.large_string())
+        column = choose(foreign, _NOT_ASCII, column)
+    text: pa.LargeStringArray = _pc.cast(column, pa.large_string())
+    return text

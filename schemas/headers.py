@@ -2,11 +2,26 @@
 
 A request header under another name (of another delay service, say) is one more line in REQUEST.
 Of headers with the same meaning the last one in a record counts; all are taken out at delivery.
+A null value reads as an empty one.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum, auto
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute
+
+from duewheel.schemas.columns import Column, binary, filled, large_binary, take
+from duewheel.schemas.timers import Bool, Int64
+
+Int8 = npt.NDArray[np.int8]
+_pa: Any = pa
+_pc: Any = pyarrow.compute
 
 # Added to what is delivered.
 SOURCE = "TIMER_SOURCE"  # topic-partition@offset of the timer
@@ -48,3 +63,89 @@ REQUEST: dict[str, Request] = {
     DUE_MS: Request.IGNORED,
     ROLL_TIMES: Request.IGNORED,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """The headers of a batch of records, flat.
+
+    Attributes:
+        names: large_binary, no nulls.
+        values: large_binary; a null is a header without a value.
+        firsts: row → index of its first header; one more entry at the end.
+        request: what each header asks for, a Request or USERS.
+    """
+
+    names: Column
+    values: Column
+    firsts: Int64
+    request: Int8
+
+    def where(self, keep: Bool) -> Headers:
+        """Only the wanted ones, as one group of all rows."""
+        kept = np.flatnonzero(keep)
+        firsts = np.array([0, len(kept)], np.int64)
+        return Headers(take(self.names, kept), take(self.values, kept), firsts, self.request[kept])
+
+    def rows(self) -> Int64:
+        """The row of each header."""
+        counts = np.diff(self.firsts)
+        return np.repeat(np.arange(len(counts)), counts)
+
+    def fields(self) -> dict[Request, Field]:
+        """The requests made, by what they ask for; the last header of a row counts."""
+        asked = np.flatnonzero(self.request >= 0)
+        requests, rows = self.request[asked], self.rows()[asked]
+        fields = {}
+        for request in Request:
+            mine = requests == request
+            if mine.any():
+                row, header = rows[mine], asked[mine]
+                last = np.append(row[1:] != row[:-1], True)
+                fields[request] = Field(row[last], filled(take(self.values, header[last])))
+        return fields
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One request, where it is made.
+
+    Attributes:
+        rows: which rows make it, rising.
+        values: large_binary: the header's value in those rows, empty for null.
+    """
+
+    rows: Int64
+    values: Column
+
+    def where(self, keep: Bool) -> Field:
+        """Some of those rows; the whole field if all are kept."""
+        if keep.all():
+            return self
+        return Field(self.rows[keep], take(self.values, np.flatnonzero(keep)))
+
+    @classmethod
+    def none(cls) -> Field:
+        """A request that no row makes."""
+        return cls(np.zeros(0, np.int64), binary([]))
+
+
+USERS = -1
+_KNOWN = _pa.array([name.encode() for name in REQUEST], pa.large_binary())
+_MEANING = np.array([*REQUEST.values(), USERS], np.int8)
+
+
+def read_headers(column: Any) -> Headers:
+    """Headers as Spark gives them.
+
+    Args:
+        column: list<struct<key: string, value: binary>>, chunked or not; a null list has none.
+    """
+    counts = np.asarray(_pc.fill_null(_pc.list_value_length(column), 0))
+    firsts = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=firsts[1:])
+    flat = _pc.list_flatten(column)
+    names = filled(large_binary(_pc.struct_field(flat, 0)))
+    values = large_binary(_pc.struct_field(flat, 1))
+    found = _pc.fill_null(_pc.index_in(names, value_set=_KNOWN), len(REQUEST))
+    return Headers(names, values, firsts, _MEANING[np.asarray(found)])

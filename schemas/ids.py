@@ -13,10 +13,18 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from duewheel.schemas.columns import EMPTY, Bytes, data, join, offsets, texts
+from duewheel.schemas.columns import (
+    Bytes,
+    Column,
+    binary,
+    data,
+    decimals,
+    filled,
+    join,
+    offsets,
+    take,
+)
 from duewheel.schemas.timers import NO_KEY, Int32, Int64, TopicPartition
 
 Uint32 = npt.NDArray[np.uint32]
@@ -28,24 +36,21 @@ _MASK = (1 << 32) - 1
 _FEW = 16  # rows below which a row at a time is faster than a step of all rows at a time
 
 
-def source_names(
-    partitions: Sequence[TopicPartition], partition: Int32, offset: Int64
-) -> pa.LargeBinaryArray:
+def source_names(partitions: Sequence[TopicPartition], partition: Int32, offset: Int64) -> Column:
     """ "topic-partition@offset" of each row; `partition` indexes `partitions`."""
-    prefixes = [f"{topic}-{number}@".encode() for topic, number in partitions]
-    return join(pa.array(prefixes, pa.large_binary()).take(pa.array(partition)), texts(offset))
+    prefixes = binary(f"{topic}-{number}@".encode() for topic, number in partitions)
+    return join(take(prefixes, partition), decimals(offset))
 
 
-def key_hashes(keys: pa.LargeBinaryArray) -> Int32:
+def key_hashes(keys: Column) -> Int32:
     """murmur2 of each key with the sign bit cleared, NO_KEY for null."""
-    filled = pc.fill_null(keys, EMPTY) if keys.null_count else keys
-    hashes = (murmur2(filled, _KAFKA_SEED)[0] & np.uint32(0x7FFFFFFF)).astype(np.int32)
+    hashes = (murmur2(filled(keys), _KAFKA_SEED)[0] & np.uint32(0x7FFFFFFF)).astype(np.int32)
     if keys.null_count:
         hashes[np.asarray(keys.is_null())] = NO_KEY
     return hashes
 
 
-def id_hashes(ids: pa.LargeBinaryArray) -> Int64:
+def id_hashes(ids: Column) -> Int64:
     """40-bit hash of each timer id."""
     high, low = murmur2(ids, *_ID_SEEDS)
     return (high.astype(np.int64) << 8) | (low & np.uint32(0xFF)).astype(np.int64)
@@ -60,7 +65,7 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value >> 31 else value
 
 
-def murmur2(column: pa.LargeBinaryArray, *seeds: int) -> list[Uint32]:
+def murmur2(column: Column, *seeds: int) -> list[Uint32]:
     """murmur2 of each value, once for each seed. No nulls.
 
     All rows advance together, four bytes a step, and a row leaves when its words are used up: the

@@ -72,7 +72,7 @@ def split(deliveries: Deliveries, bytes_max: int) -> list[Batch]:
     firsts = _cut(records.sizes(np.arange(len(records), dtype=np.int64)), bytes_max - HEADER_BYTES)
     counts = np.diff(firsts)
     encoded = records.encode(np.arange(len(records)) - np.repeat(firsts[:-1], counts))
-    octets = memoryview(data(encoded)).toreadonly()
+    octets = memoryview(data(encoded).data).toreadonly()
     bounds = offsets(encoded)[firsts].tolist()
     return [
         Batch(octets[start:end], count)

@@ -19,43 +19,74 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from duewheel.schemas import headers as names
-from duewheel.schemas.columns import EMPTY, constant, join, lengths, texts
-from duewheel.schemas.timers import Deliveries, Int32, Int64
+from duewheel.schemas.columns import (
+    EMPTY,
+    Column,
+    choose,
+    constant,
+    decimals,
+    filled,
+    join,
+    join_groups,
+    lengths,
+)
+from duewheel.schemas.timers import Bool, Deliveries, Int32, Int64
 from duewheel.schemas.varint import varint, varints
 
 _ATTRIBUTES_AND_TIMESTAMP_DELTA = constant(b"\0\0")
 
 
-def framed(column: pa.LargeBinaryArray) -> tuple[pa.LargeBinaryArray, pa.LargeBinaryArray]:
-    """Length and bytes of each value, the two parts that write it."""
-    filled = pc.fill_null(column, EMPTY) if column.null_count else column
-    return varints(lengths(column)), filled
+def framed(column: Column) -> tuple[Column, Column]:
+    """Length and bytes of each value: the two parts that write it, or a null."""
+    return varints(lengths(column)), filled(column)
 
 
-def named(name: str) -> pa.Scalar:
-    """A header's name, as it is written."""
-    return constant(varint(len(name)) + name.encode())
+def framed_bytes(value: bytes) -> bytes:
+    """A single value with its length."""
+    return varint(len(value)) + value
 
 
-def added_headers(deliveries: Deliveries) -> tuple[pa.LargeBinaryArray, Int32]:
+def key_values(key: Column, value: Column) -> Column:
+    """Keys and values as they stand in records; both may hold nulls."""
+    return join(*framed(key), *framed(value))
+
+
+def header_groups(found: names.Headers, keep: Bool) -> tuple[Column, Int32]:
+    """Each row's headers as they stand in records, and how many they are.
+
+    Args:
+        found: the headers of a batch of rows.
+        keep: which of all those headers to write.
+    """
+    kept = np.zeros(len(keep) + 1, np.int64)
+    np.cumsum(keep, out=kept[1:])
+    firsts = kept[found.firsts]
+    written = found if keep.all() else found.where(keep)
+    encoded = join(*framed(written.names), *framed(written.values))
+    return join_groups(encoded, firsts), np.diff(firsts).astype(np.int32)
+
+
+def _named(name: str) -> pa.LargeBinaryScalar:
+    return constant(framed_bytes(name.encode()))
+
+
+def added_headers(deliveries: Deliveries) -> tuple[Column, Int32]:
     """The headers added at publishing, encoded, and how many they are in each row."""
     rolled = deliveries.roll_times > 0
-    parts = [
-        *(named(names.DUE_MS), *framed(texts(deliveries.due_ms))),
-        *(named(names.TIMER_ID), *framed(deliveries.timer_id)),
+    parts: list[Column | pa.LargeBinaryScalar] = [
+        *(_named(names.DUE_MS), *framed(decimals(deliveries.due_ms))),
+        *(_named(names.TIMER_ID), *framed(deliveries.timer_id)),
     ]
     if rolled.any():
-        times = join(named(names.ROLL_TIMES), *framed(texts(deliveries.roll_times)))
-        parts.append(pc.if_else(pa.array(rolled), times, EMPTY))
+        times = join(_named(names.ROLL_TIMES), *framed(decimals(deliveries.roll_times)))
+        parts.append(choose(rolled, times, EMPTY))
     count = 3 + rolled.astype(np.int32)
-    source = (named(names.SOURCE), *framed(deliveries.source))
     if deliveries.dead_letter.any():
-        parts = [pc.if_else(pa.array(deliveries.dead_letter), EMPTY, join(*parts))]
+        parts = [choose(deliveries.dead_letter, EMPTY, join(*parts))]
         count[deliveries.dead_letter] = 1
-    return join(*source, *parts), count
+    return join(_named(names.SOURCE), *framed(deliveries.source), *parts), count
 
 
 class Records:
@@ -69,18 +100,18 @@ class Records:
             deliveries.headers,
             added,
         )
-        self._body_bytes = 2 + sum((lengths(part) for part in self._body), np.int64(0))
+        self._body_bytes: Int64 = np.sum([lengths(part) for part in self._body], axis=0) + 2
 
     def __len__(self) -> int:
         return len(self._body_bytes)
 
-    def sizes(self, deltas: Int64) -> Int64:
-        """Bytes of each record at these places. Never smaller at a later place."""
-        inner = self._body_bytes + lengths(varints(deltas))
-        return inner + lengths(varints(inner))
+    def sizes(self, places: Int64) -> Int64:
+        """Bytes of each record at these places in a batch. Never smaller at a later place."""
+        rest = self._body_bytes + lengths(varints(places))
+        return rest + lengths(varints(rest))
 
-    def encode(self, deltas: Int64) -> pa.LargeBinaryArray:
-        """The complete records at these places."""
-        places = varints(deltas)
-        length = varints(self._body_bytes + lengths(places))
-        return join(length, _ATTRIBUTES_AND_TIMESTAMP_DELTA, places, *self._body)
+    def encode(self, places: Int64) -> Column:
+        """The complete records at these places in a batch."""
+        deltas = varints(places)
+        rest = varints(self._body_bytes + lengths(deltas))
+        return join(rest, _ATTRIBUTES_AND_TIMESTAMP_DELTA, deltas, *self._body)

@@ -74,7 +74,7 @@ class TimerBatch:
 
     def take(self, rows: Int64) -> TimerBatch:
         """The batch of the given rows, in the given order."""
-        picked = pa.array(rows)
+        picked = pa.array(rows, pa.int64())
         return TimerBatch(
             self.partitions,
             self.partition[rows],
@@ -129,7 +129,7 @@ class Deliveries:
 
     def take(self, rows: Int64) -> Deliveries:
         """The deliveries of the given rows, in the given order."""
-        picked = pa.array(rows)
+        picked = pa.array(rows, pa.int64())
         return Deliveries(
             self.targets,
             self.target[rows],

@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-import pyarrow as pa
 
+from duewheel.schemas.columns import Column, binary, concat, from_parts, take
 from duewheel.schemas.timers import Int64
 
 
@@ -30,12 +30,12 @@ _SMALL = 1 << 16  # numbers below it come from the table
 
 
 @functools.lru_cache(maxsize=1)
-def _table() -> pa.LargeBinaryArray:
+def _table() -> Column:
     """varint(-1), varint(0), … varint(_SMALL - 1)."""
-    return pa.array([varint(n) for n in range(-1, _SMALL)], pa.large_binary())
+    return binary(varint(n) for n in range(-1, _SMALL))
 
 
-def varints(n: Int64) -> pa.LargeBinaryArray:
+def varints(n: Int64) -> Column:
     """The varints of a column of numbers ≥ −1.
 
     Small numbers come from a table; the larger ones are encoded by width and appended to it.
@@ -43,13 +43,13 @@ def varints(n: Int64) -> pa.LargeBinaryArray:
     assert int(n.min(initial=0)) >= -1, "lengths and counts are never below -1"
     large = np.flatnonzero(n >= _SMALL)
     if len(large) == 0:
-        return _table().take(pa.array(n + 1))
+        return take(_table(), n + 1)
     where = n + 1
     where[large] = _SMALL + 1 + np.arange(len(large))
-    return pa.concat_arrays([_table(), _encode(n[large])]).take(pa.array(where))
+    return take(concat([_table(), _encode(n[large])]), where)
 
 
-def _encode(n: Int64) -> pa.LargeBinaryArray:
+def _encode(n: Int64) -> Column:
     """The varints of positive numbers, computed."""
     zigzag = n.astype(np.uint64) << np.uint64(1)
     septets = (zigzag[:, None] >> (np.arange(10, dtype=np.uint64) * np.uint64(7))) & np.uint64(127)
@@ -58,6 +58,4 @@ def _encode(n: Int64) -> pa.LargeBinaryArray:
     more = np.where(place < width[:, None] - 1, np.uint64(128), np.uint64(0))
     octets = (septets | more).astype(np.uint8)[place < width[:, None]]
     bounds = np.concatenate([[0], np.cumsum(width)]).astype(np.int64)
-    return pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(n), [None, pa.py_buffer(bounds), pa.py_buffer(octets)]
-    )
+    return from_parts(bounds, octets)

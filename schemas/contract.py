@@ -1,0 +1,211 @@
+"""The message contract: from a batch of Kafka records, as Spark gives them, to timers.
+
+Any bytes in key, value and headers make a timer or a dead letter, never an error. A rejected row
+keeps all its headers, request headers too, and gets TIMER_ERROR_CODE and TIMER_ERROR after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from duewheel.errors import ConfigError
+from duewheel.schemas import headers as names
+from duewheel.schemas.columns import Column, binary, join, large_binary, spread, take
+from duewheel.schemas.headers import USERS, Field, Headers, Request, read_headers
+from duewheel.schemas.ids import id_hashes, key_hashes, source_names
+from duewheel.schemas.record_tail import framed_bytes, header_groups, key_values
+from duewheel.schemas.requests import DueTimes, due_times, judged_columns
+from duewheel.schemas.rules import ACCEPTED, Rules
+from duewheel.schemas.timers import (
+    NO_PARTITION,
+    Bool,
+    Int32,
+    Int64,
+    TimerBatch,
+    TopicPartition,
+)
+
+_pa: Any = pa
+_pc: Any = pyarrow.compute
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What the configuration says about messages.
+
+    Attributes:
+        levels_ms: delay of DELAY level 1, 2, …
+        mapping: timer topic → target of its messages without REAL_TOPIC.
+        dead_letter_topic: where rejected rows go.
+        rules: what an acceptable timer is.
+    """
+
+    levels_ms: tuple[int, ...]
+    mapping: Mapping[str, str]
+    dead_letter_topic: str
+    rules: Rules
+
+    def __post_init__(self) -> None:
+        if not self.levels_ms or min(self.levels_ms) < 0:
+            raise ConfigError("delay levels: at least one is needed, and none may be negative")
+        self._check_mapping()
+
+    def _check_mapping(self) -> None:
+        """A mapped target must be one that a message could ask for."""
+        targets = list(self.mapping.values())
+        now = np.zeros(len(targets), np.int64)
+        due = DueTimes(now, np.ones(len(now), np.bool_), np.full(len(now), -1, np.int8))
+        each = np.arange(len(now), dtype=np.int32)
+        failures = self.rules.first_failure(judged_columns({}, due, now, each, targets))
+        for (topic, target), failure in zip(self.mapping.items(), failures.tolist(), strict=True):
+            if failure != ACCEPTED:
+                reason = self.rules.rules[failure].reason
+                raise ConfigError(f"{topic!r} cannot be mapped to {target!r}: {reason}")
+
+    def slot_values(self) -> dict[str, Any]:
+        """The settings that decide a row's due time and whether it is accepted, for JSON."""
+        return {
+            "levels_ms": list(self.levels_ms),
+            "mapping": dict(sorted(self.mapping.items())),
+            "parameters": dict(sorted(self.rules.parameters.items())),
+            "rules": self.rules.digest,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """Where the rows come from: topic-partitions, and each row's place among them."""
+
+    topics: list[str]
+    topic: Int32
+    partitions: list[TopicPartition]
+    partition: Int32
+
+
+def parse(table: pa.Table, contract: Contract) -> TimerBatch:
+    """Records to timers, in the same order.
+
+    Args:
+        table: columns of Spark's Kafka source: topic string, partition int32, offset int64,
+            timestamp timestamp[us, UTC], key binary, value binary, headers
+            list<struct<key: string, value: binary>>.
+        contract: what the configuration says.
+    """
+    sources = _sources(table)
+    offset = np.asarray(table.column("offset")).astype(np.int64)
+    timestamp_ms = _timestamps_ms(table.column("timestamp"))
+    found = read_headers(table.column("headers"))
+    fields = found.fields()
+    due = due_times(fields, timestamp_ms, contract.levels_ms)
+    default_target, mapped = _default_targets(sources, contract.mapping)
+    columns = judged_columns(fields, due, timestamp_ms, default_target, mapped)
+    failure = contract.rules.first_failure(columns)
+    rejected = failure != ACCEPTED
+    target, targets = _targets(columns.column("target_topic"), rejected, contract)
+    timer_id, id_hash = _ids(fields.get(Request.TIMER_ID), rejected, sources, offset)
+    key = large_binary(table.column("key"))
+    headers, header_count = _headers(found, failure, contract.rules)
+    return TimerBatch(
+        partitions=sources.partitions,
+        partition=sources.partition,
+        offset=offset,
+        origin_offset=offset,
+        due_ms=due.due_ms,
+        rejected=rejected,
+        targets=targets,
+        target=target,
+        target_partition=_target_partitions(columns, rejected),
+        key_hash=key_hashes(key),
+        id_hash=id_hash,
+        timer_id=timer_id,
+        key_value=key_values(key, large_binary(table.column("value"))),
+        headers=headers,
+        header_count=header_count,
+        roll_times=np.zeros(len(offset), np.int32),
+    )
+
+
+def _sources(table: pa.Table) -> _Sources:
+    topic_column: Any = table.column("topic")
+    if not pa.types.is_dictionary(topic_column.type):
+        topic_column = _pc.dictionary_encode(topic_column)
+    encoded = topic_column.unify_dictionaries().combine_chunks()
+    topics, topic = encoded.dictionary.to_pylist(), np.asarray(encoded.indices).astype(np.int32)
+    number = np.asarray(table.column("partition")).astype(np.int64)
+    pairs = _pc.dictionary_encode(_pa.array((topic.astype(np.int64) << 32) | number))
+    partitions = [(topics[pair >> 32], pair & 0xFFFFFFFF) for pair in pairs.dictionary.to_pylist()]
+    return _Sources(topics, topic, partitions, np.asarray(pairs.indices).astype(np.int32))
+
+
+def _timestamps_ms(column: Any) -> Int64:
+    assert column.type.unit == "us", "Spark's timestamps are in microseconds"
+    return np.asarray(column.cast(pa.int64())) // 1000
+
+
+def _default_targets(sources: _Sources, mapping: Mapping[str, str]) -> tuple[Int32, list[str]]:
+    """Row → index in the list of targets of the mapping, or -1."""
+    mapped = sorted(set(mapping.values()))
+    index = [mapped.index(mapping[name]) if name in mapping else -1 for name in sources.topics]
+    return np.array(index, np.int32)[sources.topic], mapped
+
+
+def _targets(column: Any, rejected: Bool, contract: Contract) -> tuple[Int32, list[str]]:
+    """Row → index in the list of targets. Only names that some row uses are looked at: those of
+    rejected rows can be anything."""
+    encoded = column.combine_chunks()
+    index = np.asarray(_pc.fill_null(encoded.indices, 0)).astype(np.int64)
+    used = np.zeros(len(encoded.dictionary), np.bool_)
+    used[index[~rejected]] = True
+    accepted = encoded.dictionary.filter(_pa.array(used)).to_pylist()
+    targets = list(dict.fromkeys([*accepted, contract.dead_letter_topic]))
+    place = {name: i for i, name in enumerate(targets)}
+    of_name = np.zeros(max(len(used), 1), np.int32)
+    of_name[np.flatnonzero(used)] = [place[name] for name in accepted]
+    return np.where(rejected, place[contract.dead_letter_topic], of_name[index]), targets
+
+
+def _target_partitions(columns: pa.Table, rejected: Bool) -> Int32:
+    asked: Any = columns.column("target_partition")
+    number = np.asarray(_pc.fill_null(asked, NO_PARTITION))
+    return np.where(rejected, NO_PARTITION, number).astype(np.int32)
+
+
+def _ids(
+    field: Field | None, rejected: Bool, sources: _Sources, offset: Int64
+) -> tuple[Column, Int64]:
+    """The timers' ids (empty for the default) and their hashes (of the default too). A rejected
+    row's own id may be of any length: it has the default."""
+    given = field.where(~rejected[field.rows]) if field else Field.none()
+    default = np.ones(len(offset), np.bool_)
+    default[given.rows] = False
+    hashes = np.zeros(len(offset), np.int64)
+    hashes[given.rows] = id_hashes(given.values)
+    hashes[default] = id_hashes(
+        source_names(sources.partitions, sources.partition[default], offset[default])
+    )
+    return spread(given.values, given.rows, len(offset)), hashes
+
+
+def _headers(found: Headers, failure: Int32, rules: Rules) -> tuple[Column, Int32]:
+    """The users' headers; in rejected rows all headers, and the reason."""
+    keep = found.request == USERS
+    rejected = failure != ACCEPTED
+    if not rejected.any():
+        return header_groups(found, keep)
+    encoded, count = header_groups(found, keep | rejected[found.rows()])
+    reasons = [
+        _header(names.ERROR_CODE, rule.code) + _header(names.ERROR, rule.reason)
+        for rule in rules.rules
+    ]
+    suffixes = binary([b"", *reasons])
+    return join(encoded, take(suffixes, failure + 1)), count + 2 * rejected.astype(np.int32)
+
+
+def _header(name: str, value: str) -> bytes:
+    return framed_bytes(name.encode()) + framed_bytes(value.encode())

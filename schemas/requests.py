@@ -1,0 +1,174 @@
+"""From request headers to the columns that the rules judge.
+
+A row is decided by its record, its Kafka timestamp and the configuration, never by the clock.
+Of the four ways to ask for a time the first in the order of precedence wins, and only the winner
+must be well-formed:
+
+    DELAY             a level; 0 and below count as not given, above the highest as the highest
+    TIMER_DELAY_SEC   seconds from the record's timestamp
+    TIMER_DELAY_MS    milliseconds from the record's timestamp
+    TIMER_DELIVER_MS  an instant (values.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from duewheel.schemas.columns import Column, ascii_text, lengths
+from duewheel.schemas.headers import REQUEST, Field, Int8, Request
+from duewheel.schemas.timers import Bool, Int32, Int64
+from duewheel.schemas.values import SATURATED, parse_instants, parse_numbers
+
+_pa: Any = pa
+_pc: Any = pyarrow.compute
+
+_NAME = pa.dictionary(pa.int8(), pa.string())
+JUDGED = pa.schema(
+    [
+        pa.field("due_ms", pa.int64()),  # epoch ms; null: not given, or malformed
+        pa.field("delay_ms", pa.int64()),  # due_ms - the record's timestamp
+        pa.field("bad_header", _NAME),  # the header that gives the due time, if malformed
+        pa.field("target_topic", pa.dictionary(pa.int32(), pa.large_string())),
+        pa.field("target_partition", pa.int64()),  # null: not asked for; -1: malformed
+        pa.field("timer_id_bytes", pa.int64()),  # length of the id; null: not given
+        pa.field("unsupported", _NAME),  # a header for what this version cannot do
+    ]
+)
+"""The columns that rules may name. A null passes every rule that does not ask for a value."""
+
+_DUE = (Request.LEVEL, Request.DELAY_SEC, Request.DELAY_MS, Request.DELIVER_AT)
+_UNSUPPORTED = (Request.CANCEL, Request.RESCHEDULE)
+_NATIVE = {request: name for name, request in reversed(REQUEST.items())}
+_NONE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DueTimes:
+    """When each row is due.
+
+    Attributes:
+        due_ms: epoch ms, 0 where not known.
+        known: which rows have a due time.
+        bad: index in the order of precedence of the winning header if it is malformed, else -1.
+    """
+
+    due_ms: Int64
+    known: Bool
+    bad: Int8
+
+
+def due_times(
+    fields: Mapping[Request, Field], timestamp_ms: Int64, levels_ms: Sequence[int]
+) -> DueTimes:
+    """Read the due times that the requests ask for."""
+    base_ms = np.clip(timestamp_ms, -SATURATED, SATURATED)
+    due_ms = np.zeros(len(base_ms), np.int64)
+    known = np.zeros(len(base_ms), np.bool_)
+    bad = np.full(len(base_ms), _NONE, np.int8)
+    for request in reversed(_DUE):  # what takes precedence overwrites
+        field = fields.get(request)
+        if field is None:
+            continue
+        rows = field.rows
+        if request is Request.DELIVER_AT:
+            due, well_formed = parse_instants(field.values)
+        else:
+            number, well_formed = parse_numbers(field.values)
+            if request is Request.LEVEL:
+                given = ~well_formed | (number > 0)
+                rows, number, well_formed = rows[given], number[given], well_formed[given]
+            due = base_ms[rows] + _delay_ms(request, number, levels_ms)
+        due_ms[rows] = np.where(well_formed, due, 0)
+        known[rows] = well_formed
+        bad[rows] = np.where(well_formed, _NONE, _DUE.index(request))
+    return DueTimes(due_ms, known, bad)
+
+
+def _delay_ms(request: Request, number: Int64, levels_ms: Sequence[int]) -> Int64:
+    if request is Request.DELAY_SEC:
+        return number * 1000
+    if request is Request.DELAY_MS:
+        return number
+    return np.array(levels_ms, np.int64)[np.clip(number, 1, len(levels_ms)) - 1]
+
+
+def judged_columns(
+    fields: Mapping[Request, Field],
+    due: DueTimes,
+    timestamp_ms: Int64,
+    default_target: Int32,
+    mapped: Sequence[str],
+) -> pa.Table:
+    """The columns of JUDGED.
+
+    Args:
+        fields: the requests.
+        due: their due times.
+        timestamp_ms: the records' timestamps.
+        default_target: row → index in `mapped` of the target without REAL_TOPIC, or -1 for none.
+        mapped: the targets of the topic mapping.
+    """
+    base_ms = np.clip(timestamp_ms, -SATURATED, SATURATED)
+    count = len(base_ms)
+    unsupported = np.full(count, _NONE, np.int8)
+    for i, request in enumerate(_UNSUPPORTED):
+        if request in fields:
+            unsupported[fields[request].rows] = i
+    columns = [
+        _pa.array(due.due_ms, mask=~due.known),
+        _pa.array(due.due_ms - base_ms, mask=~due.known),
+        _named(due.bad, [_NATIVE[request] for request in _DUE]),
+        _targets(fields.get(Request.TARGET_TOPIC), default_target, mapped),
+        _sparse(fields.get(Request.TARGET_PARTITION), _partitions, count),
+        _sparse(fields.get(Request.TIMER_ID), lengths, count),
+        _named(unsupported, [_NATIVE[request] for request in _UNSUPPORTED]),
+    ]
+    table: pa.Table = _pa.table(columns, schema=JUDGED)
+    return table
+
+
+def _named(index: Int8, names: Sequence[str]) -> pa.DictionaryArray[Any, Any]:
+    return _dictionary(index, _pa.array(names, pa.string()))
+
+
+def _dictionary(index: Int8 | Int32, values: Any) -> pa.DictionaryArray[Any, Any]:
+    """A dictionary column; index -1 is null."""
+    column: pa.DictionaryArray[Any, Any] = _pa.DictionaryArray.from_arrays(
+        _pa.array(index, mask=index < 0), values
+    )
+    return column
+
+
+def _targets(
+    field: Field | None, default_target: Int32, mapped: Sequence[str]
+) -> pa.DictionaryArray[Any, Any]:
+    """REAL_TOPIC, else what the mapping says. A dictionary: rules then look once at each name."""
+    values = _pa.array(list(mapped), pa.large_string())
+    index = default_target.copy()
+    if field is not None:
+        asked = _pc.dictionary_encode(field.values)
+        index[field.rows] = np.asarray(asked.indices) + len(values)
+        values = _pa.concat_arrays([values, ascii_text(asked.dictionary)])
+    return _dictionary(index, values)
+
+
+def _sparse(field: Field | None, read: Any, count: int) -> pa.Int64Array:
+    """A column of numbers read from a field, null where it is not given."""
+    numbers = np.zeros(count, np.int64)
+    absent = np.ones(count, np.bool_)
+    if field is not None:
+        numbers[field.rows] = read(field.values)
+        absent[field.rows] = False
+    column: pa.Int64Array = _pa.array(numbers, mask=absent)
+    return column
+
+
+def _partitions(values: Column) -> Int64:
+    number, well_formed = parse_numbers(values)
+    return np.where(well_formed, number, -1)
