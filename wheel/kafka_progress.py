@@ -24,7 +24,7 @@ from duewheel.wheel.kafka_clients import ClientSettings, close
 # A shard writes two offsets a transaction, record and marker. The first step covers the newest
 # second or more of a dozen busy shards, the second one minutes.
 _STEPS_BACK = (1_000, 100_000)
-_POLL_MS = 100
+_POLL_MS = 20
 _HEADWAY_S = 0.5
 
 

@@ -1,0 +1,199 @@
+"""The one seam to the file system: whole writes, exact reads, allocation, atomic replacement, locks.
+
+Everything that duewheel keeps on disk goes through here. Writes go to the page cache: they survive
+the death of this process, not the loss of power; what must survive that is synced by the caller.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from duewheel.errors import CorruptFile, Locked
+
+Bytes = bytes | bytearray | memoryview
+
+
+def open_file(path: Path) -> int:
+    """Open for reading and writing, made if absent; returns the descriptor."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
+def close(fd: int) -> None:
+    """Close a descriptor of `open_file`."""
+    os.close(fd)
+
+
+def sync(fd: int) -> None:
+    """Make a file's content durable."""
+    os.fsync(fd)
+
+
+def write_at(fd: int, data: Bytes, offset: int) -> None:
+    """Write all of `data` at byte `offset`, however many calls the kernel needs."""
+    view = memoryview(data).cast("B")
+    while view:
+        written = os.pwrite(fd, view, offset)
+        view = view[written:]
+        offset += written
+
+
+def read_into(fd: int, target: memoryview, offset: int, path: Path) -> None:
+    """Fill `target` from byte `offset`.
+
+    Raises:
+        CorruptFile: the file ends before `target` is full.
+    """
+    while target:
+        count = os.preadv(fd, [target], offset)
+        if count == 0:
+            raise CorruptFile(path, offset, f"the file ends {len(target)} bytes early")
+        target = target[count:]
+        offset += count
+
+
+def create_allocated(path: Path, size: int) -> None:
+    """Make a zeroed file of `size` bytes with all its blocks; it appears whole or not at all.
+
+    A sparse mapped file would kill the process with SIGBUS when the disk is full.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    fd = open_file(temporary)
+    try:
+        os.posix_fallocate(fd, 0, size)
+        temporary.replace(path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+        raise
+    finally:
+        os.close(fd)
+
+
+def sync_tree(directory: Path) -> None:
+    """Make every file below `directory` durable, and every entry."""
+    for root, _, names in os.walk(directory):
+        for name in names:
+            fd = os.open(os.path.join(root, name), os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        sync_directory(Path(root))
+
+
+def map_file(fd: int, size: int, *, writable: bool) -> mmap.mmap:
+    """Map the first `size` bytes, shared with every other process that maps them."""
+    access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+    return mmap.mmap(fd, size, access=access)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the directory's entries durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace a file's content so that a reader sees the old or the new one, never a mixture.
+
+    Temporary file, fsync, rename, fsync of the directory: durable when this returns.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fd = open_file(temporary)
+        try:
+            write_at(fd, data, 0)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        temporary.replace(path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+        raise
+    sync_directory(path.parent)
+
+
+def boot_id() -> str:
+    """Names this boot of the host: another value means that the page cache has been lost."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+class FileLock:
+    """An exclusive flock on a file that names its holder. Freed by the kernel when the holder dies.
+
+    Not thread-safe: one instance belongs to one thread.
+    """
+
+    _POLL_S = 0.0005
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = open_file(path)
+
+    def try_acquire(self) -> bool:
+        """Take the lock if it is free."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        write_at(self._fd, b"%-10d\n" % os.getpid(), 0)
+        return True
+
+    def acquire(self, deadline_s: float) -> None:
+        """Take the lock, waiting `deadline_s` at most.
+
+        Raises:
+            Locked: it stayed taken; the message names the holder.
+        """
+        end = time.monotonic() + deadline_s
+        while not self.try_acquire():
+            if time.monotonic() >= end:
+                raise Locked(f"{self.path} is held by process {self.holder()}")
+            time.sleep(self._POLL_S)
+
+    def release(self) -> None:
+        """Free the lock."""
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    @contextmanager
+    def held(self, deadline_s: float) -> Iterator[None]:
+        """The lock for the length of a with block."""
+        self.acquire(deadline_s)
+        try:
+            yield
+        finally:
+            self.release()
+
+    def holder(self) -> int:
+        """Process id of the last holder, 0 if there never was one."""
+        text = os.pread(self._fd, 16, 0).strip()
+        return int(text) if text.isdigit() else 0
+
+    def close(self) -> None:
+        """Free the lock and the descriptor."""
+        os.close(self._fd)
+
+
+def lock_is_held(path: Path) -> bool:
+    """Whether another process holds the lock at `path`, without keeping it."""
+    if not path.exists():
+        return False
+    fd = open_file(path)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(fd)

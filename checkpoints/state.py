@@ -1,0 +1,361 @@
+"""The `state` file of a data directory: what exists, what is closed, what is known to be delivered.
+
+    0        identity   JSON with CRC-32, written once: format, uuid, precision, slots
+    4096     live       counters and heartbeats, each an aligned 8-byte store
+    8192     commit     two alternating pages, written by ingest under engine.lock
+    …        close      two alternating pages, written by dequeue under engine.lock
+    …        mirror     two alternating pages: dequeue's copy of its progress in Kafka
+
+- A batch exists from the moment its commit page is whole; it is *applied* once the page is marked.
+- The floor never falls; it and C, the marks at the moment of closing, are in one close page.
+- The mirror is written after Kafka's commit, so it is never ahead of Kafka.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import struct
+import uuid
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from duewheel.checkpoints import files
+from duewheel.checkpoints.pages import PagePair
+from duewheel.errors import ConfigError, CorruptFile
+from duewheel.schemas.timers import TopicPartition
+
+FORMAT = 1
+FILE_NAME = "state"
+
+_IDENTITY_BYTES = 4096
+_LIVE = _IDENTITY_BYTES
+_LIVE_BYTES = 4096
+_COMMIT = _LIVE + _LIVE_BYTES
+_COMMIT_PAGE = 256 * 1024
+_CLOSE = _COMMIT + 2 * _COMMIT_PAGE
+_CLOSE_PAGE = 256 * 1024
+_MIRROR = _CLOSE + 2 * _CLOSE_PAGE
+_MIRROR_PAGE = 256 * 1024
+_FILE_BYTES = _MIRROR + 2 * _MIRROR_PAGE
+
+# Indexes of the live fields.
+_STARTS, _CLEAN, _DEQUEUE_STARTS, _GC_HOUR, _BOOT, _HEARTBEATS = 0, 1, 2, 3, 4, 8
+
+Marks = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class HourFiles:
+    """How much of one hour's two files exists, in bytes, and where the last batch began in the log.
+
+    Attributes:
+        log_bytes: committed length of timerlog/<hour>.
+        message_bytes: committed length of messages/<hour>.
+        batch_from: log position of the last batch's first record; equal to `log_bytes` if it
+            put nothing there. What redo reads.
+    """
+
+    log_bytes: int
+    message_bytes: int
+    batch_from: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one commit page says.
+
+    Attributes:
+        batch: sequence of the batch, rising by one.
+        marks: next offset to take, per source partition.
+        hours: every hour with files, and their lengths after this batch.
+        placed: timers placed in the wheel since the directory was made.
+        applied: whether the wheel has the batch; not so → redo.
+    """
+
+    batch: int
+    marks: Marks
+    hours: Mapping[int, HourFiles]
+    placed: int
+    applied: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """What one close page says: the range of slots (lower, floor] was closed at marks C.
+
+    Attributes:
+        lower: floor before this closing.
+        c_before: C of the range before, valid for slot `lower`.
+        floor: last closed slot.
+        c: marks when the range was closed, valid for every slot in it.
+    """
+
+    lower: int
+    c_before: Marks
+    floor: int
+    c: Marks
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A process's last sign of life.
+
+    Attributes:
+        pid: its process id, 0 if it never ran.
+        at_ms: when it was given, host clock.
+        detail: one number of the process's own (ingest: lag in rows; dequeue: behind in ms).
+    """
+
+    pid: int
+    at_ms: int
+    detail: int
+
+
+INGEST = 0
+DEQUEUE = 1
+
+
+class State:
+    """The mapped state file. Not thread-safe; see the module's head for who writes what."""
+
+    def __init__(self, path: Path, mapped: mmap.mmap) -> None:
+        self.path = path
+        self._mapped = mapped
+        # Native 8-byte items: one aligned store each, so a kill leaves the old or the new value.
+        self._live = memoryview(mapped)[_LIVE : _LIVE + _LIVE_BYTES].cast("q")
+        self.identity = _read_identity(path, mapped)
+        self._commit = PagePair(mapped, _COMMIT, _COMMIT_PAGE)
+        self._close = PagePair(mapped, _CLOSE, _CLOSE_PAGE)
+        self._mirror = PagePair(mapped, _MIRROR, _MIRROR_PAGE)
+
+    @classmethod
+    def create(cls, directory: Path, precision_ms: int, slots: int) -> State:
+        """Make the state file of a new data directory; it appears whole or not at all."""
+        identity = {
+            "format": FORMAT,
+            "uuid": str(uuid.uuid4()),
+            "precision_ms": precision_ms,
+            "slots": slots,
+        }
+        text = json.dumps(identity).encode()
+        head = struct.pack("<II", len(text), zlib.crc32(text)) + text
+        files.replace_file(directory / FILE_NAME, head.ljust(_FILE_BYTES, b"\0"))
+        return cls.open(directory)
+
+    @classmethod
+    def open(cls, directory: Path) -> State:
+        """Map an existing state file.
+
+        Raises:
+            FileNotFoundError: there is none.
+            CorruptFile: its length or identity is wrong.
+        """
+        path = directory / FILE_NAME
+        size = path.stat().st_size
+        if size != _FILE_BYTES:
+            raise CorruptFile(path, 0, f"{size} bytes long, expected {_FILE_BYTES}")
+        fd = files.open_file(path)
+        try:
+            return cls(path, files.map_file(fd, _FILE_BYTES, writable=True))
+        finally:
+            files.close(fd)
+
+    def require(self, precision_ms: int, slots: int) -> None:
+        """Refuse another wheel geometry than the one the directory was made with.
+
+        Raises:
+            ConfigError: with both sides and the way out.
+        """
+        made = (self.identity["precision_ms"], self.identity["slots"])
+        if made != (precision_ms, slots):
+            raise ConfigError(
+                f"{self.path.parent} was made with precision_ms={made[0]}, slots={made[1]}; the "
+                f"configuration says precision_ms={precision_ms}, slots={slots}. Every slot on disk "
+                "would mean another time: restore the old values, or let the pending timers run out "
+                "and start with an empty data directory"
+            )
+
+    @property
+    def uuid(self) -> str:
+        """Names this data directory for ever."""
+        return str(self.identity["uuid"])
+
+    # ---- commit, close, mirror -------------------------------------------------------------
+
+    def commit(self) -> Commit:
+        """The newest commit; an empty one before the first.
+
+        Raises:
+            CorruptFile: pages were written and none is whole.
+        """
+        page = self._commit.read()
+        if page is None:
+            self._require_unwritten(self._commit, _COMMIT)
+            return Commit(0, {}, {}, 0, True)
+        raw = json.loads(page.payload)
+        return Commit(
+            raw["batch"],
+            _marks_from(raw["marks"]),
+            {int(hour): HourFiles(*lengths) for hour, lengths in raw["hours"].items()},
+            raw["placed"],
+            page.marked,
+        )
+
+    def write_commit(
+        self, batch: int, marks: Marks, hours: Mapping[int, HourFiles], placed: int
+    ) -> None:
+        """Write a commit page, not yet applied: the batch exists from here on."""
+        payload = {
+            "batch": batch,
+            "marks": _marks_to(marks),
+            "hours": {
+                hour: (h.log_bytes, h.message_bytes, h.batch_from) for hour, h in hours.items()
+            },
+            "placed": placed,
+        }
+        self._commit.write(json.dumps(payload, separators=(",", ":")).encode())
+
+    def mark_applied(self) -> None:
+        """Say that the wheel has the newest batch."""
+        page = self._commit.read()
+        assert page is not None, "a batch is marked after its page is written"
+        self._commit.mark(page.sequence)
+
+    def close(self) -> Close | None:
+        """The newest close page, None before the first.
+
+        Raises:
+            CorruptFile: pages were written and none is whole.
+        """
+        page = self._close.read()
+        if page is None:
+            self._require_unwritten(self._close, _CLOSE)
+            return None
+        raw = json.loads(page.payload)
+        return Close(raw["lower"], _marks_from(raw["c_before"]), raw["floor"], _marks_from(raw["c"]))
+
+    def write_close(self, close: Close) -> None:
+        """Write a close page: slots up to its floor take nothing more."""
+        before = self.close()
+        assert before is None or close.floor >= before.floor, "the floor never moves back"
+        payload = {
+            "lower": close.lower,
+            "c_before": _marks_to(close.c_before),
+            "floor": close.floor,
+            "c": _marks_to(close.c),
+        }
+        self._close.write(json.dumps(payload, separators=(",", ":")).encode())
+
+    def mirror(self) -> tuple[int, int, bytes] | None:
+        """Slots delivered in full (R), timers delivered so far, and the progress record mirrored."""
+        page = self._mirror.read()
+        if page is None:
+            self._require_unwritten(self._mirror, _MIRROR)
+            return None
+        r, delivered = struct.unpack_from("<qq", page.payload)
+        return r, delivered, page.payload[16:]
+
+    def write_mirror(self, r: int, delivered: int, record: bytes) -> None:
+        """Mirror a progress record that Kafka has committed."""
+        self._mirror.write(struct.pack("<qq", r, delivered) + record)
+
+    def _require_unwritten(self, pages: PagePair, at: int) -> None:
+        if pages.written():
+            raise CorruptFile(self.path, at, "neither of two alternating pages is whole")
+
+    # ---- live fields -----------------------------------------------------------------------
+
+    @property
+    def starts(self) -> int:
+        """How many processes have ever opened the directory for work."""
+        return self._live[_STARTS]
+
+    def begin(self) -> None:
+        """Count a start, which ends the effect of a clean stop. Called under engine.lock."""
+        boot = _boot_words()
+        self._live[_BOOT], self._live[_BOOT + 1] = boot
+        self._live[_STARTS] += 1
+
+    @property
+    def stopped_cleanly(self) -> bool:
+        """Whether everything was synced after the last process stopped."""
+        return self._live[_CLEAN] == self.starts
+
+    def set_stopped_cleanly(self) -> None:
+        """Called under engine.lock by the process that stops last, after syncing everything."""
+        self._live[_CLEAN] = self.starts
+        self.sync()
+
+    @property
+    def page_cache_lost(self) -> bool:
+        """Whether the host has booted since the last start, without a clean stop before that."""
+        boot = (self._live[_BOOT], self._live[_BOOT + 1])
+        return self.starts > 0 and not self.stopped_cleanly and boot != _boot_words()
+
+    @property
+    def dequeue_starts(self) -> int:
+        """How often dequeue has started; the recovery record names the start it belongs to."""
+        return self._live[_DEQUEUE_STARTS]
+
+    def count_dequeue_start(self) -> int:
+        """Raise `dequeue_starts`, under dequeue.lock; returns the new value."""
+        self._live[_DEQUEUE_STARTS] += 1
+        return self.dequeue_starts
+
+    @property
+    def gc_hour(self) -> int:
+        """Hours below this one have no files any more."""
+        return self._live[_GC_HOUR]
+
+    def heartbeat(self, process: int) -> Heartbeat:
+        """Last sign of life of INGEST or DEQUEUE."""
+        at = _HEARTBEATS + 8 * process
+        return Heartbeat(self._live[at], self._live[at + 1], self._live[at + 2])
+
+    def beat(self, process: int, pid: int, at_ms: int, detail: int) -> None:
+        """Give a sign of life."""
+        at = _HEARTBEATS + 8 * process
+        self._live[at], self._live[at + 1], self._live[at + 2] = pid, at_ms, detail
+
+    def sync(self) -> None:
+        """Make the file durable."""
+        self._mapped.flush()
+
+    def release(self) -> None:
+        """Unmap the file."""
+        self._live.release()
+        self._mapped.close()
+
+
+def _boot_words() -> tuple[int, int]:
+    high, low = struct.unpack(">qq", uuid.UUID(files.boot_id()).bytes)
+    return high, low
+
+
+def _read_identity(path: Path, mapped: mmap.mmap) -> dict[str, int | str]:
+    length, crc = struct.unpack_from("<II", mapped, 0)
+    text = mapped[8 : 8 + length] if length <= _IDENTITY_BYTES - 8 else b""
+    if not text or zlib.crc32(text) != crc:
+        raise CorruptFile(path, 0, "the identity does not match its checksum")
+    identity: dict[str, int | str] = json.loads(text)
+    if identity["format"] != FORMAT:
+        raise ConfigError(f"{path} has format {identity['format']}; this version reads {FORMAT}")
+    return identity
+
+
+def _marks_to(marks: Marks) -> dict[str, dict[int, int]]:
+    topics: dict[str, dict[int, int]] = {}
+    for (topic, partition), offset in marks.items():
+        topics.setdefault(topic, {})[partition] = offset
+    return topics
+
+
+def _marks_from(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    return {
+        (topic, int(partition)): offset
+        for topic, partitions in topics.items()
+        for partition, offset in partitions.items()
+    }

@@ -1,0 +1,165 @@
+"""One shard's data directory: its files, who may work in it, and what both processes do there.
+
+    state timerwheel topics timerlog/<hour> messages/<hour>     see layout.py and checkpoints/
+    ingest.lock dequeue.lock    held for life by the one process of each kind
+    engine.lock                 held for moments: placing, closing, starting, stopping
+
+Whoever takes engine.lock first finishes a batch that a kill left half applied (redo).
+
+A clean stop: the process that stops last syncs everything and says so in `state`; the next start
+takes that back. After a boot of the host without it, what the page cache held may be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+
+from duewheel.checkpoints import files
+from duewheel.checkpoints.files import FileLock
+from duewheel.checkpoints.state import Commit, State
+from duewheel.errors import Locked, RecoveryRefused
+from duewheel.wheel import timer_wheel
+from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.message_store import MessageStore
+from duewheel.wheel.timer_log import TimerLog, runs_in
+from duewheel.wheel.timer_wheel import TimerWheel
+from duewheel.wheel.topic_names import TopicNames
+
+# Held for less than a millisecond plus the apply; whoever waits this long meets a stopped process.
+LOCK_DEADLINE_S = 10.0
+
+
+class Role(Enum):
+    """What a process does in the directory."""
+
+    INGEST = "ingest.lock"
+    DEQUEUE = "dequeue.lock"
+
+
+class DataDirectory:
+    """The opened files. Not thread-safe: one thread of one process owns an instance."""
+
+    def __init__(self, path: Path, config: WheelConfig) -> None:
+        """Open the files of an existing directory without working in it (status, check).
+
+        Raises:
+            FileNotFoundError: there is no data directory at `path`.
+            ConfigError: it was made with another geometry.
+            CorruptFile: a file is damaged.
+        """
+        self.path = path
+        self.config = config
+        self.state = State.open(path)
+        self.state.require(config.precision_ms, config.slots)
+        self.wheel = TimerWheel(path / timer_wheel.FILE_NAME, config.ring)
+        self.log = TimerLog(path)
+        self.messages = MessageStore(path)
+        self.topics = TopicNames(path)
+        self.engine_lock = FileLock(path / "engine.lock")
+        self._role: Role | None = None
+        self._life_lock: FileLock | None = None
+
+    @classmethod
+    def start(cls, path: Path, config: WheelConfig, role: Role) -> DataDirectory:
+        """Open the directory to work in it, making it if it is absent.
+
+        Raises:
+            Locked: another process has this role there.
+            ConfigError: the directory was made with another geometry.
+            RecoveryRefused: the host has booted since, without a clean stop before.
+        """
+        path.mkdir(parents=True, exist_ok=True)
+        life_lock = FileLock(path / role.value)
+        if not life_lock.try_acquire():
+            holder = life_lock.holder()
+            life_lock.close()
+            raise Locked(f"{path}: {role.name.lower()} runs already, as process {holder}")
+        with _engine_lock(path).held(LOCK_DEADLINE_S):
+            if not (path / timer_wheel.FILE_NAME).exists():
+                _create(path, config)
+            directory = cls(path, config)
+            if directory.state.page_cache_lost:
+                raise RecoveryRefused(
+                    f"the host has booted since {path} was last used, and duewheel had not been "
+                    "stopped: the newest bytes of its files may be missing, and this version "
+                    "cannot fetch them again from Kafka"
+                )
+            directory.state.begin()
+        directory._role, directory._life_lock = role, life_lock
+        return directory
+
+    @contextmanager
+    def locked(self) -> Iterator[Commit]:
+        """engine.lock, with the wheel up to date; yields the newest commit.
+
+        Raises:
+            Locked: a process holds the lock and does not move.
+        """
+        with self.engine_lock.held(LOCK_DEADLINE_S):
+            commit = self.state.commit()
+            if not commit.applied:
+                self._redo(commit)
+            yield commit
+
+    def _redo(self, commit: Commit) -> None:
+        """Apply the newest batch again, from its records in the log."""
+        for hour, lengths in commit.hours.items():
+            if lengths.batch_from < lengths.log_bytes:
+                records = self.log.read(hour, lengths.batch_from, lengths.log_bytes)
+                runs = runs_in(records, lengths.batch_from, self.config.precision_ms)
+                self.wheel.apply(runs, commit.batch)
+        self.state.mark_applied()
+
+    def other_runs(self) -> bool:
+        """Whether the process of the other role is alive."""
+        assert self._role is not None
+        other = Role.DEQUEUE if self._role is Role.INGEST else Role.INGEST
+        return files.lock_is_held(self.path / other.value)
+
+    def stop(self) -> None:
+        """Give up the role; the last one to do so syncs everything and declares a clean stop."""
+        assert self._life_lock is not None
+        with self.engine_lock.held(LOCK_DEADLINE_S):
+            self._life_lock.release()
+            last, starts = not self.other_runs(), self.state.starts
+        if last:
+            files.sync_tree(self.path)
+            with self.engine_lock.held(LOCK_DEADLINE_S):
+                # Somebody may have started while this was syncing.
+                if self.state.starts == starts:
+                    self.state.set_stopped_cleanly()
+        self._life_lock.close()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the files, as a kill would."""
+        self.log.close()
+        self.messages.close()
+        self.topics.close()
+        self.engine_lock.close()
+        self.state.release()
+
+
+def _engine_lock(path: Path) -> FileLock:
+    return FileLock(path / "engine.lock")
+
+
+def _create(path: Path, config: WheelConfig) -> None:
+    """Make the files of a new directory; the wheel last, which says that the rest is there.
+
+    Raises:
+        RecoveryRefused: there is a state file that knows of timers, and no wheel.
+    """
+    try:
+        state = State.open(path)
+    except FileNotFoundError:
+        state = State.create(path, config.precision_ms, config.slots)
+    state.require(config.precision_ms, config.slots)
+    placed = state.commit().placed
+    state.release()
+    if placed:
+        raise RecoveryRefused(f"{path} has lost its timerwheel; {placed} timers were placed in it")
+    TimerWheel.create(path / timer_wheel.FILE_NAME, config.ring)

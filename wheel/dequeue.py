@@ -1,0 +1,398 @@
+"""The dequeue loop: closes slots as time passes, and publishes what was in them.
+
+    1. when everything closed is delivered: under engine.lock, floor = floor(now / p), C = the marks
+    2. the closed slots' records are found and their messages read, a bounded chunk at a time
+    3. one transaction per chunk: the messages and the progress
+    4. the progress is mirrored locally
+
+- One closed range at a time, with one vector C for all its slots. A range without rows counts as
+  delivered without a commit; the next commit tells.
+- A kill between 3 and 4, or an unknown outcome of 3: the progress in Kafka says what is delivered.
+- Nothing is published before its slot is closed, and a slot is closed when its last due time is
+  past: never early.
+
+Not thread-safe; the loop is the only user of its publisher and of the wheel's closed half.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+
+from duewheel.checkpoints.progress import PartitionProgress, Progress
+from duewheel.checkpoints.recovery import RecoveryRecord, Resumption, require_ours, resume
+from duewheel.checkpoints.state import DEQUEUE, Close
+from duewheel.checkpoints.files import boot_id
+from duewheel.clock import Clock
+from duewheel.errors import Fenced, KafkaUnavailable, PublishDoubt, RecoveryRefused
+from duewheel.schemas import columns
+from duewheel.schemas.ids import source_names
+from duewheel.schemas.timers import Deliveries, Int32, TopicPartition
+from duewheel.wheel.data_directory import DataDirectory
+from duewheel.wheel.layout import FLAG_DEAD_LETTER, closable_slot
+from duewheel.wheel.publisher import Publisher
+from duewheel.wheel.slot_scan import Chunk, SlotScan
+
+log = structlog.get_logger()
+
+_BACKOFF_MS = (50, 5_000)  # first and longest wait between attempts to reach Kafka
+_BEAT_MS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class DequeueConfig:
+    """Bounds and identity of the loop.
+
+    Attributes:
+        shard, shards: this shard's index and how many there are.
+        slot_config: the settings that decide a row's slot, kept in the progress.
+        chunk_records: rows of one transaction, at most.
+        chunk_bytes: stored bytes of one transaction, at most (one message may be larger).
+        progress_interval_ms: the progress is committed this often even when nothing is due.
+    """
+
+    shard: int
+    shards: int
+    slot_config: Mapping[str, Any]
+    chunk_records: int = 20_000
+    chunk_bytes: int = 8 << 20
+    progress_interval_ms: int = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What the loop has done since it started.
+
+    Attributes:
+        delivered: messages published, dead letters included.
+        dead_letters: those that ingest had rejected.
+        transactions: commits, those without messages included.
+        doubts: transactions whose outcome had to be read back.
+        lateness_max_ms: greatest publishing time − due time of accepted messages.
+    """
+
+    delivered: int = 0
+    dead_letters: int = 0
+    transactions: int = 0
+    doubts: int = 0
+    lateness_max_ms: int = 0
+
+
+class Dequeue:
+    """One shard's loop; see the module's head."""
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        publisher: Publisher,
+        clock: Clock,
+        config: DequeueConfig,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._directory = directory
+        self._publisher = publisher
+        self._clock = clock
+        self._config = config
+        self._stopping = stopping
+        self._statistics = Statistics()
+        self._epoch = 1
+        self._beat_at_ms = 0
+
+    def start(self, first: Progress | None = None) -> None:
+        """Take the shard, find out where delivery goes on, and tell ingest.
+
+        Args:
+            first: the progress of a shard that never had any; None where that is not known to be so.
+
+        Raises:
+            RecoveryRefused: Kafka's progress and the local files do not fit; nothing has changed.
+            KafkaUnavailable: no answer in time.
+        """
+        state = self._directory.state
+        number = state.count_dequeue_start()
+        progress = self._publisher.start()
+        if progress is None and first is not None and state.mirror() is None:
+            self._publisher.publish(None, first)
+            progress = first
+        if progress is None:
+            raise RecoveryRefused(
+                "Kafka has no progress for this shard, and it is not a new one: run "
+                "`duewheel init` if nothing was ever scheduled with these topics"
+            )
+        self._require_ours(progress)
+        with self._directory.locked() as commit:
+            resumption = resume(progress, state.close(), commit)
+            if resumption.case == "new":
+                state.write_close(resumption.close)
+            pending = int(self._directory.wheel.later_than(resumption.r)["num"].sum())
+            self._delivered = commit.placed - pending
+        self._resume(resumption, progress)
+        RecoveryRecord(resumption.case, boot_id(), number).write(self._directory.path)
+        log.info(
+            "dequeue started",
+            case=resumption.case,
+            delivered_slot=self._r,
+            floor=resumption.close.floor,
+            half=bool(resumption.delivered_below),
+            pending=pending,
+        )
+
+    def _resume(self, resumption: Resumption, progress: Progress) -> None:
+        self._close = resumption.close
+        self._r = resumption.r
+        self._below: dict[TopicPartition, int] = dict(resumption.delivered_below)
+        self._resumed_slot = self._r + 1 if self._below else None
+        self._scan = SlotScan(self._directory, self._r, self._close.floor)
+        self._committed = progress
+        self._committed_at_ms = self._clock.now_ms()
+        self._directory.state.write_mirror(progress_slot(progress), self._delivered, progress.encode())
+
+    @property
+    def statistics(self) -> Statistics:
+        """A frozen copy of the counters."""
+        return self._statistics
+
+    # ---- the loop --------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Tick until told to stop."""
+        while not self._stopping():
+            if not self.tick():
+                self._clock.sleep(self._until_next_slot_ms() / 1000)
+
+    def tick(self) -> bool:
+        """Close what may be closed, deliver one chunk; returns whether there was one.
+
+        Raises:
+            Fenced: another instance has the shard.
+            RecoveryRefused: Kafka's progress is not what this loop wrote.
+            CorruptFile: a pending timer is damaged; it has not been delivered.
+        """
+        self._beat()
+        if self._r == self._close.floor:
+            self._close_slots()
+        chunk = self._scan.next_chunk(self._config.chunk_records, self._config.chunk_bytes)
+        if chunk is None:
+            self._r = self._close.floor
+            self._commit_when_stale()
+            return False
+        self._deliver(chunk)
+        return True
+
+    def _close_slots(self) -> None:
+        """1. of the module's head."""
+        floor = closable_slot(self._clock.now_ms(), self._directory.config.precision_ms)
+        if floor <= self._close.floor:
+            return
+        with self._directory.locked() as commit:
+            c = {**self._close.c, **commit.marks}
+            self._close = Close(self._close.floor, self._close.c, floor, c)
+            self._directory.state.write_close(self._close)
+        self._scan = SlotScan(self._directory, self._r, floor)
+
+    def _deliver(self, chunk: Chunk) -> None:
+        """2. to 4. of the module's head, for one chunk."""
+        sources, source = self._sources(chunk)
+        offset = chunk.messages.prefix["source_offset"].astype(np.int64)
+        pending = np.flatnonzero(~self._already_delivered(chunk, sources, source, offset))
+        deliveries = self._deliveries(chunk, sources, source).take(pending)
+        below = self._below_after(chunk, sources, source, offset)
+        r = chunk.r_after
+        self._commit(deliveries, self._progress(r, below))
+        self._r, self._below = r, below or {}
+
+    def _already_delivered(
+        self, chunk: Chunk, sources: list[TopicPartition], source: Int32, offset: Any
+    ) -> Any:
+        """Rows of the slot that a predecessor had half delivered, below D of their partition."""
+        if self._resumed_slot is None or chunk.slot[0] > self._resumed_slot:
+            self._resumed_slot = None
+            return np.zeros(len(offset), np.bool_)
+        below = np.array([self._below.get(partition, 0) for partition in sources], np.int64)
+        return (chunk.slot == self._resumed_slot) & (offset < below[source])
+
+    def _below_after(
+        self, chunk: Chunk, sources: list[TopicPartition], source: Int32, offset: Any
+    ) -> dict[TopicPartition, int] | None:
+        """D after this chunk if it leaves its last slot half delivered, else None."""
+        if not chunk.slot_open:
+            return None
+        rows = chunk.slot == chunk.slot[-1]
+        highest = np.zeros(len(sources), np.int64)
+        np.maximum.at(highest, source[rows], offset[rows] + 1)
+        before = self._below if self._r == chunk.r_after else {}
+        ends = dict(zip(sources, highest.tolist(), strict=True))
+        return {p: max(ends.get(p, 0), before.get(p, 0)) for p in ends.keys() | before.keys()}
+
+    # ---- columns ---------------------------------------------------------------------------
+
+    def _sources(self, chunk: Chunk) -> tuple[list[TopicPartition], Int32]:
+        """The source partitions of a chunk, and each row's index among them."""
+        prefix = chunk.messages.prefix
+        code = prefix["source_topic"].astype(np.int64) << 32
+        codes, source = np.unique(code | prefix["source_partition"], return_inverse=True)
+        names = self._directory.topics.names(int(codes[-1]) >> 32)
+        sources = [(names[c >> 32], c & 0xFFFFFFFF) for c in codes.tolist()]
+        return sources, source.astype(np.int32)
+
+    def _deliveries(
+        self, chunk: Chunk, sources: list[TopicPartition], source: Int32
+    ) -> Deliveries:
+        messages, prefix = chunk.messages, chunk.messages.prefix
+        targets, target = np.unique(prefix["target_topic"].astype(np.int32), return_inverse=True)
+        names = self._directory.topics.names(int(targets[-1]))
+        origin = source_names(sources, source, prefix["source_offset"].astype(np.int64))
+        default_id = pa.array(prefix["id_size"] == 0)
+        return Deliveries(
+            targets=[names[number] for number in targets.tolist()],
+            target=target.astype(np.int32),
+            target_partition=prefix["target_partition"].astype(np.int32),
+            key_hash=prefix["key_hash"].astype(np.int32),
+            due_ms=prefix["due_ms"].astype(np.int64),
+            source=origin,
+            timer_id=pc.if_else(default_id, origin, messages.timer_id),
+            key_value=messages.key_value,
+            headers=messages.headers,
+            header_count=prefix["header_count"].astype(np.int32),
+            roll_times=prefix["roll_times"].astype(np.int32),
+            dead_letter=(prefix["flags"] & FLAG_DEAD_LETTER) != 0,
+        )
+
+    # ---- progress --------------------------------------------------------------------------
+
+    def _progress(self, r: int, below: Mapping[TopicPartition, int] | None) -> Progress:
+        """The progress once slot `r` is delivered in full and, given D, slot r + 1 up to there."""
+        closed = self._close
+        c = closed.c_before if r == closed.lower else closed.c
+        partitions = {}
+        for partition in closed.c:
+            half = None if below is None else (closed.c[partition], below.get(partition, 0))
+            partitions[partition] = PartitionProgress(
+                r, c.get(partition, 0), *(half or (None, None))
+            )
+        return Progress(
+            self._config.shard,
+            self._config.shards,
+            self._directory.state.uuid,
+            self._epoch,
+            self._config.slot_config,
+            partitions,
+        )
+
+    def _commit_when_stale(self) -> None:
+        """Nothing is due: still say now and then how far that is known."""
+        age_ms = self._clock.now_ms() - self._committed_at_ms
+        if abs(age_ms) >= self._config.progress_interval_ms:
+            self._commit(None, self._progress(self._r, None))
+
+    def _commit(self, deliveries: Deliveries | None, progress: Progress) -> None:
+        """3. and 4.: publish until it is certain that it happened exactly once."""
+        while True:
+            try:
+                self._publisher.publish(deliveries, progress)
+                break
+            except PublishDoubt as doubt:
+                log.warning("transaction in doubt", reason=str(doubt))
+                self._count(None, doubts=1)
+                if self._happened(progress):
+                    break
+        self._committed, self._committed_at_ms = progress, self._clock.now_ms()
+        self._count(deliveries, transactions=1)
+        self._delivered += len(deliveries) if deliveries else 0
+        self._directory.state.write_mirror(
+            progress_slot(progress), self._delivered, progress.encode()
+        )
+
+    def _happened(self, attempted: Progress) -> bool:
+        """After a doubt: start anew and read whether the transaction was committed."""
+        found = self._start_publisher()
+        if found is None:
+            raise RecoveryRefused("the progress of this shard has vanished from the state topic")
+        if (found.owner, found.epoch) != (self._directory.state.uuid, self._epoch):
+            raise Fenced(f"shard {self._config.shard} now belongs to data directory {found.owner}")
+        if found.encode() == attempted.encode():
+            return True
+        if found.encode() == self._committed.encode():
+            return False
+        raise RecoveryRefused("the progress in Kafka is neither the last one written nor the next")
+
+    def _start_publisher(self) -> Progress | None:
+        """Start the publisher again, for as long as it takes Kafka to come back."""
+        wait_ms = _BACKOFF_MS[0]
+        while True:
+            try:
+                return self._publisher.start()
+            except (KafkaUnavailable, PublishDoubt) as error:
+                if self._stopping():
+                    raise KafkaUnavailable(f"stopped while waiting for Kafka: {error}") from error
+                log.warning("kafka is away", reason=str(error), next_try_ms=wait_ms)
+                self._beat()
+                self._clock.sleep(wait_ms / 1000)
+                wait_ms = min(2 * wait_ms, _BACKOFF_MS[1])
+
+    def _require_ours(self, progress: Progress) -> None:
+        require_ours(
+            progress,
+            uuid=self._directory.state.uuid,
+            shard=self._config.shard,
+            shards=self._config.shards,
+            slot_config=self._config.slot_config,
+        )
+        self._epoch = progress.epoch
+
+    # ---- time and counters -----------------------------------------------------------------
+
+    def _until_next_slot_ms(self) -> int:
+        precision_ms = self._directory.config.precision_ms
+        return precision_ms - self._clock.now_ms() % precision_ms
+
+    def _beat(self) -> None:
+        now_ms = self._clock.now_ms()
+        if abs(now_ms - self._beat_at_ms) >= _BEAT_MS:
+            behind_ms = max(0, now_ms - self._r * self._directory.config.precision_ms)
+            self._directory.state.beat(DEQUEUE, os.getpid(), now_ms, behind_ms)
+            self._beat_at_ms = now_ms
+
+    def _count(self, deliveries: Deliveries | None, *, transactions: int = 0, doubts: int = 0) -> None:
+        known = self._statistics
+        lateness_max_ms, dead_letters = known.lateness_max_ms, known.dead_letters
+        if deliveries is not None and len(deliveries):
+            accepted = deliveries.due_ms[~deliveries.dead_letter]
+            if len(accepted):
+                late_ms = self._clock.now_ms() - int(accepted.min())
+                lateness_max_ms = max(lateness_max_ms, late_ms)
+            dead_letters += len(deliveries) - len(accepted)
+        self._statistics = replace(
+            known,
+            delivered=known.delivered + (len(deliveries) if deliveries else 0),
+            dead_letters=dead_letters,
+            transactions=known.transactions + transactions,
+            doubts=known.doubts + doubts,
+            lateness_max_ms=lateness_max_ms,
+        )
+
+
+def progress_slot(progress: Progress) -> int:
+    """R of a shard whose partitions have gone the same way so far."""
+    return min((p.r for p in progress.partitions.values()), default=0)
+
+
+def first_progress(
+    directory: DataDirectory,
+    config: DequeueConfig,
+    starts: Mapping[TopicPartition, int],
+    now_ms: int,
+) -> Progress:
+    """The progress of a shard that never had any: R is now, and nothing below `starts` counts."""
+    r = closable_slot(now_ms, directory.config.precision_ms)
+    partitions = {partition: PartitionProgress(r, offset) for partition, offset in starts.items()}
+    return Progress(
+        config.shard, config.shards, directory.state.uuid, 1, config.slot_config, partitions
+    )

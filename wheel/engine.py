@@ -1,0 +1,289 @@
+"""Ingest's side of the wheel: makes a batch of timers part of it, all of it or nothing.
+
+One batch:
+
+    1. slots: a rejected row's is the earliest; a slot that is closed becomes the earliest open one
+    2. what the ring cannot take yet stays out, and with it the rest of its partition
+    3. messages and log records are appended; nobody knows of them yet
+    4. under engine.lock: slots that were closed since 1 are left, their rows written again
+    5. the commit page is written: from here on the batch exists
+    6. its runs are linked into the wheel; the commit page is marked
+
+A kill before 5 leaves bytes behind the committed lengths, which the next batch overwrites, and
+Spark delivers the batch again. A kill between 5 and 6 is redone by whoever takes the lock next.
+No fsync anywhere: the page cache outlives the process.
+
+Rows of a source partition come in offset order and leave in offset order within a slot: a batch has
+one run per slot, in batch order, and runs follow each other in batch order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from duewheel.checkpoints.state import Commit, HourFiles
+from duewheel.clock import Clock
+from duewheel.errors import RecoveryRefused
+from duewheel.schemas import columns
+from duewheel.schemas.timers import Bool, Int64, TimerBatch, TopicPartition
+from duewheel.wheel.data_directory import DataDirectory
+from duewheel.wheel.layout import (
+    EARLIEST_SLOT,
+    MAGIC_ABANDONED,
+    RECORD_BYTES,
+    hour_of,
+    slot_of,
+)
+from duewheel.wheel.placing import Places, first_of_each, log_records, seal, stored_messages
+from duewheel.wheel.timer_log import Records
+from duewheel.wheel.timer_wheel import Runs
+
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What became of a batch.
+
+    Attributes:
+        rows: how many timers are in the wheel now.
+        waiting: the ring was full for some: their partitions' marks stop before the first of them,
+            and the rest is to be appended again later.
+    """
+
+    rows: int
+    waiting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """Rows appended to the files and not committed, in slot order.
+
+    Attributes:
+        order: row of the batch that each one is.
+        slot: of each.
+        records: their log records.
+        segments: hour, first row, row after the last, log position of the first: one per hour.
+        runs: to be linked.
+    """
+
+    order: Int64
+    slot: Int64
+    records: Records
+    segments: list[tuple[int, int, int, int]]
+    runs: Runs
+
+
+class Engine:
+    """The only writer of log, messages, wheel and topics. Not thread-safe.
+
+    The directory must have been started as INGEST, and dequeue must have said where the floor is
+    (the first close page).
+    """
+
+    def __init__(self, directory: DataDirectory, clock: Clock) -> None:
+        """Take over the directory: redo an interrupted batch, cut what was never committed.
+
+        Raises:
+            RecoveryRefused: no close page: dequeue has never started here.
+        """
+        self._directory = directory
+        self._clock = clock
+        close = directory.state.close()
+        if close is None:
+            raise RecoveryRefused(f"{directory.path}: dequeue must have started here once")
+        self._first_marks = close.c
+        with directory.locked() as commit:
+            self._cut(commit)
+
+    @property
+    def marks(self) -> Mapping[TopicPartition, int]:
+        """Next offset to take, per source partition."""
+        return self._marks_after(self._directory.state.commit())
+
+    def append(self, batch: TimerBatch, marks: Mapping[TopicPartition, int]) -> Appended:
+        """Make `batch` part of the wheel, and `marks` the partitions' new marks.
+
+        Args:
+            batch: only rows at or above the present marks, in offset order per partition.
+            marks: end of the batch for every partition that it covers.
+
+        Raises:
+            OSError: a write failed; nothing has changed.
+            Locked: engine.lock is held by a process that does not move; nothing has changed.
+        """
+        state = self._directory.state
+        with self._directory.locked() as before:
+            pass  # only for its redo: what follows reads the wheel
+        known = self._marks_after(before)
+        _require_new(batch, known, marks)
+        slots = self._open_slots(batch)
+        fits = self._fits(batch, slots)
+        waiting = not bool(fits.all())
+        if waiting:
+            marks = self._marks_before(batch, fits, marks)
+            rows = self._rows_below(batch, marks)
+            batch, slots = batch.take(rows), slots[rows]
+        if not len(batch) and marks.items() <= known.items():
+            return Appended(0, waiting)
+        lengths = _lengths(before)
+        written = self._write(batch, slots, lengths)
+        with self._directory.locked():
+            runs = self._replace_closed(batch, written, lengths)
+            number = before.batch + 1
+            hours = self._hours_after(before, lengths)
+            state.write_commit(number, {**known, **marks}, hours, before.placed + len(batch))
+            self._directory.wheel.apply(runs, number)
+            state.mark_applied()
+        return Appended(len(batch), waiting)
+
+    # ---- 1. and 2.: slots ------------------------------------------------------------------
+
+    def _open_slots(self, batch: TimerBatch) -> Int64:
+        """The slot of each row, none of them closed as far as is known without the lock."""
+        slots = slot_of(batch.due_ms, self._directory.config.precision_ms)
+        slots = np.where(batch.rejected, EARLIEST_SLOT, slots)
+        return np.maximum(slots, self._floor() + 1)
+
+    def _floor(self) -> int:
+        close = self._directory.state.close()
+        assert close is not None, "checked when the engine was made"
+        return close.floor
+
+    def _fits(self, batch: TimerBatch, slots: Int64) -> Bool:
+        """Whether each row's slot overwrites nothing undelivered, seen from the local mirror."""
+        mirror = self._directory.state.mirror()
+        delivered = mirror[0] if mirror else self._floor()
+        return slots - delivered < self._directory.config.ring
+
+    def _marks_before(
+        self, batch: TimerBatch, fits: Bool, marks: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """The marks, stopped in each partition before its first row that does not fit."""
+        first = np.full(len(batch.partitions), _NEVER)
+        np.minimum.at(first, batch.partition[~fits], batch.offset[~fits])
+        stops = dict(zip(batch.partitions, first.tolist(), strict=True))
+        return {p: min(mark, stops.get(p, _NEVER)) for p, mark in marks.items()}
+
+    def _rows_below(self, batch: TimerBatch, marks: Mapping[TopicPartition, int]) -> Int64:
+        ends = np.array([marks[partition] for partition in batch.partitions], np.int64)
+        return np.flatnonzero(batch.offset < ends[batch.partition])
+
+    # ---- 3. and 4.: files ------------------------------------------------------------------
+
+    def _write(
+        self, batch: TimerBatch, slots: Int64, lengths: dict[int, tuple[int, int]]
+    ) -> _Written:
+        """Append the rows in slot order behind `lengths`, which move on."""
+        directory, precision_ms = self._directory, self._directory.config.precision_ms
+        order = np.argsort(slots, kind="stable")
+        slot, batch = slots[order], batch.take(order)
+        sources = directory.topics.ids([topic for topic, _ in batch.partitions])
+        targets = directory.topics.ids(batch.targets)
+        messages = stored_messages(batch, sources, targets)
+        size = columns.lengths(messages)
+        places, segments = self._places(slot, size, lengths)
+        records = log_records(batch, places, size, precision_ms, self._clock.now_ms())
+        octets = seal(messages, records)
+        ends = np.cumsum(size)
+        for hour, first, end, log_position in segments:
+            begin = int(ends[first] - size[first])
+            directory.messages.files.write(
+                hour, octets[begin : int(ends[end - 1])], int(places.message_position[first])
+            )
+            directory.log.files.write(hour, records[first:end].tobytes(), log_position)
+        return _Written(order, slot, records, segments, places.runs())
+
+    def _places(
+        self, slot: Int64, size: Int64, lengths: dict[int, tuple[int, int]]
+    ) -> tuple[Places, list[tuple[int, int, int, int]]]:
+        """Positions behind `lengths` (log and message bytes per hour), which move on."""
+        hour = hour_of(slot, self._directory.config.precision_ms)
+        bounds = [*first_of_each(hour).tolist(), len(slot)]
+        log_position, message_position = np.empty_like(slot), np.empty_like(slot)
+        segments = []
+        for first, end in zip(bounds[:-1], bounds[1:], strict=True):
+            name = int(hour[first])
+            log_end, message_end = lengths.get(name, (0, 0))
+            log_position[first:end] = log_end + np.arange(end - first) * RECORD_BYTES
+            until = message_end + np.cumsum(size[first:end])
+            message_position[first:end] = until - size[first:end]
+            segments.append((name, first, end, log_end))
+            lengths[name] = (log_end + (end - first) * RECORD_BYTES, int(until[-1]))
+        starts = first_of_each(slot)
+        previous = log_position - RECORD_BYTES
+        previous[starts] = self._directory.wheel.last_positions(slot[starts])
+        return Places(slot, log_position, message_position, previous, starts), segments
+
+    def _replace_closed(
+        self, batch: TimerBatch, written: _Written, lengths: dict[int, tuple[int, int]]
+    ) -> Runs:
+        """Under the lock: rows whose slot was closed meanwhile go to the earliest open one.
+
+        Together with the batch's rows that are there already, as one run in batch order: that
+        keeps a partition's rows in offset order within the slot.
+        """
+        floor = self._floor()
+        if not len(written.slot) or written.slot[0] > floor:
+            return written.runs
+        earliest = floor + 1
+        count = int(np.searchsorted(written.slot, earliest, "right"))
+        rows = np.sort(written.order[:count])
+        self._abandon(written, count)
+        again = self._write(batch.take(rows), np.full(count, earliest), lengths)
+        return again.runs.followed_by(written.runs.where(written.runs.slot > earliest))
+
+    def _abandon(self, written: _Written, count: int) -> None:
+        """Say in the log that the first `count` records lead nowhere."""
+        for hour, first, end, log_position in written.segments:
+            if first < count:
+                left = written.records[first : min(end, count)].copy()
+                left["magic"] = MAGIC_ABANDONED
+                self._directory.log.files.write(hour, left.tobytes(), log_position)
+
+    # ---- lengths ---------------------------------------------------------------------------
+
+    def _hours_after(
+        self, before: Commit, lengths: Mapping[int, tuple[int, int]]
+    ) -> dict[int, HourFiles]:
+        """What the commit page says of the files; hours that are gone are left out."""
+        gone = self._directory.state.gc_hour
+        old = before.hours
+        return {
+            hour: HourFiles(log, messages, old[hour].log_bytes if hour in old else 0)
+            for hour, (log, messages) in lengths.items()
+            if hour >= gone
+        }
+
+    def _cut(self, commit: Commit) -> None:
+        """Drop bytes that belong to no batch."""
+        lengths = _lengths(commit)
+        for hour in self._directory.log.files.hours():
+            self._directory.log.files.cut(hour, lengths.get(hour, (0, 0))[0])
+        for hour in self._directory.messages.files.hours():
+            self._directory.messages.files.cut(hour, lengths.get(hour, (0, 0))[1])
+
+    def _marks_after(self, commit: Commit) -> dict[TopicPartition, int]:
+        return {**self._first_marks, **commit.marks}
+
+
+def _lengths(commit: Commit) -> dict[int, tuple[int, int]]:
+    """Committed log and message bytes of every hour."""
+    return {hour: (h.log_bytes, h.message_bytes) for hour, h in commit.hours.items()}
+
+
+def _require_new(
+    batch: TimerBatch, known: Mapping[TopicPartition, int], marks: Mapping[TopicPartition, int]
+) -> None:
+    """Our own callers' duties, asserted: they guard exactly once, and order."""
+    for index, partition in enumerate(batch.partitions):
+        offsets = batch.offset[batch.partition == index]
+        if len(offsets):
+            assert np.all(offsets[1:] > offsets[:-1]), "offsets rise within a partition"
+            assert offsets[0] >= known.get(partition, 0), "no row is taken twice"
+            assert offsets[-1] < marks[partition], "every row lies below the new mark"
+    for partition, mark in marks.items():
+        assert mark >= known.get(partition, 0), "marks never fall"

@@ -1,0 +1,74 @@
+"""A folder of append-only files, one per slot hour: timerlog/ and messages/ are such folders.
+
+How long a file counts is not in the file: the newest commit page says it. Bytes behind that are
+the remains of a batch that never existed, and the next batch writes over them. An hour's files are
+unlinked together once nothing of the hour is pending. Not thread-safe.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from duewheel.checkpoints import files
+from duewheel.checkpoints.files import Bytes
+from duewheel.wheel.layout import hour_from_name, hour_name
+
+
+class HourFiles:
+    """Descriptors of one folder, opened when first needed."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(exist_ok=True)
+        self.directory = directory
+        self._fds: dict[int, int] = {}
+
+    def path(self, hour: int) -> Path:
+        """Where an hour's file is."""
+        return self.directory / hour_name(hour)
+
+    def fd(self, hour: int) -> int:
+        """The hour's descriptor; makes the file if it is absent."""
+        fd = self._fds.get(hour)
+        if fd is None:
+            fd = self._fds[hour] = files.open_file(self.path(hour))
+        return fd
+
+    def write(self, hour: int, data: Bytes, position: int) -> None:
+        """Write at `position`, in bytes."""
+        files.write_at(self.fd(hour), data, position)
+
+    def read(self, hour: int, position: int, size: int) -> memoryview:
+        """`size` bytes from `position`.
+
+        Raises:
+            CorruptFile: the file is shorter than that.
+        """
+        target = memoryview(bytearray(size))
+        files.read_into(self.fd(hour), target, position, self.path(hour))
+        return target
+
+    def size(self, hour: int) -> int:
+        """Bytes in the hour's file, committed or not; 0 if there is none."""
+        path = self.path(hour)
+        return path.stat().st_size if path.exists() else 0
+
+    def hours(self) -> list[int]:
+        """Hours that have a file, rising."""
+        return sorted(hour_from_name(path.name) for path in self.directory.iterdir())
+
+    def cut(self, hour: int, size: int) -> None:
+        """Drop what lies behind `size` bytes."""
+        if self.size(hour) > size:
+            os.ftruncate(self.fd(hour), size)
+
+    def forget_below(self, hour: int) -> None:
+        """Close descriptors of hours below `hour`."""
+        for old in [h for h in self._fds if h < hour]:
+            files.close(self._fds.pop(old))
+
+    def close(self) -> None:
+        """Close every descriptor."""
+        for fd in self._fds.values():
+            files.close(fd)
+        self._fds.clear()

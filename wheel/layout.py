@@ -1,0 +1,199 @@
+"""Every byte on disk that is not a page of `state`, and the arithmetic of slots. The due-time rule
+lives here and nowhere else.
+
+Slot s holds the due times in ((s − 1)·p, s·p], s = ceil(due / p), and may be delivered once
+now ≥ s·p: never early, late by less than p. For p = 50 ms:
+
+    due   0 → slot 0    due 1 … 50 → slot 1    due 51 … 100 → slot 2    slot 2 closes at 100
+
+RIP-43's two formats, big-endian, no padding:
+
+    TimerLog record, 52 bytes                  TimerWheel entry, 32 bytes
+     0 i4 size = 52                             0 i8 time      slot number (time ÷ precision)
+     4 i8 prev_pos   of the same slot, or −1    8 i8 first_pos oldest record of the slot
+    12 i4 magic      1 timer 2 roll 4 delete   16 i8 last_pos  newest record
+    16 i8 write_time ms                        24 i4 num       how many records
+    24 i4 delay      slot time − write_time    28 i4 magic     low bits of the batch sequence
+    28 i8 offset_py  position of the message
+    36 i4 size_py    and its size
+    40 i4 topic_hash String.hashCode of the topic
+    44 i8 reserved   24 bits distance to the run's first record, 40 bits hash of the timer id
+
+Positions are relative to the hour's own file. A stored message is this prefix, then the timer id
+(if it is not the default one), then key_value, then headers (see schemas/timers.py):
+
+     0 u4 crc               CRC-32C of the log record, then of the stored message with crc = 0
+     4 u2 flags             1 = dead letter
+     6 u2 id_size
+     8 i8 source_offset    16 i8 origin_offset    24 i8 due_ms
+    32 i4 source_topic     36 i4 source_partition       (ids of the `topics` file)
+    40 i4 target_topic     44 i4 target_partition       (−1: not asked for)
+    48 i4 key_hash         52 i4 key_value_size  56 i4 header_count
+    60 u2 roll_times       62 u2 retries
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+from duewheel.errors import ConfigError
+from duewheel.schemas.timers import Int64
+
+RECORD = np.dtype(
+    [
+        ("size", ">i4"),
+        ("prev_pos", ">i8"),
+        ("magic", ">i4"),
+        ("write_time", ">i8"),
+        ("delay", ">i4"),
+        ("offset_py", ">i8"),
+        ("size_py", ">i4"),
+        ("topic_hash", ">i4"),
+        ("reserved", ">i8"),
+    ]
+)
+ENTRY = np.dtype(
+    [
+        ("time", ">i8"),
+        ("first_pos", ">i8"),
+        ("last_pos", ">i8"),
+        ("num", ">i4"),
+        ("magic", ">i4"),
+    ]
+)
+PREFIX = np.dtype(
+    [
+        ("crc", ">u4"),
+        ("flags", ">u2"),
+        ("id_size", ">u2"),
+        ("source_offset", ">i8"),
+        ("origin_offset", ">i8"),
+        ("due_ms", ">i8"),
+        ("source_topic", ">i4"),
+        ("source_partition", ">i4"),
+        ("target_topic", ">i4"),
+        ("target_partition", ">i4"),
+        ("key_hash", ">i4"),
+        ("key_value_size", ">i4"),
+        ("header_count", ">i4"),
+        ("roll_times", ">u2"),
+        ("retries", ">u2"),
+    ]
+)
+RECORD_BYTES = RECORD.itemsize
+ENTRY_BYTES = ENTRY.itemsize
+PREFIX_BYTES = PREFIX.itemsize
+assert (RECORD_BYTES, ENTRY_BYTES, PREFIX_BYTES) == (52, 32, 64)
+
+MAGIC_ABANDONED = 0  # written before its slot closed, then written again elsewhere
+MAGIC_TIMER = 1
+
+FLAG_DEAD_LETTER = 1
+
+NO_POSITION = -1  # prev_pos of a slot's first record
+EARLIEST_SLOT = -(2**62)  # of a rejected row: as soon as possible
+
+HOUR_MS = 3_600_000
+DELAY_MS_MAX = 2**30  # |delay| of a record stays below, so that it fits 4 bytes
+
+DISTANCE_BITS = 24
+ID_HASH_BITS = 40
+RUN_RECORDS_MAX = 1 << DISTANCE_BITS
+
+
+@dataclass(frozen=True, slots=True)
+class WheelConfig:
+    """Geometry of the wheel.
+
+    Attributes:
+        precision_ms: length of a slot.
+        slots: half of the ring's entries; the other half holds the past while dequeue lags.
+        window_ms: a timer due later than this after its record's timestamp does not fit.
+        margin_ms: how much a record's timestamp may differ from this host's clock.
+
+    Raises:
+        ConfigError: the numbers contradict each other.
+    """
+
+    precision_ms: int = 50
+    slots: int = 2_097_152
+    window_ms: int = 24 * HOUR_MS
+    margin_ms: int = HOUR_MS
+
+    def __post_init__(self) -> None:
+        span_ms = self.slots * self.precision_ms
+        if min(self.precision_ms, self.slots, self.window_ms) < 1 or self.margin_ms < 0:
+            raise ConfigError("precision, slots and roll window must be positive")
+        if self.window_ms + self.margin_ms > span_ms:
+            raise ConfigError(
+                f"roll window {self.window_ms} ms + margin {self.margin_ms} ms exceed slots × "
+                f"precision = {span_ms} ms: lower the window or raise slots"
+            )
+        if span_ms >= DELAY_MS_MAX:
+            raise ConfigError(
+                f"slots × precision = {span_ms} ms must stay below 2**30 ms = {DELAY_MS_MAX} ms, "
+                "the reach of a log record: lower slots or precision"
+            )
+
+    @property
+    def ring(self) -> int:
+        """Entries of the wheel."""
+        return 2 * self.slots
+
+
+@overload
+def slot_of(due_ms: int, precision_ms: int) -> int: ...
+@overload
+def slot_of(due_ms: Int64, precision_ms: int) -> Int64: ...
+def slot_of(due_ms: int | Int64, precision_ms: int) -> int | Int64:
+    """The slot of a due time: ceil(due / precision)."""
+    return -(-due_ms // precision_ms)
+
+
+def closable_slot(now_ms: int, precision_ms: int) -> int:
+    """The last slot that may be closed at `now_ms`: floor(now / precision)."""
+    return now_ms // precision_ms
+
+
+@overload
+def hour_of(slot: int, precision_ms: int) -> int: ...
+@overload
+def hour_of(slot: Int64, precision_ms: int) -> Int64: ...
+def hour_of(slot: int | Int64, precision_ms: int) -> int | Int64:
+    """The hour (since the epoch) in whose files a slot lives."""
+    return slot * precision_ms // HOUR_MS
+
+
+def last_slot_of_hour(hour: int, precision_ms: int) -> int:
+    """The greatest slot whose files are those of `hour`."""
+    return ((hour + 1) * HOUR_MS - 1) // precision_ms
+
+
+def hour_name(hour: int) -> str:
+    """File name of an hour: its UTC start, yyyymmddhh."""
+    return datetime.fromtimestamp(hour * 3600, UTC).strftime("%Y%m%d%H")
+
+
+def hour_from_name(name: str) -> int:
+    """The hour whose file has this name.
+
+    Raises:
+        ValueError: it is no such name.
+    """
+    return int(datetime.strptime(name, "%Y%m%d%H").replace(tzinfo=UTC).timestamp()) // 3600
+
+
+def pack_reserved(distance: Int64, id_hash: Int64) -> Int64:
+    """The record's last field from its two parts."""
+    return (distance << ID_HASH_BITS) | id_hash
+
+
+def distance_of(reserved: npt.NDArray[np.int64]) -> Int64:
+    """Records between a record and the first of its run."""
+    unsigned = reserved.astype(np.int64).view(np.uint64)
+    return (unsigned >> np.uint64(ID_HASH_BITS)).astype(np.int64)

@@ -1,0 +1,140 @@
+"""From a batch's columns to bytes: stored messages and log records, in slot order.
+
+Pure: no file is touched here. The checksum of a message covers its log record, so positions are
+decided first (`Places`), then records, then checksums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from duewheel.schemas import columns
+from duewheel.schemas.ids import java_hash
+from duewheel.schemas.timers import Int32, Int64, TimerBatch
+from duewheel.wheel.layout import (
+    DELAY_MS_MAX,
+    FLAG_DEAD_LETTER,
+    MAGIC_TIMER,
+    PREFIX,
+    PREFIX_BYTES,
+    RECORD,
+    RECORD_BYTES,
+    RUN_RECORDS_MAX,
+    pack_reserved,
+)
+from duewheel.wheel.message_store import as_column, checksums
+from duewheel.wheel.timer_log import Records
+from duewheel.wheel.timer_wheel import Runs
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the rows of a batch in slot order go.
+
+    Attributes:
+        slot: of each row, rising.
+        log_position: of each row's record in its hour's log.
+        message_position: of each row's message in its hour's messages.
+        prev_pos: what each row's record says.
+        run_start: rows that begin a run.
+    """
+
+    slot: Int64
+    log_position: Int64
+    message_position: Int64
+    prev_pos: Int64
+    run_start: Int64
+
+    def runs(self) -> Runs:
+        """The batch's runs, one per slot."""
+        ends = np.append(self.run_start[1:], len(self.slot))[: len(self.run_start)]
+        count = ends - self.run_start
+        assert count.max(initial=0) < RUN_RECORDS_MAX, "a batch is far smaller than a run may be"
+        return Runs(
+            self.slot[self.run_start],
+            self.log_position[self.run_start],
+            self.log_position[ends - 1],
+            self.prev_pos[self.run_start],
+            count,
+        )
+
+    def distance(self) -> Int64:
+        """Records between each row and the first of its run."""
+        lengths = np.diff(np.append(self.run_start, len(self.slot)))
+        return np.arange(len(self.slot)) - np.repeat(self.run_start, lengths)
+
+
+def first_of_each(sorted_values: Int64) -> Int64:
+    """Indexes at which a new value begins."""
+    if len(sorted_values) == 0:
+        return np.empty(0, np.int64)
+    return np.flatnonzero(np.append(True, sorted_values[1:] != sorted_values[:-1]))
+
+
+def stored_messages(
+    batch: TimerBatch, source_ids: Int32, target_ids: Int32
+) -> pa.LargeBinaryArray:
+    """The stored message of each row, its checksum still zero.
+
+    Args:
+        batch: rows in any order.
+        source_ids: topic id of each of `batch.partitions`.
+        target_ids: topic id of each of `batch.targets`.
+    """
+    prefix = np.zeros(len(batch), PREFIX)
+    partitions = np.array([number for _, number in batch.partitions], np.int32)
+    prefix["flags"] = np.where(batch.rejected, FLAG_DEAD_LETTER, 0)
+    prefix["id_size"] = columns.lengths(batch.timer_id)
+    prefix["source_offset"] = batch.offset
+    prefix["origin_offset"] = batch.origin_offset
+    prefix["due_ms"] = batch.due_ms
+    prefix["source_topic"] = source_ids[batch.partition]
+    prefix["source_partition"] = partitions[batch.partition]
+    prefix["target_topic"] = target_ids[batch.target]
+    prefix["target_partition"] = batch.target_partition
+    prefix["key_hash"] = batch.key_hash
+    prefix["key_value_size"] = columns.lengths(batch.key_value)
+    prefix["header_count"] = batch.header_count
+    prefix["roll_times"] = batch.roll_times
+    return columns.join(as_column(prefix), batch.timer_id, batch.key_value, batch.headers)
+
+
+def log_records(
+    batch: TimerBatch, places: Places, size: Int64, precision_ms: int, now_ms: int
+) -> Records:
+    """The log record of each row; rows in slot order, as `places`.
+
+    Args:
+        size: of each row's stored message, in bytes.
+        now_ms: for the write time, which is kept within the reach of the 4-byte delay.
+    """
+    slot_ms = places.slot * precision_ms
+    write_time = np.clip(now_ms, slot_ms - DELAY_MS_MAX + 1, slot_ms + DELAY_MS_MAX - 1)
+    topic_hash = np.array([java_hash(name) for name in batch.targets], np.int32)
+    records = np.empty(len(batch), RECORD)
+    records["size"] = RECORD_BYTES
+    records["prev_pos"] = places.prev_pos
+    records["magic"] = MAGIC_TIMER
+    records["write_time"] = write_time
+    records["delay"] = slot_ms - write_time
+    records["offset_py"] = places.message_position
+    records["size_py"] = size
+    records["topic_hash"] = topic_hash[batch.target]
+    records["reserved"] = pack_reserved(places.distance(), batch.id_hash)
+    return records
+
+
+def seal(messages: pa.LargeBinaryArray, records: Records) -> memoryview:
+    """The messages' bytes end to end, checksums filled in."""
+    starts = columns.offsets(messages)
+    octets = columns.data(messages)[starts[0] : starts[-1]].copy()
+    crc = checksums(records, messages).astype(">u4").view(np.uint8).reshape(-1, 4)
+    octets[(starts[:-1] - starts[0])[:, None] + np.arange(4)] = crc
+    return memoryview(octets)
+
+
+assert PREFIX.fields is not None and PREFIX.fields["crc"][1] == 0, "seal writes crc at the front"
+assert PREFIX_BYTES % 8 == 0

@@ -1,0 +1,131 @@
+"""Walks closed slots in delivery order and cuts them into chunks of bounded size.
+
+A *window* is a stretch of slots of one hour with a bounded number of records (one slot may hold
+more: then the window is that slot, and only its runs are in memory, not its records). A *chunk* is
+a piece of a window, bounded by records and bytes; its records and messages are in memory.
+
+Delivery order: by slot, and inside a slot as the log has it. Not thread-safe; takes no lock:
+entries of closed slots no longer change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from duewheel.schemas.timers import Int64
+from duewheel.wheel.data_directory import DataDirectory
+from duewheel.wheel.layout import RECORD_BYTES, hour_of, last_slot_of_hour
+from duewheel.wheel.message_store import StoredMessages
+from duewheel.wheel.timer_log import Stretches
+
+# Entries looked at in one go: 2 MiB of the wheel.
+_SLOTS_AT_ONCE = 1 << 16
+# Records of one window; their positions take 8 bytes each while the window lasts.
+_WINDOW_RECORDS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Neighbouring rows in delivery order.
+
+    Attributes:
+        slot: of each row.
+        messages: their stored messages.
+        r_after: last slot that is delivered in full once this chunk is.
+        slot_open: whether the last row's slot has more rows, so that it is half delivered then.
+    """
+
+    slot: Int64
+    messages: StoredMessages
+    r_after: int
+    slot_open: bool
+
+
+class SlotScan:
+    """A cursor over the slots after < s ≤ until, all of them closed."""
+
+    def __init__(self, directory: DataDirectory, after: int, until: int) -> None:
+        self._directory = directory
+        self._scanned = after
+        self._until = until
+        self._window: _Window | None = None
+
+    def next_chunk(self, records_max: int, bytes_max: int) -> Chunk | None:
+        """The next rows, one at least; None when every slot is used up.
+
+        Raises:
+            CorruptFile: log, wheel or messages are damaged; nothing of the chunk was returned.
+        """
+        while self._window is None or self._window.exhausted:
+            if not self._open_window():
+                return None
+        window = self._window
+        view = self._directory.log.view(window.hour, window.log_end)
+        rows = window.rows(records_max)
+        records = view[window.positions(rows) // RECORD_BYTES]
+        sizes = np.cumsum(records["size_py"].astype(np.int64))
+        count = max(1, int(np.searchsorted(sizes, bytes_max, "right")))
+        rows, records = rows[:count], records[:count]
+        messages = self._directory.messages.read(window.hour, records)
+        return window.take(rows, messages)
+
+    def _open_window(self) -> bool:
+        """Find the next slots with records; False if there are none up to `until`."""
+        precision_ms = self._directory.config.precision_ms
+        while self._scanned < self._until:
+            hour = hour_of(self._scanned + 1, precision_ms)
+            end = min(
+                self._until, self._scanned + _SLOTS_AT_ONCE, last_slot_of_hour(hour, precision_ms)
+            )
+            entries = self._directory.wheel.range(self._scanned, end)
+            if len(entries):
+                within = np.cumsum(entries["num"].astype(np.int64)) <= _WINDOW_RECORDS
+                count = max(1, int(within.sum()))
+                if count < len(entries):
+                    end = int(entries["time"][count]) - 1
+                stretches = self._directory.log.walk(hour, entries[:count])
+                self._window = _Window(hour, stretches, end)
+                self._scanned = end
+                return True
+            self._scanned = end
+        return False
+
+
+class _Window:
+    """Runs in delivery order and how far they are used up; rows are numbered from 0."""
+
+    def __init__(self, hour: int, stretches: Stretches, end: int) -> None:
+        self.hour = hour
+        self.stretches = stretches
+        self.log_end = int((stretches.first_pos + stretches.count * RECORD_BYTES).max())
+        self._end = end
+        self._ends = np.cumsum(stretches.count)
+        self._next = 0
+
+    @property
+    def exhausted(self) -> bool:
+        return self._next == self._ends[-1]
+
+    def rows(self, records_max: int) -> Int64:
+        """Numbers of the next rows."""
+        return np.arange(self._next, min(self._next + records_max, int(self._ends[-1])))
+
+    def positions(self, rows: Int64) -> Int64:
+        """Log positions of rows."""
+        run = self._run(rows)
+        in_run = rows - (self._ends[run] - self.stretches.count[run])
+        return self.stretches.first_pos[run] + in_run * RECORD_BYTES
+
+    def take(self, rows: Int64, messages: StoredMessages) -> Chunk:
+        """Use up `rows`, which are the next ones."""
+        self._next = int(rows[-1]) + 1
+        slot = self.stretches.slot[self._run(rows)]
+        if self.exhausted:
+            return Chunk(slot, messages, self._end, slot_open=False)
+        following = int(self.stretches.slot[self._run(rows[-1:] + 1)[0]])
+        return Chunk(slot, messages, following - 1, slot_open=following == slot[-1])
+
+    def _run(self, rows: Int64) -> Int64:
+        return np.searchsorted(self._ends, rows, "right")

@@ -1,0 +1,162 @@
+"""The TimerLog: 52-byte records in one append-only file per slot hour.
+
+- A batch is sorted by slot, so the records of one slot of one batch are neighbours: a *run*.
+  Inside it prev_pos is the record before; the run's first record points to the last record of the
+  slot's previous run. Every record knows its distance to the run's first.
+- A slot's chain never leaves its hour, so walking it never leaves one file.
+- Walking is done for all closing slots in lockstep, one gather per generation of runs: with delays
+  spread widely runs are one record long, and a loop per record would be tens of times slower.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from duewheel.checkpoints import files
+from duewheel.errors import CorruptFile
+from duewheel.schemas.timers import Int64
+from duewheel.wheel.hour_files import HourFiles
+from duewheel.wheel.layout import (
+    MAGIC_ABANDONED,
+    NO_POSITION,
+    RECORD,
+    RECORD_BYTES,
+    distance_of,
+)
+from duewheel.wheel.timer_wheel import Entries, Runs
+
+FOLDER = "timerlog"
+
+Records = npt.NDArray[np.void]  # of dtype RECORD
+
+
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """Runs of several slots of one hour, in delivery order: by slot, then oldest first.
+
+    Attributes:
+        slot: whose records they are.
+        first_pos: log position of the run's first record.
+        count: records in the run.
+    """
+
+    slot: Int64
+    first_pos: Int64
+    count: Int64
+
+
+class TimerLog:
+    """The log of every hour. Ingest writes, everybody reads. Not thread-safe."""
+
+    def __init__(self, directory: Path) -> None:
+        self.files = HourFiles(directory / FOLDER)
+        self._views: dict[int, Records] = {}
+
+    def view(self, hour: int, log_bytes: int) -> Records:
+        """The hour's records, mapped and read-only, `log_bytes` of them at least.
+
+        Raises:
+            CorruptFile: the file is shorter than that.
+        """
+        view = self._views.get(hour)
+        if view is None or view.nbytes < log_bytes:
+            size = self.files.size(hour)
+            if size < log_bytes:
+                path = self.files.path(hour)
+                raise CorruptFile(path, size, f"the log ends before position {log_bytes}")
+            whole = size - size % RECORD_BYTES
+            mapped = files.map_file(self.files.fd(hour), whole, writable=False)
+            view = self._views[hour] = np.frombuffer(mapped, RECORD)
+        return view
+
+    def read(self, hour: int, start: int, end: int) -> Records:
+        """Copies of the records between two positions."""
+        return np.frombuffer(self.files.read(hour, start, end - start), RECORD)
+
+    def forget_below(self, hour: int) -> None:
+        """Let go of hours below `hour`."""
+        self.files.forget_below(hour)
+        for old in [h for h in self._views if h < hour]:
+            del self._views[old]
+
+    def walk(self, hour: int, entries: Entries) -> Stretches:
+        """All runs of the given slots of one hour, found from the wheel's entries.
+
+        Raises:
+            CorruptFile: a chain leaves the file, does not shrink, belongs to another slot, or does
+                not hold as many records as its entry says.
+        """
+        last = entries["last_pos"].astype(np.int64)
+        owner = np.arange(len(entries))
+        view = self.view(hour, int(last.max(initial=-RECORD_BYTES)) + RECORD_BYTES)
+        generations: list[tuple[Int64, Int64, Int64]] = []
+        while len(last):
+            first, count, previous = self._one_generation(hour, view, last)
+            generations.append((owner, first, count))
+            more = previous != NO_POSITION
+            if np.any(previous[more] >= first[more]):
+                raise CorruptFile(self.files.path(hour), int(first[more][0]), "a chain runs forward")
+            owner, last = owner[more], previous[more]
+        found, first, count = (
+            np.concatenate(parts) if generations else np.empty(0, np.int64)
+            for parts in (zip(*generations, strict=True) if generations else ((), (), ()))
+        )
+        expected = entries["num"].astype(np.int64)
+        counted = np.bincount(found, weights=count, minlength=len(entries)).astype(np.int64)
+        if np.any(counted != expected):
+            bad = int(np.flatnonzero(counted != expected)[0])
+            raise CorruptFile(
+                self.files.path(hour),
+                int(entries["last_pos"][bad]),
+                f"slot {entries['time'][bad]} holds {counted[bad]} records, its entry says "
+                f"{expected[bad]}",
+            )
+        order = np.lexsort((first, found))
+        slots = entries["time"].astype(np.int64)
+        return Stretches(slots[found[order]], first[order], count[order])
+
+    def _one_generation(
+        self, hour: int, view: Records, last: Int64
+    ) -> tuple[Int64, Int64, Int64]:
+        """First position, length and predecessor of the runs that end at `last`."""
+        self._require_inside(hour, view, last)
+        distance = distance_of(view["reserved"][last // RECORD_BYTES])
+        first = last - distance * RECORD_BYTES
+        self._require_inside(hour, view, first)
+        previous = view["prev_pos"][first // RECORD_BYTES].astype(np.int64)
+        return first, distance + 1, previous
+
+    def _require_inside(self, hour: int, view: Records, positions: Int64) -> None:
+        bad = (positions < 0) | (positions >= view.nbytes) | (positions % RECORD_BYTES != 0)
+        if np.any(bad):
+            at = int(positions[bad][0])
+            raise CorruptFile(self.files.path(hour), at, "a chain points outside the log")
+
+    def close(self) -> None:
+        """Let go of every file."""
+        self._views.clear()
+        self.files.close()
+
+
+def runs_in(records: Records, start: int, precision_ms: int) -> Runs:
+    """The runs among neighbouring records that begin at position `start`; abandoned ones left out.
+
+    What redo, rebuild and check read a batch back with.
+    """
+    alive = np.flatnonzero(records["magic"] != MAGIC_ABANDONED)
+    kept = records[alive]
+    firsts = np.flatnonzero(distance_of(kept["reserved"]) == 0)
+    lasts = np.append(firsts[1:], len(kept))[: len(firsts)] - 1
+    slot_ms = kept["write_time"].astype(np.int64) + kept["delay"]
+    position = start + alive * RECORD_BYTES
+    return Runs(
+        slot_ms[firsts] // precision_ms,
+        position[firsts],
+        position[lasts],
+        kept["prev_pos"][firsts].astype(np.int64),
+        lasts - firsts + 1,
+    )
