@@ -1,0 +1,206 @@
+"""Verifies everything on disk: links, checksums, counts. What `duewheel check` prints.
+
+Works beside running processes: a snapshot of commit page and wheel is taken under engine.lock, the
+rest is compared with that snapshot; files only grow behind it. Checked, per hour:
+
+    log       every record well formed, each run whole, each run linked to the slot's run before
+    wheel     the entry of every slot still named there: first, last, num
+    messages  every record's message inside the file and matching its checksum
+    counts    as many timers placed as were counted, unless hours have been unlinked
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from duewheel.checkpoints.state import Commit, HourFiles
+from duewheel.errors import CorruptFile
+from duewheel.schemas.timers import Bool, Int64
+from duewheel.wheel.data_directory import DataDirectory
+from duewheel.wheel.layout import (
+    MAGIC_ABANDONED,
+    MAGIC_TIMER,
+    NO_POSITION,
+    RECORD_BYTES,
+    WheelConfig,
+    distance_of,
+    hour_of,
+)
+from duewheel.wheel.timer_log import Records, runs_in
+from duewheel.wheel.timer_wheel import Entries, Runs
+
+_MESSAGES_AT_ONCE = 20_000
+_FINDINGS_MAX = 1_000  # a destroyed file would give one per record
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong.
+
+    Attributes:
+        file: path below the data directory.
+        offset: where in the file, in bytes.
+        code: what kind of damage.
+        detail: numbers.
+    """
+
+    file: str
+    offset: int
+    code: str
+    detail: str
+
+
+@dataclass(slots=True)
+class Report:
+    """What was looked at, and what was found."""
+
+    records: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+
+def check(path: Path, config: WheelConfig) -> Report:
+    """Check the data directory at `path`.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ConfigError: it was made with another geometry.
+    """
+    report = Report()
+    try:
+        directory = DataDirectory(path, config)
+    except CorruptFile as error:
+        return Report(0, [_finding(path, error)])
+    try:
+        with directory.locked() as commit:
+            entries = directory.wheel.snapshot()
+        for hour in commit.hours:
+            _check_hour(directory, hour, commit.hours[hour], entries, report)
+        _check_placed(directory, commit, report)
+    except CorruptFile as error:
+        report.findings.append(_finding(path, error))
+    finally:
+        directory.close()
+    del report.findings[_FINDINGS_MAX:]
+    return report
+
+
+def _finding(root: Path, error: CorruptFile) -> Finding:
+    return Finding(str(error.path.relative_to(root)), error.offset, "unreadable", error.detail)
+
+
+def _check_hour(
+    directory: DataDirectory, hour: int, lengths: HourFiles, entries: Entries, report: Report
+) -> None:
+    log_name = f"timerlog/{directory.log.files.path(hour).name}"
+    if lengths.log_bytes % RECORD_BYTES:
+        report.findings.append(
+            Finding(log_name, lengths.log_bytes, "log_length", "not a whole number of records")
+        )
+        return
+    records = directory.log.read(hour, 0, lengths.log_bytes)
+    alive = records["magic"] != MAGIC_ABANDONED
+    report.records += int(alive.sum())
+    findings = list(_malformed(directory, hour, records, log_name))
+    if not findings and alive.any():
+        runs = runs_in(records, 0, directory.config.precision_ms)
+        findings += _broken_links(runs, records, log_name)
+        findings += _wrong_entries(directory, runs, entries)
+        findings += _bad_messages(directory, hour, records[alive], lengths.message_bytes)
+    report.findings += findings
+
+
+def _malformed(
+    directory: DataDirectory, hour: int, records: Records, log_name: str
+) -> Iterator[Finding]:
+    """Records whose own fields cannot be."""
+    precision_ms = directory.config.precision_ms
+    slot_ms = records["write_time"].astype(np.int64) + records["delay"]
+    abandoned = records["magic"] == MAGIC_ABANDONED
+    distance = distance_of(records["reserved"])
+    index = np.arange(len(records))
+    inside_run = distance > 0
+    follows = np.where(inside_run, records["prev_pos"] == (index - 1) * RECORD_BYTES, True)
+    rises = np.where(inside_run & (index > 0), distance == distance[index - 1] + 1, ~inside_run)
+    for code, bad, detail in (
+        ("record_size", records["size"] != RECORD_BYTES, "size is not 52"),
+        ("record_magic", ~abandoned & (records["magic"] != MAGIC_TIMER), "unknown magic"),
+        ("record_slot", slot_ms % precision_ms != 0, "write_time + delay is no slot"),
+        ("record_hour", hour_of(slot_ms // precision_ms, precision_ms) != hour, "another hour's"),
+        ("run_link", ~abandoned & ~follows, "prev_pos is not the record before in the run"),
+        ("run_distance", ~abandoned & ~rises, "distance does not rise by one in the run"),
+    ):
+        yield from _at(log_name, index * RECORD_BYTES, bad, code, detail)
+
+
+def _broken_links(runs: Runs, records: Records, log_name: str) -> Iterator[Finding]:
+    """Runs that do not continue the slot's run before, or hold another slot's records."""
+    order = np.lexsort((runs.first_pos, runs.slot))
+    slot, first = runs.slot[order], runs.first_pos[order]
+    continues = np.append(False, slot[1:] == slot[:-1])
+    expected = np.where(continues, np.roll(runs.last_pos[order], 1), NO_POSITION)
+    bad = runs.prev_pos[order] != expected
+    yield from _at(log_name, first, bad, "chain", "the run does not continue its slot's last one")
+    counted = (runs.last_pos - runs.first_pos) // RECORD_BYTES + 1
+    yield from _at(
+        log_name, runs.first_pos, counted != runs.count, "run_hole", "abandoned records in a run"
+    )
+    slot_ms = records["write_time"].astype(np.int64) + records["delay"]
+    ends_alike = slot_ms[runs.first_pos // RECORD_BYTES] == slot_ms[runs.last_pos // RECORD_BYTES]
+    yield from _at(log_name, first, ~ends_alike[order], "run_slot", "a run holds several slots")
+
+
+def _wrong_entries(directory: DataDirectory, runs: Runs, entries: Entries) -> Iterator[Finding]:
+    """Entries that disagree with the log; a slot of a past lap may have lost its entry."""
+    order = np.lexsort((runs.first_pos, runs.slot))
+    slots, begin = np.unique(runs.slot[order], return_index=True)
+    end = np.append(begin[1:], len(order)) - 1
+    num = np.add.reduceat(runs.count[order], begin)
+    entry = entries[slots % directory.config.ring]
+    named = entry["time"] == slots
+    mirror = directory.state.mirror()
+    delivered = mirror[0] if mirror else -1
+    position = (slots % directory.config.ring) * entries.dtype.itemsize
+    for code, bad, detail in (
+        ("entry_lost", ~named & (slots > delivered), "a pending slot has no entry"),
+        ("entry_first", named & (entry["first_pos"] != runs.first_pos[order][begin]), "first_pos"),
+        ("entry_last", named & (entry["last_pos"] != runs.last_pos[order][end]), "last_pos"),
+        ("entry_num", named & (entry["num"] != num), "num is not the number of records"),
+    ):
+        yield from _at("timerwheel", position, bad, code, detail)
+
+
+def _bad_messages(
+    directory: DataDirectory, hour: int, records: Records, message_bytes: int
+) -> Iterator[Finding]:
+    """Messages outside the committed file or failing their checksum."""
+    name = f"messages/{directory.messages.files.path(hour).name}"
+    end = records["offset_py"].astype(np.int64) + records["size_py"]
+    beyond = end > message_bytes
+    yield from _at(name, end, beyond, "message_outside", "behind the committed length")
+    inside = records[~beyond]
+    for first in range(0, len(inside), _MESSAGES_AT_ONCE):
+        try:
+            directory.messages.read(hour, inside[first : first + _MESSAGES_AT_ONCE])
+        except CorruptFile as error:
+            yield Finding(name, error.offset, "message_checksum", error.detail)
+
+
+def _check_placed(directory: DataDirectory, commit: Commit, report: Report) -> None:
+    """Every timer that was counted is there, as long as no hour has been unlinked."""
+    if directory.state.gc_hour == 0 and not report.findings and report.records != commit.placed:
+        detail = f"{commit.placed} timers were placed, the log has {report.records}"
+        report.findings.append(Finding("state", 0, "placed", detail))
+
+
+def _at(file: str, offset: Int64, bad: Bool, code: str, detail: str) -> Iterator[Finding]:
+    for row in np.flatnonzero(bad)[:_FINDINGS_MAX].tolist():
+        yield Finding(file, int(offset[row]), code, detail)
