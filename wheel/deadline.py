@@ -16,7 +16,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class DeadlinePassed(Exception):
+class DeadlinePassed(Exception):  # noqa: N818 - not an error: nobody knows
     """A call did not return in time; what became of it is unknown."""
 
 
@@ -59,7 +59,7 @@ def within(deadline: Deadline, what: str, call: Callable[[], T]) -> T:
     def run() -> None:
         try:
             future.set_result(call())
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - handed on to the caller
             future.set_exception(error)
 
     threading.Thread(target=run, name=f"deadline: {what}", daemon=True).start()

@@ -37,7 +37,6 @@ _OWNED = frozenset(
         "metric_reporters",
         "metrics_num_samples",
         "metrics_sample_window_ms",
-        "request_timeout_ms",
         "retry_backoff_ms",
         "selector",
     }
@@ -133,7 +132,7 @@ class ClientSettings:
         Args:
             kind: KafkaAdminClient, KafkaConsumer or KafkaProducer.
             deadline: for the constructor, which blocks until a broker answers.
-            own: settings of this one client.
+            own: settings of this one client; they win.
 
         Raises:
             KafkaUnavailable, ConfigError: as `call`.
@@ -146,12 +145,8 @@ class ClientSettings:
 
         def build() -> Client:
             try:
-                return kind(
-                    **self._settings,
-                    bootstrap_timeout_ms=deadline.remaining_ms(),
-                    kafka_client=catch,
-                    **own,
-                )
+                bounded = {"bootstrap_timeout_ms": deadline.remaining_ms(), "kafka_client": catch}
+                return kind(**{**self._settings, **bounded, **own})
             except (AssertionError, TypeError, ValueError) as error:
                 raise ConfigError(f"Kafka client settings: {self.explain(error)}") from None
 

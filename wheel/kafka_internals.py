@@ -1,4 +1,4 @@
-"""Ready-made record batches through kafka-python's own sender: the only module that knows its inside.
+"""Ready-made record batches through kafka-python's sender: all that is known of its inside.
 
 kafka-python takes one record per call and encodes it in Python, 12 to 17 µs each. A ready batch
 handed to its accumulator costs the same whatever it holds, while sequence numbers, retries,
@@ -219,6 +219,7 @@ def stop(producer: KafkaProducer, seconds: float) -> bool:
     """Stop the sender for good: nothing queued is sent any more, nothing is flushed.
 
     Args:
+        producer: to be dropped.
         seconds: how long to wait for the thread. It ends in any case: at the next answer, or when
             its request times out.
 

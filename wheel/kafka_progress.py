@@ -62,7 +62,7 @@ def newest_record(
         return settings.call(
             deadline,
             f"read the progress in {topic}",
-            lambda: _search(consumer, partition, key, _starts(start, end), end, inner),
+            lambda: _search(consumer, partition, key, (start, end), inner),
         )
     finally:
         close(consumer)
@@ -84,12 +84,12 @@ def _search(
     consumer: KafkaConsumer,
     partition: TopicPartition,
     key: bytes,
-    starts: Iterator[int],
-    end: int,
+    bounds: tuple[int, int],
     deadline: Deadline,
 ) -> bytes | None:
+    first, end = bounds
     consumer.assign([partition])
-    for start in starts:
+    for start in _starts(first, end):
         consumer.seek(partition, start)
         found, newest = _read(consumer, partition, key, end, deadline)
         if found:

@@ -155,7 +155,7 @@ class KafkaPublisher:
         except DuewheelError:
             self.close()
             raise
-        log.info("publisher_started", transactional_id=self._transactional_id)
+        log.info("publisher started", transactional_id=self._transactional_id)
         return None if value is None else Progress.decode(value)
 
     def publish(self, deliveries: Deliveries | None, progress: Progress) -> None:
@@ -185,7 +185,7 @@ class KafkaPublisher:
             reason = self._settings.explain(error)
             expected = isinstance(error, KafkaError | DeadlinePassed | DuewheelError)
             log.warning(
-                "publish_doubt",
+                "publish in doubt",
                 transactional_id=self._transactional_id,
                 reason=reason,
                 exc_info=not expected,
@@ -197,7 +197,7 @@ class KafkaPublisher:
         producer, self._producer = self._producer, None
         admin, self._admin = self._admin, None
         if producer is not None and not internals.stop(producer, self._limits.stop_s):
-            log.warning("sender_still_ending", transactional_id=self._transactional_id)
+            log.warning("old sender is still ending", transactional_id=self._transactional_id)
         if admin is not None:
             close(admin)
         self._met.clear()
@@ -272,11 +272,12 @@ class KafkaPublisher:
         self, admin: KafkaAdminClient, deliveries: Deliveries, deadline: Deadline
     ) -> tuple[Deliveries, dict[str, Target]]:
         """The deliveries with every row that cannot be published made a dead letter, and what is
-        known of each topic that they now go to."""
+        known of each topic that they now go to.
+        """
         targets = self._catalog.resolve(admin, routing.used_topics(deliveries), deadline)
         reason = routing.why_not(deliveries, targets, list(self._catalog.refused))
         if reason.any():
-            log.warning("dead_letters", count=int((reason != 0).sum()))
+            log.warning("rows became dead letters", count=int((reason != 0).sum()))
             deliveries = routing.condemned(deliveries, reason, targets, self._dead_letter_topic)
         if deliveries.dead_letter.any():
             targets = self._catalog.resolve(admin, routing.used_topics(deliveries), deadline)
@@ -328,5 +329,3 @@ def _record(key: bytes, value: bytes) -> Batch:
     """A batch of one record without headers."""
     tail = b"\0\0" + varint(0) + varint(len(key)) + key + varint(len(value)) + value + varint(0)
     return Batch(memoryview(varint(len(tail)) + tail), 1)
-
-

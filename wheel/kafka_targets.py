@@ -164,7 +164,8 @@ class TargetCatalog:
 
     def _limited(self, topic: str, target: Target, config: dict[str, dict[str, str]]) -> Target:
         """The target with what its configuration says; without the right to read it, refusals
-        will tell."""
+        will tell.
+        """
         limit = int(config.get("max.message.bytes", {}).get("value", self._batch_bytes_max))
         policy = config.get("cleanup.policy", {}).get("value", "")
         learned = _while_valid(self._record_limit, topic, self._batch_bytes_max)

@@ -9,6 +9,7 @@ requested one, else by the key's hash, else one partition at random for all such
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -150,7 +151,8 @@ def condemned(
 
 def stripped(deliveries: Deliveries, rows: Bool) -> Deliveries:
     """The given dead letters without key, value and user headers: what is left points at the
-    original, which the dead-letter topic does not take."""
+    original, which the dead-letter topic does not take.
+    """
     error = _header(names.ERROR_CODE, Reason.RECORD_TOO_LARGE.name.lower()) + _header(
         names.ERROR, "larger than the dead-letter topic takes: see the source for its content"
     )
@@ -188,7 +190,7 @@ def grouped(
     bounds = [0, *(np.flatnonzero(np.diff(place)) + 1).tolist(), len(place)]
     groups = [
         Group(deliveries.targets[place[first] // wide], int(place[first] % wide), first, end)
-        for first, end in zip(bounds, bounds[1:], strict=False)
+        for first, end in itertools.pairwise(bounds)
         if end > first
     ]
     return deliveries, groups
