@@ -124,13 +124,14 @@ def join(*parts: Column | pa.Scalar[Any]) -> Column:
 
 
 def join_groups(column: Column, firsts: Int64) -> Column:
-    """Neighbouring values joined: row i is values firsts[i] … firsts[i + 1] - 1. Copies no bytes."""
+    """Neighbours joined: row i is values firsts[i] … firsts[i + 1] - 1. Copies no bytes."""
     return from_parts(offsets(column)[firsts], data(column))
 
 
 def spread(column: Column, rows: Int64, count: int) -> Column:
     """A column of `count` rows with the values at the given rising rows, else empty. Copies no
-    bytes."""
+    bytes.
+    """
     sizes = np.zeros(count + 1, np.int64)
     bounds = offsets(column)
     sizes[0] = bounds[0]
@@ -171,7 +172,8 @@ _ASCII = np.arange(256) < 128
 
 def ascii_text(column: Column) -> pa.LargeStringArray:
     """The column as text. A value with a byte beyond ASCII becomes NOT_ASCII, which none of the
-    callers accepts: whatever the bytes are, the result is valid."""
+    callers accepts: whatever the bytes are, the result is valid.
+    """
     foreign = count_bytes(column, _ASCII) < np.diff(offsets(column))
     if foreign.any():
         column = choose(foreign, _NOT_ASCII, column)

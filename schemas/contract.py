@@ -157,7 +157,8 @@ def _default_targets(sources: _Sources, mapping: Mapping[str, str]) -> tuple[Int
 
 def _targets(column: Any, rejected: Bool, contract: Contract) -> tuple[Int32, list[str]]:
     """Row → index in the list of targets. Only names that some row uses are looked at: those of
-    rejected rows can be anything."""
+    rejected rows can be anything.
+    """
     encoded = column.combine_chunks()
     index = np.asarray(_pc.fill_null(encoded.indices, 0)).astype(np.int64)
     used = np.zeros(len(encoded.dictionary), np.bool_)
@@ -180,7 +181,8 @@ def _ids(
     field: Field | None, rejected: Bool, sources: _Sources, offset: Int64
 ) -> tuple[Column, Int64]:
     """The timers' ids (empty for the default) and their hashes (of the default too). A rejected
-    row's own id may be of any length: it has the default."""
+    row's own id may be of any length: it has the default.
+    """
     given = field.where(~rejected[field.rows]) if field else Field.none()
     default = np.ones(len(offset), np.bool_)
     default[given.rows] = False

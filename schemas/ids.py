@@ -37,7 +37,7 @@ _FEW = 16  # rows below which a row at a time is faster than a step of all rows 
 
 
 def source_names(partitions: Sequence[TopicPartition], partition: Int32, offset: Int64) -> Column:
-    """ "topic-partition@offset" of each row; `partition` indexes `partitions`."""
+    """Each row's "topic-partition@offset"; `partition` indexes `partitions`."""
     prefixes = binary(f"{topic}-{number}@".encode() for topic, number in partitions)
     return join(take(prefixes, partition), decimals(offset))
 

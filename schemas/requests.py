@@ -12,7 +12,7 @@ must be well-formed:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,7 +158,7 @@ def _targets(
     return _dictionary(index, values)
 
 
-def _sparse(field: Field | None, read: Any, count: int) -> pa.Int64Array:
+def _sparse(field: Field | None, read: Callable[[Column], Int64], count: int) -> pa.Int64Array:
     """A column of numbers read from a field, null where it is not given."""
     numbers = np.zeros(count, np.int64)
     absent = np.ones(count, np.bool_)

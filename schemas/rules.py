@@ -180,22 +180,24 @@ def _need_text(kind: pa.DataType) -> None:
         raise ConfigError("the column is no text")
 
 
-def _not_null(kind: pa.DataType) -> Predicate:
-    return lambda values: _pc.is_valid(values)
+def _not_null(_kind: pa.DataType) -> Predicate:
+    verdicts: Predicate = _pc.is_valid
+    return verdicts
 
 
-def _null(kind: pa.DataType) -> Predicate:
-    return lambda values: _pc.is_null(values)
+def _null(_kind: pa.DataType) -> Predicate:
+    verdicts: Predicate = _pc.is_null
+    return verdicts
 
 
-def _in_set(kind: pa.DataType, value_set: list[Any]) -> Predicate:
+def _in_set(kind: pa.DataType, value_set: object) -> Predicate:
     if not isinstance(value_set, list | tuple) or None in value_set:
         raise ConfigError("value_set must be a list without null")
-    wanted = _pa.array(list(value_set), kind)
+    wanted = _pa.array(value_set, kind)
     return lambda values: _pc.is_in(values, value_set=wanted)
 
 
-def _not_in_set(kind: pa.DataType, value_set: list[Any]) -> Predicate:
+def _not_in_set(kind: pa.DataType, value_set: object) -> Predicate:
     contained = _in_set(kind, value_set)
     return lambda values: _pc.invert(contained(values))
 
@@ -228,7 +230,8 @@ def _range(
     min_value: int | None, max_value: int | None, strict_min: bool, strict_max: bool
 ) -> Predicate:
     """Inclusive at both ends unless strict; an end that is None is open."""
-    for end in (min_value, max_value):
+    given: tuple[object, object] = (min_value, max_value)
+    for end in given:
         if end is not None and (not isinstance(end, int) or isinstance(end, bool)):
             raise ConfigError(f"{end!r} is no whole number")
     if min_value is None and max_value is None:

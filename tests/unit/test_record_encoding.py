@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pytest
+from kafka.record import MemoryRecords
+
 from duewheel.schemas import record_batch
 from duewheel.schemas.record_tail import Records
 from duewheel.schemas.timers import Deliveries
 from duewheel.schemas.varint import varint, varints
-from kafka.record import MemoryRecords
 
 Headers = list[tuple[str, bytes | None]]
 

@@ -1,0 +1,243 @@
+"""The compiled suite: same verdicts as Great Expectations, and what it refuses to compile."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from duewheel.errors import ConfigError
+from duewheel.schemas.requests import JUDGED
+from duewheel.schemas.rules import Rules, compile_suite, load_suite
+
+PARAMETERS = {"max_delay_ms": 86_400_000, "forbidden_targets": ["orders.delayed", "dlq"]}
+
+
+def suite_of(*expectations: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "test", "expectations": list(expectations)}
+
+
+def rule(kind: str, **kwargs: Any) -> dict[str, Any]:
+    return {"type": f"expect_column_{kind}", "kwargs": kwargs, "meta": {"code": "c", "reason": "r"}}
+
+
+EVERY_TYPE = suite_of(
+    rule("values_to_not_be_null", column="target_topic"),
+    rule("values_to_be_null", column="delay_ms"),
+    rule("values_to_be_in_set", column="target_topic", value_set=["orders", "\ufffd"]),
+    rule("values_to_be_in_set", column="target_partition", value_set=[0, 3, -1]),
+    rule("values_to_not_be_in_set", column="timer_id_bytes", value_set=[0, 256]),
+    rule("values_to_be_between", column="delay_ms", min_value=0, max_value=86_400_000),
+    rule("values_to_be_between", column="delay_ms", min_value=0, strict_min=True),
+    rule("values_to_be_between", column="delay_ms", max_value=86_400_000, strict_max=True),
+    rule("value_lengths_to_be_between", column="target_topic", min_value=3, max_value=6),
+    rule("value_lengths_to_be_between", column="target_topic", max_value=6, strict_max=True),
+    rule("values_to_match_regex", column="target_topic", regex="[a-c]|^orders"),
+    rule("values_to_match_regex", column="target_topic", regex=r"^[a-z]+(?:\.[a-z]{1,7})?"),
+    rule("values_to_not_match_regex", column="target_topic", regex="a.b"),
+    rule("values_to_match_regex", column="bad_header", regex="^DELAY", mostly=1.0),
+)
+
+TOPICS = [
+    *(None, "", "orders", "orders\n", "a\nb", "a b", "a/b", "axb", "é", "\ufffd", ".", "..", "..."),
+    *(
+        "__x",
+        "_x",
+        "x__y",
+        "a" * 249,
+        "a" * 250,
+        "dlq",
+        "dlq2",
+        "orders.delayed",
+        "A-Z_0.9",
+        "\x00",
+    ),
+]
+
+
+def judged(rows: int, seed: int) -> pa.Table:
+    """Rows at random, rich in values at the borders."""
+    rng = np.random.default_rng(seed)
+
+    def pick(*values: Any) -> list[Any]:
+        return [values[i] for i in rng.integers(0, len(values), rows)]
+
+    delays = pick(None, -5, -1, 0, 1, 86_399_999, 86_400_000, 86_400_001, 10**15)
+    waits = [*("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"), *[None] * 9]
+    return pa.table(
+        {
+            "due_ms": [None if d is None else 1_800_000_000_000 + d for d in delays],
+            "delay_ms": delays,
+            "bad_header": pick(*waits),
+            "target_topic": pick(*TOPICS),
+            "target_partition": pick(None, -1, 0, 3, 2**31 - 1, 2**31, 10**15),
+            "timer_id_bytes": pick(None, 0, 1, 255, 256, 10**6),
+            "unsupported": pick(None, None, None, "TIMER_DEL_UNIQKEY"),
+        },
+        schema=JUDGED,
+    )
+
+
+def failing_by_great_expectations(
+    suite: dict[str, Any], parameters: dict[str, Any], table: pa.Table
+) -> list[list[int]]:
+    """The failing rows of each expectation."""
+    import great_expectations as gx
+    import pandas as pd
+    from great_expectations.data_context.types.base import ProgressBarsConfig
+
+    plain = pa.table(
+        {
+            name: column.cast(column.type.value_type)
+            if pa.types.is_dictionary(column.type)
+            else column
+            for name, column in zip(table.column_names, table.columns, strict=True)
+        }
+    )
+    frame = plain.to_pandas(
+        types_mapper=lambda kind: pd.Int64Dtype() if kind == pa.int64() else None
+    )
+    context = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    expectations = [
+        {**copy.deepcopy(expectation), "meta": {"place": place}}
+        for place, expectation in enumerate(suite["expectations"])
+    ]
+    asset = context.data_sources.add_pandas("rows").add_dataframe_asset("rows")
+    batch = asset.add_batch_definition_whole_dataframe("all").get_batch({"dataframe": frame})
+    result = batch.validate(
+        gx.ExpectationSuite(name="rules", expectations=expectations),
+        expectation_parameters=parameters,
+        result_format={"result_format": "COMPLETE"},
+    )
+    failing: dict[int, list[int]] = {}
+    for each in result.results:
+        assert each.expectation_config is not None
+        assert not each.exception_info["raised_exception"], each.exception_info
+        failing[each.expectation_config.meta["place"]] = each.result["unexpected_index_list"]
+    return [failing[place] for place in range(len(expectations))]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("suite", [load_suite(), EVERY_TYPE], ids=["timer", "every type"])
+def test_great_expectations_finds_the_same_rows(
+    suite: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GX_ANALYTICS_ENABLED", "false")
+    rules = compile_suite(suite, PARAMETERS)
+    table = judged(3_000, seed=len(suite["expectations"]))
+    compiled = [np.flatnonzero(each.failing(table)).tolist() for each in rules.rules]
+    assert compiled == failing_by_great_expectations(suite, PARAMETERS, table)
+    assert all(compiled), "each rule must fail somewhere, or the comparison shows nothing"
+    first = [
+        next((i for i, rows in enumerate(sets) if row in rows), -1)
+        for row, sets in ((row, [set(rows) for rows in compiled]) for row in range(200))
+    ]
+    assert rules.first_failure(table)[:200].tolist() == first
+
+
+def one(**values: Any) -> pa.Table:
+    """A good timer, changed in the given columns."""
+    row = {
+        "due_ms": 1_800_000_000_000,
+        "delay_ms": 0,
+        "bad_header": None,
+        "target_topic": "orders",
+        "target_partition": None,
+        "timer_id_bytes": None,
+        "unsupported": None,
+    }
+    return pa.Table.from_pylist([{**row, **values}], schema=JUDGED)
+
+
+@pytest.fixture(scope="module")
+def timer_rules() -> Rules:
+    return compile_suite(load_suite(), PARAMETERS)
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ({}, None),
+        ({"delay_ms": 86_400_000}, None),
+        ({"delay_ms": 86_400_001}, "delay_too_long"),
+        ({"due_ms": None, "delay_ms": None}, "no_due_time"),
+        ({"due_ms": None, "bad_header": "DELAY"}, "bad_header"),
+        ({"target_topic": None}, "no_target_topic"),
+        ({"target_topic": ""}, "bad_target_topic"),
+        ({"target_topic": "orders\n"}, "bad_target_topic"),
+        ({"target_topic": "a" * 250}, "bad_target_topic"),
+        ({"target_topic": ".."}, "bad_target_topic"),
+        ({"target_topic": "dlq"}, "forbidden_target"),
+        ({"target_topic": "__consumer_offsets"}, "forbidden_target"),
+        ({"target_partition": -1}, "bad_target_partition"),
+        ({"target_partition": 2**31}, "bad_target_partition"),
+        ({"target_partition": 2**31 - 1}, None),
+        ({"timer_id_bytes": 0}, "bad_timer_id"),
+        ({"timer_id_bytes": 256}, "bad_timer_id"),
+        ({"unsupported": "TIMER_RESCHEDULE"}, "cancel_not_supported"),
+    ],
+)
+def test_the_timer_suite(timer_rules: Rules, values: dict[str, Any], code: str | None) -> None:
+    (failure,) = timer_rules.first_failure(one(**values)).tolist()
+    assert (timer_rules.rules[failure].code if failure >= 0 else None) == code
+
+
+def test_a_malformed_header_is_named(timer_rules: Rules) -> None:
+    for name in ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"):
+        (failure,) = timer_rules.first_failure(one(bad_header=name)).tolist()
+        assert timer_rules.rules[failure].reason.startswith(f"{name} is ")
+
+
+def test_no_rows(timer_rules: Rules) -> None:
+    assert timer_rules.first_failure(JUDGED.empty_table()).tolist() == []
+
+
+def test_the_digest_follows_rules_and_parameters(timer_rules: Rules) -> None:
+    suite = load_suite()
+    assert compile_suite(suite, PARAMETERS).digest == timer_rules.digest
+    assert compile_suite(suite, {**PARAMETERS, "max_delay_ms": 1}).digest != timer_rules.digest
+    suite["expectations"].pop()
+    assert compile_suite(suite, PARAMETERS).digest != timer_rules.digest
+
+
+ORDERS: dict[str, Any] = {"column": "target_topic"}
+
+
+@pytest.mark.parametrize(
+    ("expectation", "message"),
+    [
+        (rule("values_to_be_unique", **ORDERS), "not one of"),
+        (rule("pair_values_to_be_equal", column_A="due_ms", column_B="delay_ms"), "not one of"),
+        (rule("values_to_not_be_null", **ORDERS, mostly=0.9), "mostly"),
+        (rule("values_to_not_be_null", **ORDERS, row_condition="x"), "row_condition"),
+        (rule("values_to_not_be_null", column="colour"), "no column 'colour'"),
+        (rule("values_to_not_be_null"), "lacks 'column'"),
+        (rule("values_to_be_between", column="delay_ms", max_value={"$PARAMETER": "x"}), "'x'"),
+        (rule("values_to_be_between", column="delay_ms", max_value={"max": 1}), "neither a value"),
+        (rule("values_to_be_between", column="delay_ms", max_value="9"), "no whole number"),
+        (rule("values_to_be_between", column="delay_ms"), "neither min_value"),
+        (rule("values_to_be_between", **ORDERS, max_value=9), "no number"),
+        (rule("value_lengths_to_be_between", column="due_ms", max_value=9), "no text"),
+        (rule("values_to_be_in_set", **ORDERS, value_set=["a", None]), "without null"),
+        (rule("values_to_be_in_set", **ORDERS, value_set="abc"), "must be a list"),
+        (rule("values_to_be_in_set", column="due_ms", value_set=["a"]), "rule 1"),
+        (rule("values_to_match_regex", **ORDERS, regex="^a$"), "the same everywhere"),
+        (rule("values_to_match_regex", **ORDERS, regex=r"\d"), "the same everywhere"),
+        (rule("values_to_match_regex", **ORDERS, regex="(?i)a"), "the same everywhere"),
+        (rule("values_to_match_regex", **ORDERS, regex="(?=a)"), "the same everywhere"),
+        (rule("values_to_match_regex", **ORDERS, regex="[[:alpha:]]"), "the same everywhere"),
+        (rule("values_to_match_regex", **ORDERS, regex="a++"), "the same everywhere"),
+        (rule("values_to_match_regex", **ORDERS, regex="(a"), "no regular expression"),
+        (rule("values_to_match_regex", column="due_ms", regex="a"), "no text"),
+        ({**rule("values_to_not_be_null", **ORDERS), "severity": "warning"}, "severity"),
+        ({**rule("values_to_not_be_null", **ORDERS), "windows": []}, "windows"),
+        ({**rule("values_to_not_be_null", **ORDERS), "meta": {"code": "x"}}, "lacks 'reason'"),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused(expectation: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compile_suite(suite_of(expectation), PARAMETERS)
