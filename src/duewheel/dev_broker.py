@@ -32,7 +32,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TextIO
+from typing import Self, TextIO
 
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
@@ -146,7 +146,7 @@ class DevBroker:
         assert self._folder is not None, "not started yet"
         return self._folder
 
-    def __enter__(self) -> DevBroker:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

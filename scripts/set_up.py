@@ -1,0 +1,141 @@
+"""Make .venv ready: everything `make demo` and `make test` need, installed once.
+
+    python3 scripts/set_up.py [--dev]
+
+    1. the virtual environment .venv, made by the Python that runs this script
+    2. the packages of a hashed lock file: requirements.txt, or with --dev requirements-dev.txt;
+       what has to be built is built by the hashed setuptools of requirements-build.txt
+    3. duewheel itself, editable
+    4. a Java: the one found, or else the JDK wheel of requirements-jdk.txt
+    5. the pinned jars, in the cache directory
+
+Steps 2 and 3 leave a stamp with the hash of all that they depend on and are skipped while it
+fits; 4 and 5 look for themselves. Only the standard library: this runs before anything is there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+
+BUILD_LOCK = ROOT / "requirements-build.txt"
+BASE_LOCK = ROOT / "requirements.txt"
+DEV_LOCK = ROOT / "requirements-dev.txt"
+JDK_LOCK = ROOT / "requirements-jdk.txt"
+
+PIP_ATTEMPTS = 3
+
+
+def main(arguments: list[str]) -> int:
+    """Run the steps; the exit code is that of the first one that fails."""
+    if arguments not in ([], ["--dev"]):
+        print(__doc__, file=sys.stderr)
+        return 2
+    # Both would put the repository's top on Python's path, where our folder `wheel` hides the
+    # packaging library of that name.
+    os.environ["PYTHONSAFEPATH"] = "1"
+    os.environ.pop("PYTHONPATH", None)
+    VENV.mkdir(exist_ok=True)
+    try:
+        with (VENV / ".set-up.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            make_venv()
+            install(dev=bool(arguments))
+            ensure_java()
+            run("-m", "duewheel.jars")
+    except subprocess.CalledProcessError as error:
+        print(f"set-up failed: {' '.join(map(str, error.cmd))}", file=sys.stderr)
+        return error.returncode
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def make_venv() -> None:
+    """Step 1. An environment whose Python or pip does not run is made anew."""
+    if PYTHON.exists() and runs("-c", "import pip, sys; sys.exit(sys.version_info < (3, 11))"):
+        return
+    say(f"making {VENV.name} with Python {sys.version.split()[0]}")
+    for old in VENV.glob("stamp-*"):
+        old.unlink()
+    subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
+
+
+def install(*, dev: bool) -> None:
+    """Steps 2 and 3. An environment for development has all that the plain one has."""
+    lock = DEV_LOCK if dev else BASE_LOCK
+    if is_installed(DEV_LOCK) or is_installed(lock):
+        return
+    say(f"installing the packages of {lock.name} (Spark alone is 0.4 GB the first time)")
+    pip("--require-hashes", "-r", BUILD_LOCK)
+    pip("--require-hashes", "--no-build-isolation", "--use-pep517", "-r", lock)
+    pip("--no-deps", "--no-build-isolation", "--editable", ROOT)
+    stamp(lock).write_text(digest(lock))
+
+
+def stamp(lock: Path) -> Path:
+    """Where it is noted that a lock file was installed."""
+    return VENV / f"stamp-{lock.stem}"
+
+
+def is_installed(lock: Path) -> bool:
+    """Whether the lock file was installed as it is now."""
+    return stamp(lock).exists() and stamp(lock).read_text() == digest(lock)
+
+
+def digest(lock: Path) -> str:
+    """Names everything that steps 2 and 3 depend on, this folder's place included."""
+    parts = [lock, BUILD_LOCK, ROOT / "pyproject.toml", Path(__file__)]
+    contents = [part.read_bytes() for part in parts]
+    return hashlib.sha256(b"\0".join([*contents, str(ROOT).encode()])).hexdigest()
+
+
+def ensure_java() -> None:
+    """Step 4."""
+    if not runs("-m", "duewheel.java"):
+        say(f"no Java that Spark can start on: installing the one of {JDK_LOCK.name}")
+        pip("--require-hashes", "-r", JDK_LOCK)
+    run("-m", "duewheel.java")
+
+
+def pip(*arguments: str | Path) -> None:
+    """Install, again if it fails: registries and networks have bad moments."""
+    options = ["--disable-pip-version-check", "--no-input", "--retries=10", "--timeout=60"]
+    for attempt in range(1, PIP_ATTEMPTS + 1):
+        try:
+            run("-m", "pip", "install", *options, *arguments)
+            return
+        except subprocess.CalledProcessError:
+            if attempt == PIP_ATTEMPTS:
+                raise
+            say("that failed; trying again in 5 s")
+            time.sleep(5)
+
+
+def run(*arguments: str | Path) -> None:
+    """Run the environment's Python; raises CalledProcessError if that fails."""
+    subprocess.run([PYTHON, "-P", *arguments], cwd=ROOT, check=True)
+
+
+def runs(*arguments: str) -> bool:
+    """Whether the environment's Python runs this well, silently."""
+    quiet = subprocess.run([PYTHON, "-P", *arguments], cwd=ROOT, capture_output=True, check=False)
+    return quiet.returncode == 0
+
+
+def say(text: str) -> None:
+    """Progress, for the one who waits."""
+    print(f"==> {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

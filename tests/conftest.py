@@ -1,0 +1,104 @@
+"""What the tests share: a Java, one Kafka broker for the whole session, names nobody else uses."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from duewheel.dev_broker import DevBroker
+from duewheel.errors import ConfigError, DuewheelError
+from duewheel.jars import broker_jars, connector_jars
+from duewheel.java import Java, find_java
+
+Require = Callable[[object, str], None]
+
+IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
+
+# A deadline per example measures the machine, not the code. In CI every run draws the same
+# examples: what fails there fails again when it is looked at.
+hypothesis.settings.register_profile("local", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("ci" if IN_CI else "local")
+
+
+def _require(condition: object, reason: str) -> None:
+    if condition:
+        return
+    if IN_CI:
+        pytest.fail(f"cannot run: {reason}")
+    pytest.skip(reason)
+
+
+@functools.cache
+def _found_java() -> Java | str:
+    try:
+        return find_java()
+    except ConfigError as error:
+        return str(error)
+
+
+@functools.cache
+def _jars(fetch: Callable[[Java], list[Path]]) -> list[Path] | str:
+    java = _found_java()
+    if isinstance(java, str):
+        return java
+    try:
+        return fetch(java)
+    except DuewheelError as error:
+        return str(error)
+
+
+def _jars_or_skip(fetch: Callable[[Java], list[Path]]) -> list[Path]:
+    found = _jars(fetch)
+    _require(not isinstance(found, str), str(found))
+    assert not isinstance(found, str)
+    return found
+
+
+@pytest.fixture(scope="session")
+def require() -> Require:
+    """`require(condition, reason)`: without the condition the test is skipped, in CI it fails."""
+    return _require
+
+
+@pytest.fixture(scope="session")
+def java() -> Java:
+    """A Java that Spark and Kafka start on."""
+    found = _found_java()
+    _require(isinstance(found, Java), str(found))
+    assert isinstance(found, Java)
+    return found
+
+
+@pytest.fixture(scope="session")
+def spark_jars(java: Java) -> list[Path]:
+    """Spark's Kafka connector."""
+    return _jars_or_skip(connector_jars)
+
+
+@pytest.fixture(scope="session")
+def kafka_jars(java: Java) -> list[Path]:
+    """What a broker needs; for tests that start one of their own."""
+    return _jars_or_skip(broker_jars)
+
+
+@pytest.fixture(scope="session")
+def broker(java: Java, kafka_jars: list[Path]) -> Iterator[DevBroker]:
+    """The session's Kafka. Tests that stop or kill a broker start one of their own."""
+    with DevBroker(java=java) as running:
+        yield running
+
+
+@pytest.fixture
+def unique_name(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """`unique_name("orders")`: a name for a topic or group that no other test and no rerun has."""
+    test = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name)[:60].strip("-")
+    run = uuid.uuid4().hex[:8]
+    return lambda purpose: f"{test}-{run}-{purpose}"

@@ -1,0 +1,182 @@
+"""The development broker: starts on anything, survives a crash, outlives nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.admin import NewTopic
+
+from duewheel.dev_broker import DevBroker, PortTaken
+from duewheel.errors import DuewheelError, Locked
+from duewheel.java import Java
+
+pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("kafka_jars")]
+
+PATIENCE_S = 120.0
+
+RUN = """
+import sys
+from pathlib import Path
+from duewheel.dev_broker import run_dev_broker
+run_dev_broker(Path(sys.argv[1]), 0, "json")
+"""
+
+
+def write(broker: DevBroker, topic: str, value: bytes) -> None:
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, acks="all")
+    try:
+        producer.send(topic, value).get(PATIENCE_S)
+    finally:
+        producer.close()
+
+
+def create(broker: DevBroker, topic: str) -> None:
+    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    try:
+        client.create_topics([NewTopic(topic, 1, 1)])
+    finally:
+        client.close()
+
+
+def read(broker: DevBroker, topic: str, count: int) -> list[bytes]:
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=broker.bootstrap_servers,
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=int(PATIENCE_S * 1000),
+    )
+    try:
+        return [next(consumer).value for _ in range(count)]
+    finally:
+        consumer.close()
+
+
+def is_gone(pid: int) -> bool:
+    """Whether the process ends within the time, also if it becomes a zombie of somebody else's."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@contextmanager
+def foreground(data_dir: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """`run_dev_broker` in a process of its own, in a process group of its own; with the broker."""
+    command = [sys.executable, "-P", "-c", RUN, str(data_dir)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0) as runner:
+        try:
+            assert runner.stdout is not None
+            ready = json.loads(runner.stdout.readline())
+            host, port = ready["bootstrap_servers"].split(":")
+            socket.create_connection((host, int(port)), timeout=PATIENCE_S).close()
+            yield runner, ready["pid"]
+        finally:
+            runner.kill()
+
+
+def test_takes_transactions_and_stops_without_a_trace(java: Java) -> None:
+    with DevBroker(java=java) as broker:
+        create(broker, "orders")
+        producer = KafkaProducer(
+            bootstrap_servers=broker.bootstrap_servers, transactional_id="one", retry_backoff_ms=5
+        )
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("orders", b"value")
+        producer.commit_transaction()
+        producer.close()
+        assert read(broker, "orders", 1) == [b"value"]
+        pid, folder = broker.pid, broker.data_dir
+        assert folder.exists()
+    assert is_gone(pid)
+    assert not folder.exists()
+
+
+def test_kill_and_restart_keep_data_and_address(java: Java) -> None:
+    with DevBroker(java=java) as broker:
+        address = broker.bootstrap_servers
+        create(broker, "orders")
+        write(broker, "orders", b"before")
+        broker.kill()
+        broker.restart()
+        write(broker, "orders", b"after the crash")
+        broker.restart()
+        assert broker.bootstrap_servers == address
+        assert read(broker, "orders", 2) == [b"before", b"after the crash"]
+
+
+def test_given_folder_is_kept_and_used_again(java: Java, tmp_path: Path) -> None:
+    with DevBroker(tmp_path / "kafka", java=java) as broker:
+        create(broker, "orders")
+        write(broker, "orders", b"kept")
+        with pytest.raises(Locked, match="another broker"):
+            DevBroker(tmp_path / "kafka", java=java).start()
+    with DevBroker(tmp_path / "kafka", java=java) as broker:
+        assert read(broker, "orders", 1) == [b"kept"]
+
+
+def test_extra_properties_reach_the_broker(java: Java) -> None:
+    with DevBroker(java=java, properties={"auto.create.topics.enable": "true"}) as broker:
+        write(broker, "made-by-writing", b"value")
+        assert read(broker, "made-by-writing", 1) == [b"value"]
+
+
+def test_port_in_use_is_named_and_nothing_stays(java: Java, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        before = {child.pid for child in psutil.Process().children()}
+        with pytest.raises(PortTaken, match=str(port)):
+            DevBroker(tmp_path, port=port, java=java).start()
+    assert {child.pid for child in psutil.Process().children()} <= before
+
+
+def test_impossible_setting_is_reported_in_kafkas_words(java: Java) -> None:
+    with pytest.raises(DuewheelError, match=r"num\.partitions"):
+        DevBroker(java=java, properties={"num.partitions": "many"}).start()
+
+
+def test_outlives_the_thread_that_started_it(java: Java) -> None:
+    broker = DevBroker(java=java)
+    starter = threading.Thread(target=broker.start)
+    starter.start()
+    starter.join()
+    try:
+        create(broker, "orders")
+        write(broker, "orders", b"value")
+        assert not broker.wait(0)
+    finally:
+        broker.stop()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_runs_in_the_foreground_until_a_signal(tmp_path: Path, number: signal.Signals) -> None:
+    with foreground(tmp_path) as (runner, pid):
+        # To the whole group, as a terminal does it on Ctrl-C: the broker itself must not get it.
+        os.killpg(runner.pid, number)
+        assert runner.wait(PATIENCE_S) == 0
+        assert is_gone(pid)
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
+    with foreground(tmp_path) as (runner, pid):
+        runner.kill()
+        assert is_gone(pid)

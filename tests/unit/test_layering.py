@@ -1,0 +1,71 @@
+"""What the engine drags in when it is imported: neither Spark nor, but for one seam, Kafka.
+
+import-linter reads the sources; this looks at what really happens, imports inside functions and
+those of libraries included.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import duewheel
+
+PACKAGE = Path(duewheel.__file__).parent
+
+PROBE = """
+import importlib, json, sys
+loaded = {}
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+    loaded[name] = sorted({"pyspark", "py4j", "kafka"} & set(sys.modules))
+print(json.dumps(loaded))
+"""
+
+
+def modules_of(folder: str) -> list[str]:
+    return [
+        f"duewheel.{folder}.{path.stem}".removesuffix(".__init__")
+        for path in sorted((PACKAGE / folder).glob("*.py"))
+    ]
+
+
+def foreign_modules(*names: str) -> dict[str, list[str]]:
+    """The foreign libraries loaded after each import, in a fresh Python."""
+    run = subprocess.run(
+        [sys.executable, "-P", "-W", "ignore", "-c", PROBE, *names],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded: dict[str, list[str]] = json.loads(run.stdout)
+    return loaded
+
+
+@pytest.mark.parametrize("folder", ["schemas", "checkpoints", "wheel"])
+def test_engine_needs_neither_spark_nor_kafka(folder: str) -> None:
+    pure = [name for name in modules_of(folder) if ".kafka_" not in name]
+    assert len(pure) > 1, "the folder was not found"
+    assert {name: found for name, found in foreign_modules(*pure).items() if found} == {}
+
+
+def test_publisher_needs_no_spark() -> None:
+    seam = [name for name in modules_of("wheel") if ".kafka_" in name]
+    assert "duewheel.wheel.kafka_publisher" in seam
+    for name, found in foreign_modules(*seam).items():
+        assert not {"pyspark", "py4j"} & set(found), name
+
+
+def test_bare_folders_cannot_be_imported() -> None:
+    for folder in ("streaming", "schemas", "checkpoints"):
+        run = subprocess.run(
+            [sys.executable, "-P", "-c", f"import {folder}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert f"No module named '{folder}'" in run.stderr

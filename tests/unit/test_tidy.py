@@ -1,0 +1,78 @@
+"""What no tool checks: how long functions and modules get, and what no file may contain."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+FUNCTION_LINES_MAX = 70
+MODULE_LINES_MAX = 600
+
+# Written in pieces: this file is looked through too.
+FORBIDDEN = {
+    "unfinished work": re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b"),
+    "a registry's address": re.compile(
+        r"(?:py" + r"pi|maven|npmjs|python" + r"hosted|crates|debian)\.(?:org|io|com)\b"
+    ),
+    "a path of one machine": re.compile(r"(?<![\w.])/(?:root|home/(?!someone)\w+|work/\w+)/"),
+}
+
+
+def tracked(*patterns: str) -> list[Path]:
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--", *patterns],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    paths = (ROOT / name for name in listing.stdout.split("\0") if name)
+    return [path for path in paths if path.is_file() and not path.is_symlink()]
+
+
+@pytest.fixture(autouse=True)
+def in_a_repository(require: Callable[[object, str], None]) -> None:
+    require((ROOT / ".git").exists(), "not a git working tree: no list of the project's files")
+
+
+def test_functions_fit_on_a_screen() -> None:
+    too_long = []
+    for path in tracked("*.py"):
+        for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                lines = node.end_lineno - node.lineno + 1
+                if lines > FUNCTION_LINES_MAX:
+                    too_long.append(f"{path.relative_to(ROOT)}: {node.name}, {lines} lines")
+    assert too_long == []
+
+
+def test_modules_are_of_a_size_to_read() -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in tracked("*.py")}
+    assert lengths, "no file was found"
+    assert {path: lines for path, lines in lengths.items() if lines > MODULE_LINES_MAX} == {}
+
+
+def test_files_contain_nothing_that_must_not_be_there() -> None:
+    found = []
+    for path in tracked():
+        text = path.read_bytes().decode(errors="replace")
+        for what, pattern in FORBIDDEN.items():
+            for match in pattern.finditer(text):
+                line = text.count("\n", 0, match.start()) + 1
+                found.append(f"{path.relative_to(ROOT)}:{line}: {what}: {match.group()}")
+    assert found == []
+
+
+def test_folders_are_linked_into_the_package() -> None:
+    for folder in ("checkpoints", "schemas", "streaming", "wheel"):
+        link = ROOT / "src" / "duewheel" / folder
+        assert link.is_symlink()
+        assert link.readlink() == Path("../..") / folder
