@@ -25,6 +25,8 @@ _OWNED_CLIENT = {
     "enable_auto_commit": "progress is committed with the deliveries",
     "auto_offset_reset": "duewheel seeks by itself",
     "partitioner": "keys are placed as Kafka's Java client places them",
+    "retry_backoff_ms": "small transactions need a short one",
+    "bootstrap_timeout_ms": "every call has a deadline of duewheel's own",
 } | {
     f"{part}_{direction}serializer": "bytes are passed unchanged"
     for part in ("key", "value")
@@ -39,9 +41,8 @@ _OWNED_SOURCE = {
     "key.deserializer": "bytes are passed unchanged",
     "value.deserializer": "bytes are passed unchanged",
     "interceptor.classes": "Spark refuses it",
-} | {
-    option: "it is an option of the Spark source that duewheel sets itself"
-    for option in (
+} | dict.fromkeys(
+    (
         "subscribe",
         "subscribePattern",
         "assign",
@@ -51,8 +52,9 @@ _OWNED_SOURCE = {
         "maxOffsetsPerTrigger",
         "failOnDataLoss",
         "includeHeaders",
-    )
-}
+    ),
+    "it is an option of the Spark source that duewheel sets itself",
+)
 _OWNED_SPARK = {
     "spark.driver.memory": "set ingest.driver_memory",
     "spark.jars": "the connector's jars are pinned",
@@ -132,9 +134,11 @@ def _owned(
 
 def _unknown_options(settings: Settings) -> Iterator[tuple[str, str]]:
     if settings.kafka.client:
-        known = set().union(*client_defaults().values())
-        for name in settings.kafka.client.keys() - known:
-            yield f"kafka.client.{name}", f"kafka-python knows no such option{nearest(name, known)}"
+        # Only what all kinds of clients know: one table serves them all.
+        known = set.intersection(*(set(options) for options in client_defaults().values()))
+        for name in settings.kafka.client.keys() - known - _OWNED_CLIENT.keys():
+            hint = nearest(name, known)
+            yield f"kafka.client.{name}", f"not an option of all of kafka-python's clients{hint}"
     for name in settings.kafka.spark:
         if name.startswith("kafka.") and name.removeprefix("kafka.") not in _OWNED_SOURCE:
             yield f"kafka.spark.{name}", "write it without the leading `kafka.`"

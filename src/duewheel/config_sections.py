@@ -29,6 +29,8 @@ LEVELS = tuple(timedelta(seconds=seconds) for seconds in _SECONDS)
 
 
 class Section(BaseModel):
+    """A table of the configuration: frozen, and with no other keys than its own."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 

@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import traceback
+from pathlib import Path
 from typing import Any, Literal, TextIO
 
 import structlog
@@ -98,10 +99,11 @@ def jvm_pattern(role: Role, format: Literal["json", "text"]) -> str:
     """The same line as a log4j2 pattern, for the JVM that Spark runs in."""
     message = f"%maxLen{{%m}}{{{VALUE_CHARACTERS_MAX}}}"
     time = "%d{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}{UTC}"
+    level = "%p{WARN=warning, ERROR=error, FATAL=critical, INFO=info, DEBUG=debug, TRACE=debug}"
     if format == "text":
-        return f"ts={time} level=%p{{lowerCase=true}} role={role} logger=%c{{1}} event={message}%n"
+        return f"ts={time} level={level} role={role} logger=%c{{1}} event={message}%n"
     return (
-        f'{{"ts": "{time}", "level": "%p{{lowerCase=true}}", "role": "{role}", '
+        f'{{"ts": "{time}", "level": "{level}", "role": "{role}", '
         f'"logger": "%c{{1}}", "event": "%enc{{{message}}}{{JSON}}"}}%n'
     )
 
@@ -144,7 +146,7 @@ def _exception_in_one_line(_: WrappedLogger, __: str, event: EventDict) -> Event
         event["error"] = describe(error)
         frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
         if frames:
-            event["at"] = " > ".join(f"{os.path.basename(f.filename)}:{f.lineno}" for f in frames)
+            event["at"] = " > ".join(f"{Path(f.filename).name}:{f.lineno}" for f in frames)
     return event
 
 

@@ -151,7 +151,7 @@ def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         ),
         (
             MINIMAL + "[kafka.client]\nrequest_timeout = 1",
-            'kafka-python knows no such option; did you mean "request_timeout_ms"?',
+            'clients; did you mean "request_timeout_ms"?',
         ),
         (MINIMAL + '[kafka.spark]\ngroup.id = "x"', "kafka.spark.group.id: is set by duewheel"),
         (
@@ -261,7 +261,7 @@ def test_durations(text: str, expected_ms: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "h", "5", "5 minutes", "1.0005s", "-5s", "5s later"])
 def test_durations_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="duration|milliseconds"):
+    with pytest.raises(ValueError, match=r"duration|milliseconds"):
         parse_duration_ms(text)
 
 

@@ -1,0 +1,260 @@
+"""The ingest process: Spark reads the timer topics, the engine takes what is new.
+
+Start, in this order:
+
+    1. the data directory is taken (ingest.lock)
+    2. Spark's JVM starts: it takes longest, and dequeue may be starting beside it
+    3. the engine, once dequeue has said where the floor is
+    4. Spark's checkpoint is compared with the engine's marks
+    5. the query runs, until SIGTERM or an error; the supervisor restarts the process, not the query
+
+The engine's marks decide what is new. A checkpoint below them costs a second reading; one above
+them, or one that cannot be read, would lose messages: it is set aside, and the query starts from
+the marks.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import structlog
+from pyspark.sql import SparkSession
+
+from duewheel import logs, wiring
+from duewheel.checkpoints.spark_offsets import Resume, resume_point, set_aside
+from duewheel.checkpoints.state import INGEST
+from duewheel.clock import Clock
+from duewheel.config import Settings
+from duewheel.errors import ConfigError, CorruptFile, RecoveryRefused
+from duewheel.jars import connector_jars
+from duewheel.java import find_java
+from duewheel.kafka_admin import KafkaAdmin
+from duewheel.processes import stop_signals
+from duewheel.schemas.contract import parse
+from duewheel.schemas.timers import TopicPartition
+from duewheel.streaming.gaps import GapWatch, LogStart
+from duewheel.streaming.listener import ProgressListener
+from duewheel.streaming.query import QueryOptions, run_query
+from duewheel.streaming.session import SessionOptions, start_session
+from duewheel.streaming.sink import TimerSink
+from duewheel.streaming.source import EARLIEST, LATEST, SourceOptions, timer_stream
+from duewheel.wheel.data_directory import DataDirectory, Role
+from duewheel.wheel.engine import Engine
+
+# Below the data directory: everything of Spark's, and its checkpoint therein.
+SPARK_DIR = "spark"
+CHECKPOINT = "checkpoint"
+
+_WAIT_S = 0.2
+_WAIT_LOG_INTERVAL_MS = 10_000
+
+_log = structlog.get_logger(__name__)
+
+Marks = Mapping[TopicPartition, int]
+
+
+def run_ingest(settings: Settings) -> None:
+    """The ingest process: takes timers until it is told to stop.
+
+    Raises:
+        Locked: another ingest works in the data directory.
+        RecoveryRefused: a timer topic ends below what was already taken from it.
+        KafkaUnavailable: the brokers do not answer.
+        DuewheelError: the query failed; a new start may help.
+    """
+    with stop_signals() as stopping:
+        clock = wiring.StoppableClock(stopping)
+        directory = DataDirectory.start(settings.storage.data_dir, settings.wheel, Role.INGEST)
+        try:
+            with _session(settings) as spark, _admin(settings) as admin:
+                if _floor_is_known(directory, clock, stopping):
+                    _run(settings, directory, spark, admin, clock, stopping)
+        finally:
+            directory.stop()
+
+
+def _run(
+    settings: Settings,
+    directory: DataDirectory,
+    spark: SparkSession,
+    admin: KafkaAdmin,
+    clock: Clock,
+    stopping: threading.Event,
+) -> None:
+    engine = Engine(directory, clock)
+    checkpoint = directory.path / SPARK_DIR / CHECKPOINT
+    starts = _starting_offsets(settings, engine.marks, admin.end_offsets(settings.timer.topics))
+    settle_checkpoint(checkpoint, engine.marks, starts)
+    gaps = GapWatch(_log_start(admin), clock)
+    contract = wiring.contract(settings)
+    sink = TimerSink(engine, partial(parse, contract=contract), checkpoint, gaps, clock)
+    listener = ProgressListener()
+    spark.streams.addListener(listener)
+    source = SourceOptions(
+        bootstrap_servers=settings.kafka.servers,
+        topics=settings.timer.topics,
+        starting_offsets=starts,
+        max_offsets_per_trigger=settings.ingest.max_offsets_per_trigger,
+        kafka=settings.kafka.source_options(),
+    )
+    query = QueryOptions(_name(settings), checkpoint, settings.ingest.trigger_ms)
+    tick = _tick(directory, clock, sink, listener, gaps)
+    try:
+        run_query(timer_stream(spark, source), sink, query, stopping, tick)
+    finally:
+        spark.streams.removeListener(listener)
+        counted = sink.statistics
+        _log.info(
+            "ingest stopped",
+            batches=counted.batches,
+            rows=counted.rows,
+            rows_replayed=counted.rows_replayed,
+            rows_lost=counted.rows_lost,
+        )
+
+
+def _tick(
+    directory: DataDirectory,
+    clock: Clock,
+    sink: TimerSink,
+    listener: ProgressListener,
+    gaps: GapWatch,
+) -> Callable[[], None]:
+    """What is done about twice a second beside the query."""
+    pid = os.getpid()
+
+    def tick() -> None:
+        lag = listener.statistics.behind + sink.statistics.rows_waiting
+        directory.state.beat(INGEST, pid, clock.now_ms(), lag)
+        gaps.settle()
+
+    return tick
+
+
+# ---- Spark and Kafka ----------------------------------------------------------------------------
+
+
+@contextmanager
+def _session(settings: Settings) -> Iterator[SparkSession]:
+    java = find_java()
+    options = SessionOptions(
+        app_name=_name(settings),
+        work_dir=settings.storage.data_dir / SPARK_DIR,
+        java_home=java.home,
+        jars=connector_jars(java),
+        driver_memory=settings.ingest.driver_memory,
+        log_pattern=logs.jvm_pattern("ingest", logs.resolve(settings.log.format)),
+        conf=settings.spark_conf(),
+    )
+    session = start_session(options)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _admin(settings: Settings) -> KafkaAdmin:
+    return KafkaAdmin(settings.kafka.client_options("admin"))
+
+
+def _name(settings: Settings) -> str:
+    return f"{settings.app.id}.ingest.{settings.shard.index}"
+
+
+def _log_start(admin: KafkaAdmin) -> LogStart:
+    def log_start(topic: str, partition: int) -> int:
+        # A partition that is gone has lost nothing that a gap could tell.
+        return admin.log_start_offsets([topic]).get((topic, partition), 0)
+
+    return log_start
+
+
+# ---- where to begin -----------------------------------------------------------------------------
+
+
+def _floor_is_known(directory: DataDirectory, clock: Clock, stopping: threading.Event) -> bool:
+    """Wait until dequeue has closed its first range; False if told to stop before."""
+    logged_at_ms: int | None = None
+    while directory.state.close() is None:
+        if stopping.is_set():
+            return False
+        now_ms = clock.now_ms()
+        if logged_at_ms is None or now_ms - logged_at_ms >= _WAIT_LOG_INTERVAL_MS:
+            _log.info("waiting for dequeue to start in this data directory")
+            logged_at_ms = now_ms
+        clock.sleep(_WAIT_S)
+    return not stopping.is_set()
+
+
+def _starting_offsets(settings: Settings, marks: Marks, ends: Marks) -> dict[TopicPartition, int]:
+    """Where a query without a checkpoint begins, for every partition of the timer topics.
+
+    Args:
+        settings: names the topics, and where a topic that the engine has never seen begins.
+        marks: the engine's.
+        ends: the offset of the next record, of every partition that there is.
+    """
+    missing = set(settings.timer.topics) - {topic for topic, _ in ends}
+    if missing:
+        raise ConfigError(
+            f"timer topic {', '.join(sorted(missing))} does not exist: `duewheel init` creates it"
+        )
+    for partition in ends.keys() & marks.keys():
+        if ends[partition] < marks[partition]:
+            raise RecoveryRefused(
+                f"{partition[0]}-{partition[1]} ends at offset {ends[partition]}, but messages up "
+                f"to {marks[partition]} were taken from it: the topic was made anew or has lost "
+                "its end, and new messages would be taken for old ones"
+            )
+    known = {topic for topic, _ in marks}
+    unseen = LATEST if settings.ingest.starting_offsets == "latest" else EARLIEST
+    # A partition added to a known topic holds nothing that was there before us.
+    return {
+        (topic, number): marks.get((topic, number), EARLIEST if topic in known else unseen)
+        for topic, number in ends
+    }
+
+
+def settle_checkpoint(
+    checkpoint: Path, marks: Marks, partitions: Mapping[TopicPartition, int]
+) -> None:
+    """Set Spark's checkpoint aside if going on with it could skip messages.
+
+    Args:
+        checkpoint: its directory; need not exist.
+        marks: the engine's next offset per partition.
+        partitions: those that there are.
+    """
+    try:
+        resume = resume_point(checkpoint)
+        reason = _misfit(resume, marks, partitions) if resume else None
+    except CorruptFile as error:
+        reason = str(error)
+    if reason is None:
+        return
+    aside = set_aside(checkpoint)
+    _log.warning(
+        "Spark's checkpoint does not fit, starting from the marks", reason=reason, aside=str(aside)
+    )
+
+
+def _misfit(resume: Resume, marks: Marks, partitions: Mapping[TopicPartition, int]) -> str | None:
+    """Why the query must not go on where its checkpoint says; None if it may."""
+    topics = {topic for topic, _ in partitions}
+    for (topic, number), offset in resume.offsets.items():
+        name, mark = f"{topic}-{number}", marks.get((topic, number))
+        if (topic, number) not in partitions:
+            return f"it reads {name}, which is no partition of the timer topics"
+        if mark is None and resume.batch_id > 0:
+            return f"it has read {name}, of which the engine knows nothing"
+        if mark is not None and offset > mark:
+            return f"it goes on at offset {offset} of {name}, the engine at {mark}"
+    missing = topics - {topic for topic, _ in resume.offsets}
+    if missing:
+        return f"it does not read {', '.join(sorted(missing))}"
+    return None

@@ -1,0 +1,106 @@
+"""Runs the streaming query until it is told to stop, or ends with the error that stopped it.
+
+Nothing is restarted here. A query that ends by itself ends the process, whose supervisor starts it
+again after a pause: every start then takes the same path, and compares the checkpoint with the
+engine's marks. A broker that is away for seconds does not end the query; minutes do.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from duewheel.errors import DuewheelError, KafkaUnavailable
+from duewheel.streaming.sink import StoppedWaitingError, TimerSink
+
+# How often the caller's `tick` is called, and the longest that a request to stop goes unseen.
+TICK_S = 0.5
+
+# In the text of what Spark raises when the brokers did not answer; the JVM's class is all it says.
+_KAFKA_TIMEOUTS = (
+    "org.apache.kafka.common.errors.TimeoutException",
+    "org.apache.kafka.common.errors.DisconnectException",
+)
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryOptions:
+    """How the query runs.
+
+    Attributes:
+        name: of the query.
+        checkpoint: Spark's checkpoint directory.
+        trigger_ms: a batch begins at most this often; 0: as soon as the last one has ended.
+    """
+
+    name: str
+    checkpoint: Path
+    trigger_ms: int
+
+
+def run_query(
+    stream: DataFrame,
+    sink: TimerSink,
+    options: QueryOptions,
+    stop: threading.Event,
+    tick: Callable[[], None],
+) -> None:
+    """Start the query and stay with it.
+
+    Args:
+        stream: the timer topics.
+        sink: takes the batches.
+        options: how.
+        stop: set by somebody else to end it; the batch that is being taken is finished first,
+            unless it waits for the ring.
+        tick: called about twice a second while the query runs.
+
+    Raises:
+        KafkaUnavailable: the brokers did not answer for minutes.
+        DuewheelError: Spark ended the query.
+        BaseException: what the sink raised, unchanged.
+    """
+    query = (
+        stream.writeStream.queryName(options.name)
+        .foreachBatch(sink)
+        .option("checkpointLocation", str(options.checkpoint.absolute()))
+        .trigger(processingTime=f"{options.trigger_ms} milliseconds")
+        .start()
+    )
+    try:
+        while not stop.is_set() and not query.awaitTermination(TICK_S):  # type: ignore[arg-type]
+            tick()
+    except StreamingQueryException as error:
+        raise _cause(error, sink.error) from error
+    finally:
+        _stop(query, sink)
+    if not stop.is_set():
+        raise DuewheelError("the streaming query ended by itself, without saying why")
+
+
+def _stop(query: StreamingQuery, sink: TimerSink) -> None:
+    """End the query. Spark waits for a running sink; its batch comes again at the next start."""
+    sink.stop()
+    query.stop()
+    if sink.error is not None and not isinstance(sink.error, StoppedWaitingError):
+        _log.error("the last batch failed", exc_info=sink.error)
+
+
+def _cause(error: StreamingQueryException, sink_error: BaseException | None) -> BaseException:
+    """What really happened. An error of a Spark task also comes out of the sink's first step."""
+    if sink_error is not None and not isinstance(sink_error, PySparkException):
+        return sink_error
+    text = str(error)
+    first_line = text.strip().splitlines()[0] if text.strip() else "no message"
+    if any(name in text for name in _KAFKA_TIMEOUTS):
+        return KafkaUnavailable(f"Kafka did not answer the streaming query: {first_line}")
+    return DuewheelError(f"the streaming query failed: {first_line}")

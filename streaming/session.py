@@ -1,0 +1,185 @@
+"""The Spark session that ingest runs in: one JVM on this host, driven by the measured recipe.
+
+- Classic Spark only: with Spark Connect the sink would run in another process, away from its files.
+- Everything Spark writes lies below one work directory: nothing is left in the current one.
+- All settings go through a file that only this user can read and that is gone once the JVM has
+  started: an option on the command line could be read by everybody, secrets included.
+- The JVM logs in the same form as this process, to the same stderr.
+
+The two checkpoint settings spare Spark several forked processes per batch (about 50 ms); they are
+for a local directory only, which the data directory is.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from duewheel.errors import ConfigError, DuewheelError
+
+# Without the larger stack, stopping a query overflows it in one of Spark's regular expressions.
+_JAVA_OPTIONS = "-Xss8m"
+
+_DEFAULTS = {
+    "spark.master": "local[*]",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.adaptive.enabled": "false",  # not for streams: Spark only warns of it
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing."
+        "FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+}
+
+_LOG4J2 = """\
+status=error
+rootLogger.level=warn
+rootLogger.appenderRef.stderr.ref=stderr
+appender.stderr.type=Console
+appender.stderr.name=stderr
+appender.stderr.target=SYSTEM_ERR
+appender.stderr.layout.type=PatternLayout
+appender.stderr.layout.alwaysWriteExceptions=false
+appender.stderr.layout.pattern={pattern}
+"""
+# These warn of what is usual here: no native Hadoop, a batch longer than its trigger while there is
+# much to catch up with, nothing to cancel when an idle query is stopped.
+_QUIET_LOGGERS = (
+    "org.apache.hadoop.util.NativeCodeLoader",
+    "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor",
+    "org.apache.spark.scheduler.DAGScheduler",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """What a session is started with.
+
+    Attributes:
+        app_name: shown by cluster managers.
+        work_dir: for everything that Spark writes but its checkpoint.
+        java_home: what Spark gets as JAVA_HOME.
+        jars: the Kafka connector's.
+        driver_memory: heap of the JVM, such as "2g".
+        log_pattern: log4j2 pattern of a line.
+        conf: further Spark settings, above the defaults.
+    """
+
+    app_name: str
+    work_dir: Path
+    java_home: Path
+    jars: Sequence[Path]
+    driver_memory: str = "2g"
+    log_pattern: str = "%d %p %c{1} %m%n"
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+def start_session(options: SessionOptions) -> SparkSession:
+    """Start the JVM and the session; for the main thread. Sets this process's environment.
+
+    Raises:
+        ConfigError: the environment asks for Spark Connect.
+        DuewheelError: the JVM does not start.
+    """
+    _refuse_connect()
+    work = options.work_dir.absolute()
+    scratch, properties, log4j2 = work / "scratch", work / "properties", work / "log4j2.properties"
+    # What a killed JVM left there; the data directory's lock lets one process use it at a time.
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    log4j2.write_text(_log4j2(options.log_pattern))
+    conf = _conf(options, scratch, log4j2)
+    _write_properties(properties, conf)
+    _set_environment(options.java_home, properties, scratch, local=_is_local(conf))
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    try:
+        session = SparkSession.builder.getOrCreate()
+    except PySparkException as error:
+        raise DuewheelError(f"Spark does not start on {options.java_home}: {error}") from error
+    finally:
+        properties.unlink()
+        # pyspark has put its own in place.
+        signal.signal(signal.SIGINT, on_interrupt)
+    assert hasattr(session, "_jvm"), "a classic session, not Spark Connect's"
+    return session
+
+
+def _refuse_connect() -> None:
+    if os.environ.get("SPARK_REMOTE"):
+        raise ConfigError(
+            "SPARK_REMOTE asks for Spark Connect, which cannot run the sink: unset it"
+        )
+    if os.environ.get("SPARK_API_MODE", "classic") != "classic":
+        raise ConfigError(
+            "SPARK_API_MODE asks for Spark Connect, which cannot run the sink: unset it"
+        )
+
+
+def _log4j2(pattern: str) -> str:
+    lines = [_LOG4J2.format(pattern=pattern)]
+    for number, name in enumerate(_QUIET_LOGGERS):
+        lines.append(f"logger.quiet{number}.name={name}\nlogger.quiet{number}.level=error\n")
+    return "".join(lines)
+
+
+def _conf(options: SessionOptions, scratch: Path, log4j2: Path) -> dict[str, str]:
+    java_options = (
+        f'{_JAVA_OPTIONS} "-Djava.io.tmpdir={scratch}" -Dlog4j2.configurationFile={log4j2.as_uri()}'
+    )
+    own_java_options = options.conf.get("spark.driver.extraJavaOptions", "")
+    conf = {
+        **_DEFAULTS,
+        "spark.app.name": options.app_name,
+        "spark.driver.memory": options.driver_memory,
+        "spark.jars": ",".join(str(jar) for jar in options.jars),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        **options.conf,
+        "spark.driver.extraJavaOptions": f"{java_options} {own_java_options}".strip(),
+    }
+    if _is_local(conf):
+        conf = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} | conf
+    return conf
+
+
+def _is_local(conf: Mapping[str, str]) -> bool:
+    return conf["spark.master"].startswith("local")
+
+
+def _set_environment(java_home: Path, properties: Path, scratch: Path, *, local: bool) -> None:
+    """What pyspark reads from the environment, and nothing else tells it."""
+    os.environ["JAVA_HOME"] = str(java_home)
+    # Else Spark's workers take the `python3` of the PATH.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f'--properties-file "{properties}" pyspark-shell'
+    os.environ["SPARK_LOCAL_DIRS"] = str(scratch)
+    # Another Spark on this host does not fit the pinned connector.
+    os.environ.pop("SPARK_HOME", None)
+    if local:
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+
+def _write_properties(path: Path, conf: Mapping[str, str]) -> None:
+    """A Java properties file, readable by its owner only."""
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.writelines(f"{_escape(key)}={_escape(value)}\n" for key, value in conf.items())
+
+
+def _escape(text: str) -> str:
+    r"""As java.util.Properties reads it: \uXXXX for all that is not a plain letter or digit."""
+    units = text.encode("utf-16-be")
+    pairs = (int.from_bytes(units[i : i + 2], "big") for i in range(0, len(units), 2))
+    return "".join(
+        chr(unit) if unit < 128 and chr(unit).isalnum() else f"\\u{unit:04x}" for unit in pairs
+    )

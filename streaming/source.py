@@ -1,0 +1,72 @@
+"""The timer topics as a stream of Kafka records, raw: nothing is parsed in Spark.
+
+- Only committed records (`read_committed`), with their headers.
+- Where to start is said for every partition by number: from the engine's marks.
+- Data loss does not fail the query: it would fail again at every restart. The sink compares
+  offsets with the engine's marks instead and reports what is missing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame, SparkSession
+
+from duewheel.schemas.timers import TopicPartition
+
+COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+
+EARLIEST = -2  # as a starting offset
+LATEST = -1
+
+# A consumer's poll hands Spark at most this many; 10–15 % faster than the default of 500.
+_MAX_POLL_RECORDS = "5000"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What to read.
+
+    Attributes:
+        bootstrap_servers: host:port, comma separated.
+        topics: the timer topics.
+        starting_offsets: next offset, EARLIEST or LATEST for every partition of the topics. Counts
+            only where there is no checkpoint.
+        max_offsets_per_trigger: most rows of one batch.
+        kafka: further consumer options, without the prefix `kafka.`.
+    """
+
+    bootstrap_servers: str
+    topics: Sequence[str]
+    starting_offsets: Mapping[TopicPartition, int]
+    max_offsets_per_trigger: int
+    kafka: Mapping[str, str] = field(default_factory=dict)
+
+
+def timer_stream(spark: SparkSession, options: SourceOptions) -> DataFrame:
+    """The stream, with COLUMNS; rows of a partition come in offset order."""
+    kafka = {"max.poll.records": _MAX_POLL_RECORDS} | dict(options.kafka)
+    reader = spark.readStream.format("kafka")
+    for name, value in kafka.items():
+        reader = reader.option(f"kafka.{name}", value)
+    return (
+        reader.option("kafka.bootstrap.servers", options.bootstrap_servers)
+        .option("kafka.isolation.level", "read_committed")
+        .option("subscribe", ",".join(options.topics))
+        .option("startingOffsets", starting_offsets_json(options.starting_offsets))
+        .option("maxOffsetsPerTrigger", str(options.max_offsets_per_trigger))
+        .option("includeHeaders", "true")
+        .option("failOnDataLoss", "false")
+        .load()
+        .select(*COLUMNS)
+    )
+
+
+def starting_offsets_json(offsets: Mapping[TopicPartition, int]) -> str:
+    """As the source's option takes it. Spark refuses it unless every partition is named."""
+    topics: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        topics.setdefault(topic, {})[str(partition)] = offset
+    return json.dumps(topics)
