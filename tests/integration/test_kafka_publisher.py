@@ -1,0 +1,428 @@
+"""The Kafka publisher on a real broker, read back by an independent read_committed consumer."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import ConfigResource
+
+from duewheel.checkpoints.progress import PartitionProgress, Progress, record_key
+from duewheel.clock import SystemClock
+from duewheel.dev_broker import DevBroker
+from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt
+from duewheel.java import Java
+from duewheel.schemas.timers import NO_KEY, NO_PARTITION, Deliveries
+from duewheel.schemas.varint import varint
+from duewheel.wheel import kafka_progress
+from duewheel.wheel.kafka_publisher import KafkaPublisher, PublisherLimits
+
+pytestmark = pytest.mark.kafka
+
+Headers = list[tuple[str, bytes | None]]
+Make = Callable[..., KafkaPublisher]
+
+
+@dataclass
+class Message:
+    """A delivery, one row as people think of it."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None = b"k"
+    headers: Headers = field(default_factory=list)
+    partition: int = NO_PARTITION
+    source: bytes = b"orders.delayed-0@1"
+    dead_letter: bool = False
+
+
+@dataclass(frozen=True)
+class Names:
+    """Topics of one test: target with 4 partitions, dead letters, state."""
+
+    target: str
+    dead_letters: str
+    state: str
+
+
+def framed(value: bytes | None) -> bytes:
+    return varint(-1) if value is None else varint(len(value)) + value
+
+
+def binary(values: list[bytes]) -> pa.LargeBinaryArray:
+    return pa.array(values, pa.large_binary())
+
+
+def deliveries(messages: list[Message]) -> Deliveries:
+    topics = sorted({message.topic for message in messages})
+    n = len(messages)
+    key_hashes = [NO_KEY if m.key is None else sum(m.key) for m in messages]
+    return Deliveries(
+        targets=topics,
+        target=np.array([topics.index(m.topic) for m in messages], np.int32),
+        target_partition=np.array([m.partition for m in messages], np.int32),
+        key_hash=np.array(key_hashes, np.int32),
+        due_ms=np.full(n, 1_800_000_000_000, np.int64),
+        source=binary([m.source for m in messages]),
+        timer_id=binary([m.source for m in messages]),
+        key_value=binary([framed(m.key) + framed(m.value) for m in messages]),
+        headers=binary(
+            [b"".join(framed(k.encode()) + framed(v) for k, v in m.headers) for m in messages]
+        ),
+        header_count=np.array([len(m.headers) for m in messages], np.int32),
+        roll_times=np.zeros(n, np.int32),
+        dead_letter=np.array([m.dead_letter for m in messages], np.bool_),
+    )
+
+
+def progress(slot: int, shard: int = 0) -> Progress:
+    return Progress(shard, 2, "owner", 1, {}, {("orders.delayed", 0): PartitionProgress(slot, 0)})
+
+
+def slot_of(found: Progress | None) -> int | None:
+    return None if found is None else found.partitions["orders.delayed", 0].r
+
+
+def read(broker: DevBroker, topic: str) -> list[Any]:
+    """Every committed record, partition by partition."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=broker.bootstrap_servers,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        group_id=None,
+    )
+    try:
+        partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(*partitions)
+        ends = consumer.end_offsets(partitions)
+        records: dict[TopicPartition, list[Any]] = {p: [] for p in partitions}
+        give_up = time.monotonic() + 60
+        while any(consumer.position(p) < ends[p] for p in partitions):
+            assert time.monotonic() < give_up, "the topic cannot be read to its end"
+            for partition, found in consumer.poll(timeout_ms=100).items():
+                records[partition] += found
+        return [record for partition in partitions for record in records[partition]]
+    finally:
+        consumer.close()
+
+
+def values(records: list[Any]) -> list[bytes | None]:
+    return [record.value for record in records]
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up, what
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def admin(broker: DevBroker) -> Iterator[KafkaAdminClient]:
+    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    yield client
+    client.close()
+
+
+def own_threads() -> set[threading.Thread]:
+    """Threads of kafka-python and of abandoned calls."""
+    marks = ("network-thread", "kafka-io", "deadline:")
+    return {t for t in threading.enumerate() if any(mark in t.name for mark in marks)}
+
+
+def create_topics(admin: KafkaAdminClient) -> Names:
+    prefix = f"pub-{uuid.uuid4().hex[:8]}"
+    names = Names(f"{prefix}.orders", f"{prefix}.dead-letter", f"{prefix}.state")
+    state = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
+    admin.create_topics(
+        {
+            names.target: {"num_partitions": 4},
+            names.dead_letters: {"num_partitions": 1},
+            names.state: {"num_partitions": 1, "configs": state},
+        },
+        wait_for_metadata=True,
+    )
+    return names
+
+
+def new_publisher(broker: DevBroker, names: Names, shard: int, **limits: Any) -> KafkaPublisher:
+    return KafkaPublisher(
+        {"bootstrap_servers": broker.bootstrap_servers},
+        transactional_id=f"{names.state}-{shard}",
+        state_topic=names.state,
+        dead_letter_topic=names.dead_letters,
+        shard=shard,
+        clock=SystemClock(),
+        limits=PublisherLimits(**limits),
+    )
+
+
+@pytest.fixture
+def names(admin: KafkaAdminClient) -> Names:
+    return create_topics(admin)
+
+
+@pytest.fixture
+def make(broker: DevBroker, names: Names) -> Iterator[Make]:
+    made: list[KafkaPublisher] = []
+
+    def new(shard: int = 0, **limits: Any) -> KafkaPublisher:
+        made.append(new_publisher(broker, names, shard, **limits))
+        return made[-1]
+
+    yield new
+    for publisher in made:
+        publisher.close()
+
+
+def test_records_arrive_byte_for_byte(
+    broker: DevBroker, names: Names, make: Make, admin: KafkaAdminClient
+) -> None:
+    large = f"{names.target}.large"
+    admin.create_topics(
+        {large: {"num_partitions": 1, "configs": {"max.message.bytes": "2000000"}}},
+        wait_for_metadata=True,
+    )
+    odd: Headers = [("a", b"1"), ("a", None), ("", b""), ("b", bytes(range(256))), ("a", b"1")]
+    sent = [
+        Message(names.target, b"v", key=None, partition=1),
+        Message(names.target, None, partition=1),
+        Message(names.target, None, key=None, headers=odd, partition=1),
+        Message(names.target, b"", key=b"", headers=[("x", None)], partition=1),
+        Message(names.target, bytes(range(256)) * 9, key=b"\xff\x00", partition=1),
+        Message(large, bytes(900_000), headers=odd),
+    ]
+    publisher = make()
+    assert publisher.start() is None
+    publisher.publish(deliveries(sent), progress(1))
+
+    got = read(broker, names.target) + read(broker, large)
+    assert [(r.key, r.value) for r in got] == [(m.key, m.value) for m in sent]
+    assert {r.partition for r in got[:5]} == {1}
+    added: Headers = [
+        ("TIMER_SOURCE", b"orders.delayed-0@1"),
+        ("TIMER_DUE_MS", b"1800000000000"),
+        ("UNIQ_KEY", b"orders.delayed-0@1"),
+    ]
+    assert [r.headers for r in got] == [m.headers + added for m in sent]
+
+
+def test_order_within_partitions_and_choice_of_partition(
+    broker: DevBroker, names: Names, make: Make
+) -> None:
+    keys = [b"a", b"b", b"c", b"d", b"e", None]
+    sent = [Message(names.target, b"%d" % i, key=keys[i % 6]) for i in range(3_000)]
+    publisher = make(batch_bytes=4_096)
+    publisher.start()
+    publisher.publish(deliveries(sent), progress(1))
+
+    got = read(broker, names.target)
+    assert sorted(int(r.value) for r in got) == list(range(3_000))
+    for key in keys:
+        of_key = [r for r in got if r.key == key]
+        assert [int(r.value) for r in of_key] == sorted(int(r.value) for r in of_key)
+        assert len({r.partition for r in of_key}) == 1
+        if key is not None:
+            assert of_key[0].partition == sum(key) % 4
+
+
+def test_progress_is_read_back(names: Names, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_progress, "_STEPS_BACK", (4, 40))
+    mine, other = make(shard=0), make(shard=1)
+    assert mine.start() is None
+    mine.publish(None, progress(1))
+    assert slot_of(mine.start()) == 1
+
+    assert other.start() is None, "another shard's progress is not taken for one's own"
+    other.publish(None, progress(7, shard=1))
+    for slot in range(2, 102):
+        mine.publish(None, progress(slot))
+    assert slot_of(mine.start()) == 101
+    # Two hundred offsets behind the end: both steps back miss it, the beginning is read.
+    assert slot_of(other.start()) == 7
+
+
+def test_progress_waits_for_another_shards_open_transaction(
+    broker: DevBroker, names: Names, make: Make
+) -> None:
+    mine = make(start_deadline_s=4.0)
+    mine.start()
+    other = KafkaProducer(
+        bootstrap_servers=broker.bootstrap_servers, transactional_id=f"{names.state}-other"
+    )
+    other.init_transactions()
+    other.begin_transaction()
+    other.send(names.state, key=record_key(9), value=b"open").get(timeout=30)
+    mine.publish(None, progress(5))
+
+    with pytest.raises(KafkaUnavailable, match="held back by an open transaction"):
+        mine.start()
+    other.abort_transaction()
+    other.close()
+    assert slot_of(make().start()) == 5
+
+
+def test_a_second_instance_fences_the_first(broker: DevBroker, names: Names, make: Make) -> None:
+    first, second = make(), make()
+    first.start()
+    first.publish(deliveries([Message(names.target, b"1")]), progress(1))
+    assert slot_of(second.start()) == 1
+
+    with pytest.raises(PublishDoubt):
+        first.publish(deliveries([Message(names.target, b"zombie")]), progress(2))
+    with pytest.raises(PublishDoubt, match="not started"):
+        first.publish(None, progress(3))
+    second.publish(deliveries([Message(names.target, b"2")]), progress(2))
+    assert sorted(v for v in values(read(broker, names.target)) if v) == [b"1", b"2"]
+    assert slot_of(second.start()) == 2
+
+
+def test_what_cannot_be_published_becomes_a_dead_letter_in_the_same_transaction(
+    broker: DevBroker, names: Names, make: Make, admin: KafkaAdminClient
+) -> None:
+    compacted = f"{names.target}.compacted"
+    roomy = f"{names.target}.roomy"
+    admin.create_topics(
+        {
+            compacted: {"num_partitions": 1, "configs": {"cleanup.policy": "compact"}},
+            roomy: {"num_partitions": 1, "configs": {"max.message.bytes": "1500000"}},
+        },
+        wait_for_metadata=True,
+    )
+    kept: Headers = [("trace", b"1"), ("trace", None)]
+    sent = [
+        Message(names.target, b"good 1", partition=0),
+        Message("no.such.topic", b"lost?", headers=kept, source=b"s@1"),
+        Message("not a topic name!", b"odd", source=b"s@2"),
+        Message(names.target, b"where?", partition=4, source=b"s@3"),
+        Message(compacted, b"keyless", key=None, source=b"s@4"),
+        Message(names.target, bytes(1_048_500), source=b"s@5"),
+        Message(roomy, bytes(1_600_000), headers=kept, source=b"s@6"),
+        Message(names.dead_letters, b"was rejected", source=b"s@7", dead_letter=True),
+        Message(compacted, b"keyed", partition=0),
+        Message(names.target, b"good 2", partition=0),
+    ]
+    publisher = make()
+    publisher.start()
+    publisher.publish(deliveries(sent), progress(1))
+
+    assert values(read(broker, names.target)) == [b"good 1", b"good 2"]
+    assert values(read(broker, compacted)) == [b"keyed"]
+    letters = read(broker, names.dead_letters)
+    assert [dict(r.headers)["TIMER_SOURCE"] for r in letters] == [b"s@%d" % i for i in range(1, 8)]
+    codes = [dict(r.headers).get("TIMER_ERROR_CODE") for r in letters]
+    assert codes == [
+        b"unknown_target_topic",
+        b"unknown_target_topic",
+        b"bad_target_partition",
+        b"key_required",
+        b"record_too_large",
+        b"record_too_large",
+        None,
+    ]
+    assert letters[0].headers[:2] == kept
+    assert b"no.such.topic" in dict(letters[0].headers)["TIMER_ERROR"]
+    assert [r.value for r in letters[:4]] == [b"lost?", b"odd", b"where?", b"keyless"]
+    assert [(r.key, r.value) for r in letters[4:6]] == [(None, None)] * 2, "too large even there"
+
+
+def test_limits_that_change_after_they_were_looked_up(
+    broker: DevBroker, names: Names, make: Make, admin: KafkaAdminClient
+) -> None:
+    publisher = make()
+    publisher.start()
+    publisher.publish(deliveries([Message(names.target, b"1", partition=0)]), progress(1))
+    admin.alter_configs([_resource(names.target, {"max.message.bytes": "10000"})])
+
+    bad = deliveries([Message(names.target, v, partition=0) for v in (b"2", bytes(20_000), b"3")])
+    with pytest.raises(PublishDoubt, match="MessageSizeTooLarge"):
+        publisher.publish(bad, progress(2))
+    assert slot_of(publisher.start()) == 1
+    publisher.publish(bad, progress(2))
+    assert values(read(broker, names.target)) == [b"1", b"2", b"3"]
+    assert len(read(broker, names.dead_letters)) == 1
+
+
+def test_missing_topics_are_named_at_start(broker: DevBroker, names: Names) -> None:
+    before = own_threads()
+    publisher = new_publisher(broker, replace(names, dead_letters="not.there"), shard=0)
+    with pytest.raises(ConfigError, match=r"not\.there.*unknown_target_topic"):
+        publisher.start()
+    wait_until(lambda: own_threads() <= before, "threads are left")
+
+
+@pytest.mark.slow
+# kafka-python leaves the sockets of refused connections to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_broker_killed_while_publishing_costs_and_doubles_nothing(
+    java: Java, kafka_jars: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    # A captured record would hold its exception, and that the socket, beyond this test.
+    caplog.set_level(logging.CRITICAL, logger="kafka")
+    before = own_threads()
+    with DevBroker(java=java) as broker:
+        admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+        names = create_topics(admin)
+        admin.close()
+        publisher = new_publisher(
+            broker, names, 0, publish_deadline_s=6.0, transaction_timeout_ms=8_000
+        )
+        publisher.start()
+        total, doubts = _publish_over_a_kill(broker, publisher, names.target)
+
+        assert doubts > 0, "the broker was never missed"
+        numbers = sorted(int(v) for v in values(read(broker, names.target)) if v is not None)
+        assert numbers == list(range(total))
+        publisher.close()
+        wait_until(lambda: own_threads() <= before, "abandoned clients left threads")
+    gc.collect()
+
+
+def _publish_over_a_kill(
+    broker: DevBroker, publisher: KafkaPublisher, topic: str
+) -> tuple[int, int]:
+    """Publish numbers in transactions of 500, kill the broker among them; how many, and doubts."""
+    chunk, slots, slot, doubts = 500, 60, 0, 0
+    killer = threading.Thread(target=broker.kill)
+    while slot < slots:
+        if slot == slots // 2 and not doubts:
+            killer.start()
+        numbers = range(slot * chunk, (slot + 1) * chunk)
+        rows = [Message(topic, b"%d" % i, key=b"%d" % i) for i in numbers]
+        try:
+            publisher.publish(deliveries(rows), progress(slot))
+            slot += 1
+        except PublishDoubt:
+            doubts += 1
+            killer.join()
+            broker.restart()
+            found = slot_of(_started(publisher))
+            assert found in {slot - 1, slot}
+            slot = found + 1
+    return slots * chunk, doubts
+
+
+def _started(publisher: KafkaPublisher) -> Progress | None:
+    """Start, as often as it takes while the broker comes back."""
+    for _ in range(10):
+        try:
+            return publisher.start()
+        except KafkaUnavailable:
+            time.sleep(0.5)
+    return publisher.start()
+
+
+def _resource(topic: str, configs: dict[str, str]) -> Any:
+    return ConfigResource("TOPIC", topic, configs)
