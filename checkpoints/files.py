@@ -1,4 +1,4 @@
-"""The one seam to the file system: whole writes, exact reads, allocation, atomic replacement, locks.
+"""The one seam to the file system: whole writes, exact reads, atomic replacement, locks.
 
 Everything that duewheel keeps on disk goes through here. Writes go to the page cache: they survive
 the death of this process, not the loss of power; what must survive that is synced by the caller.
@@ -79,7 +79,7 @@ def sync_tree(directory: Path) -> None:
     """Make every file below `directory` durable, and every entry."""
     for root, _, names in os.walk(directory):
         for name in names:
-            fd = os.open(os.path.join(root, name), os.O_RDONLY)
+            fd = os.open(Path(root) / name, os.O_RDONLY)
             try:
                 os.fsync(fd)
             finally:
@@ -174,6 +174,15 @@ class FileLock:
         finally:
             self.release()
 
+    def is_free(self) -> bool:
+        """Whether nobody holds the lock. Others see it taken for the moment that the look lasts."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        self.release()
+        return True
+
     def holder(self) -> int:
         """Process id of the last holder, 0 if there never was one."""
         text = os.pread(self._fd, 16, 0).strip()
@@ -184,16 +193,17 @@ class FileLock:
         os.close(self._fd)
 
 
-def lock_is_held(path: Path) -> bool:
-    """Whether another process holds the lock at `path`, without keeping it."""
+def holder_of(path: Path) -> int | None:
+    """Process id of whoever holds the lock at `path`, None if nobody does."""
     if not path.exists():
-        return False
-    fd = open_file(path)
+        return None
+    lock = FileLock(path)
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    else:
-        return False
+        return None if lock.is_free() else lock.holder()
     finally:
-        os.close(fd)
+        lock.close()
+
+
+def lock_is_held(path: Path) -> bool:
+    """Whether another process holds the lock at `path`."""
+    return holder_of(path) is not None

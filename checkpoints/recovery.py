@@ -126,7 +126,9 @@ def resume(progress: Progress, close: Close | None, commit: Commit) -> Resumptio
         if half or commit.batch:
             raise RecoveryRefused("Kafka has progress in slots that this data directory never had")
         return Resumption("new", Close(r, c, r, c), r, {})
-    needed = {p: known.c if known.c1 is None else known.c1 for p, known in progress.partitions.items()}
+    needed = {
+        p: known.c if known.c1 is None else known.c1 for p, known in progress.partitions.items()
+    }
     _require_marks({**close.c, **commit.marks}, needed)
     if r > close.floor or (half and not close.lower <= r < close.floor):
         raise RecoveryRefused(

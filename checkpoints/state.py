@@ -173,9 +173,9 @@ class State:
         if made != (precision_ms, slots):
             raise ConfigError(
                 f"{self.path.parent} was made with precision_ms={made[0]}, slots={made[1]}; the "
-                f"configuration says precision_ms={precision_ms}, slots={slots}. Every slot on disk "
-                "would mean another time: restore the old values, or let the pending timers run out "
-                "and start with an empty data directory"
+                f"configuration says precision_ms={precision_ms}, slots={slots}. Every slot on "
+                "disk would mean another time: restore the old values, or let the pending timers "
+                "run out and start with an empty data directory"
             )
 
     @property
@@ -235,7 +235,9 @@ class State:
             self._require_unwritten(self._close, _CLOSE)
             return None
         raw = json.loads(page.payload)
-        return Close(raw["lower"], _marks_from(raw["c_before"]), raw["floor"], _marks_from(raw["c"]))
+        return Close(
+            raw["lower"], _marks_from(raw["c_before"]), raw["floor"], _marks_from(raw["c"])
+        )
 
     def write_close(self, close: Close) -> None:
         """Write a close page: slots up to its floor take nothing more."""
@@ -250,7 +252,7 @@ class State:
         self._close.write(json.dumps(payload, separators=(",", ":")).encode())
 
     def mirror(self) -> tuple[int, int, bytes] | None:
-        """Slots delivered in full (R), timers delivered so far, and the progress record mirrored."""
+        """R, the number of timers delivered so far, and the progress record mirrored."""
         page = self._mirror.read()
         if page is None:
             self._require_unwritten(self._mirror, _MIRROR)

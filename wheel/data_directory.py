@@ -30,6 +30,7 @@ from duewheel.wheel.topic_names import TopicNames
 
 # Held for less than a millisecond plus the apply; whoever waits this long meets a stopped process.
 LOCK_DEADLINE_S = 10.0
+_LIFE_LOCK_DEADLINE_S = 0.2
 
 
 class Role(Enum):
@@ -73,10 +74,13 @@ class DataDirectory:
         """
         path.mkdir(parents=True, exist_ok=True)
         life_lock = FileLock(path / role.value)
-        if not life_lock.try_acquire():
+        try:
+            # Not at once: somebody may be looking at this moment whether the lock is free.
+            life_lock.acquire(_LIFE_LOCK_DEADLINE_S)
+        except Locked:
             holder = life_lock.holder()
             life_lock.close()
-            raise Locked(f"{path}: {role.name.lower()} runs already, as process {holder}")
+            raise Locked(f"{path}: {role.name.lower()} runs already, as process {holder}") from None
         with _engine_lock(path).held(LOCK_DEADLINE_S):
             if not (path / timer_wheel.FILE_NAME).exists():
                 _create(path, config)
@@ -131,11 +135,12 @@ class DataDirectory:
                 # Somebody may have started while this was syncing.
                 if self.state.starts == starts:
                     self.state.set_stopped_cleanly()
-        self._life_lock.close()
         self.close()
 
     def close(self) -> None:
-        """Let go of the files, as a kill would."""
+        """Let go of the files and the role, as a kill would."""
+        if self._life_lock is not None:
+            self._life_lock.close()
         self.log.close()
         self.messages.close()
         self.topics.close()

@@ -26,13 +26,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
+from duewheel.checkpoints.files import boot_id
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.recovery import RecoveryRecord, Resumption, require_ours, resume
 from duewheel.checkpoints.state import DEQUEUE, Close
-from duewheel.checkpoints.files import boot_id
 from duewheel.clock import Clock
 from duewheel.errors import Fenced, KafkaUnavailable, PublishDoubt, RecoveryRefused
-from duewheel.schemas import columns
 from duewheel.schemas.ids import source_names
 from duewheel.schemas.timers import Deliveries, Int32, TopicPartition
 from duewheel.wheel.data_directory import DataDirectory
@@ -109,7 +108,7 @@ class Dequeue:
         """Take the shard, find out where delivery goes on, and tell ingest.
 
         Args:
-            first: the progress of a shard that never had any; None where that is not known to be so.
+            first: progress of a shard that never had any; None where that is not known to be so.
 
         Raises:
             RecoveryRefused: Kafka's progress and the local files do not fit; nothing has changed.
@@ -152,7 +151,9 @@ class Dequeue:
         self._scan = SlotScan(self._directory, self._r, self._close.floor)
         self._committed = progress
         self._committed_at_ms = self._clock.now_ms()
-        self._directory.state.write_mirror(progress_slot(progress), self._delivered, progress.encode())
+        self._directory.state.write_mirror(
+            progress_slot(progress), self._delivered, progress.encode()
+        )
 
     @property
     def statistics(self) -> Statistics:
@@ -242,9 +243,7 @@ class Dequeue:
         sources = [(names[c >> 32], c & 0xFFFFFFFF) for c in codes.tolist()]
         return sources, source.astype(np.int32)
 
-    def _deliveries(
-        self, chunk: Chunk, sources: list[TopicPartition], source: Int32
-    ) -> Deliveries:
+    def _deliveries(self, chunk: Chunk, sources: list[TopicPartition], source: Int32) -> Deliveries:
         messages, prefix = chunk.messages, chunk.messages.prefix
         targets, target = np.unique(prefix["target_topic"].astype(np.int32), return_inverse=True)
         names = self._directory.topics.names(int(targets[-1]))
@@ -360,7 +359,9 @@ class Dequeue:
             self._directory.state.beat(DEQUEUE, os.getpid(), now_ms, behind_ms)
             self._beat_at_ms = now_ms
 
-    def _count(self, deliveries: Deliveries | None, *, transactions: int = 0, doubts: int = 0) -> None:
+    def _count(
+        self, deliveries: Deliveries | None, *, transactions: int = 0, doubts: int = 0
+    ) -> None:
         known = self._statistics
         lateness_max_ms, dead_letters = known.lateness_max_ms, known.dead_letters
         if deliveries is not None and len(deliveries):

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -205,7 +206,7 @@ class Engine:
         bounds = [*first_of_each(hour).tolist(), len(slot)]
         log_position, message_position = np.empty_like(slot), np.empty_like(slot)
         segments = []
-        for first, end in zip(bounds[:-1], bounds[1:], strict=True):
+        for first, end in pairwise(bounds):
             name = int(hour[first])
             log_end, message_end = lengths.get(name, (0, 0))
             log_position[first:end] = log_end + np.arange(end - first) * RECORD_BYTES

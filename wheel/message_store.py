@@ -9,19 +9,21 @@ are read in file order in stretches: neighbours with a small gap between them in
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from crc32c import crc32c
 
 from duewheel.checkpoints import files
 from duewheel.errors import CorruptFile
+from duewheel.schemas import columns
+from duewheel.schemas.columns import Column
 from duewheel.schemas.timers import Int64
 from duewheel.wheel.hour_files import HourFiles
-from duewheel.wheel.layout import PREFIX, PREFIX_BYTES, RECORD_BYTES
+from duewheel.wheel.layout import PREFIX, PREFIX_BYTES
 from duewheel.wheel.timer_log import Records
 
 FOLDER = "messages"
@@ -43,36 +45,25 @@ class StoredMessages:
     """
 
     prefix: Prefixes
-    timer_id: pa.LargeBinaryArray
-    key_value: pa.LargeBinaryArray
-    headers: pa.LargeBinaryArray
+    timer_id: Column
+    key_value: Column
+    headers: Column
 
 
-def checksums(records: Records, messages: pa.LargeBinaryArray) -> npt.NDArray[np.uint32]:
+def checksums(records: Records, messages: Column) -> npt.NDArray[np.uint32]:
     """CRC-32C of each log record followed by its stored message, whose crc field is zero.
 
     No library computes one per row of a column; two passes of C calls cost 0.2 µs per message.
     """
-    rows = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(),
-        len(records),
-        [None, pa.py_buffer(_spaced(len(records), RECORD_BYTES)), pa.py_buffer(records.tobytes())],
-    )
-    seeds = map(crc32c, rows.to_pylist())
-    return np.fromiter(map(crc32c, messages.to_pylist(), seeds), np.uint32, len(records))
+    crc: Callable[..., int] = crc32c
+    seeds = map(crc, as_column(records).to_pylist())
+    return np.fromiter(map(crc, messages.to_pylist(), seeds), np.uint32, len(records))
 
 
-def as_column(prefix: Prefixes) -> pa.LargeBinaryArray:
-    """Prefixes as a binary column, without a loop."""
-    return pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(),
-        len(prefix),
-        [None, pa.py_buffer(_spaced(len(prefix), PREFIX_BYTES)), pa.py_buffer(prefix.tobytes())],
-    )
-
-
-def _spaced(count: int, size: int) -> Int64:
-    return np.arange(count + 1, dtype=np.int64) * size
+def as_column(rows: npt.NDArray[np.void]) -> Column:
+    """Fixed-size rows as a binary column, without a loop."""
+    bounds = np.arange(len(rows) + 1, dtype=np.int64) * rows.dtype.itemsize
+    return columns.from_parts(bounds, np.frombuffer(rows.tobytes(), np.uint8))
 
 
 class MessageStore:
@@ -131,7 +122,7 @@ class MessageStore:
         octets[(starts[:, None] + np.arange(4)).ravel()] = 0
         size = records["size_py"].astype(np.int64)
         whole = _pieces(data, starts[order], [np.zeros_like(size), size[order]])
-        bad = checksums(records, whole[0].take(pa.array(rank))) != crc
+        bad = checksums(records, columns.take(whole[0], rank)) != crc
         if np.any(bad):
             at = int(records["offset_py"][np.flatnonzero(bad)[0]])
             raise CorruptFile(path, at, "a stored message does not match its checksum")
@@ -139,15 +130,14 @@ class MessageStore:
         key_value_end = id_end + prefix["key_value_size"].astype(np.int64)
         cuts = [np.full_like(size, PREFIX_BYTES), id_end, key_value_end, size]
         parts = _pieces(data, starts[order], [cut[order] for cut in cuts])
-        ranked = pa.array(rank)
-        return StoredMessages(prefix, *(part.take(ranked) for part in parts))
+        return StoredMessages(prefix, *(columns.take(part, rank) for part in parts))
 
     def close(self) -> None:
         """Let go of every file."""
         self.files.close()
 
 
-def _pieces(data: bytearray, starts: Int64, cuts: list[Int64]) -> list[pa.LargeBinaryArray]:
+def _pieces(data: bytearray, starts: Int64, cuts: list[Int64]) -> list[Column]:
     """Columns of the bytes between neighbouring cuts, for messages at rising starts.
 
     One array over `data` whose elements are gap, piece, piece, …, gap, piece, … by turns; every
@@ -156,9 +146,6 @@ def _pieces(data: bytearray, starts: Int64, cuts: list[Int64]) -> list[pa.LargeB
     edges = np.stack([starts + cut for cut in cuts], axis=1)
     count, width = edges.shape
     offsets = np.append(0, edges.ravel())
-    array = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), count * width, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    )
-    return [
-        array.take(pa.array(np.arange(count) * width + column)) for column in range(1, width)
-    ]
+    array = columns.from_parts(offsets, np.frombuffer(data, np.uint8))
+    rows = np.arange(count) * width
+    return [columns.take(array, rows + column) for column in range(1, width)]

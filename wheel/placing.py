@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from duewheel.schemas import columns
+from duewheel.schemas.columns import Column
 from duewheel.schemas.ids import java_hash
 from duewheel.schemas.timers import Int32, Int64, TimerBatch
 from duewheel.wheel.layout import (
@@ -74,9 +74,7 @@ def first_of_each(sorted_values: Int64) -> Int64:
     return np.flatnonzero(np.append(True, sorted_values[1:] != sorted_values[:-1]))
 
 
-def stored_messages(
-    batch: TimerBatch, source_ids: Int32, target_ids: Int32
-) -> pa.LargeBinaryArray:
+def stored_messages(batch: TimerBatch, source_ids: Int32, target_ids: Int32) -> Column:
     """The stored message of each row, its checksum still zero.
 
     Args:
@@ -127,13 +125,13 @@ def log_records(
     return records
 
 
-def seal(messages: pa.LargeBinaryArray, records: Records) -> memoryview:
+def seal(messages: Column, records: Records) -> memoryview:
     """The messages' bytes end to end, checksums filled in."""
     starts = columns.offsets(messages)
     octets = columns.data(messages)[starts[0] : starts[-1]].copy()
     crc = checksums(records, messages).astype(">u4").view(np.uint8).reshape(-1, 4)
     octets[(starts[:-1] - starts[0])[:, None] + np.arange(4)] = crc
-    return memoryview(octets)
+    return memoryview(octets.data)
 
 
 assert PREFIX.fields is not None and PREFIX.fields["crc"][1] == 0, "seal writes crc at the front"

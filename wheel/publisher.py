@@ -1,4 +1,4 @@
-"""What the dequeue loop asks of a publisher. Kafka's is in kafka_publisher.py, the only one so far."""
+"""What the dequeue loop asks of a publisher; Kafka's is in kafka_publisher.py."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Publisher(Protocol):
         letters in the same transaction.
 
         Raises:
-            PublishDoubt: the outcome is unknown or the transaction failed; call `start` and compare.
+            PublishDoubt: the outcome is unknown or the transaction failed: call `start`.
             Fenced: another instance has taken the shard over.
         """
         ...

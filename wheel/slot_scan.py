@@ -106,7 +106,7 @@ class _Window:
 
     @property
     def exhausted(self) -> bool:
-        return self._next == self._ends[-1]
+        return self._next == int(self._ends[-1])
 
     def rows(self, records_max: int) -> Int64:
         """Numbers of the next rows."""
@@ -116,7 +116,8 @@ class _Window:
         """Log positions of rows."""
         run = self._run(rows)
         in_run = rows - (self._ends[run] - self.stretches.count[run])
-        return self.stretches.first_pos[run] + in_run * RECORD_BYTES
+        positions: Int64 = self.stretches.first_pos[run] + in_run * RECORD_BYTES
+        return positions
 
     def take(self, rows: Int64, messages: StoredMessages) -> Chunk:
         """Use up `rows`, which are the next ones."""

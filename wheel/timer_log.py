@@ -99,7 +99,9 @@ class TimerLog:
             generations.append((owner, first, count))
             more = previous != NO_POSITION
             if np.any(previous[more] >= first[more]):
-                raise CorruptFile(self.files.path(hour), int(first[more][0]), "a chain runs forward")
+                raise CorruptFile(
+                    self.files.path(hour), int(first[more][0]), "a chain runs forward"
+                )
             owner, last = owner[more], previous[more]
         found, first, count = (
             np.concatenate(parts) if generations else np.empty(0, np.int64)
@@ -119,9 +121,7 @@ class TimerLog:
         slots = entries["time"].astype(np.int64)
         return Stretches(slots[found[order]], first[order], count[order])
 
-    def _one_generation(
-        self, hour: int, view: Records, last: Int64
-    ) -> tuple[Int64, Int64, Int64]:
+    def _one_generation(self, hour: int, view: Records, last: Int64) -> tuple[Int64, Int64, Int64]:
         """First position, length and predecessor of the runs that end at `last`."""
         self._require_inside(hour, view, last)
         distance = distance_of(view["reserved"][last // RECORD_BYTES])

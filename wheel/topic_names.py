@@ -1,9 +1,9 @@
-"""The `topics` file: numbers topic names, so that stored messages hold four bytes instead of a name.
+"""The `topics` file: numbers topic names; stored messages hold four bytes instead of a name.
 
-A line per name, "<crc32 as 8 hex digits> <name>\n"; the line's number, from 0, is the id. Only
-ingest appends, before the batch that uses the id is committed; dequeue looks again when it meets an
-id that it does not know. A last line without its end or with a wrong checksum is an append that a
-kill cut short: nothing refers to it, and the next append writes over it.
+A line per name: its CRC-32 as 8 hex digits, a blank, the name. The line's number, from 0, is the
+id. Only ingest appends, before the batch that uses the id is committed; dequeue looks again when it
+meets an id that it does not know. A last line without its end or with a wrong checksum is an append
+that a kill cut short: nothing refers to it, and the next append writes over it.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """The one tree of errors, and the exit code that each carries to the shell.
 
-    DuewheelError                     1  findings, or anything without a better code
-    ├── ConfigError                   2  usage or configuration: mend it and start again
-    ├── KafkaUnavailable              3  no answer from Kafka in time: check address, network, broker
-    ├── Locked                        4  another process holds the data directory
-    ├── Fenced                        4  another instance owns the shard: this one must stop
-    ├── RecoveryRefused               5  the files and Kafka disagree in a way that is not repaired alone
-    ├── CorruptFile                   5  bytes on disk fail their check: `duewheel check` lists them
-    ├── RingFull                      1  the wheel cannot take more until dequeue has delivered
-    └── PublishDoubt                  1  the outcome of a transaction is unknown (retriable)
+DuewheelError                     1  findings, or anything without a better code
+├── ConfigError                   2  usage or configuration: mend it and start again
+├── KafkaUnavailable              3  no answer from Kafka in time: check address, network, broker
+├── Locked                        4  another process holds the data directory
+├── Fenced                        4  another instance owns the shard: this one must stop
+├── RecoveryRefused               5  files and Kafka disagree in a way that is not mended alone
+├── CorruptFile                   5  bytes on disk fail their check: `duewheel check` lists them
+└── PublishDoubt                  1  the outcome of a transaction is unknown (retriable)
 """
 
 from __future__ import annotations
@@ -70,12 +69,6 @@ class CorruptFile(DuewheelError):
         self.path = Path(path)
         self.offset = offset
         self.detail = detail
-
-
-class RingFull(DuewheelError):
-    """A timer's slot would overwrite one that is not delivered yet; waiting helps."""
-
-    retriable = True
 
 
 class PublishDoubt(DuewheelError):

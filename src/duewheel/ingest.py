@@ -4,7 +4,7 @@ Start, in this order:
 
     1. the data directory is taken (ingest.lock)
     2. Spark's JVM starts: it takes longest, and dequeue may be starting beside it
-    3. the engine, once dequeue has said where the floor is
+    3. the engine, once dequeue has decided how this start goes on (checkpoints/recovery.py)
     4. Spark's checkpoint is compared with the engine's marks
     5. the query runs, until SIGTERM or an error; the supervisor restarts the process, not the query
 
@@ -26,6 +26,7 @@ import structlog
 from pyspark.sql import SparkSession
 
 from duewheel import logs, wiring
+from duewheel.checkpoints.recovery import dequeue_has_decided
 from duewheel.checkpoints.spark_offsets import Resume, resume_point, set_aside
 from duewheel.checkpoints.state import INGEST
 from duewheel.clock import Clock
@@ -72,7 +73,7 @@ def run_ingest(settings: Settings) -> None:
         directory = DataDirectory.start(settings.storage.data_dir, settings.wheel, Role.INGEST)
         try:
             with _session(settings) as spark, _admin(settings) as admin:
-                if _floor_is_known(directory, clock, stopping):
+                if _dequeue_decides(directory, clock, stopping):
                     _run(settings, directory, spark, admin, clock, stopping)
         finally:
             directory.stop()
@@ -177,10 +178,14 @@ def _log_start(admin: KafkaAdmin) -> LogStart:
 # ---- where to begin -----------------------------------------------------------------------------
 
 
-def _floor_is_known(directory: DataDirectory, clock: Clock, stopping: threading.Event) -> bool:
-    """Wait until dequeue has closed its first range; False if told to stop before."""
+def _dequeue_decides(directory: DataDirectory, clock: Clock, stopping: threading.Event) -> bool:
+    """Wait until the dequeue that lives now has decided how this start goes on.
+
+    Returns:
+        False if told to stop before.
+    """
     logged_at_ms: int | None = None
-    while directory.state.close() is None:
+    while not dequeue_has_decided(directory.state, directory.path):
         if stopping.is_set():
             return False
         now_ms = clock.now_ms()

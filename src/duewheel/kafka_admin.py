@@ -181,6 +181,20 @@ class KafkaAdmin:
         others = [dead_letter_plan(settings, largest), state_plan(settings)]
         return findings + self._ensure(others, replication_factor)
 
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Create a plain topic, with the broker's defaults; one that exists is left as it is.
+
+        Raises:
+            ConfigError: Kafka refuses; the message says why.
+        """
+        self._create([TopicPlan(name, partitions, False, ())], -1)
+
+    def delete_topics(self, topics: Sequence[str]) -> None:
+        """Delete topics; those that do not exist are left out."""
+        there = list(self.describe_partitions(topics))
+        if there:
+            self._call("delete topics", lambda c: c.delete_topics(there))
+
     def _ensure(self, plans: Sequence[TopicPlan], replication_factor: int) -> list[TopicFinding]:
         names = [plan.name for plan in plans]
         partitions = self.describe_partitions(names)

@@ -1,0 +1,119 @@
+"""Child processes that never outlive the process that started them, killed or not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+from duewheel.errors import ConfigError
+
+# Runs between us and the program: asks the kernel to signal this process, which is about to become
+# the program, when its parent ends in whatever way. That is done in a program of its own and not in
+# Popen's preexec_fn, because code after a fork of a process with threads can deadlock.
+_LAUNCHER = """\
+import ctypes, os, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(sys.argv[2]))
+if os.getppid() != int(sys.argv[1]):  # it ended before the request
+    sys.exit(1)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
+class Child:
+    """A running program.
+
+    The kernel ties a child's parent-death signal to the *thread* that started it, not to the
+    process. So every program gets a thread here that starts it and then waits for its end: the
+    thread cannot end first unless the whole process does.
+
+    It gets a session of its own too: Ctrl-C in a terminal reaches us, and we stop it in order.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        stdout: int | IO[Any] | None = None,
+        stderr: int | IO[Any] | None = None,
+        env: Mapping[str, str] | None = None,
+        on_parent_death: signal.Signals = signal.SIGKILL,
+    ) -> None:
+        """Start it.
+
+        Args:
+            command: absolute path of the program, and its arguments.
+            stdout, stderr: as for subprocess.Popen; inherited by default.
+            env: its environment; ours by default.
+            on_parent_death: what the kernel sends it when this process has ended.
+
+        Raises:
+            ConfigError: the program cannot be started.
+        """
+        arguments = [str(os.getpid()), str(int(on_parent_death)), *command]
+        self._command = [sys.executable, "-I", "-S", "-c", _LAUNCHER, *arguments]
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._failure: OSError | None = None
+        self._options: dict[str, Any] = {"stdout": stdout, "stderr": stderr, "env": env}
+        started = threading.Event()
+        # Not Thread.join: until Python 3.13 a join that an exception cuts short, as Ctrl-C does,
+        # takes the thread for ended.
+        self._ended = threading.Event()
+        threading.Thread(target=self._live, args=(started,), name="child", daemon=True).start()
+        started.wait()
+        if self._popen is None:
+            raise ConfigError(f"cannot start {command[0]}: {self._failure}")
+
+    def _live(self, started: threading.Event) -> None:
+        try:
+            self._popen = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                **self._options,
+            )
+        except OSError as error:
+            self._failure = error
+            return
+        finally:
+            started.set()
+        self._popen.wait()
+        self._ended.set()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self._popen is not None
+        return self._popen.pid
+
+    @property
+    def stdout(self) -> IO[bytes]:
+        """Its output, if it was started with a pipe."""
+        assert self._popen is not None and self._popen.stdout is not None
+        return self._popen.stdout
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        assert self._popen is not None
+        return self._popen.returncode
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Whether it has ended within the time."""
+        return self._ended.wait(timeout_s)
+
+    def end(self, how: signal.Signals, timeout_s: float) -> bool:
+        """Send a signal and wait; whether it has ended."""
+        assert self._popen is not None
+        self._popen.send_signal(how)
+        return self.wait(timeout_s)
+
+    def stop(self, timeout_s: float) -> None:
+        """SIGTERM, and SIGKILL if that takes longer than the time."""
+        if not self.end(signal.SIGTERM, timeout_s):
+            self.end(signal.SIGKILL, timeout_s)

@@ -1,0 +1,341 @@
+"""The command line. Results on stdout, logs on stderr; `--output json` for programs.
+
+Exit codes: 0 ok, 1 findings, 2 usage or configuration, 3 Kafka not reachable, 4 locked or fenced,
+5 recovery refused. Heavy modules are imported by the command that needs them: the dequeue process
+and `status` start without Spark, pandas and Great Expectations.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from duewheel import __version__, logs
+from duewheel.config import Settings, load
+from duewheel.errors import ConfigError, DuewheelError
+
+Command = Callable[..., Any]
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit code."""
+    try:
+        code = cli(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = ConfigError.exit_code
+    except DuewheelError as error:
+        click.echo(f"duewheel: {error}", err=True)
+        code = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("duewheel: interrupted", err=True)
+        code = 130
+    sys.exit(code or 0)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="duewheel")
+def cli() -> None:
+    """Delivers Kafka messages later: never early, exactly once."""
+
+
+# ---- options that commands share -----------------------------------------------------------------
+
+
+def with_output(command: Command) -> Command:
+    """--output text|json, passed on as `output`."""
+    return click.option(
+        "--output",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        help="json: one object, or one per line for lists",
+    )(command)
+
+
+def with_settings(role: logs.Role = "cli") -> Callable[[Command], Command]:
+    """The flags that make up the settings, passed on as `settings`; sets up the logs."""
+
+    def decorate(command: Command) -> Command:
+        @click.option("--config", type=click.Path(dir_okay=False), help="TOML file")
+        @click.option("--bootstrap-servers", help="kafka.bootstrap_servers")
+        @click.option("--data-dir", type=click.Path(file_okay=False), help="storage.data_dir")
+        @click.option("--set", "pairs", multiple=True, help="any setting, as section.key=value")
+        @functools.wraps(command)
+        def with_loaded(
+            config: str | None,
+            bootstrap_servers: str | None,
+            data_dir: str | None,
+            pairs: tuple[str, ...],
+            **others: Any,
+        ) -> Any:
+            settings = load(config, _overrides(bootstrap_servers, data_dir, pairs))
+            logs.configure(role, settings.log.level, settings.log.format)
+            return command(settings=settings, **others)
+
+        return with_loaded
+
+    return decorate
+
+
+def _overrides(
+    bootstrap_servers: str | None, data_dir: str | None, pairs: tuple[str, ...]
+) -> dict[str, Any]:
+    overrides: dict[str, Any] = {
+        "kafka": {"bootstrap_servers": bootstrap_servers},
+        "storage": {"data_dir": data_dir},
+    }
+    for pair in pairs:
+        path, given, value = pair.partition("=")
+        section, dotted, key = path.partition(".")
+        if not given or not dotted:
+            raise ConfigError(f"--set {pair}: write it as section.key=value")
+        table = overrides.setdefault(section, {})
+        parent, nested, name = key.partition(".")
+        if nested and section == "kafka":
+            table, key = table.setdefault(parent, {}), name
+        table[key] = value
+    return overrides
+
+
+def show(result: dict[str, Any], output: str) -> None:
+    """Print one result object."""
+    if output == "json":
+        click.echo(json.dumps(result))
+        return
+    for key, value in _flat(result):
+        click.echo(f"{key:<24} {value}")
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    rows: list[tuple[str, Any]] = []
+    for key, value in table.items():
+        if isinstance(value, dict):
+            rows += _flat(value, f"{prefix}{key}.")
+        else:
+            rows.append((prefix + key, "-" if value is None else value))
+    return rows
+
+
+# ---- running ------------------------------------------------------------------------------------
+
+
+@cli.command()
+@with_settings("run")
+def run(settings: Settings) -> int:
+    """Run ingest and dequeue, and restart the one that dies."""
+    from duewheel import supervisor
+
+    return supervisor.run(settings, _own_flags())
+
+
+def _own_flags() -> list[str]:
+    """The flags of this command line, for the child processes."""
+    return sys.argv[2:]
+
+
+@cli.command()
+@with_settings("ingest")
+def ingest(settings: Settings) -> None:
+    """Take timers from the timer topics into the wheel (Spark)."""
+    from duewheel.ingest import run_ingest
+
+    run_ingest(settings)
+
+
+@cli.command()
+@with_settings("dequeue")
+def dequeue(settings: Settings) -> None:
+    """Deliver what is due (no Spark, no Java)."""
+    from duewheel.processes import run_dequeue
+
+    run_dequeue(settings)
+
+
+@cli.command()
+@click.option("--partitions", type=click.IntRange(1), help="of new timer topics")
+@click.option("--replication-factor", type=int, default=-1, help="of new topics")
+@with_output
+@with_settings()
+def init(settings: Settings, partitions: int | None, replication_factor: int, output: str) -> int:
+    """Create or check the topics, and begin the shard if it has no progress.
+
+    With it you say that everything now in the timer topics has never been scheduled.
+    """
+    from dataclasses import asdict
+
+    from duewheel.kafka_admin import KafkaAdmin
+    from duewheel.processes import init_progress
+
+    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        findings = admin.init_topics(
+            settings, partitions=partitions, replication_factor=replication_factor
+        )
+    for finding in findings:
+        line = asdict(finding)
+        if output == "json":
+            click.echo(json.dumps(line))
+        else:
+            click.echo("  ".join(str(value) for value in line.values() if value != ""))
+    if any(finding.state == "differs" for finding in findings):
+        return 1
+    began = init_progress(settings)
+    if output == "text":
+        click.echo("the shard begins here" if began else "the shard has progress: left as it is")
+    return 0
+
+
+# ---- looking ------------------------------------------------------------------------------------
+
+
+@cli.command()
+@with_output
+@with_settings()
+def status(settings: Settings, output: str) -> None:
+    """What the shard's data directory says."""
+    from duewheel.status import status as read_status
+
+    show(read_status(settings), output)
+
+
+@cli.command()
+@with_output
+@with_settings()
+def check(settings: Settings, output: str) -> int:
+    """Verify everything on disk; also beside running processes."""
+    from dataclasses import asdict
+
+    from duewheel.wheel.check import check as check_files
+
+    try:
+        report = check_files(settings.storage.data_dir, settings.wheel)
+    except FileNotFoundError as error:
+        raise ConfigError(f"there is no data directory {settings.storage.data_dir}") from error
+    findings = [asdict(finding) for finding in report.findings]
+    if output == "json":
+        result = {"ok": report.ok, "records": report.records, "findings": findings}
+        click.echo(json.dumps(result))
+    else:
+        for finding in findings:
+            click.echo("{file} at byte {offset}: {code}: {detail}".format(**finding))
+        click.echo(f"{report.records} records, {len(findings)} findings")
+    return 0 if report.ok else 1
+
+
+@cli.group()
+def config() -> None:
+    """The configuration."""
+
+
+@config.command("check")
+@with_output
+@with_settings()
+def config_check(settings: Settings, output: str) -> None:
+    """Read the settings as the processes would, and print them without secrets."""
+    from duewheel import wiring
+
+    wiring.contract(settings)
+    show(settings.redacted(), output)
+
+
+# ---- sending, developing ------------------------------------------------------------------------
+
+
+@cli.command()
+@click.option("--topic", required=True, help="where the message goes when it is due")
+@click.option("--value", required=True)
+@click.option("--key")
+@click.option("--header", "headers", multiple=True, help="name=value; may be repeated")
+@click.option("--deliver-at", help="epoch milliseconds, or ISO-8601 with a zone")
+@click.option("--delay", help="such as 90s, 15m or 1h30m")
+@click.option("--level", type=click.IntRange(1), help="one of the delay levels")
+@click.option("--id", "timer_id", help="the timer's id")
+@click.option("--timer-topic", help="by default the first of timer.topics")
+@with_output
+@with_settings()
+def send(
+    settings: Settings,
+    topic: str,
+    value: str,
+    key: str | None,
+    headers: tuple[str, ...],
+    deliver_at: str | None,
+    delay: str | None,
+    level: int | None,
+    timer_id: str | None,
+    timer_topic: str | None,
+    output: str,
+) -> None:
+    """Schedule one message."""
+    from duewheel import sender
+
+    sent = sender.send(
+        settings,
+        topic=topic,
+        value=value.encode(),
+        key=None if key is None else key.encode(),
+        headers=[_header(text) for text in headers],
+        when=sender.due_header(deliver_at, delay, level),
+        timer_id=timer_id,
+        timer_topic=timer_topic,
+    )
+    show(sent, output)
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, given, value = text.partition("=")
+    if not given:
+        raise ConfigError(f"--header {text}: write it as name=value")
+    return name, value.encode()
+
+
+@cli.group("dev-broker")
+def dev_broker() -> None:
+    """A single-node Kafka from its published jars, for development and tests."""
+
+
+@dev_broker.command("run")
+@click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="0: a free one")
+@with_output
+def dev_broker_run(data_dir: Path | None, port: int, output: str) -> None:
+    """Start it, say where it is as soon as it is ready, and stay until told to stop."""
+    from duewheel.dev_broker import run_dev_broker
+
+    logs.configure("cli")
+    run_dev_broker(data_dir, port, output)
+
+
+@cli.command()
+@click.option("--timers", type=click.IntRange(1), default=3_000, help="how many")
+@click.option("--over", default="20s", help="their due times are spread over this long")
+@click.option("--seed", type=int, default=1, help="of delays, keys and header forms")
+@click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--bootstrap-servers", help="your own Kafka; by default one is started")
+@with_output
+def demo(
+    timers: int,
+    over: str,
+    seed: int,
+    data_dir: Path | None,
+    bootstrap_servers: str | None,
+    output: str,
+) -> int:
+    """Schedule timers on a real Kafka and let an independent consumer judge the deliveries."""
+    from duewheel.config_values import parse_duration_ms
+    from duewheel.demo import Demo
+
+    logs.configure("cli", "warning")
+    try:
+        over_ms = parse_duration_ms(over)
+    except ValueError as error:
+        raise ConfigError(f"--over: {error}") from error
+    verdict = Demo(timers, over_ms, seed, data_dir, bootstrap_servers).run()
+    if output == "json":
+        click.echo(json.dumps(verdict))
+    return 0 if verdict["ok"] else 1

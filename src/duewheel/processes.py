@@ -1,0 +1,105 @@
+"""What the processes of a shard have in common: signals, and the dequeue process itself."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import structlog
+
+from duewheel import wiring
+from duewheel.checkpoints.progress import Progress
+from duewheel.config import Settings
+from duewheel.kafka_admin import KafkaAdmin
+from duewheel.wheel.data_directory import DataDirectory, Role
+from duewheel.wheel.dequeue import Dequeue, first_progress
+
+log = structlog.get_logger(__name__)
+
+
+@contextmanager
+def stop_signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set, for the length of a with block. Main thread only."""
+    stopping = threading.Event()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda *_: stopping.set()) for number in numbers}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_dequeue(settings: Settings) -> None:
+    """The dequeue process: delivers until it is told to stop.
+
+    Raises:
+        DuewheelError: see `Dequeue.start` and `Dequeue.tick`.
+    """
+    with stop_signals() as stopping:
+        clock = wiring.StoppableClock(stopping)
+        directory = DataDirectory.start(settings.storage.data_dir, settings.wheel, Role.DEQUEUE)
+        publisher = wiring.publisher(settings, clock)
+        try:
+            config = wiring.dequeue_config(settings)
+            dequeue = Dequeue(directory, publisher, clock, config, stopping.is_set)
+            dequeue.start(_first_if_new(settings, directory, clock))
+            dequeue.run()
+            log.info("dequeue stopped", **_counters(dequeue))
+        finally:
+            publisher.close()
+            directory.stop()
+
+
+def _counters(dequeue: Dequeue) -> dict[str, int]:
+    known = dequeue.statistics
+    return {
+        "delivered": known.delivered,
+        "dead_letters": known.dead_letters,
+        "transactions": known.transactions,
+        "doubts": known.doubts,
+        "lateness_max_ms": known.lateness_max_ms,
+    }
+
+
+def _first_if_new(
+    settings: Settings, directory: DataDirectory, clock: wiring.StoppableClock
+) -> Progress | None:
+    """The first progress of a shard, if its timer topics have never held a message.
+
+    With messages in them, only `duewheel init` may say that none of them was ever scheduled.
+    """
+    if directory.state.commit().batch or directory.state.close() is not None:
+        return None
+    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        starts = admin.log_start_offsets(settings.timer.topics)
+        if any(starts.values()) or admin.end_offsets(settings.timer.topics) != starts:
+            return None
+    return first_progress(directory, wiring.dequeue_config(settings), starts, clock.now_ms())
+
+
+def init_progress(settings: Settings) -> bool:
+    """Write the first progress of the shard if there is none: what `duewheel init` says.
+
+    Everything from the timer topics' log start on counts as never scheduled.
+
+    Returns:
+        Whether it was written.
+    """
+    with stop_signals() as stopping:
+        clock = wiring.StoppableClock(stopping)
+        directory = DataDirectory.start(settings.storage.data_dir, settings.wheel, Role.DEQUEUE)
+        publisher = wiring.publisher(settings, clock)
+        try:
+            if publisher.start() is not None:
+                return False
+            with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+                starts = admin.log_start_offsets(settings.timer.topics)
+            config = wiring.dequeue_config(settings)
+            publisher.publish(None, first_progress(directory, config, starts, clock.now_ms()))
+            return True
+        finally:
+            publisher.close()
+            directory.stop()

@@ -1,0 +1,76 @@
+"""`duewheel status`: what the data directory says of a shard, without asking Kafka."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from duewheel.checkpoints import files
+from duewheel.checkpoints.state import DEQUEUE, INGEST, State
+from duewheel.config import Settings
+from duewheel.errors import ConfigError
+from duewheel.wheel.data_directory import Role
+
+
+def status(settings: Settings) -> dict[str, Any]:
+    """The object that `duewheel status` prints.
+
+    Raises:
+        ConfigError: there is no data directory yet.
+    """
+    data_dir = settings.storage.data_dir
+    try:
+        state = State.open(data_dir)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"there is no data directory {data_dir}: `duewheel init` or `duewheel run` makes it"
+        ) from error
+    try:
+        return {
+            "shard": settings.shard.index,
+            "data_dir": str(data_dir),
+            "ingest": _ingest(state, settings),
+            "dequeue": _dequeue(state, settings),
+            **_counts(state),
+        }
+    finally:
+        state.release()
+
+
+def _process(state: State, settings: Settings, role: Role, process: int) -> dict[str, Any]:
+    """Process id and state: `starting` until it has given a sign of life of its own."""
+    beat = state.heartbeat(process)
+    lock = settings.storage.data_dir / role.value
+    holder = files.holder_of(lock)
+    if holder is None:
+        return {"pid": None, "state": "stopped"}
+    return {"pid": holder, "state": "running" if beat.pid == holder else "starting"}
+
+
+def _ingest(state: State, settings: Settings) -> dict[str, Any]:
+    commit = state.commit()
+    close = state.close()
+    marks = {**(close.c if close else {}), **commit.marks}
+    known = _process(state, settings, Role.INGEST, INGEST)
+    running = known["state"] == "running"
+    return {
+        **known,
+        "lag": state.heartbeat(INGEST).detail if running else None,
+        "high_water": {f"{topic}-{number}": mark for (topic, number), mark in marks.items()},
+    }
+
+
+def _dequeue(state: State, settings: Settings) -> dict[str, Any]:
+    close = state.close()
+    known = _process(state, settings, Role.DEQUEUE, DEQUEUE)
+    running = known["state"] == "running"
+    return {
+        **known,
+        "floor_ms": close.floor * settings.timer.precision_ms if close else None,
+        "behind_ms": state.heartbeat(DEQUEUE).detail if running else None,
+    }
+
+
+def _counts(state: State) -> dict[str, int]:
+    mirror = state.mirror()
+    delivered = mirror[1] if mirror else 0
+    return {"pending": state.commit().placed - delivered, "delivered": delivered}

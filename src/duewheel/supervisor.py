@@ -1,0 +1,128 @@
+"""`duewheel run`: keeps ingest and dequeue of one shard alive.
+
+- A process that dies is started again with a growing back-off; either lives on without the other.
+- A process that ends with a code that a new start cannot mend (configuration, lock, fencing,
+  refused recovery) ends the other too, and `run` ends with that code.
+- engine.lock is held for milliseconds: one that is held for seconds belongs to a process that does
+  not move (stopped, or stuck in a dying disk), and is freed by killing it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from duewheel.checkpoints.files import FileLock
+from duewheel.child import Child
+from duewheel.config import Settings
+from duewheel.errors import ConfigError, Fenced, Locked, RecoveryRefused
+from duewheel.processes import stop_signals
+
+log = structlog.get_logger(__name__)
+
+_FINAL = {kind.exit_code for kind in (ConfigError, Fenced, Locked, RecoveryRefused)}
+_BACKOFF_S = (1.0, 30.0)
+_CALM_S = 60.0  # having lived this long, a process has earned the first back-off again
+_STOP_S = 8.0  # after this long a process that was told to stop is killed
+_LOCK_STUCK_S = 5.0
+_POLL_S = 0.1
+
+
+@dataclass
+class _Worker:
+    """One of the two processes and when it is to be started again."""
+
+    name: str
+    child: Child | None = None
+    started_s: float = 0.0
+    start_at_s: float = 0.0
+    backoff_s: float = _BACKOFF_S[0]
+
+
+def run(settings: Settings, flags: list[str]) -> int:
+    """Supervise until told to stop.
+
+    Args:
+        settings: for the data directory.
+        flags: of the command line, which give both processes the same settings.
+
+    Returns:
+        The exit code: 0, or the code of a process that a new start cannot mend.
+    """
+    workers = [_Worker("dequeue"), _Worker("ingest")]
+    lock = _LockWatch(settings.storage.data_dir)
+    with stop_signals() as stopping:
+        code = 0
+        try:
+            while code == 0 and not stopping.wait(_POLL_S):
+                for worker in workers:
+                    code = code or _tend(worker, flags)
+                lock.look([worker.child.pid for worker in workers if worker.child])
+        finally:
+            _stop([worker.child for worker in workers if worker.child])
+    return code
+
+
+def _tend(worker: _Worker, flags: list[str]) -> int:
+    """Start a process that is due, note one that has died; a final exit code, or 0."""
+    now_s = time.monotonic()
+    if worker.child is None:
+        if now_s >= worker.start_at_s:
+            worker.child = Child(
+                [sys.executable, "-P", "-m", "duewheel", worker.name, *flags],
+                on_parent_death=signal.SIGTERM,
+            )
+            worker.started_s = now_s
+            log.info("process started", process=worker.name, child=worker.child.pid)
+        return 0
+    code = worker.child.exit_code
+    if code is None:
+        return 0
+    worker.child = None
+    if code in _FINAL:
+        log.error("process ended for good", process=worker.name, exit_code=code)
+        return code
+    if now_s - worker.started_s >= _CALM_S:
+        worker.backoff_s = _BACKOFF_S[0]
+    log.warning("process died", process=worker.name, exit_code=code, restart_in_s=worker.backoff_s)
+    worker.start_at_s = now_s + worker.backoff_s
+    worker.backoff_s = min(2 * worker.backoff_s, _BACKOFF_S[1])
+    return 0
+
+
+def _stop(children: list[Child]) -> None:
+    """Both at once: each has its whole time."""
+    threads = [threading.Thread(target=child.stop, args=(_STOP_S,)) for child in children]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+class _LockWatch:
+    """Kills a child that keeps engine.lock."""
+
+    def __init__(self, data_dir: Path) -> None:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        self._lock = FileLock(data_dir / "engine.lock")
+        self._taken_since: tuple[int, float] | None = None
+
+    def look(self, children: list[int]) -> None:
+        """Called several times a second."""
+        if self._lock.is_free():
+            self._taken_since = None
+            return
+        holder, now_s = self._lock.holder(), time.monotonic()
+        if self._taken_since is None or self._taken_since[0] != holder:
+            self._taken_since = (holder, now_s)
+        elif now_s - self._taken_since[1] > _LOCK_STUCK_S and holder in children:
+            log.error("engine.lock is stuck: killing its holder", holder=holder)
+            os.kill(holder, signal.SIGKILL)
+            self._taken_since = None

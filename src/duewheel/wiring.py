@@ -1,0 +1,79 @@
+"""From settings to parts: the one place that knows which setting goes into which part."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from duewheel.clock import SystemClock
+from duewheel.config import Settings
+from duewheel.config_values import as_millis
+from duewheel.schemas.contract import Contract
+from duewheel.schemas.rules import compile_suite, load_suite
+from duewheel.wheel.dequeue import DequeueConfig
+from duewheel.wheel.kafka_publisher import KafkaPublisher, PublisherLimits
+
+
+class StoppableClock(SystemClock):
+    """This host's clock, whose sleep ends early once the process has been told to stop."""
+
+    def __init__(self, stopping: threading.Event) -> None:
+        self._stopping = stopping
+
+    def sleep(self, seconds: float) -> None:
+        self._stopping.wait(seconds)
+
+
+def contract(settings: Settings) -> Contract:
+    """What messages may say."""
+    own_topics = [*settings.timer.topics, settings.dead_letter_topic, settings.state_topic]
+    parameters = {
+        "max_delay_ms": as_millis(settings.timer.roll_window),
+        "forbidden_targets": sorted(own_topics),
+    }
+    return Contract(
+        levels_ms=settings.timer.levels_ms,
+        mapping=settings.timer.mapping,
+        dead_letter_topic=settings.dead_letter_topic,
+        rules=compile_suite(load_suite(), parameters),
+    )
+
+
+def slot_config(settings: Settings) -> dict[str, Any]:
+    """Everything that decides a record's slot, as it is kept in the progress."""
+    timer = settings.timer
+    return {
+        "precision_ms": timer.precision_ms,
+        "roll_window_ms": as_millis(timer.roll_window),
+        **contract(settings).slot_values(),
+    }
+
+
+def dequeue_config(settings: Settings) -> DequeueConfig:
+    """Bounds and identity of the dequeue loop."""
+    return DequeueConfig(
+        shard=settings.shard.index,
+        shards=settings.shard.count,
+        slot_config=slot_config(settings),
+        chunk_records=settings.dequeue.chunk_records,
+        chunk_bytes=settings.dequeue.chunk_bytes,
+    )
+
+
+def publisher(settings: Settings, clock: SystemClock) -> KafkaPublisher:
+    """The shard's publisher."""
+    timeout_ms = settings.dequeue.transaction_timeout_ms
+    return KafkaPublisher(
+        settings.kafka.client_options("producer"),
+        transactional_id=f"{settings.app.id}.dequeue.{settings.shard.index}",
+        state_topic=settings.state_topic,
+        dead_letter_topic=settings.dead_letter_topic,
+        shard=settings.shard.index,
+        clock=clock,
+        limits=PublisherLimits(
+            publish_deadline_s=settings.dequeue.call_deadline.total_seconds(),
+            transaction_timeout_ms=timeout_ms,
+            # Another shard's dead transaction may hide the progress for as long as its time-out.
+            start_deadline_s=2 * timeout_ms / 1000,
+        ),
+    )
