@@ -41,6 +41,8 @@ from duewheel.wheel.kafka_progress import newest_record
 from duewheel.wheel.kafka_targets import SentBatch, TargetCatalog
 from duewheel.wheel.routing import Target
 
+_REQUEST_BYTES = 16 * 1024 * 1024  # of several partitions' batches; a larger batch goes alone
+
 log = structlog.get_logger(__name__)
 
 
@@ -180,6 +182,8 @@ class KafkaPublisher:
                 deadline, "publish", lambda: _transact(producer, batches, now_ms, deadline)
             )
             self._judge(sent, outcomes)
+            if deliveries is not None:
+                self._catalog.settle(deliveries)
         except Exception as error:
             self.close()
             reason = self._settings.explain(error)
@@ -218,7 +222,7 @@ class KafkaPublisher:
             linger_ms=0,
             retry_backoff_ms=2,  # 100 by default, which each transaction after another one waits
             allow_auto_create_topics=False,
-            max_request_size=self._limits.batch_bytes_max,
+            max_request_size=_REQUEST_BYTES,
             metrics_enabled=False,
         )
         try:

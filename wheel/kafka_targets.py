@@ -28,6 +28,7 @@ from kafka.errors import (
 )
 
 from duewheel.errors import KafkaUnavailable
+from duewheel.schemas.timers import Deliveries
 from duewheel.wheel.deadline import Deadline
 from duewheel.wheel.kafka_clients import ClientSettings
 from duewheel.wheel.routing import Reason, Target
@@ -136,6 +137,11 @@ class TargetCatalog:
         else:
             self.refused.add(batch.source)
         return True
+
+    def settle(self, deliveries: Deliveries) -> None:
+        """These rows are out for good: forget which of them were refused before."""
+        if self.refused:
+            self.refused.difference_update(deliveries.source.to_pylist())
 
     def _ask(self, admin: KafkaAdminClient, topics: list[str]) -> dict[str, Target]:
         found = {row["name"]: row for row in admin.describe_topics(topics)}

@@ -1,0 +1,163 @@
+"""Topic administration on a real broker."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+from kafka import KafkaAdminClient, KafkaProducer
+from kafka.admin import ConfigResource
+
+from duewheel.config import Settings
+from duewheel.config_sections import Kafka, Timer
+from duewheel.dev_broker import DevBroker
+from duewheel.errors import ConfigError, KafkaUnavailable
+from duewheel.kafka_admin import KafkaAdmin, TopicFinding
+
+pytestmark = pytest.mark.kafka
+
+Names = Callable[[str], str]
+
+
+@pytest.fixture
+def settings(broker: DevBroker, unique_name: Names) -> Settings:
+    return Settings(
+        kafka=Kafka(bootstrap_servers=(broker.bootstrap_servers,)),
+        timer=Timer(
+            topics=(unique_name("a"), unique_name("b")),
+            dead_letter_topic=unique_name("dead-letter"),
+            state_topic=unique_name("state"),
+        ),
+    )
+
+
+@pytest.fixture
+def admin(settings: Settings) -> Iterator[KafkaAdmin]:
+    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        yield admin
+
+
+def names(settings: Settings) -> list[str]:
+    return [*settings.timer.topics, settings.dead_letter_topic, settings.state_topic]
+
+
+def configs(broker: DevBroker, topic: str) -> dict[str, str]:
+    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    try:
+        resources = [ConfigResource("TOPIC", topic)]
+        found = client.describe_configs(resources, config_filter="all")["topic"][topic]
+        return {name: entry["value"] for name, entry in found.items()}
+    finally:
+        client.close()
+
+
+def alter(broker: DevBroker, topic: str, **changed: str) -> None:
+    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    try:
+        wanted = {name.replace("_", "."): value for name, value in changed.items()}
+        client.alter_configs([ConfigResource("TOPIC", topic, wanted)])
+    finally:
+        client.close()
+
+
+def test_init_creates_what_is_missing_and_then_finds_it(
+    broker: DevBroker, settings: Settings, admin: KafkaAdmin
+) -> None:
+    created = admin.init_topics(settings, partitions=3)
+    assert created == [TopicFinding(name, "created") for name in names(settings)]
+    assert admin.init_topics(settings) == [TopicFinding(name, "found") for name in names(settings)]
+
+    assert [admin.describe_partitions(names(settings))[name] for name in names(settings)] == [
+        3,
+        3,
+        4,  # the broker's default
+        1,
+    ]
+    timer = configs(broker, settings.timer.topics[0])
+    assert timer["message.timestamp.type"] == "LogAppendTime"
+    assert int(timer["retention.ms"]) == timedelta(days=8, hours=1) / timedelta(milliseconds=1)
+    dead = configs(broker, settings.dead_letter_topic)
+    assert int(dead["max.message.bytes"]) == int(timer["max.message.bytes"]) + 4_096
+    assert dead["retention.ms"] == "-1"
+    state = configs(broker, settings.state_topic)
+    assert (state["cleanup.policy"], state["segment.ms"]) == ("compact", "600000")
+
+
+def test_differences_are_named_and_nothing_is_changed(
+    broker: DevBroker, settings: Settings, admin: KafkaAdmin
+) -> None:
+    admin.init_topics(settings)
+    first, second = settings.timer.topics
+    alter(broker, first, retention_ms="3600000", max_message_bytes="3000000")
+    alter(broker, second, message_timestamp_type="CreateTime")
+    alter(broker, settings.state_topic, cleanup_policy="compact,delete")
+
+    findings = admin.init_topics(settings)
+    assert findings == admin.init_topics(settings)
+    assert [(f.topic, f.setting, f.found) for f in findings if f.state == "differs"] == [
+        (first, "retention.ms", "3600000"),
+        (second, "message.timestamp.type", "CreateTime"),
+        (settings.dead_letter_topic, "max.message.bytes", "1052684"),
+        (settings.state_topic, "cleanup.policy", "compact,delete"),
+    ]
+    assert {f.wanted for f in findings if f.setting == "retention.ms"} == {">= 694800000"}
+
+    # Timestamps of the producers will do, where the broker refuses those that are far off.
+    hour = "3600000"
+    alter(broker, second, message_timestamp_before_max_ms=hour, message_timestamp_after_max_ms=hour)
+    assert TopicFinding(second, "found") in admin.init_topics(settings)
+
+
+def test_offsets_ids_and_missing_topics(
+    broker: DevBroker, settings: Settings, admin: KafkaAdmin
+) -> None:
+    admin.init_topics(settings, partitions=2)
+    topic = settings.timer.topics[0]
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+    for _ in range(3):
+        producer.send(topic, b"x", partition=1)
+    producer.flush(timeout=30)
+    producer.close()
+
+    asked = [topic, "no.such.topic"]
+    assert admin.describe_partitions(asked) == {topic: 2}
+    assert admin.log_start_offsets(asked) == {(topic, 0): 0, (topic, 1): 0}
+    assert admin.end_offsets(asked) == {(topic, 0): 0, (topic, 1): 3}
+    ids = admin.topic_ids([*settings.timer.topics, "no.such.topic"])
+    assert set(ids) == set(settings.timer.topics)
+    assert len(set(ids.values())) == 2
+    assert admin.end_offsets([]) == {}
+
+
+def test_a_topic_that_kafka_refuses_is_the_configurations_fault(
+    settings: Settings, admin: KafkaAdmin
+) -> None:
+    with pytest.raises(ConfigError, match="replication"):
+        admin.init_topics(settings, replication_factor=3)
+
+
+def test_a_broker_that_never_answers(caplog: pytest.LogCaptureFixture) -> None:
+    # A captured record would hold its exception, and that the socket, beyond this test.
+    caplog.set_level(logging.CRITICAL, logger="kafka")
+    before = set(threading.enumerate())
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        secret = {"bootstrap_servers": address, "ssl_password": "hunter2"}
+        with (
+            KafkaAdmin(secret, deadline_s=1.0) as admin,
+            pytest.raises(KafkaUnavailable, match=address) as caught,
+        ):
+            admin.end_offsets(["t"])
+    assert caught.value.exit_code == 3
+    assert "hunter2" not in str(caught.value)
+    give_up = time.monotonic() + 30
+    while set(threading.enumerate()) - before:
+        assert time.monotonic() < give_up, "a failed connection left its thread behind"
+        time.sleep(0.05)
