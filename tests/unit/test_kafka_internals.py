@@ -223,7 +223,7 @@ TARGETS = {"orders": Target(5, 10_000), "bills": Target(3, 10_000)}
 
 def numbers(deliveries: Deliveries) -> list[int]:
     """The rows as `rows` numbered them."""
-    return [int(row) for row in deliveries.source.cast(pa.large_string()).to_pylist()]
+    return [int(row) for row in deliveries.source.to_pylist() if row is not None]
 
 
 def test_groups_hold_every_row_once_in_order() -> None:
