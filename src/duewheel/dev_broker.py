@@ -10,7 +10,7 @@ The data directory:
     data/               Kafka's files; formatted beside, as data.new, and renamed when whole
 
 Invariant: the broker never outlives the process that started it. Left cleanly, it is stopped
-cleanly; a starter that is killed takes it along (see `_LAUNCHER`).
+cleanly; a starter that is killed takes it along (see child.py).
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ import random
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -37,8 +34,10 @@ from typing import Self, TextIO
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
+from duewheel.child import Child
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable, Locked
-from duewheel.jars import broker_jars, pyspark_jars
+from duewheel.ivy import pyspark_jars
+from duewheel.jars import broker_jars
 from duewheel.java import Java, find_java
 
 HOST = "127.0.0.1"
@@ -70,18 +69,6 @@ appender.file.strategy.type=DefaultRolloverStrategy
 appender.file.strategy.max=2
 rootLogger.level=info
 rootLogger.appenderRef.file.ref=file
-"""
-
-# Runs between us and the JVM: asks the kernel to kill this process, which is about to become the
-# JVM, when its parent ends in whatever way. That is done in a program of its own and not in
-# Popen's preexec_fn, because code after a fork of a process with threads can deadlock.
-_LAUNCHER = """\
-import ctypes, os, signal, sys
-PR_SET_PDEATHSIG = 1
-ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-if os.getppid() != int(sys.argv[1]):  # it ended before the request
-    sys.exit(1)
-os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
@@ -124,7 +111,7 @@ class DevBroker:
         self._java = java
         self._classpath = ""
         self._ports = (0, 0)
-        self._process: _Process | None = None
+        self._process: Child | None = None
         self._folder: Path | None = None
         self._lock: TextIO | None = None
 
@@ -206,8 +193,8 @@ class DevBroker:
 
     def _end(self) -> None:
         process, self._process = self._process, None
-        if process is not None and not process.end(signal.SIGTERM, _STOP_TIMEOUT_S):
-            process.end(signal.SIGKILL, _STOP_TIMEOUT_S)
+        if process is not None:
+            process.stop(_STOP_TIMEOUT_S)
 
     def _open_folder(self) -> None:
         """Make the folder and lock it for as long as this object uses it."""
@@ -230,17 +217,19 @@ class DevBroker:
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             chosen_here = self._ports == (0, 0)
             if chosen_here:
+                if self._fixed_port and _in_use(self._fixed_port):
+                    raise PortTaken(f"port {self._fixed_port} on {HOST} is in use")
                 port, controller_port = _free_ports(2)
                 self._ports = (self._fixed_port or port, controller_port)
             try:
                 self._start_once()
                 return
             except PortTaken:
+                # Between our look at a port and Kafka's binding of it somebody else took it.
                 self._process = None
                 if chosen_here:
                     self._ports = (0, 0)
-                # Between our look at a port and Kafka's binding of it somebody else may take it.
-                if attempt == _PORT_ATTEMPTS or (self._fixed_port and _in_use(self._fixed_port)):
+                if attempt == _PORT_ATTEMPTS:
                     raise
 
     def _start_once(self) -> None:
@@ -290,87 +279,24 @@ class DevBroker:
         new.rename(data)
         self._write_settings()
 
-    def _run(self, main: str, *options: str, arguments: Sequence[str] = ()) -> _Process:
+    def _run(self, main: str, *options: str, arguments: Sequence[str] = ()) -> Child:
         assert self._java is not None
         folder = self.data_dir
-        return _Process(
-            [
-                str(self._java.executable),
-                *options,
-                f"-Dlog4j2.configurationFile={folder}/log4j2.properties",
-                "-cp",
-                self._classpath,
-                main,
-                *arguments,
-                f"{folder}/server.properties",
-            ],
-            folder / "broker.out",
-        )
+        command = [
+            str(self._java.executable),
+            *options,
+            f"-Dlog4j2.configurationFile={folder}/log4j2.properties",
+            "-cp",
+            self._classpath,
+            main,
+            *arguments,
+            f"{folder}/server.properties",
+        ]
+        with (folder / "broker.out").open("wb") as output:
+            return Child(command, stdout=output, stderr=output)
 
     def _printed(self) -> str:
         return (self.data_dir / "broker.out").read_text(errors="replace")
-
-
-class _Process:
-    """A program that ends when this process does.
-
-    The kernel ties a child's parent-death signal to the *thread* that started it, not to the
-    process. So every program gets a thread here that starts it and then waits for its end: the
-    thread cannot end first unless the whole process does.
-
-    It gets a session of its own too: Ctrl-C in a terminal reaches us, and we stop it in order.
-    """
-
-    def __init__(self, command: Sequence[str], output: Path) -> None:
-        launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command]
-        self._child: subprocess.Popen[bytes] | None = None
-        self._failure: OSError | None = None
-        started = threading.Event()
-        self._thread = threading.Thread(
-            target=self._live, args=(launcher, output, started), name="dev-broker", daemon=True
-        )
-        self._thread.start()
-        started.wait()
-        if self._child is None:
-            raise ConfigError(f"cannot start {command[0]}: {self._failure}")
-
-    def _live(self, launcher: Sequence[str], output: Path, started: threading.Event) -> None:
-        try:
-            with output.open("wb") as file:
-                self._child = subprocess.Popen(
-                    launcher,
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-        except OSError as error:
-            self._failure = error
-            return
-        finally:
-            started.set()
-        self._child.wait()
-
-    @property
-    def pid(self) -> int:
-        assert self._child is not None
-        return self._child.pid
-
-    @property
-    def exit_code(self) -> int | None:
-        assert self._child is not None
-        return self._child.returncode
-
-    def wait(self, timeout_s: float | None) -> bool:
-        """Whether it has ended within the time."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    def end(self, how: signal.Signals, timeout_s: float) -> bool:
-        """Send a signal and wait; whether it has ended."""
-        assert self._child is not None
-        self._child.send_signal(how)
-        return self.wait(timeout_s)
 
 
 def run_dev_broker(data_dir: Path | None, port: int, output: str) -> None:
@@ -385,28 +311,38 @@ def run_dev_broker(data_dir: Path | None, port: int, output: str) -> None:
     Raises:
         DuewheelError: it does not start, or ends by itself.
     """
-    asked_to_stop = threading.Event()
-    handlers = {
-        number: signal.signal(number, lambda *_: asked_to_stop.set())
-        for number in (signal.SIGTERM, signal.SIGINT)
-    }
+
+    def interrupt(*_: object) -> None:
+        # Once: a second signal must not cut the clean stop short.
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        signal.signal(number, interrupt)
     try:
         with DevBroker(data_dir, port=port) as broker:
-            if output == "json":
-                ready = {"bootstrap_servers": broker.bootstrap_servers, "pid": broker.pid}
-                print(json.dumps(ready), flush=True)
-            else:
-                print(
-                    f"Kafka is ready at {broker.bootstrap_servers} (process {broker.pid}, "
-                    f"files in {broker.data_dir}). Ctrl-C stops it.",
-                    flush=True,
-                )
-            while not asked_to_stop.wait(0.2):
-                if broker.wait(0):
-                    raise DuewheelError(f"the broker in {broker.data_dir} has ended by itself")
+            _announce(broker, output)
+            broker.wait()
+            raise DuewheelError(f"the broker in {broker.data_dir} has ended by itself")
+    except KeyboardInterrupt:
+        return
     finally:
-        for number, handler in handlers.items():
+        for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _announce(broker: DevBroker, output: str) -> None:
+    if output == "json":
+        ready = {"bootstrap_servers": broker.bootstrap_servers, "pid": broker.pid}
+        print(json.dumps(ready), flush=True)
+        return
+    print(
+        f"Kafka is ready at {broker.bootstrap_servers} (process {broker.pid}, "
+        f"files in {broker.data_dir}). Ctrl-C stops it.",
+        flush=True,
+    )
 
 
 def _classpath(jars: Sequence[Path]) -> str:

@@ -9,9 +9,7 @@
 The connector's roots are not transitive: Spark brings the rest itself. `python -P -m duewheel.jars
 --pin` fills in "jars" from "roots"; an upgrade is an edit of "roots" and that command.
 
-The jars are fetched by the Ivy inside pyspark, in a JVM that lives for the fetch only, from where
-Spark itself would take them (Spark's variable DEFAULT_ARTIFACT_REPOSITORY names a mirror). They
-are kept in the cache directory:
+The jars (fetched as ivy.py says) are kept in the cache directory:
 
     jars/lock             held while fetching: a second process waits and finds the work done
     jars/fetching-*       unfinished; what a killed process left is removed by the next one
@@ -25,22 +23,17 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import importlib.util
 import json
-import logging
 import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
-from py4j.protocol import Py4JError
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 from tenacity import (
@@ -53,6 +46,7 @@ from tenacity import (
 )
 
 from duewheel.errors import DuewheelError
+from duewheel.ivy import Ivy
 from duewheel.java import Java, cache_dir, find_java
 
 PINS = Path(__file__).with_name("jars.json")
@@ -60,14 +54,6 @@ PINS = Path(__file__).with_name("jars.json")
 # Ivy fetches one file after the other; six at a time is 6 s instead of 16 s for the broker.
 _PARALLEL = 6
 _ATTEMPTS = 4
-
-# Without these a silent server would hold the JVM for ever.
-_JVM_OPTIONS = (
-    "-Xmx512m",
-    "-XX:TieredStopAtLevel=1",
-    "-Dsun.net.client.defaultConnectTimeout=20000",
-    "-Dsun.net.client.defaultReadTimeout=60000",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +87,6 @@ def broker_jars(java: Java) -> list[Path]:
         DuewheelError: the jars cannot be fetched, or are not the pinned ones.
     """
     return _jars("broker", java)
-
-
-def pyspark_jars() -> Path:
-    """The folder of Spark's own jars, found without importing pyspark."""
-    spec = importlib.util.find_spec("pyspark")
-    assert spec is not None and spec.origin is not None, "pyspark is a dependency"
-    return Path(spec.origin).parent / "jars"
 
 
 def _jars(name: str, java: Java) -> list[Path]:
@@ -150,15 +129,14 @@ def _fetch(name: str, pinned: Sequence[Jar], folder: Path, java: Java) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="fetching-", dir=folder.parent) as scratch,
         _progress() as progress,
-        _py4j_quiet(),
     ):
         bar = progress.add_task(f"fetching {len(pinned)} {name} jars", total=_size(pinned))
         new = Path(scratch) / "new"
         new.mkdir()
         # The JVM ends before the pool is waited for: a fetch that hangs in it then fails.
-        with ThreadPoolExecutor(_PARALLEL) as pool, _ivy(java, Path(scratch)) as resolve:
+        with ThreadPoolExecutor(_PARALLEL) as pool, Ivy(java, Path(scratch)) as ivy:
             stop = threading.Event()
-            work = {pool.submit(_fetch_one, resolve, jar, new, stop): jar for jar in pinned}
+            work = {pool.submit(_fetch_one, ivy, jar, new, stop): jar for jar in pinned}
             try:
                 for done in as_completed(work):
                     done.result()
@@ -174,7 +152,7 @@ def _size(jars: Sequence[Jar]) -> int:
     return sum(jar.size for jar in jars)
 
 
-def _fetch_one(resolve: Resolve, jar: Jar, into: Path, stop: threading.Event) -> None:
+def _fetch_one(ivy: Ivy, jar: Jar, into: Path, stop: threading.Event) -> None:
     target = into / jar.file_name
     for attempt in Retrying(
         retry=retry_if_exception_type(DuewheelError),
@@ -184,7 +162,7 @@ def _fetch_one(resolve: Resolve, jar: Jar, into: Path, stop: threading.Event) ->
         reraise=True,
     ):
         with attempt:
-            shutil.copyfile(resolve([jar.coordinate], False)[0], target)
+            shutil.copyfile(ivy.resolve([jar.coordinate], transitive=False)[0], target)
     if (found := _sha256(target)) != jar.sha256:
         raise DuewheelError(
             f"{jar.coordinate} is not the pinned jar: SHA-256 {found}, expected {jar.sha256}"
@@ -201,99 +179,13 @@ def _progress() -> Progress:
     )
 
 
-@contextmanager
-def _py4j_quiet() -> Iterator[None]:
-    """py4j logs a stack per call that the JVM leaves unanswered; here each becomes an error."""
-    logger = logging.getLogger("py4j")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-Resolve = Callable[[Sequence[str], bool], list[Path]]
-
-
-@contextmanager
-def _ivy(java: Java, scratch: Path) -> Iterator[Resolve]:
-    """Spark's Maven resolver, in a JVM of its own that is gone when the block is left.
-
-    Thread-safe: every call works in a folder of its own below `scratch`, since Ivy instances
-    that share one get in each other's way.
-    """
-    try:
-        port, token, jvm = launch_gateway(
-            classpath=str(pyspark_jars() / "*"),
-            javaopts=list(_JVM_OPTIONS),
-            java_path=str(java.executable),
-            die_on_exit=True,  # it ends when its stdin closes: also when this process is killed
-            enable_auth=True,
-            return_proc=True,
-        )
-    except (OSError, ValueError) as error:
-        raise DuewheelError(f"{java.executable} does not start: {error}") from error
-    gateway = JavaGateway(
-        gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True)
-    )
-
-    def resolve(coordinates: Sequence[str], transitive: bool) -> list[Path]:
-        home = Path(tempfile.mkdtemp(prefix="ivy-", dir=scratch))
-        return _resolve(gateway.jvm, home, coordinates, transitive)
-
-    try:
-        yield resolve
-    finally:
-        gateway.shutdown()  # or the proxies, when collected, would call a JVM that is gone
-        jvm.kill()
-        jvm.wait()
-
-
-def _resolve(jvm: Any, home: Path, coordinates: Sequence[str], transitive: bool) -> list[Path]:
-    """One call of Spark's MavenUtils, with all of Ivy's files below `home`.
-
-    Returns:
-        home/jars/<group>_<artifact>-<version>.jar, one per artifact.
-    """
-    maven = getattr(getattr(jvm.org.apache.spark.util, "MavenUtils$"), "MODULE$")
-    log = jvm.java.io.ByteArrayOutputStream()
-    stream = jvm.java.io.PrintStream(log)
-    none = jvm.scala.Option.empty()
-    no_exclusions = jvm.scala.jdk.javaapi.CollectionConverters.asScala(
-        jvm.java.util.ArrayList()
-    ).toSeq()
-    try:
-        settings = maven.buildIvySettings(none, jvm.scala.Option.apply(str(home)), False, stream)
-        found = maven.resolveMavenCoordinates(
-            ",".join(coordinates), settings, none, transitive, no_exclusions, False, stream
-        )
-        return [Path(found.apply(i)) for i in range(found.size())]
-    except (Py4JError, OSError) as error:
-        raise DuewheelError(
-            f"cannot fetch {', '.join(coordinates)}: is the network there? "
-            "DEFAULT_ARTIFACT_REPOSITORY names a mirror.\n"
-            f"{_complaints(log) or error}"
-        ) from error
-
-
-def _complaints(log: Any) -> str:
-    """The lines in which Ivy says what went wrong, out of the hundred it writes."""
-    try:
-        lines = str(log.toString()).splitlines()
-    except (Py4JError, OSError):  # the JVM is gone
-        return ""
-    wanted = ("error", "exception", "not found", "timed out", "refused")
-    return "\n".join(line for line in lines if any(word in line.lower() for word in wanted))
-
-
 def pin() -> None:
     """Resolve the roots of every list and write their jars and checksums to jars.json."""
     pins = json.loads(PINS.read_text())
     java = find_java()
     for name, wanted in pins.items():
-        with tempfile.TemporaryDirectory() as scratch, _ivy(java, Path(scratch)) as resolve:
-            resolve(wanted["roots"], wanted["transitive"])
+        with tempfile.TemporaryDirectory() as scratch, Ivy(java, Path(scratch)) as ivy:
+            ivy.resolve(wanted["roots"], transitive=wanted["transitive"])
             jars = [_pinned(path) for path in Path(scratch).glob("ivy-*/cache/*/*/*/*.jar")]
         jars.sort(key=lambda jar: jar.coordinate)
         assert len({jar.file_name for jar in jars}) == len(jars), "file names must not collide"
