@@ -1,12 +1,28 @@
-"""Stand-ins that ship with the package: a clock to turn by hand, a publisher that remembers."""
+"""Stand-ins that ship with the package: a clock to turn by hand, a publisher that remembers, a shard
+without Kafka and Spark, timers to put into it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
+
+from duewheel.checkpoints import files
 from duewheel.checkpoints.progress import Progress
+from duewheel.clock import Clock
 from duewheel.errors import PublishDoubt
-from duewheel.schemas.timers import Deliveries
+from duewheel.schemas.columns import binary
+from duewheel.schemas.ids import id_hashes, key_hashes
+from duewheel.schemas.record_tail import framed_bytes, key_values
+from duewheel.schemas.timers import NO_PARTITION, Deliveries, TimerBatch, TopicPartition
+from duewheel.wheel.data_directory import DataDirectory, Role
+from duewheel.wheel.dequeue import Dequeue, DequeueConfig, first_progress
+from duewheel.wheel.engine import Appended, Engine
+from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.publisher import Publisher
 
 
 class ManualClock:
@@ -61,3 +77,186 @@ class RecordingPublisher:
             if deliveries is not None
             for source in deliveries.source.to_pylist()
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """One message in a JournalPublisher's file."""
+
+    source: str
+    due_ms: int
+    published_ms: int
+    dead_letter: bool
+
+
+class JournalPublisher:
+    """Keeps committed transactions in a file, a line each: they outlive the process.
+
+    A last line without its end is a transaction that a kill cut short: it is taken away when the
+    file is next opened, as an uncommitted transaction is.
+    """
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path = path
+        self._clock = clock
+        self._fd = files.open_file(path)
+        data = path.read_bytes()
+        self._bytes = data.rfind(b"\n") + 1
+
+    def start(self) -> Progress | None:
+        lines = self._path.read_bytes()[: self._bytes].splitlines()
+        return Progress.decode(json.loads(lines[-1])["progress"].encode()) if lines else None
+
+    def publish(self, deliveries: Deliveries | None, progress: Progress) -> None:
+        rows: list[tuple[str, int, int, bool]] = []
+        if deliveries is not None:
+            now_ms = self._clock.now_ms()
+            rows = [
+                (source.decode(), due_ms, now_ms, dead_letter)
+                for source, due_ms, dead_letter in zip(
+                    deliveries.source.to_pylist(),
+                    deliveries.due_ms.tolist(),
+                    deliveries.dead_letter.tolist(),
+                    strict=True,
+                )
+            ]
+        line = json.dumps({"rows": rows, "progress": progress.encode().decode()}).encode() + b"\n"
+        files.write_at(self._fd, line, self._bytes)
+        self._bytes += len(line)
+
+    def close(self) -> None:
+        files.close(self._fd)
+
+    def delivered(self) -> list[Delivered]:
+        """All committed messages, in publishing order."""
+        lines = self._path.read_bytes()[: self._bytes].splitlines()
+        return [Delivered(*row) for line in lines for row in json.loads(line)["rows"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """One row for `timer_batch`. What its message holds follows from its place in Kafka."""
+
+    partition: int
+    offset: int
+    due_ms: int
+    rejected: bool = False
+
+    @property
+    def source(self) -> str:
+        """The timer's name in deliveries."""
+        return f"{TIMER_TOPIC}-{self.partition}@{self.offset}"
+
+
+TIMER_TOPIC = "timers"
+
+
+def timer_batch(timers: Sequence[Timer]) -> TimerBatch:
+    """A batch of the given rows, with messages of all kinds: keys and values null, empty and long,
+    no headers and several, ids given and not, partitions asked for and not."""
+    numbers = sorted({timer.partition for timer in timers})
+    offset = np.array([timer.offset for timer in timers], np.int64)
+    rejected = np.array([timer.rejected for timer in timers], np.bool_)
+    key = binary([None, b"", b"key-%d" % (o % 3)][o % 3] for o in offset.tolist())
+    value = binary(
+        None if timer.offset % 11 == 7 else timer.source.encode() * (timer.offset % 13)
+        for timer in timers
+    )
+    timer_id = binary(b"" if t.offset % 2 else b"id of " + t.source.encode() for t in timers)
+    header = framed_bytes(b"h") + framed_bytes(b"\xff\0")
+    count = (offset % 3).astype(np.int32)
+    return TimerBatch(
+        partitions=[(TIMER_TOPIC, number) for number in numbers],
+        partition=np.searchsorted(numbers, [t.partition for t in timers]).astype(np.int32),
+        offset=offset,
+        origin_offset=offset,
+        due_ms=np.array([timer.due_ms for timer in timers], np.int64),
+        rejected=rejected,
+        targets=["orders", "bills", "dead"],
+        target=np.where(rejected, 2, offset % 2).astype(np.int32),
+        target_partition=np.where(offset % 5, NO_PARTITION, offset % 4).astype(np.int32),
+        key_hash=key_hashes(key),
+        id_hash=id_hashes(timer_id),
+        timer_id=timer_id,
+        key_value=key_values(key, value),
+        headers=binary(header * times for times in count.tolist()),
+        header_count=count,
+        roll_times=np.zeros(len(timers), np.int32),
+    )
+
+
+class LocalShard:
+    """Both processes of one shard in this process, without Kafka and Spark. Not thread-safe.
+
+    Attributes:
+        path: the data directory.
+        ingest: the engine, None while ingest does not run.
+        dequeue: the loop, None while it does not run.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        wheel: WheelConfig,
+        publisher: Publisher,
+        clock: Clock,
+        config: DequeueConfig,
+    ) -> None:
+        self.path = path
+        self.ingest: Engine | None = None
+        self.dequeue: Dequeue | None = None
+        self._wheel = wheel
+        self._publisher = publisher
+        self._clock = clock
+        self._config = config
+        self._directories: dict[Role, DataDirectory] = {}
+
+    def directory(self, role: Role) -> DataDirectory:
+        """The directory as a running process has it open."""
+        return self._directories[role]
+
+    def start_dequeue(self, starts: Mapping[TopicPartition, int] | None = None) -> Dequeue:
+        """Start the loop; `starts` are the first offsets of a shard that never had any progress."""
+        directory = self._directories[Role.DEQUEUE] = DataDirectory.start(
+            self.path, self._wheel, Role.DEQUEUE
+        )
+        self.dequeue = Dequeue(directory, self._publisher, self._clock, self._config)
+        first = None
+        if starts is not None:
+            first = first_progress(directory, self._config, starts, self._clock.now_ms())
+        self.dequeue.start(first)
+        return self.dequeue
+
+    def start_ingest(self) -> Engine:
+        """Start the engine; dequeue must have started once."""
+        directory = self._directories[Role.INGEST] = DataDirectory.start(
+            self.path, self._wheel, Role.INGEST
+        )
+        self.ingest = Engine(directory, self._clock)
+        return self.ingest
+
+    def append(self, timers: Sequence[Timer], ends: Mapping[TopicPartition, int]) -> Appended:
+        """Hand over a batch of Kafka's, of which the engine may have a part already."""
+        assert self.ingest is not None
+        known = self.ingest.marks
+        fresh = [t for t in timers if t.offset >= known.get((TIMER_TOPIC, t.partition), 0)]
+        marks = {partition: max(end, known.get(partition, 0)) for partition, end in ends.items()}
+        return self.ingest.append(timer_batch(fresh), marks)
+
+    def kill(self, role: Role) -> None:
+        """End a process without a word; nothing happens if it does not run."""
+        self._forget(role)
+        directory = self._directories.pop(role, None)
+        if directory is not None:
+            directory.close()
+
+    def stop(self, role: Role) -> None:
+        """End a process as it ends itself."""
+        self._forget(role)
+        self._directories.pop(role).stop()
+
+    def _forget(self, role: Role) -> None:
+        if role is Role.INGEST:
+            self.ingest = None
+        else:
+            self.dequeue = None
