@@ -74,10 +74,14 @@ class SlotScan:
     def _open_window(self) -> bool:
         """Find the next slots with records; False if there are none up to `until`."""
         precision_ms = self._directory.config.precision_ms
+        # After a long stop the closed range may be longer than the ring.
+        slots_at_once = min(_SLOTS_AT_ONCE, self._directory.config.ring)
         while self._scanned < self._until:
             hour = hour_of(self._scanned + 1, precision_ms)
             end = min(
-                self._until, self._scanned + _SLOTS_AT_ONCE, last_slot_of_hour(hour, precision_ms)
+                self._until,
+                self._scanned + slots_at_once,
+                last_slot_of_hour(hour, precision_ms),
             )
             entries = self._directory.wheel.range(self._scanned, end)
             if len(entries):
