@@ -206,7 +206,7 @@ class Dequeue:
         deliveries = self._deliveries(chunk, sources, source).take(pending)
         below = self._below_after(chunk, sources, source, offset)
         r = chunk.r_after
-        self._commit(deliveries, self._progress(r, below))
+        self._commit(deliveries, self._progress(r, below), len(offset))
         self._r, self._below = r, below or {}
 
     def _already_delivered(
@@ -289,10 +289,16 @@ class Dequeue:
         """Nothing is due: still say now and then how far that is known."""
         age_ms = self._clock.now_ms() - self._committed_at_ms
         if abs(age_ms) >= self._config.progress_interval_ms:
-            self._commit(None, self._progress(self._r, None))
+            self._commit(None, self._progress(self._r, None), 0)
 
-    def _commit(self, deliveries: Deliveries | None, progress: Progress) -> None:
-        """3. and 4.: publish until it is certain that it happened exactly once."""
+    def _commit(self, deliveries: Deliveries | None, progress: Progress, rows: int) -> None:
+        """3. and 4.: publish until it is certain that it happened exactly once.
+
+        Args:
+            deliveries: what of the chunk is not delivered yet.
+            progress: how far the shard is afterwards.
+            rows: of the chunk. A slot found half delivered was counted as pending in full.
+        """
         while True:
             try:
                 self._publisher.publish(deliveries, progress)
@@ -304,7 +310,7 @@ class Dequeue:
                     break
         self._committed, self._committed_at_ms = progress, self._clock.now_ms()
         self._count(deliveries, transactions=1)
-        self._delivered += len(deliveries) if deliveries else 0
+        self._delivered += rows
         self._directory.state.write_mirror(
             progress_slot(progress), self._delivered, progress.encode()
         )
