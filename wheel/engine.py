@@ -5,7 +5,8 @@ One batch:
     1. slots: a rejected row's is the earliest; a slot that is closed becomes the earliest open one
     2. what the ring cannot take yet stays out, and with it the rest of its partition
     3. messages and log records are appended; nobody knows of them yet
-    4. under engine.lock: slots that were closed since 1 are left, their rows written again
+    4. under engine.lock: slots that were closed since 1 are left, their rows written again; if the
+       ring cannot take them there, nothing of the batch exists and all of it waits
     5. the commit page is written: from here on the batch exists
     6. its runs are linked into the wheel; the commit page is marked
 
@@ -122,7 +123,7 @@ class Engine:
         known = self._marks_after(before)
         _require_new(batch, known, marks)
         slots = self._open_slots(batch)
-        fits = self._fits(batch, slots)
+        fits = self._fits(slots)
         waiting = not bool(fits.all())
         if waiting:
             marks = self._marks_before(batch, fits, marks)
@@ -133,6 +134,8 @@ class Engine:
         lengths = _lengths(before)
         written = self._write(batch, slots, lengths)
         with self._directory.locked():
+            if not self._closed_fit(written):
+                return Appended(0, waiting=True)
             runs = self._replace_closed(batch, written, lengths)
             number = before.batch + 1
             hours = self._hours_after(before, lengths)
@@ -154,11 +157,19 @@ class Engine:
         assert close is not None, "checked when the engine was made"
         return close.floor
 
-    def _fits(self, batch: TimerBatch, slots: Int64) -> Bool:
-        """Whether each row's slot overwrites nothing undelivered, seen from the local mirror."""
+    def _fits(self, slots: Int64) -> Bool:
+        """Whether each slot overwrites nothing undelivered, seen from the local mirror."""
         mirror = self._directory.state.mirror()
         delivered = mirror[0] if mirror else self._floor()
         return slots - delivered < self._directory.config.ring
+
+    def _closed_fit(self, written: _Written) -> bool:
+        """Under the lock: whether the earliest open slot may take rows of slots closed meanwhile.
+
+        Dequeue may have closed more than a lap at once, after a long stop.
+        """
+        earliest = np.maximum(written.slot[:1], self._floor() + 1)
+        return bool(self._fits(earliest).all())
 
     def _marks_before(
         self, batch: TimerBatch, fits: Bool, marks: Mapping[TopicPartition, int]
