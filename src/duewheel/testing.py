@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from duewheel.checkpoints import files
 from duewheel.checkpoints.progress import Progress
@@ -75,8 +76,12 @@ class RecordingPublisher:
             source
             for deliveries, _ in self.committed
             if deliveries is not None
-            for source in deliveries.source.to_pylist()
+            for source in _texts(deliveries.source)
         ]
+
+
+def _texts(column: pa.LargeBinaryArray) -> list[bytes]:
+    return [value for value in column.to_pylist() if value is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,7 @@ class JournalPublisher:
             rows = [
                 (source.decode(), due_ms, now_ms, dead_letter)
                 for source, due_ms, dead_letter in zip(
-                    deliveries.source.to_pylist(),
+                    _texts(deliveries.source),
                     deliveries.due_ms.tolist(),
                     deliveries.dead_letter.tolist(),
                     strict=True,
@@ -157,7 +162,8 @@ def timer_batch(timers: Sequence[Timer]) -> TimerBatch:
     numbers = sorted({timer.partition for timer in timers})
     offset = np.array([timer.offset for timer in timers], np.int64)
     rejected = np.array([timer.rejected for timer in timers], np.bool_)
-    key = binary([None, b"", b"key-%d" % (o % 3)][o % 3] for o in offset.tolist())
+    keys = (None, b"", b"key")
+    key = binary(keys[o % 3] for o in offset.tolist())
     value = binary(
         None if timer.offset % 11 == 7 else timer.source.encode() * (timer.offset % 13)
         for timer in timers
