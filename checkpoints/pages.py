@@ -1,7 +1,7 @@
 """Two alternating pages in a mapped file: the newest whole one counts.
 
 Writing one value overwrites the older page, so a writer that dies at any instruction leaves the
-newer one untouched. A page, little-endian:
+newer one untouched. The sequence is stored last: what has one was once whole. A page, little-endian:
 
      0  u8  sequence     rises by one with every write; 0 = never written
      8  u4  length       of the payload, in bytes
@@ -24,6 +24,7 @@ from duewheel.errors import DuewheelError
 
 _HEAD = struct.Struct("<QII")
 _MARK = struct.Struct("<Q")
+_SEQUENCE_BYTES = 8
 _PAYLOAD = _HEAD.size + _MARK.size
 assert _HEAD.size == 16 and _PAYLOAD == 24
 
@@ -85,17 +86,22 @@ class PagePair:
         sequence = newest.sequence + 1 if newest else 1
         at = self._offsets[sequence & 1]
         crc = _crc(sequence, payload)
-        self._mapped[at + _PAYLOAD : at + _PAYLOAD + len(payload)] = payload
-        _HEAD.pack_into(self._mapped, at, sequence, len(payload), crc)
+        self._store(at + _PAYLOAD, payload)
+        head = _HEAD.pack(sequence, len(payload), crc)
+        self._store(at + _SEQUENCE_BYTES, head[_SEQUENCE_BYTES:])
+        self._store(at, head[:_SEQUENCE_BYTES])
         return sequence
 
     def mark(self, sequence: int) -> None:
         """Mark the page written as `sequence`."""
-        _MARK.pack_into(self._mapped, self._offsets[sequence & 1] + _HEAD.size, sequence)
+        self._store(self._offsets[sequence & 1] + _HEAD.size, _MARK.pack(sequence))
 
     def written(self) -> bool:
         """Whether anything was ever written: then `read` must find a whole page."""
         return any(_HEAD.unpack_from(self._mapped, at)[0] for at in self._offsets)
+
+    def _store(self, at: int, data: bytes) -> None:
+        self._mapped[at : at + len(data)] = data
 
     def _read_one(self, at: int) -> Page | None:
         sequence, length, crc = _HEAD.unpack_from(self._mapped, at)
