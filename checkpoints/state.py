@@ -276,10 +276,14 @@ class State:
         return self._live[_STARTS]
 
     def begin(self) -> None:
-        """Count a start, which ends the effect of a clean stop. Called under engine.lock."""
+        """Count a start, which ends the effect of a clean stop. Called under engine.lock.
+
+        Durable when this returns: a loss of power must not bring the clean stop back.
+        """
         boot = _boot_words()
         self._live[_BOOT], self._live[_BOOT + 1] = boot
         self._live[_STARTS] += 1
+        self.sync()
 
     @property
     def stopped_cleanly(self) -> bool:
