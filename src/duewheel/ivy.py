@@ -102,10 +102,12 @@ class Ivy:
         logging.getLogger("py4j").setLevel(self._logger_level)
 
     def close(self) -> None:
-        """End the JVM; calls still under way fail."""
+        """End the JVM; calls still under way fail. Again is harmless."""
         self._gateway.shutdown()  # or the proxies, when collected, would call a JVM that is gone
         self._process.kill()
         self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
     def resolve(self, coordinates: Sequence[str], *, transitive: bool) -> list[Path]:
         """Fetch artifacts.

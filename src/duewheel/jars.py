@@ -89,22 +89,26 @@ def broker_jars(java: Java) -> list[Path]:
     return _jars("broker", java)
 
 
+def pinned(name: str) -> list[Jar]:
+    """The list of that name: "connector" or "broker"."""
+    return [Jar(**jar) for jar in json.loads(PINS.read_text())[name]["jars"]]
+
+
 def _jars(name: str, java: Java) -> list[Path]:
-    pinned = [Jar(**jar) for jar in json.loads(PINS.read_text())[name]["jars"]]
-    digest = hashlib.sha256("".join(jar.sha256 for jar in pinned).encode()).hexdigest()[:12]
+    wanted = pinned(name)
+    digest = hashlib.sha256("".join(jar.sha256 for jar in wanted).encode()).hexdigest()[:12]
     folder = cache_dir() / "jars" / f"{name}-{digest}"
-    paths = [folder / jar.file_name for jar in pinned]
-    if not _whole(folder, pinned):
+    if not _whole(folder, wanted):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.parent / "lock"):
-            if not _whole(folder, pinned):
-                _fetch(name, pinned, folder, java)
-    return paths
+            if not _whole(folder, wanted):
+                _fetch(name, wanted, folder, java)
+    return [folder / jar.file_name for jar in wanted]
 
 
-def _whole(folder: Path, pinned: Sequence[Jar]) -> bool:
+def _whole(folder: Path, wanted: Sequence[Jar]) -> bool:
     """Whether every jar is there with its checksum; 50 MB take 0.1 s or less."""
-    return all(_sha256(folder / jar.file_name) == jar.sha256 for jar in pinned)
+    return all(_sha256(folder / jar.file_name) == jar.sha256 for jar in wanted)
 
 
 def _sha256(path: Path) -> str | None:
@@ -122,7 +126,7 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _fetch(name: str, pinned: Sequence[Jar], folder: Path, java: Java) -> None:
+def _fetch(name: str, wanted: Sequence[Jar], folder: Path, java: Java) -> None:
     """Fill `folder`; the caller holds the lock."""
     for left_over in folder.parent.glob("fetching-*"):
         shutil.rmtree(left_over)
@@ -130,20 +134,22 @@ def _fetch(name: str, pinned: Sequence[Jar], folder: Path, java: Java) -> None:
         tempfile.TemporaryDirectory(prefix="fetching-", dir=folder.parent) as scratch,
         _progress() as progress,
     ):
-        bar = progress.add_task(f"fetching {len(pinned)} {name} jars", total=_size(pinned))
+        bar = progress.add_task(f"fetching {len(wanted)} {name} jars", total=_size(wanted))
         new = Path(scratch) / "new"
         new.mkdir()
-        # The JVM ends before the pool is waited for: a fetch that hangs in it then fails.
-        with ThreadPoolExecutor(_PARALLEL) as pool, Ivy(java, Path(scratch)) as ivy:
+        with Ivy(java, Path(scratch)) as ivy, ThreadPoolExecutor(_PARALLEL) as pool:
             stop = threading.Event()
-            work = {pool.submit(_fetch_one, ivy, jar, new, stop): jar for jar in pinned}
+            work = {pool.submit(_fetch_one, ivy, jar, new, stop): jar for jar in wanted}
             try:
                 for done in as_completed(work):
                     done.result()
                     progress.advance(bar, work[done].size)
-            finally:
+            except BaseException as error:
                 stop.set()
                 pool.shutdown(wait=False, cancel_futures=True)
+                if not isinstance(error, DuewheelError):  # Ctrl-C does not wait for the network
+                    ivy.close()
+                raise
         shutil.rmtree(folder, ignore_errors=True)  # there is one only if its checksums failed
         new.rename(folder)
 
@@ -183,13 +189,13 @@ def pin() -> None:
     """Resolve the roots of every list and write their jars and checksums to jars.json."""
     pins = json.loads(PINS.read_text())
     java = find_java()
-    for name, wanted in pins.items():
+    for name, pinning in pins.items():
         with tempfile.TemporaryDirectory() as scratch, Ivy(java, Path(scratch)) as ivy:
-            ivy.resolve(wanted["roots"], transitive=wanted["transitive"])
+            ivy.resolve(pinning["roots"], transitive=pinning["transitive"])
             jars = [_pinned(path) for path in Path(scratch).glob("ivy-*/cache/*/*/*/*.jar")]
         jars.sort(key=lambda jar: jar.coordinate)
         assert len({jar.file_name for jar in jars}) == len(jars), "file names must not collide"
-        wanted["jars"] = [asdict(jar) for jar in jars]
+        pinning["jars"] = [asdict(jar) for jar in jars]
         print(f"{name}: {len(jars)} jars, {_size(jars) / 1e6:.1f} MB")
     PINS.write_text(json.dumps(pins, indent=2) + "\n")
 

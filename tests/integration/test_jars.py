@@ -1,0 +1,123 @@
+"""Fetching the pinned jars, with the real Ivy, from a mirror on this machine."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import psutil
+import pytest
+
+from duewheel import jars
+from duewheel.errors import DuewheelError
+from duewheel.jars import connector_jars
+from duewheel.java import Java
+
+POM = """\
+<project><modelVersion>4.0.0</modelVersion>
+<groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></project>
+"""
+
+FETCH = """
+from duewheel.jars import connector_jars
+from duewheel.java import find_java
+connector_jars(find_java())
+"""
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep the requests out of the test's output."""
+
+
+@pytest.fixture
+def mirror(
+    spark_jars: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """A Maven repository with the connector's jars, as the only one; the cache is empty."""
+    root = tmp_path / "mirror"
+    for coordinate, path in zip(coordinates(), spark_jars, strict=True):
+        group, artifact, version = coordinate.split(":")
+        folder = root.joinpath(*group.split("."), artifact, version)
+        folder.mkdir(parents=True)
+        (folder / path.name).write_bytes(path.read_bytes())
+        (folder / f"{path.stem}.pom").write_text(POM.format(group, artifact, version))
+    handler = functools.partial(Quiet, directory=str(root))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        port = server.server_address[1]
+        monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", f"http://127.0.0.1:{port}/")
+        monkeypatch.setenv("DUEWHEEL_CACHE_DIR", str(tmp_path / "cache"))
+        try:
+            yield root
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def coordinates() -> list[str]:
+    return [jar.coordinate for jar in jars.pinned("connector")]
+
+
+def folders(cache: Path) -> list[str]:
+    return sorted(path.name.split("-")[0] for path in (cache / "jars").iterdir() if path.is_dir())
+
+
+def test_fetched_once_and_nothing_else_stays(
+    mirror: Path, java: Java, spark_jars: list[Path], tmp_path: Path
+) -> None:
+    (tmp_path / "cache/jars/fetching-killed/new").mkdir(parents=True)
+    children = {child.pid for child in psutil.Process().children()}
+    paths = connector_jars(java)
+    assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in spark_jars]
+    assert folders(tmp_path / "cache") == ["connector"]
+    assert {child.pid for child in psutil.Process().children()} <= children
+    for file in mirror.rglob("*.*"):
+        if file.is_file():
+            file.unlink()
+    assert connector_jars(java) == paths
+
+
+def test_damaged_jar_is_fetched_again(mirror: Path, java: Java) -> None:
+    path = connector_jars(java)[0]
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    assert connector_jars(java)[0].read_bytes() == whole
+
+
+def test_another_jar_than_the_pinned_one_is_refused(
+    mirror: Path, java: Java, tmp_path: Path
+) -> None:
+    jar = next(mirror.rglob("commons-pool2*.jar"))
+    jar.write_bytes(jar.read_bytes() + b"more")
+    with pytest.raises(DuewheelError, match=r"commons-pool2.*not the pinned jar"):
+        connector_jars(java)
+    assert folders(tmp_path / "cache") == []
+
+
+def test_missing_jar_is_named_with_the_remedy(
+    mirror: Path, java: Java, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jars, "_ATTEMPTS", 1)
+    next(mirror.rglob("commons-pool2*.jar")).unlink()
+    with pytest.raises(DuewheelError, match=r"(?s)commons-pool2.*DEFAULT_ARTIFACT_REPOSITORY"):
+        connector_jars(java)
+
+
+@pytest.mark.usefixtures("mirror")
+def test_two_processes_at_once_fetch_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-c", FETCH]
+    running = [
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        for _ in range(2)
+    ]
+    said = [process.communicate()[1] for process in running]
+    assert [process.returncode for process in running] == [0, 0], said
+    assert sum("fetching" in text for text in said) == 1
+    assert folders(tmp_path / "cache") == ["connector"]
