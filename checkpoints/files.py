@@ -76,10 +76,13 @@ def create_allocated(path: Path, size: int) -> None:
 
 
 def sync_tree(directory: Path) -> None:
-    """Make every file below `directory` durable, and every entry."""
+    """Make every file below `directory` durable, and every entry. A file may vanish meanwhile."""
     for root, _, names in os.walk(directory):
         for name in names:
-            fd = os.open(Path(root) / name, os.O_RDONLY)
+            try:
+                fd = os.open(Path(root) / name, os.O_RDONLY)
+            except FileNotFoundError:
+                continue
             try:
                 os.fsync(fd)
             finally:
