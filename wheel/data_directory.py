@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
-from duewheel.checkpoints import files
+from duewheel.checkpoints import files, state
 from duewheel.checkpoints.files import FileLock
 from duewheel.checkpoints.state import Commit, State
 from duewheel.errors import Locked, RecoveryRefused
@@ -31,6 +31,7 @@ from duewheel.wheel.topic_names import TopicNames
 # Held for less than a millisecond plus the apply; whoever waits this long meets a stopped process.
 LOCK_DEADLINE_S = 10.0
 _LIFE_LOCK_DEADLINE_S = 0.2
+_ENGINE_LOCK = "engine.lock"
 
 
 class Role(Enum):
@@ -59,7 +60,7 @@ class DataDirectory:
         self.log = TimerLog(path)
         self.messages = MessageStore(path)
         self.topics = TopicNames(path)
-        self.engine_lock = FileLock(path / "engine.lock")
+        self.engine_lock = FileLock(path / _ENGINE_LOCK)
         self._role: Role | None = None
         self._life_lock: FileLock | None = None
 
@@ -70,7 +71,8 @@ class DataDirectory:
         Raises:
             Locked: another process has this role there.
             ConfigError: the directory was made with another geometry.
-            RecoveryRefused: the host has booted since, without a clean stop before.
+            RecoveryRefused: the host has booted since, without a clean stop before; or a file that
+                timers depend on is missing.
         """
         path.mkdir(parents=True, exist_ok=True)
         life_lock = FileLock(path / role.value)
@@ -81,18 +83,34 @@ class DataDirectory:
             holder = life_lock.holder()
             life_lock.close()
             raise Locked(f"{path}: {role.name.lower()} runs already, as process {holder}") from None
-        with _engine_lock(path).held(LOCK_DEADLINE_S):
-            if not (path / timer_wheel.FILE_NAME).exists():
-                _create(path, config)
-            directory = cls(path, config)
-            if directory.state.page_cache_lost:
-                raise RecoveryRefused(
-                    f"the host has booted since {path} was last used, and duewheel had not been "
-                    "stopped: the newest bytes of its files may be missing, and this version "
-                    "cannot fetch them again from Kafka"
-                )
-            directory.state.begin()
+        engine_lock = FileLock(path / _ENGINE_LOCK)
+        try:
+            with engine_lock.held(LOCK_DEADLINE_S):
+                directory = cls._begin(path, config)
+        except BaseException:
+            life_lock.close()
+            raise
+        finally:
+            engine_lock.close()
         directory._role, directory._life_lock = role, life_lock
+        return directory
+
+    @classmethod
+    def _begin(cls, path: Path, config: WheelConfig) -> DataDirectory:
+        """Under engine.lock: open the files, made if they are absent, and count the start."""
+        if not (path / timer_wheel.FILE_NAME).exists():
+            _create(path, config)
+        elif not (path / state.FILE_NAME).exists():
+            raise RecoveryRefused(f"{path} has lost its state file: it cannot be told what exists")
+        directory = cls(path, config)
+        if directory.state.page_cache_lost:
+            directory.close()
+            raise RecoveryRefused(
+                f"the host has booted since {path} was last used, and duewheel had not been "
+                "stopped: the newest bytes of its files may be missing, and this version "
+                "cannot fetch them again from Kafka"
+            )
+        directory.state.begin()
         return directory
 
     @contextmanager
@@ -148,10 +166,6 @@ class DataDirectory:
         self.state.release()
 
 
-def _engine_lock(path: Path) -> FileLock:
-    return FileLock(path / "engine.lock")
-
-
 def _create(path: Path, config: WheelConfig) -> None:
     """Make the files of a new directory; the wheel last, which says that the rest is there.
 
@@ -159,12 +173,12 @@ def _create(path: Path, config: WheelConfig) -> None:
         RecoveryRefused: there is a state file that knows of timers, and no wheel.
     """
     try:
-        state = State.open(path)
+        made = State.open(path)
     except FileNotFoundError:
-        state = State.create(path, config.precision_ms, config.slots)
-    state.require(config.precision_ms, config.slots)
-    placed = state.commit().placed
-    state.release()
+        made = State.create(path, config.precision_ms, config.slots)
+    made.require(config.precision_ms, config.slots)
+    placed = made.commit().placed
+    made.release()
     if placed:
         raise RecoveryRefused(f"{path} has lost its timerwheel; {placed} timers were placed in it")
     TimerWheel.create(path / timer_wheel.FILE_NAME, config.ring)
