@@ -120,7 +120,7 @@ class TimerSink:
             StoppedWaitingError: `stop` was called while the ring was full.
         """
         try:
-            self._take(frame.toArrow(), end_offsets(self._checkpoint, batch_id))
+            self.take(frame.toArrow(), end_offsets(self._checkpoint, batch_id))
         except BaseException as error:
             self.error = error
             raise
@@ -134,7 +134,13 @@ class TimerSink:
         """A snapshot."""
         return replace(self._statistics, rows_lost=self._gaps.rows_lost)
 
-    def _take(self, table: pa.Table, ends: Marks) -> None:
+    def take(self, table: pa.Table, ends: Marks) -> None:
+        """Steps 3 to 6.
+
+        Args:
+            table: the batch's rows, with the source's columns.
+            ends: the batch's end offsets, of every partition that it covers.
+        """
         known = self._engine.marks
         batch = self._parse(table)
         fresh = _rows_from(batch, known)

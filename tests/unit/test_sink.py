@@ -1,0 +1,219 @@
+"""The sink beside an engine that records: replays, marks, gaps, a full ring; no Spark needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from duewheel.errors import KafkaUnavailable
+from duewheel.schemas.contract import Contract, parse
+from duewheel.schemas.rules import compile_suite, load_suite
+from duewheel.schemas.timers import TimerBatch, TopicPartition
+from duewheel.streaming.gaps import ASK_INTERVAL_MS, GapWatch
+from duewheel.streaming.sink import StoppedWaitingError, TimerSink
+from duewheel.testing import ManualClock
+from duewheel.wheel.engine import Appended
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+COLUMNS: dict[str, pa.DataType] = {
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": HEADERS,
+}
+SCHEMA = pa.schema(COLUMNS)
+WRITTEN = datetime(2026, 11, 20, tzinfo=UTC)
+
+Marks = dict[TopicPartition, int]
+A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)
+
+
+def table(*rows: tuple[TopicPartition, int]) -> pa.Table:
+    headers = [{"key": "TIMER_DELAY_SEC", "value": b"5"}, {"key": "REAL_TOPIC", "value": b"t"}]
+    columns: dict[str, list[Any]] = {
+        "topic": [topic for (topic, _), _ in rows],
+        "partition": [number for (_, number), _ in rows],
+        "offset": [offset for _, offset in rows],
+        "timestamp": [WRITTEN] * len(rows),
+        "key": [None] * len(rows),
+        "value": [b"v"] * len(rows),
+        "headers": [headers] * len(rows),
+    }
+    return pa.Table.from_pydict(columns, SCHEMA)
+
+
+class RecordingEngine:
+    """Keeps the source of every row; takes at most `room` rows of each call."""
+
+    def __init__(self, marks: Marks, room: int = 1_000) -> None:
+        self.marks = marks
+        self.room = room
+        self.taken: list[tuple[TopicPartition, int]] = []
+
+    def append(self, batch: TimerBatch, marks: Mapping[TopicPartition, int]) -> Appended:
+        rows = [
+            (batch.partitions[index], offset)
+            for index, offset in zip(batch.partition.tolist(), batch.offset.tolist(), strict=True)
+        ]
+        assert all(offset >= self.marks.get(partition, 0) for partition, offset in rows)
+        stops = dict(reversed(rows[self.room :]))
+        fitting = [row for row in rows if row[1] < stops.get(row[0], row[1] + 1)]
+        self.taken += fitting
+        self.marks = self.marks | {p: min(m, stops.get(p, m)) for p, m in marks.items()}
+        return Appended(len(fitting), bool(stops))
+
+
+class LogStarts:
+    """What the broker would say, and how often it was asked."""
+
+    def __init__(self) -> None:
+        self.starts: Marks = {}
+        self.asked = 0
+        self.reachable = True
+
+    def __call__(self, topic: str, partition: int) -> int:
+        self.asked += 1
+        if not self.reachable:
+            raise KafkaUnavailable("no answer")
+        return self.starts.get((topic, partition), 0)
+
+
+class Bench:
+    """A sink with everything that surrounds it."""
+
+    def __init__(self, marks: Marks, room: int = 1_000) -> None:
+        rules = compile_suite(
+            load_suite(), {"max_delay_ms": 86_400_000, "forbidden_targets": ["a", "b"]}
+        )
+        contract = Contract((1_000,), {}, "dead", rules)
+        self.engine = RecordingEngine(marks, room)
+        self.clock = ManualClock()
+        self.starts = LogStarts()
+        self.gaps = GapWatch(self.starts, self.clock)
+        self.sink = TimerSink(
+            self.engine,
+            lambda rows: parse(rows, contract),
+            # Only a call by Spark reads it.
+            checkpoint=Path("unused"),
+            gaps=self.gaps,
+            clock=self.clock,
+        )
+
+
+def test_rows_and_marks_of_a_batch_reach_the_engine() -> None:
+    bench = Bench({A0: 0, A1: 0})
+    bench.sink.take(table((A0, 0), (A0, 1), (A1, 0)), {A0: 2, A1: 1})
+    assert bench.engine.taken == [(A0, 0), (A0, 1), (A1, 0)]
+    assert bench.engine.marks == {A0: 2, A1: 1}
+    assert bench.sink.statistics.rows == 3
+    assert bench.sink.statistics.batches == 1
+
+
+def test_marks_are_the_batchs_end_not_its_last_row() -> None:
+    bench = Bench({A0: 0})
+    bench.sink.take(table((A0, 0)), {A0: 7, A1: 3})
+    assert bench.engine.marks == {A0: 7, A1: 3}
+
+
+def test_an_empty_batch_moves_the_marks() -> None:
+    bench = Bench({A0: 4})
+    bench.sink.take(SCHEMA.empty_table(), {A0: 6})
+    assert bench.engine.marks == {A0: 6}
+    bench.sink.take(
+        pa.table({name: pa.chunked_array([], SCHEMA.field(name).type) for name in SCHEMA.names}),
+        {A0: 7},
+    )
+    assert bench.engine.marks == {A0: 7}
+    assert bench.engine.taken == []
+
+
+def test_replayed_rows_are_dropped_and_marks_do_not_fall() -> None:
+    bench = Bench({A0: 3, A1: 9})
+    bench.sink.take(table((A0, 1), (A0, 2), (A0, 3), (A1, 0)), {A0: 4, A1: 1})
+    assert bench.engine.taken == [(A0, 3)]
+    assert bench.engine.marks == {A0: 4, A1: 9}
+    assert bench.sink.statistics.rows_replayed == 3
+
+
+def test_several_topics_keep_their_partitions_apart() -> None:
+    bench = Bench({A0: 1, B0: 0})
+    bench.sink.take(table((A0, 0), (B0, 0)), {A0: 1, B0: 1})
+    assert bench.engine.taken == [(B0, 0)]
+
+
+def test_what_the_ring_cannot_hold_waits_and_nothing_is_taken_twice() -> None:
+    bench = Bench({A0: 0, A1: 0}, room=2)
+    began_ms = bench.clock.now_ms()
+    rows = [(A0, n) for n in range(5)] + [(A1, n) for n in range(3)]
+    bench.sink.take(table(*rows), {A0: 6, A1: 4})
+    assert sorted(bench.engine.taken) == rows
+    assert bench.engine.marks == {A0: 6, A1: 4}
+    assert bench.clock.now_ms() > began_ms
+    assert bench.sink.statistics.rows == 8
+    assert bench.sink.statistics.rows_waiting == 0
+
+
+def test_a_waiting_sink_can_be_stopped() -> None:
+    bench = Bench({A0: 0}, room=0)
+    bench.sink.stop()
+    with pytest.raises(StoppedWaitingError):
+        bench.sink.take(table((A0, 0)), {A0: 1})
+    assert bench.sink.statistics.rows_waiting == 1
+    assert bench.engine.marks == {A0: 0}
+
+
+def test_a_gap_of_markers_is_no_loss() -> None:
+    bench = Bench({A0: 10})
+    bench.sink.take(table((A0, 12)), {A0: 13})
+    assert bench.starts.asked == 1
+    assert bench.sink.statistics.rows_lost == 0
+
+
+def test_a_gap_below_the_log_start_is_a_loss() -> None:
+    bench = Bench({A0: 10, A1: 5})
+    bench.starts.starts = {A0: 25, A1: 8}
+    bench.sink.take(table((A0, 30)), {A0: 31, A1: 8})
+    assert bench.sink.statistics.rows_lost == (25 - 10) + (8 - 5)
+
+
+def test_a_partition_without_a_mark_has_no_gap() -> None:
+    bench = Bench({})
+    bench.starts.starts = {A0: 30}
+    bench.sink.take(table((A0, 30)), {A0: 31})
+    assert bench.starts.asked == 0
+
+
+def test_the_log_start_is_asked_for_after_the_gap_and_not_too_often() -> None:
+    bench = Bench({A0: 0})
+    bench.sink.take(table((A0, 1)), {A0: 2})
+    assert bench.starts.asked == 1
+    bench.starts.starts = {A0: 9}
+    bench.sink.take(table((A0, 9)), {A0: 10})
+    assert bench.starts.asked == 1
+    assert bench.gaps.rows_lost == 0
+    bench.clock.sleep(ASK_INTERVAL_MS / 1000)
+    bench.gaps.settle()
+    assert bench.starts.asked == 2
+    assert bench.gaps.rows_lost == 7
+    bench.clock.sleep(ASK_INTERVAL_MS / 1000)
+    bench.gaps.settle()
+    assert bench.starts.asked == 2
+
+
+def test_a_gap_waits_until_the_brokers_answer() -> None:
+    bench = Bench({A0: 0})
+    bench.starts.reachable = False
+    bench.sink.take(table((A0, 5)), {A0: 6})
+    assert bench.engine.taken == [(A0, 5)]
+    bench.starts.reachable, bench.starts.starts = True, {A0: 5}
+    bench.clock.sleep(ASK_INTERVAL_MS / 1000)
+    bench.gaps.settle()
+    assert bench.gaps.rows_lost == 5
