@@ -110,8 +110,15 @@ def require_ours(
         )
 
 
-def resume(progress: Progress, close: Close | None, commit: Commit) -> Resumption:
+def resume(
+    progress: Progress, close: Close | None, commit: Commit, mirrored: Progress | None
+) -> Resumption:
     """Compare a progress record that is ours with the local files.
+
+    Args:
+        progress: as read from Kafka.
+        close, commit: the newest local pages.
+        mirrored: the local copy of a progress record that Kafka had committed.
 
     Raises:
         RecoveryRefused: they do not fit; nothing has been changed.
@@ -126,6 +133,8 @@ def resume(progress: Progress, close: Close | None, commit: Commit) -> Resumptio
         if half or commit.batch:
             raise RecoveryRefused("Kafka has progress in slots that this data directory never had")
         return Resumption("new", Close(r, c, r, c), r, {})
+    if mirrored is not None:
+        _require_not_older(progress, mirrored)
     needed = {
         p: known.c if known.c1 is None else known.c1 for p, known in progress.partitions.items()
     }
@@ -137,6 +146,17 @@ def resume(progress: Progress, close: Close | None, commit: Commit) -> Resumptio
         )
     # Slots between r and close.lower were empty when they were closed, and told no one.
     return Resumption("killed", close, max(r, close.lower), half)
+
+
+def _require_not_older(progress: Progress, mirrored: Progress) -> None:
+    for partition, ours in mirrored.partitions.items():
+        found = progress.partitions.get(partition)
+        if found is None or (found.r, found.d or 0) < (ours.r, ours.d or 0):
+            raise RecoveryRefused(
+                f"the progress in Kafka is older than the local copy of it: {partition[0]}-"
+                f"{partition[1]} is at {found}, was at {ours}. Kafka has lost committed records, "
+                "deliveries perhaps among them; this version cannot tell which"
+            )
 
 
 def _require_marks(local: Marks, needed: Mapping[TopicPartition, int]) -> None:

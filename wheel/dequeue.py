@@ -127,7 +127,9 @@ class Dequeue:
             )
         self._require_ours(progress)
         with self._directory.locked() as commit:
-            resumption = resume(progress, state.close(), commit)
+            mirror = state.mirror()
+            mirrored = Progress.decode(mirror[2]) if mirror else None
+            resumption = resume(progress, state.close(), commit, mirrored)
             if resumption.case == "new":
                 state.write_close(resumption.close)
             pending = int(self._directory.wheel.later_than(resumption.r)["num"].sum())

@@ -123,3 +123,147 @@ def test_a_wheel_without_a_state_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state").unlink()
     with pytest.raises(RecoveryRefused, match="lost its state"):
         DataDirectory.start(tmp_path, WHEEL, Role.INGEST)
+
+
+# ---- where delivery goes on ----------------------------------------------------------------------
+
+
+def progress(r: int, c: int, c1: int | None = None, d: int | None = None) -> Progress:
+    """Both partitions alike."""
+    part = PartitionProgress(r, c, c1, d)
+    return Progress(0, 1, "uuid", 1, {"window": 1}, {P: part, Q: part})
+
+
+def marks(offset: int) -> dict[TopicPartition, int]:
+    return {P: offset, Q: offset}
+
+
+def test_an_empty_directory_begins_where_the_progress_says() -> None:
+    close = Close(100, marks(7), 100, marks(7))
+    assert resume(progress(100, 7), None, EMPTY, None) == Resumption("new", close, 100, {})
+
+
+@pytest.mark.parametrize(
+    ("found", "r", "below"),
+    [
+        (progress(20, 5), 20, {}),  # at the end of the range before
+        (progress(12, 4), 20, {}),  # the slots between were empty and told no one
+        (progress(25, 9), 25, {}),  # in the middle of the range
+        (progress(30, 9), 30, {}),  # at its end
+        (progress(20, 5, 9, 6), 20, marks(6)),  # its first slot is half delivered
+        (progress(29, 9, 9, 8), 29, marks(8)),  # its last one is
+    ],
+)
+def test_after_a_kill_delivery_goes_on_in_the_closed_range(
+    found: Progress, r: int, below: dict[TopicPartition, int]
+) -> None:
+    close = Close(20, marks(5), 30, marks(9))
+    commit = Commit(3, marks(11), {}, 11, applied=True)
+    assert resume(found, close, commit, None) == Resumption("killed", close, r, below)
+    assert resume(found, close, commit, found) == Resumption("killed", close, r, below)
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (progress(31, 9), "delivered up to slot 31, the files have closed 20 … 30"),
+        (progress(30, 9, 9, 1), "slot 30 and part of the next"),
+        (progress(19, 5, 9, 1), "slot 19 and part of the next"),
+        (progress(25, 12), "have timers-0 up to offset 11, but slots were closed at 12"),
+        (progress(25, 9, 12, 1), "up to offset 11, but slots were closed at 12"),
+    ],
+)
+def test_files_older_than_the_progress_are_refused(found: Progress, reason: str) -> None:
+    close = Close(20, marks(5), 30, marks(9))
+    commit = Commit(3, marks(11), {}, 11, applied=True)
+    with pytest.raises(RecoveryRefused, match=reason):
+        resume(found, close, commit, None)
+
+
+@pytest.mark.parametrize(
+    ("found", "mirrored"),
+    [
+        (progress(24, 9), progress(25, 9)),
+        (progress(24, 9), progress(24, 9, 9, 1)),
+        (progress(24, 9, 9, 3), progress(24, 9, 9, 4)),
+        (progress(24, 9, 9, 3), progress(25, 9)),
+    ],
+)
+def test_a_progress_older_than_the_files_is_refused(found: Progress, mirrored: Progress) -> None:
+    close = Close(20, marks(5), 30, marks(9))
+    commit = Commit(3, marks(11), {}, 11, applied=True)
+    with pytest.raises(RecoveryRefused, match="older than the local copy"):
+        resume(found, close, commit, mirrored)
+    assert resume(mirrored, close, commit, found).case == "killed"
+
+
+def test_progress_without_files_is_refused() -> None:
+    with pytest.raises(RecoveryRefused, match="never had"):
+        resume(progress(100, 7, 9, 8), None, EMPTY, None)
+    with pytest.raises(RecoveryRefused, match="never had"):
+        resume(progress(100, 7), None, Commit(1, {}, {}, 0, applied=True), None)
+
+
+def test_partitions_that_stand_apart_are_refused() -> None:
+    apart = replace(
+        progress(1, 1), partitions={P: PartitionProgress(1, 1), Q: PartitionProgress(2, 1)}
+    )
+    with pytest.raises(RecoveryRefused, match="2 different last slots"):
+        resume(apart, Close(1, {}, 2, {}), EMPTY, None)
+
+
+def test_another_owner_and_other_settings_are_refused() -> None:
+    ours = progress(1, 1)
+    require_ours(ours, uuid="uuid", shard=0, shards=1, slot_config={"window": 1})
+    with pytest.raises(RecoveryRefused, match="belongs to the data directory uuid, this one is x"):
+        require_ours(ours, uuid="x", shard=0, shards=1, slot_config={"window": 1})
+    with pytest.raises(RecoveryRefused, match="shard 0 of 1, the configuration says 0 of 2"):
+        require_ours(ours, uuid="uuid", shard=0, shards=2, slot_config={"window": 1})
+    with pytest.raises(RecoveryRefused, match="window: was 1, is 2"):
+        require_ours(ours, uuid="uuid", shard=0, shards=1, slot_config={"window": 2})
+
+
+def test_a_progress_record_is_read_as_it_was_written() -> None:
+    written = Progress(
+        1,
+        4,
+        "uuid",
+        3,
+        {"window": 1, "levels": [1, 2]},
+        {("b.c-d", 11): PartitionProgress(5, 2**53, 7, 6, 1), P: PartitionProgress(5, 0)},
+    )
+    assert Progress.decode(written.encode()) == written
+    assert Progress.decode(written.encode()).encode() == written.encode()
+    for damaged in (b"", b"{}", b"[]", written.encode().replace(b'"format":1', b'"format":2')):
+        with pytest.raises(RecoveryRefused, match="cannot be read"):
+            Progress.decode(damaged)
+
+
+# ---- what dequeue tells ingest -------------------------------------------------------------------
+
+
+def test_ingest_believes_only_the_dequeue_that_lives(tmp_path: Path) -> None:
+    dequeue = DataDirectory.start(tmp_path, WHEEL, Role.DEQUEUE)
+    number = dequeue.state.count_dequeue_start()
+    record = RecoveryRecord("killed", files.boot_id(), number)
+
+    def decided() -> bool:
+        return dequeue_has_decided(dequeue.state, tmp_path)
+
+    assert not decided()
+    record.write(tmp_path)
+    assert RecoveryRecord.read(tmp_path) == record
+    assert decided()
+    replace(record, boot_id=str(uuid.uuid4())).write(tmp_path)
+    assert not decided()
+    replace(record, dequeue_start=number - 1).write(tmp_path)
+    assert not decided()
+    record.write(tmp_path)
+    path = tmp_path / "recovery"
+    path.write_bytes(path.read_bytes().replace(b"killed", b"Killed"))
+    assert not decided()
+    record.write(tmp_path)
+    assert decided()
+    state = State.open(tmp_path)
+    dequeue.close()
+    assert not dequeue_has_decided(state, tmp_path)
