@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from duewheel.errors import DuewheelError, KafkaUnavailable
+from duewheel.streaming.progress import QueryProgress, read_progress
 from duewheel.streaming.sink import StoppedWaitingError, TimerSink
 
 # How often the caller's `tick` is called, and the longest that a request to stop goes unseen.
@@ -52,7 +53,7 @@ def run_query(
     sink: TimerSink,
     options: QueryOptions,
     stop: threading.Event,
-    tick: Callable[[], None],
+    tick: Callable[[QueryProgress], None],
 ) -> None:
     """Start the query and stay with it.
 
@@ -62,7 +63,7 @@ def run_query(
         options: how.
         stop: set by somebody else to end it; the batch that is being taken is finished first,
             unless it waits for the ring.
-        tick: called about twice a second while the query runs.
+        tick: called about twice a second while the query runs, with its progress.
 
     Raises:
         KafkaUnavailable: the brokers did not answer for minutes.
@@ -78,7 +79,7 @@ def run_query(
     )
     try:
         while not stop.is_set() and not query.awaitTermination(TICK_S):  # type: ignore[arg-type]
-            tick()
+            tick(read_progress(query.lastProgress))
     except StreamingQueryException as error:
         raise _cause(error, sink.error) from error
     finally:

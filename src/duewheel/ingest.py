@@ -23,7 +23,6 @@ from functools import partial
 from pathlib import Path
 
 import structlog
-from pyspark.sql import SparkSession
 
 from duewheel import logs, wiring
 from duewheel.checkpoints.recovery import dequeue_has_decided
@@ -39,9 +38,9 @@ from duewheel.processes import stop_signals
 from duewheel.schemas.contract import parse
 from duewheel.schemas.timers import TopicPartition
 from duewheel.streaming.gaps import GapWatch, LogStart
-from duewheel.streaming.listener import ProgressListener
+from duewheel.streaming.progress import QueryProgress
 from duewheel.streaming.query import QueryOptions, run_query
-from duewheel.streaming.session import SessionOptions, start_session
+from duewheel.streaming.session import Session, SessionOptions, start_session
 from duewheel.streaming.sink import TimerSink
 from duewheel.streaming.source import EARLIEST, LATEST, SourceOptions, timer_stream
 from duewheel.wheel.data_directory import DataDirectory, Role
@@ -82,7 +81,7 @@ def run_ingest(settings: Settings) -> None:
 def _run(
     settings: Settings,
     directory: DataDirectory,
-    spark: SparkSession,
+    spark: Session,
     admin: KafkaAdmin,
     clock: Clock,
     stopping: threading.Event,
@@ -94,8 +93,6 @@ def _run(
     gaps = GapWatch(_log_start(admin), clock)
     contract = wiring.contract(settings)
     sink = TimerSink(engine, partial(parse, contract=contract), checkpoint, gaps, clock)
-    listener = ProgressListener()
-    spark.streams.addListener(listener)
     source = SourceOptions(
         bootstrap_servers=settings.kafka.servers,
         topics=settings.timer.topics,
@@ -104,11 +101,10 @@ def _run(
         kafka=settings.kafka.source_options(),
     )
     query = QueryOptions(_name(settings), checkpoint, settings.ingest.trigger_ms)
-    tick = _tick(directory, clock, sink, listener, gaps)
+    tick = _tick(directory, clock, sink, gaps)
     try:
         run_query(timer_stream(spark, source), sink, query, stopping, tick)
     finally:
-        spark.streams.removeListener(listener)
         counted = sink.statistics
         _log.info(
             "ingest stopped",
@@ -120,17 +116,13 @@ def _run(
 
 
 def _tick(
-    directory: DataDirectory,
-    clock: Clock,
-    sink: TimerSink,
-    listener: ProgressListener,
-    gaps: GapWatch,
-) -> Callable[[], None]:
+    directory: DataDirectory, clock: Clock, sink: TimerSink, gaps: GapWatch
+) -> Callable[[QueryProgress], None]:
     """What is done about twice a second beside the query."""
     pid = os.getpid()
 
-    def tick() -> None:
-        lag = listener.statistics.behind + sink.statistics.rows_waiting
+    def tick(progress: QueryProgress) -> None:
+        lag = progress.behind + sink.statistics.rows_waiting
         directory.state.beat(INGEST, pid, clock.now_ms(), lag)
         gaps.settle()
 
@@ -141,7 +133,7 @@ def _tick(
 
 
 @contextmanager
-def _session(settings: Settings) -> Iterator[SparkSession]:
+def _session(settings: Settings) -> Iterator[Session]:
     java = find_java()
     options = SessionOptions(
         app_name=_name(settings),
