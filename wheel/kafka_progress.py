@@ -109,4 +109,7 @@ def _read(
         position = consumer.position(partition, timeout_ms=deadline.remaining_ms())
         if position is not None and position >= end:
             return found, newest
-        deadline.check(f"at offset {position} of {end}, maybe held back by an open transaction")
+        deadline.check(
+            f"at offset {position} of {end}, held back by an open transaction; if it stays open, "
+            "kafka-transactions.sh find-hanging names it"
+        )
