@@ -1,0 +1,400 @@
+"""Ingest and dequeue in any order, with kills, doubts and a clock that jumps, against a plain model.
+
+Kafka is a list of timers per partition; the engine is handed what lies above its marks, as Spark
+would. Every transaction is judged when it happens, everything else when the machine ends.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import hypothesis.strategies as st
+import numpy as np
+from hypothesis import settings
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from duewheel.checkpoints.progress import PartitionProgress, Progress
+from duewheel.checkpoints.state import State
+from duewheel.schemas.timers import Deliveries, TopicPartition
+from duewheel.testing import (
+    TIMER_TOPIC,
+    LocalShard,
+    ManualClock,
+    RecordingPublisher,
+    Timer,
+    timer_batch,
+)
+from duewheel.wheel.check import check
+from duewheel.wheel.data_directory import DataDirectory, Role
+from duewheel.wheel.dequeue import DequeueConfig, progress_slot
+from duewheel.wheel.layout import WheelConfig
+
+HOUR_STARTS_MS = 1_800_000_000_000
+PARTITIONS = 3
+KINDS = ("mixed", "next slots", "next slots", "past", "spread", "spread", "beyond")
+INGEST_ENDS = ("", "", "", "write_commit", "apply", "mark_applied")
+FATES = ("commit", "commit", "lose", "doubt", "die before", "die after")
+
+
+class Killed(BaseException):
+    """A process ends here."""
+
+
+class BusyClock(ManualClock):
+    """Runs `meanwhile` once when next asked: the engine asks between its slots and its lock."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def now_ms(self) -> int:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return super().now_ms()
+
+
+class JudgingPublisher(RecordingPublisher):
+    """Judges every transaction at the moment it is committed, and kills dequeue around it.
+
+    Attributes:
+        fates: of the next transactions; behind them, and while there are none, "commit".
+    """
+
+    def __init__(self, machine: WheelMachine) -> None:
+        super().__init__(lambda: self._fate)
+        self._machine = machine
+        self._fate = "commit"
+        self.fates: list[str] = []
+
+    def publish(self, deliveries: Deliveries | None, progress: Progress) -> None:
+        self._machine.require_mirror_behind(self)
+        fate = self.fates.pop(0) if self.fates else "commit"
+        if fate == "die before":
+            raise Killed
+        self._fate = "commit" if fate == "die after" else fate
+        try:
+            super().publish(deliveries, progress)
+        finally:
+            if fate != "lose":
+                self._machine.judge(deliveries, progress)
+        if fate == "die after":
+            raise Killed
+
+
+class WheelMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Path(tempfile.mkdtemp(prefix="duewheel-machine-"))
+        self.kafka: dict[int, list[Timer]] = {p: [] for p in range(PARTITIONS)}
+        self.ends = dict.fromkeys(range(PARTITIONS), 0)
+        self.delivered: dict[str, int] = {}
+        self.last_floor = -(2**62)
+        self.last_offset: dict[tuple[int, int], int] = {}
+
+    @initialize(
+        precision_ms=st.sampled_from([1, 7, 50]),
+        slots=st.sampled_from([8, 16, 64]),
+        before_hour=st.integers(0, 40),
+        chunk_records=st.integers(1, 9),
+        chunk_bytes=st.sampled_from([1, 300, 8 << 20]),
+    )
+    def begin(
+        self,
+        precision_ms: int,
+        slots: int,
+        before_hour: int,
+        chunk_records: int,
+        chunk_bytes: int,
+    ) -> None:
+        self.wheel = WheelConfig(precision_ms, slots, window_ms=slots * precision_ms, margin_ms=0)
+        # The files of two hours come into play.
+        self.clock = BusyClock(HOUR_STARTS_MS - before_hour * precision_ms)
+        self.publisher = JudgingPublisher(self)
+        config = DequeueConfig(
+            0,
+            1,
+            {"precision": precision_ms},
+            chunk_records,
+            chunk_bytes,
+            progress_interval_ms=5 * precision_ms,
+        )
+        self.shard = LocalShard(self.root / "data", self.wheel, self.publisher, self.clock, config)
+        # The last partition is added later.
+        self.shard.start_dequeue({(TIMER_TOPIC, p): 0 for p in range(PARTITIONS - 1)})
+        self.shard.start_ingest()
+
+    # ---- Kafka and ingest ------------------------------------------------------------------
+
+    @rule(
+        seed=st.integers(0, 2**32),
+        count=st.integers(0, 30),
+        kind=st.sampled_from(KINDS),
+        quarters=st.integers(1, 4),
+        meanwhile=st.sampled_from([0, 0, 1, 3]),
+        slots=st.one_of(st.integers(0, 5), st.integers(0, 300)),
+        end=st.sampled_from(INGEST_ENDS),
+    )
+    def batch(
+        self,
+        seed: int,
+        count: int,
+        kind: str,
+        quarters: int,
+        meanwhile: int,
+        slots: int,
+        end: str,
+    ) -> None:
+        """Rows for Kafka, and a batch for the engine that need not reach to Kafka's end.
+
+        Between the engine's writing and its lock the clock may move on by `slots` and dequeue tick
+        `meanwhile` times; and ingest may be killed on the way.
+        """
+        self.produce(Random(seed), count, kind)
+        if self.shard.ingest is not None:
+            if meanwhile:
+                self.clock.meanwhile = lambda: self.turn_after(slots, meanwhile)
+            if end:
+                self.ingest_killed_before(end, quarters)
+            else:
+                self.ingest(quarters, disturbed=meanwhile > 0)
+            self.clock.meanwhile = None
+
+    def produce(self, random: Random, count: int, kind: str) -> None:
+        now_ms, half_ring_ms = self.clock.now_ms(), self.wheel.slots * self.wheel.precision_ms
+        for _ in range(count):
+            partition = random.randrange(PARTITIONS)
+            offset = self.ends[partition] + random.choice([0, 0, 0, 2])
+            due_ms = (
+                now_ms
+                + {
+                    "mixed": random.randint(-half_ring_ms, half_ring_ms),
+                    "next slots": random.randint(-1, 2) * self.wheel.precision_ms,
+                    "past": -random.randint(1, half_ring_ms),
+                    "spread": random.randint(0, half_ring_ms),
+                    "beyond": random.randint(half_ring_ms, 3 * half_ring_ms),
+                }[kind]
+            )
+            timer = Timer(partition, offset, due_ms, rejected=random.random() < 0.1)
+            self.kafka[partition].append(timer)
+            self.ends[partition] = offset + 1
+        # A transaction's marker: nobody's message.
+        self.ends[random.randrange(PARTITIONS)] += 1
+
+    def next_batch(self, quarters: int) -> tuple[list[Timer], dict[TopicPartition, int]]:
+        """What Spark would bring: rows above the marks, a part of them; and where they end."""
+        assert self.shard.ingest is not None
+        known = self.shard.ingest.marks
+        ends = {
+            (TIMER_TOPIC, p): max(end * quarters // 4, known.get((TIMER_TOPIC, p), 0))
+            for p, end in self.ends.items()
+        }
+        rows = [
+            timer
+            for p, timers in self.kafka.items()
+            for timer in timers
+            if known.get((TIMER_TOPIC, p), 0) <= timer.offset < ends[TIMER_TOPIC, p]
+        ]
+        return rows, ends
+
+    def ingest(self, quarters: int, *, disturbed: bool = False) -> None:
+        assert self.shard.ingest is not None
+        before, placed = dict(self.shard.ingest.marks), self.state_of_ingest().commit().placed
+        rows, ends = self.next_batch(quarters)
+        expected = before | self.expected_marks(rows, ends)
+        appended = self.shard.append(rows, ends)
+        marks = self.shard.ingest.marks
+        if not disturbed:
+            assert dict(marks) == expected
+        assert all(before.get(p, 0) <= marks.get(p, 0) <= end for p, end in ends.items())
+        assert appended.waiting == any(marks.get(p, 0) < end for p, end in ends.items())
+        taken = [t for t in rows if t.offset < marks.get((TIMER_TOPIC, t.partition), 0)]
+        assert appended.rows == len(taken)
+        assert self.state_of_ingest().commit().placed == placed + len(taken)
+
+    def ingest_killed_before(self, step: str, quarters: int) -> None:
+        """A batch at whose end there is no ingest any more."""
+        directory = self.shard.directory(Role.INGEST)
+
+        def die(*_: object) -> None:
+            raise Killed
+
+        owner: object = directory.wheel if step == "apply" else directory.state
+        setattr(owner, step, die)
+        with suppress(Killed):
+            self.shard.append(*self.next_batch(quarters))
+        self.shard.kill(Role.INGEST)
+
+    def expected_marks(
+        self, batch: list[Timer], ends: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """What the ring can take, from the definition."""
+        state = self.state_of_ingest()
+        close, mirror = state.close(), state.mirror()
+        assert close is not None and mirror is not None
+        marks = dict(ends)
+        for timer in batch:
+            partition = (TIMER_TOPIC, timer.partition)
+            slot = max(self.nominal_slot(timer), close.floor + 1)
+            if slot - mirror[0] >= 2 * self.wheel.slots:
+                marks[partition] = min(marks[partition], timer.offset)
+        return marks
+
+    # ---- dequeue and time ------------------------------------------------------------------
+
+    @rule(
+        slots=st.one_of(st.integers(0, 3), st.integers(0, 600)),
+        ms=st.integers(0, 60),
+        ticks=st.one_of(st.integers(0, 6), st.just(10_000)),
+        fates=st.lists(st.sampled_from(FATES), max_size=3),
+    )
+    def time_passes(self, slots: int, ms: int, ticks: int, fates: list[str]) -> None:
+        self.clock.set(self.clock.now_ms() + ms)
+        self.publisher.fates = fates
+        self.turn_after(slots, ticks)
+
+    def turn_after(self, slots: int, ticks: int) -> None:
+        self.clock.set(self.clock.now_ms() + slots * self.wheel.precision_ms)
+        if self.shard.dequeue is None:
+            return
+        try:
+            for _ in range(ticks):
+                if not self.shard.dequeue.tick():
+                    break
+        except Killed:
+            self.shard.kill(Role.DEQUEUE)
+
+    # ---- ends and beginnings ---------------------------------------------------------------
+
+    @rule(role=st.sampled_from(Role), clean=st.booleans())
+    def end(self, role: Role, clean: bool) -> None:
+        if (self.shard.ingest if role is Role.INGEST else self.shard.dequeue) is not None:
+            (self.shard.stop if clean else self.shard.kill)(role)
+
+    @precondition(lambda self: self.shard.ingest is None)
+    @rule()
+    def start_ingest(self) -> None:
+        self.shard.start_ingest()
+
+    @precondition(lambda self: self.shard.dequeue is None)
+    @rule()
+    def start_dequeue(self) -> None:
+        self.shard.start_dequeue()
+
+    # ---- judging ---------------------------------------------------------------------------
+
+    def nominal_slot(self, timer: Timer) -> int:
+        return -(2**62) if timer.rejected else math.ceil(timer.due_ms / self.wheel.precision_ms)
+
+    def state_of_ingest(self) -> State:
+        return self.shard.directory(Role.INGEST).state
+
+    def require_mirror_behind(self, publisher: RecordingPublisher) -> None:
+        """What the mirror calls delivered has been committed."""
+        mirror = self.shard.directory(Role.DEQUEUE).state.mirror()
+        if mirror is not None:
+            assert mirror[0] <= progress_slot(publisher.committed[-1][1])
+
+    def judge(self, deliveries: Deliveries | None, progress: Progress) -> None:
+        """Never early, never twice, byte for byte; and Kafka's progress says exactly what is out."""
+        if deliveries is not None and len(deliveries):
+            self.judge_rows(deliveries)
+        for p, timers in self.kafka.items():
+            part = progress.partitions.get((TIMER_TOPIC, p))
+            for timer in timers:
+                done = part is not None and is_done(part, timer.offset, self.nominal_slot(timer))
+                assert done == (timer.source in self.delivered), (timer, part)
+
+    def judge_rows(self, deliveries: Deliveries) -> None:
+        by_source = {t.source: t for timers in self.kafka.values() for t in timers}
+        rows = [by_source[(source or b"").decode()] for source in deliveries.source.to_pylist()]
+        now_ms = self.clock.now_ms()
+        for timer in rows:
+            assert timer.source not in self.delivered
+            assert timer.rejected or timer.due_ms <= now_ms
+            self.delivered[timer.source] = now_ms
+            slot = (timer.partition, self.nominal_slot(timer))
+            assert self.last_offset.get(slot, -1) < timer.offset
+            self.last_offset[slot] = timer.offset
+        batch = timer_batch(rows)
+        names = [batch.targets[number] for number in batch.target]
+        assert [deliveries.targets[number] for number in deliveries.target] == names
+        assert deliveries.key_value.equals(batch.key_value)
+        assert deliveries.headers.equals(batch.headers)
+        ids = [
+            given or timer.source.encode()
+            for given, timer in zip(batch.timer_id.to_pylist(), rows, strict=True)
+        ]
+        assert deliveries.timer_id.to_pylist() == ids
+        for name in ("target_partition", "key_hash", "due_ms", "header_count", "roll_times"):
+            assert np.array_equal(getattr(deliveries, name), getattr(batch, name)), name
+        assert np.array_equal(deliveries.dead_letter, batch.rejected)
+
+    @invariant()
+    def floor_never_falls(self) -> None:
+        for directory in self.shard._directories.values():
+            close = directory.state.close()
+            assert close is not None and close.floor >= self.last_floor
+            self.last_floor = close.floor
+
+    def teardown(self) -> None:
+        try:
+            if hasattr(self, "shard"):
+                self.finish()
+        finally:
+            for role in Role:
+                self.shard.kill(role)
+            shutil.rmtree(self.root)
+
+    def finish(self) -> None:
+        """Everything is brought to its end: each timer is out exactly once."""
+        self.publisher.fates = []
+        if self.shard.dequeue is None:
+            self.shard.start_dequeue()
+        if self.shard.ingest is None:
+            self.shard.start_ingest()
+        everything = [timer for timers in self.kafka.values() for timer in timers]
+        latest_ms = max((timer.due_ms for timer in everything), default=0)
+        for _ in range(4):  # the ring may be full until what is due last is delivered
+            self.ingest(4)
+            self.clock.set(max(latest_ms, self.clock.now_ms()))
+            self.turn_after(5, 10_000)
+        assert set(self.delivered) == {timer.source for timer in everything}
+        state = self.state_of_ingest()
+        mirror = state.mirror()
+        assert mirror is not None and mirror[1] == state.commit().placed == len(everything)
+        report = check(self.shard.path, self.wheel)
+        assert report.findings == []
+        assert report.records == len(everything)
+        self.shard.stop(Role.INGEST)
+        self.shard.stop(Role.DEQUEUE)
+        closed = DataDirectory(self.shard.path, self.wheel)
+        assert closed.state.stopped_cleanly
+        closed.close()
+
+
+def is_done(p: PartitionProgress, offset: int, slot: int) -> bool:
+    """The one rule of recovery."""
+    if offset < p.c and slot <= p.r:
+        return True
+    if p.c1 is None or p.d is None:
+        return False
+    half = offset < p.c1 and (slot == p.r + 1 or (slot <= p.r and offset >= p.c))
+    return half and offset < p.d
+
+
+def test_wheel_machine() -> None:
+    run_state_machine_as_test(
+        WheelMachine, settings=settings(max_examples=100, stateful_step_count=40, deadline=None)
+    )
