@@ -1,4 +1,4 @@
-"""Ingest and dequeue in any order, with kills, doubts and a clock that jumps, against a plain model.
+"""Ingest and dequeue in any order, with kills, doubts and jumps of the clock, against a model.
 
 Kafka is a list of timers per partition; the engine is handed what lies above its marks, as Spark
 would. Every transaction is judged when it happens, everything else when the machine ends.
@@ -307,7 +307,7 @@ class WheelMachine(RuleBasedStateMachine):
             assert mirror[0] <= progress_slot(publisher.committed[-1][1])
 
     def judge(self, deliveries: Deliveries | None, progress: Progress) -> None:
-        """Never early, never twice, byte for byte; and Kafka's progress says exactly what is out."""
+        """Never early, never twice, byte for byte; and the progress says exactly what is out."""
         if deliveries is not None and len(deliveries):
             self.judge_rows(deliveries)
         for p, timers in self.kafka.items():
