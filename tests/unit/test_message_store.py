@@ -1,0 +1,120 @@
+"""Stored messages read back in any order, in stretches, each one verified."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from duewheel.errors import CorruptFile
+from duewheel.schemas.columns import binary, lengths
+from duewheel.schemas.timers import Int64, TimerBatch
+from duewheel.testing import Timer, timer_batch
+from duewheel.wheel.layout import NO_POSITION, PREFIX_BYTES
+from duewheel.wheel.message_store import MessageStore
+from duewheel.wheel.placing import Places, first_of_each, log_records, seal, stored_messages
+from duewheel.wheel.timer_log import Records
+
+HOUR = 500_000
+SLOT = 36_000_000_000
+IDS = np.arange(3, dtype=np.int32)
+
+
+def write(store: MessageStore, batch: TimerBatch, position: Int64) -> Records:
+    """Store the rows at the given positions; returns their log records."""
+    messages = stored_messages(batch, IDS, IDS)
+    slot = np.full(len(batch), SLOT)
+    places = Places(slot, slot, position, np.full(len(batch), NO_POSITION), first_of_each(slot))
+    records = log_records(batch, places, lengths(messages), 50, SLOT * 50)
+    octets = seal(messages, records)
+    ends = np.cumsum(lengths(messages))
+    for row, at in enumerate(position.tolist()):
+        size = int(records["size_py"][row])
+        store.files.write(HOUR, octets[int(ends[row]) - size : int(ends[row])], at)
+    return records
+
+
+def some(count: int) -> TimerBatch:
+    return timer_batch([Timer(0, offset, SLOT * 50 - offset) for offset in range(count)])
+
+
+@pytest.mark.parametrize("gap", [0, 1, 5_000, 8_192, 8_193, 100_000])
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_messages_come_back_in_the_records_order(tmp_path: Path, gap: int, shuffled: bool) -> None:
+    store = MessageStore(tmp_path)
+    batch = some(40)
+    size = lengths(stored_messages(batch, IDS, IDS))
+    records = write(store, batch, np.cumsum(size + gap) - size)
+    rows = list(range(40))
+    if shuffled:
+        random.Random(gap).shuffle(rows)
+    found = store.read(HOUR, records[rows])
+    expected = batch.take(np.array(rows))
+    assert found.timer_id.equals(expected.timer_id)
+    assert found.key_value.equals(expected.key_value)
+    assert found.headers.equals(expected.headers)
+    assert found.prefix["source_offset"].tolist() == rows
+    assert found.prefix["due_ms"].tolist() == expected.due_ms.tolist()
+    store.close()
+
+
+def test_a_message_without_key_value_headers_or_id_is_its_prefix(tmp_path: Path) -> None:
+    store = MessageStore(tmp_path)
+    nothing = binary([b"", b""])
+    batch = replace(some(2), timer_id=nothing, key_value=nothing, headers=nothing)
+    records = write(store, batch, np.array([0, PREFIX_BYTES]))
+    found = store.read(HOUR, records)
+    assert [column.to_pylist() for column in (found.timer_id, found.key_value, found.headers)] == [
+        [b"", b""]
+    ] * 3
+
+
+def test_every_byte_of_a_message_and_of_its_record_is_checked(tmp_path: Path) -> None:
+    store = MessageStore(tmp_path)
+    records = write(store, some(3).take(np.array([2])), np.array([7]))
+    path = store.files.path(HOUR)
+    whole = path.read_bytes()
+    for at in range(7, len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(CorruptFile, match="does not match its checksum") as caught:
+            store.read(HOUR, records)
+        assert caught.value.offset == 7
+    path.write_bytes(whole)
+    for field in ("prev_pos", "magic", "write_time", "delay", "topic_hash", "reserved"):
+        changed = records.copy()
+        changed[field] += 1
+        with pytest.raises(CorruptFile, match="does not match its checksum"):
+            store.read(HOUR, changed)
+    assert len(store.read(HOUR, records).prefix) == 1
+
+
+def test_one_bad_message_is_named_among_good_ones(tmp_path: Path) -> None:
+    store = MessageStore(tmp_path)
+    records = write(store, some(5), np.arange(5) * 1_000)
+    store.files.write(HOUR, b"?", 3_000 + PREFIX_BYTES)
+    with pytest.raises(CorruptFile) as caught:
+        store.read(HOUR, records[::-1])
+    assert caught.value.offset == 3_000
+    assert len(store.read(HOUR, records[:3]).prefix) == 3
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("offset_py", 10**6, "file ends"),
+        ("offset_py", -1, "points at no message"),
+        ("size_py", PREFIX_BYTES - 1, "points at no message"),
+        ("size_py", 10**6, "file ends"),
+    ],
+)
+def test_a_record_that_points_outside_is_damage(
+    tmp_path: Path, field: str, value: int, reason: str
+) -> None:
+    store = MessageStore(tmp_path)
+    records = write(store, some(2), np.array([0, 1_000]))
+    records[field][1] = value
+    with pytest.raises(CorruptFile, match=reason):
+        store.read(HOUR, records)
