@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from duewheel.errors import CorruptFile
 from duewheel.schemas.timers import Int64
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.layout import RECORD_BYTES, hour_of, last_slot_of_hour
 from duewheel.wheel.message_store import StoredMessages
-from duewheel.wheel.timer_log import Stretches
+from duewheel.wheel.timer_log import Records, Stretches
 
 # Entries looked at in one go: 2 MiB of the wheel.
 _SLOTS_AT_ONCE = 1 << 16
@@ -65,11 +66,26 @@ class SlotScan:
         view = self._directory.log.view(window.hour, window.log_end)
         rows = window.rows(records_max)
         records = view[window.positions(rows) // RECORD_BYTES]
+        self._require_own(window, rows, records)
         sizes = np.cumsum(records["size_py"].astype(np.int64))
         count = max(1, int(np.searchsorted(sizes, bytes_max, "right")))
         rows, records = rows[:count], records[:count]
         messages = self._directory.messages.read(window.hour, records)
         return window.take(rows, messages)
+
+    def _require_own(self, window: _Window, rows: Int64, records: Records) -> None:
+        """Each record must be of the slot that led to it: another one may not be due yet."""
+        slot_ms = records["write_time"].astype(np.int64) + records["delay"]
+        expected = window.slots(rows)
+        other = slot_ms != expected * self._directory.config.precision_ms
+        if np.any(other):
+            row = int(np.flatnonzero(other)[0])
+            raise CorruptFile(
+                self._directory.log.files.path(window.hour),
+                int(window.positions(rows)[row]),
+                f"slot {expected[row]} leads to a record of slot "
+                f"{slot_ms[row] // self._directory.config.precision_ms}",
+            )
 
     def _open_window(self) -> bool:
         """Find the next slots with records; False if there are none up to `until`."""
@@ -116,6 +132,10 @@ class _Window:
         """Numbers of the next rows."""
         return np.arange(self._next, min(self._next + records_max, int(self._ends[-1])))
 
+    def slots(self, rows: Int64) -> Int64:
+        """Slots of rows."""
+        return self.stretches.slot[self._run(rows)]
+
     def positions(self, rows: Int64) -> Int64:
         """Log positions of rows."""
         run = self._run(rows)
@@ -126,10 +146,10 @@ class _Window:
     def take(self, rows: Int64, messages: StoredMessages) -> Chunk:
         """Use up `rows`, which are the next ones."""
         self._next = int(rows[-1]) + 1
-        slot = self.stretches.slot[self._run(rows)]
+        slot = self.slots(rows)
         if self.exhausted:
             return Chunk(slot, messages, self._end, slot_open=False)
-        following = int(self.stretches.slot[self._run(rows[-1:] + 1)[0]])
+        following = int(self.slots(rows[-1:] + 1)[0])
         return Chunk(slot, messages, following - 1, slot_open=following == slot[-1])
 
     def _run(self, rows: Int64) -> Int64:

@@ -87,8 +87,8 @@ class TimerLog:
         """All runs of the given slots of one hour, found from the wheel's entries.
 
         Raises:
-            CorruptFile: a chain leaves the file, does not shrink, belongs to another slot, or does
-                not hold as many records as its entry says.
+            CorruptFile: a chain leaves the file, does not shrink, or does not hold as many records
+                as its entry says.
         """
         last = entries["last_pos"].astype(np.int64)
         owner = np.arange(len(entries))

@@ -103,3 +103,16 @@ def test_a_kill_in_the_middle_of_a_slot_loses_and_doubles_nothing(make_world: Ma
     assert world.sources() == [f"timers-{offset % 2}@{offset}" for offset in range(7)]
     assert world.progress() == {0: (1, 7, None, None), 1: (1, 6, None, None)}
     assert world.state.mirror()[:2] == (SLOT + 1, world.state.commit().placed)
+
+
+def test_an_entry_that_names_another_slot_s_record_is_damage(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.append(timer(0, 0, 1), timer(0, 1, 9))
+    wheel = world.shard.directory(Role.INGEST).wheel
+    first, later = (SLOT + 1) % wheel.ring, (SLOT + 9) % wheel.ring
+    for name in ("first_pos", "last_pos"):
+        wheel._entries[name][first] = wheel._entries[name][later]
+    world.at_slot(1)
+    with pytest.raises(CorruptFile, match=f"slot {SLOT + 1} leads to a record of slot {SLOT + 9}"):
+        world.dequeue.tick()
+    assert world.sources() == []
