@@ -19,7 +19,7 @@ import struct
 import uuid
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from duewheel.checkpoints import files
@@ -73,6 +73,8 @@ class Commit:
         hours: every hour with files, and their lengths after this batch.
         placed: timers placed in the wheel since the directory was made.
         applied: whether the wheel has the batch; not so → redo.
+        topic_ids: what Kafka calls each timer topic; another id under the same name is another
+            topic, whose offsets the marks know nothing of.
     """
 
     batch: int
@@ -80,6 +82,7 @@ class Commit:
     hours: Mapping[int, HourFiles]
     placed: int
     applied: bool
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +205,16 @@ class State:
             {int(hour): HourFiles(*lengths) for hour, lengths in raw["hours"].items()},
             raw["placed"],
             page.marked,
+            raw["topic_ids"],
         )
 
     def write_commit(
-        self, batch: int, marks: Marks, hours: Mapping[int, HourFiles], placed: int
+        self,
+        batch: int,
+        marks: Marks,
+        hours: Mapping[int, HourFiles],
+        placed: int,
+        topic_ids: Mapping[str, str] | None = None,
     ) -> None:
         """Write a commit page, not yet applied: the batch exists from here on."""
         payload = {
@@ -215,6 +224,7 @@ class State:
                 hour: (h.log_bytes, h.message_bytes, h.batch_from) for hour, h in hours.items()
             },
             "placed": placed,
+            "topic_ids": dict(topic_ids or {}),
         }
         self._commit.write(json.dumps(payload, separators=(",", ":")).encode())
 

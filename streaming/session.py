@@ -84,7 +84,10 @@ class SessionOptions:
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
-def start_session(options: SessionOptions) -> SparkSession:
+Session = SparkSession  # for those who pass one on and must not import pyspark
+
+
+def start_session(options: SessionOptions) -> Session:
     """Start the JVM and the session; for the main thread. Sets this process's environment.
 
     Raises:

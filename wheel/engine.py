@@ -86,19 +86,32 @@ class Engine:
     (the first close page).
     """
 
-    def __init__(self, directory: DataDirectory, clock: Clock) -> None:
+    def __init__(
+        self,
+        directory: DataDirectory,
+        clock: Clock,
+        topic_ids: Mapping[str, str] | None = None,
+    ) -> None:
         """Take over the directory: redo an interrupted batch, cut what was never committed.
 
+        Args:
+            directory: started as INGEST.
+            clock: for the write time of log records.
+            topic_ids: Kafka's id of each timer topic, kept with the marks.
+
         Raises:
-            RecoveryRefused: no close page: dequeue has never started here.
+            RecoveryRefused: no close page: dequeue has never started here. Or a topic was made
+                anew: its offsets are not those that the marks speak of.
         """
         self._directory = directory
         self._clock = clock
+        self._topic_ids = dict(topic_ids or {})
         close = directory.state.close()
         if close is None:
             raise RecoveryRefused(f"{directory.path}: dequeue must have started here once")
         self._first_marks = close.c
         with directory.locked() as commit:
+            require_same_topics(commit.topic_ids, self._topic_ids)
             self._cut(commit)
 
     @property
@@ -139,7 +152,9 @@ class Engine:
             runs = self._replace_closed(batch, written, lengths)
             number = before.batch + 1
             hours = self._hours_after(before, lengths)
-            state.write_commit(number, {**known, **marks}, hours, before.placed + len(batch))
+            placed = before.placed + len(batch)
+            ids = {**before.topic_ids, **self._topic_ids}
+            state.write_commit(number, {**known, **marks}, hours, placed, ids)
             self._directory.wheel.apply(runs, number)
             state.mark_applied()
         return Appended(len(batch), waiting)
@@ -280,6 +295,20 @@ class Engine:
 
     def _marks_after(self, commit: Commit) -> dict[TopicPartition, int]:
         return {**self._first_marks, **commit.marks}
+
+
+def require_same_topics(known: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Refuse a topic that was deleted and made anew under its old name.
+
+    Raises:
+        RecoveryRefused: naming the topic and both ids.
+    """
+    for topic, topic_id in known.items():
+        if found.get(topic, topic_id) != topic_id:
+            raise RecoveryRefused(
+                f"timer topic {topic!r} has the id {found[topic]}, it had {topic_id}: it was made "
+                "anew, and offsets in it are not those that were taken"
+            )
 
 
 def _lengths(commit: Commit) -> dict[int, tuple[int, int]]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from duewheel.checkpoints.spark_offsets import Resume, resume_point, set_aside
 from duewheel.checkpoints.state import INGEST
 from duewheel.clock import Clock
 from duewheel.config import Settings
-from duewheel.errors import ConfigError, CorruptFile, RecoveryRefused
+from duewheel.errors import ConfigError, CorruptFile, KafkaUnavailable, RecoveryRefused
 from duewheel.jars import connector_jars
 from duewheel.java import find_java
 from duewheel.kafka_admin import KafkaAdmin
@@ -44,7 +44,7 @@ from duewheel.streaming.session import Session, SessionOptions, start_session
 from duewheel.streaming.sink import TimerSink
 from duewheel.streaming.source import EARLIEST, LATEST, SourceOptions, timer_stream
 from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.engine import Engine
+from duewheel.wheel.engine import Engine, require_same_topics
 
 # Below the data directory: everything of Spark's, and its checkpoint therein.
 SPARK_DIR = "spark"
@@ -52,6 +52,8 @@ CHECKPOINT = "checkpoint"
 
 _WAIT_S = 0.2
 _WAIT_LOG_INTERVAL_MS = 10_000
+_TOPIC_WATCH_MS = 10_000
+_TOPIC_WATCH_DEADLINE_S = 3.0
 
 _log = structlog.get_logger(__name__)
 
@@ -86,7 +88,8 @@ def _run(
     clock: Clock,
     stopping: threading.Event,
 ) -> None:
-    engine = Engine(directory, clock)
+    topic_ids = _topic_ids(settings, admin)
+    engine = Engine(directory, clock, topic_ids)
     checkpoint = directory.path / SPARK_DIR / CHECKPOINT
     starts = _starting_offsets(settings, engine.marks, admin.end_offsets(settings.timer.topics))
     settle_checkpoint(checkpoint, engine.marks, starts)
@@ -101,7 +104,8 @@ def _run(
         kafka=settings.kafka.source_options(),
     )
     query = QueryOptions(_name(settings), checkpoint, settings.ingest.trigger_ms)
-    tick = _tick(directory, clock, sink, gaps)
+    watch = _topic_watch(settings, clock, topic_ids)
+    tick = _tick(directory, clock, sink, gaps, watch)
     try:
         run_query(timer_stream(spark, source), sink, query, stopping, tick)
     finally:
@@ -116,7 +120,11 @@ def _run(
 
 
 def _tick(
-    directory: DataDirectory, clock: Clock, sink: TimerSink, gaps: GapWatch
+    directory: DataDirectory,
+    clock: Clock,
+    sink: TimerSink,
+    gaps: GapWatch,
+    watch_topics: Callable[[], None],
 ) -> Callable[[QueryProgress], None]:
     """What is done about twice a second beside the query."""
     pid = os.getpid()
@@ -125,6 +133,7 @@ def _tick(
         lag = progress.behind + sink.statistics.rows_waiting
         directory.state.beat(INGEST, pid, clock.now_ms(), lag)
         gaps.settle()
+        watch_topics()
 
     return tick
 
@@ -157,6 +166,31 @@ def _admin(settings: Settings) -> KafkaAdmin:
 
 def _name(settings: Settings) -> str:
     return f"{settings.app.id}.ingest.{settings.shard.index}"
+
+
+def _topic_ids(settings: Settings, admin: KafkaAdmin) -> dict[str, str]:
+    return {topic: str(found) for topic, found in admin.topic_ids(settings.timer.topics).items()}
+
+
+def _topic_watch(settings: Settings, clock: Clock, known: Mapping[str, str]) -> Callable[[], None]:
+    """Called often, looks now and then whether the topics are still the same ones.
+
+    Raises (when called):
+        RecoveryRefused: one was made anew: its messages would be taken for old ones.
+    """
+    looked_at_ms = clock.now_ms()
+
+    def look() -> None:
+        nonlocal looked_at_ms
+        if abs(clock.now_ms() - looked_at_ms) < _TOPIC_WATCH_MS:
+            return
+        looked_at_ms = clock.now_ms()
+        # A client of its own: the other one is the sink's, and the heartbeat must not wait long.
+        options = settings.kafka.client_options("admin")
+        with suppress(KafkaUnavailable), KafkaAdmin(options, _TOPIC_WATCH_DEADLINE_S) as admin:
+            require_same_topics(known, _topic_ids(settings, admin))
+
+    return look
 
 
 def _log_start(admin: KafkaAdmin) -> LogStart:

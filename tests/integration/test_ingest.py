@@ -121,6 +121,13 @@ class Shard:
         assert self._process is not None
         return self._process.pid
 
+    def await_deleted(self) -> None:
+        """Wait until the brokers have forgotten the topic."""
+        end_s = time.monotonic() + DEADLINE_S
+        while self.admin.describe_topics([self.topic])[0]["error_code"] == 0:
+            assert time.monotonic() < end_s
+            time.sleep(0.1)
+
     def send(self, partition: int, headers: Headers, count: int = 1, value: bytes = b"v") -> None:
         for _ in range(count):
             self.producer.send(self.topic, value, key=b"k", partition=partition, headers=headers)
@@ -333,7 +340,23 @@ def test_a_checkpoint_that_is_too_new_is_set_aside_and_lost_messages_are_reporte
     assert (loss["partition"], loss["first_offset"], loss["rows_max"]) == (0, 50, 20)
 
 
-def test_a_topic_that_was_made_anew_is_refused(shard: Shard) -> None:
+def test_a_topic_that_is_made_anew_stops_ingest(shard: Shard) -> None:
+    """Its offsets have grown past the marks: only the topic's id tells."""
+    shard.send(0, LATER, 3)
+    shard.begin({(shard.topic, 0): 0, (shard.topic, 1): 0})
+    shard.start()
+    shard.wait_for_marks({0: 3, 1: 0})
+    shard.admin.delete_topics([shard.topic])
+    shard.await_deleted()
+    shard.admin.create_topics({shard.topic: {"num_partitions": 2, "replication_factor": 1}})
+    shard.send(0, LATER, 10)
+    assert shard.wait_for_the_end() == 5, shard.tail()
+    assert "it was made anew" in shard.log.read_text()
+    shard.start()
+    assert shard.wait_for_the_end() == 5, shard.tail()
+
+
+def test_a_topic_that_ends_below_its_marks_is_refused(shard: Shard) -> None:
     shard.send(0, LATER, 5)
     shard.begin({(shard.topic, 0): 6, (shard.topic, 1): 0})
     shard.start()
