@@ -1,0 +1,345 @@
+"""`duewheel run` as a user has it: real Kafka and Spark, processes killed, a stranger counting."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from duewheel.child import Child
+from duewheel.clock import SystemClock
+from duewheel.config import load
+from duewheel.dev_broker import DevBroker
+from duewheel.kafka_admin import KafkaAdmin
+from duewheel.status import status as read_status
+from duewheel.wheel.check import check
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("spark_jars"),
+]
+
+Headers = list[tuple[str, bytes]]
+PARTITIONS = 3
+DEADLINE_S = 180.0
+CLOCK = SystemClock()
+
+
+@dataclass
+class Arrivals:
+    """Everything a read_committed consumer has seen in some topics, by value.
+
+    Attributes:
+        count: how often each value came.
+        first: key, headers, partition, time of receipt of each value's first arrival.
+    """
+
+    count: Counter[bytes] = field(default_factory=Counter)
+    first: dict[bytes, tuple[bytes | None, Headers, int, int]] = field(default_factory=dict)
+
+
+class Shard:
+    """Topics, a configuration, `duewheel run`, and a consumer that knows nothing of it."""
+
+    def __init__(self, path: Path, servers: str, name: str) -> None:
+        self.path, self.servers = path, servers
+        self.timers, self.target = f"{name}.timers", f"{name}.orders"
+        self.dead_letters = f"{name}.dead-letter"
+        self.config = path / "duewheel.toml"
+        self.config.write_text(
+            f'[app]\nid = "{name}"\n'
+            f'[kafka]\nbootstrap_servers = "{servers}"\n'
+            f'[timer]\ntopics = ["{self.timers}"]\nslots = 100000\nroll_window = "1h"\n'
+            f'margin = "5m"\nmapping = {{ "{self.timers}" = "{self.target}" }}\n'
+            f'[storage]\ndata_dir = "{path / "data"}"\n'
+            '[ingest]\ndriver_memory = "1g"\n'
+            '[log]\nformat = "json"\n'
+        )
+        self.settings = load(self.config)
+        with KafkaAdmin(self.settings.kafka.client_options("admin")) as admin:
+            admin.create_topic(self.target, PARTITIONS)
+        self.command("init", "--partitions", str(PARTITIONS))
+        self.arrivals = Arrivals()
+        self._stop = threading.Event()
+        self._consumer = threading.Thread(target=self._consume)
+        self._consumer.start()
+        self._supervisor: Child | None = None
+        self.probes = 0
+
+    def command(self, *words: str, code: int = 0) -> Any:
+        """Run a duewheel command; its stdout, decoded if it is one JSON object."""
+        line = [sys.executable, "-P", "-m", "duewheel", *words, "--config", str(self.config)]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        assert done.returncode == code, done.stderr
+        return json.loads(done.stdout) if "--output" in words else done.stdout
+
+    def start(self) -> None:
+        """Start `duewheel run` and wait until a timer has gone all the way."""
+        log = (self.path / "run.log").open("ab")
+        line = [sys.executable, "-P", "-m", "duewheel", "run", "--config", str(self.config)]
+        self._supervisor = Child(line, stderr=log)
+        log.close()
+        self.probes += 1
+        value = b"probe %d" % self.probes
+        producer = KafkaProducer(bootstrap_servers=self.servers)
+        producer.send(self.timers, value, headers=[("TIMER_DELAY_MS", b"0")]).get(timeout=30)
+        producer.close()
+        self.wait(lambda: value in self.arrivals.first)
+        del self.arrivals.first[value], self.arrivals.count[value]
+
+    def status(self) -> dict[str, Any]:
+        return read_status(self.settings)
+
+    def kill(self, name: str) -> None:
+        """kill -9 one of the two processes; the supervisor starts it again."""
+        os.kill(self.status()[name]["pid"], signal.SIGKILL)
+
+    def wait(self, done: Callable[[], bool]) -> None:
+        end_s = time.monotonic() + DEADLINE_S
+        while not done():
+            assert time.monotonic() < end_s, (self.path / "run.log").read_text()[-4000:]
+            time.sleep(0.2)
+
+    def stop(self) -> int | None:
+        """SIGTERM to the supervisor; its exit code."""
+        if self._supervisor is None:
+            return None
+        supervisor, self._supervisor = self._supervisor, None
+        supervisor.stop(30)
+        return supervisor.exit_code
+
+    def close(self) -> None:
+        self._stop.set()
+        self._consumer.join()
+        self.stop()
+
+    def _consume(self) -> None:
+        consumer = KafkaConsumer(
+            bootstrap_servers=self.servers,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            max_poll_records=5000,
+        )
+        counts = {self.target: PARTITIONS, self.dead_letters: 4}
+        consumer.assign([TopicPartition(t, p) for t, n in counts.items() for p in range(n)])
+        while not self._stop.is_set():
+            polled = consumer.poll(timeout_ms=200)
+            now_ms = CLOCK.now_ms()
+            for record in (r for records in polled.values() for r in records):
+                seen = (record.key, record.headers, record.partition, now_ms)
+                self.arrivals.first.setdefault(record.value, seen)
+                self.arrivals.count[record.value] += 1
+        consumer.close()
+
+
+@pytest.fixture
+def shard(tmp_path: Path, broker: DevBroker, unique_name: Callable[[str], str]) -> Iterator[Shard]:
+    shard = Shard(tmp_path, broker.bootstrap_servers, unique_name("shard"))
+    try:
+        yield shard
+    finally:
+        shard.close()
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A timer, what is asked for, and what must come out.
+
+    Attributes:
+        request: request headers.
+        users: the user's headers.
+        due_ms: from the record's timestamp; None: rejected, with this `code`.
+    """
+
+    key: bytes | None
+    request: Headers
+    users: Headers
+    due_ms: Callable[[int], int] | None
+    code: bytes = b""
+    partition: int | None = None
+
+
+Asked = tuple[Headers, Callable[[int], int] | None, bytes]
+
+
+def rejected(code: bytes, *request: tuple[str, bytes]) -> Callable[[int, int], Asked]:
+    return lambda _now_ms, _delay_ms: (list(request), None, code)
+
+
+def at_instant(now_ms: int, delay_ms: int) -> Asked:
+    due_ms = now_ms + delay_ms
+    return [("TIMER_DELIVER_MS", b"%d" % due_ms)], lambda _: due_ms, b""
+
+
+def at_text(now_ms: int, delay_ms: int) -> Asked:
+    due_s = (now_ms + delay_ms) // 1000
+    text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(due_s))
+    return [("TIMER_DELIVER_MS", text.encode())], lambda _: due_s * 1000, b""
+
+
+def past_due(now_ms: int, delay_ms: int) -> Asked:
+    return at_instant(now_ms, -1 - 1000 * delay_ms)
+
+
+def after_ms(now_ms: int, delay_ms: int) -> Asked:
+    return [("TIMER_DELAY_MS", b"%d" % delay_ms)], lambda at_ms: at_ms + delay_ms, b""
+
+
+def after_sec(now_ms: int, delay_ms: int) -> Asked:
+    seconds = delay_ms // 1000
+    return [("TIMER_DELAY_SEC", b"%d" % seconds)], lambda at_ms: at_ms + 1000 * seconds, b""
+
+
+def at_level(now_ms: int, delay_ms: int) -> Asked:
+    level, length_ms = [(1, 1_000), (2, 5_000), (3, 10_000)][delay_ms % 3]
+    request = [("DELAY", b"%d" % level), ("TIMER_DELAY_SEC", b"of lower precedence")]
+    return request, lambda at_ms: at_ms + length_ms, b""
+
+
+ACCEPTED = [at_instant, at_text, past_due, after_ms, after_ms, after_sec, at_level]
+REJECTED = [
+    rejected(b"no_due_time"),
+    rejected(b"bad_header", ("TIMER_DELAY_MS", b"soon")),
+    rejected(b"delay_too_long", ("TIMER_DELAY_SEC", b"864000")),
+    rejected(b"forbidden_target", ("DELAY", b"1"), ("REAL_TOPIC", b"__consumer_offsets")),
+]
+USERS: list[Headers] = [
+    [],
+    [("trace", b"0123"), ("trace", b"again"), ("empty", b"")],
+    [("binary", bytes(range(256)))],
+]
+
+
+def a_timer(dice: random.Random, target: str) -> Sent:
+    """A random timer of 0 to 20 s: every header form, past due ones, rejected ones."""
+    forms = REJECTED if dice.random() < 0.15 else ACCEPTED
+    request, due_ms, code = dice.choice(forms)(CLOCK.now_ms(), dice.randrange(20_000))
+    partition = None
+    if due_ms is not None and dice.random() < 0.3:
+        partition = dice.randrange(PARTITIONS)
+        request = [*request, ("REAL_TOPIC", target.encode()), ("REAL_QID", b"%d" % partition)]
+    key = None if dice.random() < 0.1 else b"key-%d" % dice.randrange(500)
+    return Sent(key, request, dice.choice(USERS), due_ms, code, partition)
+
+
+def schedule(
+    shard: Shard, count: int, seed: int, prefix: bytes = b"value"
+) -> dict[bytes, tuple[Sent, int, str]]:
+    """Send timers; by value: what was sent, its timestamp, its source."""
+    dice = random.Random(seed)
+    producer = KafkaProducer(bootstrap_servers=shard.servers, linger_ms=20)
+    sent = {}
+    for number in range(count):
+        timer, value = a_timer(dice, shard.target), b"%s %d" % (prefix, number)
+        headers = [*timer.users, *timer.request]
+        sent[value] = (timer, producer.send(shard.timers, value, timer.key, headers=headers))
+    producer.flush(timeout=120)
+    known = {}
+    for value, (timer, future) in sent.items():
+        record = future.get(timeout=1)
+        source = f"{record.topic}-{record.partition}@{record.offset}"
+        known[value] = (timer, record.timestamp, source)
+    producer.close()
+    return known
+
+
+def judge(shard: Shard, known: dict[bytes, tuple[Sent, int, str]]) -> None:
+    """Each exactly once, byte for byte, none early, rejected ones with their reason."""
+    doubled = {value: n for value, n in shard.arrivals.count.items() if n != 1}
+    assert not doubled
+    assert shard.arrivals.first.keys() == known.keys()
+    for value, (timer, timestamp_ms, source) in known.items():
+        key, headers, partition, seen_ms = shard.arrivals.first[value]
+        assert key == timer.key
+        if timer.due_ms is None:
+            kept = [*timer.users, *timer.request]
+            assert headers[: len(kept)] == kept
+            added = dict(headers[len(kept) :])
+            assert added["TIMER_ERROR_CODE"] == timer.code
+            assert added["TIMER_SOURCE"] == source.encode()
+        else:
+            due_ms = timer.due_ms(timestamp_ms)
+            assert seen_ms >= due_ms
+            assert headers == [
+                *timer.users,
+                ("TIMER_SOURCE", source.encode()),
+                ("TIMER_DUE_MS", b"%d" % due_ms),
+                ("UNIQ_KEY", source.encode()),
+            ]
+            assert timer.partition in (None, partition)
+
+
+@pytest.mark.timeout(600)
+def test_twenty_thousand_timers_with_both_processes_killed(shard: Shard) -> None:
+    """Delays of 0 to 20 s; ingest and dequeue are killed while timers come in and go out."""
+    shard.start()
+    known = schedule(shard, 10_000, seed=1)
+    shard.kill("ingest")
+    known |= schedule(shard, 10_000, seed=2, prefix=b"later")
+    shard.kill("dequeue")
+    shard.wait(lambda: len(shard.arrivals.first) >= len(known))
+    time.sleep(2)  # a double would come with the next chunk
+    judge(shard, known)
+    status = shard.status()
+    assert (status["pending"], status["delivered"]) == (0, len(known) + shard.probes)
+    report = check(shard.settings.storage.data_dir, shard.settings.wheel)
+    assert report.ok, report.findings
+    assert report.records == len(known) + shard.probes
+    assert shard.stop() == 0
+
+
+@pytest.mark.timeout(600)
+def test_what_is_enqueued_fires_on_time_while_ingest_is_away(shard: Shard) -> None:
+    """Ingest stands still (SIGSTOP) from before the due time until after it."""
+    shard.start()
+    producer = KafkaProducer(bootstrap_servers=shard.servers)
+    due_ms = CLOCK.now_ms() + 12_000
+    instant: Headers = [("TIMER_DELIVER_MS", b"%d" % due_ms)]
+    for number in range(100):
+        producer.send(shard.timers, b"enqueued %d" % number, headers=instant)
+    producer.flush(timeout=30)
+    shard.wait(lambda: bool(shard.status()["pending"] == 100))
+    ingest = shard.status()["ingest"]["pid"]
+    os.kill(ingest, signal.SIGSTOP)
+    try:
+        producer.send(shard.timers, b"not enqueued", headers=instant).get(timeout=30)
+        producer.close()
+        shard.wait(lambda: len(shard.arrivals.first) >= 100)
+        assert b"not enqueued" not in shard.arrivals.first
+    finally:
+        os.kill(ingest, signal.SIGCONT)
+    shard.wait(lambda: b"not enqueued" in shard.arrivals.first)
+    assert set(shard.arrivals.count.values()) == {1}
+    assert all(seen_ms >= due_ms for *_, seen_ms in shard.arrivals.first.values())
+
+
+@pytest.mark.timeout(600)
+def test_stop_and_start_again(shard: Shard) -> None:
+    """A clean stop within its time, and what fell due meanwhile goes out at the next start."""
+    shard.start()
+    known = schedule(shard, 500, seed=3)
+    shard.wait(lambda: bool(shard.status()["ingest"]["lag"] == 0 and shard.arrivals.first))
+    assert shard.stop() == 0
+    assert shard.status()["ingest"]["state"] == shard.status()["dequeue"]["state"] == "stopped"
+    known |= schedule(shard, 500, seed=4, prefix=b"while stopped")
+    time.sleep(5)
+    shard.start()
+    shard.wait(lambda: len(shard.arrivals.first) >= len(known))
+    judge(shard, known)
+    shard.command("check")
