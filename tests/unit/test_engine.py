@@ -1,7 +1,8 @@
-"""Ingest's side of the wheel: what a batch puts where, what waits, and what dequeue may do meanwhile."""
+"""Ingest's side of the wheel: what goes where, what waits, what dequeue may do meanwhile."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,7 +55,9 @@ class World:
         self.wheel = WheelConfig(PRECISION_MS, slots, window_ms=slots * PRECISION_MS, margin_ms=0)
         self.clock = BusyClock(NOW_MS)
         self.publisher = RecordingPublisher()
-        config = DequeueConfig(0, 1, {"precision": PRECISION_MS}, chunk_records)
+        config = DequeueConfig(
+            0, 1, {"precision": PRECISION_MS}, chunk_records, progress_interval_ms=PRECISION_MS
+        )
         self.shard = LocalShard(path, self.wheel, self.publisher, self.clock, config)
         self.dequeue = self.shard.start_dequeue({P0: 0, P1: 0})
         self.engine = self.shard.start_ingest()
@@ -117,3 +120,229 @@ def test_rows_of_slots_closed_meanwhile_wait_if_the_earliest_open_slot_does_not_
     world.drain()
     assert world.offsets() == [0, 1, 2]
     assert check(world.shard.path, world.wheel).findings == []
+
+
+# ---- slots ---------------------------------------------------------------------------------------
+
+
+def test_a_slot_that_is_closed_becomes_the_earliest_open_one(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.append(timer(0, 0, 5), timer(0, 1, -1_000), Timer(0, 2, 2**62, rejected=True))
+    world.at_slot(1)
+    world.drain()
+    assert world.offsets() == [1, 2]
+    world.at_slot(5)
+    world.drain()
+    assert world.offsets() == [1, 2, 0]
+
+
+def test_the_files_of_a_slot_are_those_of_its_hour(make_world: MakeWorld) -> None:
+    world = make_world()
+    hour = NOW_MS // 3_600_000
+    # The slot that ends at the full hour belongs to the next one.
+    world.at_slot(-2)
+    world.append(timer(0, 0, 1), timer(0, 1, 2))
+    names = sorted(path.name for path in (world.shard.path / "timerlog").iterdir())
+    assert names == [hour_name(hour)]
+    assert sorted(p.name for p in (world.shard.path / "messages").iterdir()) == names
+
+
+# ---- what dequeue does meanwhile -----------------------------------------------------------------
+
+
+def test_rows_of_slots_closed_meanwhile_join_those_of_the_earliest_open_one(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(chunk_records=1)
+
+    def close() -> None:
+        world.at_slot(2)
+        world.dequeue.tick()
+
+    world.clock.meanwhile = close
+    rows = (timer(0, 0, 2), timer(0, 1, 3), timer(0, 2, 1), timer(0, 3, 4), timer(0, 4, 3))
+    assert world.append(*rows) == Appended(5, waiting=False)
+    entries = world.shard.directory(Role.INGEST).wheel.later_than(SLOT)
+    assert [(int(e["time"]) - SLOT, int(e["num"])) for e in entries] == [(3, 4), (4, 1)]
+    log = (world.shard.path / "timerlog" / hour_name(NOW_MS // 3_600_000)).read_bytes()
+    abandoned = np.frombuffer(log, RECORD)["magic"] == MAGIC_ABANDONED
+    assert abandoned.tolist() == [True] * 4 + [False] * 5
+    assert check(world.shard.path, world.wheel).findings == []
+    world.at_slot(4)
+    world.drain()
+    assert world.offsets() == [0, 1, 2, 4, 3]
+
+
+def test_a_whole_batch_may_be_closed_meanwhile_and_move_to_another_hour(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    hour_slots = 3_600_000 // PRECISION_MS
+    world.at_slot(hour_slots - 10)
+    world.drain()
+    world.dequeue.tick()
+
+    def close() -> None:
+        world.at_slot(hour_slots + 3)
+        world.drain()
+
+    world.clock.meanwhile = close
+    world.append(*(timer(0, offset, hour_slots - 2 + offset % 3) for offset in range(6)))
+    world.at_slot(hour_slots + 4)
+    world.drain()
+    assert world.offsets() == list(range(6))
+    assert check(world.shard.path, world.wheel).findings == []
+
+
+def test_closing_waits_for_a_batch_that_is_being_committed(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world()
+    monkeypatch.setattr(data_directory, "LOCK_DEADLINE_S", 0.01)
+    write_commit = State.write_commit
+    world.at_slot(2)
+
+    def close_meanwhile(*args: object) -> None:
+        with pytest.raises(Locked):
+            world.dequeue.tick()
+        write_commit(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(State, "write_commit", close_meanwhile)
+    world.append(timer(0, 0, 1))
+    close = world.state.close()
+    assert close is not None and close.floor == SLOT
+    monkeypatch.undo()
+    world.drain()
+    assert world.offsets() == [0]
+
+
+# ---- a full ring ---------------------------------------------------------------------------------
+
+
+def test_a_slot_fits_as_long_as_it_overwrites_nothing_undelivered(make_world: MakeWorld) -> None:
+    world = make_world(slots=8)
+    assert world.append(timer(0, 0, 15)) == Appended(1, waiting=False)
+    assert world.append(timer(0, 1, 16)) == Appended(0, waiting=True)
+    assert world.engine.marks == {P0: 1, P1: 0}
+
+
+def test_a_row_that_does_not_fit_holds_back_the_rest_of_its_partition_only(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(slots=8)
+    rows = [timer(0, 3, 1), timer(0, 5, 40), timer(0, 6, 1), timer(1, 0, 1), timer(1, 1, 2)]
+    ends = {P0: 9, P1: 4}
+    assert world.shard.append(rows, ends) == Appended(3, waiting=True)
+    assert world.engine.marks == {P0: 5, P1: 4}
+    assert world.shard.append(rows, ends) == Appended(0, waiting=True)
+    for slot in (30, 31):  # the slots behind the last row are told a while later
+        world.at_slot(slot)
+        world.drain()
+    assert world.shard.append(rows, ends) == Appended(2, waiting=False)
+    assert world.engine.marks == {P0: 9, P1: 4}
+    world.at_slot(40)
+    world.drain()
+    assert sorted(world.publisher.sources()) == [
+        *(b"timers-0@3", b"timers-0@5", b"timers-0@6"),
+        *(b"timers-1@0", b"timers-1@1"),
+    ]
+
+
+# ---- marks and files -----------------------------------------------------------------------------
+
+
+def test_an_empty_batch_moves_the_marks(make_world: MakeWorld) -> None:
+    world = make_world()
+    assert world.engine.append(timer_batch([]), {P0: 7, ("added", 2): 3}) == Appended(0, False)
+    assert world.engine.marks == {P0: 7, P1: 0, ("added", 2): 3}
+    batch = world.state.commit().batch
+    assert world.engine.append(timer_batch([]), {P0: 7}) == Appended(0, False)
+    assert world.state.commit().batch == batch
+
+
+def test_what_the_engine_s_caller_must_not_do_is_asserted(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.append(timer(0, 0, 1), timer(0, 5, 1))
+    for rows, marks, reason in (
+        ([timer(0, 5, 1)], {P0: 7}, "taken twice"),
+        ([timer(0, 8, 1), timer(0, 7, 1)], {P0: 9}, "offsets rise"),
+        ([timer(0, 8, 1)], {P0: 8}, "below the new mark"),
+        ([], {P0: 5}, "never fall"),
+    ):
+        with pytest.raises(AssertionError, match=reason):
+            world.engine.append(timer_batch(rows), marks)
+
+
+def test_a_failed_write_changes_nothing(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world()
+    world.append(timer(0, 0, 1), timer(0, 1, 5))
+    before = world.state.commit()
+    pwrite = os.pwrite
+    for writes in range(100):
+        left = [writes]
+
+        def full(fd: int, data: bytes, at: int, left: list[int] = left) -> int:
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(28, "No space left on device")
+            return pwrite(fd, data[: len(data) // 2 + 1], at)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", full)
+            try:
+                world.append(timer(0, 2, 1), timer(0, 3, 3), timer(0, 4, 5))
+                break
+            except OSError:
+                assert world.state.commit() == before
+    assert writes > 4
+    world.at_slot(5)
+    world.drain()
+    assert world.offsets() == [0, 2, 3, 1, 4]
+    assert check(world.shard.path, world.wheel).findings == []
+
+
+def test_a_start_cuts_what_was_never_committed(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.append(timer(0, 0, 1))
+    world.shard.kill(Role.INGEST)
+    folders = [world.shard.path / name for name in ("timerlog", "messages")]
+    known = {path: path.read_bytes() for folder in folders for path in folder.iterdir()}
+    assert len(known) == 2
+    for path in known:
+        with path.open("ab") as file:
+            file.write(b"never committed")
+        (path.parent / hour_name(1)).write_bytes(b"nor this")
+    world.shard.start_ingest()
+    for path, data in known.items():
+        assert path.read_bytes() == data
+        assert (path.parent / hour_name(1)).read_bytes() == b""
+
+
+def test_whoever_takes_the_lock_next_finishes_a_killed_batch(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world()
+    world.append(timer(0, 0, 1))
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.shard.directory(Role.INGEST).wheel, "apply", die)
+        with pytest.raises(KeyboardInterrupt):
+            world.append(timer(0, 1, 1), timer(0, 2, 3))
+    world.shard.kill(Role.INGEST)
+    world.at_slot(1)
+    world.drain()  # ingest is dead, and its last batch is there
+    assert world.offsets() == [0, 1]
+    assert world.shard.start_ingest().marks == {P0: 3, P1: 0}
+    assert check(world.shard.path, world.wheel).findings == []
+
+
+def test_the_engine_needs_a_floor(tmp_path: Path) -> None:
+    directory = DataDirectory.start(tmp_path, WheelConfig(), Role.INGEST)
+    with pytest.raises(RecoveryRefused, match="dequeue must have started here once"):
+        Engine(directory, ManualClock())
+    directory.close()
