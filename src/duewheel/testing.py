@@ -1,5 +1,6 @@
-"""Stand-ins that ship with the package: a clock to turn by hand, a publisher that remembers, a shard
-without Kafka and Spark, timers to put into it."""
+"""Stand-ins that ship with the package: a clock to turn by hand, publishers that remember, and a
+shard without Kafka and Spark with timers to put into it.
+"""
 
 from __future__ import annotations
 
@@ -158,7 +159,8 @@ TIMER_TOPIC = "timers"
 
 def timer_batch(timers: Sequence[Timer]) -> TimerBatch:
     """A batch of the given rows, with messages of all kinds: keys and values null, empty and long,
-    no headers and several, ids given and not, partitions asked for and not."""
+    no headers and several, ids given and not, partitions asked for and not.
+    """
     numbers = sorted({timer.partition for timer in timers})
     offset = np.array([timer.offset for timer in timers], np.int64)
     rejected = np.array([timer.rejected for timer in timers], np.bool_)
@@ -207,6 +209,7 @@ class LocalShard:
         publisher: Publisher,
         clock: Clock,
         config: DequeueConfig,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self.path = path
         self.ingest: Engine | None = None
@@ -215,6 +218,7 @@ class LocalShard:
         self._publisher = publisher
         self._clock = clock
         self._config = config
+        self._stopping = stopping
         self._directories: dict[Role, DataDirectory] = {}
 
     def directory(self, role: Role) -> DataDirectory:
@@ -226,7 +230,9 @@ class LocalShard:
         directory = self._directories[Role.DEQUEUE] = DataDirectory.start(
             self.path, self._wheel, Role.DEQUEUE
         )
-        self.dequeue = Dequeue(directory, self._publisher, self._clock, self._config)
+        self.dequeue = Dequeue(
+            directory, self._publisher, self._clock, self._config, self._stopping
+        )
         first = None
         if starts is not None:
             first = first_progress(directory, self._config, starts, self._clock.now_ms())
