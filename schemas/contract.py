@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute
 
 from duewheel.errors import ConfigError
-from duewheel.schemas import headers as names
+from duewheel.schemas import header_names as names
 from duewheel.schemas.columns import Column, binary, join, large_binary, spread, take
-from duewheel.schemas.headers import USERS, Field, Headers, Request, read_headers
+from duewheel.schemas.header_names import Request
+from duewheel.schemas.headers import USERS, Field, Headers, read_headers
 from duewheel.schemas.ids import id_hashes, key_hashes, source_names
 from duewheel.schemas.record_tail import framed_bytes, header_groups, key_values
 from duewheel.schemas.requests import DueTimes, due_times, judged_columns

@@ -1,14 +1,12 @@
-"""The names of all headers, in one place: those a user may set, and those duewheel adds.
+"""The headers of a batch of records as columns, and what they ask for (names: header_names.py).
 
-A request header under another name (of another delay service, say) is one more line in REQUEST.
-Of headers with the same meaning the last one in a record counts; all are taken out at delivery.
-A null value reads as an empty one.
+Of headers with the same meaning the last one in a record counts. A null value reads as an empty
+one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum, auto
 from typing import Any
 
 import numpy as np
@@ -17,52 +15,12 @@ import pyarrow as pa
 import pyarrow.compute
 
 from duewheel.schemas.columns import Column, binary, filled, large_binary, take
+from duewheel.schemas.header_names import REQUEST, Request
 from duewheel.schemas.timers import Bool, Int64
 
 Int8 = npt.NDArray[np.int8]
 _pa: Any = pa
 _pc: Any = pyarrow.compute
-
-# Added to what is delivered.
-SOURCE = "TIMER_SOURCE"  # topic-partition@offset of the timer
-DUE_MS = "TIMER_DUE_MS"  # requested due time, epoch ms
-TIMER_ID = "UNIQ_KEY"  # the timer's id, the given one or the default: that of SOURCE
-ROLL_TIMES = "TIMER_ROLL_TIMES"  # how often the timer was rolled, if it was
-
-# Added to dead letters.
-ERROR_CODE = "TIMER_ERROR_CODE"  # one word, for programs
-ERROR = "TIMER_ERROR"  # a sentence, for people
-
-
-class Request(IntEnum):
-    """What a request header can mean. The first four are in order of precedence."""
-
-    LEVEL = 0
-    DELAY_SEC = auto()
-    DELAY_MS = auto()
-    DELIVER_AT = auto()
-    TARGET_TOPIC = auto()
-    TARGET_PARTITION = auto()
-    TIMER_ID = auto()
-    CANCEL = auto()
-    RESCHEDULE = auto()
-    IGNORED = auto()  # added by an earlier delivery: taken out, else it would be there twice
-
-
-REQUEST: dict[str, Request] = {
-    "DELAY": Request.LEVEL,
-    "TIMER_DELAY_SEC": Request.DELAY_SEC,
-    "TIMER_DELAY_MS": Request.DELAY_MS,
-    "TIMER_DELIVER_MS": Request.DELIVER_AT,
-    "REAL_TOPIC": Request.TARGET_TOPIC,
-    "REAL_QID": Request.TARGET_PARTITION,
-    TIMER_ID: Request.TIMER_ID,
-    "TIMER_DEL_UNIQKEY": Request.CANCEL,
-    "TIMER_RESCHEDULE": Request.RESCHEDULE,
-    SOURCE: Request.IGNORED,
-    DUE_MS: Request.IGNORED,
-    ROLL_TIMES: Request.IGNORED,
-}
 
 
 @dataclass(frozen=True, slots=True)

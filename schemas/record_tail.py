@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from duewheel.schemas import headers as names
+from duewheel.schemas import header_names as names
 from duewheel.schemas.columns import (
     EMPTY,
     Column,
@@ -32,6 +32,7 @@ from duewheel.schemas.columns import (
     join_groups,
     lengths,
 )
+from duewheel.schemas.headers import Headers
 from duewheel.schemas.timers import Bool, Deliveries, Int32, Int64
 from duewheel.schemas.varint import varint, varints
 
@@ -53,7 +54,7 @@ def key_values(key: Column, value: Column) -> Column:
     return join(*framed(key), *framed(value))
 
 
-def header_groups(found: names.Headers, keep: Bool) -> tuple[Column, Int32]:
+def header_groups(found: Headers, keep: Bool) -> tuple[Column, Int32]:
     """Each row's headers as they stand in records, and how many they are.
 
     Args:

@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.compute
 
 from duewheel.schemas.columns import Column, ascii_text, lengths
-from duewheel.schemas.headers import REQUEST, Field, Int8, Request
+from duewheel.schemas.header_names import NATIVE, Request
+from duewheel.schemas.headers import Field, Int8
 from duewheel.schemas.timers import Bool, Int32, Int64
 from duewheel.schemas.values import SATURATED, parse_instants, parse_numbers
 
@@ -44,7 +45,6 @@ JUDGED = pa.schema(
 
 _DUE = (Request.LEVEL, Request.DELAY_SEC, Request.DELAY_MS, Request.DELIVER_AT)
 _UNSUPPORTED = (Request.CANCEL, Request.RESCHEDULE)
-_NATIVE = {request: name for name, request in reversed(REQUEST.items())}
 _NONE = -1
 
 
@@ -123,11 +123,11 @@ def judged_columns(
     columns = [
         _pa.array(due.due_ms, mask=~due.known),
         _pa.array(due.due_ms - base_ms, mask=~due.known),
-        _named(due.bad, [_NATIVE[request] for request in _DUE]),
+        _named(due.bad, [NATIVE[request] for request in _DUE]),
         _targets(fields.get(Request.TARGET_TOPIC), default_target, mapped),
         _sparse(fields.get(Request.TARGET_PARTITION), _partitions, count),
         _sparse(fields.get(Request.TIMER_ID), lengths, count),
-        _named(unsupported, [_NATIVE[request] for request in _UNSUPPORTED]),
+        _named(unsupported, [NATIVE[request] for request in _UNSUPPORTED]),
     ]
     table: pa.Table = _pa.table(columns, schema=JUDGED)
     return table

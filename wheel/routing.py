@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from duewheel.schemas import headers as names
+from duewheel.schemas import header_names as names
 from duewheel.schemas.columns import constant, join, lengths
 from duewheel.schemas.record_batch import HEADER_BYTES, bytes_alone
 from duewheel.schemas.timers import NO_KEY, NO_PARTITION, Bool, Deliveries, Int32, Int64

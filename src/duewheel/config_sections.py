@@ -22,10 +22,9 @@ from duewheel.config_values import (
     as_millis,
     reveal,
 )
+from duewheel.schemas.header_names import LEVELS_MS
 
-# RocketMQ's delay levels: 1 s, 5 s, … 2 h.
-_SECONDS = (1, 5, 10, 30, *range(60, 601, 60), 1_200, 1_800, 3_600, 7_200)
-LEVELS = tuple(timedelta(seconds=seconds) for seconds in _SECONDS)
+LEVELS = tuple(timedelta(milliseconds=level_ms) for level_ms in LEVELS_MS)
 
 
 class Section(BaseModel):

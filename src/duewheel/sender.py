@@ -12,8 +12,9 @@ from kafka.errors import KafkaError
 from duewheel.config import Settings
 from duewheel.config_values import parse_duration_ms
 from duewheel.errors import ConfigError, KafkaUnavailable
-from duewheel.schemas import headers as names
-from duewheel.schemas.headers import REQUEST, Field
+from duewheel.schemas import header_names as names
+from duewheel.schemas.header_names import REQUEST
+from duewheel.schemas.headers import Field
 from duewheel.schemas.requests import due_times
 
 _ANSWER_S = 15.0

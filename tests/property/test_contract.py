@@ -16,7 +16,7 @@ from kafka.partitioner.default import murmur2
 from duewheel.errors import ConfigError
 from duewheel.schemas.columns import binary
 from duewheel.schemas.contract import Contract, parse
-from duewheel.schemas.headers import REQUEST
+from duewheel.schemas.header_names import REQUEST
 from duewheel.schemas.ids import id_hashes
 from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.timers import NO_PARTITION, TimerBatch

@@ -13,8 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from duewheel.errors import ConfigError
+from duewheel.schemas import header_names
 from duewheel.schemas.columns import binary
-from duewheel.schemas.headers import REQUEST, USERS, Request, read_headers
+from duewheel.schemas.header_names import REQUEST, Request
+from duewheel.schemas.headers import USERS, read_headers
 from duewheel.schemas.record_tail import header_groups
 from duewheel.schemas.requests import due_times
 from duewheel.schemas.values import SATURATED, parse_instants, parse_levels, parse_numbers
@@ -119,6 +121,7 @@ def test_what_is_no_instant(text: str) -> None:
 def test_levels() -> None:
     assert parse_levels(" 1s 5m\n2h 1d ") == (1_000, 300_000, 7_200_000, 86_400_000)
     assert len(LEVELS_MS) == 18
+    assert header_names.LEVELS_MS == LEVELS_MS
 
 
 @pytest.mark.parametrize("text", ["", "1", "s", "1s,2s", "-1s", "1.5s", "1w", "1S", "²s"])
