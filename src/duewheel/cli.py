@@ -327,8 +327,8 @@ def demo(
     output: str,
 ) -> int:
     """Schedule timers on a real Kafka and let an independent consumer judge the deliveries."""
-    from duewheel.config_values import parse_duration_ms
     from duewheel.demo import Demo
+    from duewheel.durations import parse_duration_ms
 
     logs.configure("cli", "warning")
     try:

@@ -14,10 +14,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer, SecretStr
 
+from duewheel.durations import format_duration_ms, parse_duration_ms
+
 Option = str | int | float | bool
 
-_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
 _UNIT_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _UNIT_BYTES |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _SIZE = re.compile(r"(\d+)\s*([a-zA-Z]*)")
@@ -28,30 +28,6 @@ _SECRET_NAME = re.compile(
     r"pass(word|phrase|wd)|secret|token|credential|jaas|(^|[._-])(api)?key$", re.IGNORECASE
 )
 _SECRET_VALUE = re.compile(r"(pass(word|phrase)|secret|token)\s*=", re.IGNORECASE)
-
-
-def parse_duration_ms(text: str) -> int:
-    """Milliseconds of "24h", "50ms", "1.5h" or "1h 30m".
-
-    Raises:
-        ValueError: no such form, or not a whole number of milliseconds.
-    """
-    text = text.strip()
-    parts = _DURATION_PART.findall(text)
-    if not parts or _DURATION_PART.sub("", text):
-        raise ValueError(f'"{text}" is no duration: a number and ms, s, m, h or d, such as "24h"')
-    total = sum(float(number) * _UNIT_MS[unit] for number, unit in parts)
-    if total != int(total):
-        raise ValueError(f'"{text}" is not a whole number of milliseconds')
-    return int(total)
-
-
-def format_duration_ms(duration_ms: int) -> str:
-    """In the largest unit that divides it: 86_400_000 → "24h"."""
-    for unit in ("h", "m", "s"):
-        if duration_ms and duration_ms % _UNIT_MS[unit] == 0:
-            return f"{duration_ms // _UNIT_MS[unit]}{unit}"
-    return f"{duration_ms}ms"
 
 
 def parse_size_bytes(text: str) -> int:

@@ -10,7 +10,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from duewheel.config import Settings
-from duewheel.config_values import parse_duration_ms
+from duewheel.durations import parse_duration_ms
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.schemas import header_names as names
 from duewheel.schemas.header_names import REQUEST

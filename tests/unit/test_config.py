@@ -9,12 +9,8 @@ from typing import Any
 import pytest
 
 from duewheel.config import Settings, load
-from duewheel.config_values import (
-    format_duration_ms,
-    looks_secret,
-    parse_duration_ms,
-    parse_size_bytes,
-)
+from duewheel.config_values import looks_secret, parse_size_bytes
+from duewheel.durations import format_duration_ms, parse_duration_ms
 from duewheel.errors import ConfigError
 
 MINIMAL = '[timer]\ntopics = ["orders.delayed"]\n'

@@ -1,0 +1,32 @@
+"""Durations as text: "24h", "50ms", "1h30m". Only the standard library."""
+
+from __future__ import annotations
+
+import re
+
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
+
+
+def parse_duration_ms(text: str) -> int:
+    """Milliseconds of "24h", "50ms", "1.5h" or "1h 30m".
+
+    Raises:
+        ValueError: no such form, or not a whole number of milliseconds.
+    """
+    text = text.strip()
+    parts = _PART.findall(text)
+    if not parts or _PART.sub("", text):
+        raise ValueError(f'"{text}" is no duration: a number and ms, s, m, h or d, such as "24h"')
+    total = sum(float(number) * _UNIT_MS[unit] for number, unit in parts)
+    if total != int(total):
+        raise ValueError(f'"{text}" is not a whole number of milliseconds')
+    return int(total)
+
+
+def format_duration_ms(duration_ms: int) -> str:
+    """In the largest unit that divides it: 86_400_000 → "24h"."""
+    for unit in ("h", "m", "s"):
+        if duration_ms and duration_ms % _UNIT_MS[unit] == 0:
+            return f"{duration_ms // _UNIT_MS[unit]}{unit}"
+    return f"{duration_ms}ms"
