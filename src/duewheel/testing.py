@@ -98,18 +98,18 @@ class Delivered:
 class JournalPublisher:
     """Keeps committed transactions in a file, a line each: they outlive the process.
 
-    A last line without its end is a transaction that a kill cut short: it is taken away when the
-    file is next opened, as an uncommitted transaction is.
+    A last line without its end is a transaction that a kill cut short: the next one is written over
+    it.
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
         self._clock = clock
         self._fd = files.open_file(path)
-        data = path.read_bytes()
-        self._bytes = data.rfind(b"\n") + 1
+        self._bytes = 0
 
     def start(self) -> Progress | None:
+        self._bytes = self._path.read_bytes().rfind(b"\n") + 1
         lines = self._path.read_bytes()[: self._bytes].splitlines()
         return Progress.decode(json.loads(lines[-1])["progress"].encode()) if lines else None
 

@@ -1,0 +1,183 @@
+"""Runs both halves of a shard on real files and kills itself before a chosen store.
+
+Started once as a script; for every line of JSON on stdin it forks a child that does the work, and
+answers with a line: how the child ended, and how many stores it had made. What counts as a store:
+a write to a file, a cut, a rename, an assignment to a mapped page or to the wheel's entries; those
+that can be half done are killed twice, before them and in the middle.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from duewheel.checkpoints import files
+from duewheel.checkpoints.state import State
+from duewheel.schemas.timers import TopicPartition
+from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, Timer
+from duewheel.wheel.data_directory import Role
+from duewheel.wheel.dequeue import DequeueConfig
+from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.timer_wheel import TimerWheel
+
+
+class Stores:
+    """How many this process has made, and before which it dies."""
+
+    made = 0
+    last = 0
+
+
+def before_store(half: Callable[[], object] | None = None) -> None:
+    """Die here, or after `half` of the store, if it is time."""
+    for first_half in (None, half) if half else (None,):
+        Stores.made += 1
+        if Stores.made == Stores.last:
+            if first_half is not None:
+                first_half()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class KillingMap(mmap.mmap):
+    def __setitem__(self, key: Any, value: Any) -> None:
+        assert isinstance(key, slice)
+        middle = (key.start + key.stop) // 2
+        # Up to eight bytes are one store of the processor.
+        small = len(value) <= 8
+
+        def half() -> None:
+            mmap.mmap.__setitem__(self, slice(key.start, middle), value[: middle - key.start])
+
+        before_store(None if small else half)
+        super().__setitem__(key, value)
+
+
+class KillingArray(np.ndarray[Any, Any]):
+    def __setitem__(self, key: Any, value: Any) -> None:
+        def half() -> None:
+            some = len(key) // 2
+            np.ndarray.__setitem__(self, key[:some], np.asarray(value)[:some])
+
+        before_store(half)
+        np.ndarray.__setitem__(self, key, value)
+
+
+def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **keywords: Any) -> Any:
+        before_store()
+        return function(*args, **keywords)
+
+    return call
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+def count_stores() -> None:
+    """From here on every store of this process is counted."""
+    pwrite = os.pwrite
+
+    def killing_pwrite(fd: int, data: memoryview, at: int) -> int:
+        before_store(lambda: pwrite(fd, data[: len(data) // 2], at))
+        return pwrite(fd, data, at)
+
+    def killing_map(fd: int, size: int, *, writable: bool) -> mmap.mmap:
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        return KillingMap(fd, size, access=access)
+
+    def killing_wheel(self: TimerWheel, path: Path, ring: int) -> None:
+        make_wheel(self, path, ring)
+        self._entries = self._entries.view(KillingArray)
+        self._num_magic = self._num_magic.view(KillingArray)
+
+    make_wheel = TimerWheel.__init__
+    # What a kill leaves is in the page cache, synced or not.
+    os.fsync = nothing
+    State.sync = nothing  # type: ignore[method-assign]
+    os.pwrite = killing_pwrite  # type: ignore[assignment]
+    os.ftruncate = counted(os.ftruncate)
+    os.posix_fallocate = counted(os.posix_fallocate)
+    Path.replace = counted(Path.replace)  # type: ignore[method-assign]
+    files.map_file = killing_map
+    TimerWheel.__init__ = killing_wheel  # type: ignore[method-assign]
+    for name in ("begin", "count_dequeue_start", "set_stopped_cleanly"):
+        setattr(State, name, counted(getattr(State, name)))
+
+
+class BusyClock(ManualClock):
+    """Runs `meanwhile` once when next asked: the engine asks between its slots and its lock."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def now_ms(self) -> int:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return super().now_ms()
+
+
+def work(task: dict[str, Any]) -> None:
+    """Do the steps of a task."""
+    clock = BusyClock(task["now_ms"])
+    journal = JournalPublisher(Path(task["journal"]), clock)
+    config = DequeueConfig(**task["dequeue"])
+    shard = LocalShard(Path(task["path"]), WheelConfig(*task["wheel"]), journal, clock, config)
+
+    def pass_time(ms: int, ticks: int) -> None:
+        clock.set(clock.now_ms() + ms)
+        for _ in range(ticks if shard.dequeue else 0):
+            assert shard.dequeue is not None
+            if not shard.dequeue.tick():
+                break
+
+    def append(rows: list[list[Any]], ends: list[int], ms: int, ticks: int) -> None:
+        clock.meanwhile = lambda: pass_time(ms, ticks)
+        marks: dict[TopicPartition, int] = {(TIMER_TOPIC, p): e for p, e in enumerate(ends)}
+        shard.append([Timer(*row) for row in rows], marks)
+        clock.meanwhile = None
+
+    steps: dict[str, Callable[..., Any]] = {
+        "start_dequeue": shard.start_dequeue,
+        "start_ingest": shard.start_ingest,
+        "append": append,
+        "pass_time": pass_time,
+        "stop": lambda role: shard.stop(Role[role]),
+    }
+    for name, *arguments in task["steps"]:
+        steps[name](*arguments)
+
+
+def fork(task: dict[str, Any]) -> dict[str, int]:
+    """Do a task in a child; how it ended and how many stores it made."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            Stores.last = task["kill_at"]
+            count_stores()
+            work(task)
+            os.write(writer, str(Stores.made).encode())
+            os._exit(0)
+        except BaseException:  # noqa: BLE001 - a child must never come back
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        made = answer.read()
+    _, status = os.waitpid(child, 0)
+    return {"code": os.waitstatus_to_exitcode(status), "stores": int(made or 0)}
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        print(json.dumps(fork(json.loads(line))), flush=True)

@@ -1,0 +1,307 @@
+"""SIGKILL before, and in the middle of, every store that ingest and dequeue make: nothing is lost,
+nothing doubled, everything on disk is whole. Real processes, real files; Kafka is a journal file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from duewheel.checkpoints.state import State
+from duewheel.schemas.timers import TopicPartition
+from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, Timer
+from duewheel.wheel.check import check
+from duewheel.wheel.data_directory import Role
+from duewheel.wheel.dequeue import DequeueConfig
+from duewheel.wheel.layout import WheelConfig
+
+PRECISION_MS = 50
+SLOTS = 16
+WHEEL = WheelConfig(PRECISION_MS, SLOTS, window_ms=SLOTS * PRECISION_MS, margin_ms=0)
+HOUR_MS = 1_800_000_000_000
+HISTORY_MS = 6 * SLOTS * PRECISION_MS  # three laps before the full hour
+START_MS = HOUR_MS - 3 * PRECISION_MS
+PARTITIONS = 2
+CHUNK_RECORDS = 3
+CONFIG = DequeueConfig(
+    0, 1, {"precision": PRECISION_MS}, CHUNK_RECORDS, progress_interval_ms=PRECISION_MS
+)
+
+
+Steps = list[list[object]]
+
+
+class Server:
+    """engine_child.py, ready to fork."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(Path(__file__).with_name("engine_child.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, case: Case, steps: Steps, kill_at: int) -> dict[str, int]:
+        task = {
+            "path": str(case.path),
+            "journal": str(case.journal),
+            "now_ms": case.now_ms,
+            "wheel": [PRECISION_MS, SLOTS, SLOTS * PRECISION_MS, 0],
+            "dequeue": {
+                "shard": 0,
+                "shards": 1,
+                "slot_config": dict(CONFIG.slot_config),
+                "chunk_records": CHUNK_RECORDS,
+                "progress_interval_ms": PRECISION_MS,
+            },
+            "steps": steps,
+            "kill_at": kill_at,
+        }
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(task) + "\n")
+        self._process.stdin.flush()
+        answer: dict[str, int] = json.loads(self._process.stdout.readline())
+        assert answer["code"] in {0, -signal.SIGKILL}
+        return answer
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+@dataclass
+class Case:
+    """A copy of a directory with a history, and what Kafka holds."""
+
+    path: Path
+    journal: Path
+    now_ms: int
+    timers: list[Timer]
+
+    def copy(self, to: Path) -> Case:
+        to.mkdir()
+        shutil.copytree(self.path, to / "data")
+        shutil.copyfile(self.journal, to / "journal")
+        return Case(to / "data", to / "journal", self.now_ms, self.timers)
+
+
+class World:
+    """The parent's half of a case."""
+
+    def __init__(self, case: Case) -> None:
+        self.clock = ManualClock(case.now_ms)
+        self.journal = JournalPublisher(case.journal, self.clock)
+        self.shard = LocalShard(case.path, WHEEL, self.journal, self.clock, CONFIG)
+
+    def drain(self) -> None:
+        assert self.shard.dequeue is not None
+        while self.shard.dequeue.tick():
+            pass
+
+    def kill(self) -> None:
+        for role in Role:
+            self.shard.kill(role)
+        self.journal.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+def ends_of(timers: list[Timer]) -> dict[TopicPartition, int]:
+    ends: dict[TopicPartition, int] = {}
+    for timer in timers:
+        ends[TIMER_TOPIC, timer.partition] = timer.offset + 1
+    return ends
+
+
+def some_timers(random: Random, offsets: list[int], now_ms: int, count: int) -> list[Timer]:
+    """Rows behind `offsets`, which move on: hot slots, spread ones, past due, rejected."""
+    timers = []
+    for _ in range(count):
+        partition = random.randrange(PARTITIONS)
+        slots = random.choice([1, 1, 1, 2, 2, 3, 4, 9, SLOTS, -5])
+        due_ms = now_ms + slots * PRECISION_MS - random.randrange(PRECISION_MS)
+        timers.append(Timer(partition, offsets[partition], due_ms, random.random() < 0.1))
+        offsets[partition] += random.choice([1, 1, 2])
+    return timers
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """Three laps of the ring behind it, timers pending, a slot half delivered."""
+    root = tmp_path_factory.mktemp("template")
+    case = Case(root / "data", root / "journal", START_MS - HISTORY_MS, [])
+    world, random, offsets = World(case), Random(1), [0] * PARTITIONS
+    world.shard.start_dequeue({(TIMER_TOPIC, p): 0 for p in range(PARTITIONS)})
+    world.shard.start_ingest()
+    while world.clock.now_ms() < START_MS:
+        batch = some_timers(random, offsets, world.clock.now_ms(), 12)
+        assert not world.shard.append(batch, ends_of(batch)).waiting
+        case.timers += batch
+        world.clock.sleep(4 * PRECISION_MS / 1000)
+        world.drain()
+    hot = [Timer(0, offsets[0] + i, world.clock.now_ms() + 1) for i in range(5)]
+    world.shard.append(hot, ends_of(hot))
+    case.timers += hot
+    world.clock.sleep(PRECISION_MS / 1000)
+    assert world.shard.dequeue is not None and world.shard.dequeue.tick()
+    case.now_ms = world.clock.now_ms()
+    world.kill()
+    return case
+
+
+def batches(template: Case, count: int) -> list[list[Timer]]:
+    random, offsets = Random(2), [0] * PARTITIONS
+    for partition in range(PARTITIONS):
+        offsets[partition] = 1 + max(t.offset for t in template.timers if t.partition == partition)
+    return [
+        some_timers(random, offsets, template.now_ms + 2 * i * PRECISION_MS, 10)
+        for i in range(count)
+    ]
+
+
+def append_step(batch: list[Timer], ms: int = 0, ticks: int = 0) -> list[object]:
+    """A step of the child; between writing and lock `ms` pass and dequeue ticks."""
+    ends = ends_of(batch)
+    rows = [[t.partition, t.offset, t.due_ms, t.rejected] for t in batch]
+    return ["append", rows, [ends.get((TIMER_TOPIC, p), 0) for p in range(PARTITIONS)], ms, ticks]
+
+
+def finish(case: Case, world: World, new: list[list[Timer]]) -> None:
+    """Kafka is read again, everything becomes due; what came out is judged."""
+    if world.shard.dequeue is None:
+        world.shard.start_dequeue()
+    if world.shard.ingest is None:
+        world.shard.start_ingest()
+    for batch in new:
+        assert not world.shard.append(batch, ends_of(batch)).waiting
+    for _ in range(2 * SLOTS):
+        world.clock.sleep(PRECISION_MS / 1000)
+        world.drain()
+    expected = {t.source: t for t in case.timers + [t for batch in new for t in batch]}
+    delivered = world.journal.delivered()
+    assert sorted(d.source for d in delivered) == sorted(expected)
+    last: dict[tuple[int, int], int] = {}
+    for message in delivered:
+        timer = expected[message.source]
+        assert message.dead_letter == timer.rejected
+        assert timer.rejected or message.published_ms >= timer.due_ms
+        slot = -1 if timer.rejected else -(-timer.due_ms // PRECISION_MS)
+        assert last.get((timer.partition, slot), -1) < timer.offset
+        last[timer.partition, slot] = timer.offset
+    state = world.shard.directory(Role.INGEST).state
+    mirror = state.mirror()
+    assert mirror is not None and mirror[1] == state.commit().placed == len(expected)
+    assert check(case.path, WHEEL).findings == []
+    world.kill()
+
+
+@pytest.fixture(autouse=True)
+def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What a kill leaves is in the page cache, synced or not.
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr(State, "sync", lambda _: None)
+
+
+def cases(template: Case, root: Path) -> Iterator[Case]:
+    """Fresh copies, one at a time."""
+    for number in itertools.count():
+        yield template.copy(root / str(number))
+        shutil.rmtree(root / str(number))
+
+
+def test_both_killed_together_at_every_store(
+    server: Server, template: Case, tmp_path: Path
+) -> None:
+    new = batches(template, 3)
+    steps: Steps = [
+        ["start_dequeue"],
+        ["start_ingest"],
+        append_step(new[0]),
+        ["pass_time", 2 * PRECISION_MS, 2],
+        append_step(new[1], ms=2 * PRECISION_MS, ticks=4),  # slots are closed under it
+        ["pass_time", 5 * PRECISION_MS, 3],
+        append_step(new[2]),
+        ["pass_time", PRECISION_MS, 1],
+        ["stop", "INGEST"],
+        ["stop", "DEQUEUE"],
+    ]
+    for number, case in enumerate(cases(template, tmp_path), 1):
+        ended = server.run(case, steps, number)
+        case.now_ms += 10 * PRECISION_MS
+        finish(case, World(case), new)
+        if ended["code"] == 0:
+            break
+    assert number == ended["stores"] + 1 > 100
+
+
+def test_ingest_killed_at_every_store_while_dequeue_lives(
+    server: Server, template: Case, tmp_path: Path
+) -> None:
+    new = batches(template, 3)
+    steps: Steps = [["start_ingest"], append_step(new[0]), append_step(new[1])]
+    for number, case in enumerate(cases(template, tmp_path), 1):
+        world = World(case)
+        world.shard.start_dequeue()
+        ended = server.run(case, steps, number)
+        world.clock.sleep(PRECISION_MS / 1000)
+        world.drain()
+        finish(case, world, new)
+        if ended["code"] == 0:
+            break
+    assert number == ended["stores"] + 1 > 50
+
+
+def test_dequeue_killed_at_every_store_while_ingest_lives(
+    server: Server, template: Case, tmp_path: Path
+) -> None:
+    new = batches(template, 3)
+    steps: Steps = [
+        ["start_dequeue"],
+        ["pass_time", PRECISION_MS, 10],
+        ["pass_time", 2 * PRECISION_MS, 10],
+    ]
+    for number, case in enumerate(cases(template, tmp_path), 1):
+        world = World(case)
+        world.shard.start_ingest()
+        world.shard.append(new[0], ends_of(new[0]))
+        ended = server.run(case, steps, number)
+        world.shard.append(new[1], ends_of(new[1]))
+        world.clock.sleep(4 * PRECISION_MS / 1000)
+        finish(case, world, new)
+        if ended["code"] == 0:
+            break
+    assert number == ended["stores"] + 1 > 50
+
+
+def test_killed_again_on_the_way_back(server: Server, template: Case, tmp_path: Path) -> None:
+    new = batches(template, 3)
+    steps: Steps = [
+        ["start_dequeue"],
+        ["start_ingest"],
+        append_step(new[0]),
+        ["pass_time", PRECISION_MS, 1],
+        append_step(new[1], ms=2 * PRECISION_MS, ticks=2),
+        ["pass_time", 2 * PRECISION_MS, 2],
+    ]
+    random = Random(3)
+    for case in itertools.islice(cases(template, tmp_path), 60):
+        for _ in range(3):
+            server.run(case, steps, random.randrange(1, 120))
+            case.now_ms += 5 * PRECISION_MS
+        finish(case, World(case), new)
