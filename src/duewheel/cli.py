@@ -280,7 +280,9 @@ def send(
         value=value.encode(),
         key=None if key is None else key.encode(),
         headers=[_header(text) for text in headers],
-        when=sender.due_header(deliver_at, delay, level),
+        deliver_at=deliver_at,
+        delay=delay,
+        level=level,
         timer_id=timer_id,
         timer_topic=timer_topic,
     )

@@ -2,6 +2,7 @@
 
 DuewheelError                     1  findings, or anything without a better code
 ├── ConfigError                   2  usage or configuration: mend it and start again
+│   └── InvalidTimer              2  what a program asks of a timer is impossible: mend the call
 ├── KafkaUnavailable              3  no answer from Kafka in time: check address, network, broker
 ├── Locked                        4  another process holds the data directory
 ├── Fenced                        4  another instance owns the shard: this one must stop
@@ -26,6 +27,10 @@ class ConfigError(DuewheelError):
     """A setting is unknown, impossible, or contradicts another; the message says which and why."""
 
     exit_code = 2
+
+
+class InvalidTimer(ConfigError, ValueError):
+    """What is asked of a timer is contradictory or cannot be read; nothing was sent."""
 
 
 class KafkaUnavailable(DuewheelError):

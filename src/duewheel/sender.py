@@ -1,43 +1,19 @@
-"""`duewheel send`: one timer, from the command line, through a plain Kafka producer."""
+"""`duewheel send`: one timer, from the command line, through a DelayProducer."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
+from duewheel.client import DelayProducer, DueTime
 from duewheel.config import Settings
-from duewheel.durations import parse_duration_ms
 from duewheel.errors import ConfigError, KafkaUnavailable
-from duewheel.schemas import header_names as names
-from duewheel.schemas.header_names import REQUEST
-from duewheel.schemas.headers import Field
-from duewheel.schemas.requests import due_times
 
 _ANSWER_S = 15.0
-
-
-def due_header(deliver_at: str | None, delay: str | None, level: int | None) -> tuple[str, bytes]:
-    """The one request header that says when.
-
-    Raises:
-        ConfigError: none or several are given, or a duration cannot be read.
-    """
-    given = [value for value in (deliver_at, delay, level) if value is not None]
-    if len(given) != 1:
-        raise ConfigError("give exactly one of --deliver-at, --delay and --level")
-    if deliver_at is not None:
-        return "TIMER_DELIVER_MS", deliver_at.encode()
-    if level is not None:
-        return "DELAY", str(level).encode()
-    assert delay is not None
-    try:
-        return "TIMER_DELAY_MS", str(parse_duration_ms(delay)).encode()
-    except ValueError as error:
-        raise ConfigError(f"--delay: {error}") from error
 
 
 def send(
@@ -47,7 +23,9 @@ def send(
     value: bytes,
     key: bytes | None,
     headers: list[tuple[str, bytes]],
-    when: tuple[str, bytes],
+    deliver_at: str | None,
+    delay: str | None,
+    level: int | None,
     timer_id: str | None,
     timer_topic: str | None,
 ) -> dict[str, Any]:
@@ -57,37 +35,46 @@ def send(
         id, timer_topic, partition, offset, due_ms.
 
     Raises:
-        ConfigError: the due time cannot be read.
+        ConfigError: the due time cannot be read, or a header is reserved.
         KafkaUnavailable: no acknowledgement in time; the timer may or may not have been written.
     """
-    if _due_ms(settings, when, 0) is None:
-        raise ConfigError(f"{when[1].decode()!r} is no due time")
-    request = [when, ("REAL_TOPIC", topic.encode())]
-    if timer_id is not None:
-        request.append((names.TIMER_ID, timer_id.encode()))
-    written_to = timer_topic or settings.timer.topics[0]
-    options = settings.kafka.client_options("producer")
+    instant = None if deliver_at is None else parse_instant(deliver_at)
+    DueTime.asked(instant, delay, level)  # what is wrong here is said without a broker, too
+    options = {"max_block_ms": int(_ANSWER_S * 1000), **settings.kafka.client_options("producer")}
     try:
-        producer = KafkaProducer(**{"max_block_ms": int(_ANSWER_S * 1000), **options})
+        producer = DelayProducer(
+            timer_topic or settings.timer.topics[0], levels_ms=settings.timer.levels_ms, **options
+        )
         try:
-            sent = producer.send(written_to, value, key=key, headers=[*headers, *request])
-            metadata = sent.get(timeout=_ANSWER_S)
+            asked = producer.schedule(
+                topic,
+                value,
+                key=key,
+                headers=headers,
+                deliver_at=instant,
+                delay=delay,
+                level=level,
+                id=timer_id,
+            )
+            return asdict(asked.result(_ANSWER_S))
         finally:
-            producer.close(timeout=1)
-    except KafkaError as error:
-        raise KafkaUnavailable(f"Kafka at {settings.kafka.servers}: {error}") from error
-    return {
-        "id": timer_id or f"{written_to}-{metadata.partition}@{metadata.offset}",
-        "timer_topic": written_to,
-        "partition": metadata.partition,
-        "offset": metadata.offset,
-        "due_ms": _due_ms(settings, when, metadata.timestamp),
-    }
+            producer.close(1)
+    except (KafkaError, TimeoutError) as error:
+        reason = str(error) or "no acknowledgement in time"
+        raise KafkaUnavailable(f"Kafka at {settings.kafka.servers}: {reason}") from error
 
 
-def _due_ms(settings: Settings, when: tuple[str, bytes], timestamp_ms: int) -> int | None:
-    """When the timer is due, by the rule that ingest applies to the header."""
-    name, value = when
-    asked = Field(np.zeros(1, np.int64), pa.array([value], pa.large_binary()))
-    due = due_times({REQUEST[name]: asked}, np.array([timestamp_ms]), settings.timer.levels_ms)
-    return int(due.due_ms[0]) if due.known[0] else None
+def parse_instant(text: str) -> datetime | int:
+    """What a person writes: epoch ms, or ISO-8601 with a zone.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if re.fullmatch(r"[+-]?[0-9]+", text):
+        return int(text)
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"{text!r} is no due time: epoch ms, or such as 2027-01-15T08:00Z"
+        ) from error

@@ -1,0 +1,210 @@
+"""DelayProducer and `duewheel send` on a real broker: what lies in which topic afterwards."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+
+from duewheel.client import DelayProducer, Timer
+from duewheel.dev_broker import DevBroker
+from duewheel.errors import InvalidTimer
+from duewheel.kafka_admin import KafkaAdmin
+from duewheel.schemas.header_names import LEVELS_MS
+
+pytestmark = pytest.mark.kafka
+
+TIMER_PARTITIONS = 3
+ORDER_PARTITIONS = 5
+ANSWER_S = 60.0
+MASK = 0x7FFFFFFF
+
+# What Kafka's Java client computes, as signed 32-bit numbers.
+MURMUR2 = {b"21": -973932308, b"foobar": -790332482, b"abc": 479470107}
+
+
+@dataclass(frozen=True)
+class Topics:
+    """A timer topic and a target of one test's own."""
+
+    servers: str
+    timers: str
+    orders: str
+
+    def records(self, topic: str) -> list[Any]:
+        """Everything in a topic now."""
+        consumer = KafkaConsumer(bootstrap_servers=self.servers, enable_auto_commit=False)
+        count = TIMER_PARTITIONS if topic == self.timers else ORDER_PARTITIONS
+        partitions = [TopicPartition(topic, number) for number in range(count)]
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(*partitions)
+        ends = consumer.end_offsets(partitions)
+        found: list[Any] = []
+        while any(consumer.position(p) < end for p, end in ends.items()):
+            found += [r for batch in consumer.poll(timeout_ms=200).values() for r in batch]
+        consumer.close()
+        return found
+
+
+@pytest.fixture
+def topics(broker: DevBroker, unique_name: Callable[[str], str]) -> Topics:
+    made = Topics(broker.bootstrap_servers, unique_name("timers"), unique_name("orders"))
+    with KafkaAdmin({"bootstrap_servers": [made.servers]}) as admin:
+        admin.create_topic(made.timers, TIMER_PARTITIONS)
+        admin.create_topic(made.orders, ORDER_PARTITIONS)
+    return made
+
+
+@pytest.fixture
+def producer(topics: Topics) -> Iterator[DelayProducer]:
+    with DelayProducer(topics.timers, bootstrap_servers=topics.servers, linger_ms=20) as made:
+        yield made
+
+
+def test_a_timer_is_a_record_that_says_when_and_where_to(
+    topics: Topics, producer: DelayProducer
+) -> None:
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    own = [("x", b"1"), ("x", b""), ("TIMER_SOURCE", b"earlier-0@7")]
+    timers: list[Timer] = [
+        asked.result(ANSWER_S)
+        for asked in (
+            producer.schedule(topics.orders, b"a", key=b"abc", headers=own, deliver_at=at),
+            producer.schedule(topics.orders, b"b", key=b"abc", delay="15m", id="order-7"),
+            producer.schedule(topics.orders, b"c", key=b"abc", delay=timedelta(seconds=1)),
+            producer.schedule(topics.orders, None, key=b"abc", level=99),
+        )
+    ]
+    records = topics.records(topics.timers)
+    target = ("REAL_TOPIC", topics.orders.encode())
+    assert [(r.key, r.value, r.headers) for r in records] == [
+        (b"abc", b"a", [*own, ("TIMER_DELIVER_MS", b"1893456000000"), target]),
+        (b"abc", b"b", [("TIMER_DELAY_MS", b"900000"), ("UNIQ_KEY", b"order-7"), target]),
+        (b"abc", b"c", [("TIMER_DELAY_MS", b"1000"), target]),
+        (b"abc", None, [("DELAY", b"99"), target]),
+    ]
+    places = [(r.topic, r.partition, r.offset) for r in records]
+    assert [(t.timer_topic, t.partition, t.offset) for t in timers] == places
+    ids = [f"{topic}-{partition}@{offset}" for topic, partition, offset in places]
+    assert [t.id for t in timers] == [ids[0], "order-7", *ids[2:]]
+    waits_ms = [900_000, 1_000, LEVELS_MS[-1]]
+    after = [r.timestamp + wait_ms for r, wait_ms in zip(records[1:], waits_ms, strict=True)]
+    assert [t.due_ms for t in timers] == [1_893_456_000_000, *after]
+
+
+def test_where_a_timer_lies(topics: Topics, producer: DelayProducer) -> None:
+    for key, hashed in MURMUR2.items():
+        timer = producer.schedule(topics.orders, b"", key=key, delay="1s").result(ANSWER_S)
+        assert timer.partition == (hashed & MASK) % TIMER_PARTITIONS
+    asked = producer.schedule(topics.orders, b"asked", key=b"abc", delay="1s", partition=4)
+    assert asked.result(ANSWER_S).partition == 4 % TIMER_PARTITIONS
+    records = topics.records(topics.timers)
+    numbers = [(r.value, v) for r in records for k, v in r.headers if k == "REAL_QID"]
+    assert numbers == [(b"asked", b"4")]
+
+
+def test_timers_without_a_key_share_a_partition_until_the_batch_is_full(topics: Topics) -> None:
+    with DelayProducer(
+        topics.timers, bootstrap_servers=topics.servers, linger_ms=60_000, batch_size=8_000
+    ) as producer:
+        asked = [producer.schedule(topics.orders, bytes(500), delay="1s") for _ in range(100)]
+        producer.flush(ANSWER_S)
+        assert all(timer.done() for timer in asked)
+    partitions = [timer.result(0).partition for timer in asked]
+    changes = sum(a != b for a, b in itertools.pairwise(partitions))
+    assert 0 < changes < 20  # at random it would be two of three
+
+
+def test_send_is_the_put_hook(topics: Topics, producer: DelayProducer) -> None:
+    switched = [("DELAY", b"3"), ("REAL_TOPIC", topics.orders.encode()), ("REAL_QID", b"1")]
+    written = [
+        producer.send(topics.orders, b"now", b"abc", [("x", b"1")]).get(ANSWER_S),
+        producer.send(topics.orders, b"no level", headers=[("DELAY", b"0")]).get(ANSWER_S),
+        producer.send(topics.orders, b"placed", partition=4).get(ANSWER_S),
+        producer.send(topics.orders, b"later", b"abc", [("DELAY", b"3"), ("x", b"1")]).get(
+            ANSWER_S
+        ),
+        producer.send(topics.orders, b"there", None, [("DELAY", b"3")], 1).get(ANSWER_S),
+        producer.send(topics.timers, b"switched", headers=switched).get(ANSWER_S),
+    ]
+    straight, timers = topics.records(topics.orders), topics.records(topics.timers)
+    assert {r.value: r.headers for r in straight} == {
+        b"now": [("x", b"1")],
+        b"no level": [("DELAY", b"0")],
+        b"placed": [],
+    }
+    target = ("REAL_TOPIC", topics.orders.encode())
+    assert {r.value: r.headers for r in timers} == {
+        b"later": [("DELAY", b"3"), ("x", b"1"), target],
+        b"there": [("DELAY", b"3"), target, ("REAL_QID", b"1")],
+        b"switched": switched,
+    }
+    expected = (MURMUR2[b"abc"] & MASK) % ORDER_PARTITIONS
+    assert [(w.topic, w.partition) for w in written[:3:2]] == [
+        (topics.orders, expected),
+        (topics.orders, 4),
+    ]
+    assert [w.topic for w in written[3:]] == [topics.timers] * 3
+    assert written[4].partition == 1
+
+
+def test_what_is_refused_is_not_written(topics: Topics, producer: DelayProducer) -> None:
+    for name in ("DELAY", "TIMER_DELIVER_MS", "REAL_TOPIC", "UNIQ_KEY", "TIMER_DEL_UNIQKEY"):
+        with pytest.raises(InvalidTimer, match=name):
+            producer.schedule(topics.orders, b"", headers=[(name, b"1")], delay="1s")
+    for name in ("REAL_TOPIC", "REAL_QID"):
+        with pytest.raises(InvalidTimer, match=name):
+            producer.send(topics.orders, b"", headers=[("DELAY", b"1"), (name, b"1")])
+    with pytest.raises(InvalidTimer, match="exactly one"):
+        producer.schedule(topics.orders, b"")
+    with pytest.raises(InvalidTimer, match="timer topic itself"):
+        producer.schedule(topics.timers, b"", delay="1s")
+    with pytest.raises(InvalidTimer, match="partition -1"):
+        producer.schedule(topics.orders, b"", delay="1s", partition=-1)
+    assert topics.records(topics.timers) == topics.records(topics.orders) == []
+
+
+def test_a_timer_that_kafka_refuses(topics: Topics) -> None:
+    with DelayProducer(
+        topics.timers, bootstrap_servers=topics.servers, max_request_size=4 << 20
+    ) as producer:
+        asked = producer.schedule(topics.orders, bytes(2 << 20), delay="1s")
+        assert asked.cancel() is False
+        assert isinstance(asked.exception(ANSWER_S), KafkaError)
+
+
+def test_send_command(topics: Topics, tmp_path: Path) -> None:
+    config = tmp_path / "duewheel.toml"
+    config.write_text(
+        f'[kafka]\nbootstrap_servers = "{topics.servers}"\n[timer]\ntopics = ["{topics.timers}"]\n'
+    )
+    words = ["--topic", topics.orders, "--key", "abc", "--value", "pay", "--header", "x=1"]
+    line = [sys.executable, "-P", "-m", "duewheel", "send", "--config", str(config), *words]
+
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*line, *more], capture_output=True, text=True, check=False)
+
+    sent = run("--deliver-at", "2030-01-01T01:00+01:00", "--id", "7", "--output", "json")
+    assert sent.returncode == 0, sent.stderr
+    (record,) = topics.records(topics.timers)
+    assert json.loads(sent.stdout) == {
+        "id": "7",
+        "timer_topic": topics.timers,
+        "partition": record.partition,
+        "offset": record.offset,
+        "due_ms": 1_893_456_000_000,
+    }
+    assert (record.key, record.value) == (b"abc", b"pay")
+    for refused in (["--delay", "soon"], [], ["--level", "1", "--delay", "1s"]):
+        assert run(*refused).returncode == 2
+    assert len(topics.records(topics.timers)) == 1
