@@ -31,7 +31,15 @@ from kafka.producer.future import FutureRecordMetadata
 
 from duewheel.durations import parse_duration_ms
 from duewheel.errors import ConfigError, InvalidTimer
-from duewheel.schemas.header_names import LEVELS_MS, NATIVE, REQUEST, Request
+from duewheel.schemas.header_names import (
+    DUE_MS,
+    LEVELS_MS,
+    NATIVE,
+    REQUEST,
+    ROLL_TIMES,
+    SOURCE,
+    Request,
+)
 
 Header = tuple[str, bytes]
 
@@ -48,7 +56,8 @@ _ROUTED = {
     Request.CANCEL,
     Request.RESCHEDULE,
 }
-_TARGET = {Request.TARGET_TOPIC, Request.TARGET_PARTITION}
+_TARGET = {NATIVE[Request.TARGET_TOPIC], NATIVE[Request.TARGET_PARTITION]}
+_ADDED = {SOURCE, DUE_MS, ROLL_TIMES}  # by an earlier delivery: ingest passes them over
 _MILLISECOND = timedelta(milliseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -179,7 +188,7 @@ class DelayProducer:
         """
         when = DueTime.asked(deliver_at, delay, level)
         given = list(headers)
-        _refuse(given, set(Request) - {Request.IGNORED})
+        _refuse(given, REQUEST.keys() - _ADDED)
         request = [when.header]
         if id is not None:
             request.append((NATIVE[Request.TIMER_ID], id.encode()))
@@ -274,9 +283,9 @@ def asks_for_time(headers: Iterable[Header]) -> bool:
     return given or not _ROUTED.isdisjoint(asked)
 
 
-def _refuse(headers: Iterable[Header], requests: set[Request]) -> None:
+def _refuse(headers: Iterable[Header], reserved: set[str]) -> None:
     for name, _ in headers:
-        if REQUEST.get(name) in requests:
+        if name in reserved:
             raise InvalidTimer(f"the header {name} is reserved: give the argument it stands for")
 
 

@@ -75,7 +75,7 @@ def test_a_timer_is_a_record_that_says_when_and_where_to(
     topics: Topics, producer: DelayProducer
 ) -> None:
     at = datetime(2030, 1, 1, tzinfo=UTC)
-    own = [("x", b"1"), ("x", b""), ("TIMER_SOURCE", b"earlier-0@7")]
+    own = [("x", b"1"), ("x", b""), ("TIMER_SOURCE", b"earlier-0@7"), ("TIMER_ROLL_TIMES", b"2")]
     timers: list[Timer] = [
         asked.result(ANSWER_S)
         for asked in (
