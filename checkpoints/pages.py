@@ -1,7 +1,7 @@
 """Two alternating pages in a mapped file: the newest whole one counts.
 
 Writing one value overwrites the older page, so a writer that dies at any instruction leaves the
-newer one untouched. The sequence is stored last: what has one was once whole. A page, little-endian:
+newer one untouched. The sequence is stored last: what has one was once whole. Little-endian:
 
      0  u8  sequence     rises by one with every write; 0 = never written
      8  u4  length       of the payload, in bytes

@@ -21,7 +21,7 @@ from duewheel.schemas.header_names import Request
 from duewheel.schemas.headers import USERS, Field, Headers, read_headers
 from duewheel.schemas.ids import id_hashes, key_hashes, source_names
 from duewheel.schemas.record_tail import framed_bytes, header_groups, key_values
-from duewheel.schemas.requests import DueTimes, due_times, judged_columns
+from duewheel.schemas.requests import DueTimes, due_times, judged_columns, origins
 from duewheel.schemas.rules import ACCEPTED, Rules
 from duewheel.schemas.timers import (
     NO_PARTITION,
@@ -63,7 +63,7 @@ class Contract:
         now = np.zeros(len(targets), np.int64)
         due = DueTimes(now, np.ones(len(now), np.bool_), np.full(len(now), -1, np.int8))
         each = np.arange(len(now), dtype=np.int32)
-        failures = self.rules.first_failure(judged_columns({}, due, now, each, targets))
+        failures = self.rules.first_failure(judged_columns({}, due, now, each, targets, now))
         for (topic, target), failure in zip(self.mapping.items(), failures.tolist(), strict=True):
             if failure != ACCEPTED:
                 reason = self.rules.rules[failure].reason
@@ -105,18 +105,19 @@ def parse(table: pa.Table, contract: Contract) -> TimerBatch:
     fields = found.fields()
     due = due_times(fields, timestamp_ms, contract.levels_ms)
     default_target, mapped = _default_targets(sources, contract.mapping)
-    columns = judged_columns(fields, due, timestamp_ms, default_target, mapped)
+    columns = judged_columns(fields, due, timestamp_ms, default_target, mapped, offset)
     failure = contract.rules.first_failure(columns)
     rejected = failure != ACCEPTED
     target, targets = _targets(columns.column("target_topic"), rejected, contract)
-    timer_id, id_hash = _ids(fields.get(Request.TIMER_ID), rejected, sources, offset)
+    origin_offset, roll_times = origins(fields, offset, ~rejected)
+    timer_id, id_hash = _ids(fields.get(Request.TIMER_ID), rejected, sources, origin_offset)
     key = large_binary(table.column("key"))
     headers, header_count = _headers(found, failure, contract.rules)
     return TimerBatch(
         partitions=sources.partitions,
         partition=sources.partition,
         offset=offset,
-        origin_offset=offset,
+        origin_offset=origin_offset,
         due_ms=due.due_ms,
         rejected=rejected,
         targets=targets,
@@ -128,7 +129,8 @@ def parse(table: pa.Table, contract: Contract) -> TimerBatch:
         key_value=key_values(key, large_binary(table.column("value"))),
         headers=headers,
         header_count=header_count,
-        roll_times=np.zeros(len(offset), np.int32),
+        roll_times=roll_times,
+        timestamp_ms=timestamp_ms,
     )
 
 
@@ -179,20 +181,20 @@ def _target_partitions(columns: pa.Table, rejected: Bool) -> Int32:
 
 
 def _ids(
-    field: Field | None, rejected: Bool, sources: _Sources, offset: Int64
+    field: Field | None, rejected: Bool, sources: _Sources, origin_offset: Int64
 ) -> tuple[Column, Int64]:
     """The timers' ids (empty for the default) and their hashes (of the default too). A rejected
     row's own id may be of any length: it has the default.
     """
     given = field.where(~rejected[field.rows]) if field else Field.none()
-    default = np.ones(len(offset), np.bool_)
+    default = np.ones(len(origin_offset), np.bool_)
     default[given.rows] = False
-    hashes = np.zeros(len(offset), np.int64)
+    hashes = np.zeros(len(origin_offset), np.int64)
     hashes[given.rows] = id_hashes(given.values)
     hashes[default] = id_hashes(
-        source_names(sources.partitions, sources.partition[default], offset[default])
+        source_names(sources.partitions, sources.partition[default], origin_offset[default])
     )
-    return spread(given.values, given.rows, len(offset)), hashes
+    return spread(given.values, given.rows, len(origin_offset)), hashes
 
 
 def _headers(found: Headers, failure: Int32, rules: Rules) -> tuple[Column, Int32]:

@@ -15,6 +15,9 @@ DUE_MS = "TIMER_DUE_MS"  # requested due time, epoch ms
 TIMER_ID = "UNIQ_KEY"  # the timer's id, the given one or the default: that of SOURCE
 ROLL_TIMES = "TIMER_ROLL_TIMES"  # how often the timer was rolled, if it was
 
+# On rolled copies only, which go back to their timer topic.
+ORIGIN = "TIMER_ORIGIN"  # offset of the timer's first copy, in the same partition
+
 # Added to dead letters.
 ERROR_CODE = "TIMER_ERROR_CODE"  # one word, for programs
 ERROR = "TIMER_ERROR"  # a sentence, for people
@@ -32,6 +35,8 @@ class Request(IntEnum):
     TIMER_ID = auto()
     CANCEL = auto()
     RESCHEDULE = auto()
+    ORIGIN = auto()
+    ROLL_TIMES = auto()  # counts beside ORIGIN; without it an earlier delivery has added it
     IGNORED = auto()  # added by an earlier delivery: taken out, else it would be there twice
 
 
@@ -47,7 +52,8 @@ REQUEST: dict[str, Request] = {
     "TIMER_RESCHEDULE": Request.RESCHEDULE,
     SOURCE: Request.IGNORED,
     DUE_MS: Request.IGNORED,
-    ROLL_TIMES: Request.IGNORED,
+    ORIGIN: Request.ORIGIN,
+    ROLL_TIMES: Request.ROLL_TIMES,
 }
 NATIVE = {request: name for name, request in reversed(REQUEST.items())}
 """The name under which duewheel itself makes each request: the first one in REQUEST."""

@@ -32,8 +32,9 @@ from duewheel.schemas.columns import (
     join_groups,
     lengths,
 )
+from duewheel.schemas.header_names import NATIVE, Request
 from duewheel.schemas.headers import Headers
-from duewheel.schemas.timers import Bool, Deliveries, Int32, Int64
+from duewheel.schemas.timers import NO_PARTITION, Bool, Deliveries, Int32, Int64
 from duewheel.schemas.varint import varint, varints
 
 _ATTRIBUTES_AND_TIMESTAMP_DELTA = constant(b"\0\0")
@@ -87,7 +88,43 @@ def added_headers(deliveries: Deliveries) -> tuple[Column, Int32]:
     if deliveries.dead_letter.any():
         parts = [choose(deliveries.dead_letter, EMPTY, join(*parts))]
         count[deliveries.dead_letter] = 1
-    return join(_named(names.SOURCE), *framed(deliveries.source), *parts), count
+    added = join(_named(names.SOURCE), *framed(deliveries.source), *parts)
+    if deliveries.rolled.any():
+        added = choose(deliveries.rolled, EMPTY, added)
+        count[deliveries.rolled] = 0
+    return added, count
+
+
+def roll_headers(
+    target: Column,
+    target_partition: Int32,
+    due_ms: Int64,
+    timer_id: Column,
+    roll_times: Int32,
+    origin_offset: Int64,
+) -> tuple[Column, Int32]:
+    """The request headers of rolled copies, encoded, and how many they are in each row.
+
+    Args:
+        target: name of the real topic.
+        target_partition: asked for, or NO_PARTITION.
+        due_ms: absolute, epoch ms.
+        timer_id: empty where the id is the default one, which the origin gives.
+        roll_times: before this roll.
+        origin_offset: of the timer's first copy.
+    """
+    asked = target_partition != NO_PARTITION
+    partition = join(_named(NATIVE[Request.TARGET_PARTITION]), *framed(decimals(target_partition)))
+    named = lengths(timer_id) > 0
+    encoded = join(
+        *(_named(NATIVE[Request.TARGET_TOPIC]), *framed(target)),
+        *(_named(NATIVE[Request.DELIVER_AT]), *framed(decimals(due_ms))),
+        choose(asked, partition, EMPTY),
+        choose(named, join(_named(names.TIMER_ID), *framed(timer_id)), EMPTY),
+        *(_named(names.ROLL_TIMES), *framed(decimals(roll_times + 1))),
+        *(_named(names.ORIGIN), *framed(decimals(origin_offset))),
+    )
+    return encoded, 4 + asked.astype(np.int32) + named.astype(np.int32)
 
 
 class Records:

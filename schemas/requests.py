@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ JUDGED = pa.schema(
         pa.field("target_partition", pa.int64()),  # null: not asked for; -1: malformed
         pa.field("timer_id_bytes", pa.int64()),  # length of the id; null: not given
         pa.field("unsupported", _NAME),  # a header for what this version cannot do
+        pa.field("origin_distance", pa.int64()),  # offset - origin's; null: no copy; -1: malformed
     ]
 )
 """The columns that rules may name. A null passes every rule that does not ask for a value."""
@@ -46,6 +48,7 @@ JUDGED = pa.schema(
 _DUE = (Request.LEVEL, Request.DELAY_SEC, Request.DELAY_MS, Request.DELIVER_AT)
 _UNSUPPORTED = (Request.CANCEL, Request.RESCHEDULE)
 _NONE = -1
+ROLL_TIMES_MAX = 65_535  # two bytes on disk; the count stops there
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ def judged_columns(
     timestamp_ms: Int64,
     default_target: Int32,
     mapped: Sequence[str],
+    offset: Int64,
 ) -> pa.Table:
     """The columns of JUDGED.
 
@@ -113,6 +117,7 @@ def judged_columns(
         timestamp_ms: the records' timestamps.
         default_target: row → index in `mapped` of the target without REAL_TOPIC, or -1 for none.
         mapped: the targets of the topic mapping.
+        offset: the records' own.
     """
     base_ms = np.clip(timestamp_ms, -SATURATED, SATURATED)
     count = len(base_ms)
@@ -128,6 +133,7 @@ def judged_columns(
         _sparse(fields.get(Request.TARGET_PARTITION), _partitions, count),
         _sparse(fields.get(Request.TIMER_ID), lengths, count),
         _named(unsupported, [NATIVE[request] for request in _UNSUPPORTED]),
+        _sparse(fields.get(Request.ORIGIN), partial(_distances, fields, offset), count),
     ]
     table: pa.Table = _pa.table(columns, schema=JUDGED)
     return table
@@ -167,6 +173,38 @@ def _sparse(field: Field | None, read: Callable[[Column], Int64], count: int) ->
         absent[field.rows] = False
     column: pa.Int64Array = _pa.array(numbers, mask=absent)
     return column
+
+
+def _distances(fields: Mapping[Request, Field], offset: Int64, values: Column) -> Int64:
+    origin, well_formed = parse_numbers(values)
+    before = offset[fields[Request.ORIGIN].rows]
+    return np.where(well_formed & (origin >= 0), before - origin, -1)
+
+
+def origins(fields: Mapping[Request, Field], offset: Int64, accepted: Bool) -> tuple[Int64, Int32]:
+    """Offset of the first copy, and how often it was rolled, of every row.
+
+    Args:
+        fields: the requests.
+        offset: the records' own.
+        accepted: rows whose ORIGIN, if there is one, has been found good.
+    """
+    origin, times = offset.copy(), np.zeros(len(offset), np.int32)
+    field = fields.get(Request.ORIGIN)
+    if field is None:
+        return origin, times
+    copies = np.zeros(len(offset), np.bool_)
+    copies[field.rows] = True
+    copies &= accepted
+    good = copies[field.rows]
+    origin[field.rows[good]] = parse_numbers(field.values)[0][good]
+    times[copies] = 1
+    counted = fields.get(Request.ROLL_TIMES)
+    if counted is not None:
+        number, well_formed = parse_numbers(counted.values)
+        known = well_formed & (number > 0) & copies[counted.rows]
+        times[counted.rows[known]] = np.minimum(number[known], ROLL_TIMES_MAX)
+    return origin, times
 
 
 def _partitions(values: Column) -> Int64:

@@ -50,6 +50,7 @@ class TimerBatch:
         headers: large_binary: the user's headers, request headers taken out.
         header_count: how many headers `headers` holds.
         roll_times: how often the timer has been rolled.
+        timestamp_ms: of the record; what is due more than the roll window later is rolled.
     """
 
     partitions: list[TopicPartition]
@@ -68,6 +69,7 @@ class TimerBatch:
     headers: pa.LargeBinaryArray
     header_count: Int32
     roll_times: Int32
+    timestamp_ms: Int64
 
     def __len__(self) -> int:
         return len(self.offset)
@@ -92,6 +94,7 @@ class TimerBatch:
             self.headers.take(picked),
             self.header_count[rows],
             self.roll_times[rows],
+            self.timestamp_ms[rows],
         )
 
 
@@ -109,6 +112,7 @@ class Deliveries:
         timer_id: large_binary, never empty: default ids are filled in.
         key_value, headers, header_count, roll_times: as in TimerBatch.
         dead_letter: the row is a dead letter: of the added headers it gets TIMER_SOURCE only.
+        rolled: the row is a copy on its way back to its timer topic: its `headers` are complete.
     """
 
     targets: list[str]
@@ -123,6 +127,7 @@ class Deliveries:
     header_count: Int32
     roll_times: Int32
     dead_letter: Bool
+    rolled: Bool
 
     def __len__(self) -> int:
         return len(self.target)
@@ -143,6 +148,7 @@ class Deliveries:
             self.header_count[rows],
             self.roll_times[rows],
             self.dead_letter[rows],
+            self.rolled[rows],
         )
 
     def slice(self, first: int, end: int) -> Deliveries:
@@ -161,4 +167,5 @@ class Deliveries:
             self.header_count[rows],
             self.roll_times[rows],
             self.dead_letter[rows],
+            self.rolled[rows],
         )

@@ -23,6 +23,7 @@ from duewheel.schemas.timers import Bool, Int64
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.layout import (
     MAGIC_ABANDONED,
+    MAGIC_ROLL,
     MAGIC_TIMER,
     NO_POSITION,
     RECORD_BYTES,
@@ -125,6 +126,7 @@ def _malformed(
     precision_ms = directory.config.precision_ms
     slot_ms = records["write_time"].astype(np.int64) + records["delay"]
     abandoned = records["magic"] == MAGIC_ABANDONED
+    known = (records["magic"] & ~MAGIC_ROLL) == MAGIC_TIMER
     distance = distance_of(records["reserved"])
     index = np.arange(len(records))
     inside_run = distance > 0
@@ -132,7 +134,7 @@ def _malformed(
     rises = np.where(inside_run & (index > 0), distance == distance[index - 1] + 1, ~inside_run)
     for code, bad, detail in (
         ("record_size", records["size"] != RECORD_BYTES, "size is not 52"),
-        ("record_magic", ~abandoned & (records["magic"] != MAGIC_TIMER), "unknown magic"),
+        ("record_magic", ~abandoned & ~known, "unknown magic"),
         ("record_slot", slot_ms % precision_ms != 0, "write_time + delay is no slot"),
         ("record_hour", hour_of(slot_ms // precision_ms, precision_ms) != hour, "another hour's"),
         ("run_link", ~abandoned & ~follows, "prev_pos is not the record before in the run"),

@@ -16,7 +16,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class DeadlinePassed(Exception):  # noqa: N818 - not an error: nobody knows
+class DeadlinePassed(Exception):
     """A call did not return in time; what became of it is unknown."""
 
 

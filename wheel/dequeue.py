@@ -22,8 +22,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import structlog
 
 from duewheel.checkpoints.files import boot_id
@@ -32,12 +30,13 @@ from duewheel.checkpoints.recovery import RecoveryRecord, Resumption, require_ou
 from duewheel.checkpoints.state import DEQUEUE, Close
 from duewheel.clock import Clock
 from duewheel.errors import Fenced, KafkaUnavailable, PublishDoubt, RecoveryRefused
-from duewheel.schemas.ids import source_names
-from duewheel.schemas.timers import Deliveries, Int32, TopicPartition
+from duewheel.schemas.timers import Bool, Deliveries, TopicPartition
 from duewheel.wheel.data_directory import DataDirectory
-from duewheel.wheel.layout import FLAG_DEAD_LETTER, closable_slot
+from duewheel.wheel.layout import closable_slot
+from duewheel.wheel.prefetch import Prefetch
 from duewheel.wheel.publisher import Publisher
-from duewheel.wheel.slot_scan import Chunk, SlotScan
+from duewheel.wheel.restoring import Restored
+from duewheel.wheel.slot_scan import SlotScan
 
 log = structlog.get_logger()
 
@@ -72,6 +71,7 @@ class Statistics:
     Attributes:
         delivered: messages published, dead letters included.
         dead_letters: those that ingest had rejected.
+        rolled: timers sent back to their timer topic, not among `delivered`.
         transactions: commits, those without messages included.
         doubts: transactions whose outcome had to be read back.
         lateness_max_ms: greatest publishing time − due time of accepted messages.
@@ -79,6 +79,7 @@ class Statistics:
 
     delivered: int = 0
     dead_letters: int = 0
+    rolled: int = 0
     transactions: int = 0
     doubts: int = 0
     lateness_max_ms: int = 0
@@ -101,6 +102,7 @@ class Dequeue:
         self._config = config
         self._stopping = stopping
         self._statistics = Statistics()
+        self._chunks = Prefetch(directory.topics, config.chunk_records, config.chunk_bytes)
         self._epoch = 1
         self._beat_at_ms = 0
 
@@ -150,7 +152,7 @@ class Dequeue:
         self._r = resumption.r
         self._below: dict[TopicPartition, int] = dict(resumption.delivered_below)
         self._resumed_slot = self._r + 1 if self._below else None
-        self._scan = SlotScan(self._directory, self._r, self._close.floor)
+        self._chunks.begin(SlotScan(self._directory, self._r, self._close.floor))
         self._committed = progress
         self._committed_at_ms = self._clock.now_ms()
         self._directory.state.write_mirror(
@@ -163,6 +165,10 @@ class Dequeue:
         return self._statistics
 
     # ---- the loop --------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Let go of the files; the directory may be stopped then."""
+        self._chunks.close()
 
     def run(self) -> None:
         """Tick until told to stop."""
@@ -181,12 +187,12 @@ class Dequeue:
         self._beat()
         if self._r == self._close.floor:
             self._close_slots()
-        chunk = self._scan.next_chunk(self._config.chunk_records, self._config.chunk_bytes)
-        if chunk is None:
+        restored = self._chunks.next()
+        if restored is None:
             self._r = self._close.floor
             self._commit_when_stale()
             return False
-        self._deliver(chunk)
+        self._deliver(restored)
         return True
 
     def _close_slots(self) -> None:
@@ -198,73 +204,40 @@ class Dequeue:
             c = {**self._close.c, **commit.marks}
             self._close = Close(self._close.floor, self._close.c, floor, c)
             self._directory.state.write_close(self._close)
-        self._scan = SlotScan(self._directory, self._r, floor)
+        self._chunks.begin(SlotScan(self._directory, self._r, floor))
 
-    def _deliver(self, chunk: Chunk) -> None:
-        """2. to 4. of the module's head, for one chunk."""
-        sources, source = self._sources(chunk)
-        offset = chunk.messages.prefix["source_offset"].astype(np.int64)
-        pending = np.flatnonzero(~self._already_delivered(chunk, sources, source, offset))
-        deliveries = self._deliveries(chunk, sources, source).take(pending)
-        below = self._below_after(chunk, sources, source, offset)
-        r = chunk.r_after
-        self._commit(deliveries, self._progress(r, below), len(offset))
-        self._r, self._below = r, below or {}
+    def _deliver(self, restored: Restored) -> None:
+        """3. and 4. of the module's head, for one chunk."""
+        chunk = restored.chunk
+        pending = np.flatnonzero(~self._already_delivered(restored))
+        deliveries = restored.deliveries
+        if len(pending) < len(deliveries):
+            deliveries = deliveries.take(pending)
+        below = self._below_after(restored)
+        self._commit(deliveries, self._progress(chunk.r_after, below), len(chunk.slot))
+        self._r, self._below = chunk.r_after, below or {}
 
-    def _already_delivered(
-        self, chunk: Chunk, sources: list[TopicPartition], source: Int32, offset: Any
-    ) -> Any:
+    def _already_delivered(self, restored: Restored) -> Bool:
         """Rows of the slot that a predecessor had half delivered, below D of their partition."""
-        if self._resumed_slot is None or chunk.slot[0] > self._resumed_slot:
+        slot = restored.chunk.slot
+        if self._resumed_slot is None or slot[0] > self._resumed_slot:
             self._resumed_slot = None
-            return np.zeros(len(offset), np.bool_)
-        below = np.array([self._below.get(partition, 0) for partition in sources], np.int64)
-        return (chunk.slot == self._resumed_slot) & (offset < below[source])
+            return np.zeros(len(slot), np.bool_)
+        below = np.array([self._below.get(p, 0) for p in restored.sources], np.int64)
+        done: Bool = (slot == self._resumed_slot) & (restored.offset < below[restored.source])
+        return done
 
-    def _below_after(
-        self, chunk: Chunk, sources: list[TopicPartition], source: Int32, offset: Any
-    ) -> dict[TopicPartition, int] | None:
+    def _below_after(self, restored: Restored) -> dict[TopicPartition, int] | None:
         """D after this chunk if it leaves its last slot half delivered, else None."""
+        chunk = restored.chunk
         if not chunk.slot_open:
             return None
         rows = chunk.slot == chunk.slot[-1]
-        highest = np.zeros(len(sources), np.int64)
-        np.maximum.at(highest, source[rows], offset[rows] + 1)
+        highest = np.zeros(len(restored.sources), np.int64)
+        np.maximum.at(highest, restored.source[rows], restored.offset[rows] + 1)
         before = self._below if self._r == chunk.r_after else {}
-        ends = dict(zip(sources, highest.tolist(), strict=True))
+        ends = dict(zip(restored.sources, highest.tolist(), strict=True))
         return {p: max(ends.get(p, 0), before.get(p, 0)) for p in ends.keys() | before.keys()}
-
-    # ---- columns ---------------------------------------------------------------------------
-
-    def _sources(self, chunk: Chunk) -> tuple[list[TopicPartition], Int32]:
-        """The source partitions of a chunk, and each row's index among them."""
-        prefix = chunk.messages.prefix
-        code = prefix["source_topic"].astype(np.int64) << 32
-        codes, source = np.unique(code | prefix["source_partition"], return_inverse=True)
-        names = self._directory.topics.names(int(codes[-1]) >> 32)
-        sources = [(names[c >> 32], c & 0xFFFFFFFF) for c in codes.tolist()]
-        return sources, source.astype(np.int32)
-
-    def _deliveries(self, chunk: Chunk, sources: list[TopicPartition], source: Int32) -> Deliveries:
-        messages, prefix = chunk.messages, chunk.messages.prefix
-        targets, target = np.unique(prefix["target_topic"].astype(np.int32), return_inverse=True)
-        names = self._directory.topics.names(int(targets[-1]))
-        origin = source_names(sources, source, prefix["source_offset"].astype(np.int64))
-        default_id = pa.array(prefix["id_size"] == 0)
-        return Deliveries(
-            targets=[names[number] for number in targets.tolist()],
-            target=target.astype(np.int32),
-            target_partition=prefix["target_partition"].astype(np.int32),
-            key_hash=prefix["key_hash"].astype(np.int32),
-            due_ms=prefix["due_ms"].astype(np.int64),
-            source=origin,
-            timer_id=pc.if_else(default_id, origin, messages.timer_id),
-            key_value=messages.key_value,
-            headers=messages.headers,
-            header_count=prefix["header_count"].astype(np.int32),
-            roll_times=prefix["roll_times"].astype(np.int32),
-            dead_letter=(prefix["flags"] & FLAG_DEAD_LETTER) != 0,
-        )
 
     # ---- progress --------------------------------------------------------------------------
 
@@ -371,21 +344,21 @@ class Dequeue:
         self, deliveries: Deliveries | None, *, transactions: int = 0, doubts: int = 0
     ) -> None:
         known = self._statistics
-        lateness_max_ms, dead_letters = known.lateness_max_ms, known.dead_letters
-        if deliveries is not None and len(deliveries):
-            accepted = deliveries.due_ms[~deliveries.dead_letter]
-            if len(accepted):
-                late_ms = self._clock.now_ms() - int(accepted.min())
-                lateness_max_ms = max(lateness_max_ms, late_ms)
-            dead_letters += len(deliveries) - len(accepted)
-        self._statistics = replace(
-            known,
-            delivered=known.delivered + (len(deliveries) if deliveries else 0),
-            dead_letters=dead_letters,
-            transactions=known.transactions + transactions,
-            doubts=known.doubts + doubts,
-            lateness_max_ms=lateness_max_ms,
+        known = replace(
+            known, transactions=known.transactions + transactions, doubts=known.doubts + doubts
         )
+        if deliveries is not None and len(deliveries):
+            rolled, dead = int(deliveries.rolled.sum()), int(deliveries.dead_letter.sum())
+            due_ms = deliveries.due_ms[~deliveries.rolled & ~deliveries.dead_letter]
+            latest_ms = self._clock.now_ms() - int(due_ms.min()) if len(due_ms) else 0
+            known = replace(
+                known,
+                delivered=known.delivered + len(deliveries) - rolled,
+                dead_letters=known.dead_letters + dead,
+                rolled=known.rolled + rolled,
+                lateness_max_ms=max(known.lateness_max_ms, latest_ms),
+            )
+        self._statistics = known
 
 
 def progress_slot(progress: Progress) -> int:

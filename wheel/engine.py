@@ -37,6 +37,7 @@ from duewheel.wheel.layout import (
     MAGIC_ABANDONED,
     RECORD_BYTES,
     hour_of,
+    roll_instants,
     slot_of,
 )
 from duewheel.wheel.placing import Places, first_of_each, log_records, seal, stored_messages
@@ -135,21 +136,21 @@ class Engine:
             pass  # only for its redo: what follows reads the wheel
         known = self._marks_after(before)
         _require_new(batch, known, marks)
-        slots = self._open_slots(batch)
+        slots, rolled = self._open_slots(batch)
         fits = self._fits(slots)
         waiting = not bool(fits.all())
         if waiting:
             marks = self._marks_before(batch, fits, marks)
             rows = self._rows_below(batch, marks)
-            batch, slots = batch.take(rows), slots[rows]
+            batch, slots, rolled = batch.take(rows), slots[rows], rolled[rows]
         if not len(batch) and marks.items() <= known.items():
             return Appended(0, waiting)
         lengths = _lengths(before)
-        written = self._write(batch, slots, lengths)
+        written = self._write(batch, slots, rolled, lengths)
         with self._directory.locked():
             if not self._closed_fit(written):
                 return Appended(0, waiting=True)
-            runs = self._replace_closed(batch, written, lengths)
+            runs = self._replace_closed(batch, rolled, written, lengths)
             number = before.batch + 1
             hours = self._hours_after(before, lengths)
             placed = before.placed + len(batch)
@@ -161,11 +162,16 @@ class Engine:
 
     # ---- 1. and 2.: slots ------------------------------------------------------------------
 
-    def _open_slots(self, batch: TimerBatch) -> Int64:
-        """The slot of each row, none of them closed as far as is known without the lock."""
-        slots = slot_of(batch.due_ms, self._directory.config.precision_ms)
+    def _open_slots(self, batch: TimerBatch) -> tuple[Int64, Bool]:
+        """The slot of each row, none of them closed as far as is known without the lock, and
+        whether the timer is to be rolled then.
+        """
+        config = self._directory.config
+        rolled = ~batch.rejected & (batch.due_ms - batch.timestamp_ms > config.window_ms)
+        instants = roll_instants(batch.due_ms, batch.timestamp_ms, batch.id_hash, config.window_ms)
+        slots = slot_of(np.where(rolled, instants, batch.due_ms), config.precision_ms)
         slots = np.where(batch.rejected, EARLIEST_SLOT, slots)
-        return np.maximum(slots, self._floor() + 1)
+        return np.maximum(slots, self._floor() + 1), rolled
 
     def _floor(self) -> int:
         close = self._directory.state.close()
@@ -202,7 +208,7 @@ class Engine:
     # ---- 3. and 4.: files ------------------------------------------------------------------
 
     def _write(
-        self, batch: TimerBatch, slots: Int64, lengths: dict[int, tuple[int, int]]
+        self, batch: TimerBatch, slots: Int64, rolled: Bool, lengths: dict[int, tuple[int, int]]
     ) -> _Written:
         """Append the rows in slot order behind `lengths`, which move on."""
         directory, precision_ms = self._directory, self._directory.config.precision_ms
@@ -213,7 +219,8 @@ class Engine:
         messages = stored_messages(batch, sources, targets)
         size = columns.lengths(messages)
         places, segments = self._places(slot, size, lengths)
-        records = log_records(batch, places, size, precision_ms, self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        records = log_records(batch, rolled[order], places, size, precision_ms, now_ms)
         octets = seal(messages, records)
         ends = np.cumsum(size)
         for hour, first, end, log_position in segments:
@@ -246,7 +253,11 @@ class Engine:
         return Places(slot, log_position, message_position, previous, starts), segments
 
     def _replace_closed(
-        self, batch: TimerBatch, written: _Written, lengths: dict[int, tuple[int, int]]
+        self,
+        batch: TimerBatch,
+        rolled: Bool,
+        written: _Written,
+        lengths: dict[int, tuple[int, int]],
     ) -> Runs:
         """Under the lock: rows whose slot was closed meanwhile go to the earliest open one.
 
@@ -260,7 +271,8 @@ class Engine:
         count = int(np.searchsorted(written.slot, earliest, "right"))
         rows = np.sort(written.order[:count])
         self._abandon(written, count)
-        again = self._write(batch.take(rows), np.full(count, earliest), lengths)
+        slots = np.full(count, earliest)
+        again = self._write(batch.take(rows), slots, rolled[rows], lengths)
         return again.runs.followed_by(written.runs.where(written.runs.slot > earliest))
 
     def _abandon(self, written: _Written, count: int) -> None:

@@ -16,7 +16,6 @@ Every call has a deadline, one for the whole of `start` and one for the whole of
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,17 +30,16 @@ from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.clock import Clock
 from duewheel.errors import ConfigError, DuewheelError, PublishDoubt
 from duewheel.schemas.record_batch import HEADER_BYTES, Batch, split
+from duewheel.schemas.single_record import single
 from duewheel.schemas.timers import Deliveries
-from duewheel.schemas.varint import varint
 from duewheel.wheel import kafka_internals as internals
 from duewheel.wheel import routing
 from duewheel.wheel.deadline import Deadline, DeadlinePassed, within
 from duewheel.wheel.kafka_clients import ClientSettings, close
 from duewheel.wheel.kafka_progress import newest_record
 from duewheel.wheel.kafka_targets import SentBatch, TargetCatalog
+from duewheel.wheel.kafka_transactions import meet, open_producer, transact
 from duewheel.wheel.routing import Target
-
-_REQUEST_BYTES = 16 * 1024 * 1024  # of several partitions' batches; a larger batch goes alone
 
 log = structlog.get_logger(__name__)
 
@@ -175,11 +173,11 @@ class KafkaPublisher:
             sent: list[SentBatch] = []
             if deliveries is not None and len(deliveries):
                 batches, sent = self._batches(self._admin, deliveries, deadline)
-            batches.append((self._state_partition, _record(self._key, progress.encode())))
+            batches.append((self._state_partition, single(self._key, progress.encode())))
             now_ms = self._clock.now_ms()
             producer = self._producer
             outcomes = within(
-                deadline, "publish", lambda: _transact(producer, batches, now_ms, deadline)
+                deadline, "publish", lambda: transact(producer, batches, now_ms, deadline)
             )
             self._judge(sent, outcomes)
             if deliveries is not None:
@@ -208,29 +206,19 @@ class KafkaPublisher:
         self._catalog.forget()
 
     def _open_producer(self, deadline: Deadline) -> KafkaProducer:
-        # A request that hangs must not outlive its transaction by much: the sender's thread of a
-        # dropped producer ends with it.
-        timeout_ms = int(self._limits.publish_deadline_s * 1000)
-        producer = self._settings.open(
-            KafkaProducer,
-            deadline,
-            transactional_id=self._transactional_id,
-            transaction_timeout_ms=self._limits.transaction_timeout_ms,
-            max_block_ms=deadline.remaining_ms(),
-            request_timeout_ms=timeout_ms,
-            delivery_timeout_ms=timeout_ms,
-            linger_ms=0,
-            retry_backoff_ms=2,  # 100 by default, which each transaction after another one waits
-            allow_auto_create_topics=False,
-            max_request_size=_REQUEST_BYTES,
-            metrics_enabled=False,
+        limits = self._limits
+        producer = open_producer(
+            self._settings,
+            self._transactional_id,
+            timeout_ms=limits.transaction_timeout_ms,
+            publish_s=limits.publish_deadline_s,
+            stop_s=limits.stop_s,
+            deadline=deadline,
         )
         try:
-            internals.check_internals(producer)
-            self._settings.call(deadline, "init_transactions", producer.init_transactions)
             self._meet(producer, [self._state_partition.topic], deadline)
         except DuewheelError:
-            internals.stop(producer, self._limits.stop_s)
+            internals.stop(producer, limits.stop_s)
             raise
         return producer
 
@@ -248,10 +236,9 @@ class KafkaPublisher:
 
     def _meet(self, producer: KafkaProducer, topics: list[str], deadline: Deadline) -> None:
         """Have the producer know the topics' leaders: a batch for an unknown one never leaves."""
-        for topic in [topic for topic in topics if topic not in self._met]:
-            look_up = functools.partial(producer.partitions_for, topic)
-            self._settings.call(deadline, f"look up {topic}", look_up)
-            self._met.add(topic)
+        new = [topic for topic in topics if topic not in self._met]
+        meet(self._settings, producer, new, deadline)
+        self._met.update(new)
 
     def _batches(
         self, admin: KafkaAdminClient, deliveries: Deliveries, deadline: Deadline
@@ -313,23 +300,3 @@ class KafkaPublisher:
             self._catalog.learn(batch, error)
         raise judged[0][1] if judged else errors[0]
 
-
-def _transact(
-    producer: KafkaProducer,
-    batches: list[tuple[TopicPartition, Batch]],
-    now_ms: int,
-    deadline: Deadline,
-) -> list[internals.Outcome]:
-    """Steps 3 to 5; not committed if any outcome has an error."""
-    producer.begin_transaction()
-    queued = internals.enqueue(producer, batches, now_ms)
-    outcomes = internals.await_outcomes(queued, deadline)
-    if all(outcome.error is None for outcome in outcomes):
-        internals.commit(producer, deadline)
-    return outcomes
-
-
-def _record(key: bytes, value: bytes) -> Batch:
-    """A batch of one record without headers."""
-    tail = b"\0\0" + varint(0) + varint(len(key)) + key + varint(len(value)) + value + varint(0)
-    return Batch(memoryview(varint(len(tail)) + tail), 1)

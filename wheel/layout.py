@@ -92,6 +92,7 @@ assert (RECORD_BYTES, ENTRY_BYTES, PREFIX_BYTES) == (52, 32, 64)
 
 MAGIC_ABANDONED = 0  # written before its slot closed, then written again elsewhere
 MAGIC_TIMER = 1
+MAGIC_ROLL = 2  # set beside MAGIC_TIMER: leaves the wheel to be written to Kafka again
 
 FLAG_DEAD_LETTER = 1
 
@@ -153,6 +154,19 @@ def slot_of(due_ms: Int64, precision_ms: int) -> Int64: ...
 def slot_of(due_ms: int | Int64, precision_ms: int) -> int | Int64:
     """The slot of a due time: ceil(due / precision)."""
     return -(-due_ms // precision_ms)
+
+
+def roll_instants(due_ms: Int64, timestamp_ms: Int64, id_hash: Int64, window_ms: int) -> Int64:
+    """When timers that are due beyond the window leave the wheel to be written to Kafka again.
+
+    At the end of the window after the record's timestamp; where less than a third of a window would
+    be left then, at its half, so that the last stretch is never short. Earlier by up to an eighth
+    of a window, by the timer's id: timers written together do not roll in one instant.
+    """
+    short = due_ms - timestamp_ms - window_ms < window_ms // 3
+    latest = timestamp_ms + np.where(short, window_ms // 2, window_ms)
+    instants: Int64 = latest - id_hash % max(window_ms // 8, 1)
+    return instants
 
 
 def closable_slot(now_ms: int, precision_ms: int) -> int:

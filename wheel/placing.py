@@ -13,10 +13,11 @@ import numpy as np
 from duewheel.schemas import columns
 from duewheel.schemas.columns import Column
 from duewheel.schemas.ids import java_hash
-from duewheel.schemas.timers import Int32, Int64, TimerBatch
+from duewheel.schemas.timers import Bool, Int32, Int64, TimerBatch
 from duewheel.wheel.layout import (
     DELAY_MS_MAX,
     FLAG_DEAD_LETTER,
+    MAGIC_ROLL,
     MAGIC_TIMER,
     PREFIX,
     PREFIX_BYTES,
@@ -101,11 +102,17 @@ def stored_messages(batch: TimerBatch, source_ids: Int32, target_ids: Int32) -> 
 
 
 def log_records(
-    batch: TimerBatch, places: Places, size: Int64, precision_ms: int, now_ms: int
+    batch: TimerBatch,
+    rolled: Bool,
+    places: Places,
+    size: Int64,
+    precision_ms: int,
+    now_ms: int,
 ) -> Records:
     """The log record of each row; rows in slot order, as `places`.
 
     Args:
+        rolled: rows that leave the wheel to be written to Kafka again.
         size: of each row's stored message, in bytes.
         now_ms: for the write time, which is kept within the reach of the 4-byte delay.
     """
@@ -115,7 +122,7 @@ def log_records(
     records = np.empty(len(batch), RECORD)
     records["size"] = RECORD_BYTES
     records["prev_pos"] = places.prev_pos
-    records["magic"] = MAGIC_TIMER
+    records["magic"] = np.where(rolled, MAGIC_TIMER | MAGIC_ROLL, MAGIC_TIMER)
     records["write_time"] = write_time
     records["delay"] = slot_ms - write_time
     records["offset_py"] = places.message_position

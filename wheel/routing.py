@@ -1,8 +1,9 @@
 """Where each delivery goes: its partition, or the dead-letter topic. Columns only, no Kafka.
 
 A row that can never be published becomes a dead letter in place, so that the order and the
-transaction stay as they are: its user headers are kept, TIMER_ERROR_CODE and TIMER_ERROR follow.
-A dead letter that is too large even for the dead-letter topic loses key, value and user headers;
+transaction stay as they are: its user headers are kept, TIMER_ERROR_CODE and TIMER_ERROR follow,
+then what a replay needs and what the delivery would have had (schemas/dead_letters.py). A rolled
+copy has all that among its headers already. A dead letter that is too large even for the dead-letter topic loses key, value and user headers;
 TIMER_SOURCE still points at the original. Partitions are chosen as Kafka's clients do: the
 requested one, else by the key's hash, else one partition at random for all such rows of a call.
 """
@@ -20,8 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from duewheel.schemas import header_names as names
-from duewheel.schemas.columns import constant, join, lengths
+from duewheel.schemas.columns import constant, join, lengths, spread
 from duewheel.schemas.record_batch import HEADER_BYTES, bytes_alone
+from duewheel.schemas.record_tail import delivery_headers
 from duewheel.schemas.timers import NO_KEY, NO_PARTITION, Bool, Deliveries, Int32, Int64
 from duewheel.schemas.varint import varint
 
@@ -138,14 +140,19 @@ def condemned(
         for pair in pairs.tolist()
     ]
     errors = pa.array(texts, pa.large_binary()).take(pa.array(pair_of.astype(np.int64)))
+    delivered = np.flatnonzero(bad & ~deliveries.rolled)
+    kept, kept_count = delivery_headers(deliveries.take(delivered))
+    count = deliveries.header_count + np.where(bad, 2, 0)
+    count[delivered] += kept_count
     return replace(
         deliveries,
         targets=topics,
         target=np.where(bad, topics.index(dead_letter_topic), deliveries.target).astype(np.int32),
         target_partition=_where(bad, NO_PARTITION, deliveries.target_partition),
-        headers=join(deliveries.headers, errors),
-        header_count=(deliveries.header_count + np.where(bad, 2, 0)).astype(np.int32),
+        headers=join(deliveries.headers, errors, spread(kept, delivered, len(deliveries))),
+        header_count=count.astype(np.int32),
         dead_letter=deliveries.dead_letter | bad,
+        rolled=deliveries.rolled & ~bad,
     )
 
 

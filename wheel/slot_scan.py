@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from duewheel.errors import CorruptFile
-from duewheel.schemas.timers import Int64
+from duewheel.schemas.timers import Bool, Int64
 from duewheel.wheel.data_directory import DataDirectory
-from duewheel.wheel.layout import RECORD_BYTES, hour_of, last_slot_of_hour
+from duewheel.wheel.layout import MAGIC_ROLL, RECORD_BYTES, hour_of, last_slot_of_hour
 from duewheel.wheel.message_store import StoredMessages
 from duewheel.wheel.timer_log import Records, Stretches
 
@@ -34,14 +34,18 @@ class Chunk:
     Attributes:
         slot: of each row.
         messages: their stored messages.
+        rolled: rows that go back to their timer topic.
         r_after: last slot that is delivered in full once this chunk is.
         slot_open: whether the last row's slot has more rows, so that it is half delivered then.
+        last: whether the scan ends with this chunk.
     """
 
     slot: Int64
     messages: StoredMessages
+    rolled: Bool
     r_after: int
     slot_open: bool
+    last: bool
 
 
 class SlotScan:
@@ -71,7 +75,8 @@ class SlotScan:
         count = max(1, int(np.searchsorted(sizes, bytes_max, "right")))
         rows, records = rows[:count], records[:count]
         messages = self._directory.messages.read(window.hour, records)
-        return window.take(rows, messages)
+        rolled = (records["magic"] & MAGIC_ROLL) != 0
+        return window.take(rows, messages, rolled, self._until)
 
     def _require_own(self, window: _Window, rows: Int64, records: Records) -> None:
         """Each record must be of the slot that led to it: another one may not be due yet."""
@@ -143,14 +148,16 @@ class _Window:
         positions: Int64 = self.stretches.first_pos[run] + in_run * RECORD_BYTES
         return positions
 
-    def take(self, rows: Int64, messages: StoredMessages) -> Chunk:
+    def take(self, rows: Int64, messages: StoredMessages, rolled: Bool, until: int) -> Chunk:
         """Use up `rows`, which are the next ones."""
         self._next = int(rows[-1]) + 1
         slot = self.slots(rows)
         if self.exhausted:
-            return Chunk(slot, messages, self._end, slot_open=False)
+            last = self._end == until
+            return Chunk(slot, messages, rolled, self._end, slot_open=False, last=last)
         following = int(self.slots(rows[-1:] + 1)[0])
-        return Chunk(slot, messages, following - 1, slot_open=following == slot[-1])
+        slot_open = following == slot[-1]
+        return Chunk(slot, messages, rolled, following - 1, slot_open=slot_open, last=False)
 
     def _run(self, rows: Int64) -> Int64:
         return np.searchsorted(self._ends, rows, "right")

@@ -75,6 +75,7 @@ class Timer(Section):
     slots: Annotated[int, Field(ge=1)] = 2_097_152
     roll_window: Duration = timedelta(hours=24)
     margin: Duration = timedelta(hours=1)
+    max_delay: Duration = timedelta(days=40)
     dead_letter_topic: TopicName | None = None
     state_topic: TopicName | None = None
     levels: Durations = LEVELS

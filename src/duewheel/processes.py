@@ -42,13 +42,14 @@ def run_dequeue(settings: Settings) -> None:
         clock = wiring.StoppableClock(stopping)
         directory = DataDirectory.start(settings.storage.data_dir, settings.wheel, Role.DEQUEUE)
         publisher = wiring.publisher(settings, clock)
+        config = wiring.dequeue_config(settings)
+        dequeue = Dequeue(directory, publisher, clock, config, stopping.is_set)
         try:
-            config = wiring.dequeue_config(settings)
-            dequeue = Dequeue(directory, publisher, clock, config, stopping.is_set)
             dequeue.start(_first_if_new(settings, directory, clock))
             dequeue.run()
             log.info("dequeue stopped", **_counters(dequeue))
         finally:
+            dequeue.close()
             publisher.close()
             directory.stop()
 
@@ -58,6 +59,7 @@ def _counters(dequeue: Dequeue) -> dict[str, int]:
     return {
         "delivered": known.delivered,
         "dead_letters": known.dead_letters,
+        "rolled": known.rolled,
         "transactions": known.transactions,
         "doubts": known.doubts,
         "lateness_max_ms": known.lateness_max_ms,

@@ -190,6 +190,7 @@ def timer_batch(timers: Sequence[Timer]) -> TimerBatch:
         headers=binary(header * times for times in count.tolist()),
         header_count=count,
         roll_times=np.zeros(len(timers), np.int32),
+        timestamp_ms=np.array([timer.due_ms for timer in timers], np.int64),
     )
 
 
@@ -270,5 +271,6 @@ class LocalShard:
     def _forget(self, role: Role) -> None:
         if role is Role.INGEST:
             self.ingest = None
-        else:
+        elif self.dequeue is not None:
+            self.dequeue.close()
             self.dequeue = None

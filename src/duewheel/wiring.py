@@ -28,7 +28,7 @@ def contract(settings: Settings) -> Contract:
     """What messages may say."""
     own_topics = [*settings.timer.topics, settings.dead_letter_topic, settings.state_topic]
     parameters = {
-        "max_delay_ms": as_millis(settings.timer.roll_window),
+        "max_delay_ms": as_millis(settings.timer.max_delay),
         "forbidden_targets": sorted(own_topics),
     }
     return Contract(

@@ -83,6 +83,7 @@ def deliveries(messages: list[Message]) -> Deliveries:
         header_count=np.array([len(m.headers) for m in messages], np.int32),
         roll_times=np.zeros(n, np.int32),
         dead_letter=np.array([m.dead_letter for m in messages], np.bool_),
+        rolled=np.zeros(len(messages), np.bool_),
     )
 
 

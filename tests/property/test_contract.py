@@ -66,6 +66,8 @@ class Timer:
     target_partition: int
     timer_id: bytes
     headers: list[Header]
+    origin: int
+    rolls: int
 
 
 # The plain reading.
@@ -127,13 +129,24 @@ def bad_target(name: bytes | None) -> str | None:
     return "forbidden_target" if name.startswith(b"__") else None
 
 
-def expected(record: Record) -> Timer:
+def first_copy(asked: dict[str, bytes], offset: int) -> tuple[int, int] | None:
+    """Offset of the first copy and number of rolls; None if what is said cannot be."""
+    if "TIMER_ORIGIN" not in asked:
+        return offset, 0
+    origin, times = number(asked["TIMER_ORIGIN"]), number(asked.get("TIMER_ROLL_TIMES", b"1"))
+    if origin is None or not 0 <= origin < offset:
+        return None
+    return origin, min(times, 65_535) if times is not None and times > 0 else 1
+
+
+def expected(record: Record, offset: int) -> Timer:
     headers = record.headers or []
     asked = {name: value or b"" for name, value in headers if name in REQUEST}
     mapped = MAPPING.get(record.topic)
     target = asked.get("REAL_TOPIC", None if mapped is None else mapped.encode())
     when = due(asked, record.timestamp_ms)
     partition = number(asked.get("REAL_QID", b"0"))
+    copy = first_copy(asked, offset)
     code: str | None = None
     if "TIMER_DEL_UNIQKEY" in asked or "TIMER_RESCHEDULE" in asked:
         code = "cancel_not_supported"
@@ -147,12 +160,14 @@ def expected(record: Record) -> Timer:
         code = "bad_target_partition"
     elif not 1 <= len(asked.get("UNIQ_KEY", b"x")) <= 255:
         code = "bad_timer_id"
+    elif copy is None:
+        code = "bad_origin"
     if code is not None:
-        return Timer(code, 0, DEAD_LETTERS, NO_PARTITION, b"", headers)
-    assert target is not None and isinstance(when, int) and partition is not None
+        return Timer(code, 0, DEAD_LETTERS, NO_PARTITION, b"", headers, offset, 0)
+    assert target is not None and isinstance(when, int) and partition is not None and copy
     wanted = partition if "REAL_QID" in asked else NO_PARTITION
     kept = [header for header in headers if header[0] not in REQUEST]
-    return Timer(None, when, target.decode(), wanted, asked.get("UNIQ_KEY", b""), kept)
+    return Timer(None, when, target.decode(), wanted, asked.get("UNIQ_KEY", b""), kept, *copy)
 
 
 # Encoded parts, read back.
@@ -169,7 +184,7 @@ def encoded(headers: list[Header]) -> bytes:
 def check(records: list[Record], batch: TimerBatch) -> None:
     assert len(batch) == len(records)
     for i, record in enumerate(records):
-        timer = expected(record)
+        timer = expected(record, i + 7)
         headers = batch.headers[i].as_py()
         assert batch.rejected[i] == (timer.code is not None), (record, timer)
         if timer.code is not None:
@@ -184,13 +199,14 @@ def check(records: list[Record], batch: TimerBatch) -> None:
         assert batch.targets[batch.target[i]] == timer.target
         assert batch.target_partition[i] == timer.target_partition
         assert batch.timer_id[i].as_py() == timer.timer_id
-        source = f"{record.topic}-{record.partition}@{i + 7}".encode()
+        source = f"{record.topic}-{record.partition}@{timer.origin}".encode()
         assert batch.id_hash[i] == id_hashes(binary([timer.timer_id or source]))[0]
         assert batch.key_value[i].as_py() == framed(record.key) + framed(record.value)
         hashed = -1 if record.key is None else murmur2(record.key) & 0x7FFFFFFF
         assert batch.key_hash[i] == hashed
-        assert batch.offset[i] == batch.origin_offset[i] == i + 7
-        assert batch.roll_times[i] == 0
+        assert (batch.offset[i], batch.origin_offset[i]) == (i + 7, timer.origin)
+        assert batch.roll_times[i] == timer.rolls
+        assert batch.timestamp_ms[i] == record.timestamp_ms
 
 
 def table(records: list[Record], dictionary: bool = False, cuts: tuple[int, ...] = ()) -> pa.Table:
@@ -259,6 +275,8 @@ sound_headers = st.fixed_dictionaries(
         "REAL_TOPIC": st.sampled_from(TOPICS[:2]),
         "REAL_QID": st.just(b"3"),
         "UNIQ_KEY": st.binary(min_size=1, max_size=20),
+        "TIMER_ORIGIN": st.integers(0, 20).map(lambda n: b"%d" % n),
+        "TIMER_ROLL_TIMES": st.integers(-1, 70_000).map(lambda n: b"%d" % n),
         "x": header_values,
     },
 ).map(lambda fields: list(fields.items()))

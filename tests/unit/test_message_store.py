@@ -28,7 +28,9 @@ def write(store: MessageStore, batch: TimerBatch, position: Int64) -> Records:
     messages = stored_messages(batch, IDS, IDS)
     slot = np.full(len(batch), SLOT)
     places = Places(slot, slot, position, np.full(len(batch), NO_POSITION), first_of_each(slot))
-    records = log_records(batch, places, lengths(messages), 50, SLOT * 50)
+    records = log_records(
+        batch, np.zeros(len(batch), np.bool_), places, lengths(messages), 50, SLOT * 50
+    )
     octets = seal(messages, records)
     ends = np.cumsum(lengths(messages))
     for row, at in enumerate(position.tolist()):

@@ -76,6 +76,7 @@ def judged(rows: int, seed: int) -> pa.Table:
             "target_partition": pick(None, -1, 0, 3, 2**31 - 1, 2**31, 10**15),
             "timer_id_bytes": pick(None, 0, 1, 255, 256, 10**6),
             "unsupported": pick(None, None, None, "TIMER_DEL_UNIQKEY"),
+            "origin_distance": pick(None, None, None, -1, 0, 1, 10**12),
         },
         schema=JUDGED,
     )

@@ -1,0 +1,90 @@
+"""Timers beyond the roll window: when they roll, what the copy says, what comes of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duewheel.schemas.columns import binary
+from duewheel.schemas.contract import Contract, parse
+from duewheel.schemas.record_tail import roll_headers
+from duewheel.schemas.rules import compile_suite, load_suite
+from duewheel.schemas.timers import NO_PARTITION
+from duewheel.wheel.layout import roll_instants
+
+NOW_MS = 1_800_000_000_000
+WINDOW_MS = 24 * 3_600_000
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+RULES = compile_suite(
+    load_suite(), {"max_delay_ms": 10**12, "forbidden_targets": ["timers", "dead"]}
+)
+CONTRACT = Contract((1_000,), {}, "dead", RULES)
+
+
+@given(
+    delay_ms=st.integers(WINDOW_MS + 1, 4_000 * 3_600_000),
+    id_hash=st.integers(0, 2**40 - 1),
+)
+def test_a_timer_rolls_inside_the_window_and_the_last_stretch_is_long(
+    delay_ms: int, id_hash: int
+) -> None:
+    due_ms, now_ms = np.array([NOW_MS + delay_ms]), np.array([NOW_MS])
+    (roll_ms,) = roll_instants(due_ms, now_ms, np.array([id_hash]), WINDOW_MS)
+    assert NOW_MS + 3 * WINDOW_MS // 8 <= roll_ms <= NOW_MS + WINDOW_MS
+    assert due_ms[0] - roll_ms > WINDOW_MS // 3
+
+
+def test_timers_written_together_roll_over_an_eighth_of_the_window() -> None:
+    count = 10_000
+    hashes = np.random.default_rng(0).integers(0, 2**40, count)
+    due_ms = np.full(count, NOW_MS + 10 * WINDOW_MS)
+    rolls_ms = roll_instants(due_ms, np.full(count, NOW_MS), hashes, WINDOW_MS)
+    per_minute = np.bincount((rolls_ms - rolls_ms.min()) // 60_000)
+    assert len(per_minute) == WINDOW_MS // 8 // 60_000
+    assert per_minute.max() < 3 * count / len(per_minute)
+
+
+@pytest.mark.parametrize("timer_id", [b"", b"mine"])
+@pytest.mark.parametrize("partition", [NO_PARTITION, 3])
+def test_what_a_copy_says_is_read_back(timer_id: bytes, partition: int) -> None:
+    """Encoded for the timer topic, decoded by the contract: the same timer, one roll later."""
+    encoded, count = roll_headers(
+        binary([b"orders"]),
+        np.array([partition], np.int32),
+        np.array([NOW_MS + 5], np.int64),
+        binary([timer_id]),
+        np.array([2], np.int32),
+        np.array([17], np.int64),
+    )
+    headers = decoded(encoded[0].as_py(), int(count[0]))
+    table = pa.table(
+        {
+            "topic": ["timers"],
+            "partition": pa.array([1], pa.int32()),
+            "offset": pa.array([40]),
+            "timestamp": pa.array([NOW_MS * 1000], pa.timestamp("us", "UTC")),
+            "key": pa.array([b"k"], pa.binary()),
+            "value": pa.array([b"v"], pa.binary()),
+            "headers": pa.array([[("own", b"1"), *headers]], HEADERS),
+        }
+    )
+    batch = parse(table, CONTRACT)
+    assert not batch.rejected[0]
+    assert batch.header_count[0] == 1
+    assert (batch.offset[0], batch.origin_offset[0], batch.roll_times[0]) == (40, 17, 3)
+    assert (batch.due_ms[0], batch.timer_id[0].as_py()) == (NOW_MS + 5, timer_id)
+    assert (batch.targets[batch.target[0]], batch.target_partition[0]) == ("orders", partition)
+
+
+def decoded(data: bytes, count: int) -> list[tuple[str, bytes]]:
+    """Headers of short names and values: every varint is one byte, twice the length."""
+    out, at = [], 0
+    for _ in range(2 * count):
+        size = data[at] // 2
+        out.append(data[at + 1 : at + 1 + size])
+        at += 1 + size
+    assert at == len(data)
+    return [(name.decode(), value) for name, value in zip(out[::2], out[1::2], strict=True)]
