@@ -18,7 +18,7 @@ import click
 
 from duewheel import __version__, logs
 from duewheel.config import Settings, load
-from duewheel.errors import ConfigError, DuewheelError
+from duewheel.errors import ConfigError, DuewheelError, Locked
 
 Command = Callable[..., Any]
 
@@ -171,6 +171,7 @@ def init(settings: Settings, partitions: int | None, replication_factor: int, ou
 
     from duewheel.kafka_admin import KafkaAdmin
     from duewheel.processes import init_progress
+    from duewheel.status import status as read_status
 
     with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
         findings = admin.init_topics(
@@ -184,7 +185,12 @@ def init(settings: Settings, partitions: int | None, replication_factor: int, ou
             click.echo("  ".join(str(value) for value in line.values() if value != ""))
     if any(finding.state == "differs" for finding in findings):
         return 1
-    began = init_progress(settings)
+    try:
+        began = init_progress(settings)
+    except Locked:
+        if read_status(settings)["dequeue"]["state"] != "running":
+            raise
+        began = False
     if output == "text":
         click.echo("the shard begins here" if began else "the shard has progress: left as it is")
     return 0
@@ -194,13 +200,17 @@ def init(settings: Settings, partitions: int | None, replication_factor: int, ou
 
 
 @cli.command()
+@click.option("--require-running", is_flag=True, help="exit 1 unless both processes run")
 @with_output
 @with_settings()
-def status(settings: Settings, output: str) -> None:
+def status(settings: Settings, require_running: bool, output: str) -> int:
     """What the shard's data directory says."""
     from duewheel.status import status as read_status
 
-    show(read_status(settings), output)
+    found = read_status(settings)
+    show(found, output)
+    running = all(found[process]["state"] == "running" for process in ("ingest", "dequeue"))
+    return 1 if require_running and not running else 0
 
 
 @cli.command()

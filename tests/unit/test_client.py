@@ -157,8 +157,9 @@ def test_every_request_has_a_name() -> None:
 
 @pytest.mark.parametrize("option", ["acks", "enable_idempotence", "partitioner"])
 def test_what_guarantees_rest_on_is_no_option(option: str) -> None:
+    options: dict[str, Any] = {option: 1}
     with pytest.raises(ConfigError, match=option):
-        DelayProducer("orders.delayed", **{option: 1})
+        DelayProducer("orders.delayed", **options)
 
 
 @pytest.mark.parametrize(("key", "expected"), MURMUR2.items())

@@ -1,0 +1,73 @@
+"""`init` and `status` as deployments call them: again and again, also beside running processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from duewheel.checkpoints.state import DEQUEUE, INGEST
+from duewheel.config import load
+from duewheel.dev_broker import DevBroker
+from duewheel.errors import Locked
+from duewheel.wheel.data_directory import DataDirectory, Role
+
+pytestmark = pytest.mark.kafka
+
+ROLES = {INGEST: Role.INGEST, DEQUEUE: Role.DEQUEUE}
+
+
+@pytest.fixture
+def config(broker: DevBroker, tmp_path: Path, unique_name: Callable[[str], str]) -> Path:
+    path = tmp_path / "duewheel.toml"
+    path.write_text(
+        f'[app]\nid = "{unique_name("app")}"\n'
+        f'[kafka]\nbootstrap_servers = "{broker.bootstrap_servers}"\n'
+        f'[timer]\ntopics = ["{unique_name("timers")}"]\nslots = 100000\nroll_window = "1h"\n'
+        f'margin = "5m"\n[storage]\ndata_dir = "{tmp_path / "data"}"\n'
+    )
+    return path
+
+
+def run(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-P", "-m", "duewheel", *words, "--config", str(config)]
+    return subprocess.run(line, capture_output=True, text=True, check=False)
+
+
+def test_init_may_be_repeated(config: Path) -> None:
+    first = run(config, "init")
+    assert first.returncode == 0, first.stderr
+    assert "the shard begins here" in first.stdout
+    again = run(config, "init")
+    assert again.returncode == 0, again.stderr
+    assert "left as it is" in again.stdout
+
+
+def test_what_deployments_ask_of_running_processes(config: Path) -> None:
+    assert run(config, "status", "--require-running").returncode == 2
+    assert run(config, "init").returncode == 0
+    assert run(config, "status").returncode == 0
+    assert run(config, "status", "--require-running").returncode == 1
+    settings = load(config)
+    shard = {
+        process: DataDirectory.start(settings.storage.data_dir, settings.wheel, role)
+        for process, role in ROLES.items()
+    }
+    try:
+        # Who holds the lock and has given no sign of life may yet find that there is no progress.
+        assert run(config, "init").returncode == Locked.exit_code
+        for process, directory in shard.items():
+            assert run(config, "status", "--require-running").returncode == 1
+            directory.state.beat(process, os.getpid(), 0, 0)
+        running = run(config, "status", "--require-running")
+        assert running.returncode == 0, running.stdout
+        beside = run(config, "init")
+        assert beside.returncode == 0, beside.stderr
+        assert "left as it is" in beside.stdout
+    finally:
+        for directory in shard.values():
+            directory.stop()
