@@ -1,0 +1,156 @@
+"""Dockerfile and docker-compose.yml, without Docker: they fit the settings, commands and files."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from duewheel import cli, dev_broker
+from duewheel.config import Settings, load
+from duewheel.jars import pinned
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPOSE: dict[str, Any] = YAML(typ="safe").load(ROOT / "docker-compose.yml")
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OURS = [name for name, service in SERVICES.items() if service["image"] == "duewheel"]
+INSTRUCTIONS = [
+    line.split(maxsplit=1)
+    for line in (ROOT / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
+    if line and not line.startswith("#")
+]
+
+# Variables that are no settings: where the settings file is, and where downloads are.
+BESIDE = {"DUEWHEEL_CONFIG", "DUEWHEEL_CACHE_DIR"}
+
+
+def last_stage() -> list[list[str]]:
+    start = max(i for i, (word, _) in enumerate(INSTRUCTIONS) if word == "FROM")
+    return INSTRUCTIONS[start:]
+
+
+def image_environment() -> dict[str, str]:
+    words = [w for word, rest in last_stage() if word == "ENV" for w in shlex.split(rest)]
+    return dict(word.split("=", 1) for word in words)
+
+
+def settings_of(service: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Settings:
+    """What duewheel reads in that container."""
+    for variable in [name for name in os.environ if name.startswith("DUEWHEEL_")]:
+        monkeypatch.delenv(variable)
+    for name, value in (image_environment() | SERVICES[service]["environment"]).items():
+        if name.startswith("DUEWHEEL_"):
+            assert name in BESIDE or "__" in name, f"{name} would be passed over in silence"
+            monkeypatch.setenv(name, value)
+    monkeypatch.chdir(folder)
+    return load()
+
+
+@pytest.mark.parametrize("service", OURS)
+def test_settings_are_known(service: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    settings = settings_of(service, monkeypatch, tmp_path)
+    assert settings.timer.topics == ("orders.delayed",)
+    assert settings.timer.mapping == {"orders.delayed": "orders"}
+    volume, path = SERVICES[service]["volumes"][0].split(":")
+    assert volume in COMPOSE["volumes"]
+    assert settings.storage.data_dir.parent == Path(path)
+
+
+def parses(command: list[str]) -> None:
+    """The command line exists; a wrong option raises."""
+    known = cli.cli.commands[command[0]]
+    known.make_context(command[0], command[1:])
+
+
+def test_commands_are_known() -> None:
+    assert sorted(OURS) == ["duewheel", "init"]
+    for service in OURS:
+        parses(SERVICES[service]["command"])
+    commands = {word: rest for word, rest in last_stage() if word in {"ENTRYPOINT", "CMD"}}
+    assert json.loads(commands["ENTRYPOINT"]) == ["duewheel"]
+    parses(json.loads(commands["CMD"]))
+    (check,) = (rest for word, rest in last_stage() if word == "HEALTHCHECK")
+    program, *words = json.loads(check[check.index("[") :])
+    assert program == "duewheel"
+    parses(words)
+
+
+def test_parts_start_in_order() -> None:
+    waits = {name: service.get("depends_on") for name, service in SERVICES.items()}
+    assert waits["init"] == {"kafka": {"condition": "service_healthy"}}
+    assert waits["duewheel"] == {"init": {"condition": "service_completed_successfully"}}
+    assert "healthcheck" in SERVICES["kafka"]
+    assert [name for name, service in SERVICES.items() if "profiles" in service] == ["kafka-ui"]
+
+
+def test_kafka_is_set_up_as_the_development_broker_is() -> None:
+    kafka = {name: str(value) for name, value in SERVICES["kafka"]["environment"].items()}
+    text = Path(dev_broker.__file__).with_name("dev_broker.properties").read_text()
+    found = dict(line.split("=", 1) for line in text.splitlines() if re.match(r"[a-z]", line))
+    wanted = {
+        f"KAFKA_{name.upper().replace('.', '_')}": value
+        for name, value in found.items()
+        if re.search(r"replication\.factor$|min\.isr$|^process|^node|listener\.names?$", name)
+        or name in {"auto.create.topics.enable", "num.partitions"}
+    }
+    assert len(wanted) >= 10
+    assert {name: kafka.get(name) for name in wanted} == wanted
+    assert len(kafka["CLUSTER_ID"]) == 22
+    (version,) = (
+        jar.coordinate.rpartition(":")[2]
+        for jar in pinned("broker")
+        if "org.apache.kafka:kafka_2" in jar.coordinate
+    )
+    assert SERVICES["kafka"]["image"] == f"apache/kafka:{version}"
+
+
+def test_kafka_is_where_the_others_look_for_it() -> None:
+    kafka = SERVICES["kafka"]["environment"]
+    listeners = dict(re.findall(r"(\w+)://:(\d+)", kafka["KAFKA_LISTENERS"]))
+    advertised = dict(re.findall(r"(\w+)://([\w:]+)", kafka["KAFKA_ADVERTISED_LISTENERS"]))
+    secured = dict(re.findall(r"(\w+):(\w+)", kafka["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"]))
+    assert set(listeners) == {*advertised, "CONTROLLER"} == set(secured)
+    assert all(advertised[name].endswith(f":{listeners[name]}") for name in advertised)
+    assert kafka["KAFKA_CONTROLLER_QUORUM_VOTERS"].endswith(f"@kafka:{listeners['CONTROLLER']}")
+    inside = advertised[kafka["KAFKA_INTER_BROKER_LISTENER_NAME"]]
+    assert SERVICES["duewheel"]["environment"]["DUEWHEEL_KAFKA__BOOTSTRAP_SERVERS"] == inside
+    assert SERVICES["kafka-ui"]["environment"]["KAFKA_CLUSTERS_0_BOOTSTRAPSERVERS"] == inside
+    assert all(
+        port.startswith("127.0.0.1:")
+        for service in SERVICES.values()
+        for port in service.get("ports", [])
+    )
+
+
+def test_image_is_built_from_files_that_are_there() -> None:
+    patterns = [
+        line[1:] for line in (ROOT / ".dockerignore").read_text().split() if line.startswith("!")
+    ]
+    sources = [
+        source
+        for word, rest in INSTRUCTIONS
+        if word == "COPY" and not rest.startswith("--from")
+        for source in rest.split()[:-1]
+    ]
+    assert {"requirements.txt", "src", "wheel"} <= set(sources)
+    for source in sources:
+        assert (ROOT / source).exists()
+        assert any(fnmatch.fnmatch(source, pattern) for pattern in patterns), source
+
+
+def test_image_runs_as_nobody_special_and_installs_only_what_is_hashed() -> None:
+    assert [rest for word, rest in last_stage() if word == "USER"] == ["duewheel"]
+    environment = image_environment()
+    assert environment["PYTHONSAFEPATH"] == "1"
+    assert "PYTHONPATH" not in environment
+    runs = " ".join(rest for word, rest in INSTRUCTIONS if word == "RUN")
+    installs = re.findall(r"pip install (.*?)(?:&&|$)", runs)
+    assert installs
+    assert all("--require-hashes" in i or "--no-index" in i for i in installs)
