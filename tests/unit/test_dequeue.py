@@ -165,6 +165,27 @@ def test_a_clock_that_is_set_back_reopens_nothing(make_world: MakeWorld) -> None
     assert world.sources() == ["timers-0@0", "timers-0@1"]
 
 
+def test_a_batch_committed_just_before_the_closing_is_in_the_range(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world()
+    world.append(timer(0, 0, 1), timer(0, 1, 2))
+    world.at_slot(3)
+    lock = world.shard.directory(Role.DEQUEUE).engine_lock
+    acquire = lock.acquire
+
+    def lose_the_race(deadline_s: float) -> None:
+        monkeypatch.undo()
+        world.append(timer(0, 2, 1), timer(0, 3, 3))
+        acquire(deadline_s)
+
+    monkeypatch.setattr(lock, "acquire", lose_the_race)
+    world.drain()
+    assert world.sources() == [f"timers-0@{offset}" for offset in (0, 2, 1, 3)]
+    close = world.state.close()
+    assert close is not None and close.c == {P0: 4, P1: 0}
+
+
 def test_an_idle_range_keeps_its_own_marks(make_world: MakeWorld) -> None:
     world = make_world(chunk_records=1)
     world.append(timer(0, 0, 5))
