@@ -24,6 +24,19 @@ def open_file(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
+def sync_path(path: Path) -> None:
+    """Make a file's content durable, by name.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def close(fd: int) -> None:
     """Close a descriptor of `open_file`."""
     os.close(fd)

@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from duewheel.checkpoints import files
 from duewheel.checkpoints.pages import PagePair
@@ -100,6 +101,21 @@ class Close:
     c_before: Marks
     floor: int
     c: Marks
+
+    def to_json(self) -> dict[str, Any]:
+        """As pages and checkpoints hold it."""
+        return {
+            "lower": self.lower,
+            "c_before": marks_to(self.c_before),
+            "floor": self.floor,
+            "c": marks_to(self.c),
+        }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Close:
+        """From what `to_json` gave."""
+        before, c = marks_from(raw["c_before"]), marks_from(raw["c"])
+        return cls(raw["lower"], before, raw["floor"], c)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +217,7 @@ class State:
         raw = json.loads(page.payload)
         return Commit(
             raw["batch"],
-            _marks_from(raw["marks"]),
+            marks_from(raw["marks"]),
             {int(hour): HourFiles(*lengths) for hour, lengths in raw["hours"].items()},
             raw["placed"],
             page.marked,
@@ -219,7 +235,7 @@ class State:
         """Write a commit page, not yet applied: the batch exists from here on."""
         payload = {
             "batch": batch,
-            "marks": _marks_to(marks),
+            "marks": marks_to(marks),
             "hours": {
                 hour: (h.log_bytes, h.message_bytes, h.batch_from) for hour, h in hours.items()
             },
@@ -244,22 +260,13 @@ class State:
         if page is None:
             self._require_unwritten(self._close, _CLOSE)
             return None
-        raw = json.loads(page.payload)
-        return Close(
-            raw["lower"], _marks_from(raw["c_before"]), raw["floor"], _marks_from(raw["c"])
-        )
+        return Close.from_json(json.loads(page.payload))
 
     def write_close(self, close: Close) -> None:
         """Write a close page: slots up to its floor take nothing more."""
         before = self.close()
         assert before is None or close.floor >= before.floor, "the floor never moves back"
-        payload = {
-            "lower": close.lower,
-            "c_before": _marks_to(close.c_before),
-            "floor": close.floor,
-            "c": _marks_to(close.c),
-        }
-        self._close.write(json.dumps(payload, separators=(",", ":")).encode())
+        self._close.write(json.dumps(close.to_json(), separators=(",", ":")).encode())
 
     def mirror(self) -> tuple[int, int, bytes] | None:
         """R, the number of timers delivered so far, and the progress record mirrored."""
@@ -323,8 +330,13 @@ class State:
 
     @property
     def gc_hour(self) -> int:
-        """Hours below this one have no files any more."""
+        """Hours below this one have no files any more, or are about to lose them."""
         return self._live[_GC_HOUR]
+
+    def raise_gc_hour(self, hour: int) -> None:
+        """Give up the hours below `hour`. Called under engine.lock, before they are unlinked."""
+        assert hour >= self.gc_hour, "what is given up stays given up"
+        self._live[_GC_HOUR] = hour
 
     def heartbeat(self, process: int) -> Heartbeat:
         """Last sign of life of INGEST or DEQUEUE."""
@@ -362,14 +374,16 @@ def _read_identity(path: Path, mapped: mmap.mmap) -> dict[str, int | str]:
     return identity
 
 
-def _marks_to(marks: Marks) -> dict[str, dict[int, int]]:
+def marks_to(marks: Marks) -> dict[str, dict[int, int]]:
+    """Marks as JSON has them: topic, partition, offset."""
     topics: dict[str, dict[int, int]] = {}
     for (topic, partition), offset in marks.items():
         topics.setdefault(topic, {})[partition] = offset
     return topics
 
 
-def _marks_from(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+def marks_from(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    """Marks from their JSON form."""
     return {
         (topic, int(partition)): offset
         for topic, partitions in topics.items()

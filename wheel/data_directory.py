@@ -18,11 +18,12 @@ from enum import Enum
 from pathlib import Path
 
 from duewheel.checkpoints import files, state
+from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.files import FileLock
 from duewheel.checkpoints.state import Commit, State
 from duewheel.errors import Locked, RecoveryRefused
 from duewheel.wheel import timer_wheel
-from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.layout import WheelConfig, hour_of
 from duewheel.wheel.message_store import MessageStore
 from duewheel.wheel.timer_log import TimerLog, runs_in
 from duewheel.wheel.timer_wheel import TimerWheel
@@ -31,7 +32,7 @@ from duewheel.wheel.topic_names import TopicNames
 # Held for less than a millisecond plus the apply; whoever waits this long meets a stopped process.
 LOCK_DEADLINE_S = 10.0
 _LIFE_LOCK_DEADLINE_S = 0.2
-_ENGINE_LOCK = "engine.lock"
+ENGINE_LOCK = "engine.lock"
 
 
 class Role(Enum):
@@ -60,7 +61,7 @@ class DataDirectory:
         self.log = TimerLog(path)
         self.messages = MessageStore(path)
         self.topics = TopicNames(path)
-        self.engine_lock = FileLock(path / _ENGINE_LOCK)
+        self.engine_lock = FileLock(path / ENGINE_LOCK)
         self._role: Role | None = None
         self._life_lock: FileLock | None = None
 
@@ -83,7 +84,7 @@ class DataDirectory:
             holder = life_lock.holder()
             life_lock.close()
             raise Locked(f"{path}: {role.name.lower()} runs already, as process {holder}") from None
-        engine_lock = FileLock(path / _ENGINE_LOCK)
+        engine_lock = FileLock(path / ENGINE_LOCK)
         try:
             with engine_lock.held(LOCK_DEADLINE_S):
                 directory = cls._begin(path, config)
@@ -134,6 +135,30 @@ class DataDirectory:
                 runs = runs_in(records, lengths.batch_from, self.config.precision_ms)
                 self.wheel.apply(runs, commit.batch)
         self.state.mark_applied()
+
+    def collect(self, r: int) -> int:
+        """Unlink the hours in which nothing is pending: dequeue's duty.
+
+        Below both what Kafka has committed as delivered and what the durable checkpoint says is,
+        so that a start from that checkpoint misses no file.
+
+        Args:
+            r: last slot delivered in full, as committed in Kafka.
+
+        Returns:
+            The first hour that is kept; 0 as long as there is no durable checkpoint.
+        """
+        durable = Durable.read(self.path)
+        if durable is None:
+            return 0
+        hour = hour_of(min(r, durable.r) + 1, self.config.precision_ms)
+        if hour > self.state.gc_hour:
+            with self.engine_lock.held(LOCK_DEADLINE_S):
+                self.state.raise_gc_hour(hour)
+        # Also what a kill between the two steps has left.
+        self.log.unlink_below(self.state.gc_hour)
+        self.messages.files.unlink_below(self.state.gc_hour)
+        return self.state.gc_hour
 
     def other_runs(self) -> bool:
         """Whether the process of the other role is alive."""

@@ -42,6 +42,7 @@ log = structlog.get_logger()
 
 _BACKOFF_MS = (50, 5_000)  # first and longest wait between attempts to reach Kafka
 _BEAT_MS = 500
+_COLLECT_MS = 60_000  # between looks for hours that can go
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ class Dequeue:
         self._chunks = Prefetch(directory.topics, config.chunk_records, config.chunk_bytes)
         self._epoch = 1
         self._beat_at_ms = 0
+        self._collected_at_ms = 0
 
     def start(self, first: Progress | None = None) -> None:
         """Take the shard, find out where delivery goes on, and tell ingest.
@@ -197,7 +199,11 @@ class Dequeue:
 
     def _close_slots(self) -> None:
         """1. of the module's head."""
-        floor = closable_slot(self._clock.now_ms(), self._directory.config.precision_ms)
+        now_ms = self._clock.now_ms()
+        if abs(now_ms - self._collected_at_ms) >= _COLLECT_MS:
+            self._directory.collect(progress_slot(self._committed))
+            self._collected_at_ms = now_ms
+        floor = closable_slot(now_ms, self._directory.config.precision_ms)
         if floor <= self._close.floor:
             return
         with self._directory.locked() as commit:

@@ -290,6 +290,8 @@ class Engine:
     ) -> dict[int, HourFiles]:
         """What the commit page says of the files; hours that are gone are left out."""
         gone = self._directory.state.gc_hour
+        self._directory.log.forget_below(gone)
+        self._directory.messages.files.forget_below(gone)
         old = before.hours
         return {
             hour: HourFiles(log, messages, old[hour].log_bytes if hour in old else 0)

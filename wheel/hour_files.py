@@ -12,6 +12,7 @@ from pathlib import Path
 
 from duewheel.checkpoints import files
 from duewheel.checkpoints.files import Bytes
+from duewheel.errors import CorruptFile
 from duewheel.wheel.layout import hour_from_name, hour_name
 
 
@@ -28,15 +29,24 @@ class HourFiles:
         return self.directory / hour_name(hour)
 
     def fd(self, hour: int) -> int:
-        """The hour's descriptor; makes the file if it is absent."""
+        """The descriptor of an hour's file.
+
+        Raises:
+            CorruptFile: there is no such file.
+        """
+        if hour not in self._fds and not self.path(hour).exists():
+            raise CorruptFile(self.path(hour), 0, "the hour's file is missing")
+        return self._open(hour)
+
+    def _open(self, hour: int) -> int:
         fd = self._fds.get(hour)
         if fd is None:
             fd = self._fds[hour] = files.open_file(self.path(hour))
         return fd
 
     def write(self, hour: int, data: Bytes, position: int) -> None:
-        """Write at `position`, in bytes."""
-        files.write_at(self.fd(hour), data, position)
+        """Write at `position`, in bytes; makes the file if it is absent."""
+        files.write_at(self._open(hour), data, position)
 
     def read(self, hour: int, position: int, size: int) -> memoryview:
         """`size` bytes from `position`.
@@ -61,6 +71,13 @@ class HourFiles:
         """Drop what lies behind `size` bytes."""
         if self.size(hour) > size:
             os.ftruncate(self.fd(hour), size)
+
+    def unlink_below(self, hour: int) -> None:
+        """Remove the files of hours below `hour`."""
+        self.forget_below(hour)
+        for old in self.hours():
+            if old < hour:
+                self.path(old).unlink()
 
     def forget_below(self, hour: int) -> None:
         """Close descriptors of hours below `hour`."""

@@ -83,6 +83,11 @@ class TimerLog:
         for old in [h for h in self._views if h < hour]:
             del self._views[old]
 
+    def unlink_below(self, hour: int) -> None:
+        """Remove the logs of hours below `hour`."""
+        self.forget_below(hour)
+        self.files.unlink_below(hour)
+
     def walk(self, hour: int, entries: Entries) -> Stretches:
         """All runs of the given slots of one hour, found from the wheel's entries.
 

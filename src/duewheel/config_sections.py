@@ -109,6 +109,7 @@ class Storage(Section):
     """[storage]: where the shard's files are, on a local file system."""
 
     data_dir: Path = Path("duewheel-data")
+    durable_interval: Duration = timedelta(seconds=5)
 
 
 class Shard(Section):

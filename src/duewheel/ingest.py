@@ -30,6 +30,7 @@ from duewheel.checkpoints.spark_offsets import Resume, resume_point, set_aside
 from duewheel.checkpoints.state import INGEST
 from duewheel.clock import Clock
 from duewheel.config import Settings
+from duewheel.durability import write_checkpoints
 from duewheel.errors import ConfigError, CorruptFile, KafkaUnavailable, RecoveryRefused
 from duewheel.jars import connector_jars
 from duewheel.java import find_java
@@ -106,6 +107,13 @@ def _run(
     query = QueryOptions(_name(settings), checkpoint, settings.ingest.trigger_ms)
     watch = _topic_watch(settings, clock, topic_ids)
     tick = _tick(directory, clock, sink, gaps, watch)
+    durable = threading.Thread(
+        target=write_checkpoints,
+        args=(directory.path, settings.storage.durable_interval.total_seconds(), stopping),
+        name="durable",
+        daemon=True,
+    )
+    durable.start()
     try:
         run_query(timer_stream(spark, source), sink, query, stopping, tick)
     finally:

@@ -1,0 +1,94 @@
+"""The thread that writes the durable checkpoint, every few seconds, in the ingest process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import structlog
+
+from duewheel.checkpoints import files
+from duewheel.checkpoints.durable import Durable, take_durable
+from duewheel.checkpoints.files import FileLock
+from duewheel.checkpoints.state import State
+from duewheel.errors import CorruptFile, Locked
+from duewheel.wheel.data_directory import ENGINE_LOCK, LOCK_DEADLINE_S
+from duewheel.wheel.layout import hour_name
+
+log = structlog.get_logger(__name__)
+
+
+class DurableCheckpoints:
+    """Writes checkpoints of one data directory. Everything it opens is its own, so that it may run
+    beside the engine in a thread; one thread uses an instance.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._state = State.open(directory)
+        self._lock = FileLock(directory / ENGINE_LOCK)
+        self._last = self._read_last()
+
+    def _read_last(self) -> Durable | None:
+        try:
+            return Durable.read(self._directory)
+        except CorruptFile as error:
+            log.warning("durable checkpoint unreadable: writing a new one", reason=str(error))
+            return None
+
+    def write(self) -> Durable:
+        """Take and write one checkpoint; the steps are those of checkpoints/durable.py.
+
+        Raises:
+            Locked: engine.lock is held by a process that does not move.
+            OSError: a file could not be synced; the last checkpoint still holds.
+        """
+        with self._lock.held(LOCK_DEADLINE_S):
+            durable = take_durable(self._state)
+        if durable == self._last:
+            return durable
+        known = self._last.hours if self._last else {}
+        for hour, lengths in durable.hours.items():
+            if known.get(hour) != lengths and hour >= self._state.gc_hour:
+                self._sync_hour(hour)
+        if durable.hours.keys() != known.keys():
+            for folder in ("timerlog", "messages"):
+                files.sync_directory(self._directory / folder)
+        files.sync_path(self._directory / "topics")
+        durable.write(self._directory)
+        self._last = durable
+        return durable
+
+    def _sync_hour(self, hour: int) -> None:
+        for folder in ("timerlog", "messages"):
+            try:
+                files.sync_path(self._directory / folder / hour_name(hour))
+            except FileNotFoundError:
+                # Unlinked by dequeue meanwhile: nothing in it is pending.
+                assert hour < self._state.gc_hour, "only hours that were given up vanish"
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._lock.close()
+        self._state.release()
+
+
+def write_checkpoints(directory: Path, interval_s: float, stopping: threading.Event) -> None:
+    """Write a checkpoint every `interval_s` until told to stop; an error is logged and tried again.
+
+    What the ingest process runs in a thread.
+    """
+    checkpoints = DurableCheckpoints(directory)
+    try:
+        while not stopping.wait(interval_s):
+            begun_s = time.monotonic()
+            try:
+                checkpoints.write()
+            except (OSError, Locked) as error:
+                log.warning("durable checkpoint failed", reason=str(error))
+            took_s = time.monotonic() - begun_s
+            if took_s > interval_s:
+                log.warning("durable checkpoint is slow", took_s=round(took_s, 1))
+    finally:
+        checkpoints.close()
