@@ -299,4 +299,3 @@ class KafkaPublisher:
         for batch, error in judged:
             self._catalog.learn(batch, error)
         raise judged[0][1] if judged else errors[0]
-

@@ -2,8 +2,8 @@
 
 A row that can never be published becomes a dead letter in place, so that the order and the
 transaction stay as they are: its user headers are kept, TIMER_ERROR_CODE and TIMER_ERROR follow,
-then what a replay needs and what the delivery would have had (schemas/dead_letters.py). A rolled
-copy has all that among its headers already. A dead letter that is too large even for the dead-letter topic loses key, value and user headers;
+then what a replay needs (schemas/dead_letters.py); a rolled copy has that among its headers. A dead
+letter that is too large even for the dead-letter topic loses key, value and user headers;
 TIMER_SOURCE still points at the original. Partitions are chosen as Kafka's clients do: the
 requested one, else by the key's hash, else one partition at random for all such rows of a call.
 """
@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 
 from duewheel.schemas import header_names as names
 from duewheel.schemas.columns import constant, join, lengths, spread
+from duewheel.schemas.dead_letters import kept_headers
 from duewheel.schemas.record_batch import HEADER_BYTES, bytes_alone
-from duewheel.schemas.record_tail import delivery_headers
 from duewheel.schemas.timers import NO_KEY, NO_PARTITION, Bool, Deliveries, Int32, Int64
 from duewheel.schemas.varint import varint
 
@@ -141,7 +141,7 @@ def condemned(
     ]
     errors = pa.array(texts, pa.large_binary()).take(pa.array(pair_of.astype(np.int64)))
     delivered = np.flatnonzero(bad & ~deliveries.rolled)
-    kept, kept_count = delivery_headers(deliveries.take(delivered))
+    kept, kept_count = kept_headers(deliveries.take(delivered))
     count = deliveries.header_count + np.where(bad, 2, 0)
     count[delivered] += kept_count
     return replace(
@@ -216,9 +216,15 @@ def _error_headers(reason: Reason, topic: str, targets: Mapping[str, Target]) ->
     """TIMER_ERROR_CODE and TIMER_ERROR as they are written; nothing for NONE."""
     if reason is Reason.NONE:
         return b""
-    known = targets.get(topic, Target(0, 0))
+    text = reason_text(reason, topic, targets.get(topic, Target(0, 0)))
+    return _header(names.ERROR_CODE, reason.name.lower()) + _header(names.ERROR, text)
+
+
+def reason_text(reason: Reason, topic: str, known: Target) -> str:
+    """The reason as a sentence, with what is known of the topic."""
     named = f"topic {topic[:_TOPIC_SHOWN_MAX]!r}"
-    text = {
+    return {
+        Reason.NONE: "",
         Reason.UNKNOWN_TARGET_TOPIC: f"{named} does not exist",
         Reason.TARGET_NOT_AUTHORIZED: f"no right to write to {named}",
         Reason.BAD_TARGET_PARTITION: f"{named} has partitions 0 to {known.partitions - 1}, "
@@ -228,4 +234,3 @@ def _error_headers(reason: Reason, topic: str, targets: Mapping[str, Target]) ->
         "the record with its headers needs more",
         Reason.RECORD_REFUSED: f"the broker refused this record for {named}",
     }[reason]
-    return _header(names.ERROR_CODE, reason.name.lower()) + _header(names.ERROR, text)

@@ -1,0 +1,203 @@
+"""Dead letters: what is kept in them, and what becomes of one when it is replayed.
+
+Key and value are the message's own. The headers are, in this order:
+
+    the message's headers       rejected at ingest: all, request headers too; else the user's
+    TIMER_ERROR_CODE            one word, for programs
+    TIMER_ERROR                 a sentence, for people
+    REAL_TOPIC, [REAL_QID]      ┐ only where the delivery failed: where it was to go,
+    TIMER_DUE_MS, UNIQ_KEY      │ and what it would have carried
+    [TIMER_ROLL_TIMES]          ┘
+    TIMER_SOURCE                topic-partition@offset of the timer
+
+A message may have brought headers of these names itself: the last TIMER_ERROR_CODE is the one that
+counts, and what follows it was added by duewheel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from duewheel.schemas import header_names as names
+from duewheel.schemas.columns import EMPTY, Column, binary, choose, constant, decimals, join, take
+from duewheel.schemas.header_names import NATIVE, Request
+from duewheel.schemas.record_tail import framed, framed_bytes
+from duewheel.schemas.single_record import Header
+from duewheel.schemas.timers import NO_PARTITION, Deliveries, Int32
+
+_TOPIC = NATIVE[Request.TARGET_TOPIC]
+_PARTITION = NATIVE[Request.TARGET_PARTITION]
+_DELIVERED = (names.DUE_MS, names.TIMER_ID, names.ROLL_TIMES)  # beside TIMER_SOURCE
+_SOURCE = re.compile(r"(.+)-(\d{1,10})@(\d{1,19})")
+# Refused as such by ingest, for good: the replayed record would have another offset and might pass.
+_NEVER_AGAIN = "bad_origin"
+
+
+def kept_headers(deliveries: Deliveries) -> tuple[Column, Int32]:
+    """What a failed delivery's dead letter keeps beside the error: the headers from REAL_TOPIC to
+    TIMER_ROLL_TIMES, encoded, and how many they are in each row.
+    """
+
+    def named(name: str) -> pa.LargeBinaryScalar:
+        return constant(framed_bytes(name.encode()))
+
+    topics = take(binary(topic.encode() for topic in deliveries.targets), deliveries.target)
+    asked = deliveries.target_partition != NO_PARTITION
+    partition = join(named(_PARTITION), *framed(decimals(deliveries.target_partition)))
+    rolled = deliveries.roll_times > 0
+    times = join(named(names.ROLL_TIMES), *framed(decimals(deliveries.roll_times)))
+    encoded = join(
+        *(named(_TOPIC), *framed(topics)),
+        choose(asked, partition, EMPTY),
+        *(named(names.DUE_MS), *framed(decimals(deliveries.due_ms))),
+        *(named(names.TIMER_ID), *framed(deliveries.timer_id)),
+        choose(rolled, times, EMPTY),
+    )
+    return encoded, 3 + asked.astype(np.int32) + rolled.astype(np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A dead letter's message as it is to be written again.
+
+    Attributes:
+        topic: where to.
+        partition: asked for, or NO_PARTITION.
+        partition_needed: without it the message cannot be written; else it is only preferred.
+        headers: all of them.
+    """
+
+    topic: str
+    partition: int
+    partition_needed: bool
+    headers: tuple[Header, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a dead letter cannot be replayed: a word for programs and a sentence for people."""
+
+    code: str
+    error: str
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """One record of the dead-letter topic.
+
+    Attributes:
+        partition, offset, timestamp_ms: its place and time there.
+        key, value: of the message; both may be None.
+        headers: all of them.
+    """
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Header]
+
+    @cached_property
+    def _cut(self) -> int:
+        """How many headers come before the error."""
+        codes = [i for i, (name, _) in enumerate(self.headers) if name == names.ERROR_CODE]
+        return codes[-1] if codes else len(self.headers)
+
+    @cached_property
+    def _added(self) -> dict[str, str]:
+        return {
+            name: (value or b"").decode(errors="replace")
+            for name, value in self.headers[self._cut :]
+        }
+
+    @property
+    def message_headers(self) -> tuple[Header, ...]:
+        """The message's own headers."""
+        return tuple(self.headers[: self._cut])
+
+    @property
+    def code(self) -> str:
+        """TIMER_ERROR_CODE; empty if somebody else has written this record."""
+        return self._added.get(names.ERROR_CODE, "")
+
+    @property
+    def error(self) -> str:
+        """TIMER_ERROR."""
+        return self._added.get(names.ERROR, "")
+
+    @property
+    def source(self) -> str:
+        """TIMER_SOURCE: "topic-partition@offset" of the timer."""
+        return self._added.get(names.SOURCE, "")
+
+    def again(self, refusal: Refusal) -> tuple[Header, ...]:
+        """The headers of this dead letter with today's reason."""
+        rest = [
+            header
+            for header in self.headers[self._cut :]
+            if header[0] not in (names.ERROR_CODE, names.ERROR)
+        ]
+        reason = [
+            (names.ERROR_CODE, refusal.code.encode()),
+            (names.ERROR, refusal.error.encode()),
+        ]
+        return (*self.message_headers, *reason, *rest)
+
+    def replayed(
+        self, timer_topics: Collection[str], own_topics: Collection[str], to_topic: str | None
+    ) -> Outgoing | Refusal:
+        """The message as it is to be written again.
+
+        Rejected at ingest, it goes to its timer topic and is judged anew, preferably in the same
+        partition; a failed delivery goes to its real topic. With `to_topic` either goes there.
+
+        Args:
+            timer_topics: those that ingest reads.
+            own_topics: all topics of duewheel's own: no targets.
+            to_topic: a real topic, or None.
+        """
+        source = _SOURCE.fullmatch(self.source)
+        if not self.code or source is None:
+            return Refusal("not_a_dead_letter", "TIMER_ERROR_CODE or TIMER_SOURCE is missing")
+        if self._without_content:
+            return Refusal(self.code, "its content was too large and is only at the source")
+        topic = to_topic or self._added.get(_TOPIC)
+        if topic is None:
+            return self._to_timer_topic(source[1], int(source[2]), timer_topics)
+        if topic in own_topics or topic.startswith("__"):
+            return Refusal("forbidden_target", f"topic {topic!r} cannot be a target")
+        asked = "" if to_topic else self._added.get(_PARTITION, "")
+        partition = int(asked) if asked.isdecimal() else NO_PARTITION
+        return Outgoing(topic, partition, partition_needed=True, headers=self._delivered())
+
+    def _to_timer_topic(
+        self, topic: str, partition: int, timer_topics: Collection[str]
+    ) -> Outgoing | Refusal:
+        if self.code == _NEVER_AGAIN:
+            return Refusal(self.code, "TIMER_ORIGIN is for duewheel's own use")
+        if topic not in timer_topics:
+            return Refusal("not_a_timer_topic", f"ingest does not read topic {topic!r}")
+        return Outgoing(topic, partition, partition_needed=False, headers=self.message_headers)
+
+    def _delivered(self) -> tuple[Header, ...]:
+        """The headers of the delivery that failed; of a rejected message, its own and its source,
+        as far as they say what a delivery's do.
+        """
+        headers = [*self.message_headers, (names.SOURCE, self.source.encode())]
+        if _TOPIC in self._added:
+            added = self._added
+            headers += [(name, added[name].encode()) for name in _DELIVERED if name in added]
+        return tuple(headers)
+
+    @property
+    def _without_content(self) -> bool:
+        """Too large even for the dead-letter topic: only the pointer to the source was kept."""
+        nothing = self.key is None and self.value is None and self._cut == 0
+        return nothing and self.code == "record_too_large" and _TOPIC not in self._added
