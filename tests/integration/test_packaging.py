@@ -37,5 +37,7 @@ def test_built_package_is_whole(tmp_path: Path) -> None:
             if path.suffix in {".py", ".json"}
         }
         assert here <= names
-    data = {"py.typed", "jars.json", "dev_broker.properties"}
-    assert {f"duewheel/{name}" for name in data} <= names
+    shell = {path.name for path in (ROOT / "src" / "duewheel").iterdir() if path.suffix}
+    assert {"client.py", "py.typed", "jars.json", "dev_broker.properties"} <= shell
+    assert {f"duewheel/{name}" for name in shell if not name.startswith(".")} <= names
+    assert any(name.endswith(".dist-info/entry_points.txt") for name in names)
