@@ -56,7 +56,7 @@ class Arrivals:
 class Shard:
     """Topics, a configuration, `duewheel run`, and a consumer that knows nothing of it."""
 
-    def __init__(self, path: Path, servers: str, name: str) -> None:
+    def __init__(self, path: Path, servers: str, name: str, window: str = "1h") -> None:
         self.path, self.servers = path, servers
         self.timers, self.target = f"{name}.timers", f"{name}.orders"
         self.dead_letters = f"{name}.dead-letter"
@@ -64,7 +64,7 @@ class Shard:
         self.config.write_text(
             f'[app]\nid = "{name}"\n'
             f'[kafka]\nbootstrap_servers = "{servers}"\n'
-            f'[timer]\ntopics = ["{self.timers}"]\nslots = 100000\nroll_window = "1h"\n'
+            f'[timer]\ntopics = ["{self.timers}"]\nslots = 100000\nroll_window = "{window}"\n'
             f'margin = "5m"\nmapping = {{ "{self.timers}" = "{self.target}" }}\n'
             f'[storage]\ndata_dir = "{path / "data"}"\n'
             '[ingest]\ndriver_memory = "1g"\n'
@@ -343,3 +343,45 @@ def test_stop_and_start_again(shard: Shard) -> None:
     shard.wait(lambda: len(shard.arrivals.first) >= len(known))
     judge(shard, known)
     shard.command("check")
+
+
+@pytest.mark.timeout(600)
+def test_a_delay_beyond_the_window_is_rolled(
+    tmp_path: Path, broker: DevBroker, unique_name: Callable[[str], str]
+) -> None:
+    """Delays of several windows: written to the timer topic again and again, delivered once."""
+    shard = Shard(tmp_path, broker.bootstrap_servers, unique_name("rolled"), window="4s")
+    try:
+        shard.start()
+        producer = KafkaProducer(bootstrap_servers=shard.servers, linger_ms=5)
+        known = {}
+        for number in range(300):
+            delay_ms = 4_000 + 40 * number
+            own: Headers = [("n", b"%d" % number)]
+            request: Headers = [("TIMER_DELAY_MS", b"%d" % delay_ms), ("UNIQ_KEY", b"id")]
+            value = b"far %d" % number
+            future = producer.send(shard.timers, value, b"k", headers=[*own, *request])
+            known[value] = (delay_ms, own, future)
+        producer.flush(timeout=60)
+        shard.wait(lambda: len(shard.arrivals.first) >= len(known))
+        time.sleep(2)
+        assert set(shard.arrivals.count.values()) == {1}
+        rolled = 0
+        for value, (delay_ms, own, future) in known.items():
+            record = future.get(timeout=1)
+            source = f"{record.topic}-{record.partition}@{record.offset}".encode()
+            key, headers, _, seen_ms = shard.arrivals.first[value]
+            due_ms = record.timestamp + delay_ms
+            assert (key, seen_ms >= due_ms) == (b"k", True)
+            added: Headers = [
+                ("TIMER_SOURCE", source),
+                ("TIMER_DUE_MS", b"%d" % due_ms),
+                ("UNIQ_KEY", b"id"),
+            ]
+            assert headers[:4] == [*own, *added]
+            rolled += sum(int(times) for name, times in headers[4:] if name == "TIMER_ROLL_TIMES")
+        assert rolled > 400
+        producer.close()
+        shard.command("check")
+    finally:
+        shard.close()
