@@ -26,6 +26,17 @@ def varint(n: int) -> bytes:
     return bytes(out)
 
 
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number whose varint begins at byte `at`, and where the next byte after it is."""
+    n = shift = 0
+    while True:
+        octet = data[at]
+        n |= (octet & 127) << shift
+        at, shift = at + 1, shift + 7
+        if octet < 128:
+            return (n >> 1) ^ -(n & 1), at
+
+
 _SMALL = 1 << 16  # numbers below it come from the table
 
 

@@ -56,8 +56,8 @@ class TopicNames:
                 self._bytes += len(line)
         return np.array([self._ids[name] for name in names], np.int32)
 
-    def names(self, highest_id: int) -> list[str]:
-        """All names by id, `highest_id` at least among them.
+    def names(self, highest_id: int = -1) -> list[str]:
+        """All names by id that have been read, `highest_id` at least among them.
 
         Raises:
             CorruptFile: no such id was ever written.

@@ -1,0 +1,201 @@
+"""Pending timers, counted and listed beside the running shard, against a plain count.
+
+Slots of ten minutes: a handful of timers reaches over many hours, each with a log of its own.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from duewheel.errors import ConfigError
+from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
+from duewheel.wheel.data_directory import DataDirectory, Role
+from duewheel.wheel.dequeue import DequeueConfig
+from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.listing import Filter, PendingTimer, list_pending
+from duewheel.wheel.pending import Pending, PendingTimers
+
+NOW_MS = 1_800_000_000_000
+PRECISION_MS = 600_000
+SLOT = NOW_MS // PRECISION_MS  # closed at the start
+PARTITIONS = 3
+
+
+@dataclass
+class World:
+    """A shard, observers of it, and what should be pending by slot."""
+
+    path: Path
+    rows: dict[str, tuple[int, Timer]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.wheel = WheelConfig(PRECISION_MS, 64, window_ms=64 * PRECISION_MS, margin_ms=0)
+        self.clock = ManualClock(NOW_MS)
+        self.publisher = RecordingPublisher()
+        config = DequeueConfig(0, 1, {"precision": PRECISION_MS}, 3, 1 << 20)
+        self.shard = LocalShard(self.path, self.wheel, self.publisher, self.clock, config)
+        self.ends = {(TIMER_TOPIC, number): 0 for number in range(PARTITIONS)}
+        self.shard.start_dequeue(self.ends)
+        self.shard.start_ingest()
+        self.seen = DataDirectory(self.path, self.wheel)
+        self.pending = PendingTimers(self.seen)
+
+    @property
+    def floor(self) -> int:
+        close = self.seen.state.close()
+        assert close is not None
+        return close.floor
+
+    def append(self, chance: random.Random, count: int, spread: int) -> None:
+        timers = []
+        for _ in range(count):
+            partition = chance.randrange(PARTITIONS)
+            offset = self.ends[TIMER_TOPIC, partition] + chance.randrange(2)
+            due_ms = self.clock.now_ms() + chance.randrange(-2, spread) * PRECISION_MS
+            timer = Timer(partition, offset, due_ms, rejected=chance.random() < 0.1)
+            slot = -1 if timer.rejected else -(-due_ms // PRECISION_MS)
+            self.rows[timer.source] = (max(slot, self.floor + 1), timer)
+            self.ends[TIMER_TOPIC, partition] = offset + 1
+            timers.append(timer)
+        assert not self.shard.append(timers, self.ends).waiting
+
+    def expected(self) -> dict[str, tuple[int, Timer]]:
+        out = set(self.publisher.sources())
+        return {source: row for source, row in self.rows.items() if source.encode() not in out}
+
+    def tick(self, times: int) -> None:
+        assert self.shard.dequeue is not None
+        for _ in range(times):
+            self.shard.dequeue.tick()
+
+    def restart(self) -> None:
+        self.shard.kill(Role.DEQUEUE)
+        self.shard.start_dequeue()
+
+    def close(self) -> None:
+        self.shard.kill(Role.DEQUEUE)
+        self.shard.kill(Role.INGEST)
+        self.seen.close()
+
+    def look(self) -> Pending:
+        """What the observer says, after it has agreed with one that looks for the first time."""
+        until = range(SLOT, SLOT + 200, 7)
+        found = self.pending.look(until)
+        fresh = DataDirectory(self.path, self.wheel)
+        assert PendingTimers(fresh).look(until) == found
+        fresh.close()
+        return found
+
+    def list(self, wanted: Filter, limit: int = 10_000) -> list[PendingTimer]:
+        return list(list_pending(self.seen, wanted, limit))
+
+
+def target(timer: Timer) -> str:
+    return "dead" if timer.rejected else ("orders", "bills")[timer.offset % 2]
+
+
+def judge(world: World) -> None:
+    """Counts and list must be those of what was appended and not yet published."""
+    expected = world.expected()
+    found = world.look()
+    slots = Counter(slot for slot, _ in expected.values())
+    assert found.total == len(expected)
+    assert found.by_topic == Counter(target(timer) for _, timer in expected.values())
+    assert found.within == tuple(
+        sum(slot <= until for slot, _ in expected.values()) for until in range(SLOT, SLOT + 200, 7)
+    )
+    assert found.oldest_slot == min(slots, default=None)
+    assert found.slot_max == max(slots.values(), default=0)
+    listed = world.list(Filter())
+    assert {timer.source for timer in listed} == expected.keys()
+    assert len(listed) == len(expected)
+    for timer in listed:
+        slot, asked = expected[timer.source]
+        assert timer.leaves_ms == slot * PRECISION_MS
+        assert timer.due_ms == (None if asked.rejected else asked.due_ms)
+        assert (timer.target, timer.rolled) == (target(asked), False)
+
+
+@settings(max_examples=50)
+@given(st.randoms(use_true_random=False))
+def test_counts_and_lists_are_those_of_a_plain_model(
+    tmp_path_factory: pytest.TempPathFactory, chance: random.Random
+) -> None:
+    """Timers come, time passes, chunks of three rows leave, dequeue is killed: in any order."""
+    world = World(tmp_path_factory.mktemp("shard") / "data")
+    try:
+        for _ in range(12):
+            step = chance.randrange(4)
+            if step == 0:
+                world.append(chance, chance.randrange(12), chance.choice([2, 60]))
+            elif step == 1:
+                world.clock.sleep(chance.randrange(1, 20) * PRECISION_MS / 1000)
+            elif step == 2:
+                world.tick(chance.randrange(4))
+            else:
+                world.restart()
+            if chance.random() < 0.7:
+                judge(world)
+        before = world.list(Filter())
+        world.tick(200)
+        left = [source.decode() for source in world.publisher.sources()][-len(before) :]
+        due = [timer.source for timer in before if timer.source not in world.expected()]
+        assert due == left[len(left) - len(due) :]  # listed in the order in which they leave
+        judge(world)
+    finally:
+        world.close()
+
+
+@settings(max_examples=40)
+@given(st.randoms(use_true_random=False))
+def test_pages_end_to_end_are_the_whole_list(
+    tmp_path_factory: pytest.TempPathFactory, chance: random.Random
+) -> None:
+    """However long a page is, and whatever is asked for; a half-delivered slot included."""
+    world = World(tmp_path_factory.mktemp("shard") / "data")
+    try:
+        for _ in range(3):
+            world.append(chance, 15, 40)
+        world.clock.sleep(2 * PRECISION_MS / 1000)
+        world.tick(chance.randrange(3))
+        whole = world.list(Filter())
+        first, last = SLOT + chance.randrange(20), SLOT + chance.randrange(20, 60)
+        topic = chance.choice(["orders", "dead", "nobody's"])
+        pages: list[PendingTimer] = []
+        while found := world.list(
+            Filter(topic, first, last, pages[-1].place if pages else None), chance.randrange(1, 7)
+        ):
+            pages += found
+        assert pages == [
+            timer
+            for timer in whole
+            if timer.target == topic and first <= timer.leaves_ms // PRECISION_MS <= last
+        ]
+    finally:
+        world.close()
+
+
+def test_a_page_must_be_one_that_was_listed(tmp_path: Path) -> None:
+    world = World(tmp_path / "data")
+    with pytest.raises(ConfigError, match="'7' is no page"):
+        world.list(Filter(after="7"))
+    world.close()
+
+
+def test_what_is_listed_of_a_message(tmp_path: Path) -> None:
+    world = World(tmp_path / "data")
+    timers = [Timer(0, offset, NOW_MS + PRECISION_MS) for offset in (6, 7, 8)]
+    world.shard.append(timers, {(TIMER_TOPIC, 0): 9})
+    given_id, null_value, plain = world.list(Filter())
+    assert (given_id.id, given_id.source) == (b"id of timers-0@6", "timers-0@6")
+    assert (given_id.key, given_id.value_bytes) == (None, len("timers-0@6") * 6)
+    assert (null_value.id, null_value.key, null_value.value_bytes) == (b"timers-0@7", b"", None)
+    assert plain.key == b"key"
+    world.close()
