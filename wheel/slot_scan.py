@@ -69,7 +69,8 @@ class SlotScan:
         window = self._window
         view = self._directory.log.view(window.hour, window.log_end)
         rows = window.rows(records_max)
-        records = view[window.positions(rows) // RECORD_BYTES]
+        # Of whole records, take is ten times as fast as indexing.
+        records = view.take(window.positions(rows) // RECORD_BYTES)
         self._require_own(window, rows, records)
         sizes = np.cumsum(records["size_py"].astype(np.int64))
         count = max(1, int(np.searchsorted(sizes, bytes_max, "right")))
@@ -160,4 +161,7 @@ class _Window:
         return Chunk(slot, messages, rolled, following - 1, slot_open=slot_open, last=False)
 
     def _run(self, rows: Int64) -> Int64:
-        return np.searchsorted(self._ends, rows, "right")
+        """The run of each of neighbouring rows."""
+        first, last = np.searchsorted(self._ends, rows[[0, -1]], "right").tolist()
+        ends = np.minimum(self._ends[first : last + 1], rows[-1] + 1)
+        return np.repeat(np.arange(first, last + 1), np.diff(ends, prepend=rows[0]))

@@ -94,7 +94,7 @@ class TimerWheel:
 
     def last_positions(self, slots: Int64) -> Int64:
         """Newest record of each slot, NO_POSITION where the slot is empty."""
-        entries = self._entries[slots % self.ring]
+        entries = self._entries.take(slots % self.ring)
         mine = (entries["time"] == slots) & (entries["num"] > 0)
         return np.where(mine, entries["last_pos"].astype(np.int64), NO_POSITION)
 
@@ -106,7 +106,7 @@ class TimerWheel:
         """
         magic = batch & 0x7FFFFFFF
         at = runs.slot % self.ring
-        entries = self._entries[at]
+        entries = self._entries.take(at)
         named = entries["time"] == runs.slot
         todo = ~(named & (entries["magic"] == magic) & (entries["num"] > 0))
         fresh = runs.prev_pos == NO_POSITION
