@@ -306,6 +306,59 @@ def _header(text: str) -> tuple[str, bytes]:
     return name, value.encode()
 
 
+@cli.group()
+def dlq() -> None:
+    """Dead letters: what could not be accepted, or not be delivered."""
+
+
+@dlq.command("list")
+@click.option("--limit", type=click.IntRange(1), default=100, help="how many at most")
+@click.option("--code", help="only those with this TIMER_ERROR_CODE")
+@click.option("--from", "since", default="0", help="an offset, or ISO-8601 with a zone")
+@with_output
+@with_settings()
+def dlq_list(settings: Settings, limit: int, code: str | None, since: str, output: str) -> None:
+    """Show dead letters, oldest first within each partition."""
+    from duewheel.dead_letters import Since, list_letters
+
+    for row in list_letters(settings, since=Since.parse(since), code=code, limit=limit):
+        if output == "json":
+            click.echo(json.dumps(row))
+        else:
+            mark = "replayed" if row["replayed"] else "waiting"
+            click.echo(
+                "{partition}@{offset}  {time}  {mark}  {code}  {source}  key {key}  "
+                "{value_bytes} bytes  {error}".format(mark=mark, **row)
+            )
+
+
+@dlq.command("replay")
+@click.option("--code", help="only those with this TIMER_ERROR_CODE")
+@click.option("--to-topic", help="a real topic; by default each goes where it belongs")
+@click.option("--limit", type=click.IntRange(1), help="how many at most")
+@click.option("--dry-run", is_flag=True, help="only count, write nothing")
+@with_output
+@with_settings()
+def dlq_replay(
+    settings: Settings,
+    code: str | None,
+    to_topic: str | None,
+    limit: int | None,
+    dry_run: bool,
+    output: str,
+) -> int:
+    """Write the messages of dead letters again, each once, however often this is run.
+
+    What was rejected goes back to its timer topic, what could not be delivered to its real topic.
+    Exit code 1: some are dead letters again.
+    """
+    from duewheel.replay import Selection, replay
+
+    result = replay(settings, Selection(code, to_topic, limit), dry_run=dry_run)
+    show(result, output)
+    return 1 if result["refused"] else 0
+
+
 @cli.group("dev-broker")
 def dev_broker() -> None:
     """A single-node Kafka from its published jars, for development and tests."""

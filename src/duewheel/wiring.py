@@ -60,9 +60,19 @@ def dequeue_config(settings: Settings) -> DequeueConfig:
     )
 
 
+def publisher_limits(settings: Settings) -> PublisherLimits:
+    """How long transactions may take."""
+    timeout_ms = settings.dequeue.transaction_timeout_ms
+    return PublisherLimits(
+        publish_deadline_s=settings.dequeue.call_deadline.total_seconds(),
+        transaction_timeout_ms=timeout_ms,
+        # Another shard's dead transaction may hide the progress for as long as its time-out.
+        start_deadline_s=2 * timeout_ms / 1000,
+    )
+
+
 def publisher(settings: Settings, clock: SystemClock) -> KafkaPublisher:
     """The shard's publisher."""
-    timeout_ms = settings.dequeue.transaction_timeout_ms
     return KafkaPublisher(
         settings.kafka.client_options("producer"),
         transactional_id=f"{settings.app.id}.dequeue.{settings.shard.index}",
@@ -70,10 +80,5 @@ def publisher(settings: Settings, clock: SystemClock) -> KafkaPublisher:
         dead_letter_topic=settings.dead_letter_topic,
         shard=settings.shard.index,
         clock=clock,
-        limits=PublisherLimits(
-            publish_deadline_s=settings.dequeue.call_deadline.total_seconds(),
-            transaction_timeout_ms=timeout_ms,
-            # Another shard's dead transaction may hide the progress for as long as its time-out.
-            start_deadline_s=2 * timeout_ms / 1000,
-        ),
+        limits=publisher_limits(settings),
     )

@@ -1,0 +1,403 @@
+"""Dead letters on a real broker: made by both processes' code, listed, and replayed once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+
+from duewheel import dead_letters, replay, wiring
+from duewheel.clock import SystemClock
+from duewheel.config import Settings, load
+from duewheel.dead_letters import Since, list_letters
+from duewheel.dev_broker import DevBroker
+from duewheel.errors import ConfigError, PublishDoubt
+from duewheel.kafka_admin import KafkaAdmin
+from duewheel.processes import init_progress
+from duewheel.replay import Selection
+from duewheel.schemas.contract import Contract, parse
+from duewheel.schemas.record_batch import Batch
+from duewheel.schemas.single_record import Header, encode
+from duewheel.wheel import kafka_internals as internals
+from duewheel.wheel.data_directory import DataDirectory, Role
+from duewheel.wheel.deadline import Deadline
+from duewheel.wheel.dequeue import Dequeue
+from duewheel.wheel.engine import Engine
+from duewheel.wheel.kafka_clients import ClientSettings
+from duewheel.wheel.kafka_transactions import meet, open_producer, transact
+
+pytestmark = pytest.mark.kafka
+
+Message = tuple[bytes | None, bytes | None, list[Header]]
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+ODD: list[Header] = [("a", None), ("a", b""), ("b", bytes(range(256))), ("a", None)]
+
+
+def read(servers: str, topic: str, first: dict[int, int] | None = None) -> list[Any]:
+    """Every committed record from some offsets on, partition by partition."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=servers,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        group_id=None,
+    )
+    try:
+        numbers = sorted(consumer.partitions_for_topic(topic))
+        partitions = [TopicPartition(topic, number) for number in numbers]
+        consumer.assign(partitions)
+        for partition in partitions:
+            consumer.seek(partition, (first or {}).get(partition.partition, 0))
+        ends = consumer.end_offsets(partitions)
+        records: dict[TopicPartition, list[Any]] = {p: [] for p in partitions}
+        give_up = time.monotonic() + 60
+        while any(consumer.position(p) < ends[p] for p in partitions):
+            assert time.monotonic() < give_up, f"{topic} cannot be read to its end"
+            for partition, found in consumer.poll(timeout_ms=100).items():
+                records[partition] += found
+        return [record for partition in partitions for record in records[partition]]
+    finally:
+        consumer.close()
+
+
+class Shard:
+    """Ingest without Spark, and dequeue, in this process; Kafka is real."""
+
+    def __init__(self, settings: Settings, dead_letter_partitions: int) -> None:
+        self.settings = settings
+        self.servers = settings.kafka.servers
+        self.timers = settings.timer.topics[0]
+        self.target = f"{settings.app.id}.orders"
+        with self.admin() as admin:
+            admin.create_topic(settings.dead_letter_topic, dead_letter_partitions)
+            admin.init_topics(settings, partitions=2)
+            admin.create_topic(self.target, 2)
+        init_progress(settings)
+        self._clock = SystemClock()
+        self._directories = [
+            DataDirectory.start(settings.storage.data_dir, settings.wheel, role)
+            for role in (Role.DEQUEUE, Role.INGEST)
+        ]
+        self._publisher = wiring.publisher(settings, self._clock)
+        self._dequeue = Dequeue(
+            self._directories[0], self._publisher, self._clock, wiring.dequeue_config(settings)
+        )
+        self._dequeue.start()
+        self._engine = Engine(self._directories[1], self._clock)
+
+    def admin(self) -> KafkaAdmin:
+        return KafkaAdmin(self.settings.kafka.client_options("admin"))
+
+    def close(self) -> None:
+        self._dequeue.close()
+        self._publisher.close()
+        for directory in self._directories:
+            directory.stop()
+
+    def send(self, topic: str, partition: int, *messages: Message) -> None:
+        """Write records as they are, nulls wherever they may be."""
+        client = ClientSettings({"bootstrap_servers": self.servers})
+        deadline = Deadline(60)
+        producer = open_producer(
+            client, f"{topic}.test", timeout_ms=60_000, publish_s=30, stop_s=5, deadline=deadline
+        )
+        body = b"".join(encode(place, *message) for place, message in enumerate(messages))
+        meet(client, producer, [topic], deadline)
+        batch = Batch(memoryview(body), len(messages))
+        now_ms = self._clock.now_ms()
+        outcomes = transact(producer, [(TopicPartition(topic, partition), batch)], now_ms, deadline)
+        assert [outcome.error for outcome in outcomes] == [None]
+        internals.stop(producer, 5)
+
+    def pump(self, contract: Contract | None = None) -> None:
+        """Take what is new in the timer topic, deliver what is due."""
+        marks = self._engine.marks
+        first = {number: offset for (_, number), offset in marks.items()}
+        records = read(self.servers, self.timers, first)
+        columns: dict[str, Any] = {
+            "topic": pa.array([self.timers] * len(records), pa.string()),
+            "partition": pa.array([r.partition for r in records], pa.int32()),
+            "offset": pa.array([r.offset for r in records], pa.int64()),
+            "timestamp": pa.array([r.timestamp * 1000 for r in records], pa.timestamp("us", "UTC")),
+            "key": pa.array([r.key for r in records], pa.binary()),
+            "value": pa.array([r.value for r in records], pa.binary()),
+            "headers": pa.array(
+                [[{"key": k, "value": v} for k, v in r.headers] for r in records], HEADERS
+            ),
+        }
+        with self.admin() as admin:
+            ends = admin.end_offsets([self.timers])
+        batch = parse(pa.table(columns), contract or wiring.contract(self.settings))
+        self._engine.append(batch, {**marks, **ends})
+        time.sleep(2 * self.settings.timer.precision_ms / 1000)
+        while self._dequeue.tick():
+            pass
+
+    def letters(self) -> list[Any]:
+        return read(self.servers, self.settings.dead_letter_topic)
+
+    def replay(self, *, dry_run: bool = False, **selection: Any) -> dict[str, Any]:
+        return replay.replay(self.settings, Selection(**selection), dry_run=dry_run)
+
+    def outcomes(self, *, dry_run: bool = False, **selection: Any) -> tuple[int, dict[str, int]]:
+        """Of a replay: how many went out, and the refusals by code."""
+        result = self.replay(dry_run=dry_run, **selection)
+        return result["replayed"], result["refused"]
+
+
+@pytest.fixture
+def config(broker: DevBroker, tmp_path: Path, unique_name: Callable[[str], str]) -> Path:
+    path = tmp_path / "duewheel.toml"
+    path.write_text(
+        f'[app]\nid = "{unique_name("app")[-40:]}"\n'
+        f'[kafka]\nbootstrap_servers = "{broker.bootstrap_servers}"\n'
+        f'[timer]\ntopics = ["{unique_name("timers")}"]\nslots = 100000\nroll_window = "1h"\n'
+        f'margin = "5m"\n[storage]\ndata_dir = "{tmp_path / "data"}"\n'
+    )
+    return path
+
+
+@pytest.fixture
+def shard(config: Path, request: pytest.FixtureRequest) -> Iterator[Shard]:
+    """With one partition of dead letters, if the test asks for no other number."""
+    shard = Shard(load(config), getattr(request, "param", 1))
+    yield shard
+    shard.close()
+
+
+def command(config: Path, *words: str) -> tuple[int, list[Any]]:
+    """Exit code and the objects that a command prints."""
+    line = [sys.executable, "-P", "-m", "duewheel", *words, "--config", str(config)]
+    done = subprocess.run(
+        [*line, "--output", "json"], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode in (0, 1), done.stderr
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_rejected_message_keeps_every_byte_and_goes_back_to_its_timer_topic(
+    config: Path, shard: Shard
+) -> None:
+    sent: list[Message] = [
+        (None, None, [*ODD, ("DELAY", b"1")]),
+        (b"", b"", [("DELAY", b"1"), ("TIMER_ERROR_CODE", b"mine"), ("REAL_TOPIC", None)]),
+        (b"\xff\0", bytes(range(256)) * 9, [("TIMER_DELAY_MS", b"soon"), *ODD]),
+        (b"k", b"v", []),
+    ]
+    shard.send(shard.timers, 1, *sent)
+    shard.pump()
+
+    letters = shard.letters()
+    codes = ["no_target_topic", "bad_target_topic", "bad_header", "no_due_time"]
+    for (key, value, headers), code, letter in zip(sent, codes, letters, strict=True):
+        assert (letter.key, letter.value) == (key, value)
+        assert letter.headers[: len(headers)] == headers
+        names = ["TIMER_ERROR_CODE", "TIMER_ERROR", "TIMER_SOURCE"]
+        assert [name for name, _ in letter.headers[len(headers) :]] == names
+        assert letter.headers[len(headers)][1] == code.encode()
+
+    exit_code, rows = command(config, "dlq", "list")
+    assert exit_code == 0
+    assert [row["code"] for row in rows] == codes
+    assert rows[2]["source"] == f"{shard.timers}-1@2"
+    assert [row["key"] for row in rows] == [None, "", "\\xff\0", "k"]
+    assert [row["value_bytes"] for row in rows] == [None, 0, 2304, 1]
+    assert not any(row["replayed"] for row in rows)
+    assert command(config, "dlq", "list", "--code", "no_due_time", "--limit", "5")[1] == rows[3:]
+
+    # The cause is gone: there is a mapping now.
+    assert shard.outcomes(code="no_target_topic", dry_run=True) == (1, {})
+    assert command(config, "dlq", "replay", "--code", "no_target_topic") == (
+        0,
+        [{"dry_run": False, "replayed": 1, "topics": {shard.timers: 1}, "refused": {}}],
+    )
+    again = read(shard.servers, shard.timers)[-1]
+    assert (again.partition, again.key, again.value, again.headers) == (1, *sent[0])
+    mapped = shard.settings.timer.model_copy(update={"mapping": {shard.timers: shard.target}})
+    shard.pump(wiring.contract(shard.settings.model_copy(update={"timer": mapped})))
+    time.sleep(1.2)
+    shard.pump()
+    (delivered,) = read(shard.servers, shard.target)
+    assert (delivered.key, delivered.value, delivered.headers[: len(ODD)]) == (None, None, ODD)
+
+    assert [row["replayed"] for row in command(config, "dlq", "list")[1]] == [True] + [False] * 3
+    assert shard.outcomes(code="no_target_topic") == (0, {})
+    assert shard.outcomes() == (3, {}), "the other codes have not been passed over"
+    assert shard.outcomes() == (0, {})
+
+
+def test_a_failed_delivery_goes_to_its_real_topic_once_that_is_there(
+    config: Path, shard: Shard
+) -> None:
+    missing = f"{shard.target}.missing"
+    asked: list[Header] = [("TIMER_DELAY_MS", b"0"), ("REAL_TOPIC", missing.encode())]
+    own_id: list[Header] = [("REAL_QID", b"1"), ("UNIQ_KEY", b"id 1")]
+    shard.send(shard.timers, 0, (None, None, [*asked, *own_id, *ODD]), (b"k", b"v", [*ODD, *asked]))
+    shard.pump()
+    letters = shard.letters()
+    assert [(r.key, r.value, r.headers[: len(ODD)]) for r in letters] == [
+        (None, None, ODD),
+        (b"k", b"v", ODD),
+    ]
+    rest = [name for name, _ in letters[0].headers[len(ODD) :]]
+    kept = ["REAL_TOPIC", "REAL_QID", "TIMER_DUE_MS", "UNIQ_KEY"]
+    assert rest == ["TIMER_ERROR_CODE", "TIMER_ERROR", *kept, "TIMER_SOURCE"]
+
+    assert shard.outcomes(dry_run=True) == (0, {"unknown_target_topic": 2})
+    exit_code, _ = command(config, "dlq", "replay")
+    assert exit_code == 1, "they are dead letters again"
+    again = shard.letters()[2:]
+    assert [r.headers for r in again] == [r.headers for r in letters], "with today's reason"
+
+    with shard.admin() as admin:
+        admin.create_topic(missing, 2)
+    assert shard.outcomes() == (2, {})
+    assert shard.outcomes() == (0, {})
+    delivered = {record.key: record for record in read(shard.servers, missing)}
+    due_ms = dict(letters[0].headers)["TIMER_DUE_MS"]
+    assert delivered[None].partition == 1
+    assert delivered[None].headers == [
+        *ODD,
+        ("TIMER_SOURCE", f"{shard.timers}-0@0".encode()),
+        ("TIMER_DUE_MS", due_ms),
+        ("UNIQ_KEY", b"id 1"),
+    ]
+    assert delivered[b"k"].headers[-1] == ("UNIQ_KEY", f"{shard.timers}-0@1".encode())
+    assert len(delivered) == 2
+
+
+def test_own_topics_are_no_targets_and_a_replay_ends(shard: Shard) -> None:
+    own = [
+        shard.timers,
+        shard.settings.dead_letter_topic,
+        shard.settings.state_topic,
+        "__consumer_offsets",
+    ]
+    delay: Header = ("TIMER_DELAY_MS", b"0")
+    rows: list[Message] = [(b"k", b"v", [delay, ("REAL_TOPIC", name.encode())]) for name in own]
+    shard.send(shard.timers, 0, *rows)
+    shard.pump()
+    assert [dict(r.headers)["TIMER_ERROR_CODE"] for r in shard.letters()] == [
+        b"forbidden_target"
+    ] * 4
+
+    # Back at ingest they are judged as before: dead letters again, and no more than that.
+    assert shard.outcomes() == (4, {})
+    shard.pump()
+    assert len(shard.letters()) == 8
+    for topic in own:
+        with pytest.raises(ConfigError, match="not a real topic"):
+            shard.replay(to_topic=topic)
+
+    # Dead letters that somebody has forged.
+    forged: list[list[Header]] = [
+        [("TIMER_ERROR_CODE", b"x"), ("REAL_TOPIC", name.encode()), ("TIMER_SOURCE", b"t-0@1")]
+        for name in own
+    ]
+    forged += [
+        [("TIMER_ERROR_CODE", b"x"), ("TIMER_SOURCE", f"{name}-0@1".encode())] for name in own[1:]
+    ]
+    forged += [[], [("TIMER_ERROR_CODE", b"x")]]
+    dead = shard.settings.dead_letter_topic
+    before = len(read(shard.servers, shard.timers))
+    shard.send(dead, 0, *[(b"k", b"v", headers) for headers in forged])
+    refused = {"forbidden_target": 4, "not_a_timer_topic": 3, "not_a_dead_letter": 2}
+    assert shard.outcomes() == (4, refused)
+    assert len(read(shard.servers, shard.timers)) == before + 4
+    assert shard.outcomes() == (0, refused), "each is in a run once"
+
+
+def numbered(shard: Shard, count: int) -> None:
+    """So many dead letters, whose keys and values are numbers."""
+    rows: list[Message] = [(b"%d" % number, b"%d" % number, []) for number in range(count)]
+    shard.send(shard.timers, 0, *rows)
+    shard.pump()
+
+
+def values(shard: Shard, topic: str) -> list[int]:
+    return sorted(int(record.value) for record in read(shard.servers, topic))
+
+
+@pytest.mark.parametrize("shard", [3], indirect=True)
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_replay_that_ends_in_the_middle_loses_and_doubles_nothing(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch, *, committed: bool
+) -> None:
+    monkeypatch.setattr(dead_letters, "_CHUNK_RECORDS", 10)
+    numbered(shard, 45)
+    calls = 0
+
+    def fails_once(producer: Any, batches: Any, now_ms: int, deadline: Deadline) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls != 3:
+            return transact(producer, batches, now_ms, deadline)
+        if committed:
+            transact(producer, batches, now_ms, deadline)
+        else:
+            producer.begin_transaction()
+            internals.await_outcomes(internals.enqueue(producer, batches, now_ms), deadline)
+        raise KafkaError("the connection is gone")
+
+    monkeypatch.setattr(replay, "transact", fails_once)
+    with pytest.raises(PublishDoubt, match="nothing is doubled"):
+        shard.replay(to_topic=shard.target)
+    before = values(shard, shard.target)
+    assert len(before) in range(3 if committed else 2, 31)
+    assert shard.outcomes(to_topic=shard.target) == (45 - len(before), {})
+    assert values(shard, shard.target) == list(range(45))
+    assert shard.outcomes(to_topic=shard.target) == (0, {})
+
+
+def test_a_limit_and_what_the_target_does_not_take(shard: Shard) -> None:
+    numbered(shard, 30)
+    assert shard.outcomes(to_topic=shard.target, limit=7) == (7, {})
+    assert shard.outcomes(to_topic=shard.target, limit=7, dry_run=True) == (7, {})
+    assert shard.outcomes(to_topic=shard.target, limit=8) == (8, {})
+    assert values(shard, shard.target) == list(range(15))
+    rows = list(list_letters(shard.settings, since=Since(10), code=None, limit=100))
+    assert [row["replayed"] for row in rows] == [True] * 5 + [False] * 15
+
+    with shard.admin() as admin:
+        admin.create_topic(f"{shard.target}.small", 1)
+        _alter(admin, f"{shard.target}.small", "max.message.bytes", "2000")
+    shard.send(shard.timers, 0, (b"k", bytes(5_000), []))
+    shard.pump()
+    assert shard.outcomes(to_topic=f"{shard.target}.small") == (15, {"record_too_large": 1})
+    assert values(shard, f"{shard.target}.small") == list(range(15, 30))
+    assert len(shard.letters()[-1].value) == 5_000
+
+
+def test_where_a_listing_begins(shard: Shard) -> None:
+    numbered(shard, 3)
+    time.sleep(0.05)
+    between = SystemClock().now_ms()
+    time.sleep(0.05)
+    shard.send(shard.timers, 0, (b"k", b"3", []))
+    shard.pump()
+
+    def offsets(since: Since) -> list[int]:
+        return [r["offset"] for r in list_letters(shard.settings, since=since, code=None, limit=9)]
+
+    every = offsets(Since())
+    assert len(every) == 4
+    assert offsets(Since(every[2])) == every[2:]
+    assert offsets(Since(time_ms=between)) == every[3:]
+    assert offsets(Since(time_ms=between + 10**9)) == []
+
+
+def _alter(admin: KafkaAdmin, topic: str, setting: str, value: str) -> None:
+    from kafka.admin import ConfigResource
+
+    admin._call(
+        "alter", lambda c: c.alter_configs([ConfigResource("TOPIC", topic, {setting: value})])
+    )
