@@ -76,6 +76,7 @@ class Timer(Section):
     roll_window: Duration = timedelta(hours=24)
     margin: Duration = timedelta(hours=1)
     max_delay: Duration = timedelta(days=40)
+    longest_outage: Duration = timedelta(days=7)
     dead_letter_topic: TopicName | None = None
     state_topic: TopicName | None = None
     levels: Durations = LEVELS

@@ -2,7 +2,7 @@
 
 Start, in this order:
 
-    1. the data directory is taken (ingest.lock)
+    1. the data directory is taken (ingest.lock), the timer topics' settings are checked
     2. Spark's JVM starts: it takes longest, and dequeue may be starting beside it
     3. the engine, once dequeue has decided how this start goes on (checkpoints/recovery.py)
     4. Spark's checkpoint is compared with the engine's marks
@@ -66,6 +66,7 @@ def run_ingest(settings: Settings) -> None:
 
     Raises:
         Locked: another ingest works in the data directory.
+        ConfigError: a timer topic is not as it must be.
         RecoveryRefused: a timer topic ends below what was already taken from it.
         KafkaUnavailable: the brokers do not answer.
         DuewheelError: the query failed; a new start may help.
@@ -74,6 +75,8 @@ def run_ingest(settings: Settings) -> None:
         clock = wiring.StoppableClock(stopping)
         directory = DataDirectory.start(settings.storage.data_dir, settings.wheel, Role.INGEST)
         try:
+            with _admin(settings) as admin:
+                admin.require_timer_topics(settings)
             with _session(settings) as spark, _admin(settings) as admin:
                 if _dequeue_decides(directory, clock, stopping):
                     _run(settings, directory, spark, admin, clock, stopping)

@@ -1,23 +1,16 @@
 """Topics: creating and checking duewheel's own, and asking where partitions begin and end.
 
-What each topic must be (created so where missing; where it is there, only compared):
-
-    timer topic     LogAppendTime, so that a record's timestamp is the broker's; kept for longer
-                    than the roll window, the margin and the longest outage to survive; no limit
-                    by size, no compaction: all of it may be read again after a loss
-    dead letters    takes the largest timer message and its error headers; kept for good
-    state topic     one partition, compacted only, small segments: it is read back at every start
+What each of them must be: topic_plans.py.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
+import structlog
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, OffsetSpec
 from kafka.errors import (
@@ -29,80 +22,25 @@ from kafka.errors import (
 from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.config import Settings
-from duewheel.config_values import as_millis
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.schemas.timers import TopicPartition
+from duewheel.topic_plans import (
+    TopicFinding,
+    TopicPlan,
+    compare,
+    dead_letter_plan,
+    refusal,
+    state_plan,
+    timer_topic_plans,
+)
 from duewheel.wheel.deadline import Deadline
 from duewheel.wheel.kafka_clients import ClientSettings, close
 
 T = TypeVar("T")
-Relation = Literal["=", ">=", "<="]
-
-OUTAGE_DEFAULT = timedelta(days=7)
-ERROR_HEADERS_BYTES_MAX = 4 * 1024
-_UNLIMITED = "-1"
-_STATE_SEGMENT_BYTES = 16 * 1024 * 1024
-_STATE_SEGMENT_MS = 10 * 60 * 1000
 _ABSENT = (UnknownTopicOrPartitionError.errno, InvalidTopicError.errno)
 _DEADLINE_S = 30.0
 
-
-@dataclass(frozen=True, slots=True)
-class Requirement:
-    """One setting of a topic: what it is created with, and what is accepted where it exists.
-
-    `bound` is compared by `relation`; as a retention, -1 (unlimited) is at least anything.
-    """
-
-    setting: str
-    value: str
-    relation: Relation = "="
-    bound: float = 0
-
-    def holds(self, found: str) -> bool:
-        """Whether an existing topic's value will do."""
-        if self.relation == "=":
-            return found == self.value
-        number = float(found)
-        if self.relation == "<=":
-            return number <= self.bound
-        return found == _UNLIMITED or number >= self.bound
-
-    @property
-    def wanted(self) -> str:
-        """For people."""
-        return self.value if self.relation == "=" else f"{self.relation} {self.bound}"
-
-
-@dataclass(frozen=True, slots=True)
-class TopicPlan:
-    """A topic as it must be.
-
-    Attributes:
-        name: the topic.
-        partitions: how many to create it with; None takes the broker's default.
-        partitions_exact: a different number on an existing topic is a difference.
-        requirements: its settings.
-        create_time_within_ms: also accept CreateTime, if the broker bounds the timestamps' error
-            by this.
-    """
-
-    name: str
-    partitions: int | None
-    partitions_exact: bool
-    requirements: tuple[Requirement, ...]
-    create_time_within_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TopicFinding:
-    """One line of `init`'s report; `setting`, `wanted`, `found` only for a difference."""
-
-    topic: str
-    state: Literal["created", "found", "differs"]
-    setting: str = ""
-    wanted: str = ""
-    found: str = ""
+log = structlog.get_logger(__name__)
 
 
 class KafkaAdmin:
@@ -177,9 +115,55 @@ class KafkaAdmin:
         timer_plans = timer_topic_plans(settings, partitions)
         findings = self._ensure(timer_plans, replication_factor)
         found = self._configs([plan.name for plan in timer_plans])
-        largest = max(int(config["max.message.bytes"]) for config in found.values())
-        others = [dead_letter_plan(settings, largest), state_plan(settings)]
+        others = [dead_letter_plan(settings, found.values()), state_plan(settings)]
         return findings + self._ensure(others, replication_factor)
+
+    def require_timer_topics(self, settings: Settings) -> None:
+        """Refuse to work on timer topics that could lose or misjudge messages.
+
+        Without the right DescribeConfigs their settings are not known: that is a warning only, for
+        on many clusters that right is not given, and topics are the operators' care.
+
+        Raises:
+            ConfigError: a topic is missing, or not as it must be: the numbers and the remedy.
+        """
+        plans = timer_topic_plans(settings, None)
+        self._require(plans, self._readable_configs([plan.name for plan in plans]))
+
+    def require_topics(self, settings: Settings) -> None:
+        """The same for all of duewheel's topics."""
+        timer_plans = timer_topic_plans(settings, None)
+        names = [*settings.timer.topics, settings.dead_letter_topic, settings.state_topic]
+        configs = self._readable_configs(names)
+        timer_configs = [configs[plan.name] for plan in timer_plans if plan.name in configs]
+        others = [dead_letter_plan(settings, timer_configs), state_plan(settings)]
+        self._require([*timer_plans, *others], configs)
+
+    def _require(
+        self, plans: Sequence[TopicPlan], configs: Mapping[str, Mapping[str, str]]
+    ) -> None:
+        partitions = self.describe_partitions([plan.name for plan in plans])
+        missing = [plan.name for plan in plans if plan.name not in partitions]
+        if missing:
+            raise ConfigError(
+                f"Kafka at {self._settings.address} has no topic {', '.join(missing)}: "
+                "`duewheel init` creates what is missing"
+            )
+        unreadable = [plan.name for plan in plans if plan.name not in configs]
+        if unreadable:
+            log.warning(
+                "topic settings cannot be checked: the right DescribeConfigs is missing",
+                topics=unreadable,
+            )
+        findings = [
+            finding
+            for plan in plans
+            if plan.name in configs
+            for finding in compare(plan, partitions[plan.name], configs[plan.name])
+            if finding.state == "differs"
+        ]
+        if findings:
+            raise ConfigError(refusal(self._settings.address, findings))
 
     def create_topic(self, name: str, partitions: int) -> None:
         """Create a plain topic, with the broker's defaults; one that exists is left as it is.
@@ -243,23 +227,29 @@ class KafkaAdmin:
         return found
 
     def _configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+        """The settings of topics, all of which must be readable."""
+        configs = self._readable_configs(topics)
+        for topic in topics:
+            if topic not in configs:
+                raise ConfigError(
+                    f"Kafka at {self._settings.address} does not show the settings of topic "
+                    f"{topic!r}: the right DescribeConfigs is needed"
+                )
+        return configs
+
+    def _readable_configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+        """The settings of topics; those that may not be read, or do not exist, are left out."""
         if not topics:
             return {}
         resources = [ConfigResource("TOPIC", topic) for topic in topics]
         answer = self._call(
             "read topic settings", lambda c: c.describe_configs(resources, config_filter="all")
         )
-        configs = {
+        return {
             topic: {name: entry["value"] for name, entry in entries.items()}
             for topic, entries in answer.get("topic", {}).items()
+            if entries
         }
-        for topic in topics:
-            if not configs.get(topic):
-                raise ConfigError(
-                    f"Kafka at {self._settings.address} does not show the settings of topic "
-                    f"{topic!r}: the right DescribeConfigs is needed"
-                )
-        return configs
 
     def _offsets(self, topics: Sequence[str], spec: OffsetSpec) -> dict[TopicPartition, int]:
         wanted = {
@@ -283,76 +273,3 @@ class KafkaAdmin:
             # A call that may still hang in the old client ends when that is closed.
             self.close()
             raise
-
-
-def timer_topic_plans(settings: Settings, partitions: int | None) -> list[TopicPlan]:
-    """The timer topics as they must be."""
-    margin_ms = as_millis(settings.timer.margin)
-    kept_ms = as_millis(settings.timer.roll_window) + margin_ms + as_millis(OUTAGE_DEFAULT)
-    requirements = (
-        Requirement("cleanup.policy", "delete"),
-        Requirement("message.timestamp.type", "LogAppendTime"),
-        Requirement("retention.ms", str(kept_ms), ">=", kept_ms),
-        Requirement("retention.bytes", _UNLIMITED),
-    )
-    return [
-        TopicPlan(topic, partitions, False, requirements, create_time_within_ms=margin_ms)
-        for topic in settings.timer.topics
-    ]
-
-
-def dead_letter_plan(settings: Settings, timer_bytes_max: int) -> TopicPlan:
-    """The dead-letter topic as it must be, given the timer topics' largest message."""
-    bytes_max = timer_bytes_max + ERROR_HEADERS_BYTES_MAX
-    kept_ms = as_millis(OUTAGE_DEFAULT)
-    return TopicPlan(
-        settings.dead_letter_topic,
-        None,
-        False,
-        (
-            Requirement("cleanup.policy", "delete"),
-            Requirement("max.message.bytes", str(bytes_max), ">=", bytes_max),
-            Requirement("retention.ms", _UNLIMITED, ">=", kept_ms),
-            Requirement("retention.bytes", _UNLIMITED),
-        ),
-    )
-
-
-def state_plan(settings: Settings) -> TopicPlan:
-    """The state topic as it must be."""
-    return TopicPlan(
-        settings.state_topic,
-        1,
-        True,
-        (
-            Requirement("cleanup.policy", "compact"),
-            Requirement("message.timestamp.type", "LogAppendTime"),
-            Requirement("segment.bytes", str(_STATE_SEGMENT_BYTES), "<=", _STATE_SEGMENT_BYTES),
-            Requirement("segment.ms", str(_STATE_SEGMENT_MS), "<=", _STATE_SEGMENT_MS),
-            Requirement("min.cleanable.dirty.ratio", "0.1", "<=", 0.5),
-        ),
-    )
-
-
-def compare(plan: TopicPlan, partitions: int, config: Mapping[str, str]) -> list[TopicFinding]:
-    """What of an existing topic is not as planned; one line "found" if all is."""
-    differences = [
-        TopicFinding(plan.name, "differs", r.setting, r.wanted, config[r.setting])
-        for r in plan.requirements
-        if not r.holds(config[r.setting]) and not _bounded_create_time(plan, r, config)
-    ]
-    if plan.partitions_exact and partitions != plan.partitions:
-        differences.append(
-            TopicFinding(plan.name, "differs", "partitions", str(plan.partitions), str(partitions))
-        )
-    return differences or [TopicFinding(plan.name, "found")]
-
-
-def _bounded_create_time(
-    plan: TopicPlan, requirement: Requirement, config: Mapping[str, str]
-) -> bool:
-    """The producers' own timestamps will do, if the broker refuses those that are far off."""
-    if requirement.setting != "message.timestamp.type" or plan.create_time_within_ms is None:
-        return False
-    allowed = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
-    return all(int(config[name]) <= plan.create_time_within_ms for name in allowed)

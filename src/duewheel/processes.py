@@ -36,6 +36,7 @@ def run_dequeue(settings: Settings) -> None:
     """The dequeue process: delivers until it is told to stop.
 
     Raises:
+        ConfigError: a topic is not as it must be.
         DuewheelError: see `Dequeue.start` and `Dequeue.tick`.
     """
     with stop_signals() as stopping:
@@ -45,6 +46,8 @@ def run_dequeue(settings: Settings) -> None:
         config = wiring.dequeue_config(settings)
         dequeue = Dequeue(directory, publisher, clock, config, stopping.is_set)
         try:
+            with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+                admin.require_topics(settings)
             dequeue.start(_first_if_new(settings, directory, clock))
             dequeue.run()
             log.info("dequeue stopped", **_counters(dequeue))

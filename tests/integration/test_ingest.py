@@ -69,7 +69,10 @@ class Shard:
         self.checkpoint = self.data_dir / SPARK_DIR / CHECKPOINT
         self.log = path / "ingest.log"
         self.admin = KafkaAdminClient(bootstrap_servers=servers)
-        self.admin.create_topics({topic: {"num_partitions": 2, "replication_factor": 1}})
+        configs = {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
+        self.admin.create_topics(
+            {topic: {"num_partitions": 2, "replication_factor": 1, "configs": configs}}
+        )
         self.producer = KafkaProducer(bootstrap_servers=servers, linger_ms=5)
         self._process: subprocess.Popen[bytes] | None = None
         self._dequeue: DataDirectory | None = None

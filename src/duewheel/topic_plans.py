@@ -1,0 +1,208 @@
+"""What each of duewheel's topics must be, and how one that is not is described.
+
+    timer topic     LogAppendTime, so that a record's timestamp is the broker's, or timestamps that
+                    the broker keeps within the margin; kept for longer than the roll window, the
+                    margin and the longest outage to survive; no limit by size, no compaction: all
+                    of it may be read again after a loss
+    dead letters    takes the largest timer message and its error headers; kept for good
+    state topic     one partition, compacted only, small segments: it is read back at every start
+
+They are created so where they are missing; where they are there, only compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from duewheel.config import Settings
+from duewheel.config_values import as_millis
+from duewheel.durations import format_duration_ms
+
+Relation = Literal["=", ">=", "<="]
+
+ERROR_HEADERS_BYTES_MAX = 4 * 1024
+_UNLIMITED = "-1"
+_STATE_SEGMENT_BYTES = 16 * 1024 * 1024
+_STATE_SEGMENT_MS = 10 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One setting of a topic: what it is created with, and what is accepted where it exists.
+
+    `bound` is compared by `relation`; as a retention, -1 (unlimited) is at least anything.
+    """
+
+    setting: str
+    value: str
+    reason: str
+    relation: Relation = "="
+    bound: float = 0
+
+    def holds(self, found: str) -> bool:
+        """Whether an existing topic's value will do."""
+        if self.relation == "=":
+            return found == self.value
+        number = float(found)
+        if self.relation == "<=":
+            return number <= self.bound
+        return found == _UNLIMITED or number >= self.bound
+
+    @property
+    def wanted(self) -> str:
+        """For people."""
+        return self.value if self.relation == "=" else f"{self.relation} {self.bound}"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """A topic as it must be.
+
+    Attributes:
+        name: the topic.
+        partitions: how many to create it with; None takes the broker's default.
+        partitions_exact: a different number on an existing topic is a difference.
+        requirements: its settings.
+        create_time_within_ms: also accept CreateTime, if the broker bounds the timestamps' error
+            by this.
+    """
+
+    name: str
+    partitions: int | None
+    partitions_exact: bool
+    requirements: tuple[Requirement, ...]
+    create_time_within_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFinding:
+    """One line of `init`'s report; all but the first two only for a difference.
+
+    Attributes:
+        topic: its name.
+        state: what became of it.
+        setting, wanted, found: the difference.
+        reason: why it matters.
+        remedy: what would mend it, as kafka-configs.sh takes it; empty where that cannot.
+    """
+
+    topic: str
+    state: Literal["created", "found", "differs"]
+    setting: str = ""
+    wanted: str = ""
+    found: str = ""
+    reason: str = ""
+    remedy: str = ""
+
+
+def timer_topic_plans(settings: Settings, partitions: int | None) -> list[TopicPlan]:
+    """The timer topics as they must be."""
+    timer = settings.timer
+    margin_ms = as_millis(timer.margin)
+    parts = {
+        "roll_window": as_millis(timer.roll_window),
+        "margin": margin_ms,
+        "longest_outage": as_millis(timer.longest_outage),
+    }
+    kept_ms = sum(parts.values())
+    sum_text = " + ".join(f"{name} {format_duration_ms(ms)}" for name, ms in parts.items())
+    requirements = (
+        Requirement("cleanup.policy", "delete", "compaction drops timers that share a key"),
+        Requirement(
+            "message.timestamp.type",
+            "LogAppendTime",
+            "delays count from the record's timestamp; CreateTime will do if "
+            "message.timestamp.before.max.ms and message.timestamp.after.max.ms are "
+            f"{margin_ms} (margin) or less",
+        ),
+        Requirement("retention.ms", str(kept_ms), f"that is {sum_text}", ">=", kept_ms),
+        Requirement("retention.bytes", _UNLIMITED, "a limit by size drops pending timers"),
+    )
+    return [
+        TopicPlan(topic, partitions, False, requirements, create_time_within_ms=margin_ms)
+        for topic in timer.topics
+    ]
+
+
+def dead_letter_plan(settings: Settings, timer_configs: Iterable[Mapping[str, str]]) -> TopicPlan:
+    """The dead-letter topic as it must be, given the timer topics' settings as far as known."""
+    timer_max = max((int(config["max.message.bytes"]) for config in timer_configs), default=0)
+    bytes_max = timer_max + ERROR_HEADERS_BYTES_MAX
+    kept_ms = as_millis(settings.timer.longest_outage)
+    size = f"that is the timer topics' {timer_max} and {ERROR_HEADERS_BYTES_MAX} for the error"
+    return TopicPlan(
+        settings.dead_letter_topic,
+        None,
+        False,
+        (
+            Requirement("cleanup.policy", "delete", "compaction drops dead letters"),
+            Requirement("max.message.bytes", str(bytes_max), size, ">=", bytes_max),
+            Requirement("retention.ms", _UNLIMITED, "that is longest_outage", ">=", kept_ms),
+            Requirement("retention.bytes", _UNLIMITED, "a limit by size drops dead letters"),
+        ),
+    )
+
+
+def state_plan(settings: Settings) -> TopicPlan:
+    """The state topic as it must be."""
+    small = "the progress is found quickly at a start only in small segments"
+    return TopicPlan(
+        settings.state_topic,
+        1,
+        True,
+        (
+            Requirement("cleanup.policy", "compact", "deletion drops the progress"),
+            Requirement("message.timestamp.type", "LogAppendTime", "it gives the broker's time"),
+            Requirement(
+                *("segment.bytes", str(_STATE_SEGMENT_BYTES), small), "<=", _STATE_SEGMENT_BYTES
+            ),
+            Requirement("segment.ms", str(_STATE_SEGMENT_MS), small, "<=", _STATE_SEGMENT_MS),
+            Requirement("min.cleanable.dirty.ratio", "0.1", small, "<=", 0.5),
+        ),
+    )
+
+
+def compare(plan: TopicPlan, partitions: int, config: Mapping[str, str]) -> list[TopicFinding]:
+    """What of an existing topic is not as planned; one line "found" if all is."""
+    differences = [
+        TopicFinding(
+            *(plan.name, "differs", r.setting, r.wanted, config[r.setting], r.reason),
+            remedy=f"{r.setting}={r.value}",
+        )
+        for r in plan.requirements
+        if not r.holds(config[r.setting]) and not _bounded_create_time(plan, r, config)
+    ]
+    if plan.partitions_exact and partitions != plan.partitions:
+        wanted, reason = str(plan.partitions), "partitions cannot be taken away: use another topic"
+        differences.append(
+            TopicFinding(plan.name, "differs", "partitions", wanted, str(partitions), reason)
+        )
+    return differences or [TopicFinding(plan.name, "found")]
+
+
+def _bounded_create_time(
+    plan: TopicPlan, requirement: Requirement, config: Mapping[str, str]
+) -> bool:
+    """The producers' own timestamps will do, if the broker refuses those that are far off."""
+    if requirement.setting != "message.timestamp.type" or plan.create_time_within_ms is None:
+        return False
+    allowed = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
+    return all(int(config[name]) <= plan.create_time_within_ms for name in allowed)
+
+
+def refusal(address: str, differences: Iterable[TopicFinding]) -> str:
+    """Every difference with its reason and its remedy, a few lines each."""
+    lines = ["these topics must be changed first:"]
+    for each in differences:
+        lines.append(
+            f"  {each.topic}: {each.setting} is {each.found}, wanted is {each.wanted}: "
+            f"{each.reason}"
+        )
+        if each.remedy:
+            lines.append(
+                f"    kafka-configs.sh --bootstrap-server {address} --alter --entity-type topics "
+                f"--entity-name {each.topic} --add-config {each.remedy}"
+            )
+    return "\n".join(lines)

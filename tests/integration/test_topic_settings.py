@@ -1,0 +1,222 @@
+"""Kafka settings that would lose or misjudge messages are refused at start, on a real broker."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import (
+    ACL,
+    ACLOperation,
+    ACLPermissionType,
+    ConfigResource,
+    ResourcePattern,
+    ResourceType,
+)
+from structlog.testing import capture_logs
+
+from duewheel.config import Settings, load
+from duewheel.dev_broker import DevBroker
+from duewheel.errors import ConfigError
+from duewheel.java import Java
+from duewheel.kafka_admin import KafkaAdmin
+
+pytestmark = pytest.mark.kafka
+
+HOUR_MS = "3600000"
+TIMER, DEAD, STATE = "timer", "dead-letter", "state"
+KEPT_MS = 694_800_000  # 24 h + 1 h + 7 d
+
+
+@dataclass
+class Topics:
+    """A shard's topics, made by `init`."""
+
+    settings: Settings
+    config: Path
+    client: KafkaAdminClient
+
+    def name(self, role: str) -> str:
+        names = {
+            TIMER: self.settings.timer.topics[0],
+            DEAD: self.settings.dead_letter_topic,
+            STATE: self.settings.state_topic,
+        }
+        return names[role]
+
+    def alter(self, role: str, changed: dict[str, str]) -> None:
+        """Change settings and wait until the broker knows of it."""
+        topic = self.name(role)
+        self.client.alter_configs([ConfigResource("TOPIC", topic, changed)])
+        give_up = time.monotonic() + 60
+        while not changed.items() <= self._configs(topic).items():
+            assert time.monotonic() < give_up, f"{topic} never got {changed}"
+            time.sleep(0.02)
+
+    def _configs(self, topic: str) -> dict[str, str]:
+        resources = [ConfigResource("TOPIC", topic)]
+        found = self.client.describe_configs(resources, config_filter="all")["topic"][topic]
+        return {name: entry["value"] for name, entry in found.items()}
+
+
+def made(broker: DevBroker, path: Path, name: str) -> Topics:
+    config = path / "duewheel.toml"
+    config.write_text(
+        f'[app]\nid = "{name}"\n'
+        f'[kafka]\nbootstrap_servers = "{broker.bootstrap_servers}"\n'
+        f'[timer]\ntopics = ["{name}.timers"]\n'
+        f'[storage]\ndata_dir = "{path / "data"}"\n'
+    )
+    settings = load(config)
+    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        admin.init_topics(settings)
+    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    return Topics(settings, config, client)
+
+
+@pytest.fixture
+def topics(
+    broker: DevBroker, tmp_path: Path, unique_name: Callable[[str], str]
+) -> Iterator[Topics]:
+    topics = made(broker, tmp_path, unique_name("app")[-60:].strip("-"))
+    yield topics
+    topics.client.close()
+
+
+@pytest.fixture
+def admin(topics: Topics) -> Iterator[KafkaAdmin]:
+    with KafkaAdmin(topics.settings.kafka.client_options("admin")) as admin:
+        yield admin
+
+
+def test_what_init_made_is_accepted(topics: Topics, admin: KafkaAdmin) -> None:
+    with capture_logs() as logs:
+        admin.require_timer_topics(topics.settings)
+        admin.require_topics(topics.settings)
+    assert logs == []
+
+
+@pytest.mark.parametrize(
+    ("role", "changed", "said"),
+    [
+        (
+            TIMER,
+            {"message.timestamp.type": "CreateTime"},
+            ["message.timestamp.type is CreateTime", "LogAppendTime", "are 3600000 (margin)"],
+        ),
+        (
+            TIMER,
+            {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": HOUR_MS},
+            ["message.timestamp.before.max.ms"],
+        ),
+        (
+            TIMER,
+            {"retention.ms": str(KEPT_MS - 1)},
+            [
+                f"retention.ms is {KEPT_MS - 1}",
+                f">= {KEPT_MS}",
+                "roll_window 24h + margin 1h + longest_outage 168h",
+                f"--add-config retention.ms={KEPT_MS}",
+            ],
+        ),
+        (TIMER, {"retention.bytes": "1000000000"}, ["retention.bytes is 1000000000", "-1"]),
+        (TIMER, {"cleanup.policy": "compact"}, ["cleanup.policy is compact"]),
+        (TIMER, {"cleanup.policy": "compact,delete"}, ["cleanup.policy is compact,delete"]),
+        (DEAD, {"max.message.bytes": "1048588"}, ["is 1048588", ">= 1052684", "1048588 and 4096"]),
+        (DEAD, {"cleanup.policy": "compact"}, ["compaction drops dead letters"]),
+        (DEAD, {"retention.ms": HOUR_MS}, ["retention.ms is 3600000", "longest_outage"]),
+        (DEAD, {"retention.bytes": "1000"}, ["retention.bytes is 1000"]),
+        (STATE, {"cleanup.policy": "compact,delete"}, ["deletion drops the progress"]),
+        (STATE, {"cleanup.policy": "delete"}, ["cleanup.policy is delete"]),
+        (STATE, {"message.timestamp.type": "CreateTime"}, ["the broker's time"]),
+        (STATE, {"segment.bytes": "1073741824"}, ["is 1073741824", "<= 16777216"]),
+        (STATE, {"segment.ms": "604800000"}, ["is 604800000", "<= 600000"]),
+    ],
+)
+def test_each_refusal_names_numbers_and_remedy(
+    topics: Topics, admin: KafkaAdmin, role: str, changed: dict[str, str], said: list[str]
+) -> None:
+    topics.alter(role, changed)
+    with pytest.raises(ConfigError) as caught:
+        admin.require_topics(topics.settings)
+    text = str(caught.value)
+    for part in [topics.name(role), "kafka-configs.sh", *said]:
+        assert part in text
+    assert caught.value.exit_code == 2
+    if role == TIMER:
+        with pytest.raises(ConfigError):
+            admin.require_timer_topics(topics.settings)
+    else:
+        admin.require_timer_topics(topics.settings)
+
+
+def test_bounded_timestamps_and_unlimited_retention_will_do(
+    topics: Topics, admin: KafkaAdmin
+) -> None:
+    bounds = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
+    changed = dict.fromkeys(bounds, HOUR_MS)
+    topics.alter(TIMER, {"message.timestamp.type": "CreateTime", "retention.ms": "-1", **changed})
+    admin.require_topics(topics.settings)
+
+
+def test_the_longest_outage_is_a_setting(topics: Topics, admin: KafkaAdmin) -> None:
+    longer = load(topics.config, {"timer": {"longest_outage": "30d"}})
+    with pytest.raises(ConfigError, match="longest_outage 720h"):
+        admin.require_timer_topics(longer)
+    admin.require_timer_topics(load(topics.config, {"timer": {"longest_outage": "1d"}}))
+
+
+def test_a_state_topic_of_several_partitions_and_missing_topics(
+    topics: Topics, admin: KafkaAdmin
+) -> None:
+    topics.client.create_partitions({topics.name(STATE): 2})
+    with pytest.raises(ConfigError, match="partitions is 2, wanted is 1"):
+        admin.require_topics(topics.settings)
+    admin.delete_topics([topics.name(DEAD)])
+    with pytest.raises(ConfigError, match=r"no topic .*dead-letter.*duewheel init"):
+        admin.require_topics(topics.settings)
+
+
+@pytest.mark.parametrize("process", ["ingest", "dequeue"])
+def test_both_processes_refuse_to_start(topics: Topics, process: str) -> None:
+    topics.alter(TIMER, {"retention.ms": HOUR_MS})
+    line = [sys.executable, "-P", "-m", "duewheel", process, "--config", str(topics.config)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2, done.stderr
+    assert f"retention.ms is {HOUR_MS}, wanted is >= {KEPT_MS}" in done.stderr
+
+
+def test_without_the_right_to_look_it_is_a_warning(
+    java: Java, kafka_jars: list[Path], tmp_path: Path
+) -> None:
+    authorizer = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with DevBroker(java=java, properties=authorizer) as broker:
+        topics = made(broker, tmp_path, "app")
+        topics.alter(TIMER, {"retention.ms": HOUR_MS})
+        pattern = ResourcePattern(ResourceType.TOPIC, topics.name(TIMER))
+        topics.client.create_acls(
+            [
+                ACL("User:ANONYMOUS", "*", operation, permission, pattern)
+                for operation, permission in (
+                    (ACLOperation.ALL, ACLPermissionType.ALLOW),
+                    (ACLOperation.DESCRIBE_CONFIGS, ACLPermissionType.DENY),
+                )
+            ]
+        )
+        with KafkaAdmin(topics.settings.kafka.client_options("admin")) as admin:
+            with capture_logs() as logs:
+                admin.require_topics(topics.settings)
+            assert [entry["topics"] for entry in logs] == [[topics.name(TIMER)]]
+            assert "DescribeConfigs" in logs[0]["event"]
+            with pytest.raises(ConfigError, match="DescribeConfigs is needed"):
+                admin.init_topics(topics.settings)
+        topics.client.close()
