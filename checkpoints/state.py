@@ -43,7 +43,7 @@ _MIRROR_PAGE = 256 * 1024
 _FILE_BYTES = _MIRROR + 2 * _MIRROR_PAGE
 
 # Indexes of the live fields.
-_STARTS, _CLEAN, _DEQUEUE_STARTS, _GC_HOUR, _BOOT, _HEARTBEATS = 0, 1, 2, 3, 4, 8
+_STARTS, _CLEAN, _DEQUEUE_STARTS, _GC_HOUR, _BOOT, _PAUSED, _HEARTBEATS = 0, 1, 2, 3, 4, 6, 8
 
 Marks = Mapping[TopicPartition, int]
 
@@ -337,6 +337,15 @@ class State:
         """Give up the hours below `hour`. Called under engine.lock, before they are unlinked."""
         assert hour >= self.gc_hour, "what is given up stays given up"
         self._live[_GC_HOUR] = hour
+
+    def paused(self, process: int) -> bool:
+        """Whether INGEST or DEQUEUE is to take, or deliver, nothing."""
+        return bool(self._live[_PAUSED + process])
+
+    def pause(self, process: int, *, on: bool) -> None:
+        """Pause INGEST or DEQUEUE, or let it go on; durably, whether it runs or not."""
+        self._live[_PAUSED + process] = int(on)
+        self.sync()
 
     def heartbeat(self, process: int) -> Heartbeat:
         """Last sign of life of INGEST or DEQUEUE."""

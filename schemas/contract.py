@@ -22,7 +22,7 @@ from duewheel.schemas.headers import USERS, Field, Headers, read_headers
 from duewheel.schemas.ids import id_hashes, key_hashes, source_names
 from duewheel.schemas.record_tail import framed_bytes, header_groups, key_values
 from duewheel.schemas.requests import DueTimes, due_times, judged_columns, origins
-from duewheel.schemas.rules import ACCEPTED, Rules
+from duewheel.schemas.rules import ACCEPTED, Rule, Rules
 from duewheel.schemas.timers import (
     NO_PARTITION,
     Bool,
@@ -134,6 +134,18 @@ def parse(table: pa.Table, contract: Contract) -> TimerBatch:
     )
 
 
+def rejections(batch: TimerBatch, rules: Rules) -> dict[str, int]:
+    """How many rows of a batch are rejected, by code; read from the ends of their headers."""
+    counts: dict[str, int] = {}
+    if batch.rejected.any():
+        headers = batch.headers.filter(_pa.array(batch.rejected))
+        for suffix, code in {_error_headers(rule): rule.code for rule in rules.rules}.items():
+            found = _pc.sum(_pc.ends_with(headers, suffix)).as_py()
+            if found:
+                counts[code] = counts.get(code, 0) + found
+    return counts
+
+
 def _sources(table: pa.Table) -> _Sources:
     topic_column: Any = table.column("topic")
     if not pa.types.is_dictionary(topic_column.type):
@@ -204,12 +216,12 @@ def _headers(found: Headers, failure: Int32, rules: Rules) -> tuple[Column, Int3
     if not rejected.any():
         return header_groups(found, keep)
     encoded, count = header_groups(found, keep | rejected[found.rows()])
-    reasons = [
-        _header(names.ERROR_CODE, rule.code) + _header(names.ERROR, rule.reason)
-        for rule in rules.rules
-    ]
-    suffixes = binary([b"", *reasons])
+    suffixes = binary([b"", *map(_error_headers, rules.rules)])
     return join(encoded, take(suffixes, failure + 1)), count + 2 * rejected.astype(np.int32)
+
+
+def _error_headers(rule: Rule) -> bytes:
+    return _header(names.ERROR_CODE, rule.code) + _header(names.ERROR, rule.reason)
 
 
 def _header(name: str, value: str) -> bytes:

@@ -27,6 +27,7 @@ class QueryProgress:
         behind: how many offsets all partitions together were then behind their logs' ends.
         behind_min, behind_max: the same of the best and of the worst partition.
         durations_ms: where its time went, by Spark's names (triggerExecution is the whole).
+        input_rows_per_s, processed_rows_per_s: how fast rows came in, and were worked off.
     """
 
     batch_id: int = -1
@@ -36,6 +37,8 @@ class QueryProgress:
     behind_min: int = 0
     behind_max: int = 0
     durations_ms: Mapping[str, int] = field(default_factory=dict)
+    input_rows_per_s: float = 0.0
+    processed_rows_per_s: float = 0.0
 
 
 def read_progress(reported: StreamingQueryProgress | None) -> QueryProgress:
@@ -55,6 +58,9 @@ def read_progress(reported: StreamingQueryProgress | None) -> QueryProgress:
         behind_min=min(behind.values(), default=0),
         behind_max=max(behind.values(), default=0),
         durations_ms=raw["durationMs"],
+        # Left out where they are no finite numbers.
+        input_rows_per_s=raw.get("inputRowsPerSecond", 0.0),
+        processed_rows_per_s=raw.get("processedRowsPerSecond", 0.0),
     )
 
 

@@ -8,7 +8,8 @@ One batch:
     3. records become timers (schemas/contract.py)
     4. rows below the engine's marks are dropped: Spark has delivered them before
     5. offsets that were skipped are noted as gaps
-    6. the engine takes the rest; what the ring cannot hold yet waits here
+    6. the engine takes the rest; while ingest is paused all of it waits here, and what the ring
+       cannot hold yet
 
 The engine's marks decide what is new, nothing else: a batch that is replayed, or planned anew after
 its checkpoint was lost, changes nothing. The batch id only finds the file of step 2.
@@ -17,8 +18,9 @@ its checkpoint was lost, changes nothing. The batch id only finds the file of st
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -33,8 +35,9 @@ from duewheel.schemas.timers import Int64, TimerBatch, TopicPartition
 from duewheel.streaming.gaps import GapWatch
 from duewheel.wheel.engine import Appended
 
-# While the ring is full: how long to wait before trying again, and between two lines in the log.
-RING_FULL_SLEEP_S = 0.05
+# While the ring is full or ingest is paused: how long to wait before trying again, and between two
+# lines in the log about a full ring.
+WAIT_S = 0.05
 RING_FULL_LOG_INTERVAL_MS = 10_000
 
 _log = structlog.get_logger(__name__)
@@ -66,17 +69,23 @@ class SinkStatistics:
 
     Attributes:
         batches: finished ones, empty ones included.
-        rows: timers that the engine took.
+        rows: timers that the engine took, rejected ones included.
+        rejected: how many of them, by reason.
         rows_replayed: rows that were dropped because the engine had them.
         rows_waiting: rows that the ring cannot hold at this moment.
+        rows_held: rows that wait because ingest is paused.
         rows_lost: see GapWatch.
+        newest_ms: greatest timestamp of a row taken, 0 before the first.
     """
 
     batches: int = 0
     rows: int = 0
+    rejected: Mapping[str, int] = field(default_factory=dict)
     rows_replayed: int = 0
     rows_waiting: int = 0
+    rows_held: int = 0
     rows_lost: int = 0
+    newest_ms: int = 0
 
 
 class TimerSink:
@@ -95,6 +104,9 @@ class TimerSink:
         checkpoint: Path,
         gaps: GapWatch,
         clock: Clock,
+        *,
+        rejections: Callable[[TimerBatch], Mapping[str, int]],
+        paused: Callable[[], bool],
     ) -> None:
         """
         Args:
@@ -103,12 +115,16 @@ class TimerSink:
             checkpoint: of the query that calls.
             gaps: told of offsets that were skipped.
             clock: for waiting.
+            rejections: how many rows of a batch are rejected, by reason.
+            paused: whether to take nothing for now.
         """
         self._engine = engine
         self._parse = parse
         self._checkpoint = checkpoint
         self._gaps = gaps
         self._clock = clock
+        self._rejections = rejections
+        self._paused = paused
         self._stopping = threading.Event()
         self._statistics = SinkStatistics()
         self.error: BaseException | None = None
@@ -117,7 +133,7 @@ class TimerSink:
         """Take one batch; returns when the engine has all of it.
 
         Raises:
-            StoppedWaitingError: `stop` was called while the ring was full.
+            StoppedWaitingError: `stop` was called while the ring was full, or ingest paused.
         """
         try:
             self.take(frame.toArrow(), end_offsets(self._checkpoint, batch_id))
@@ -149,13 +165,16 @@ class TimerSink:
             batch = batch.take(fresh)
         self._note_gaps(batch, known, ends)
         marks = {partition: max(end, known.get(partition, 0)) for partition, end in ends.items()}
-        rows = self._append(batch, marks)
+        self._wait_while_paused(len(batch))
+        self._append(batch, marks)
         done = self._statistics
         self._statistics = replace(
             done,
             batches=done.batches + 1,
-            rows=done.rows + rows,
+            rows=done.rows + len(batch),
+            rejected=Counter(done.rejected) + Counter(self._rejections(batch)),
             rows_replayed=done.rows_replayed + replayed,
+            newest_ms=max(done.newest_ms, int(batch.timestamp_ms.max(initial=0))),
         )
         self._gaps.settle()
 
@@ -169,10 +188,19 @@ class TimerSink:
             if first > mark:
                 self._gaps.note(partition, mark, first)
 
-    def _append(self, batch: TimerBatch, marks: Marks) -> int:
-        """Append until the ring has taken everything; returns how many rows that were."""
-        appended = self._engine.append(batch, marks)
-        rows, logged_at_ms = appended.rows, None
+    def _wait_while_paused(self, rows: int) -> None:
+        if not self._paused():
+            return
+        _log.warning("paused: nothing is taken", rows_held=rows)
+        self._statistics = replace(self._statistics, rows_held=rows)
+        while self._paused():
+            self._wait("ingest was paused")
+        self._statistics = replace(self._statistics, rows_held=0)
+        _log.warning("goes on taking timers")
+
+    def _append(self, batch: TimerBatch, marks: Marks) -> None:
+        """Append until the ring has taken everything."""
+        appended, logged_at_ms = self._engine.append(batch, marks), None
         while appended.waiting:
             batch = batch.take(_rows_from(batch, self._engine.marks))
             self._statistics = replace(self._statistics, rows_waiting=len(batch))
@@ -180,13 +208,14 @@ class TimerSink:
             if logged_at_ms is None or now_ms - logged_at_ms >= RING_FULL_LOG_INTERVAL_MS:
                 _log.warning("ring full: waiting for deliveries", rows_waiting=len(batch))
                 logged_at_ms = now_ms
-            if self._stopping.is_set():
-                raise StoppedWaitingError("stopped while the ring was full")
-            self._clock.sleep(RING_FULL_SLEEP_S)
+            self._wait("the ring was full")
             appended = self._engine.append(batch, marks)
-            rows += appended.rows
         self._statistics = replace(self._statistics, rows_waiting=0)
-        return rows
+
+    def _wait(self, why: str) -> None:
+        if self._stopping.is_set():
+            raise StoppedWaitingError(f"stopped while {why}")
+        self._clock.sleep(WAIT_S)
 
 
 def _rows_from(batch: TimerBatch, marks: Marks) -> Int64:

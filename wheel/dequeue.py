@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from duewheel.clock import Clock
 from duewheel.errors import Fenced, KafkaUnavailable, PublishDoubt, RecoveryRefused
 from duewheel.schemas.timers import Bool, Deliveries, TopicPartition
 from duewheel.wheel.data_directory import DataDirectory
+from duewheel.wheel.histogram import Histogram
 from duewheel.wheel.layout import closable_slot
 from duewheel.wheel.prefetch import Prefetch
 from duewheel.wheel.publisher import Publisher
@@ -75,7 +76,9 @@ class Statistics:
         rolled: timers sent back to their timer topic, not among `delivered`.
         transactions: commits, those without messages included.
         doubts: transactions whose outcome had to be read back.
-        lateness_max_ms: greatest publishing time − due time of accepted messages.
+        lateness_max_ms: greatest time of the acknowledgement − due time of accepted messages.
+        lateness_ms: the same of each of them, rolled timers left out.
+        commit_ms: from handing a transaction over until it is known to be committed.
     """
 
     delivered: int = 0
@@ -84,6 +87,8 @@ class Statistics:
     transactions: int = 0
     doubts: int = 0
     lateness_max_ms: int = 0
+    lateness_ms: Histogram = field(default_factory=Histogram)
+    commit_ms: Histogram = field(default_factory=Histogram)
 
 
 class Dequeue:
@@ -107,6 +112,7 @@ class Dequeue:
         self._epoch = 1
         self._beat_at_ms = 0
         self._collected_at_ms = 0
+        self._was_paused = False
 
     def start(self, first: Progress | None = None) -> None:
         """Take the shard, find out where delivery goes on, and tell ingest.
@@ -181,18 +187,23 @@ class Dequeue:
     def tick(self) -> bool:
         """Close what may be closed, deliver one chunk; returns whether there was one.
 
+        While dequeue is paused it only says that it lives, here and in Kafka.
+
         Raises:
             Fenced: another instance has the shard.
             RecoveryRefused: Kafka's progress is not what this loop wrote.
             CorruptFile: a pending timer is damaged; it has not been delivered.
         """
         self._beat()
+        if self._paused():
+            self._commit_when_stale(self._committed)
+            return False
         if self._r == self._close.floor:
             self._close_slots()
         restored = self._chunks.next()
         if restored is None:
             self._r = self._close.floor
-            self._commit_when_stale()
+            self._commit_when_stale(self._progress(self._r, None))
             return False
         self._deliver(restored)
         return True
@@ -266,11 +277,18 @@ class Dequeue:
             partitions,
         )
 
-    def _commit_when_stale(self) -> None:
-        """Nothing is due: still say now and then how far that is known."""
+    def _commit_when_stale(self, progress: Progress) -> None:
+        """Nothing is to be delivered: still say now and then how far that is known."""
         age_ms = self._clock.now_ms() - self._committed_at_ms
         if abs(age_ms) >= self._config.progress_interval_ms:
-            self._commit(None, self._progress(self._r, None), 0)
+            self._commit(None, progress, 0)
+
+    def _paused(self) -> bool:
+        paused = self._directory.state.paused(DEQUEUE)
+        if paused != self._was_paused:
+            self._was_paused = paused
+            log.warning("paused: nothing is delivered" if paused else "goes on delivering")
+        return paused
 
     def _commit(self, deliveries: Deliveries | None, progress: Progress, rows: int) -> None:
         """3. and 4.: publish until it is certain that it happened exactly once.
@@ -280,17 +298,18 @@ class Dequeue:
             progress: how far the shard is afterwards.
             rows: of the chunk. A slot found half delivered was counted as pending in full.
         """
+        begun_ms = self._clock.now_ms()
         while True:
             try:
                 self._publisher.publish(deliveries, progress)
                 break
             except PublishDoubt as doubt:
                 log.warning("transaction in doubt", reason=str(doubt))
-                self._count(None, doubts=1)
+                self._statistics = replace(self._statistics, doubts=self._statistics.doubts + 1)
                 if self._happened(progress):
                     break
         self._committed, self._committed_at_ms = progress, self._clock.now_ms()
-        self._count(deliveries, transactions=1)
+        self._count(deliveries, self._committed_at_ms - begun_ms)
         self._delivered += rows
         self._directory.state.write_mirror(
             progress_slot(progress), self._delivered, progress.encode()
@@ -346,23 +365,25 @@ class Dequeue:
             self._directory.state.beat(DEQUEUE, os.getpid(), now_ms, behind_ms)
             self._beat_at_ms = now_ms
 
-    def _count(
-        self, deliveries: Deliveries | None, *, transactions: int = 0, doubts: int = 0
-    ) -> None:
+    def _count(self, deliveries: Deliveries | None, took_ms: int) -> None:
+        """A committed transaction."""
         known = self._statistics
         known = replace(
-            known, transactions=known.transactions + transactions, doubts=known.doubts + doubts
+            known,
+            transactions=known.transactions + 1,
+            commit_ms=known.commit_ms.with_values(np.array([took_ms])),
         )
         if deliveries is not None and len(deliveries):
             rolled, dead = int(deliveries.rolled.sum()), int(deliveries.dead_letter.sum())
             due_ms = deliveries.due_ms[~deliveries.rolled & ~deliveries.dead_letter]
-            latest_ms = self._clock.now_ms() - int(due_ms.min()) if len(due_ms) else 0
+            late_ms = self._committed_at_ms - due_ms
             known = replace(
                 known,
                 delivered=known.delivered + len(deliveries) - rolled,
                 dead_letters=known.dead_letters + dead,
                 rolled=known.rolled + rolled,
-                lateness_max_ms=max(known.lateness_max_ms, latest_ms),
+                lateness_max_ms=max(known.lateness_max_ms, int(late_ms.max(initial=0))),
+                lateness_ms=known.lateness_ms.with_values(late_ms),
             )
         self._statistics = known
 

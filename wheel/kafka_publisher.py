@@ -17,10 +17,12 @@ Every call has a deadline, one for the whole of `start` and one for the whole of
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import structlog
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaError
@@ -39,7 +41,7 @@ from duewheel.wheel.kafka_clients import ClientSettings, close
 from duewheel.wheel.kafka_progress import newest_record
 from duewheel.wheel.kafka_targets import SentBatch, TargetCatalog
 from duewheel.wheel.kafka_transactions import meet, open_producer, transact
-from duewheel.wheel.routing import Target
+from duewheel.wheel.routing import Reason, Target
 
 log = structlog.get_logger(__name__)
 
@@ -134,6 +136,16 @@ class KafkaPublisher:
         self._producer: KafkaProducer | None = None
         self._admin: KafkaAdminClient | None = None
         self._met: set[str] = set()  # topics whose metadata the producer has
+        self._condemned: Counter[str] = Counter()
+        # Progress of the last transaction, and its rows that had become dead letters.
+        self._attempt: tuple[bytes, Counter[str]] = (b"", Counter())
+
+    @property
+    def condemned(self) -> Mapping[str, int]:
+        """Rows that could not be published and left as dead letters, by reason; since this object
+        was made, committed ones only. A snapshot.
+        """
+        return self._condemned
 
     def start(self) -> Progress | None:
         """Take the transactional id and read the newest committed progress; None without any.
@@ -156,6 +168,7 @@ class KafkaPublisher:
             self.close()
             raise
         log.info("publisher started", transactional_id=self._transactional_id)
+        self._count(value)
         return None if value is None else Progress.decode(value)
 
     def publish(self, deliveries: Deliveries | None, progress: Progress) -> None:
@@ -168,12 +181,14 @@ class KafkaPublisher:
         if self._producer is None or self._admin is None:
             raise PublishDoubt("the publisher is not started")
         deadline = Deadline(self._limits.publish_deadline_s)
+        encoded = progress.encode()
+        self._attempt = (encoded, Counter())
         try:
             batches: list[tuple[TopicPartition, Batch]] = []
             sent: list[SentBatch] = []
             if deliveries is not None and len(deliveries):
                 batches, sent = self._batches(self._admin, deliveries, deadline)
-            batches.append((self._state_partition, single(self._key, progress.encode())))
+            batches.append((self._state_partition, single(self._key, encoded)))
             now_ms = self._clock.now_ms()
             producer = self._producer
             outcomes = within(
@@ -182,6 +197,7 @@ class KafkaPublisher:
             self._judge(sent, outcomes)
             if deliveries is not None:
                 self._catalog.settle(deliveries)
+            self._count(encoded)
         except Exception as error:
             self.close()
             reason = self._settings.explain(error)
@@ -193,6 +209,13 @@ class KafkaPublisher:
                 exc_info=not expected,
             )
             raise PublishDoubt(f"transaction of {self._transactional_id!r}: {reason}") from None
+
+    def _count(self, committed: bytes | None) -> None:
+        """Count the last transaction if the committed progress is its own."""
+        encoded, condemned = self._attempt
+        if encoded == committed:
+            self._condemned = self._condemned + condemned
+            self._attempt = (b"", Counter())
 
     def close(self) -> None:
         """Drop the clients; an open transaction is left to the next `start` or its time-out."""
@@ -269,6 +292,8 @@ class KafkaPublisher:
         reason = routing.why_not(deliveries, targets, list(self._catalog.refused))
         if reason.any():
             log.warning("rows became dead letters", count=int((reason != 0).sum()))
+            counts = enumerate(np.bincount(reason).tolist())
+            self._attempt[1].update({Reason(n).name.lower(): c for n, c in counts if n and c})
             deliveries = routing.condemned(deliveries, reason, targets, self._dead_letter_topic)
         if deliveries.dead_letter.any():
             targets = self._catalog.resolve(admin, routing.used_topics(deliveries), deadline)

@@ -112,6 +112,14 @@ def show(result: dict[str, Any], output: str) -> None:
         click.echo(f"{key:<24} {value}")
 
 
+def show_row(row: dict[str, Any], output: str) -> None:
+    """Print one object of a list."""
+    if output == "json":
+        click.echo(json.dumps(row))
+    else:
+        click.echo("  ".join(f"{key}={value}" for key, value in row.items() if value is not None))
+
+
 def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     rows: list[tuple[str, Any]] = []
     for key, value in table.items():
@@ -171,6 +179,7 @@ def init(settings: Settings, partitions: int | None, replication_factor: int, ou
 
     from duewheel.kafka_admin import KafkaAdmin
     from duewheel.processes import init_progress
+    from duewheel.status import ALIVE
     from duewheel.status import status as read_status
 
     with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
@@ -188,7 +197,7 @@ def init(settings: Settings, partitions: int | None, replication_factor: int, ou
     try:
         began = init_progress(settings)
     except Locked:
-        if read_status(settings)["dequeue"]["state"] != "running":
+        if read_status(settings)["dequeue"]["state"] not in ALIVE:
             raise
         began = False
     if output == "text":
@@ -205,12 +214,89 @@ def init(settings: Settings, partitions: int | None, replication_factor: int, ou
 @with_settings()
 def status(settings: Settings, require_running: bool, output: str) -> int:
     """What the shard's data directory says."""
+    from duewheel.status import ALIVE
     from duewheel.status import status as read_status
 
     found = read_status(settings)
     show(found, output)
-    running = all(found[process]["state"] == "running" for process in ("ingest", "dequeue"))
-    return 1 if require_running and not running else 0
+    alive = all(found[process]["state"] in ALIVE for process in ("ingest", "dequeue"))
+    return 1 if require_running and not alive else 0
+
+
+@cli.command()
+@click.option("--by", type=click.Choice(["topic", "time"]), help="one line each, without totals")
+@with_output
+@with_settings()
+def stats(settings: Settings, by: str | None, output: str) -> None:
+    """Count what is pending, by target topic and by the seconds until it leaves."""
+    from duewheel import inspection
+    from duewheel.clock import SystemClock
+
+    found = inspection.stats(settings, SystemClock())
+    if by is None:
+        show(found, output)
+        return
+    label, counts = ("topic", "by_topic") if by == "topic" else ("within_s", "within_s")
+    for value, pending in found[counts].items():
+        show_row({label: value, "pending": pending}, output)
+
+
+@cli.command("list")
+@click.option("--topic", help="only timers that will go to this topic")
+@click.option("--from", "since", help="only those due from then on: epoch ms, or ISO-8601 and zone")
+@click.option("--to", "until", help="only those due until then")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=100, help="how many at most")
+@click.option("--page", help="the last page value seen: go on behind it")
+@with_output
+@with_settings()
+def list_timers(
+    settings: Settings,
+    topic: str | None,
+    since: str | None,
+    until: str | None,
+    limit: int,
+    page: str | None,
+    output: str,
+) -> None:
+    """Show pending timers, the first to leave before the others."""
+    from duewheel import inspection
+    from duewheel.sender import parse_instant
+
+    rows = inspection.listed(
+        settings,
+        topic=topic,
+        since=None if since is None else parse_instant(since),
+        until=None if until is None else parse_instant(until),
+        limit=limit,
+        page=page,
+    )
+    for row in rows:
+        show_row(row, output)
+
+
+_process = click.argument("process", type=click.Choice(["ingest", "dequeue"]))
+
+
+@cli.command()
+@_process
+@with_output
+@with_settings()
+def pause(settings: Settings, process: Any, output: str) -> None:
+    """Have ingest take, or dequeue deliver, nothing until `resume`; restarts do not end it."""
+    from duewheel import inspection
+
+    show(inspection.pause(settings, process, on=True), output)
+
+
+@cli.command()
+@_process
+@with_output
+@with_settings()
+def resume(settings: Settings, process: Any, output: str) -> None:
+    """Let ingest or dequeue go on."""
+    from duewheel import inspection
+
+    show(inspection.pause(settings, process, on=False), output)
 
 
 @cli.command()

@@ -35,6 +35,7 @@ from duewheel.config_sections import (
     Ingest,
     Kafka,
     Log,
+    Metrics,
     Shard,
     Storage,
     Timer,
@@ -68,6 +69,7 @@ class Settings(BaseSettings):
     dequeue: Dequeue = Dequeue()
     storage: Storage = Storage()
     shard: Shard = Shard()
+    metrics: Metrics = Metrics()
     log: Log = Log()
     spark: Options = Field(default_factory=dict)
 

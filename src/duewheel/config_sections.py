@@ -24,6 +24,8 @@ from duewheel.config_values import (
 )
 from duewheel.schemas.header_names import LEVELS_MS
 
+Port = Annotated[int, Field(ge=0, le=65535)]  # 0: a free one
+
 LEVELS = tuple(timedelta(milliseconds=level_ms) for level_ms in LEVELS_MS)
 
 
@@ -118,6 +120,14 @@ class Shard(Section):
 
     index: Annotated[int, Field(ge=0)] = 0
     count: Annotated[int, Field(ge=1)] = 1
+
+
+class Metrics(Section):
+    """[metrics]: Prometheus endpoints, one per process; without a port there is none."""
+
+    host: str = "127.0.0.1"
+    ingest_port: Port | None = None
+    dequeue_port: Port | None = None
 
 
 class Log(Section):

@@ -27,16 +27,18 @@ import structlog
 from duewheel import logs, wiring
 from duewheel.checkpoints.recovery import dequeue_has_decided
 from duewheel.checkpoints.spark_offsets import Resume, resume_point, set_aside
-from duewheel.checkpoints.state import INGEST
+from duewheel.checkpoints.state import INGEST, State
 from duewheel.clock import Clock
 from duewheel.config import Settings
 from duewheel.durability import write_checkpoints
 from duewheel.errors import ConfigError, CorruptFile, KafkaUnavailable, RecoveryRefused
+from duewheel.ingest_metrics import IngestMetrics
 from duewheel.jars import connector_jars
 from duewheel.java import find_java
 from duewheel.kafka_admin import KafkaAdmin
+from duewheel.metrics import served
 from duewheel.processes import stop_signals
-from duewheel.schemas.contract import parse
+from duewheel.schemas.contract import parse, rejections
 from duewheel.schemas.timers import TopicPartition
 from duewheel.streaming.gaps import GapWatch, LogStart
 from duewheel.streaming.progress import QueryProgress
@@ -99,7 +101,15 @@ def _run(
     settle_checkpoint(checkpoint, engine.marks, starts)
     gaps = GapWatch(_log_start(admin), clock)
     contract = wiring.contract(settings)
-    sink = TimerSink(engine, partial(parse, contract=contract), checkpoint, gaps, clock)
+    sink = TimerSink(
+        engine,
+        partial(parse, contract=contract),
+        checkpoint,
+        gaps,
+        clock,
+        rejections=partial(rejections, rules=contract.rules),
+        paused=partial(directory.state.paused, INGEST),
+    )
     source = SourceOptions(
         bootstrap_servers=settings.kafka.servers,
         topics=settings.timer.topics,
@@ -108,8 +118,10 @@ def _run(
         kafka=settings.kafka.source_options(),
     )
     query = QueryOptions(_name(settings), checkpoint, settings.ingest.trigger_ms)
-    watch = _topic_watch(settings, clock, topic_ids)
-    tick = _tick(directory, clock, sink, gaps, watch)
+    state = State.open(directory.path)
+    metrics = IngestMetrics(state, clock, lambda: sink.statistics)
+    watch = _TopicWatch(settings, clock, topic_ids, lambda: engine.marks)
+    tick = _tick(directory, clock, sink, gaps, watch, metrics)
     durable = threading.Thread(
         target=write_checkpoints,
         args=(directory.path, settings.storage.durable_interval.total_seconds(), stopping),
@@ -118,8 +130,10 @@ def _run(
     )
     durable.start()
     try:
-        run_query(timer_stream(spark, source), sink, query, stopping, tick)
+        with served(metrics, settings.metrics.host, settings.metrics.ingest_port):
+            run_query(timer_stream(spark, source), sink, query, stopping, tick)
     finally:
+        state.release()
         counted = sink.statistics
         _log.info(
             "ingest stopped",
@@ -135,16 +149,21 @@ def _tick(
     clock: Clock,
     sink: TimerSink,
     gaps: GapWatch,
-    watch_topics: Callable[[], None],
+    watch: _TopicWatch,
+    metrics: IngestMetrics,
 ) -> Callable[[QueryProgress], None]:
     """What is done about twice a second beside the query."""
     pid = os.getpid()
 
     def tick(progress: QueryProgress) -> None:
-        lag = progress.behind + sink.statistics.rows_waiting
-        directory.state.beat(INGEST, pid, clock.now_ms(), lag)
+        metrics.progress = progress
+        known = sink.statistics
+        waiting = known.rows_waiting + known.rows_held
+        lag = progress.behind + waiting
+        # A batch that waits keeps Spark from telling what has come since.
+        directory.state.beat(INGEST, pid, clock.now_ms(), max(lag, watch.behind * bool(waiting)))
         gaps.settle()
-        watch_topics()
+        watch.look()
 
     return tick
 
@@ -183,25 +202,42 @@ def _topic_ids(settings: Settings, admin: KafkaAdmin) -> dict[str, str]:
     return {topic: str(found) for topic, found in admin.topic_ids(settings.timer.topics).items()}
 
 
-def _topic_watch(settings: Settings, clock: Clock, known: Mapping[str, str]) -> Callable[[], None]:
-    """Called often, looks now and then whether the topics are still the same ones.
+class _TopicWatch:
+    """Asked often, looks now and then whether the topics are still the same ones.
 
-    Raises (when called):
-        RecoveryRefused: one was made anew: its messages would be taken for old ones.
+    Attributes:
+        behind: how many offsets the engine's marks were behind the topics' ends at the last look.
     """
-    looked_at_ms = clock.now_ms()
 
-    def look() -> None:
-        nonlocal looked_at_ms
-        if abs(clock.now_ms() - looked_at_ms) < _TOPIC_WATCH_MS:
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        topic_ids: Mapping[str, str],
+        marks: Callable[[], Marks],
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._topic_ids = topic_ids
+        self._marks = marks
+        self._looked_at_ms = clock.now_ms()
+        self.behind = 0
+
+    def look(self) -> None:
+        """Look, if it is time to.
+
+        Raises:
+            RecoveryRefused: a topic was made anew: its messages would be taken for old ones.
+        """
+        if abs(self._clock.now_ms() - self._looked_at_ms) < _TOPIC_WATCH_MS:
             return
-        looked_at_ms = clock.now_ms()
+        self._looked_at_ms = self._clock.now_ms()
         # A client of its own: the other one is the sink's, and the heartbeat must not wait long.
-        options = settings.kafka.client_options("admin")
+        options = self._settings.kafka.client_options("admin")
         with suppress(KafkaUnavailable), KafkaAdmin(options, _TOPIC_WATCH_DEADLINE_S) as admin:
-            require_same_topics(known, _topic_ids(settings, admin))
-
-    return look
+            require_same_topics(self._topic_ids, _topic_ids(self._settings, admin))
+            ends, marks = admin.end_offsets(self._settings.timer.topics), self._marks()
+            self.behind = sum(max(0, end - marks.get(p, end)) for p, end in ends.items())
 
 
 def _log_start(admin: KafkaAdmin) -> LogStart:

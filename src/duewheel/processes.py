@@ -11,10 +11,14 @@ import structlog
 
 from duewheel import wiring
 from duewheel.checkpoints.progress import Progress
+from duewheel.clock import Clock
 from duewheel.config import Settings
+from duewheel.dequeue_metrics import DequeueMetrics
 from duewheel.kafka_admin import KafkaAdmin
+from duewheel.metrics import served
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue import Dequeue, first_progress
+from duewheel.wheel.kafka_publisher import KafkaPublisher
 
 log = structlog.get_logger(__name__)
 
@@ -49,12 +53,29 @@ def run_dequeue(settings: Settings) -> None:
             with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
                 admin.require_topics(settings)
             dequeue.start(_first_if_new(settings, directory, clock))
-            dequeue.run()
+            with _metrics(settings, clock, dequeue, publisher):
+                dequeue.run()
             log.info("dequeue stopped", **_counters(dequeue))
         finally:
             dequeue.close()
             publisher.close()
             directory.stop()
+
+
+@contextmanager
+def _metrics(
+    settings: Settings, clock: Clock, dequeue: Dequeue, publisher: KafkaPublisher
+) -> Iterator[None]:
+    """Serve the process's metrics, if that is asked for."""
+    beside = DataDirectory(settings.storage.data_dir, settings.wheel)
+    try:
+        source = DequeueMetrics(
+            beside, clock, lambda: dequeue.statistics, lambda: publisher.condemned
+        )
+        with served(source, settings.metrics.host, settings.metrics.dequeue_port):
+            yield
+    finally:
+        beside.close()
 
 
 def _counters(dequeue: Dequeue) -> dict[str, int]:

@@ -10,6 +10,8 @@ from duewheel.config import Settings
 from duewheel.errors import ConfigError
 from duewheel.wheel.data_directory import Role
 
+ALIVE = ("running", "paused")
+
 
 def status(settings: Settings) -> dict[str, Any]:
     """The object that `duewheel status` prints.
@@ -37,13 +39,17 @@ def status(settings: Settings) -> dict[str, Any]:
 
 
 def _process(state: State, settings: Settings, role: Role, process: int) -> dict[str, Any]:
-    """Process id and state: `starting` until it has given a sign of life of its own."""
+    """Process id and state: `starting` until it has given a sign of life of its own, `paused` while
+    it does nothing else by request.
+    """
     beat = state.heartbeat(process)
     lock = settings.storage.data_dir / role.value
     holder = files.holder_of(lock)
     if holder is None:
         return {"pid": None, "state": "stopped"}
-    return {"pid": holder, "state": "running" if beat.pid == holder else "starting"}
+    if beat.pid != holder:
+        return {"pid": holder, "state": "starting"}
+    return {"pid": holder, "state": "paused" if state.paused(process) else "running"}
 
 
 def _ingest(state: State, settings: Settings) -> dict[str, Any]:
@@ -51,10 +57,10 @@ def _ingest(state: State, settings: Settings) -> dict[str, Any]:
     close = state.close()
     marks = {**(close.c if close else {}), **commit.marks}
     known = _process(state, settings, Role.INGEST, INGEST)
-    running = known["state"] == "running"
+    alive = known["state"] in ALIVE
     return {
         **known,
-        "lag": state.heartbeat(INGEST).detail if running else None,
+        "lag": state.heartbeat(INGEST).detail if alive else None,
         "high_water": {f"{topic}-{number}": mark for (topic, number), mark in marks.items()},
     }
 
@@ -62,11 +68,11 @@ def _ingest(state: State, settings: Settings) -> dict[str, Any]:
 def _dequeue(state: State, settings: Settings) -> dict[str, Any]:
     close = state.close()
     known = _process(state, settings, Role.DEQUEUE, DEQUEUE)
-    running = known["state"] == "running"
+    alive = known["state"] in ALIVE
     return {
         **known,
         "floor_ms": close.floor * settings.timer.precision_ms if close else None,
-        "behind_ms": state.heartbeat(DEQUEUE).detail if running else None,
+        "behind_ms": state.heartbeat(DEQUEUE).detail if alive else None,
     }
 
 

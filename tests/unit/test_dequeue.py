@@ -445,3 +445,33 @@ def test_the_loop_sleeps_to_the_next_slot_and_ends_when_told(make_world: MakeWor
     world.dequeue.run()
     assert slept == [7, 10, 10, 10]
     assert world.sources() == ["timers-0@0"]
+
+
+# ---- pause ---------------------------------------------------------------------------------------
+
+
+def test_a_paused_dequeue_closes_and_delivers_nothing_and_says_that_it_lives(
+    make_world: MakeWorld,
+) -> None:
+    """Also in the middle of a slot, and after a new start: D is what it was."""
+    world = make_world(chunk_records=2)
+    world.append(*(timer(0, offset, 1) for offset in range(5)), timer(0, 5, 2))
+    world.at_slot(1)
+    assert world.tick()
+    before = world.progress()
+    world.state.pause(DEQUEUE, on=True)
+    world.at_slot(2)
+    for restart in (False, True):
+        if restart:
+            world.shard.kill(Role.DEQUEUE)
+            world.shard.start_dequeue()
+        commits = len(world.publisher.committed)
+        world.clock.sleep(world.config.progress_interval_ms / 1000)
+        assert not world.tick()
+        assert len(world.publisher.committed) == commits + 1
+        assert world.progress() == before == {0: (0, 0, 6, 2), 1: (0, 0, 0, 0)}
+        assert world.state.heartbeat(DEQUEUE).at_ms == world.clock.now_ms()
+    assert len(world.sources()) == 2
+    world.state.pause(DEQUEUE, on=False)
+    world.drain()
+    assert world.sources() == [f"timers-0@{offset}" for offset in range(6)]

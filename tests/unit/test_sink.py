@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from duewheel.errors import KafkaUnavailable
-from duewheel.schemas.contract import Contract, parse
+from duewheel.schemas.contract import Contract, parse, rejections
 from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.timers import TimerBatch, TopicPartition
 from duewheel.streaming.gaps import ASK_INTERVAL_MS, GapWatch
@@ -105,7 +105,15 @@ class Bench:
             checkpoint=Path("unused"),
             gaps=self.gaps,
             clock=self.clock,
+            rejections=lambda batch: rejections(batch, rules),
+            paused=self.paused,
         )
+        self.pauses = 0
+
+    def paused(self) -> bool:
+        """For as many looks as `pauses` says."""
+        self.pauses -= 1
+        return self.pauses >= 0
 
 
 def test_rows_and_marks_of_a_batch_reach_the_engine() -> None:
@@ -159,6 +167,39 @@ def test_what_the_ring_cannot_hold_waits_and_nothing_is_taken_twice() -> None:
     assert bench.clock.now_ms() > began_ms
     assert bench.sink.statistics.rows == 8
     assert bench.sink.statistics.rows_waiting == 0
+
+
+def test_a_paused_sink_takes_nothing_until_it_may() -> None:
+    bench = Bench({A0: 0})
+    bench.pauses = 3
+    began_ms = bench.clock.now_ms()
+    bench.sink.take(table((A0, 0), (A0, 1)), {A0: 2})
+    assert bench.clock.now_ms() > began_ms  # it waited, and then took them
+    assert bench.engine.taken == [(A0, 0), (A0, 1)]
+    assert bench.sink.statistics.rows_held == 0
+
+
+def test_a_paused_sink_can_be_stopped() -> None:
+    bench = Bench({A0: 0})
+    bench.pauses = 3
+    bench.sink.stop()
+    with pytest.raises(StoppedWaitingError, match="paused"):
+        bench.sink.take(table((A0, 0)), {A0: 1})
+    assert bench.engine.taken == []
+    assert bench.sink.statistics.rows_held == 1
+
+
+def test_rejected_rows_are_counted_by_reason() -> None:
+    """Those that were replayed are not: they have been counted."""
+    bench = Bench({A0: 1})
+    rows = table(*((A0, offset) for offset in range(4)))
+    headers = pa.array([[]] * 3 + [[{"key": "DELAY", "value": b"x"}]], HEADERS)
+    rows = rows.set_column(rows.schema.get_field_index("headers"), "headers", headers)
+    bench.sink.take(rows, {A0: 4})
+    known = bench.sink.statistics
+    assert known.rejected == {"no_due_time": 2, "bad_header": 1}
+    assert (known.rows, known.rows_replayed) == (3, 1)
+    assert known.newest_ms == int(WRITTEN.timestamp() * 1000)
 
 
 def test_a_waiting_sink_can_be_stopped() -> None:

@@ -1,0 +1,122 @@
+"""What the dequeue process measures: deliveries, how late they are, and what is pending."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import structlog
+from prometheus_client.core import Metric
+
+from duewheel.checkpoints.state import DEQUEUE
+from duewheel.clock import Clock
+from duewheel.errors import CorruptFile
+from duewheel.metrics import counter, counters, gauge, gauges, histogram
+from duewheel.wheel.data_directory import DataDirectory
+from duewheel.wheel.dequeue import Statistics
+from duewheel.wheel.layout import closable_slot
+from duewheel.wheel.pending import Pending, PendingTimers
+
+log = structlog.get_logger(__name__)
+
+WITHIN_S = (1, 10, 60, 300, 900, 3_600, 21_600, 86_400)
+
+
+class DequeueMetrics:
+    """The families of one dequeue process.
+
+    Args:
+        directory: opened for this object alone.
+        clock: this host's.
+        statistics: the loop's newest snapshot.
+        condemned: the publisher's: rows that could not be published, by reason.
+    """
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        clock: Clock,
+        statistics: Callable[[], Statistics],
+        condemned: Callable[[], Mapping[str, int]],
+    ) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._statistics = statistics
+        self._condemned = condemned
+        self._pending = PendingTimers(directory)
+
+    def families(self) -> Iterator[Metric]:
+        """See metrics.Source."""
+        yield from self._deliveries()
+        yield from self._standing()
+        now_ms = self._clock.now_ms()
+        try:
+            yield from pending_families(*look(self._pending, self._directory, now_ms))
+        except CorruptFile as error:
+            # The deliveries, which read the same files, will say more.
+            log.warning("pending timers cannot be counted", reason=str(error))
+
+    def _deliveries(self) -> Iterator[Metric]:
+        known, condemned = self._statistics(), self._condemned()
+        yield counter(
+            "delivered",
+            "Accepted timers published: to their topics, or as dead letters if that cannot be.",
+            known.delivered - known.dead_letters,
+        )
+        yield counters(
+            "dead_letters",
+            "Messages written to the dead-letter topic; `rejected` ones had not been accepted.",
+            "reason",
+            {"rejected": known.dead_letters, **condemned},
+        )
+        yield counter("rolled", "Timers written to their timer topic again.", known.rolled)
+        yield counter("transactions", "Committed transactions.", known.transactions)
+        yield counter("doubts", "Transactions whose outcome had to be read back.", known.doubts)
+        yield histogram(
+            "delivery_lateness_seconds",
+            "Acknowledgement of the transaction minus due time, of accepted timers.",
+            known.lateness_ms,
+        )
+        yield histogram(
+            "commit_duration_seconds",
+            "From handing a transaction over until it is known to be committed.",
+            known.commit_ms,
+        )
+
+    def _standing(self) -> Iterator[Metric]:
+        state, precision_ms = self._directory.state, self._directory.config.precision_ms
+        close = state.close()
+        yield gauge(
+            "dequeue_behind_seconds",
+            "Now minus the end of the last slot that is delivered in full.",
+            state.heartbeat(DEQUEUE).detail / 1000,
+        )
+        if close is not None:
+            yield gauge(
+                "floor_timestamp_seconds",
+                "End of the last closed slot.",
+                close.floor * precision_ms / 1000,
+            )
+        yield gauge("dequeue_paused", "1 while dequeue is paused.", int(state.paused(DEQUEUE)))
+
+
+def look(
+    timers: PendingTimers, directory: DataDirectory, now_ms: int
+) -> tuple[Pending, dict[str, float]]:
+    """What is pending, and how many timers leave within so many seconds from now."""
+    precision_ms = directory.config.precision_ms
+    until = [closable_slot(now_ms + 1000 * within_s, precision_ms) for within_s in WITHIN_S]
+    pending = timers.look(until)
+    within = {str(s): count for s, count in zip(WITHIN_S, pending.within, strict=True)}
+    return pending, {**within, "+Inf": pending.total}
+
+
+def pending_families(pending: Pending, within: Mapping[str, float]) -> Iterator[Metric]:
+    """The families of one look."""
+    yield gauge("pending", "Timers in the wheel, coming dead letters included.", pending.total)
+    yield gauges(
+        "pending_by_topic", "The same by the topic they will go to.", "topic", pending.by_topic
+    )
+    yield gauges(
+        "pending_due_within", "The same by the seconds until they leave, at most.", "le", within
+    )
+    yield gauge("slot_max_size", "Most timers of one slot.", pending.slot_max)

@@ -1,0 +1,96 @@
+"""What the ingest process measures: what it takes and rejects, its lag, and Spark's batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import Metric
+
+from duewheel.checkpoints import durable
+from duewheel.checkpoints.state import INGEST, State
+from duewheel.clock import Clock
+from duewheel.metrics import counter, counters, gauge, gauges
+from duewheel.streaming.progress import QueryProgress
+from duewheel.streaming.sink import SinkStatistics
+
+
+class IngestMetrics:
+    """The families of one ingest process.
+
+    Args:
+        state: of the data directory, opened for this object alone.
+        clock: this host's.
+        statistics: the sink's newest snapshot.
+
+    Attributes:
+        progress: the query's newest, set by whoever watches the query.
+    """
+
+    def __init__(
+        self, state: State, clock: Clock, statistics: Callable[[], SinkStatistics]
+    ) -> None:
+        self._state = state
+        self._clock = clock
+        self._statistics = statistics
+        self.progress = QueryProgress()
+
+    def families(self) -> Iterator[Metric]:
+        """See metrics.Source."""
+        known = self._statistics()
+        yield from _taken(known)
+        yield from self._lag(known)
+        yield from _spark(self.progress, known)
+        paused = int(self._state.paused(INGEST))
+        yield gauge("ingest_paused", "1 while ingest is paused.", paused)
+        checkpoint = self._state.path.parent / durable.FILE_NAME
+        if checkpoint.exists():
+            age_s = self._clock.now_ms() / 1000 - checkpoint.stat().st_mtime
+            yield gauge("checkpoint_age_seconds", "Since the last durable checkpoint.", age_s)
+
+    def _lag(self, known: SinkStatistics) -> Iterator[Metric]:
+        lag = self._state.heartbeat(INGEST).detail
+        yield gauge(
+            "ingest_lag_messages",
+            "Offsets of the timer topics that are not in the wheel, markers included.",
+            lag,
+        )
+        if not lag or known.newest_ms:
+            late_ms = self._clock.now_ms() - known.newest_ms if lag else 0
+            yield gauge(
+                "ingest_lag_seconds",
+                "Age of the newest message taken, 0 when all are taken.",
+                max(0, late_ms) / 1000,
+            )
+        yield gauge(
+            "ring_full_waiting", "Messages read that the ring cannot hold yet.", known.rows_waiting
+        )
+        yield gauge("paused_waiting", "Messages read that wait for a resume.", known.rows_held)
+
+
+def _taken(known: SinkStatistics) -> Iterator[Metric]:
+    rejected = sum(known.rejected.values())
+    yield counter("timers_accepted", "Timers taken into the wheel.", known.rows - rejected)
+    yield counters(
+        "rejected", "Messages on their way to the dead-letter topic.", "reason", known.rejected
+    )
+    yield counter("replayed", "Messages read again and dropped: known.", known.rows_replayed)
+    yield counter("rows_lost", "Offsets that retention deleted unread.", known.rows_lost)
+
+
+def _spark(progress: QueryProgress, known: SinkStatistics) -> Iterator[Metric]:
+    yield counter("spark_batches", "Batches of the streaming query.", known.batches)
+    yield gauge("spark_batch_rows", "Rows of the newest batch.", progress.rows)
+    yield gauge(
+        "spark_input_rows_per_second", "Rate at which rows came in.", progress.input_rows_per_s
+    )
+    yield gauge(
+        "spark_processed_rows_per_second",
+        "Rate at which the newest batch was processed.",
+        progress.processed_rows_per_s,
+    )
+    yield gauges(
+        "spark_batch_duration_seconds",
+        "Where the time of the newest batch went; triggerExecution is the whole.",
+        "phase",
+        {phase: ms / 1000 for phase, ms in progress.durations_ms.items()},
+    )
