@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from prometheus_client.parser import text_string_to_metric_families
 
 from duewheel.child import Child
 from duewheel.clock import SystemClock
@@ -68,6 +70,7 @@ class Shard:
             f'margin = "5m"\nmapping = {{ "{self.timers}" = "{self.target}" }}\n'
             f'[storage]\ndata_dir = "{path / "data"}"\n'
             '[ingest]\ndriver_memory = "1g"\n'
+            "[metrics]\ningest_port = 0\ndequeue_port = 0\n"
             '[log]\nformat = "json"\n'
         )
         self.settings = load(self.config)
@@ -104,6 +107,20 @@ class Shard:
 
     def status(self) -> dict[str, Any]:
         return read_status(self.settings)
+
+    def scrape(self, name: str) -> dict[str, float]:
+        """The newest metrics of one of the two processes: by name and the value of the label."""
+        pid = self.status()[name]["pid"]
+        lines = (self.path / "run.log").read_text().splitlines()
+        events = [json.loads(line) for line in lines if "metrics served" in line]
+        (url,) = [event["url"] for event in events if event["pid"] == pid]
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            families = list(text_string_to_metric_families(answer.read().decode()))
+        return {
+            ":".join([sample.name.removeprefix("duewheel_"), *sample.labels.values()]): sample.value
+            for family in families
+            for sample in family.samples
+        }
 
     def kill(self, name: str) -> None:
         """kill -9 one of the two processes; the supervisor starts it again."""
@@ -216,7 +233,7 @@ ACCEPTED = [at_instant, at_text, past_due, after_ms, after_ms, after_sec, at_lev
 REJECTED = [
     rejected(b"no_due_time"),
     rejected(b"bad_header", ("TIMER_DELAY_MS", b"soon")),
-    rejected(b"delay_too_long", ("TIMER_DELAY_SEC", b"864000")),
+    rejected(b"delay_too_long", ("TIMER_DELAY_SEC", b"8640000")),
     rejected(b"forbidden_target", ("DELAY", b"1"), ("REAL_TOPIC", b"__consumer_offsets")),
 ]
 USERS: list[Headers] = [
@@ -385,3 +402,78 @@ def test_a_delay_beyond_the_window_is_rolled(
         shard.command("check")
     finally:
         shard.close()
+
+
+@pytest.mark.timeout(600)
+def test_metrics_are_those_of_what_was_sent(shard: Shard) -> None:
+    """Both endpoints: accepted, rejected by reason, delivered, dead letters, lateness, pending."""
+    shard.start()
+    known = schedule(shard, 1_000, seed=6)
+    producer = KafkaProducer(bootstrap_servers=shard.servers)
+    nowhere: Headers = [("DELAY", b"1"), ("REAL_TOPIC", shard.target.encode() + b".none")]
+    later: Headers = [("TIMER_DELAY_SEC", b"1800")]
+    for number in range(3):
+        producer.send(shard.timers, b"nowhere %d" % number, headers=nowhere)
+        producer.send(shard.timers, b"later %d" % number, headers=later)
+    producer.close()
+    shard.wait(lambda: len(shard.arrivals.first) >= len(known) + 3)
+    shard.wait(lambda: bool(shard.status()["ingest"]["lag"] == 0))
+    rejected = Counter(timer.code.decode() for timer, *_ in known.values() if not timer.due_ms)
+    accepted = len(known) - rejected.total() + shard.probes + 6
+    taken = shard.scrape("ingest")
+    assert {code: taken[f"rejected_total:{code}"] for code in rejected} == rejected
+    assert (taken["timers_accepted_total"], taken["replayed_total"]) == (accepted, 0)
+    assert taken["ingest_lag_messages"] == taken["ingest_lag_seconds"] == 0
+    assert taken["rows_lost_total"] == taken["ring_full_waiting"] == 0
+    assert taken["spark_batches_total"] > 0
+    assert taken["spark_batch_duration_seconds:triggerExecution"] > 0
+    assert taken["checkpoint_age_seconds"] >= 0
+    out = shard.scrape("dequeue")
+    assert out["delivered_total"] == out["delivery_lateness_seconds_count"] == accepted - 3
+    assert out["dead_letters_total:rejected"] == rejected.total()
+    assert out["dead_letters_total:unknown_target_topic"] == 3
+    assert out["delivery_lateness_seconds_sum"] > 0
+    assert out["transactions_total"] == out["commit_duration_seconds_count"] > 0
+    assert (out["pending"], out["pending_due_within:900"], out["doubts_total"]) == (3, 0, 0)
+    shard.kill("dequeue")
+    killed = shard.status()["dequeue"]["pid"]
+    shard.wait(lambda: shard.status()["dequeue"]["pid"] not in {None, killed})
+    shard.wait(lambda: bool(shard.status()["dequeue"]["state"] == "running"))
+    again = shard.scrape("dequeue")
+    assert (again["delivered_total"], again["pending"]) == (0, 3)
+    assert again[f"pending_by_topic:{shard.target}"] == again["pending_due_within:3600"] == 3
+    stats = shard.command("stats", "--output", "json")
+    assert (stats["pending"], stats["by_topic"]) == (3, {shard.target: 3})
+    listed = shard.command("list", "--topic", shard.target, "--limit", "1", "--output", "json")
+    assert listed["due_ms"] > CLOCK.now_ms()
+    assert (listed["topic"], listed["value_bytes"]) == (shard.target, len(b"later 0"))
+
+
+@pytest.mark.timeout(600)
+def test_pause_and_resume(shard: Shard) -> None:
+    """A pause outlives a kill; what comes meanwhile waits in the wheel, or in Kafka."""
+    shard.start()
+    shard.command("pause", "dequeue")
+    shard.wait(lambda: bool(shard.status()["dequeue"]["state"] == "paused"))
+    producer = KafkaProducer(bootstrap_servers=shard.servers)
+    at_once: Headers = [("TIMER_DELAY_MS", b"0")]
+    producer.send(shard.timers, b"in the wheel", headers=at_once).get(timeout=30)
+    shard.wait(lambda: bool(shard.status()["pending"] == 1))
+    shard.command("pause", "ingest")
+    producer.send(shard.timers, b"in Kafka", headers=at_once).get(timeout=30)
+    producer.close()
+    shard.wait(lambda: shard.scrape("ingest")["paused_waiting"] == 1)
+    shard.kill("dequeue")
+    killed = shard.status()["dequeue"]["pid"]
+    shard.wait(lambda: shard.status()["dequeue"]["pid"] not in {None, killed})
+    shard.wait(lambda: bool(shard.status()["dequeue"]["state"] == "paused"))
+    assert shard.status()["ingest"]["state"] == "paused"
+    assert shard.status()["ingest"]["lag"] >= 1
+    assert shard.scrape("dequeue")["pending"] == 1
+    shard.command("resume", "dequeue")
+    shard.wait(lambda: b"in the wheel" in shard.arrivals.first)
+    assert b"in Kafka" not in shard.arrivals.first
+    shard.command("resume", "ingest")
+    shard.wait(lambda: b"in Kafka" in shard.arrivals.first)
+    assert set(shard.arrivals.count.values()) == {1}
+    assert shard.stop() == 0
