@@ -21,7 +21,6 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -44,8 +43,9 @@ from duewheel.wheel.layout import WheelConfig
 
 HOUR_STARTS_MS = 1_800_000_000_000
 PARTITIONS = 3
-KINDS = ("mixed", "next slots", "next slots", "past", "spread", "spread", "beyond")
-INGEST_ENDS = ("", "", "", "write_commit", "apply", "mark_applied")
+KINDS = ("next slots", "spread", "mixed", "past", "next slots", "spread", "next slots", "beyond")
+INGEST_ENDS = ("", "", "", "", "", "write_commit", "apply", "mark_applied")
+RARELY = (False, False, False, False, True)
 FATES = ("commit", "commit", "lose", "doubt", "die before", "die after")
 
 
@@ -105,7 +105,7 @@ class WheelMachine(RuleBasedStateMachine):
 
     @initialize(
         precision_ms=st.sampled_from([1, 7, 50]),
-        slots=st.sampled_from([8, 16, 64]),
+        slots=st.sampled_from([16, 8, 64]),
         before_hour=st.integers(0, 40),
         chunk_records=st.integers(1, 9),
         chunk_bytes=st.sampled_from([1, 300, 8 << 20]),
@@ -139,12 +139,13 @@ class WheelMachine(RuleBasedStateMachine):
 
     @rule(
         seed=st.integers(0, 2**32),
-        count=st.integers(0, 30),
+        count=st.integers(1, 30),
         kind=st.sampled_from(KINDS),
-        quarters=st.integers(1, 4),
+        quarters=st.sampled_from([4, 4, 3, 1]),
         meanwhile=st.sampled_from([0, 0, 1, 3]),
-        slots=st.one_of(st.integers(0, 5), st.integers(0, 300)),
+        slots=st.sampled_from([1, 0, 2, 3, 7, 300]),
         end=st.sampled_from(INGEST_ENDS),
+        away=st.sampled_from(RARELY),
     )
     def batch(
         self,
@@ -155,6 +156,7 @@ class WheelMachine(RuleBasedStateMachine):
         meanwhile: int,
         slots: int,
         end: str,
+        away: bool,
     ) -> None:
         """Rows for Kafka, and a batch for the engine that need not reach to Kafka's end.
 
@@ -162,14 +164,17 @@ class WheelMachine(RuleBasedStateMachine):
         `meanwhile` times; and ingest may be killed on the way.
         """
         self.produce(Random(seed), count, kind)
-        if self.shard.ingest is not None:
-            if meanwhile:
-                self.clock.meanwhile = lambda: self.turn_after(slots, meanwhile)
-            if end:
-                self.ingest_killed_before(end, quarters)
-            else:
-                self.ingest(quarters, disturbed=meanwhile > 0)
-            self.clock.meanwhile = None
+        if away:
+            return
+        if self.shard.ingest is None:
+            self.shard.start_ingest()
+        if meanwhile:
+            self.clock.meanwhile = lambda: self.turn_after(slots, meanwhile)
+        if end:
+            self.ingest_killed_before(end, quarters)
+        else:
+            self.ingest(quarters, disturbed=meanwhile > 0)
+        self.clock.meanwhile = None
 
     def produce(self, random: Random, count: int, kind: str) -> None:
         now_ms, half_ring_ms = self.clock.now_ms(), self.wheel.slots * self.wheel.precision_ms
@@ -183,7 +188,7 @@ class WheelMachine(RuleBasedStateMachine):
                     "next slots": random.randint(-1, 2) * self.wheel.precision_ms,
                     "past": -random.randint(1, half_ring_ms),
                     "spread": random.randint(0, half_ring_ms),
-                    "beyond": random.randint(half_ring_ms, 3 * half_ring_ms),
+                    "beyond": random.randint(2 * half_ring_ms - 90, 2 * half_ring_ms + 90),
                 }[kind]
             )
             timer = Timer(partition, offset, due_ms, rejected=random.random() < 0.1)
@@ -196,10 +201,10 @@ class WheelMachine(RuleBasedStateMachine):
         """What Spark would bring: rows above the marks, a part of them; and where they end."""
         assert self.shard.ingest is not None
         known = self.shard.ingest.marks
-        ends = {
-            (TIMER_TOPIC, p): max(end * quarters // 4, known.get((TIMER_TOPIC, p), 0))
-            for p, end in self.ends.items()
-        }
+        ends = {}
+        for p, end in self.ends.items():
+            mark = known.get((TIMER_TOPIC, p), 0)
+            ends[TIMER_TOPIC, p] = mark + (end - mark) * quarters // 4
         rows = [
             timer
             for p, timers in self.kafka.items()
@@ -254,13 +259,16 @@ class WheelMachine(RuleBasedStateMachine):
     # ---- dequeue and time ------------------------------------------------------------------
 
     @rule(
-        slots=st.one_of(st.integers(0, 3), st.integers(0, 600)),
-        ms=st.integers(0, 60),
-        ticks=st.one_of(st.integers(0, 6), st.just(10_000)),
+        slots=st.sampled_from([1, 1, 1, 0, 2, 3, 5, 12, 30, 600]),
+        ms=st.sampled_from([0, 1, 0, 24, 60]),
+        ticks=st.sampled_from([10_000, 1, 2, 3, 5]),
         fates=st.lists(st.sampled_from(FATES), max_size=3),
+        away=st.sampled_from(RARELY),
     )
-    def time_passes(self, slots: int, ms: int, ticks: int, fates: list[str]) -> None:
+    def time_passes(self, slots: int, ms: int, ticks: int, fates: list[str], away: bool) -> None:
         self.clock.set(self.clock.now_ms() + ms)
+        if self.shard.dequeue is None and not away:
+            self.shard.start_dequeue()
         self.publisher.fates = fates
         self.turn_after(slots, ticks)
 
@@ -281,16 +289,6 @@ class WheelMachine(RuleBasedStateMachine):
     def end(self, role: Role, clean: bool) -> None:
         if (self.shard.ingest if role is Role.INGEST else self.shard.dequeue) is not None:
             (self.shard.stop if clean else self.shard.kill)(role)
-
-    @precondition(lambda self: self.shard.ingest is None)
-    @rule()
-    def start_ingest(self) -> None:
-        self.shard.start_ingest()
-
-    @precondition(lambda self: self.shard.dequeue is None)
-    @rule()
-    def start_dequeue(self) -> None:
-        self.shard.start_dequeue()
 
     # ---- judging ---------------------------------------------------------------------------
 
