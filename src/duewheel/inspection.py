@@ -113,14 +113,14 @@ def _row(timer: PendingTimer) -> dict[str, Any]:
         "due_ms": timer.due_ms,
         "leaves_ms": timer.leaves_ms,
         "topic": timer.target,
-        **_key(timer.key),
+        **key_shown(timer.key),
         "value_bytes": timer.value_bytes,
         "rolled": timer.rolled,
         "page": timer.place,
     }
 
 
-def _key(key: bytes | None) -> dict[str, str | None]:
+def key_shown(key: bytes | None) -> dict[str, str | None]:
     """As text, or if it is none in base 64 under a name that says so."""
     try:
         return {"key": None if key is None else key.decode()}
