@@ -17,7 +17,8 @@ from duewheel.config import Settings
 from duewheel.config_sections import Kafka, Timer
 from duewheel.dev_broker import DevBroker
 from duewheel.errors import ConfigError, KafkaUnavailable
-from duewheel.kafka_admin import KafkaAdmin, TopicFinding
+from duewheel.kafka_admin import KafkaAdmin
+from duewheel.topic_plans import TopicFinding
 
 pytestmark = pytest.mark.kafka
 
