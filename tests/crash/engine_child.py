@@ -28,6 +28,8 @@ from duewheel.wheel.dequeue import DequeueConfig
 from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.timer_wheel import TimerWheel
 
+HOLDER_BYTES = 11  # a lock's holder, which is only told
+
 
 class Stores:
     """How many this process has made, and before which it dies."""
@@ -87,7 +89,8 @@ def count_stores() -> None:
     pwrite = os.pwrite
 
     def killing_pwrite(fd: int, data: memoryview, at: int) -> int:
-        before_store(lambda: pwrite(fd, data[: len(data) // 2], at))
+        if len(data) > HOLDER_BYTES:
+            before_store(lambda: pwrite(fd, data[: len(data) // 2], at))
         return pwrite(fd, data, at)
 
     def killing_map(fd: int, size: int, *, writable: bool) -> mmap.mmap:
