@@ -172,6 +172,11 @@ class Dequeue:
         """A frozen copy of the counters."""
         return self._statistics
 
+    @property
+    def delivered_slot(self) -> int:
+        """R: the last slot delivered in full. May be asked from any thread."""
+        return self._r
+
     # ---- the loop --------------------------------------------------------------------------
 
     def close(self) -> None:

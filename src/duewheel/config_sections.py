@@ -100,12 +100,18 @@ class Ingest(Section):
 
 
 class Dequeue(Section):
-    """[dequeue]: how much one transaction holds, and how long Kafka may take."""
+    """[dequeue]: how much one transaction holds, how long Kafka may take, what is read ahead.
+
+    `read_ahead_bytes` is page cache, which the kernel takes back when it needs it. The default
+    holds an hour of 1,000 timers a second of some 180 bytes; `read_ahead = "0s"` turns it off.
+    """
 
     chunk_records: Annotated[int, Field(ge=1)] = 20_000
     chunk_bytes: Annotated[Size, Field(ge=1)] = 16 << 20
     transaction_timeout_ms: Annotated[Millis, Field(ge=1_000)] = 20_000
     call_deadline: Duration = timedelta(seconds=15)
+    read_ahead: Duration = timedelta(minutes=5)
+    read_ahead_bytes: Annotated[Size, Field(ge=0)] = 1 << 30
 
 
 class Storage(Section):

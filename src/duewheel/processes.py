@@ -19,6 +19,7 @@ from duewheel.metrics import served
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue import Dequeue, first_progress
 from duewheel.wheel.kafka_publisher import KafkaPublisher
+from duewheel.wheel.read_ahead import ReadAheadThread
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +54,10 @@ def run_dequeue(settings: Settings) -> None:
             with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
                 admin.require_topics(settings)
             dequeue.start(_first_if_new(settings, directory, clock))
-            with _metrics(settings, clock, dequeue, publisher):
+            with (
+                _metrics(settings, clock, dequeue, publisher),
+                _read_ahead(settings, clock, dequeue),
+            ):
                 dequeue.run()
             log.info("dequeue stopped", **_counters(dequeue))
         finally:
@@ -76,6 +80,16 @@ def _metrics(
             yield
     finally:
         beside.close()
+
+
+def _read_ahead(settings: Settings, clock: Clock, dequeue: Dequeue) -> ReadAheadThread:
+    return ReadAheadThread(
+        settings.storage.data_dir,
+        settings.wheel,
+        wiring.read_ahead_config(settings),
+        clock,
+        lambda: dequeue.delivered_slot,
+    )
 
 
 def _counters(dequeue: Dequeue) -> dict[str, int]:

@@ -12,6 +12,7 @@ from duewheel.schemas.contract import Contract
 from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.wheel.dequeue import DequeueConfig
 from duewheel.wheel.kafka_publisher import KafkaPublisher, PublisherLimits
+from duewheel.wheel.read_ahead import ReadAheadConfig
 
 
 class StoppableClock(SystemClock):
@@ -57,6 +58,14 @@ def dequeue_config(settings: Settings) -> DequeueConfig:
         slot_config=slot_config(settings),
         chunk_records=settings.dequeue.chunk_records,
         chunk_bytes=settings.dequeue.chunk_bytes,
+    )
+
+
+def read_ahead_config(settings: Settings) -> ReadAheadConfig:
+    """What dequeue brings into the page cache before it is due."""
+    return ReadAheadConfig(
+        ahead_ms=as_millis(settings.dequeue.read_ahead),
+        bytes_max=settings.dequeue.read_ahead_bytes,
     )
 
 

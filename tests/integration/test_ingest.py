@@ -69,10 +69,7 @@ class Shard:
         self.checkpoint = self.data_dir / SPARK_DIR / CHECKPOINT
         self.log = path / "ingest.log"
         self.admin = KafkaAdminClient(bootstrap_servers=servers)
-        configs = {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
-        self.admin.create_topics(
-            {topic: {"num_partitions": 2, "replication_factor": 1, "configs": configs}}
-        )
+        self.create_topic()
         self.producer = KafkaProducer(bootstrap_servers=servers, linger_ms=5)
         self._process: subprocess.Popen[bytes] | None = None
         self._dequeue: DataDirectory | None = None
@@ -85,6 +82,13 @@ class Shard:
             f'[storage]\ndata_dir = "{self.data_dir}"\n'
             '[ingest]\ndriver_memory = "1g"\nmax_offsets_per_trigger = 2000\n'
             '[log]\nformat = "json"\n'
+        )
+
+    def create_topic(self) -> None:
+        """Make the timer topic, with settings that ingest accepts."""
+        configs = {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
+        self.admin.create_topics(
+            {self.topic: {"num_partitions": 2, "replication_factor": 1, "configs": configs}}
         )
 
     def begin(self, marks: Marks) -> None:
@@ -351,7 +355,7 @@ def test_a_topic_that_is_made_anew_stops_ingest(shard: Shard) -> None:
     shard.wait_for_marks({0: 3, 1: 0})
     shard.admin.delete_topics([shard.topic])
     shard.await_deleted()
-    shard.admin.create_topics({shard.topic: {"num_partitions": 2, "replication_factor": 1}})
+    shard.create_topic()
     shard.send(0, LATER, 10)
     assert shard.wait_for_the_end() == 5, shard.tail()
     assert "it was made anew" in shard.log.read_text()
