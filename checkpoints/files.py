@@ -24,6 +24,15 @@ def open_file(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
+def open_existing(path: Path) -> int:
+    """Open for reading and writing; returns the descriptor.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+
 def sync_path(path: Path) -> None:
     """Make a file's content durable, by name.
 

@@ -324,7 +324,7 @@ class State:
         return self._live[_DEQUEUE_STARTS]
 
     def count_dequeue_start(self) -> int:
-        """Raise `dequeue_starts`, under dequeue.lock; returns the new value."""
+        """Raise `dequeue_starts`, under both locks; returns the new value."""
         self._live[_DEQUEUE_STARTS] += 1
         return self.dequeue_starts
 

@@ -31,6 +31,7 @@ from pyspark.sql import DataFrame
 
 from duewheel.checkpoints.spark_offsets import end_offsets
 from duewheel.clock import Clock
+from duewheel.errors import RecoveryRefused
 from duewheel.schemas.timers import Int64, TimerBatch, TopicPartition
 from duewheel.streaming.gaps import GapWatch
 from duewheel.wheel.engine import Appended
@@ -126,6 +127,7 @@ class TimerSink:
         self._rejections = rejections
         self._paused = paused
         self._stopping = threading.Event()
+        self._reached: dict[TopicPartition, int] = {}
         self._statistics = SinkStatistics()
         self.error: BaseException | None = None
 
@@ -156,7 +158,11 @@ class TimerSink:
         Args:
             table: the batch's rows, with the source's columns.
             ends: the batch's end offsets, of every partition that it covers.
+
+        Raises:
+            RecoveryRefused: the ends have fallen.
         """
+        self._require_forward(ends)
         known = self._engine.marks
         batch = self._parse(table)
         fresh = _rows_from(batch, known)
@@ -177,6 +183,22 @@ class TimerSink:
             newest_ms=max(done.newest_ms, int(batch.timestamp_ms.max(initial=0))),
         )
         self._gaps.settle()
+
+    def _require_forward(self, ends: Marks) -> None:
+        """Within the life of a query offsets only rise; a fall is a log that has lost its end, and
+        what is written there now would be taken for replayed.
+
+        Raises:
+            RecoveryRefused: naming the partition and both offsets.
+        """
+        for (topic, number), end in ends.items():
+            reached = self._reached.get((topic, number), end)
+            if end < reached:
+                raise RecoveryRefused(
+                    f"{topic}-{number} ends at offset {end}, but messages up to {reached} were "
+                    "taken from it: it has lost its end, and new messages would be taken for old"
+                )
+        self._reached.update(ends)
 
     def _note_gaps(self, batch: TimerBatch, known: Marks, ends: Marks) -> None:
         firsts = np.full(len(batch.partitions), np.iinfo(np.int64).max)

@@ -17,17 +17,21 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
+import structlog
+
 from duewheel.checkpoints import files, state
 from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.files import FileLock
 from duewheel.checkpoints.state import Commit, State
-from duewheel.errors import Locked, RecoveryRefused
+from duewheel.errors import CorruptFile, Locked, RecoveryRefused
 from duewheel.wheel import timer_wheel
 from duewheel.wheel.layout import WheelConfig, hour_of
 from duewheel.wheel.message_store import MessageStore
 from duewheel.wheel.timer_log import TimerLog, runs_in
 from duewheel.wheel.timer_wheel import TimerWheel
 from duewheel.wheel.topic_names import TopicNames
+
+log = structlog.get_logger(__name__)
 
 # Held for less than a millisecond plus the apply; whoever waits this long meets a stopped process.
 LOCK_DEADLINE_S = 10.0
@@ -87,7 +91,7 @@ class DataDirectory:
         engine_lock = FileLock(path / ENGINE_LOCK)
         try:
             with engine_lock.held(LOCK_DEADLINE_S):
-                directory = cls._begin(path, config)
+                directory = cls._begin(path, config, role)
         except BaseException:
             life_lock.close()
             raise
@@ -97,7 +101,7 @@ class DataDirectory:
         return directory
 
     @classmethod
-    def _begin(cls, path: Path, config: WheelConfig) -> DataDirectory:
+    def _begin(cls, path: Path, config: WheelConfig, role: Role) -> DataDirectory:
         """Under engine.lock: open the files, made if they are absent, and count the start."""
         if not (path / timer_wheel.FILE_NAME).exists():
             _create(path, config)
@@ -112,6 +116,9 @@ class DataDirectory:
                 "cannot fetch them again from Kafka"
             )
         directory.state.begin()
+        if role is Role.DEQUEUE:
+            # Before anybody can see that dequeue lives: its recovery record is still to come.
+            directory.state.count_dequeue_start()
         return directory
 
     @contextmanager
@@ -146,11 +153,16 @@ class DataDirectory:
             r: last slot delivered in full, as committed in Kafka.
 
         Returns:
-            The first hour that is kept; 0 as long as there is no durable checkpoint.
+            The first hour that is kept.
         """
-        durable = Durable.read(self.path)
+        try:
+            durable = Durable.read(self.path)
+        except CorruptFile as error:
+            # Nothing depends on it but this; ingest writes a new one within seconds.
+            log.warning("nothing is collected without a durable checkpoint", reason=str(error))
+            durable = None
         if durable is None:
-            return 0
+            return self.state.gc_hour
         hour = hour_of(min(r, durable.r) + 1, self.config.precision_ms)
         if hour > self.state.gc_hour:
             with self.engine_lock.held(LOCK_DEADLINE_S):

@@ -125,7 +125,6 @@ class Dequeue:
             KafkaUnavailable: no answer in time.
         """
         state = self._directory.state
-        number = state.count_dequeue_start()
         progress = self._publisher.start()
         if progress is None and first is not None and state.mirror() is None:
             self._publisher.publish(None, first)
@@ -142,10 +141,10 @@ class Dequeue:
             resumption = resume(progress, state.close(), commit, mirrored)
             if resumption.case == "new":
                 state.write_close(resumption.close)
-            pending = int(self._directory.wheel.later_than(resumption.r)["num"].sum())
+            pending = self._directory.wheel.count_later_than(resumption.r)
             self._delivered = commit.placed - pending
         self._resume(resumption, progress)
-        RecoveryRecord(resumption.case, boot_id(), number).write(self._directory.path)
+        RecoveryRecord(resumption.case, boot_id(), state.dequeue_starts).write(self._directory.path)
         log.info(
             "dequeue started",
             case=resumption.case,

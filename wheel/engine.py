@@ -301,11 +301,12 @@ class Engine:
 
     def _cut(self, commit: Commit) -> None:
         """Drop bytes that belong to no batch."""
-        lengths = _lengths(commit)
-        for hour in self._directory.log.files.hours():
-            self._directory.log.files.cut(hour, lengths.get(hour, (0, 0))[0])
-        for hour in self._directory.messages.files.hours():
-            self._directory.messages.files.cut(hour, lengths.get(hour, (0, 0))[1])
+        lengths, gone = _lengths(commit), self._directory.state.gc_hour
+        for kind, folder in enumerate((self._directory.log.files, self._directory.messages.files)):
+            for hour in folder.hours():
+                # Hours that were given up are dequeue's to unlink, at any moment.
+                if hour >= gone:
+                    folder.cut(hour, lengths.get(hour, (0, 0))[kind])
 
     def _marks_after(self, commit: Commit) -> dict[TopicPartition, int]:
         return {**self._first_marks, **commit.marks}

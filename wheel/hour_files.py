@@ -8,12 +8,15 @@ unlinked together once nothing of the hour is pending. Not thread-safe.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from duewheel.checkpoints import files
 from duewheel.checkpoints.files import Bytes
 from duewheel.errors import CorruptFile
 from duewheel.wheel.layout import hour_from_name, hour_name
+
+_HOUR_NAME = re.compile(r"\d{10}")
 
 
 class HourFiles:
@@ -34,19 +37,20 @@ class HourFiles:
         Raises:
             CorruptFile: there is no such file.
         """
-        if hour not in self._fds and not self.path(hour).exists():
-            raise CorruptFile(self.path(hour), 0, "the hour's file is missing")
-        return self._open(hour)
-
-    def _open(self, hour: int) -> int:
         fd = self._fds.get(hour)
         if fd is None:
-            fd = self._fds[hour] = files.open_file(self.path(hour))
+            try:
+                fd = self._fds[hour] = files.open_existing(self.path(hour))
+            except FileNotFoundError as error:
+                raise CorruptFile(self.path(hour), 0, "the hour's file is missing") from error
         return fd
 
     def write(self, hour: int, data: Bytes, position: int) -> None:
         """Write at `position`, in bytes; makes the file if it is absent."""
-        files.write_at(self._open(hour), data, position)
+        fd = self._fds.get(hour)
+        if fd is None:
+            fd = self._fds[hour] = files.open_file(self.path(hour))
+        files.write_at(fd, data, position)
 
     def read(self, hour: int, position: int, size: int) -> memoryview:
         """`size` bytes from `position`.
@@ -60,12 +64,15 @@ class HourFiles:
 
     def size(self, hour: int) -> int:
         """Bytes in the hour's file, committed or not; 0 if there is none."""
-        path = self.path(hour)
-        return path.stat().st_size if path.exists() else 0
+        try:
+            return self.path(hour).stat().st_size
+        except FileNotFoundError:
+            return 0
 
     def hours(self) -> list[int]:
-        """Hours that have a file, rising."""
-        return sorted(hour_from_name(path.name) for path in self.directory.iterdir())
+        """Hours that have a file, rising. Files that others put there are passed over."""
+        names = (path.name for path in self.directory.iterdir())
+        return sorted(hour_from_name(name) for name in names if _HOUR_NAME.fullmatch(name))
 
     def cut(self, hour: int, size: int) -> None:
         """Drop what lies behind `size` bytes."""
@@ -77,7 +84,7 @@ class HourFiles:
         self.forget_below(hour)
         for old in self.hours():
             if old < hour:
-                self.path(old).unlink()
+                self.path(old).unlink(missing_ok=True)
 
     def forget_below(self, hour: int) -> None:
         """Close descriptors of hours below `hour`."""

@@ -26,6 +26,8 @@ from duewheel.wheel.layout import ENTRY, ENTRY_BYTES, NO_POSITION
 
 FILE_NAME = "timerwheel"
 
+_ENTRIES_AT_ONCE = 1 << 16  # a piece of the ring that is copied at a time, 2 MiB
+
 Entries = npt.NDArray[np.void]  # of dtype ENTRY
 
 
@@ -137,10 +139,13 @@ class TimerWheel:
         filled: Entries = entries[(entries["time"] == slots) & (entries["num"] > 0)]
         return filled.copy()
 
-    def later_than(self, slot: int) -> Entries:
-        """Copies of the non-empty entries of every slot above `slot`, in no order."""
-        later: Entries = self._entries[(self._entries["time"] > slot) & (self._entries["num"] > 0)]
-        return later.copy()
+    def count_later_than(self, slot: int) -> int:
+        """Records of every slot above `slot`."""
+        count = 0
+        for first in range(0, self.ring, _ENTRIES_AT_ONCE):
+            entries = self._entries[first : first + _ENTRIES_AT_ONCE]
+            count += int(entries["num"][entries["time"] > slot].sum())
+        return count
 
     def snapshot(self) -> Entries:
         """A copy of the whole ring."""

@@ -12,7 +12,7 @@ from duewheel.checkpoints import files
 from duewheel.checkpoints.durable import Durable, take_durable
 from duewheel.checkpoints.files import FileLock
 from duewheel.checkpoints.state import State
-from duewheel.errors import CorruptFile, Locked
+from duewheel.errors import CorruptFile, DuewheelError, Locked
 from duewheel.wheel.data_directory import ENGINE_LOCK, LOCK_DEADLINE_S
 from duewheel.wheel.layout import hour_name
 
@@ -74,21 +74,42 @@ class DurableCheckpoints:
         self._state.release()
 
 
-def write_checkpoints(directory: Path, interval_s: float, stopping: threading.Event) -> None:
-    """Write a checkpoint every `interval_s` until told to stop; an error is logged and tried again.
+class CheckpointThread(threading.Thread):
+    """Writes a checkpoint every `interval_s` until told to stop.
 
-    What the ingest process runs in a thread.
+    A failure of the disk or the lock is logged, and the next turn tries again. Any other one ends
+    the thread, and `require_alive` raises it: without checkpoints no hour is ever unlinked.
     """
-    checkpoints = DurableCheckpoints(directory)
-    try:
-        while not stopping.wait(interval_s):
-            begun_s = time.monotonic()
-            try:
-                checkpoints.write()
-            except (OSError, Locked) as error:
-                log.warning("durable checkpoint failed", reason=str(error))
-            took_s = time.monotonic() - begun_s
-            if took_s > interval_s:
-                log.warning("durable checkpoint is slow", took_s=round(took_s, 1))
-    finally:
-        checkpoints.close()
+
+    def __init__(self, directory: Path, interval_s: float, stopping: threading.Event) -> None:
+        super().__init__(name="durable", daemon=True)
+        self._directory = directory
+        self._interval_s = interval_s
+        self._stopping = stopping
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """What the thread does."""
+        checkpoints = DurableCheckpoints(self._directory)
+        try:
+            while not self._stopping.wait(self._interval_s):
+                self._write(checkpoints)
+        except BaseException as error:  # noqa: BLE001 - raised again by require_alive
+            self._error = error
+        finally:
+            checkpoints.close()
+
+    def _write(self, checkpoints: DurableCheckpoints) -> None:
+        begun_s = time.monotonic()
+        try:
+            checkpoints.write()
+        except (OSError, Locked) as error:
+            log.warning("durable checkpoint failed", reason=str(error))
+        took_s = time.monotonic() - begun_s
+        if took_s > self._interval_s:
+            log.warning("durable checkpoint is slow", took_s=round(took_s, 1))
+
+    def require_alive(self) -> None:
+        """Raise what has ended the thread, if anything has."""
+        if self._error is not None:
+            raise DuewheelError(f"durable checkpoints have ended: {self._error!r}") from self._error

@@ -30,7 +30,7 @@ from duewheel.checkpoints.spark_offsets import Resume, resume_point, set_aside
 from duewheel.checkpoints.state import INGEST, State
 from duewheel.clock import Clock
 from duewheel.config import Settings
-from duewheel.durability import write_checkpoints
+from duewheel.durability import CheckpointThread
 from duewheel.errors import ConfigError, CorruptFile, KafkaUnavailable, RecoveryRefused
 from duewheel.ingest_metrics import IngestMetrics
 from duewheel.jars import connector_jars
@@ -121,14 +121,10 @@ def _run(
     state = State.open(directory.path)
     metrics = IngestMetrics(state, clock, lambda: sink.statistics)
     watch = _TopicWatch(settings, clock, topic_ids, lambda: engine.marks)
-    tick = _tick(directory, clock, sink, gaps, watch, metrics)
-    durable = threading.Thread(
-        target=write_checkpoints,
-        args=(directory.path, settings.storage.durable_interval.total_seconds(), stopping),
-        name="durable",
-        daemon=True,
-    )
+    interval_s = settings.storage.durable_interval.total_seconds()
+    durable = CheckpointThread(directory.path, interval_s, stopping)
     durable.start()
+    tick = _tick(directory, clock, sink, gaps, watch, metrics, durable)
     try:
         with served(metrics, settings.metrics.host, settings.metrics.ingest_port):
             run_query(timer_stream(spark, source), sink, query, stopping, tick)
@@ -151,6 +147,7 @@ def _tick(
     gaps: GapWatch,
     watch: _TopicWatch,
     metrics: IngestMetrics,
+    durable: CheckpointThread,
 ) -> Callable[[QueryProgress], None]:
     """What is done about twice a second beside the query."""
     pid = os.getpid()
@@ -164,6 +161,7 @@ def _tick(
         directory.state.beat(INGEST, pid, clock.now_ms(), max(lag, watch.behind * bool(waiting)))
         gaps.settle()
         watch.look()
+        durable.require_alive()
 
     return tick
 
@@ -227,7 +225,8 @@ class _TopicWatch:
         """Look, if it is time to.
 
         Raises:
-            RecoveryRefused: a topic was made anew: its messages would be taken for old ones.
+            RecoveryRefused: a topic was made anew, or has lost its end: its messages would be
+                taken for old ones.
         """
         if abs(self._clock.now_ms() - self._looked_at_ms) < _TOPIC_WATCH_MS:
             return
@@ -236,7 +235,9 @@ class _TopicWatch:
         options = self._settings.kafka.client_options("admin")
         with suppress(KafkaUnavailable), KafkaAdmin(options, _TOPIC_WATCH_DEADLINE_S) as admin:
             require_same_topics(self._topic_ids, _topic_ids(self._settings, admin))
-            ends, marks = admin.end_offsets(self._settings.timer.topics), self._marks()
+            marks = self._marks()  # before the ends: those never fall, unless messages are lost
+            ends = admin.end_offsets(self._settings.timer.topics)
+            _require_not_below(marks, ends)
             self.behind = sum(max(0, end - marks.get(p, end)) for p, end in ends.items())
 
 
@@ -269,6 +270,21 @@ def _dequeue_decides(directory: DataDirectory, clock: Clock, stopping: threading
     return not stopping.is_set()
 
 
+def _require_not_below(marks: Marks, ends: Marks) -> None:
+    """Refuse partitions that end below what was taken from them.
+
+    Raises:
+        RecoveryRefused: naming the partition and both offsets.
+    """
+    for partition in ends.keys() & marks.keys():
+        if ends[partition] < marks[partition]:
+            raise RecoveryRefused(
+                f"{partition[0]}-{partition[1]} ends at offset {ends[partition]}, but messages up "
+                f"to {marks[partition]} were taken from it: the topic was made anew or has lost "
+                "its end, and new messages would be taken for old ones"
+            )
+
+
 def _starting_offsets(settings: Settings, marks: Marks, ends: Marks) -> dict[TopicPartition, int]:
     """Where a query without a checkpoint begins, for every partition of the timer topics.
 
@@ -282,13 +298,7 @@ def _starting_offsets(settings: Settings, marks: Marks, ends: Marks) -> dict[Top
         raise ConfigError(
             f"timer topic {', '.join(sorted(missing))} does not exist: `duewheel init` creates it"
         )
-    for partition in ends.keys() & marks.keys():
-        if ends[partition] < marks[partition]:
-            raise RecoveryRefused(
-                f"{partition[0]}-{partition[1]} ends at offset {ends[partition]}, but messages up "
-                f"to {marks[partition]} were taken from it: the topic was made anew or has lost "
-                "its end, and new messages would be taken for old ones"
-            )
+    _require_not_below(marks, ends)
     known = {topic for topic, _ in marks}
     unseen = LATEST if settings.ingest.starting_offsets == "latest" else EARLIEST
     # A partition added to a known topic holds nothing that was there before us.

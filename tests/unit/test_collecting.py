@@ -89,7 +89,10 @@ def test_damage_is_noticed(world: World) -> None:
     path.write_bytes(data)
     with pytest.raises(CorruptFile, match="checksum"):
         Durable.read(world.path)
-    # Ingest goes on and writes a new one.
+    # Dequeue goes on without, ingest writes a new one.
+    world.put(0, HOUR_MS)
+    world.pass_time(HOUR_MS + 120_000)
+    assert len(world.publisher.delivered()) == 3
     DurableCheckpoints(world.path).write()
     assert Durable.read(world.path) is not None
 
@@ -140,4 +143,16 @@ def test_files_stay_bounded_over_many_laps(world: World) -> None:
     world.pass_time(5 * HOUR_MS)
     delivered = [row.source for row in world.publisher.delivered()]
     assert len(delivered) == len(set(delivered)) == world.next
+    assert check(world.path, WHEEL).ok
+
+
+def test_files_that_others_put_there_are_passed_over(world: World) -> None:
+    for name in (".nfs0001", "lost+found", "2027011508.bak"):
+        (world.path / "timerlog" / name).touch()
+    world.put(1_000)
+    world.shard.kill(Role.INGEST)
+    world.shard.start_ingest()
+    world.checkpoints.write()
+    world.pass_time(3 * HOUR_MS)
+    assert len(world.publisher.delivered()) == 1
     assert check(world.path, WHEEL).ok

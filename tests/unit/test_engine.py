@@ -162,7 +162,7 @@ def test_rows_of_slots_closed_meanwhile_join_those_of_the_earliest_open_one(
     world.clock.meanwhile = close
     rows = (timer(0, 0, 2), timer(0, 1, 3), timer(0, 2, 1), timer(0, 3, 4), timer(0, 4, 3))
     assert world.append(*rows) == Appended(5, waiting=False)
-    entries = world.shard.directory(Role.INGEST).wheel.later_than(SLOT)
+    entries = world.shard.directory(Role.INGEST).wheel.range(SLOT, SLOT + world.wheel.ring)
     assert [(int(e["time"]) - SLOT, int(e["num"])) for e in entries] == [(3, 4), (4, 1)]
     log = (world.shard.path / "timerlog" / hour_name(NOW_MS // 3_600_000)).read_bytes()
     abandoned = np.frombuffer(log, RECORD)["magic"] == MAGIC_ABANDONED

@@ -242,3 +242,15 @@ ORDERS: dict[str, Any] = {"column": "target_topic"}
 def test_what_cannot_be_compiled_is_refused(expectation: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         compile_suite(suite_of(expectation), PARAMETERS)
+
+
+def test_the_digest_speaks_of_what_decides_and_of_nothing_else() -> None:
+    """Another digest makes every shard with progress refuse to start: a change is a decision."""
+    suite = load_suite()
+    digest = compile_suite(suite, PARAMETERS).digest
+    suite["expectations"][0]["meta"]["reason"] += " (in other words)"
+    assert compile_suite(suite, PARAMETERS).digest == digest
+    suite["expectations"].pop()
+    assert compile_suite(suite, PARAMETERS).digest != digest
+    fixed = compile_suite(load_suite(), {"max_delay_ms": 1, "forbidden_targets": []}).digest
+    assert fixed == "5a1eed1ade933acd"

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from duewheel.errors import KafkaUnavailable
+from duewheel.errors import KafkaUnavailable, RecoveryRefused
 from duewheel.schemas.contract import Contract, parse, rejections
 from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.timers import TimerBatch, TopicPartition
@@ -149,6 +149,15 @@ def test_replayed_rows_are_dropped_and_marks_do_not_fall() -> None:
     assert bench.engine.taken == [(A0, 3)]
     assert bench.engine.marks == {A0: 4, A1: 9}
     assert bench.sink.statistics.rows_replayed == 3
+
+
+def test_ends_that_fall_are_refused() -> None:
+    """A log that has lost its end: what is written there now is not what was taken."""
+    bench = Bench({A0: 0})
+    bench.sink.take(table((A0, 0), (A0, 1), (A0, 2)), {A0: 3})
+    with pytest.raises(RecoveryRefused, match=r"ends at offset 2, but messages up to 3"):
+        bench.sink.take(table((A0, 1)), {A0: 2})
+    assert bench.engine.taken == [(A0, 0), (A0, 1), (A0, 2)]
 
 
 def test_several_topics_keep_their_partitions_apart() -> None:

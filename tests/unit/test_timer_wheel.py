@@ -122,12 +122,12 @@ def test_a_range_is_read_in_slot_order_around_the_end(wheel: TimerWheel, lap: in
     assert found(start + 1, start + 9) == slots[1:3]
     assert found(start + 4, start + 5) == slots[1:2]
     assert found(start + RING, start + 2 * RING) == []
-    assert sorted(wheel.later_than(start + 5)["time"].tolist()) == slots[2:]
+    assert wheel.count_later_than(start + 5) == 2
 
 
 def test_a_copy_does_not_change_any_more(wheel: TimerWheel) -> None:
     wheel.apply(runs((3, 0, 0, NO_POSITION, 1)), batch=1)
-    taken = (wheel.range(0, RING), wheel.later_than(0), wheel.snapshot())
+    taken = (wheel.range(0, RING), wheel.snapshot())
     before = [entries.tobytes() for entries in taken]
     wheel.apply(runs((3, 52, 52, 0, 1)), batch=2)
     assert [entries.tobytes() for entries in taken] == before
