@@ -3,6 +3,9 @@
 kafka-python has calls that wait without any limit. `within` runs such a call in a daemon thread
 of its own and stops waiting for it at the deadline. The thread itself cannot be stopped: whoever
 abandons a call must also take away what it waits for (close the client), so that it ends.
+
+A process that has been told to stop does not wait for a Kafka that is away: a deadline that watches
+for that leaves the calls a moment more, in which a Kafka that is there answers.
 """
 
 from __future__ import annotations
@@ -15,13 +18,16 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+STOP_GRACE_S = 2.0  # once told to stop
+_LOOK_S = 0.1  # between looks whether that has happened
+
 
 class DeadlinePassed(Exception):
     """A call did not return in time; what became of it is unknown."""
 
 
 class Deadline:
-    """A point in time that a whole sequence of calls must not pass. Thread-safe: it never changes.
+    """A point in time that a whole sequence of calls must not pass. Thread-safe.
 
     Example:
         deadline = Deadline(10)
@@ -29,13 +35,25 @@ class Deadline:
         within(deadline, "commit", commit)              # gets what is left of them
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, stopping: threading.Event | None = None) -> None:
+        """Begin now.
+
+        Args:
+            seconds: until the deadline.
+            stopping: once set, no more than STOP_GRACE_S are left.
+        """
         self.seconds = seconds
         self._ends_at = time.monotonic() + seconds
+        self._stopping = stopping
+        self._stop_seen = False
 
     def remaining_s(self) -> float:
         """Seconds left, never below 0."""
-        return max(0.0, self._ends_at - time.monotonic())
+        now = time.monotonic()
+        if not self._stop_seen and self._stopping is not None and self._stopping.is_set():
+            self._ends_at = min(self._ends_at, now + STOP_GRACE_S)
+            self._stop_seen = True
+        return max(0.0, self._ends_at - now)
 
     def remaining_ms(self) -> int:
         """Milliseconds left, never below 1: kafka-python reads a 0 as its default."""
@@ -44,7 +62,12 @@ class Deadline:
     def check(self, what: str) -> None:
         """Raise DeadlinePassed, naming `what`, when no time is left."""
         if self.remaining_s() == 0:
-            raise DeadlinePassed(f"{what}: not done within {self.seconds:g} s")
+            raise self.passed(what, "not done")
+
+    def passed(self, what: str, how: str) -> DeadlinePassed:
+        """The error that says so."""
+        limit = "before the stop" if self._stop_seen else f"within {self.seconds:g} s"
+        return DeadlinePassed(f"{what}: {how} {limit}")
 
 
 def within(deadline: Deadline, what: str, call: Callable[[], T]) -> T:
@@ -64,7 +87,8 @@ def within(deadline: Deadline, what: str, call: Callable[[], T]) -> T:
 
     threading.Thread(target=run, name=f"deadline: {what}", daemon=True).start()
     # Waiting apart from reading the result: the call may itself raise a TimeoutError.
-    done, _ = concurrent.futures.wait([future], timeout=deadline.remaining_s())
-    if not done:
-        raise DeadlinePassed(f"{what}: no answer within {deadline.seconds:g} s")
-    return future.result()
+    while left_s := deadline.remaining_s():
+        concurrent.futures.wait([future], timeout=min(left_s, _LOOK_S))
+        if future.done():
+            return future.result()
+    raise deadline.passed(what, "no answer")

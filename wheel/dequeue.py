@@ -333,18 +333,21 @@ class Dequeue:
         raise RecoveryRefused("the progress in Kafka is neither the last one written nor the next")
 
     def _start_publisher(self) -> Progress | None:
-        """Start the publisher again, for as long as it takes Kafka to come back."""
+        """Start the publisher again, for as long as it takes Kafka to come back.
+
+        Raises:
+            KafkaUnavailable: told to stop meanwhile; the next start of the process looks again.
+        """
         wait_ms = _BACKOFF_MS[0]
-        while True:
+        while not self._stopping():
             try:
                 return self._publisher.start()
             except (KafkaUnavailable, PublishDoubt) as error:
-                if self._stopping():
-                    raise KafkaUnavailable(f"stopped while waiting for Kafka: {error}") from error
                 log.warning("kafka is away", reason=str(error), next_try_ms=wait_ms)
                 self._beat()
                 self._clock.sleep(wait_ms / 1000)
                 wait_ms = min(2 * wait_ms, _BACKOFF_MS[1])
+        raise KafkaUnavailable("stopped while waiting for Kafka")
 
     def _require_ours(self, progress: Progress) -> None:
         require_ours(

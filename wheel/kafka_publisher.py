@@ -17,6 +17,7 @@ Every call has a deadline, one for the whole of `start` and one for the whole of
 from __future__ import annotations
 
 import random
+import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -102,6 +103,7 @@ class KafkaPublisher:
         clock: Clock,
         limits: PublisherLimits | None = None,
         chance: random.Random | None = None,
+        stopping: threading.Event | None = None,
     ) -> None:
         """Check the settings; connects nothing.
 
@@ -114,6 +116,7 @@ class KafkaPublisher:
             clock: gives the records' timestamps.
             limits: bounds on time and size.
             chance: chooses partitions for rows without key and request.
+            stopping: once set, no call waits longer than a moment for Kafka.
 
         Raises:
             ConfigError: a client setting is unknown or decided by duewheel.
@@ -126,6 +129,7 @@ class KafkaPublisher:
         self._clock = clock
         self._limits = limits or PublisherLimits()
         self._chance = chance or random.Random()
+        self._stopping = stopping
         self._catalog = TargetCatalog(
             self._settings,
             batch_bytes=self._limits.batch_bytes,
@@ -156,7 +160,7 @@ class KafkaPublisher:
             RecoveryRefused: the record there cannot be read.
         """
         self.close()
-        deadline = Deadline(self._limits.start_deadline_s)
+        deadline = Deadline(self._limits.start_deadline_s, self._stopping)
         try:
             self._admin = self._settings.open(KafkaAdminClient, deadline)
             self._require_topics(self._admin, deadline)
@@ -180,7 +184,7 @@ class KafkaPublisher:
         """
         if self._producer is None or self._admin is None:
             raise PublishDoubt("the publisher is not started")
-        deadline = Deadline(self._limits.publish_deadline_s)
+        deadline = Deadline(self._limits.publish_deadline_s, self._stopping)
         encoded = progress.encode()
         self._attempt = (encoded, Counter())
         try:
@@ -221,7 +225,8 @@ class KafkaPublisher:
         """Drop the clients; an open transaction is left to the next `start` or its time-out."""
         producer, self._producer = self._producer, None
         admin, self._admin = self._admin, None
-        if producer is not None and not internals.stop(producer, self._limits.stop_s):
+        stop_s = Deadline(self._limits.stop_s, self._stopping).remaining_s()
+        if producer is not None and not internals.stop(producer, stop_s):
             log.warning("old sender is still ending", transactional_id=self._transactional_id)
         if admin is not None:
             close(admin)

@@ -37,7 +37,7 @@ from duewheel.jars import connector_jars
 from duewheel.java import find_java
 from duewheel.kafka_admin import KafkaAdmin
 from duewheel.metrics import served
-from duewheel.processes import stop_signals
+from duewheel.processes import forgiven_once, stop_signals
 from duewheel.schemas.contract import parse, rejections
 from duewheel.schemas.timers import TopicPartition
 from duewheel.streaming.gaps import GapWatch, LogStart
@@ -77,11 +77,12 @@ def run_ingest(settings: Settings) -> None:
         clock = wiring.StoppableClock(stopping)
         directory = DataDirectory.start(settings.storage.data_dir, settings.wheel, Role.INGEST)
         try:
-            with _admin(settings) as admin:
-                admin.require_timer_topics(settings)
-            with _session(settings) as spark, _admin(settings) as admin:
-                if _dequeue_decides(directory, clock, stopping):
-                    _run(settings, directory, spark, admin, clock, stopping)
+            with forgiven_once(stopping):
+                with _admin(settings, stopping) as admin:
+                    admin.require_timer_topics(settings)
+                with _session(settings) as spark, _admin(settings, stopping) as admin:
+                    if _dequeue_decides(directory, clock, stopping):
+                        _run(settings, directory, spark, admin, clock, stopping)
         finally:
             directory.stop()
 
@@ -188,8 +189,8 @@ def _session(settings: Settings) -> Iterator[Session]:
         session.stop()
 
 
-def _admin(settings: Settings) -> KafkaAdmin:
-    return KafkaAdmin(settings.kafka.client_options("admin"))
+def _admin(settings: Settings, stopping: threading.Event) -> KafkaAdmin:
+    return KafkaAdmin(settings.kafka.client_options("admin"), stopping=stopping)
 
 
 def _name(settings: Settings) -> str:

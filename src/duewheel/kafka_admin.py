@@ -5,6 +5,7 @@ What each of them must be: topic_plans.py.
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -54,14 +55,25 @@ class KafkaAdmin:
             admin.end_offsets(["orders.delayed"])     # {("orders.delayed", 0): 1234, …}
     """
 
-    def __init__(self, client: Mapping[str, Any], deadline_s: float = _DEADLINE_S) -> None:
+    def __init__(
+        self,
+        client: Mapping[str, Any],
+        deadline_s: float = _DEADLINE_S,
+        stopping: threading.Event | None = None,
+    ) -> None:
         """Check the client settings; connects nothing.
+
+        Args:
+            client: kafka-python settings: address, security.
+            deadline_s: of each call.
+            stopping: once set, no call waits longer than a moment for Kafka.
 
         Raises:
             ConfigError: a client setting is unknown or decided by duewheel.
         """
         self._settings = ClientSettings(client)
         self._deadline_s = deadline_s
+        self._stopping = stopping
         self._client: KafkaAdminClient | None = None
 
     def __enter__(self) -> Self:
@@ -263,7 +275,7 @@ class KafkaAdmin:
         return {(p.topic, p.partition): int(answer.offset) for p, answer in found.items()}
 
     def _call(self, what: str, call: Callable[[KafkaAdminClient], T]) -> T:
-        deadline = Deadline(self._deadline_s)
+        deadline = Deadline(self._deadline_s, self._stopping)
         try:
             if self._client is None:
                 self._client = self._settings.open(KafkaAdminClient, deadline)

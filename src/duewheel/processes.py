@@ -14,6 +14,7 @@ from duewheel.checkpoints.progress import Progress
 from duewheel.clock import Clock
 from duewheel.config import Settings
 from duewheel.dequeue_metrics import DequeueMetrics
+from duewheel.errors import DuewheelError
 from duewheel.kafka_admin import KafkaAdmin
 from duewheel.metrics import served
 from duewheel.wheel.data_directory import DataDirectory, Role
@@ -37,6 +38,21 @@ def stop_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def forgiven_once(stopping: threading.Event) -> Iterator[None]:
+    """Once the event is set, an answer of Kafka's that is missing is no error: it is not awaited.
+
+    Raises:
+        DuewheelError: from the with block, if it is another one or nobody asked for the stop.
+    """
+    try:
+        yield
+    except DuewheelError as error:
+        if not (error.retriable and stopping.is_set()):
+            raise
+        log.info("stopped without Kafka's answer", reason=str(error))
+
+
 def run_dequeue(settings: Settings) -> None:
     """The dequeue process: delivers until it is told to stop.
 
@@ -51,14 +67,15 @@ def run_dequeue(settings: Settings) -> None:
         config = wiring.dequeue_config(settings)
         dequeue = Dequeue(directory, publisher, clock, config, stopping.is_set)
         try:
-            with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
-                admin.require_topics(settings)
-            dequeue.start(_first_if_new(settings, directory, clock))
-            with (
-                _metrics(settings, clock, dequeue, publisher),
-                _read_ahead(settings, clock, dequeue),
-            ):
-                dequeue.run()
+            with forgiven_once(stopping):
+                with _admin(settings, clock) as admin:
+                    admin.require_topics(settings)
+                dequeue.start(_first_if_new(settings, directory, clock))
+                with (
+                    _metrics(settings, clock, dequeue, publisher),
+                    _read_ahead(settings, clock, dequeue),
+                ):
+                    dequeue.run()
             log.info("dequeue stopped", **_counters(dequeue))
         finally:
             dequeue.close()
@@ -92,6 +109,10 @@ def _read_ahead(settings: Settings, clock: Clock, dequeue: Dequeue) -> ReadAhead
     )
 
 
+def _admin(settings: Settings, clock: wiring.StoppableClock) -> KafkaAdmin:
+    return KafkaAdmin(settings.kafka.client_options("admin"), stopping=clock.stopping)
+
+
 def _counters(dequeue: Dequeue) -> dict[str, int]:
     known = dequeue.statistics
     return {
@@ -113,7 +134,7 @@ def _first_if_new(
     """
     if directory.state.commit().batch or directory.state.close() is not None:
         return None
-    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+    with _admin(settings, clock) as admin:
         starts = admin.log_start_offsets(settings.timer.topics)
         if any(starts.values()) or admin.end_offsets(settings.timer.topics) != starts:
             return None
@@ -135,7 +156,7 @@ def init_progress(settings: Settings) -> bool:
         try:
             if publisher.start() is not None:
                 return False
-            with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+            with _admin(settings, clock) as admin:
                 starts = admin.log_start_offsets(settings.timer.topics)
             config = wiring.dequeue_config(settings)
             publisher.publish(None, first_progress(directory, config, starts, clock.now_ms()))

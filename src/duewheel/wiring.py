@@ -19,10 +19,10 @@ class StoppableClock(SystemClock):
     """This host's clock, whose sleep ends early once the process has been told to stop."""
 
     def __init__(self, stopping: threading.Event) -> None:
-        self._stopping = stopping
+        self.stopping = stopping
 
     def sleep(self, seconds: float) -> None:
-        self._stopping.wait(seconds)
+        self.stopping.wait(seconds)
 
 
 def contract(settings: Settings) -> Contract:
@@ -80,8 +80,8 @@ def publisher_limits(settings: Settings) -> PublisherLimits:
     )
 
 
-def publisher(settings: Settings, clock: SystemClock) -> KafkaPublisher:
-    """The shard's publisher."""
+def publisher(settings: Settings, clock: StoppableClock) -> KafkaPublisher:
+    """The shard's publisher; it does not wait for Kafka once told to stop."""
     return KafkaPublisher(
         settings.kafka.client_options("producer"),
         transactional_id=f"{settings.app.id}.dequeue.{settings.shard.index}",
@@ -90,4 +90,5 @@ def publisher(settings: Settings, clock: SystemClock) -> KafkaPublisher:
         shard=settings.shard.index,
         clock=clock,
         limits=publisher_limits(settings),
+        stopping=clock.stopping,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -82,7 +83,7 @@ class Shard:
             admin.init_topics(settings, partitions=2)
             admin.create_topic(self.target, 2)
         init_progress(settings)
-        self._clock = SystemClock()
+        self._clock = wiring.StoppableClock(threading.Event())
         self._directories = [
             DataDirectory.start(settings.storage.data_dir, settings.wheel, role)
             for role in (Role.DEQUEUE, Role.INGEST)
