@@ -180,17 +180,8 @@ class DataDirectory:
 
     def stop(self) -> None:
         """Give up the role; the last one to do so syncs everything and declares a clean stop."""
-        assert self._life_lock is not None
-        with self.engine_lock.held(LOCK_DEADLINE_S):
-            self._life_lock.release()
-            last, starts = not self.other_runs(), self.state.starts
-        if last:
-            files.sync_tree(self.path)
-            with self.engine_lock.held(LOCK_DEADLINE_S):
-                # Somebody may have started while this was syncing.
-                if self.state.starts == starts:
-                    self.state.set_stopped_cleanly()
         self.close()
+        declare_stopped(self.path)
 
     def close(self) -> None:
         """Let go of the files and the role, as a kill would."""
@@ -201,6 +192,39 @@ class DataDirectory:
         self.topics.close()
         self.engine_lock.close()
         self.state.release()
+
+
+def declare_stopped(path: Path) -> bool:
+    """Sync everything and declare a clean stop, if nobody works in the directory any more.
+
+    Also for processes that were killed: all they wrote is in the page cache, and what they left
+    half applied is redone from there as well as from the disk.
+
+    Returns:
+        Whether the directory is stopped cleanly now.
+    """
+    try:
+        known = State.open(path)
+    except FileNotFoundError:
+        return False
+    engine_lock = FileLock(path / ENGINE_LOCK)
+    try:
+        with engine_lock.held(LOCK_DEADLINE_S):
+            starts = known.starts
+            runs = any(files.lock_is_held(path / role.value) for role in Role)
+        # What a boot has taken is not brought back by syncing the rest.
+        if runs or known.page_cache_lost:
+            return False
+        if not known.stopped_cleanly:
+            files.sync_tree(path)
+            with engine_lock.held(LOCK_DEADLINE_S):
+                # Somebody may have started while this was syncing.
+                if known.starts == starts:
+                    known.set_stopped_cleanly()
+        return known.stopped_cleanly
+    finally:
+        engine_lock.close()
+        known.release()
 
 
 def _create(path: Path, config: WheelConfig) -> None:

@@ -1,8 +1,10 @@
 """`duewheel run`: keeps ingest and dequeue of one shard alive.
 
 - A process that dies is started again with a growing back-off; either lives on without the other.
-- A process that ends with a code that a new start cannot mend (configuration, lock, fencing,
-  refused recovery) ends the other too, and `run` ends with that code.
+- A code that a new start cannot mend (configuration, lock, fencing, refused recovery) is the one
+  that `run` ends with: at once if it is dequeue's; if it is ingest's, dequeue goes on delivering
+  what is in the wheel until `run` is told to stop, and the log says so every minute.
+- When both have ended, `run` declares the clean stop that a killed one could not declare.
 - engine.lock is held for milliseconds: one that is held for seconds belongs to a process that does
   not move (stopped, or stuck in a dying disk), and is freed by killing it.
 """
@@ -22,8 +24,9 @@ import structlog
 from duewheel.checkpoints.files import FileLock
 from duewheel.child import Child
 from duewheel.config import Settings
-from duewheel.errors import ConfigError, Fenced, Locked, RecoveryRefused
+from duewheel.errors import ConfigError, DuewheelError, Fenced, Locked, RecoveryRefused
 from duewheel.processes import stop_signals
+from duewheel.wheel.data_directory import ENGINE_LOCK, declare_stopped
 
 log = structlog.get_logger(__name__)
 
@@ -32,22 +35,30 @@ _BACKOFF_S = (1.0, 30.0)
 _CALM_S = 60.0  # having lived this long, a process has earned the first back-off again
 _STOP_S = 8.0  # after this long a process that was told to stop is killed
 _LOCK_STUCK_S = 5.0
+_REMIND_S = 60.0
 _POLL_S = 0.1
 
 
 @dataclass
 class _Worker:
-    """One of the two processes and when it is to be started again."""
+    """One of the two processes and when it is to be started again.
+
+    Attributes:
+        final_code: that it ended with, and a new start cannot mend; 0 as long as there is none.
+        remind_at_s: when that is to be said again.
+    """
 
     name: str
     child: Child | None = None
     started_s: float = 0.0
     start_at_s: float = 0.0
     backoff_s: float = _BACKOFF_S[0]
+    final_code: int = 0
+    remind_at_s: float = 0.0
 
 
 def run(settings: Settings, flags: list[str]) -> int:
-    """Supervise until told to stop.
+    """Supervise until told to stop, or until dequeue cannot go on.
 
     Args:
         settings: for the data directory.
@@ -56,23 +67,32 @@ def run(settings: Settings, flags: list[str]) -> int:
     Returns:
         The exit code: 0, or the code of a process that a new start cannot mend.
     """
-    workers = [_Worker("dequeue"), _Worker("ingest")]
+    dequeue, ingest = workers = [_Worker("dequeue"), _Worker("ingest")]
     lock = _LockWatch(settings.storage.data_dir)
     with stop_signals() as stopping:
-        code = 0
         try:
-            while code == 0 and not stopping.wait(_POLL_S):
+            while not dequeue.final_code and not stopping.wait(_POLL_S):
                 for worker in workers:
-                    code = code or _tend(worker, flags)
+                    _tend(worker, flags)
                 lock.look([worker.child.pid for worker in workers if worker.child])
         finally:
             _stop([worker.child for worker in workers if worker.child])
-    return code
+            _declare_stopped(settings.storage.data_dir)
+    return dequeue.final_code or ingest.final_code
 
 
-def _tend(worker: _Worker, flags: list[str]) -> int:
-    """Start a process that is due, note one that has died; a final exit code, or 0."""
+def _tend(worker: _Worker, flags: list[str]) -> None:
+    """Start a process that is due, note one that has died, remind of one that must not run."""
     now_s = time.monotonic()
+    if worker.final_code:
+        if now_s >= worker.remind_at_s:
+            log.error(
+                "process ended for good: mend the cause, then stop and start `run`",
+                process=worker.name,
+                exit_code=worker.final_code,
+            )
+            worker.remind_at_s = now_s + _REMIND_S
+        return
     if worker.child is None:
         if now_s >= worker.start_at_s:
             worker.child = Child(
@@ -81,20 +101,20 @@ def _tend(worker: _Worker, flags: list[str]) -> int:
             )
             worker.started_s = now_s
             log.info("process started", process=worker.name, child=worker.child.pid)
-        return 0
+        return
     code = worker.child.exit_code
     if code is None:
-        return 0
+        return
     worker.child = None
     if code in _FINAL:
-        log.error("process ended for good", process=worker.name, exit_code=code)
-        return code
+        worker.final_code = code
+        _tend(worker, flags)
+        return
     if now_s - worker.started_s >= _CALM_S:
         worker.backoff_s = _BACKOFF_S[0]
     log.warning("process died", process=worker.name, exit_code=code, restart_in_s=worker.backoff_s)
     worker.start_at_s = now_s + worker.backoff_s
     worker.backoff_s = min(2 * worker.backoff_s, _BACKOFF_S[1])
-    return 0
 
 
 def _stop(children: list[Child]) -> None:
@@ -106,12 +126,22 @@ def _stop(children: list[Child]) -> None:
         thread.join()
 
 
+def _declare_stopped(data_dir: Path) -> None:
+    """Or else a boot of the host would now lead to a refused start."""
+    try:
+        stopped = declare_stopped(data_dir)
+    except (DuewheelError, OSError) as error:
+        log.warning("no clean stop", data_dir=str(data_dir), reason=str(error))
+    else:
+        log.info("stopped", clean=stopped)
+
+
 class _LockWatch:
     """Kills a child that keeps engine.lock."""
 
     def __init__(self, data_dir: Path) -> None:
         data_dir.mkdir(parents=True, exist_ok=True)
-        self._lock = FileLock(data_dir / "engine.lock")
+        self._lock = FileLock(data_dir / ENGINE_LOCK)
         self._taken_since: tuple[int, float] | None = None
 
     def look(self, children: list[int]) -> None:

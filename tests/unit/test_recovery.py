@@ -22,7 +22,7 @@ from duewheel.checkpoints.recovery import (
 from duewheel.checkpoints.state import Close, Commit, State
 from duewheel.errors import ConfigError, Locked, RecoveryRefused
 from duewheel.schemas.timers import TopicPartition
-from duewheel.wheel.data_directory import DataDirectory, Role
+from duewheel.wheel.data_directory import DataDirectory, Role, declare_stopped
 from duewheel.wheel.layout import WheelConfig
 
 P: TopicPartition = ("timers", 0)
@@ -78,6 +78,30 @@ def test_a_start_while_the_last_one_syncs_forbids_the_clean_stop(
     ingest.stop()
     assert not State.open(tmp_path).stopped_cleanly
     started[0].close()
+
+
+def test_a_clean_stop_can_be_declared_for_those_that_were_killed(tmp_path: Path) -> None:
+    assert not declare_stopped(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    ingest = DataDirectory.start(tmp_path, WHEEL, Role.INGEST)
+    dequeue = DataDirectory.start(tmp_path, WHEEL, Role.DEQUEUE)
+    ingest.close()
+    assert not declare_stopped(tmp_path)
+    dequeue.close()
+    assert declare_stopped(tmp_path)
+    assert State.open(tmp_path).stopped_cleanly
+    assert open_locks(tmp_path) == []
+
+
+def test_no_clean_stop_is_declared_for_what_a_boot_has_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    DataDirectory.start(tmp_path, WHEEL, Role.INGEST).close()
+    boot = str(uuid.uuid4())
+    monkeypatch.setattr(files, "boot_id", lambda: boot)
+    assert not declare_stopped(tmp_path)
+    with pytest.raises(RecoveryRefused, match="has booted since"):
+        DataDirectory.start(tmp_path, WHEEL, Role.INGEST)
 
 
 def test_a_boot_without_a_clean_stop_is_refused_and_stays_refused(

@@ -1,0 +1,165 @@
+"""Processes told to stop while Kafka is away, and `run` with one that does not move or start."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from duewheel.checkpoints.files import holder_of
+from duewheel.checkpoints.state import DEQUEUE, State
+from duewheel.child import Child
+from duewheel.config import load
+from duewheel.dev_broker import DevBroker
+from duewheel.errors import Locked
+from duewheel.wheel.data_directory import DataDirectory, Role
+
+pytestmark = pytest.mark.slow
+
+DEADLINE_S = 60.0
+STOP_S = 8.0  # promised: `run` kills what takes longer
+
+
+@pytest.fixture(params=["refuses", "is silent"])
+def kafka_away(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a Kafka that refuses connections, or takes them and never answers."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        if request.param == "is silent":
+            listener.listen()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def configured(path: Path, servers: str, name: str = "duewheel") -> Path:
+    config = path / "duewheel.toml"
+    config.write_text(
+        f'[app]\nid = "{name}"\n[kafka]\nbootstrap_servers = "{servers}"\n'
+        f'[timer]\ntopics = ["{name}.timers"]\nslots = 100000\nroll_window = "1h"\n'
+        f'margin = "5m"\n[storage]\ndata_dir = "{path / "data"}"\n[log]\nformat = "json"\n'
+    )
+    return config
+
+
+def start(config: Path, command: str) -> Child:
+    with config.with_name(f"{command}.log").open("wb") as log:
+        return Child(
+            [sys.executable, "-P", "-m", "duewheel", command, "--config", str(config)],
+            stderr=log,
+            on_parent_death=signal.SIGTERM,
+        )
+
+
+def wait_for(what: str, condition: Callable[[State], bool], data: Path) -> None:
+    """Wait until the data directory's state says so."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        if (data / "state").exists() and look(data, condition):
+            return
+        time.sleep(0.05)
+    pytest.fail(f"not so in time: {what}")
+
+
+def look(data: Path, condition: Callable[[State], bool]) -> bool:
+    state = State.open(data)
+    try:
+        return condition(state)
+    finally:
+        state.release()
+
+
+def stopped_cleanly(data: Path) -> bool:
+    return look(data, lambda state: state.stopped_cleanly)
+
+
+@pytest.mark.parametrize("command", ["dequeue", "ingest"])
+def test_a_process_stops_in_order_while_kafka_is_away(
+    kafka_away: str, tmp_path: Path, command: str
+) -> None:
+    data = tmp_path / "data"
+    process = start(configured(tmp_path, kafka_away), command)
+    try:
+        wait_for("it has started", lambda state: state.starts == 1, data)
+        time.sleep(1)  # more often than not it waits for Kafka then
+        assert process.end(signal.SIGTERM, STOP_S)
+        assert process.exit_code == 0
+        assert stopped_cleanly(data)
+    finally:
+        process.stop(0)
+
+
+def test_run_stops_in_order_although_a_process_had_to_be_killed(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        run = start(configured(tmp_path, f"127.0.0.1:{nobody.getsockname()[1]}"), "run")
+        try:
+            wait_for("both have started", lambda state: state.starts == 2, data)
+            dequeue = holder_of(data / Role.DEQUEUE.value)
+            assert dequeue
+            os.kill(dequeue, signal.SIGSTOP)
+            assert run.end(signal.SIGTERM, DEADLINE_S)
+            assert run.exit_code == 0
+            assert holder_of(data / Role.DEQUEUE.value) is None
+            assert stopped_cleanly(data)
+        finally:
+            run.stop(DEADLINE_S)
+
+
+@pytest.mark.kafka
+def test_dequeue_goes_on_where_ingest_is_refused_and_not_the_other_way_round(
+    broker: DevBroker, tmp_path: Path, unique_name: Callable[[str], str]
+) -> None:
+    config = configured(tmp_path, broker.bootstrap_servers, unique_name("app"))
+    init = start(config, "init")
+    assert init.wait(DEADLINE_S)
+    assert init.exit_code == 0
+    settings = load(config)
+    data = settings.storage.data_dir
+    other = DataDirectory.start(data, settings.wheel, Role.INGEST)
+    run = start(config, "run")
+    try:
+        # A few beats after the refusal: it would be gone by then.
+        wait_for("ingest is refused", lambda _: refused(config) == ["ingest"], data)
+        beats = Beats()
+        wait_for("dequeue goes on", beats.several, data)
+        assert run.end(signal.SIGTERM, DEADLINE_S)
+        assert run.exit_code == Locked.exit_code
+    finally:
+        run.stop(DEADLINE_S)
+        other.stop()
+    assert stopped_cleanly(data)
+    other = DataDirectory.start(data, settings.wheel, Role.DEQUEUE)
+    run = start(config, "run")
+    try:
+        assert run.wait(DEADLINE_S)
+        assert run.exit_code == Locked.exit_code
+        assert refused(config) == ["dequeue"]
+    finally:
+        run.stop(DEADLINE_S)
+        other.stop()
+
+
+class Beats:
+    """Signs of life of dequeue, counted from the first look on."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def several(self, state: State) -> bool:
+        """Whether there were some by now."""
+        self._seen.add(state.heartbeat(DEQUEUE).at_ms)
+        return len(self._seen) > 4
+
+
+def refused(config: Path) -> list[str]:
+    """The processes that `run` says have ended for good."""
+    lines = config.with_name("run.log").read_text().splitlines(keepends=True)
+    entries = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}\n")]
+    return [entry["process"] for entry in entries if "for good" in str(entry.get("event"))]
