@@ -1,7 +1,7 @@
 # Everything here needs make, sh and a Python from 3.11 up; `make help` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test lint lock clean
+.PHONY: help setup setup-dev demo test simulate-day bench-quick lint lock clean
 
 # A folder called `wheel` lies here: never let Python put the current folder on its path.
 export PYTHONSAFEPATH = 1
@@ -27,6 +27,12 @@ demo: setup  ## timers through a real Kafka and Spark, with a verdict
 
 test: setup-dev  ## all tests, on a real Kafka and Spark
 	@$(BIN)/python -m pytest
+
+simulate-day: setup-dev  ## 24 hours of operation in minutes, with kills; everything judged
+	@$(BIN)/python tests/simulation/day.py
+
+bench-quick: setup-dev  ## figures of engine and whole path, a JSON line each; OUT=file
+	@$(BIN)/python tests/bench/quick.py $(OUT)
 
 lint: setup-dev  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
