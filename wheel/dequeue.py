@@ -62,7 +62,7 @@ class DequeueConfig:
     shards: int
     slot_config: Mapping[str, Any]
     chunk_records: int = 20_000
-    chunk_bytes: int = 8 << 20
+    chunk_bytes: int = 6 << 20
     progress_interval_ms: int = 5_000
 
 

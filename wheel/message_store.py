@@ -95,6 +95,7 @@ class MessageStore:
         rank[order] = np.arange(len(order))
         data, starts = self._read_sorted(hour, offset[order], size[order])
         messages, crc = _in_order(data, starts, size[order], rank)
+        del data  # a whole chunk's bytes, now copied
         bad = checksums(records, messages) != crc
         if np.any(bad):
             at = int(offset[np.flatnonzero(bad)[0]])

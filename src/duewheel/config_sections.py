@@ -107,7 +107,7 @@ class Dequeue(Section):
     """
 
     chunk_records: Annotated[int, Field(ge=1)] = 20_000
-    chunk_bytes: Annotated[Size, Field(ge=1)] = 16 << 20
+    chunk_bytes: Annotated[Size, Field(ge=1)] = 6 << 20
     transaction_timeout_ms: Annotated[Millis, Field(ge=1_000)] = 20_000
     call_deadline: Duration = timedelta(seconds=15)
     read_ahead: Duration = timedelta(minutes=5)

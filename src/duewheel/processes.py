@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+import pyarrow as pa
 import structlog
 
 from duewheel import wiring
@@ -23,6 +25,8 @@ from duewheel.wheel.kafka_publisher import KafkaPublisher
 from duewheel.wheel.read_ahead import ReadAheadThread
 
 log = structlog.get_logger(__name__)
+
+_M_ARENA_MAX = -8  # of glibc's malloc.h
 
 
 @contextmanager
@@ -60,6 +64,7 @@ def run_dequeue(settings: Settings) -> None:
         ConfigError: a topic is not as it must be.
         DuewheelError: see `Dequeue.start` and `Dequeue.tick`.
     """
+    _share_one_heap()
     with stop_signals() as stopping:
         clock = wiring.StoppableClock(stopping)
         directory = DataDirectory.start(settings.storage.data_dir, settings.wheel, Role.DEQUEUE)
@@ -81,6 +86,17 @@ def run_dequeue(settings: Settings) -> None:
             dequeue.close()
             publisher.close()
             directory.stop()
+
+
+def _share_one_heap() -> None:
+    """Have all threads and Arrow allocate from one heap: what one frees, the next one uses.
+
+    Chunks are prepared in one thread, encoded in a second and sent in a third. With a heap of each,
+    and Arrow's own pool, half of the memory in a large slot is freed and kept.
+    """
+    pa.set_memory_pool(pa.system_memory_pool())
+    with suppress(AttributeError):  # not glibc
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 @contextmanager
