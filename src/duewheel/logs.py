@@ -3,8 +3,10 @@
     {"ts": "2027-01-15T08:00:00.123456Z", "level": "warning", "role": "ingest", "pid": 4711,
      "event": "ring full", "waiting_rows": 1200}
 
-Lines are short: long values are cut, an exception is one line with the frames that matter. Results
-of commands are not logs: they go to stdout.
+Lines are short: long values are cut, an exception is one line with the frames that matter. What a
+Kafka client says again and again while no broker answers is one line per kind and
+`REPEAT_S`, with `repeated`, how many were left out before it. Results of commands are not logs:
+they go to stdout.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ Role = Literal["run", "ingest", "dequeue", "cli"]
 Format = Literal["auto", "json", "text"]
 
 VALUE_CHARACTERS_MAX = 600  # a JVM stack trace as a message has tens of thousands
+REPEAT_S = 10.0
+_KINDS_MAX = 1_000
 _FRAMES = 3
 _QUIET = ("kafka", "py4j")  # their info level narrates every request
 _SECRET_TEXT = re.compile(
@@ -68,6 +72,7 @@ def configure(
             ],
         )
     )
+    handler.addFilter(FewRepeats())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
@@ -86,6 +91,33 @@ def configure(
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
+
+
+class FewRepeats(logging.Filter):
+    """Lets one record of a Kafka client through per logger, message before formatting, and
+    `REPEAT_S`; it carries how many were left out before it.
+
+    A client without a broker says the same four things several times a second, for as long as it
+    takes; duewheel's own events tell of the failure. Thread-safe: its handler holds a lock.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}  # when shown, left out since
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name.partition(".")[0] != "kafka":
+            return True
+        kind = (record.name, str(record.msg))
+        shown_s, left_out = self._seen.get(kind, (-REPEAT_S, 0))
+        if abs(record.created - shown_s) < REPEAT_S:
+            self._seen[kind] = (shown_s, left_out + 1)
+            return False
+        if len(self._seen) >= _KINDS_MAX:
+            self._seen.clear()
+        self._seen[kind] = (record.created, 0)
+        record.repeated = left_out
+        return True
 
 
 def resolve(format: Format, stream: TextIO | None = None) -> Literal["json", "text"]:
@@ -133,6 +165,8 @@ def _logger_name(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     record = event.get("_record")
     if isinstance(record, logging.LogRecord):
         event["logger"] = record.name
+        if left_out := getattr(record, "repeated", 0):
+            event["repeated"] = left_out
     return event
 
 

@@ -87,3 +87,39 @@ def test_text_is_key_value() -> None:
 def test_auto_is_json_where_there_is_no_terminal() -> None:
     assert logs.resolve("auto", io.StringIO()) == "json"
     assert logs.resolve("text", io.StringIO()) == "text"
+
+
+def test_what_a_kafka_client_repeats_is_one_line_with_a_count() -> None:
+    stream = io.StringIO()
+    logs.configure("dequeue", "info", "json", stream)
+    (handler,) = logging.getLogger().handlers
+
+    def say(name: str, second: float, message: str, *values: object) -> None:
+        record = logging.LogRecord(name, logging.ERROR, "", 0, message, values, None)
+        record.created = second
+        handler.handle(record)
+
+    start = 1_800_000_000.0
+    for step in range(30):
+        say("kafka.net.manager", start + step / 3, "not ready; waiting %.2f secs", step)
+        say("duewheel.x", start + step / 3, "kafka is away")
+    say("kafka.net.manager", start, "another kind")
+    say("kafka.net.other", start, "not ready; waiting %.2f secs", 1)
+    say("kafka.net.manager", start + logs.REPEAT_S, "not ready; waiting %.2f secs", 7)
+    shown = [line for line in lines(stream) if line["event"] != "kafka is away"]
+    assert [(line["event"], line.get("repeated")) for line in shown] == [
+        ("not ready; waiting 0.00 secs", None),
+        ("another kind", None),
+        ("not ready; waiting 1.00 secs", None),
+        ("not ready; waiting 7.00 secs", 29),
+    ]
+    assert len(lines(stream)) == len(shown) + 30
+
+
+def test_kinds_of_messages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_KINDS_MAX", 10)
+    few = logs.FewRepeats()
+    for number in range(100):
+        record = logging.LogRecord("kafka.x", logging.ERROR, "", 0, f"kind {number}", (), None)
+        assert few.filter(record)
+    assert len(few._seen) <= 10
