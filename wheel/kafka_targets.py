@@ -2,7 +2,8 @@
 
 Two requests to the broker tell of all topics at once: partitions and rights, then the largest
 batch and whether a key is needed. Answers are kept for a while, missing topics for a shorter one,
-so that a topic that is created later is found and one that never comes costs next to nothing.
+so that a topic that is created later is found and one that never comes costs next to nothing. The
+names are the users': what is too old goes, and never more than `_ENTRIES_MAX` are kept.
 
 What cannot be known beforehand is learned from refusals. A refused batch of several records is
 made again at half the size, until a refused batch holds the bad record alone; that one is then
@@ -11,9 +12,12 @@ remembered by its source and becomes a dead letter.
 
 from __future__ import annotations
 
+import itertools
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource
@@ -38,6 +42,12 @@ _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 _REFUSALS = (*_TOO_LARGE, InvalidRecordError, PolicyViolationError)
 _NO_SUCH_TOPIC = (UnknownTopicOrPartitionError.errno, InvalidTopicError.errno)
 _NOT_AUTHORIZED = TopicAuthorizationFailedError.errno
+_ENTRIES_MAX = 10_000
+_ASKED_MAX = 1_000  # topics of one request, so that its answer stays small
+# A broker drops the connection over a name of more than 32 KiB instead of refusing it.
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +65,35 @@ class SentBatch:
     source: bytes | None
 
 
-@dataclass(slots=True)
-class _Known:
-    target: Target
-    until: float
+class _Believed(Generic[T]):
+    """Values by topic, each believed for a while. Bounded: the oldest make room."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, tuple[T, float]] = {}  # until when; the oldest first
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, topic: str) -> T | None:
+        value, until = self._entries.get(topic, (None, 0.0))
+        return value if until > time.monotonic() else None
+
+    def put(self, topic: str, value: T, age_s: float) -> None:
+        self._entries.pop(topic, None)
+        self._entries[topic] = (value, time.monotonic() + age_s)
+        if len(self._entries) > _ENTRIES_MAX:
+            del self._entries[next(iter(self._entries))]
+
+    def drop_old(self) -> None:
+        now = time.monotonic()
+        for topic in [topic for topic, (_, until) in self._entries.items() if until <= now]:
+            del self._entries[topic]
+
+    def pop(self, topic: str) -> None:
+        self._entries.pop(topic, None)
+
+    def clear(self) -> None:
+        self._entries.clear()
 
 
 class TargetCatalog:
@@ -92,9 +127,9 @@ class TargetCatalog:
         self._batch_bytes_max = batch_bytes_max
         self._age_s = age_s
         self._missing_age_s = missing_age_s
-        self._known: dict[str, _Known] = {}
-        self._smaller: dict[str, tuple[int, float]] = {}  # bytes of a batch, until when
-        self._record_limit: dict[str, tuple[int, float]] = {}
+        self._known: _Believed[Target] = _Believed()
+        self._smaller: _Believed[int] = _Believed()  # bytes of a batch
+        self._record_limit: _Believed[int] = _Believed()
         self.refused: set[bytes] = set()
 
     def resolve(
@@ -105,15 +140,26 @@ class TargetCatalog:
         Raises:
             KafkaUnavailable: no answer, or a topic without a leader just now.
         """
-        wanted = list(dict.fromkeys(topics))
-        now = time.monotonic()
-        stale = [t for t in wanted if t not in self._known or self._known[t].until < now]
-        if stale:
-            found = self._settings.call(deadline, "look up topics", lambda: self._ask(admin, stale))
+        targets = {topic: self._known.get(topic) for topic in topics}
+        unknown = iter([topic for topic, target in targets.items() if target is None])
+        while some := list(itertools.islice(unknown, _ASKED_MAX)):
+            for believed in (self._known, self._smaller, self._record_limit):
+                believed.drop_old()
+            targets.update(self._look_up(admin, some, deadline))
+        return {topic: target for topic, target in targets.items() if target is not None}
+
+    def _look_up(
+        self, admin: KafkaAdminClient, topics: list[str], deadline: Deadline
+    ) -> dict[str, Target]:
+        named = [topic for topic in topics if _TOPIC_NAME.fullmatch(topic)]
+        targets = dict.fromkeys(topics, Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC))
+        if named:
+            found = self._settings.call(deadline, "look up topics", lambda: self._ask(admin, named))
             for topic, target in found.items():
                 age_s = self._missing_age_s if target.refusal else self._age_s
-                self._known[topic] = _Known(target, time.monotonic() + age_s)
-        return {topic: self._known[topic].target for topic in wanted}
+                self._known.put(topic, target, age_s)
+            targets.update(found)
+        return targets
 
     def forget(self) -> None:
         """Ask again for everything; what refusals have taught is kept."""
@@ -121,19 +167,17 @@ class TargetCatalog:
 
     def batch_bytes(self, topic: str, target: Target) -> int:
         """How large to make this topic's batches, in bytes."""
-        wanted = _while_valid(self._smaller, topic, self._batch_bytes)
-        return min(wanted, target.batch_bytes_max)
+        return min(self._smaller.get(topic) or self._batch_bytes, target.batch_bytes_max)
 
     def learn(self, batch: SentBatch, error: Exception) -> bool:
         """Draw the conclusion from a refused batch; False if the error says nothing about it."""
         if not isinstance(error, _REFUSALS):
             return False
-        until = time.monotonic() + self._age_s
         if batch.source is None:
-            self._smaller[batch.topic] = (batch.size // 2, until)
+            self._smaller.put(batch.topic, batch.size // 2, self._age_s)
         elif isinstance(error, _TOO_LARGE):
-            self._record_limit[batch.topic] = (batch.size - 1, until)
-            self._known.pop(batch.topic, None)
+            self._record_limit.put(batch.topic, batch.size - 1, self._age_s)
+            self._known.pop(batch.topic)
         else:
             self.refused.add(batch.source)
         return True
@@ -174,17 +218,12 @@ class TargetCatalog:
         """
         limit = int(config.get("max.message.bytes", {}).get("value", self._batch_bytes_max))
         policy = config.get("cleanup.policy", {}).get("value", "")
-        learned = _while_valid(self._record_limit, topic, self._batch_bytes_max)
+        learned = self._record_limit.get(topic) or self._batch_bytes_max
         return replace(
             target,
             batch_bytes_max=min(limit, learned, self._batch_bytes_max),
             key_required="compact" in policy,
         )
-
-
-def _while_valid(learned: dict[str, tuple[int, float]], topic: str, otherwise: int) -> int:
-    value, until = learned.get(topic, (otherwise, 0.0))
-    return value if until > time.monotonic() else otherwise
 
 
 def _may_write(operations: object) -> bool:
