@@ -6,6 +6,7 @@ partitions of the transaction and the commit stay kafka-python's. What is relied
 
     accumulator   a deque of ProducerBatch per partition, the set of incomplete ones, a lock each
     sender        one thread; drains one batch per partition at a time (idempotence mutes the rest)
+    metadata      asks one question about the set of topics it is told to watch
     batch         asks its records for set_producer_state, close, buffer, size_in_bytes, next_offset
     transactions  partitions are added before their first batch; EndTxn waits for incomplete batches
 
@@ -14,7 +15,7 @@ None of this is public: the version is pinned exactly, and `check_internals` ref
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import kafka
@@ -34,6 +35,7 @@ _TOUCHED = {
     "": ("_accumulator", "_sender", "_transaction_manager", "_closed", "_unregister_cleanup"),
     "_accumulator": ("_batches", "_incomplete", "_tp_lock", "_closed"),
     "_accumulator._incomplete": ("add", "remove"),
+    "_metadata": ("set_topics", "_topics"),
     "_sender": ("wakeup", "force_close", "join", "is_alive"),
     "_transaction_manager": (
         "begin_commit",
@@ -154,6 +156,15 @@ class Outcome:
 
     error: Exception | None
     judged: bool
+
+
+def announce(producer: KafkaProducer, topics: Iterable[str]) -> None:
+    """Have the producer ask for the metadata of all these topics at once. Does not block.
+
+    The set is replaced as a whole: another thread may be going through the old one.
+    """
+    metadata = producer._metadata
+    metadata.set_topics(metadata._topics.union(topics))
 
 
 def enqueue(

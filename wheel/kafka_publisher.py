@@ -11,7 +11,10 @@ One `publish` is one transaction:
 Whatever goes wrong from 3 on leaves a doubt: the transaction may be committed. The producer is
 then stopped for good and `PublishDoubt` raised; `start` makes a new one, whose
 `init_transactions` ends the doubtful transaction either way, and reads what was committed.
-Every call has a deadline, one for the whole of `start` and one for the whole of `publish`.
+Every call has a deadline: one for the whole of `start`; in `publish` one for 1 and 2, which grows
+with the number of topics, and one for the transaction, 3 to 5. A transaction that is merely too
+large for its deadline would fail for ever: after one that ran out of time the next producer gets
+twice as much, for the broker and for itself, up to `_PATIENCE_MAX` times.
 """
 
 from __future__ import annotations
@@ -26,12 +29,12 @@ from typing import Any
 import numpy as np
 import structlog
 from kafka import KafkaAdminClient, KafkaProducer
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, KafkaTimeoutError, RequestTimedOutError
 from kafka.structs import TopicPartition
 
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.clock import Clock
-from duewheel.errors import ConfigError, DuewheelError, PublishDoubt
+from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable, PublishDoubt
 from duewheel.schemas.record_batch import HEADER_BYTES, Batch, split
 from duewheel.schemas.single_record import single
 from duewheel.schemas.timers import Deliveries
@@ -41,8 +44,16 @@ from duewheel.wheel.deadline import Deadline, DeadlinePassed, within
 from duewheel.wheel.kafka_clients import ClientSettings, close
 from duewheel.wheel.kafka_progress import newest_record
 from duewheel.wheel.kafka_targets import SentBatch, TargetCatalog
-from duewheel.wheel.kafka_transactions import meet, open_producer, transact
+from duewheel.wheel.kafka_transactions import (
+    meet,
+    open_producer,
+    preparation_deadline,
+    transact,
+)
 from duewheel.wheel.routing import Reason, Target
+
+_PATIENCE_MAX = 16
+_OUT_OF_TIME = (DeadlinePassed, KafkaTimeoutError, RequestTimedOutError)
 
 log = structlog.get_logger(__name__)
 
@@ -54,8 +65,8 @@ class PublisherLimits:
     Attributes:
         start_deadline_s: for the whole of `start`. More than the transaction timeout: another
             shard's dead transaction holds the progress back for that long.
-        publish_deadline_s: for the whole of `publish`. Less than the transaction timeout, or the
-            broker gives up first.
+        publish_deadline_s: for one transaction. Less than the transaction timeout, or the broker
+            gives up first.
         transaction_timeout_ms: after it the broker aborts a transaction that nobody ends. Until
             then read_committed consumers of the same partitions wait.
         batch_bytes: what a batch should hold; one partition sends one batch at a time.
@@ -139,6 +150,9 @@ class KafkaPublisher:
         )
         self._producer: KafkaProducer | None = None
         self._admin: KafkaAdminClient | None = None
+        self._was_started = False
+        self._patience = 1  # of this producer: a factor for the bounds of a transaction
+        self._next_patience = 1
         self._met: set[str] = set()  # topics whose metadata the producer has
         self._condemned: Counter[str] = Counter()
         # Progress of the last transaction, and its rows that had become dead letters.
@@ -155,11 +169,14 @@ class KafkaPublisher:
         """Take the transactional id and read the newest committed progress; None without any.
 
         Raises:
-            KafkaUnavailable: no answer in time.
+            KafkaUnavailable: no answer in time; or, once there was a successful start, whatever
+                would be a ConfigError: what Kafka had and granted once may come back.
             ConfigError: a topic is missing, or kafka-python or the broker does not fit.
             RecoveryRefused: the record there cannot be read.
         """
         self.close()
+        # After a failed start the time was not too short, Kafka was away.
+        self._patience, self._next_patience = self._next_patience, 1
         deadline = Deadline(self._limits.start_deadline_s, self._stopping)
         try:
             self._admin = self._settings.open(KafkaAdminClient, deadline)
@@ -168,9 +185,20 @@ class KafkaPublisher:
             value = newest_record(
                 self._settings, self._admin, self._state_partition.topic, self._key, deadline
             )
+        except ConfigError as error:
+            self.close()
+            if not self._was_started:
+                raise
+            log.error(  # noqa: TRY400 - its text says it all
+                "kafka no longer has or grants what it did",
+                transactional_id=self._transactional_id,
+                reason=str(error),
+            )
+            raise KafkaUnavailable(str(error)) from error
         except DuewheelError:
             self.close()
             raise
+        self._was_started, self._next_patience = True, self._patience
         log.info("publisher started", transactional_id=self._transactional_id)
         self._count(value)
         return None if value is None else Progress.decode(value)
@@ -184,26 +212,29 @@ class KafkaPublisher:
         """
         if self._producer is None or self._admin is None:
             raise PublishDoubt("the publisher is not started")
-        deadline = Deadline(self._limits.publish_deadline_s, self._stopping)
         encoded = progress.encode()
         self._attempt = (encoded, Counter())
         try:
             batches: list[tuple[TopicPartition, Batch]] = []
             sent: list[SentBatch] = []
             if deliveries is not None and len(deliveries):
-                batches, sent = self._batches(self._admin, deliveries, deadline)
+                batches, sent = self._batches(self._admin, deliveries)
             batches.append((self._state_partition, single(self._key, encoded)))
             now_ms = self._clock.now_ms()
             producer = self._producer
+            deadline = Deadline(self._limits.publish_deadline_s * self._patience, self._stopping)
             outcomes = within(
                 deadline, "publish", lambda: transact(producer, batches, now_ms, deadline)
             )
             self._judge(sent, outcomes)
+            self._next_patience = 1
             if deliveries is not None:
                 self._catalog.settle(deliveries)
             self._count(encoded)
         except Exception as error:
             self.close()
+            if isinstance(error, _OUT_OF_TIME):
+                self._next_patience = min(2 * self._patience, _PATIENCE_MAX)
             reason = self._settings.explain(error)
             expected = isinstance(error, KafkaError | DeadlinePassed | DuewheelError)
             log.warning(
@@ -238,8 +269,8 @@ class KafkaPublisher:
         producer = open_producer(
             self._settings,
             self._transactional_id,
-            timeout_ms=limits.transaction_timeout_ms,
-            publish_s=limits.publish_deadline_s,
+            timeout_ms=limits.transaction_timeout_ms * self._patience,
+            publish_s=limits.publish_deadline_s * self._patience,
             stop_s=limits.stop_s,
             deadline=deadline,
         )
@@ -269,8 +300,10 @@ class KafkaPublisher:
         self._met.update(new)
 
     def _batches(
-        self, admin: KafkaAdminClient, deliveries: Deliveries, deadline: Deadline
+        self, admin: KafkaAdminClient, deliveries: Deliveries
     ) -> tuple[list[tuple[TopicPartition, Batch]], list[SentBatch]]:
+        seconds, topics = self._limits.publish_deadline_s, len(deliveries.targets)
+        deadline = preparation_deadline(seconds, topics, self._stopping)
         deliveries, targets = self._routable(admin, deliveries, deadline)
         assert self._producer is not None
         self._meet(self._producer, list(targets), deadline)

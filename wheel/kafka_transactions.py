@@ -5,7 +5,7 @@ Used by whatever must be exactly once: deliveries with their progress, replays w
 
 from __future__ import annotations
 
-import functools
+import threading
 from collections.abc import Iterable
 
 from kafka import KafkaProducer
@@ -18,6 +18,7 @@ from duewheel.wheel.deadline import Deadline
 from duewheel.wheel.kafka_clients import ClientSettings
 
 _REQUEST_BYTES = 16 * 1024 * 1024  # of several partitions' batches; a larger batch goes alone
+_TOPIC_S = 0.05  # a generous hundred times what looking up and meeting one of many takes
 
 
 def open_producer(
@@ -69,13 +70,38 @@ def open_producer(
     return producer
 
 
+def preparation_deadline(
+    seconds: float, topics: int, stopping: threading.Event | None = None
+) -> Deadline:
+    """For what precedes a transaction, looking up and meeting: longer the more topics there are,
+    so that no number of them can make it fail for ever.
+    """
+    return Deadline(seconds + _TOPIC_S * topics, stopping)
+
+
 def meet(
     settings: ClientSettings, producer: KafkaProducer, topics: Iterable[str], deadline: Deadline
 ) -> None:
-    """Have the producer know the topics' leaders: a batch for an unknown one never leaves."""
-    for topic in topics:
-        look_up = functools.partial(producer.partitions_for, topic)
-        settings.call(deadline, f"look up {topic}", look_up)
+    """Have the producer know the topics' leaders: a batch for an unknown one never leaves.
+
+    All are announced before the first is waited for: one answer then tells of all of them, while
+    asking for one after the other takes a tenth of a second each.
+
+    Raises:
+        KafkaUnavailable: no answer in time.
+        ConfigError: no right to know of a topic.
+    """
+    names = list(topics)
+
+    def look_up() -> None:
+        internals.announce(producer, names)
+        for name in names:
+            deadline.check(f"look up {name}")  # ends an abandoned thread
+            producer.partitions_for(name)
+
+    if names:
+        shown = names[0] if len(names) == 1 else f"{len(names)} topics"
+        settings.call(deadline, f"look up {shown}", look_up)
 
 
 def transact(

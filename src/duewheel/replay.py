@@ -40,7 +40,12 @@ from duewheel.wheel import kafka_internals as internals
 from duewheel.wheel.deadline import Deadline, within
 from duewheel.wheel.kafka_clients import close
 from duewheel.wheel.kafka_targets import SentBatch, TargetCatalog
-from duewheel.wheel.kafka_transactions import meet, open_producer, transact
+from duewheel.wheel.kafka_transactions import (
+    meet,
+    open_producer,
+    preparation_deadline,
+    transact,
+)
 from duewheel.wheel.routing import Reason, Target, reason_text
 
 _REFUSALS_MAX = 100  # per chunk; each one halves the batches or finds a bad record
@@ -214,7 +219,9 @@ class _Replay:
         ]
         topics = {out.topic for out in outgoing if isinstance(out, Outgoing)}
         targets = self._catalog.resolve(
-            self._admin, [self._settings.dead_letter_topic, *sorted(topics)], self._deadline()
+            self._admin,
+            [self._settings.dead_letter_topic, *sorted(topics)],
+            preparation_deadline(self._limits.start_deadline_s, len(topics)),
         )
         hashes = key_hashes(binary(letter.key for letter in letters)).tolist()
         records = [
@@ -273,14 +280,16 @@ class _Replay:
         self, records: list[_Record], targets: Mapping[str, Target], position: ReplayPosition
     ) -> bool:
         """Whether it is committed; False if a refusal has taught something."""
-        deadline = Deadline(self._limits.publish_deadline_s)
         producer = self._producer = self._producer or self._open_producer()
-        meet(self._client, producer, {record.topic for record in records}, deadline)
+        topics = {record.topic for record in records}
+        seconds = self._limits.publish_deadline_s
         batches, sent = self._batches(records, targets)
         state = TopicPartition(self._settings.state_topic, 0)
         batches.append((state, single(KEY, position.encode())))
         now_ms = self._clock.now_ms()
         try:
+            meet(self._client, producer, topics, preparation_deadline(seconds, len(topics)))
+            deadline = Deadline(seconds)
             outcomes = within(
                 deadline, "replay", lambda: transact(producer, batches, now_ms, deadline)
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import threading
@@ -25,7 +26,7 @@ from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt
 from duewheel.java import Java
 from duewheel.schemas.timers import NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.varint import varint
-from duewheel.wheel import kafka_progress
+from duewheel.wheel import kafka_progress, kafka_publisher, kafka_transactions
 from duewheel.wheel.kafka_publisher import KafkaPublisher, PublisherLimits
 
 pytestmark = pytest.mark.kafka
@@ -362,6 +363,64 @@ def test_missing_topics_are_named_at_start(broker: DevBroker, names: Names) -> N
     with pytest.raises(ConfigError, match=r"not\.there.*unknown_target_topic"):
         publisher.start()
     wait_until(lambda: own_threads() <= before, "threads are left")
+
+
+def test_a_transaction_for_hundreds_of_new_topics(
+    broker: DevBroker, names: Names, make: Make, admin: KafkaAdminClient
+) -> None:
+    topics = [f"{names.target}.{number:03d}" for number in range(300)]
+    admin.create_topics({t: {"num_partitions": 1} for t in topics}, wait_for_metadata=True)
+    publisher = make()
+    publisher.start()
+    # Asking for one after another takes more than 30 s, and as much again at each new attempt.
+    publisher.publish(deliveries([Message(t, t.encode()) for t in topics]), progress(1))
+    assert slot_of(publisher.start()) == 1
+    for topic in (topics[0], topics[-1]):
+        assert values(read(broker, topic)) == [topic.encode()]
+
+
+def test_a_transaction_too_large_for_its_deadline_gets_a_longer_one(
+    broker: DevBroker, names: Names, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(*given: Any) -> Any:
+        time.sleep(3)
+        return kafka_transactions.transact(*given)
+
+    monkeypatch.setattr(kafka_publisher, "transact", slow)
+    publisher = make(publish_deadline_s=2.0, transaction_timeout_ms=2_500)
+    publisher.start()
+    rows = deliveries([Message(names.target, b"large")])
+    with pytest.raises(PublishDoubt, match="no answer within 2 s"):
+        publisher.publish(rows, progress(1))
+    for _ in range(10):  # a second try is enough, on a machine that is not overloaded
+        if slot_of(_started(publisher)) == 1:
+            break
+        with contextlib.suppress(PublishDoubt):
+            publisher.publish(rows, progress(1))
+    assert values(read(broker, names.target)) == [b"large"]
+
+
+def test_what_kafka_had_once_is_waited_for(
+    names: Names, make: Make, admin: KafkaAdminClient
+) -> None:
+    publisher = make()
+    publisher.start()
+    admin.delete_topics([names.dead_letters])
+    wait_until(lambda: names.dead_letters not in admin.list_topics(), "not deleted")
+    with pytest.raises(KafkaUnavailable, match=r"dead-letter.*unknown_target_topic"):
+        publisher.start()
+    admin.create_topics({names.dead_letters: {"num_partitions": 1}}, wait_for_metadata=True)
+    assert _started(publisher) is None
+
+
+def test_names_that_no_topic_can_have(broker: DevBroker, names: Names, make: Make) -> None:
+    odd = ["x" * 250, "y" * 40_000, "a/b", "", "..\n"]
+    publisher = make()
+    publisher.start()
+    publisher.publish(deliveries([Message(name, b"v") for name in odd]), progress(1))
+    letters = read(broker, names.dead_letters)
+    codes = [dict(letter.headers)["TIMER_ERROR_CODE"] for letter in letters]
+    assert codes == [b"unknown_target_topic"] * len(odd)
 
 
 @pytest.mark.slow

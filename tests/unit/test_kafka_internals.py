@@ -25,7 +25,7 @@ from duewheel.schemas.record_batch import Batch
 from duewheel.schemas.timers import NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.varint import varint
 from duewheel.wheel import kafka_internals as internals
-from duewheel.wheel import routing
+from duewheel.wheel import kafka_targets, routing
 from duewheel.wheel.deadline import Deadline, DeadlinePassed, within
 from duewheel.wheel.kafka_clients import ClientSettings
 from duewheel.wheel.kafka_publisher import PublisherLimits
@@ -74,6 +74,7 @@ def test_another_version_is_refused(
     [
         ("", "_unregister_cleanup"),
         ("_accumulator", "_tp_lock"),
+        ("_metadata", "set_topics"),
         ("_sender", "force_close"),
         ("_transaction_manager", "begin_commit"),
     ],
@@ -138,6 +139,12 @@ def test_ready_batches_are_never_split(producer: KafkaProducer) -> None:
     batch = internals.WholeBatch(PARTITION, internals.ReadyRecords(body(b"1", b"2"), 0))
     assert batch.records.next_offset() == 2, "sequence numbers count the records"
     assert not producer._sender._can_split(batch, MessageSizeTooLargeError)
+
+
+def test_topics_are_announced_together_and_the_old_ones_kept(producer: KafkaProducer) -> None:
+    internals.announce(producer, ["a", "b"])
+    internals.announce(producer, ["b", "c"])
+    assert producer._metadata._topics == {"a", "b", "c"}
 
 
 def test_outcomes_tell_refused_from_fallen() -> None:
@@ -287,3 +294,17 @@ def test_refusals_narrow_down_to_the_bad_record() -> None:
     assert catalog.refused == {b"orders.delayed-0@7"}
     catalog.settle(replace(rows([1]), source=pa.array([b"orders.delayed-0@7"], pa.large_binary())))
     assert catalog.refused == set()
+
+
+def test_what_is_known_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_targets, "_ENTRIES_MAX", 10)
+    believed: kafka_targets._Believed[int] = kafka_targets._Believed()
+    for number in range(100):
+        believed.put(f"t{number}", number, 60)
+    assert len(believed) == 10
+    assert believed.get("t89") is None
+    assert believed.get("t90") == 90
+    believed.put("old", 1, -1)
+    assert believed.get("old") is None
+    believed.drop_old()
+    assert len(believed) == 9
