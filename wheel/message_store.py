@@ -29,8 +29,9 @@ from duewheel.wheel.timer_log import Records
 
 FOLDER = "messages"
 
-# A call costs about what copying this many bytes from the page cache does.
-_GAP_BYTES = 8 * 1024
+# Reading over a gap costs less than another call. Of a chunk of scattered rows each may bring a gap
+# of this size into memory.
+_GAP_BYTES = 2 * 1024
 _CHECKED_AT_ONCE = 1_000
 
 Prefixes = npt.NDArray[np.void]  # of dtype PREFIX

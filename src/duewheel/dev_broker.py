@@ -269,7 +269,7 @@ class DevBroker:
             return
         shutil.rmtree(new, ignore_errors=True)
         self._write_settings("data.new")
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        cluster_id = new_cluster_id(uuid.uuid4())
         arguments = ("format", "-t", cluster_id, "-c")
         tool = self._run("kafka.tools.StorageTool", *_JVM_OPTIONS, arguments=arguments)
         if not tool.wait(_START_TIMEOUT_S):
@@ -343,6 +343,16 @@ def _announce(broker: DevBroker, output: str) -> None:
         f"files in {broker.data_dir}). Ctrl-C stops it.",
         flush=True,
     )
+
+
+def new_cluster_id(number: uuid.UUID) -> str:
+    """The 22 characters that Kafka calls a cluster, beginning with a letter.
+
+    One that began with "-" would be taken for an option of the tool that formats.
+    """
+    first, *rest = number.bytes
+    octets = bytes([first & 0x7F, *rest])
+    return base64.urlsafe_b64encode(octets).rstrip(b"=").decode()
 
 
 def _classpath(jars: Sequence[Path]) -> str:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import NewTopic
 
-from duewheel.dev_broker import DevBroker, PortTaken
+from duewheel.dev_broker import DevBroker, PortTaken, new_cluster_id
 from duewheel.errors import DuewheelError, Locked
 from duewheel.java import Java
 
@@ -180,3 +181,8 @@ def test_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
     with foreground(tmp_path) as (runner, pid):
         runner.kill()
         assert is_gone(pid)
+
+
+def test_a_cluster_id_is_never_taken_for_an_option() -> None:
+    ids = [new_cluster_id(uuid.UUID(int=first << 120)) for first in range(256)]
+    assert all(name[0].isalpha() and len(name) == 22 for name in ids)
