@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from duewheel.clock import Clock
 from duewheel.errors import Fenced, KafkaUnavailable, PublishDoubt, RecoveryRefused
 from duewheel.schemas.timers import Bool, Deliveries, TopicPartition
 from duewheel.wheel.data_directory import DataDirectory
-from duewheel.wheel.histogram import Histogram
+from duewheel.wheel.dequeue_statistics import Statistics
 from duewheel.wheel.layout import closable_slot
 from duewheel.wheel.prefetch import Prefetch
 from duewheel.wheel.publisher import Publisher
@@ -64,31 +64,6 @@ class DequeueConfig:
     chunk_records: int = 20_000
     chunk_bytes: int = 6 << 20
     progress_interval_ms: int = 5_000
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """What the loop has done since it started.
-
-    Attributes:
-        delivered: messages published, dead letters included.
-        dead_letters: those that ingest had rejected.
-        rolled: timers sent back to their timer topic, not among `delivered`.
-        transactions: commits, those without messages included.
-        doubts: transactions whose outcome had to be read back.
-        lateness_max_ms: greatest time of the acknowledgement − due time of accepted messages.
-        lateness_ms: the same of each of them, rolled timers left out.
-        commit_ms: from handing a transaction over until it is known to be committed.
-    """
-
-    delivered: int = 0
-    dead_letters: int = 0
-    rolled: int = 0
-    transactions: int = 0
-    doubts: int = 0
-    lateness_max_ms: int = 0
-    lateness_ms: Histogram = field(default_factory=Histogram)
-    commit_ms: Histogram = field(default_factory=Histogram)
 
 
 class Dequeue:
@@ -309,11 +284,12 @@ class Dequeue:
                 break
             except PublishDoubt as doubt:
                 log.warning("transaction in doubt", reason=str(doubt))
-                self._statistics = replace(self._statistics, doubts=self._statistics.doubts + 1)
+                self._statistics = self._statistics.after_doubt()
                 if self._happened(progress):
                     break
         self._committed, self._committed_at_ms = progress, self._clock.now_ms()
-        self._count(deliveries, self._committed_at_ms - begun_ms)
+        now_ms = self._committed_at_ms
+        self._statistics = self._statistics.after_commit(deliveries, now_ms, now_ms - begun_ms)
         self._delivered += rows
         self._directory.state.write_mirror(
             progress_slot(progress), self._delivered, progress.encode()
@@ -371,28 +347,6 @@ class Dequeue:
             behind_ms = max(0, now_ms - self._r * self._directory.config.precision_ms)
             self._directory.state.beat(DEQUEUE, os.getpid(), now_ms, behind_ms)
             self._beat_at_ms = now_ms
-
-    def _count(self, deliveries: Deliveries | None, took_ms: int) -> None:
-        """A committed transaction."""
-        known = self._statistics
-        known = replace(
-            known,
-            transactions=known.transactions + 1,
-            commit_ms=known.commit_ms.with_values(np.array([took_ms])),
-        )
-        if deliveries is not None and len(deliveries):
-            rolled, dead = int(deliveries.rolled.sum()), int(deliveries.dead_letter.sum())
-            due_ms = deliveries.due_ms[~deliveries.rolled & ~deliveries.dead_letter]
-            late_ms = self._committed_at_ms - due_ms
-            known = replace(
-                known,
-                delivered=known.delivered + len(deliveries) - rolled,
-                dead_letters=known.dead_letters + dead,
-                rolled=known.rolled + rolled,
-                lateness_max_ms=max(known.lateness_max_ms, int(late_ms.max(initial=0))),
-                lateness_ms=known.lateness_ms.with_values(late_ms),
-            )
-        self._statistics = known
 
 
 def progress_slot(progress: Progress) -> int:

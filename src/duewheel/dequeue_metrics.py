@@ -12,7 +12,7 @@ from duewheel.clock import Clock
 from duewheel.errors import CorruptFile
 from duewheel.metrics import counter, counters, gauge, gauges, histogram
 from duewheel.wheel.data_directory import DataDirectory
-from duewheel.wheel.dequeue import Statistics
+from duewheel.wheel.dequeue_statistics import Statistics
 from duewheel.wheel.layout import closable_slot
 from duewheel.wheel.pending import Pending, PendingTimers
 

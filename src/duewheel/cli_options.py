@@ -1,0 +1,98 @@
+"""What the commands share: the flags that make up the settings, and how results are shown."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from duewheel import logs
+from duewheel.config import load
+from duewheel.errors import ConfigError
+
+Command = Callable[..., Any]
+
+
+def with_output(command: Command) -> Command:
+    """--output text|json, passed on as `output`."""
+    return click.option(
+        "--output",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        help="json: one object, or one per line for lists",
+    )(command)
+
+
+def with_settings(role: logs.Role = "cli") -> Callable[[Command], Command]:
+    """The flags that make up the settings, passed on as `settings`; sets up the logs."""
+
+    def decorate(command: Command) -> Command:
+        @click.option("--config", type=click.Path(dir_okay=False), help="TOML file")
+        @click.option("--bootstrap-servers", help="kafka.bootstrap_servers")
+        @click.option("--data-dir", type=click.Path(file_okay=False), help="storage.data_dir")
+        @click.option("--set", "pairs", multiple=True, help="any setting, as section.key=value")
+        @functools.wraps(command)
+        def with_loaded(
+            config: str | None,
+            bootstrap_servers: str | None,
+            data_dir: str | None,
+            pairs: tuple[str, ...],
+            **others: Any,
+        ) -> Any:
+            settings = load(config, _overrides(bootstrap_servers, data_dir, pairs))
+            logs.configure(role, settings.log.level, settings.log.format)
+            return command(settings=settings, **others)
+
+        return with_loaded
+
+    return decorate
+
+
+def _overrides(
+    bootstrap_servers: str | None, data_dir: str | None, pairs: tuple[str, ...]
+) -> dict[str, Any]:
+    overrides: dict[str, Any] = {
+        "kafka": {"bootstrap_servers": bootstrap_servers},
+        "storage": {"data_dir": data_dir},
+    }
+    for pair in pairs:
+        path, given, value = pair.partition("=")
+        section, dotted, key = path.partition(".")
+        if not given or not dotted:
+            raise ConfigError(f"--set {pair}: write it as section.key=value")
+        table = overrides.setdefault(section, {})
+        parent, nested, name = key.partition(".")
+        if nested and section == "kafka":
+            table, key = table.setdefault(parent, {}), name
+        table[key] = value
+    return overrides
+
+
+def show(result: dict[str, Any], output: str) -> None:
+    """Print one result object."""
+    if output == "json":
+        click.echo(json.dumps(result))
+        return
+    for key, value in _flat(result):
+        click.echo(f"{key:<24} {value}")
+
+
+def show_row(row: dict[str, Any], output: str) -> None:
+    """Print one object of a list."""
+    if output == "json":
+        click.echo(json.dumps(row))
+    else:
+        click.echo("  ".join(f"{key}={value}" for key, value in row.items() if value is not None))
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    rows: list[tuple[str, Any]] = []
+    for key, value in table.items():
+        if isinstance(value, dict):
+            rows += _flat(value, f"{prefix}{key}.")
+        else:
+            rows.append((prefix + key, "-" if value is None else value))
+    return rows

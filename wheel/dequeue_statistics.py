@@ -1,0 +1,68 @@
+"""What the dequeue loop has done: counters and histograms in one frozen object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from duewheel.schemas.timers import Deliveries
+from duewheel.wheel.histogram import Histogram
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What the loop has done since it started.
+
+    Attributes:
+        delivered: messages published, dead letters included.
+        dead_letters: those that ingest had rejected.
+        rolled: timers sent back to their timer topic, not among `delivered`.
+        transactions: commits, those without messages included.
+        doubts: transactions whose outcome had to be read back.
+        lateness_max_ms: greatest time of the acknowledgement − due time of accepted messages.
+        lateness_ms: the same of each of them, rolled timers left out.
+        commit_ms: from handing a transaction over until it is known to be committed.
+    """
+
+    delivered: int = 0
+    dead_letters: int = 0
+    rolled: int = 0
+    transactions: int = 0
+    doubts: int = 0
+    lateness_max_ms: int = 0
+    lateness_ms: Histogram = field(default_factory=Histogram)
+    commit_ms: Histogram = field(default_factory=Histogram)
+
+    def after_doubt(self) -> Statistics:
+        """These, and one transaction whose outcome had to be read back."""
+        return replace(self, doubts=self.doubts + 1)
+
+    def after_commit(
+        self, deliveries: Deliveries | None, committed_at_ms: int, took_ms: int
+    ) -> Statistics:
+        """These, and one committed transaction.
+
+        Args:
+            deliveries: what was in it, None if that was the progress only.
+            committed_at_ms: when it was acknowledged.
+            took_ms: from handing it over until then.
+        """
+        known = replace(
+            self,
+            transactions=self.transactions + 1,
+            commit_ms=self.commit_ms.with_values(np.array([took_ms])),
+        )
+        if deliveries is None or not len(deliveries):
+            return known
+        rolled, dead = int(deliveries.rolled.sum()), int(deliveries.dead_letter.sum())
+        due_ms = deliveries.due_ms[~deliveries.rolled & ~deliveries.dead_letter]
+        late_ms = committed_at_ms - due_ms
+        return replace(
+            known,
+            delivered=self.delivered + len(deliveries) - rolled,
+            dead_letters=self.dead_letters + dead,
+            rolled=self.rolled + rolled,
+            lateness_max_ms=max(self.lateness_max_ms, int(late_ms.max(initial=0))),
+            lateness_ms=self.lateness_ms.with_values(late_ms),
+        )
