@@ -26,7 +26,7 @@ demo: setup  ## timers through a real Kafka and Spark, with a verdict
 	@$(BIN)/duewheel demo
 
 test: setup-dev  ## all tests, on a real Kafka and Spark
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 simulate-day: setup-dev  ## 24 hours of operation in minutes, with kills; everything judged
 	@$(BIN)/python tests/simulation/day.py
