@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from typing import Any
 
 import numpy as np
@@ -128,6 +129,9 @@ def test_great_expectations_finds_the_same_rows(
     suite: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GX_ANALYTICS_ENABLED", "false")
+    # A main module without a file, as a parallel test run has it, is taken by pyspark for a run of
+    # its own doctests, and ends the process.
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
     rules = compile_suite(suite, PARAMETERS)
     table = judged(3_000, seed=len(suite["expectations"]))
     compiled = [np.flatnonzero(each.failing(table)).tolist() for each in rules.rules]
