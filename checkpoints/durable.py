@@ -14,7 +14,6 @@ misses nothing that it names.
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +63,7 @@ class Durable:
             },
             separators=(",", ":"),
         ).encode()
-        files.replace_file(directory / FILE_NAME, b"%08x %s\n" % (zlib.crc32(text), text))
+        files.replace_file(directory / FILE_NAME, files.checked_line(text))
 
     @classmethod
     def read(cls, directory: Path) -> Durable | None:
@@ -75,10 +74,10 @@ class Durable:
         """
         path = directory / FILE_NAME
         try:
-            crc, _, text = path.read_bytes().strip().partition(b" ")
+            text = files.checked_text(path.read_bytes())
         except FileNotFoundError:
             return None
-        if crc != b"%08x" % zlib.crc32(text):
+        if text is None:
             raise CorruptFile(path, 0, "the durable checkpoint does not match its checksum")
         raw = json.loads(text)
         if raw["format"] != FORMAT:

@@ -10,6 +10,7 @@ import fcntl
 import mmap
 import os
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -49,11 +50,6 @@ def sync_path(path: Path) -> None:
 def close(fd: int) -> None:
     """Close a descriptor of `open_file`."""
     os.close(fd)
-
-
-def sync(fd: int) -> None:
-    """Make a file's content durable."""
-    os.fsync(fd)
 
 
 def write_at(fd: int, data: Bytes, offset: int) -> None:
@@ -101,14 +97,8 @@ def sync_tree(directory: Path) -> None:
     """Make every file below `directory` durable, and every entry. A file may vanish meanwhile."""
     for root, _, names in os.walk(directory):
         for name in names:
-            try:
-                fd = os.open(Path(root) / name, os.O_RDONLY)
-            except FileNotFoundError:
-                continue
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            with suppress(FileNotFoundError):
+                sync_path(Path(root) / name)
         sync_directory(Path(root))
 
 
@@ -116,6 +106,17 @@ def map_file(fd: int, size: int, *, writable: bool) -> mmap.mmap:
     """Map the first `size` bytes, shared with every other process that maps them."""
     access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
     return mmap.mmap(fd, size, access=access)
+
+
+def checked_line(text: bytes) -> bytes:
+    """A line that carries its own CRC-32: 8 hex digits, a blank, the text."""
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def checked_text(line: bytes) -> bytes | None:
+    """The text of a `checked_line`, with or without its end; None if it does not match."""
+    crc, _, text = line.removesuffix(b"\n").partition(b" ")
+    return text if crc == b"%08x" % zlib.crc32(text) else None
 
 
 def sync_directory(path: Path) -> None:

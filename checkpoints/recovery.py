@@ -13,7 +13,6 @@ files older than the progress, progress older than the files, no progress at all
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,16 +67,14 @@ class RecoveryRecord:
                 "dequeue_start": self.dequeue_start,
             }
         ).encode()
-        files.replace_file(directory / FILE_NAME, b"%08x %s\n" % (zlib.crc32(text), text))
+        files.replace_file(directory / FILE_NAME, files.checked_line(text))
 
     @classmethod
     def read(cls, directory: Path) -> RecoveryRecord | None:
         """The record in place; None if there is none or its bytes are not whole."""
         try:
-            crc, _, text = (directory / FILE_NAME).read_bytes().strip().partition(b" ")
-            if crc != b"%08x" % zlib.crc32(text):
-                return None
-            return cls(**json.loads(text))
+            text = files.checked_text((directory / FILE_NAME).read_bytes())
+            return None if text is None else cls(**json.loads(text))
         except (FileNotFoundError, ValueError, TypeError):
             return None
 

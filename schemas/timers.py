@@ -11,7 +11,9 @@ so that publishing joins bytes and decodes nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -76,26 +78,7 @@ class TimerBatch:
 
     def take(self, rows: Int64) -> TimerBatch:
         """The batch of the given rows, in the given order."""
-        picked = pa.array(rows, pa.int64())
-        return TimerBatch(
-            self.partitions,
-            self.partition[rows],
-            self.offset[rows],
-            self.origin_offset[rows],
-            self.due_ms[rows],
-            self.rejected[rows],
-            self.targets,
-            self.target[rows],
-            self.target_partition[rows],
-            self.key_hash[rows],
-            self.id_hash[rows],
-            self.timer_id.take(picked),
-            self.key_value.take(picked),
-            self.headers.take(picked),
-            self.header_count[rows],
-            self.roll_times[rows],
-            self.timestamp_ms[rows],
-        )
+        return _taken(self, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,38 +117,30 @@ class Deliveries:
 
     def take(self, rows: Int64) -> Deliveries:
         """The deliveries of the given rows, in the given order."""
-        picked = pa.array(rows, pa.int64())
-        return Deliveries(
-            self.targets,
-            self.target[rows],
-            self.target_partition[rows],
-            self.key_hash[rows],
-            self.due_ms[rows],
-            self.source.take(picked),
-            self.timer_id.take(picked),
-            self.key_value.take(picked),
-            self.headers.take(picked),
-            self.header_count[rows],
-            self.roll_times[rows],
-            self.dead_letter[rows],
-            self.rolled[rows],
-        )
+        return _taken(self, rows)
 
     def slice(self, first: int, end: int) -> Deliveries:
         """Rows `first` to `end` − 1; copies nothing."""
-        rows = slice(first, end)
-        return Deliveries(
-            self.targets,
-            self.target[rows],
-            self.target_partition[rows],
-            self.key_hash[rows],
-            self.due_ms[rows],
-            self.source[rows],
-            self.timer_id[rows],
-            self.key_value[rows],
-            self.headers[rows],
-            self.header_count[rows],
-            self.roll_times[rows],
-            self.dead_letter[rows],
-            self.rolled[rows],
-        )
+        return _picked(self, lambda column: column[first:end], lambda column: column[first:end])
+
+
+Rows = TypeVar("Rows", TimerBatch, Deliveries)
+
+
+def _taken(rows_of: Rows, rows: Int64) -> Rows:
+    picked = pa.array(rows, pa.int64())
+    return _picked(rows_of, lambda column: column[rows], lambda column: column.take(picked))
+
+
+def _picked(
+    rows_of: Rows, from_array: Callable[[Any], Any], from_column: Callable[[Any], Any]
+) -> Rows:
+    """The same fields with some rows of every column; the lists that columns index stay."""
+    columns = {}
+    for field in fields(rows_of):
+        value = getattr(rows_of, field.name)
+        if isinstance(value, np.ndarray):
+            columns[field.name] = from_array(value)
+        elif isinstance(value, pa.Array):
+            columns[field.name] = from_column(value)
+    return replace(rows_of, **columns)

@@ -20,6 +20,7 @@ import numpy as np
 from duewheel.checkpoints.state import Commit, HourFiles
 from duewheel.errors import CorruptFile
 from duewheel.schemas.timers import Bool, Int64
+from duewheel.wheel import message_store, timer_log, timer_wheel
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.layout import (
     MAGIC_ABANDONED,
@@ -113,7 +114,7 @@ def _check_kept_hour(
 def _check_hour(
     directory: DataDirectory, hour: int, lengths: HourFiles, entries: Entries, report: Report
 ) -> None:
-    log_name = f"timerlog/{directory.log.files.path(hour).name}"
+    log_name = f"{timer_log.FOLDER}/{directory.log.files.path(hour).name}"
     if lengths.log_bytes % RECORD_BYTES:
         report.findings.append(
             Finding(log_name, lengths.log_bytes, "log_length", "not a whole number of records")
@@ -189,14 +190,14 @@ def _wrong_entries(directory: DataDirectory, runs: Runs, entries: Entries) -> It
         ("entry_last", named & (entry["last_pos"] != runs.last_pos[order][end]), "last_pos"),
         ("entry_num", named & (entry["num"] != num), "num is not the number of records"),
     ):
-        yield from _at("timerwheel", position, bad, code, detail)
+        yield from _at(timer_wheel.FILE_NAME, position, bad, code, detail)
 
 
 def _bad_messages(
     directory: DataDirectory, hour: int, records: Records, message_bytes: int
 ) -> Iterator[Finding]:
     """Messages outside the committed file or failing their checksum."""
-    name = f"messages/{directory.messages.files.path(hour).name}"
+    name = f"{message_store.FOLDER}/{directory.messages.files.path(hour).name}"
     end = records["offset_py"].astype(np.int64) + records["size_py"]
     beyond = end > message_bytes
     yield from _at(name, end, beyond, "message_outside", "behind the committed length")

@@ -8,7 +8,6 @@ that a kill cut short: nothing refers to it, and the next append writes over it.
 
 from __future__ import annotations
 
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +34,8 @@ class TopicNames:
         """Read the names that have been appended since."""
         data = self.path.read_bytes()
         while (end := data.find(b"\n", self._bytes)) >= 0:
-            crc, _, name = data[self._bytes : end].partition(b" ")
-            if crc != b"%08x" % zlib.crc32(name):
+            name = files.checked_text(data[self._bytes : end])
+            if name is None:
                 if data.find(b"\n", end + 1) >= 0:
                     raise CorruptFile(self.path, self._bytes, "a topic name fails its checksum")
                 return
@@ -49,7 +48,7 @@ class TopicNames:
         for name in names:
             if name not in self._ids:
                 encoded = name.encode()
-                line = b"%08x %s\n" % (zlib.crc32(encoded), encoded)
+                line = files.checked_line(encoded)
                 files.write_at(self._fd, line, self._bytes)
                 self._ids[name] = len(self._names)
                 self._names.append(name)

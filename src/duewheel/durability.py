@@ -13,10 +13,13 @@ from duewheel.checkpoints.durable import Durable, take_durable
 from duewheel.checkpoints.files import FileLock
 from duewheel.checkpoints.state import State
 from duewheel.errors import CorruptFile, DuewheelError, Locked
+from duewheel.wheel import message_store, timer_log, topic_names
 from duewheel.wheel.data_directory import ENGINE_LOCK, LOCK_DEADLINE_S
 from duewheel.wheel.layout import hour_name
 
 log = structlog.get_logger(__name__)
+
+_FOLDERS = (timer_log.FOLDER, message_store.FOLDER)
 
 
 class DurableCheckpoints:
@@ -53,15 +56,15 @@ class DurableCheckpoints:
             if known.get(hour) != lengths and hour >= self._state.gc_hour:
                 self._sync_hour(hour)
         if durable.hours.keys() != known.keys():
-            for folder in ("timerlog", "messages"):
+            for folder in _FOLDERS:
                 files.sync_directory(self._directory / folder)
-        files.sync_path(self._directory / "topics")
+        files.sync_path(self._directory / topic_names.FILE_NAME)
         durable.write(self._directory)
         self._last = durable
         return durable
 
     def _sync_hour(self, hour: int) -> None:
-        for folder in ("timerlog", "messages"):
+        for folder in _FOLDERS:
             try:
                 files.sync_path(self._directory / folder / hour_name(hour))
             except FileNotFoundError:
