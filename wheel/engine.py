@@ -40,7 +40,14 @@ from duewheel.wheel.layout import (
     roll_instants,
     slot_of,
 )
-from duewheel.wheel.placing import Places, first_of_each, log_records, seal, stored_messages
+from duewheel.wheel.placing import (
+    Places,
+    first_of_each,
+    log_records,
+    seal,
+    slot_order,
+    stored_messages,
+)
 from duewheel.wheel.timer_log import Records
 from duewheel.wheel.timer_wheel import Runs
 
@@ -212,7 +219,7 @@ class Engine:
     ) -> _Written:
         """Append the rows in slot order behind `lengths`, which move on."""
         directory, precision_ms = self._directory, self._directory.config.precision_ms
-        order = np.argsort(slots, kind="stable")
+        order = slot_order(slots)
         slot, batch = slots[order], batch.take(order)
         sources = directory.topics.ids([topic for topic, _ in batch.partitions])
         targets = directory.topics.ids(batch.targets)

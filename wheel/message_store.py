@@ -32,7 +32,7 @@ FOLDER = "messages"
 # Reading over a gap costs less than another call. Of a chunk of scattered rows each may bring a gap
 # of this size into memory.
 _GAP_BYTES = 2 * 1024
-_CHECKED_AT_ONCE = 1_000
+_CHECKED_AT_ONCE = 2_000
 
 Prefixes = npt.NDArray[np.void]  # of dtype PREFIX
 
@@ -56,15 +56,15 @@ class StoredMessages:
 def checksums(records: Records, messages: Column) -> npt.NDArray[np.uint32]:
     """CRC-32C of each log record followed by its stored message, whose crc field is zero.
 
-    No library computes one per row of a column; two passes of C calls cost 0.2 µs per message, in
-    groups whose bytes stay in the processor's cache.
+    No library computes one per row of a column. Joining the two and one C call per row cost 0.13 µs
+    per message, in groups whose bytes stay in the processor's cache.
     """
     crc: Callable[..., int] = crc32c
     heads, found = as_column(records), np.empty(len(records), np.uint32)
     for first in range(0, len(records), _CHECKED_AT_ONCE):
-        group = messages.slice(first, _CHECKED_AT_ONCE).to_pylist()
-        seeds = map(crc, heads.slice(first, _CHECKED_AT_ONCE).to_pylist())
-        found[first : first + len(group)] = np.fromiter(map(crc, group, seeds), np.uint32)
+        parts = (column.slice(first, _CHECKED_AT_ONCE) for column in (heads, messages))
+        rows = columns.join(*parts).to_pylist()
+        found[first : first + len(rows)] = np.fromiter(map(crc, rows), np.uint32)
     return found
 
 
@@ -91,7 +91,7 @@ class MessageStore:
         path = self.files.path(hour)
         if np.any(offset < 0) or np.any(size < PREFIX_BYTES):
             raise CorruptFile(path, int(offset.min()), "a log record points at no message")
-        order = np.argsort(offset, kind="stable")
+        order = np.argsort(offset)
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
         data, starts = self._read_sorted(hour, offset[order], size[order])
@@ -131,7 +131,7 @@ def _in_order(
     A checksum was taken with its own field zero: so are the fields in the messages returned.
     """
     octets = np.frombuffer(data, np.uint8)
-    fields = _at_every_byte(octets, np.dtype(">u4"))
+    fields = at_every_byte(octets, np.dtype(">u4"))
     crc = fields[starts][rank].astype(np.uint32)
     fields[starts] = 0
     # By turns what lies between two messages, and a message.
@@ -144,7 +144,7 @@ def _taken_apart(messages: Column) -> StoredMessages:
     octets, ends = columns.data(messages), columns.offsets(messages)
     starts = ends[:-1]
     whole = np.dtype((np.void, PREFIX_BYTES))  # copied as one piece, not field by field
-    prefix: Prefixes = _at_every_byte(octets, whole)[starts].view(PREFIX)
+    prefix: Prefixes = at_every_byte(octets, whole)[starts].view(PREFIX)
     id_start = starts + PREFIX_BYTES
     key_value_start = id_start + prefix["id_size"].astype(np.int64)
     headers_start = key_value_start + prefix["key_value_size"].astype(np.int64)
@@ -154,7 +154,7 @@ def _taken_apart(messages: Column) -> StoredMessages:
     return StoredMessages(prefix, *(columns.take(pieces, rows + place) for place in (1, 2, 3)))
 
 
-def _at_every_byte(octets: npt.NDArray[np.uint8], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """A view whose element i is what begins at byte i."""
+def at_every_byte(octets: npt.NDArray[np.uint8], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """A view of `octets` whose element i is what begins at byte i."""
     count = max(len(octets) - dtype.itemsize + 1, 0)
     return np.ndarray((count,), dtype, octets, strides=(1,))

@@ -29,7 +29,14 @@ from duewheel.wheel.layout import (
     pack_reserved,
     slot_of,
 )
-from duewheel.wheel.placing import Places, first_of_each, log_records, seal, stored_messages
+from duewheel.wheel.placing import (
+    Places,
+    first_of_each,
+    log_records,
+    seal,
+    slot_order,
+    stored_messages,
+)
 
 # ---- golden bytes --------------------------------------------------------------------------------
 
@@ -129,6 +136,12 @@ def test_distance_and_hash_share_a_field(parts: list[tuple[int, int]]) -> None:
     reserved = pack_reserved(distance, id_hash).astype(">i8")
     assert np.array_equal(distance_of(reserved), distance)
     assert np.array_equal(reserved.astype(np.int64) & (2**40 - 1), id_hash)
+
+
+@given(st.integers(-(2**40), 2**40), st.lists(st.integers(0, 3) | st.integers(0, 2**33)))
+def test_rows_are_ordered_by_slot_then_as_they_came(lowest: int, above: list[int]) -> None:
+    slots = lowest + np.array(above, np.int64)
+    assert slot_order(slots).tolist() == sorted(range(len(above)), key=lambda row: above[row])
 
 
 @given(st.lists(st.integers(0, 5)).map(sorted))
