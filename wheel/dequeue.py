@@ -1,7 +1,8 @@
 """The dequeue loop: closes slots as time passes, and publishes what was in them.
 
     1. when everything closed is delivered: under engine.lock, floor = floor(now / p), C = the marks
-    2. the closed slots' records are found and their messages read, a bounded chunk at a time
+    2. the closed slots' records are found, their messages read and encoded, a bounded chunk at a
+       time, ahead of the transactions (pipeline.py)
     3. one transaction per chunk: the messages and the progress
     4. the progress is mirrored locally
 
@@ -21,7 +22,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import structlog
 
 from duewheel.checkpoints.files import boot_id
@@ -30,14 +30,12 @@ from duewheel.checkpoints.recovery import RecoveryRecord, Resumption, require_ou
 from duewheel.checkpoints.state import DEQUEUE, Close
 from duewheel.clock import Clock
 from duewheel.errors import Fenced, KafkaUnavailable, PublishDoubt, RecoveryRefused
-from duewheel.schemas.timers import Bool, Deliveries, TopicPartition
+from duewheel.schemas.timers import TopicPartition
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.dequeue_statistics import Statistics
 from duewheel.wheel.layout import closable_slot
-from duewheel.wheel.prefetch import Prefetch
-from duewheel.wheel.publisher import Publisher
-from duewheel.wheel.restoring import Restored
-from duewheel.wheel.slot_scan import SlotScan
+from duewheel.wheel.pipeline import Pipeline, Ready
+from duewheel.wheel.publisher import Prepared, Publisher
 
 log = structlog.get_logger()
 
@@ -83,7 +81,9 @@ class Dequeue:
         self._config = config
         self._stopping = stopping
         self._statistics = Statistics()
-        self._chunks = Prefetch(directory.topics, config.chunk_records, config.chunk_bytes)
+        self._chunks = Pipeline(
+            directory, publisher.prepare, config.chunk_records, config.chunk_bytes
+        )
         self._epoch = 1
         self._beat_at_ms = 0
         self._collected_at_ms = 0
@@ -133,8 +133,7 @@ class Dequeue:
         self._close = resumption.close
         self._r = resumption.r
         self._below: dict[TopicPartition, int] = dict(resumption.delivered_below)
-        self._resumed_slot = self._r + 1 if self._below else None
-        self._chunks.begin(SlotScan(self._directory, self._r, self._close.floor))
+        self._chunks.begin(self._r, self._close.floor, self._below)
         self._committed = progress
         self._committed_at_ms = self._clock.now_ms()
         self._directory.state.write_mirror(
@@ -179,12 +178,12 @@ class Dequeue:
             return False
         if self._r == self._close.floor:
             self._close_slots()
-        restored = self._chunks.next()
-        if restored is None:
+        ready = self._chunks.next()
+        if ready is None:
             self._r = self._close.floor
             self._commit_when_stale(self._progress(self._r, None))
             return False
-        self._deliver(restored)
+        self._deliver(ready)
         return True
 
     def _close_slots(self) -> None:
@@ -200,40 +199,21 @@ class Dequeue:
             c = {**self._close.c, **commit.marks}
             self._close = Close(self._close.floor, self._close.c, floor, c)
             self._directory.state.write_close(self._close)
-        self._chunks.begin(SlotScan(self._directory, self._r, floor))
+        self._chunks.begin(self._r, floor, {})
 
-    def _deliver(self, restored: Restored) -> None:
+    def _deliver(self, ready: Ready) -> None:
         """3. and 4. of the module's head, for one chunk."""
-        chunk = restored.chunk
-        pending = np.flatnonzero(~self._already_delivered(restored))
-        deliveries = restored.deliveries
-        if len(pending) < len(deliveries):
-            deliveries = deliveries.take(pending)
-        below = self._below_after(restored)
-        self._commit(deliveries, self._progress(chunk.r_after, below), len(chunk.slot))
-        self._r, self._below = chunk.r_after, below or {}
+        below = self._below_after(ready)
+        self._commit(ready.prepared, self._progress(ready.r_after, below), ready.rows)
+        self._r, self._below = ready.r_after, below or {}
 
-    def _already_delivered(self, restored: Restored) -> Bool:
-        """Rows of the slot that a predecessor had half delivered, below D of their partition."""
-        slot = restored.chunk.slot
-        if self._resumed_slot is None or slot[0] > self._resumed_slot:
-            self._resumed_slot = None
-            return np.zeros(len(slot), np.bool_)
-        below = np.array([self._below.get(p, 0) for p in restored.sources], np.int64)
-        done: Bool = (slot == self._resumed_slot) & (restored.offset < below[restored.source])
-        return done
-
-    def _below_after(self, restored: Restored) -> dict[TopicPartition, int] | None:
+    def _below_after(self, ready: Ready) -> dict[TopicPartition, int] | None:
         """D after this chunk if it leaves its last slot half delivered, else None."""
-        chunk = restored.chunk
-        if not chunk.slot_open:
+        if ready.ends is None:
             return None
-        rows = chunk.slot == chunk.slot[-1]
-        highest = np.zeros(len(restored.sources), np.int64)
-        np.maximum.at(highest, restored.source[rows], restored.offset[rows] + 1)
-        before = self._below if self._r == chunk.r_after else {}
-        ends = dict(zip(restored.sources, highest.tolist(), strict=True))
-        return {p: max(ends.get(p, 0), before.get(p, 0)) for p in ends.keys() | before.keys()}
+        before = self._below if self._r == ready.r_after else {}
+        partitions = ready.ends.keys() | before.keys()
+        return {p: max(ready.ends.get(p, 0), before.get(p, 0)) for p in partitions}
 
     # ---- progress --------------------------------------------------------------------------
 
@@ -269,18 +249,18 @@ class Dequeue:
             log.warning("paused: nothing is delivered" if paused else "goes on delivering")
         return paused
 
-    def _commit(self, deliveries: Deliveries | None, progress: Progress, rows: int) -> None:
+    def _commit(self, prepared: Prepared | None, progress: Progress, rows: int) -> None:
         """3. and 4.: publish until it is certain that it happened exactly once.
 
         Args:
-            deliveries: what of the chunk is not delivered yet.
+            prepared: what of the chunk is not delivered yet.
             progress: how far the shard is afterwards.
             rows: of the chunk. A slot found half delivered was counted as pending in full.
         """
         begun_ms = self._clock.now_ms()
         while True:
             try:
-                self._publisher.publish(deliveries, progress)
+                self._publisher.publish(prepared, progress)
                 break
             except PublishDoubt as doubt:
                 log.warning("transaction in doubt", reason=str(doubt))
@@ -289,6 +269,7 @@ class Dequeue:
                     break
         self._committed, self._committed_at_ms = progress, self._clock.now_ms()
         now_ms = self._committed_at_ms
+        deliveries = None if prepared is None else prepared.deliveries
         self._statistics = self._statistics.after_commit(deliveries, now_ms, now_ms - begun_ms)
         self._delivered += rows
         self._directory.state.write_mirror(

@@ -1,16 +1,24 @@
 """Publishes deliveries and progress in Kafka transactions: exactly once, or an honest doubt.
 
-One `publish` is one transaction:
+`prepare`, in another thread, before it is known whether the transaction will ever be:
 
-    1. look up the targets; rows that can never be published become dead letters
-    2. group the rows by topic-partition, join them into ready batches
+    0. rows that can never be published become dead letters, the others are grouped by
+       topic-partition and joined into ready batches (encoding.py): all of it from what is known of
+       the targets just then
+
+`publish`, one transaction:
+
+    1. look up the targets, where that was long ago
+    2. do 0 again if it was not done, or if what it was done with is no longer true
     3. begin; queue the batches and, last, the progress record
     4. look at the result of every batch: kafka-python commits happily after losing one
     5. commit; from its acknowledgement on, messages and progress are visible, together
 
-Whatever goes wrong from 3 on leaves a doubt: the transaction may be committed. The producer is
-then stopped for good and `PublishDoubt` raised; `start` makes a new one, whose
-`init_transactions` ends the doubtful transaction either way, and reads what was committed.
+So only `publish` asks Kafka, judges what cannot be published, and fails. Whatever goes wrong from 3
+on leaves a doubt: the transaction may be committed. The producer is then stopped for good and
+`PublishDoubt` raised; `start` makes a new one, whose `init_transactions` ends the doubtful
+transaction either way, and reads what was committed.
+
 Every call has a deadline: one for the whole of `start`; in `publish` one for 1 and 2, which grows
 with the number of topics, and one for the transaction, 3 to 5. A transaction that is merely too
 large for its deadline would fail for ever: after one that ran out of time the next producer gets
@@ -22,11 +30,10 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import structlog
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError, RequestTimedOutError
@@ -35,12 +42,13 @@ from kafka.structs import TopicPartition
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.clock import Clock
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable, PublishDoubt
-from duewheel.schemas.record_batch import HEADER_BYTES, Batch, split
+from duewheel.schemas.record_batch import HEADER_BYTES
 from duewheel.schemas.single_record import single
 from duewheel.schemas.timers import Deliveries
 from duewheel.wheel import kafka_internals as internals
 from duewheel.wheel import routing
 from duewheel.wheel.deadline import Deadline, DeadlinePassed, within
+from duewheel.wheel.encoding import Encoded, Known, LookUp, Part, encode
 from duewheel.wheel.kafka_clients import ClientSettings, close
 from duewheel.wheel.kafka_progress import newest_record
 from duewheel.wheel.kafka_targets import SentBatch, TargetCatalog
@@ -50,7 +58,8 @@ from duewheel.wheel.kafka_transactions import (
     preparation_deadline,
     transact,
 )
-from duewheel.wheel.routing import Reason, Target
+from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.routing import Target
 
 _PATIENCE_MAX = 16
 _OUT_OF_TIME = (DeadlinePassed, KafkaTimeoutError, RequestTimedOutError)
@@ -95,12 +104,12 @@ class PublisherLimits:
 
 
 class KafkaPublisher:
-    """The Publisher of one shard. Not thread-safe: one loop owns it.
+    """The Publisher of one shard. Not thread-safe, `prepare` excepted: one loop owns it.
 
     Example:
         publisher = KafkaPublisher({"bootstrap_servers": "kafka:9092"}, ...)
         progress = publisher.start()
-        publisher.publish(deliveries, next_progress)
+        publisher.publish(publisher.prepare(deliveries), next_progress)
     """
 
     def __init__(
@@ -203,7 +212,21 @@ class KafkaPublisher:
         self._count(value)
         return None if value is None else Progress.decode(value)
 
-    def publish(self, deliveries: Deliveries | None, progress: Progress) -> None:
+    def prepare(self, deliveries: Deliveries) -> Prepared:
+        """Encode the deliveries, if what is known of their targets, however old, is enough."""
+
+        def recall(topics: Sequence[str]) -> Mapping[str, Known]:
+            targets = self._catalog.recall(topics)
+            if len(targets) < len(topics):
+                raise LookupError("a topic that nobody has asked for yet")
+            return self._known(targets)
+
+        try:
+            return Prepared(deliveries, self._encode(deliveries, recall))
+        except Exception:  # noqa: BLE001 - whatever it is, `publish` meets it again and tells
+            return Prepared(deliveries)
+
+    def publish(self, prepared: Prepared | None, progress: Progress) -> None:
         """One transaction: all deliveries in their order, and the progress record.
 
         Raises:
@@ -212,25 +235,25 @@ class KafkaPublisher:
         """
         if self._producer is None or self._admin is None:
             raise PublishDoubt("the publisher is not started")
-        encoded = progress.encode()
-        self._attempt = (encoded, Counter())
+        written = progress.encode()
+        self._attempt = (written, Counter())
         try:
-            batches: list[tuple[TopicPartition, Batch]] = []
-            sent: list[SentBatch] = []
-            if deliveries is not None and len(deliveries):
-                batches, sent = self._batches(self._admin, deliveries)
-            batches.append((self._state_partition, single(self._key, encoded)))
+            parts: list[Part] = []
+            if prepared is not None and len(prepared.deliveries):
+                parts = self._parts(self._admin, self._producer, prepared)
+            batches = [(TopicPartition(p.topic, p.partition), p.batch) for p in parts]
+            batches.append((self._state_partition, single(self._key, written)))
             now_ms = self._clock.now_ms()
             producer = self._producer
             deadline = Deadline(self._limits.publish_deadline_s * self._patience, self._stopping)
             outcomes = within(
                 deadline, "publish", lambda: transact(producer, batches, now_ms, deadline)
             )
-            self._judge(sent, outcomes)
+            self._judge(parts, outcomes)
             self._next_patience = 1
-            if deliveries is not None:
-                self._catalog.settle(deliveries)
-            self._count(encoded)
+            if prepared is not None:
+                self._catalog.settle(prepared.deliveries)
+            self._count(written)
         except Exception as error:
             self.close()
             if isinstance(error, _OUT_OF_TIME):
@@ -299,66 +322,54 @@ class KafkaPublisher:
         meet(self._settings, producer, new, deadline)
         self._met.update(new)
 
-    def _batches(
-        self, admin: KafkaAdminClient, deliveries: Deliveries
-    ) -> tuple[list[tuple[TopicPartition, Batch]], list[SentBatch]]:
-        seconds, topics = self._limits.publish_deadline_s, len(deliveries.targets)
-        deadline = preparation_deadline(seconds, topics, self._stopping)
-        deliveries, targets = self._routable(admin, deliveries, deadline)
-        assert self._producer is not None
-        self._meet(self._producer, list(targets), deadline)
-        deliveries, groups = routing.grouped(deliveries, targets, self._chance)
-        batches, sent = [], []
-        for group in groups:
-            rows = deliveries.slice(group.first, group.end)
-            bytes_max = self._catalog.batch_bytes(group.topic, targets[group.topic])
-            first = 0
-            for batch in split(rows, bytes_max):
-                source = rows.source[first].as_py() if batch.count == 1 else None
-                batches.append((TopicPartition(group.topic, group.partition), batch))
-                sent.append(SentBatch(group.topic, HEADER_BYTES + len(batch.body), source))
-                first += batch.count
-        return batches, sent
+    def _parts(
+        self, admin: KafkaAdminClient, producer: KafkaProducer, prepared: Prepared
+    ) -> list[Part]:
+        """1. and 2. of the module's head."""
+        deliveries, encoded = prepared.deliveries, prepared.encoded
+        topics = len(routing.used_topics(deliveries))
+        deadline = preparation_deadline(self._limits.publish_deadline_s, topics, self._stopping)
 
-    def _routable(
-        self, admin: KafkaAdminClient, deliveries: Deliveries, deadline: Deadline
-    ) -> tuple[Deliveries, dict[str, Target]]:
-        """The deliveries with every row that cannot be published made a dead letter, and what is
-        known of each topic that they now go to.
-        """
-        targets = self._catalog.resolve(admin, routing.used_topics(deliveries), deadline)
-        reason = routing.why_not(deliveries, targets, list(self._catalog.refused))
-        if reason.any():
-            log.warning("rows became dead letters", count=int((reason != 0).sum()))
-            counts = enumerate(np.bincount(reason).tolist())
-            self._attempt[1].update({Reason(n).name.lower(): c for n, c in counts if n and c})
-            deliveries = routing.condemned(deliveries, reason, targets, self._dead_letter_topic)
-        if deliveries.dead_letter.any():
-            targets = self._catalog.resolve(admin, routing.used_topics(deliveries), deadline)
-            self._require_dead_letter_topic(targets)
-            too_large = routing.too_large(deliveries, targets) & deliveries.dead_letter
-            if too_large.any():
-                deliveries = routing.stripped(deliveries, too_large)
-        return deliveries, targets
+        def look_up(topics: Sequence[str]) -> Mapping[str, Known]:
+            return self._known(self._catalog.resolve(admin, topics, deadline))
 
-    def _require_dead_letter_topic(self, targets: Mapping[str, Target]) -> None:
-        for topic, target in targets.items():
-            if target.refusal:
-                raise PublishDoubt(
-                    f"nothing was published: dead-letter topic {topic!r}: "
-                    f"{target.refusal.name.lower()}"
-                )
+        if encoded is None or not self._holds(encoded, look_up):
+            encoded = self._encode(deliveries, look_up)
+        if encoded.condemned:
+            log.warning("rows became dead letters", count=encoded.condemned.total())
+            self._attempt[1].update(encoded.condemned)
+        self._meet(producer, list(dict.fromkeys(part.topic for part in encoded.parts)), deadline)
+        return encoded.parts
 
-    def _judge(self, sent: list[SentBatch], outcomes: list[internals.Outcome]) -> None:
+    def _holds(self, encoded: Encoded, look_up: LookUp) -> bool:
+        """Whether the rows would be encoded the same way now."""
+        return (
+            encoded.refused == self._catalog.refused
+            and look_up(list(encoded.known)) == encoded.known
+        )
+
+    def _encode(self, deliveries: Deliveries, look_up: LookUp) -> Encoded:
+        return encode(
+            deliveries, look_up, self._catalog.refused, self._dead_letter_topic, self._chance
+        )
+
+    def _known(self, targets: Mapping[str, Target]) -> Mapping[str, Known]:
+        return {
+            topic: Known(target, self._catalog.batch_bytes(topic, target))
+            for topic, target in targets.items()
+        }
+
+    def _judge(self, parts: list[Part], outcomes: list[internals.Outcome]) -> None:
         """Learn from the refusals among the outcomes; raise if there was any error."""
         errors = [outcome.error for outcome in outcomes if outcome.error is not None]
         if not errors:
             return
         judged = [
-            (batch, outcome.error)
-            for batch, outcome in zip(sent, outcomes, strict=False)  # the progress record is last
+            (part, outcome.error)
+            for part, outcome in zip(parts, outcomes, strict=False)  # the progress record is last
             if outcome.judged and outcome.error is not None
         ]
-        for batch, error in judged:
-            self._catalog.learn(batch, error)
+        for part, error in judged:
+            size = HEADER_BYTES + len(part.batch.body)
+            self._catalog.learn(SentBatch(part.topic, size, part.source), error)
         raise judged[0][1] if judged else errors[0]

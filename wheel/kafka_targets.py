@@ -46,6 +46,7 @@ _ENTRIES_MAX = 10_000
 _ASKED_MAX = 1_000  # topics of one request, so that its answer stays small
 # A broker drops the connection over a name of more than 32 KiB instead of refusing it.
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_NONE_SUCH = Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC)
 
 T = TypeVar("T")
 
@@ -78,6 +79,10 @@ class _Believed(Generic[T]):
         value, until = self._entries.get(topic, (None, 0.0))
         return value if until > time.monotonic() else None
 
+    def latest(self, topic: str) -> T | None:
+        """The value however old."""
+        return self._entries.get(topic, (None, 0.0))[0]
+
     def put(self, topic: str, value: T, age_s: float) -> None:
         self._entries.pop(topic, None)
         self._entries[topic] = (value, time.monotonic() + age_s)
@@ -97,7 +102,10 @@ class _Believed(Generic[T]):
 
 
 class TargetCatalog:
-    """Targets by topic, kept for a while. Not thread-safe: its publisher owns it.
+    """Targets by topic, kept for a while.
+
+    Not thread-safe: its publisher owns it. `recall`, `batch_bytes` and `refused` may be used by any
+    thread: each looks up one entry, or a set that never changes, at a time.
 
     Example:
         targets = catalog.resolve(admin, ["orders", "nowhere"], deadline)
@@ -130,7 +138,7 @@ class TargetCatalog:
         self._known: _Believed[Target] = _Believed()
         self._smaller: _Believed[int] = _Believed()  # bytes of a batch
         self._record_limit: _Believed[int] = _Believed()
-        self.refused: set[bytes] = set()
+        self.refused: frozenset[bytes] = frozenset()
 
     def resolve(
         self, admin: KafkaAdminClient, topics: Iterable[str], deadline: Deadline
@@ -148,11 +156,16 @@ class TargetCatalog:
             targets.update(self._look_up(admin, some, deadline))
         return {topic: target for topic, target in targets.items() if target is not None}
 
+    def recall(self, topics: Iterable[str]) -> dict[str, Target]:
+        """What was known of those topics that are remembered, however long ago; asks nobody."""
+        targets = {t: self._known.latest(t) if _possible(t) else _NONE_SUCH for t in topics}
+        return {topic: target for topic, target in targets.items() if target is not None}
+
     def _look_up(
         self, admin: KafkaAdminClient, topics: list[str], deadline: Deadline
     ) -> dict[str, Target]:
-        named = [topic for topic in topics if _TOPIC_NAME.fullmatch(topic)]
-        targets = dict.fromkeys(topics, Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC))
+        named = [topic for topic in topics if _possible(topic)]
+        targets = dict.fromkeys(topics, _NONE_SUCH)
         if named:
             found = self._settings.call(deadline, "look up topics", lambda: self._ask(admin, named))
             for topic, target in found.items():
@@ -179,13 +192,13 @@ class TargetCatalog:
             self._record_limit.put(batch.topic, batch.size - 1, self._age_s)
             self._known.pop(batch.topic)
         else:
-            self.refused.add(batch.source)
+            self.refused |= {batch.source}
         return True
 
     def settle(self, deliveries: Deliveries) -> None:
         """These rows are out for good: forget which of them were refused before."""
         if self.refused:
-            self.refused.difference_update(deliveries.source.to_pylist())
+            self.refused = self.refused.difference(deliveries.source.to_pylist())
 
     def _ask(self, admin: KafkaAdminClient, topics: list[str]) -> dict[str, Target]:
         found = {row["name"]: row for row in admin.describe_topics(topics)}
@@ -203,7 +216,7 @@ class TargetCatalog:
         error = row.get("error_code", UnknownTopicOrPartitionError.errno)
         partitions = row.get("partitions")
         if error in _NO_SUCH_TOPIC or row.get("is_internal"):
-            return Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC)
+            return _NONE_SUCH
         if error == _NOT_AUTHORIZED or not _may_write(row.get("authorized_operations")):
             return Target(0, 0, refusal=Reason.TARGET_NOT_AUTHORIZED)
         if error or not isinstance(partitions, list) or not partitions:
@@ -224,6 +237,10 @@ class TargetCatalog:
             batch_bytes_max=min(limit, learned, self._batch_bytes_max),
             key_required="compact" in policy,
         )
+
+
+def _possible(topic: str) -> bool:
+    return _TOPIC_NAME.fullmatch(topic) is not None
 
 
 def _may_write(operations: object) -> bool:

@@ -1,17 +1,39 @@
-"""What the dequeue loop asks of a publisher; Kafka's is in kafka_publisher.py."""
+"""What the dequeue loop asks of a publisher; Kafka's is in kafka_publisher.py.
+
+Publishing has two halves. `prepare` does what needs no transaction, so that it can be done for the
+next chunk while one is in flight; `publish` is the transaction.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.schemas.timers import Deliveries
+from duewheel.wheel.encoding import Encoded
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Deliveries on their way into a transaction.
+
+    Attributes:
+        deliveries: the rows, in the order in which they must leave.
+        encoded: what has been made of them, and under which assumptions about their targets; None
+            if nothing has. It may be out of date by the time it is published: `deliveries` are
+            what counts.
+    """
+
+    deliveries: Deliveries
+    encoded: Encoded | None = None
 
 
 class Publisher(Protocol):
     """Publishes deliveries and progress atomically, for one shard.
 
-    Not thread-safe: one loop owns it. Every call has a deadline of the publisher's own.
+    Not thread-safe, `prepare` excepted: one loop owns it. Every call has a deadline of the
+    publisher's own.
     """
 
     def start(self) -> Progress | None:
@@ -26,11 +48,19 @@ class Publisher(Protocol):
         """
         ...
 
-    def publish(self, deliveries: Deliveries | None, progress: Progress) -> None:
+    def prepare(self, deliveries: Deliveries) -> Prepared:
+        """Do as much as can be done before the transaction, from what is known by now.
+
+        Changes nothing, asks nobody, refuses nothing; whatever stands in the way is left to
+        `publish`. May run in another thread, at any time, also during `start` and `publish`.
+        """
+        ...
+
+    def publish(self, prepared: Prepared | None, progress: Progress) -> None:
         """One transaction: all deliveries in their order, and the progress record.
 
         Rows that can never be published (no such topic or partition, too large) leave as dead
-        letters in the same transaction.
+        letters in the same transaction. The same `prepared` may be given again after PublishDoubt.
 
         Raises:
             PublishDoubt: the outcome is unknown or the transaction failed: call `start`.

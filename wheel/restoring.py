@@ -2,10 +2,13 @@
 
 A timer goes to its real topic as it came, a rolled one back to its timer topic with its request in
 the headers again: the due time absolute, the count of rolls, and where its first copy lay.
+
+What is restored is also what one transaction takes: chunks that name too many topics are divided.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +18,15 @@ from duewheel.schemas.ids import source_names
 from duewheel.schemas.record_tail import roll_headers
 from duewheel.schemas.timers import Bool, Deliveries, Int32, Int64, TopicPartition
 from duewheel.wheel.layout import FLAG_DEAD_LETTER
+from duewheel.wheel.message_store import Prefixes, StoredMessages
 from duewheel.wheel.slot_scan import Chunk
 from duewheel.wheel.topic_names import TopicNames
+
+# The broker's coordinator keeps an open transaction as one record: each topic's name once, and four
+# bytes for each partition. That record must stay below message.max.bytes (1 MiB unless set), or no
+# attempt at the transaction can ever succeed. A thousand of the longest names (249 bytes) are a
+# quarter of it; of partitions there are at most as many as rows.
+TOPICS_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +47,30 @@ class Restored:
     source: Int32
     offset: Int64
 
+    def piece(self, first: int, end: int) -> Restored:
+        """Rows `first` to `end` − 1 alone; copies nothing."""
+        return Restored(
+            self.chunk.piece(first, end),
+            self.deliveries.slice(first, end),
+            self.sources,
+            self.source[first:end],
+            self.offset[first:end],
+        )
 
-def restore(chunk: Chunk, topics: TopicNames) -> Restored:
+
+def restore(chunk: Chunk, messages: StoredMessages, topics: TopicNames) -> Restored:
     """Make deliveries of a chunk's stored messages.
 
     Raises:
         CorruptFile: a message names a topic that was never numbered.
     """
-    prefix = chunk.messages.prefix
-    sources, source = _sources(chunk, topics)
+    prefix = messages.prefix
+    sources, source = _sources(prefix, topics)
     origin_offset = prefix["origin_offset"].astype(np.int64)
     origin = source_names(sources, source, origin_offset)
     numbers, target = np.unique(prefix["target_topic"].astype(np.int32), return_inverse=True)
     names = topics.names(int(numbers[-1]))
+    rolled = chunk.rolled
     deliveries = Deliveries(
         targets=[names[number] for number in numbers.tolist()],
         target=target.astype(np.int32),
@@ -57,24 +78,33 @@ def restore(chunk: Chunk, topics: TopicNames) -> Restored:
         key_hash=prefix["key_hash"].astype(np.int32),
         due_ms=prefix["due_ms"].astype(np.int64),
         source=origin,
-        timer_id=choose(prefix["id_size"] == 0, origin, chunk.messages.timer_id),
-        key_value=chunk.messages.key_value,
-        headers=chunk.messages.headers,
+        timer_id=choose(prefix["id_size"] == 0, origin, messages.timer_id),
+        key_value=messages.key_value,
+        headers=messages.headers,
         header_count=prefix["header_count"].astype(np.int32),
         roll_times=prefix["roll_times"].astype(np.int32),
         dead_letter=(prefix["flags"] & FLAG_DEAD_LETTER) != 0,
-        rolled=chunk.rolled,
+        rolled=rolled,
     )
-    if chunk.rolled.any():
-        deliveries = _rolled_back(
-            deliveries, chunk.messages.timer_id, origin_offset, sources, source
-        )
+    if rolled.any():
+        deliveries = _rolled_back(deliveries, messages.timer_id, origin_offset, sources, source)
     return Restored(chunk, deliveries, sources, source, prefix["source_offset"].astype(np.int64))
 
 
-def _sources(chunk: Chunk, topics: TopicNames) -> tuple[list[TopicPartition], Int32]:
+def pieces(restored: Restored) -> Iterator[Restored]:
+    """The same rows in as few pieces as each fits into one transaction: see TOPICS_MAX."""
+    first, target = 0, restored.deliveries.target
+    while first < len(target):
+        _, met = np.unique(target[first:], return_index=True)
+        end = len(target)
+        if len(met) > TOPICS_MAX:
+            end = first + int(np.sort(met)[TOPICS_MAX])
+        yield restored.piece(first, end)
+        first = end
+
+
+def _sources(prefix: Prefixes, topics: TopicNames) -> tuple[list[TopicPartition], Int32]:
     """The source partitions of a chunk, and each row's index among them."""
-    prefix = chunk.messages.prefix
     code = prefix["source_topic"].astype(np.int64) << 32
     codes, source = np.unique(code | prefix["source_partition"], return_inverse=True)
     names = topics.names(int(codes[-1]) >> 32)

@@ -2,7 +2,8 @@
 
 A *window* is a stretch of slots of one hour with a bounded number of records (one slot may hold
 more: then the window is that slot, and only its runs are in memory, not its records). A *chunk* is
-a piece of a window, bounded by records and bytes; its records and messages are in memory.
+a piece of a window, bounded by records and bytes; its log records are in memory, its messages are
+still to be read.
 
 Delivery order: by slot, and inside a slot as the log has it. Not thread-safe; takes no lock:
 entries of closed slots no longer change.
@@ -10,7 +11,7 @@ entries of closed slots no longer change.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,7 +19,6 @@ from duewheel.errors import CorruptFile
 from duewheel.schemas.timers import Bool, Int64
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.layout import MAGIC_ROLL, RECORD_BYTES, hour_of, last_slot_of_hour
-from duewheel.wheel.message_store import StoredMessages
 from duewheel.wheel.timer_log import Records, Stretches
 
 # Entries looked at in one go: 2 MiB of the wheel.
@@ -32,20 +32,45 @@ class Chunk:
     """Neighbouring rows in delivery order.
 
     Attributes:
+        hour: whose files hold their messages.
         slot: of each row.
-        messages: their stored messages.
-        rolled: rows that go back to their timer topic.
+        records: their log records.
         r_after: last slot that is delivered in full once this chunk is.
         slot_open: whether the last row's slot has more rows, so that it is half delivered then.
         last: whether the scan ends with this chunk.
     """
 
+    hour: int
     slot: Int64
-    messages: StoredMessages
-    rolled: Bool
+    records: Records
     r_after: int
     slot_open: bool
     last: bool
+
+    def __len__(self) -> int:
+        return len(self.slot)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the stored messages."""
+        return int(self.records["size_py"].sum(dtype=np.int64))
+
+    @property
+    def rolled(self) -> Bool:
+        """Rows that go back to their timer topic."""
+        rolled: Bool = (self.records["magic"] & MAGIC_ROLL) != 0
+        return rolled
+
+    def piece(self, first: int, end: int) -> Chunk:
+        """Rows `first` to `end` − 1 as a chunk of its own; copies nothing."""
+        slot, records = self.slot[first:end], self.records[first:end]
+        if end == len(self):
+            return replace(self, slot=slot, records=records)
+        following = int(self.slot[end])
+        slot_open = following == slot[-1]
+        return replace(
+            self, slot=slot, records=records, r_after=following - 1, slot_open=slot_open, last=False
+        )
 
 
 class SlotScan:
@@ -61,7 +86,7 @@ class SlotScan:
         """The next rows, one at least; None when every slot is used up.
 
         Raises:
-            CorruptFile: log, wheel or messages are damaged; nothing of the chunk was returned.
+            CorruptFile: log or wheel are damaged; nothing of the chunk was returned.
         """
         while self._window is None or self._window.exhausted:
             if not self._open_window():
@@ -74,10 +99,7 @@ class SlotScan:
         self._require_own(window, rows, records)
         sizes = np.cumsum(records["size_py"].astype(np.int64))
         count = max(1, int(np.searchsorted(sizes, bytes_max, "right")))
-        rows, records = rows[:count], records[:count]
-        messages = self._directory.messages.read(window.hour, records)
-        rolled = (records["magic"] & MAGIC_ROLL) != 0
-        return window.take(rows, messages, rolled, self._until)
+        return window.take(rows[:count], records[:count], self._until)
 
     def _require_own(self, window: _Window, rows: Int64, records: Records) -> None:
         """Each record must be of the slot that led to it: another one may not be due yet."""
@@ -149,16 +171,16 @@ class _Window:
         positions: Int64 = self.stretches.first_pos[run] + in_run * RECORD_BYTES
         return positions
 
-    def take(self, rows: Int64, messages: StoredMessages, rolled: Bool, until: int) -> Chunk:
+    def take(self, rows: Int64, records: Records, until: int) -> Chunk:
         """Use up `rows`, which are the next ones."""
         self._next = int(rows[-1]) + 1
         slot = self.slots(rows)
         if self.exhausted:
             last = self._end == until
-            return Chunk(slot, messages, rolled, self._end, slot_open=False, last=last)
+            return Chunk(self.hour, slot, records, self._end, slot_open=False, last=last)
         following = int(self.slots(rows[-1:] + 1)[0])
         slot_open = following == slot[-1]
-        return Chunk(slot, messages, rolled, following - 1, slot_open=slot_open, last=False)
+        return Chunk(self.hour, slot, records, following - 1, slot_open=slot_open, last=False)
 
     def _run(self, rows: Int64) -> Int64:
         """The run of each of neighbouring rows."""

@@ -91,8 +91,8 @@ def run_dequeue(settings: Settings) -> None:
 def _share_one_heap() -> None:
     """Have all threads and Arrow allocate from one heap: what one frees, the next one uses.
 
-    Chunks are prepared in one thread, encoded in a second and sent in a third. With a heap of each,
-    and Arrow's own pool, half of the memory in a large slot is freed and kept.
+    Chunks are read and encoded in one thread, handed over in a second and sent in a third. With a
+    heap of each, and Arrow's own pool, half of the memory in a large slot is freed and kept.
     """
     pa.set_memory_pool(pa.system_memory_pool())
     with suppress(AttributeError):  # not glibc

@@ -24,7 +24,7 @@ from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue import Dequeue, DequeueConfig, first_progress
 from duewheel.wheel.engine import Appended, Engine
 from duewheel.wheel.layout import WheelConfig
-from duewheel.wheel.publisher import Publisher
+from duewheel.wheel.publisher import Prepared, Publisher
 
 
 class ManualClock:
@@ -60,9 +60,13 @@ class RecordingPublisher:
     def start(self) -> Progress | None:
         return self.committed[-1][1] if self.committed else None
 
-    def publish(self, deliveries: Deliveries | None, progress: Progress) -> None:
+    def prepare(self, deliveries: Deliveries) -> Prepared:
+        return Prepared(deliveries)
+
+    def publish(self, prepared: Prepared | None, progress: Progress) -> None:
         fate = self.fate()
         if fate != "lose":
+            deliveries = None if prepared is None else prepared.deliveries
             # Encoded and decoded: what is read back must be what was written.
             self.committed.append((deliveries, Progress.decode(progress.encode())))
         if fate != "commit":
@@ -113,9 +117,13 @@ class JournalPublisher:
         lines = self._path.read_bytes()[: self._bytes].splitlines()
         return Progress.decode(json.loads(lines[-1])["progress"].encode()) if lines else None
 
-    def publish(self, deliveries: Deliveries | None, progress: Progress) -> None:
+    def prepare(self, deliveries: Deliveries) -> Prepared:
+        return Prepared(deliveries)
+
+    def publish(self, prepared: Prepared | None, progress: Progress) -> None:
         rows: list[tuple[str, int, int, bool]] = []
-        if deliveries is not None:
+        if prepared is not None:
+            deliveries = prepared.deliveries
             now_ms = self._clock.now_ms()
             rows = [
                 (source.decode(), due_ms, now_ms, dead_letter)

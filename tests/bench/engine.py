@@ -149,7 +149,8 @@ class Bench:
     def chunks(self) -> Iterator[int]:
         scan = SlotScan(self.directory, self.after, self.until)
         while (chunk := scan.next_chunk(CONFIG.chunk_records, CONFIG.chunk_bytes)) is not None:
-            self.last = restore(chunk, self.directory.topics).deliveries
+            messages = self.directory.messages.read(chunk.hour, chunk.records)
+            self.last = restore(chunk, messages, self.directory.topics).deliveries
             yield len(self.last)
 
     def drain(self) -> int:

@@ -88,6 +88,10 @@ def deliveries(messages: list[Message]) -> Deliveries:
     )
 
 
+def publish(publisher: KafkaPublisher, messages: list[Message], told: Progress) -> None:
+    publisher.publish(publisher.prepare(deliveries(messages)), told)
+
+
 def progress(slot: int, shard: int = 0) -> Progress:
     return Progress(shard, 2, "owner", 1, {}, {("orders.delayed", 0): PartitionProgress(slot, 0)})
 
@@ -208,7 +212,7 @@ def test_records_arrive_byte_for_byte(
     ]
     publisher = make()
     assert publisher.start() is None
-    publisher.publish(deliveries(sent), progress(1))
+    publish(publisher, sent, progress(1))
 
     got = read(broker, names.target) + read(broker, large)
     assert [(r.key, r.value) for r in got] == [(m.key, m.value) for m in sent]
@@ -228,7 +232,7 @@ def test_order_within_partitions_and_choice_of_partition(
     sent = [Message(names.target, b"%d" % i, key=keys[i % 6]) for i in range(3_000)]
     publisher = make(batch_bytes=4_096)
     publisher.start()
-    publisher.publish(deliveries(sent), progress(1))
+    publish(publisher, sent, progress(1))
 
     got = read(broker, names.target)
     assert sorted(int(r.value) for r in got) == list(range(3_000))
@@ -279,14 +283,14 @@ def test_progress_waits_for_another_shards_open_transaction(
 def test_a_second_instance_fences_the_first(broker: DevBroker, names: Names, make: Make) -> None:
     first, second = make(), make()
     first.start()
-    first.publish(deliveries([Message(names.target, b"1")]), progress(1))
+    publish(first, [Message(names.target, b"1")], progress(1))
     assert slot_of(second.start()) == 1
 
     with pytest.raises(PublishDoubt):
-        first.publish(deliveries([Message(names.target, b"zombie")]), progress(2))
+        publish(first, [Message(names.target, b"zombie")], progress(2))
     with pytest.raises(PublishDoubt, match="not started"):
         first.publish(None, progress(3))
-    second.publish(deliveries([Message(names.target, b"2")]), progress(2))
+    publish(second, [Message(names.target, b"2")], progress(2))
     assert sorted(v for v in values(read(broker, names.target)) if v) == [b"1", b"2"]
     assert slot_of(second.start()) == 2
 
@@ -318,7 +322,7 @@ def test_what_cannot_be_published_becomes_a_dead_letter_in_the_same_transaction(
     ]
     publisher = make()
     publisher.start()
-    publisher.publish(deliveries(sent), progress(1))
+    publish(publisher, sent, progress(1))
 
     assert values(read(broker, names.target)) == [b"good 1", b"good 2"]
     assert values(read(broker, compacted)) == [b"keyed"]
@@ -345,10 +349,13 @@ def test_limits_that_change_after_they_were_looked_up(
 ) -> None:
     publisher = make()
     publisher.start()
-    publisher.publish(deliveries([Message(names.target, b"1", partition=0)]), progress(1))
+    publish(publisher, [Message(names.target, b"1", partition=0)], progress(1))
     admin.alter_configs([_resource(names.target, {"max.message.bytes": "10000"})])
 
-    bad = deliveries([Message(names.target, v, partition=0) for v in (b"2", bytes(20_000), b"3")])
+    values_sent = (b"2", bytes(20_000), b"3")
+    bad = publisher.prepare(
+        deliveries([Message(names.target, v, partition=0) for v in values_sent])
+    )
     with pytest.raises(PublishDoubt, match="MessageSizeTooLarge"):
         publisher.publish(bad, progress(2))
     assert slot_of(publisher.start()) == 1
@@ -373,7 +380,7 @@ def test_a_transaction_for_hundreds_of_new_topics(
     publisher = make()
     publisher.start()
     # Asking for one after another takes more than 30 s, and as much again at each new attempt.
-    publisher.publish(deliveries([Message(t, t.encode()) for t in topics]), progress(1))
+    publish(publisher, [Message(t, t.encode()) for t in topics], progress(1))
     assert slot_of(publisher.start()) == 1
     for topic in (topics[0], topics[-1]):
         assert values(read(broker, topic)) == [topic.encode()]
@@ -389,7 +396,7 @@ def test_a_transaction_too_large_for_its_deadline_gets_a_longer_one(
     monkeypatch.setattr(kafka_publisher, "transact", slow)
     publisher = make(publish_deadline_s=2.0, transaction_timeout_ms=2_500)
     publisher.start()
-    rows = deliveries([Message(names.target, b"large")])
+    rows = publisher.prepare(deliveries([Message(names.target, b"large")]))
     with pytest.raises(PublishDoubt, match="no answer within 2 s"):
         publisher.publish(rows, progress(1))
     for _ in range(10):  # a second try is enough, on a machine that is not overloaded
@@ -417,7 +424,7 @@ def test_names_that_no_topic_can_have(broker: DevBroker, names: Names, make: Mak
     odd = ["x" * 250, "y" * 40_000, "a/b", "", "..\n"]
     publisher = make()
     publisher.start()
-    publisher.publish(deliveries([Message(name, b"v") for name in odd]), progress(1))
+    publish(publisher, [Message(name, b"v") for name in odd], progress(1))
     letters = read(broker, names.dead_letters)
     codes = [dict(letter.headers)["TIMER_ERROR_CODE"] for letter in letters]
     assert codes == [b"unknown_target_topic"] * len(odd)
@@ -470,7 +477,7 @@ def _publish_over_a_kill(
         if slot == slots // 2 and not doubts:
             killer.start()
         try:
-            publisher.publish(deliveries(rows), progress(slot))
+            publish(publisher, rows, progress(slot))
             slot += 1
         except PublishDoubt:
             doubts += 1

@@ -42,6 +42,7 @@ from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue import DequeueConfig, progress_slot
 from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.publisher import Prepared
 
 HOUR_STARTS_MS = 1_800_000_000_000
 PARTITIONS = 3
@@ -80,17 +81,17 @@ class JudgingPublisher(RecordingPublisher):
         self._fate = "commit"
         self.fates: list[str] = []
 
-    def publish(self, deliveries: Deliveries | None, progress: Progress) -> None:
+    def publish(self, prepared: Prepared | None, progress: Progress) -> None:
         self._machine.require_mirror_behind(self)
         fate = self.fates.pop(0) if self.fates else "commit"
         if fate == "die before":
             raise Killed
         self._fate = "commit" if fate == "die after" else fate
         try:
-            super().publish(deliveries, progress)
+            super().publish(prepared, progress)
         finally:
             if fate != "lose":
-                self._machine.judge(deliveries, progress)
+                self._machine.judge(None if prepared is None else prepared.deliveries, progress)
         if fate == "die after":
             raise Killed
 

@@ -48,6 +48,7 @@ from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue import DequeueConfig
 from duewheel.wheel.layout import HOUR_MS, WheelConfig, hour_of
+from duewheel.wheel.publisher import Prepared
 
 START_MS = 1_800_000_000_000
 PRECISION_MS = 1_000
@@ -183,14 +184,17 @@ class Kafka:
     def close(self) -> None:
         pass
 
-    def publish(self, deliveries: Deliveries | None, progress: Progress) -> None:
+    def prepare(self, deliveries: Deliveries) -> Prepared:
+        return Prepared(deliveries)
+
+    def publish(self, prepared: Prepared | None, progress: Progress) -> None:
         fate = self.fates()
         self.counts[f"fate: {fate}"] += 1
         if fate == "die before":
             raise Killed
         if fate != "lose":
-            if deliveries is not None and len(deliveries):
-                self._judge(deliveries)
+            if prepared is not None and len(prepared.deliveries):
+                self._judge(prepared.deliveries)
             self._progress = Progress.decode(progress.encode())
         if fate == "die after":
             raise Killed

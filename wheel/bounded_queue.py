@@ -1,0 +1,85 @@
+"""A queue from one thread to another, bounded in records and in bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class QueueClosed(Exception):
+    """Nobody wants what is in the queue any more: end."""
+
+
+class BoundedQueue(Generic[T]):
+    """First in, first out; what an item holds is counted, not the items. Thread-safe.
+
+    An empty queue takes an item of any size, so that nothing is too large to pass.
+
+    Example:
+        queue.put(chunk, len(chunk), chunk.stored_bytes)    # one thread, for each chunk
+        queue.end()
+        while (chunk := queue.get()) is not None: ...       # the other
+    """
+
+    def __init__(self, records_max: int, bytes_max: int) -> None:
+        self._bounds = (records_max, bytes_max)
+        self._items: deque[tuple[T, int, int]] = deque()
+        self._ended = False
+        self._error: BaseException | None = None
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def put(self, item: T, records: int, size: int) -> None:
+        """Append an item of `records` and `size` bytes, as soon as it fits.
+
+        Raises:
+            QueueClosed: the queue was closed, before or meanwhile.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._fits(records, size))
+            if self._closed:
+                raise QueueClosed
+            self._items.append((item, records, size))
+            self._changed.notify_all()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Nothing more will come; because of `error`, if there was one."""
+        with self._changed:
+            self._ended, self._error = True, error
+            self._changed.notify_all()
+
+    def get(self) -> T | None:
+        """The next item, as soon as there is one; None behind the last one.
+
+        Raises:
+            QueueClosed: the queue was closed, before or meanwhile.
+            BaseException: the error that it ended with, behind the last item, however often.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._items or self._ended)
+            if self._closed:
+                raise QueueClosed
+            if self._items:
+                item, _, _ = self._items.popleft()
+                self._changed.notify_all()
+                return item
+            if self._error is not None:
+                raise self._error
+            return None
+
+    def close(self) -> None:
+        """Drop what is in the queue and wake whoever waits; for good."""
+        with self._changed:
+            self._closed = True
+            self._items.clear()
+            self._changed.notify_all()
+
+    def _fits(self, records: int, size: int) -> bool:
+        records_max, bytes_max = self._bounds
+        return not self._items or (
+            records + sum(held for _, held, _ in self._items) <= records_max
+            and size + sum(held for _, _, held in self._items) <= bytes_max
+        )

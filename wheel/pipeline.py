@@ -1,0 +1,241 @@
+"""What comes before a transaction: two stages, each in a thread of its own, and two queues.
+
+    scan ──► queue ──► read, restore, prepare ──► queue ──► the loop publishes
+
+    scan      finds the closed slots' rows in the log and cuts them into chunks      (slot_scan.py)
+    read      reads a chunk's messages and verifies them                          (message_store.py)
+    restore   makes deliveries of them, divided if they name too many topics          (restoring.py)
+    prepare   encodes them as far as that is possible before the transaction          (publisher.py)
+
+Each queue holds no more records and stored bytes than one chunk may have; a stage that runs ahead
+waits. So there are three chunks with their messages at any time, at most: one is published, one
+waits, one is being made.
+
+A range of one chunk, which is the usual case, passes through both stages in the caller's thread.
+Whatever a stage raises comes to the caller in its place, behind the chunks before it. A range that
+has failed once fails ever after: the stages have gone on, so its next chunk would be the wrong one.
+
+Log and wheel are the scanning thread's, messages and topic names the reading one's; all of them are
+the caller's between the end of a range and the first `next` of another.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from duewheel.schemas.timers import Bool, Deliveries, TopicPartition
+from duewheel.wheel.bounded_queue import BoundedQueue, QueueClosed
+from duewheel.wheel.data_directory import DataDirectory
+from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.restoring import Restored, pieces, restore
+from duewheel.wheel.slot_scan import Chunk, SlotScan
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What one transaction is to deliver, and how far the shard is afterwards.
+
+    Attributes:
+        prepared: the rows that are not delivered yet.
+        rows: how many there were with those that a predecessor has delivered.
+        stored_bytes: of their stored messages.
+        r_after: last slot that is delivered in full.
+        ends: if the slot after it is half delivered, the offset behind its last row, by source
+            partition of this chunk; else None.
+        last: whether the range ends with this chunk.
+    """
+
+    prepared: Prepared
+    rows: int
+    stored_bytes: int
+    r_after: int
+    ends: Mapping[TopicPartition, int] | None
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """Closed slots, the first of which may have been half delivered by a predecessor.
+
+    Attributes:
+        scan: over them.
+        half_slot: the first slot.
+        below: D: per source partition, the offset below which its rows are out.
+    """
+
+    scan: SlotScan
+    half_slot: int
+    below: Mapping[TopicPartition, int]
+
+
+class Pipeline:
+    """The chunks of one closed range after another. Not thread-safe: one loop owns it."""
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        prepare: Callable[[Deliveries], Prepared],
+        records_max: int,
+        bytes_max: int,
+    ) -> None:
+        """
+        Args:
+            directory: whose slots are delivered.
+            prepare: the publisher's.
+            records_max, bytes_max: rows and stored bytes of one chunk, and of one queue.
+        """
+        self._directory = directory
+        self._prepare = prepare
+        self._bounds = (records_max, bytes_max)
+        self._range: _Range | None = None
+        self._stages: _Stages | None = None
+        self._ready: deque[Ready] = deque()  # of a range of one chunk
+        self._failure: BaseException | None = None
+
+    def begin(self, after: int, until: int, below: Mapping[TopicPartition, int]) -> None:
+        """Go on with the slots after < s ≤ until; the range before has been used up.
+
+        Args:
+            after, until: all of them closed.
+            below: D of slot after + 1 if that was found half delivered, else empty.
+        """
+        assert self._stages is None and not self._ready, "chunks were made and not used"
+        self._range = _Range(SlotScan(self._directory, after, until), after + 1, below)
+
+    def next(self) -> Ready | None:
+        """The next chunk, or None at the end of the range.
+
+        Raises:
+            CorruptFile: a pending timer is damaged; every chunk before it has been returned.
+        """
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return self._next()
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _next(self) -> Ready | None:
+        assert self._range is not None
+        if self._stages is None and not self._ready:
+            chunk = self._range.scan.next_chunk(*self._bounds)
+            if chunk is None:
+                return None
+            if chunk.last:
+                self._ready.extend(self._made(self._range, chunk))
+            else:
+                self._stages = self._start(self._range, chunk)
+        if self._stages is None:
+            return self._ready.popleft()
+        ready = self._stages.made.get()
+        if ready is None or ready.last:
+            self._stages.join()
+            self._stages = None
+        return ready
+
+    def close(self) -> None:
+        """End the stages and wait for them; the files may be closed then."""
+        if self._stages is not None:
+            self._stages.close()
+
+    def _start(self, slots: _Range, first: Chunk) -> _Stages:
+        found: BoundedQueue[Chunk] = BoundedQueue(*self._bounds)
+        made: BoundedQueue[Ready] = BoundedQueue(*self._bounds)
+
+        def scan() -> None:
+            chunk: Chunk | None = first
+            while chunk is not None:
+                found.put(chunk, len(chunk), chunk.stored_bytes)
+                chunk = None if chunk.last else slots.scan.next_chunk(*self._bounds)
+
+        def read() -> None:
+            while (chunk := found.get()) is not None:
+                for ready in self._made(slots, chunk):
+                    made.put(ready, ready.rows, ready.stored_bytes)
+
+        return _Stages(scan, found, read, made)
+
+    def _made(self, slots: _Range, chunk: Chunk) -> Iterator[Ready]:
+        """Read, restore, prepare."""
+        store, topics = self._directory.messages, self._directory.topics
+        for restored in pieces(restore(chunk, store.read(chunk.hour, chunk.records), topics)):
+            deliveries = restored.deliveries
+            delivered = _delivered(slots, restored)
+            if delivered.any():
+                deliveries = deliveries.take(np.flatnonzero(~delivered))
+            yield Ready(
+                self._prepare(deliveries),
+                len(restored.chunk),
+                restored.chunk.stored_bytes,
+                restored.chunk.r_after,
+                _ends(restored),
+                restored.chunk.last,
+            )
+
+
+class _Stages:
+    """Two threads and what is between and behind them."""
+
+    def __init__(
+        self,
+        scan: Callable[[], None],
+        found: BoundedQueue[Chunk],
+        read: Callable[[], None],
+        made: BoundedQueue[Ready],
+    ) -> None:
+        self.made = made
+        self._found = found
+        self._threads = [
+            threading.Thread(target=_run, args=(stage, queue), name=name, daemon=True)
+            for name, stage, queue in (("scan", scan, found), ("read", read, made))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+    def close(self) -> None:
+        self._found.close()
+        self.made.close()
+        self.join()
+
+
+def _run(stage: Callable[[], None], queue: BoundedQueue[Chunk] | BoundedQueue[Ready]) -> None:
+    """A stage's thread: all of the stage, then its queue is ended, with the error if there was."""
+    try:
+        stage()
+    except QueueClosed:
+        return
+    except BaseException as error:  # noqa: BLE001 - handed on to the caller
+        queue.end(error)
+    else:
+        queue.end()
+
+
+def _delivered(slots: _Range, restored: Restored) -> Bool:
+    """Rows of the slot that a predecessor had half delivered, below D of their partition."""
+    slot = restored.chunk.slot
+    if not slots.below or slot[0] > slots.half_slot:
+        return np.zeros(len(slot), np.bool_)
+    below = np.array([slots.below.get(p, 0) for p in restored.sources], np.int64)
+    done: Bool = (slot == slots.half_slot) & (restored.offset < below[restored.source])
+    return done
+
+
+def _ends(restored: Restored) -> dict[TopicPartition, int] | None:
+    """Offsets behind the rows of the last slot, if that is half delivered after them."""
+    chunk = restored.chunk
+    if not chunk.slot_open:
+        return None
+    rows = chunk.slot == chunk.slot[-1]
+    ends = np.zeros(len(restored.sources), np.int64)
+    np.maximum.at(ends, restored.source[rows], restored.offset[rows] + 1)
+    return dict(zip(restored.sources, ends.tolist(), strict=True))
