@@ -17,9 +17,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from duewheel.checkpoints import files
-from duewheel.checkpoints.state import Close, Marks, State, marks_from, marks_to
+from duewheel.checkpoints.shapes import MISSHAPEN, integer
+from duewheel.checkpoints.state import Close, Marks, State, marks_from, marks_to, names_from
 from duewheel.errors import CorruptFile
 
 FILE_NAME = "durable"
@@ -79,17 +81,26 @@ class Durable:
             return None
         if text is None:
             raise CorruptFile(path, 0, "the durable checkpoint does not match its checksum")
-        raw = json.loads(text)
+        try:
+            return cls._from_json(json.loads(text))
+        except MISSHAPEN as error:
+            raise CorruptFile(path, 0, f"this is no durable checkpoint: {error!r}") from error
+
+    @classmethod
+    def _from_json(cls, raw: Mapping[str, Any]) -> Durable:
         if raw["format"] != FORMAT:
-            raise CorruptFile(path, 0, f"format {raw['format']}; this version reads {FORMAT}")
+            raise ValueError(f"format {raw['format']}; this version reads {FORMAT}")
         return cls(
-            raw["batch"],
+            integer(raw["batch"]),
             marks_from(raw["marks"]),
-            {int(hour): (log, messages) for hour, (log, messages) in raw["hours"].items()},
-            raw["placed"],
+            {
+                int(hour): (integer(log), integer(messages))
+                for hour, (log, messages) in raw["hours"].items()
+            },
+            integer(raw["placed"]),
             Close.from_json(raw["close"]) if raw["close"] else None,
-            raw["r"],
-            raw["topic_ids"],
+            integer(raw["r"]),
+            names_from(raw["topic_ids"]),
         )
 
 

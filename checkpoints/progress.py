@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from duewheel.checkpoints.shapes import MISSHAPEN, integer, name, partition_number
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.timers import TopicPartition
 
@@ -36,6 +37,18 @@ class PartitionProgress:
     c1: int | None = None
     d: int | None = None
     k: int | None = None
+
+    @classmethod
+    def read(cls, r: object, c: object, *half: object) -> PartitionProgress:
+        """From the five values of the JSON form.
+
+        Raises:
+            MISSHAPEN: they are others.
+        """
+        c1, d, k = (None if value is None else integer(value) for value in half)
+        if (c1 is None) != (d is None):
+            raise ValueError("c1 and d are there together or not at all")
+        return cls(integer(r), integer(c), c1, d, k)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +101,18 @@ class Progress:
             if raw["format"] != FORMAT:
                 raise ValueError(f"format {raw['format']}, this version reads {FORMAT}")
             return cls(
-                int(raw["shard"]),
-                int(raw["shards"]),
-                str(raw["owner"]),
-                int(raw["epoch"]),
+                integer(raw["shard"]),
+                integer(raw["shards"]),
+                name(raw["owner"]),
+                integer(raw["epoch"]),
                 dict(raw["slot_config"]),
                 {
-                    (topic, int(partition)): PartitionProgress(*fields)
+                    (name(topic), partition_number(number)): PartitionProgress.read(*fields)
                     for topic, partitions in raw["partitions"].items()
-                    for partition, fields in partitions.items()
+                    for number, fields in partitions.items()
                 },
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except MISSHAPEN as error:
             raise RecoveryRefused(f"the progress record cannot be read: {error}") from error
 
 

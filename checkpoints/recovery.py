@@ -20,6 +20,7 @@ from typing import Any
 
 from duewheel.checkpoints import files
 from duewheel.checkpoints.progress import Progress, config_hash
+from duewheel.checkpoints.shapes import MISSHAPEN, integer, name
 from duewheel.checkpoints.state import Close, Commit, Marks, State
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.timers import TopicPartition
@@ -74,8 +75,11 @@ class RecoveryRecord:
         """The record in place; None if there is none or its bytes are not whole."""
         try:
             text = files.checked_text((directory / FILE_NAME).read_bytes())
-            return None if text is None else cls(**json.loads(text))
-        except (FileNotFoundError, ValueError, TypeError):
+            if text is None:
+                return None
+            raw = json.loads(text)
+            return cls(name(raw["case"]), name(raw["boot_id"]), integer(raw["dequeue_start"]))
+        except (FileNotFoundError, *MISSHAPEN):
             return None
 
 

@@ -15,6 +15,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
+from duewheel.checkpoints.shapes import MISSHAPEN, integer, name, partition_number
+from duewheel.errors import RecoveryRefused
+
 KEY = b"dead-letter-replay"
 
 
@@ -58,11 +61,24 @@ class ReplayPosition:
 
     @classmethod
     def decode(cls, value: bytes | None, topic_id: str) -> ReplayPosition:
-        """The position in the topic with this id; the beginning if there is none."""
+        """The position in the topic with this id; the beginning if there is none.
+
+        Raises:
+            RecoveryRefused: the bytes are no such position.
+        """
         position = cls(topic_id)
-        found = json.loads(value) if value is not None else {}
-        if found.get("topic_id") == topic_id:
-            for number, (following, codes) in found["partitions"].items():
-                position._next[int(number)] = following
-                position._codes[int(number)] = codes
+        if value is None:
+            return position
+        try:
+            found = json.loads(value)
+            if name(found["topic_id"]) == topic_id:
+                for number, (following, codes) in found["partitions"].items():
+                    position._next[partition_number(number)] = integer(following)
+                    position._codes[partition_number(number)] = {
+                        name(code): integer(at) for code, at in codes.items()
+                    }
+        except MISSHAPEN as error:
+            raise RecoveryRefused(
+                f"the position of the dead letters' replay cannot be read: {error!r}"
+            ) from error
         return position

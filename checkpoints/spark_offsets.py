@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from duewheel.checkpoints.shapes import MISSHAPEN, integer, name, partition_number
 from duewheel.errors import CorruptFile
 from duewheel.schemas.timers import TopicPartition
 
@@ -151,7 +152,7 @@ def _object(path: Path, before: bytes, line: bytes) -> dict[str, object]:
     position = len(before) + 1
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptFile(path, position, f"no JSON: {error}") from None
     if not isinstance(value, dict):
         raise CorruptFile(path, position, "no JSON object")
@@ -162,13 +163,13 @@ def _offsets(path: Path, position: int, line: bytes) -> dict[TopicPartition, int
     try:
         topics = json.loads(line)
         found = {
-            (topic, int(partition)): offset
+            (name(topic), partition_number(number)): integer(offset)
             for topic, partitions in topics.items()
-            for partition, offset in partitions.items()
+            for number, offset in partitions.items()
         }
-    except (ValueError, AttributeError) as error:
+    except MISSHAPEN as error:
         raise CorruptFile(path, position, f"no offsets of a Kafka source: {error}") from None
-    for (topic, partition), offset in found.items():
-        if type(offset) is not int or offset < 0:
-            raise CorruptFile(path, position, f"{topic}-{partition} has offset {offset!r}")
+    for (topic, number), offset in found.items():
+        if offset < 0:
+            raise CorruptFile(path, position, f"{topic}-{number} has offset {offset}")
     return found

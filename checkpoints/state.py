@@ -25,6 +25,7 @@ from typing import Any
 
 from duewheel.checkpoints import files
 from duewheel.checkpoints.pages import PagePair
+from duewheel.checkpoints.shapes import MISSHAPEN, integer, name, partition_number
 from duewheel.errors import ConfigError, CorruptFile
 from duewheel.schemas.timers import TopicPartition
 
@@ -41,6 +42,7 @@ _CLOSE_PAGE = 256 * 1024
 _MIRROR = _CLOSE + 2 * _CLOSE_PAGE
 _MIRROR_PAGE = 256 * 1024
 _FILE_BYTES = _MIRROR + 2 * _MIRROR_PAGE
+_MIRROR_HEAD = struct.Struct("<qq")
 
 # Indexes of the live fields.
 _STARTS, _CLEAN, _DEQUEUE_STARTS, _GC_HOUR, _BOOT, _PAUSED, _HEARTBEATS = 0, 1, 2, 3, 4, 6, 8
@@ -115,7 +117,7 @@ class Close:
     def from_json(cls, raw: Mapping[str, Any]) -> Close:
         """From what `to_json` gave."""
         before, c = marks_from(raw["c_before"]), marks_from(raw["c"])
-        return cls(raw["lower"], before, raw["floor"], c)
+        return cls(integer(raw["lower"]), before, integer(raw["floor"]), c)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,21 +210,24 @@ class State:
         """The newest commit; an empty one before the first.
 
         Raises:
-            CorruptFile: pages were written and none is whole.
+            CorruptFile: pages were written, and none is whole or the newest says something else.
         """
         page = self._commit.read()
         if page is None:
             self._require_unwritten(self._commit, _COMMIT)
             return Commit(0, {}, {}, 0, True)
-        raw = json.loads(page.payload)
-        return Commit(
-            raw["batch"],
-            marks_from(raw["marks"]),
-            {int(hour): HourFiles(*lengths) for hour, lengths in raw["hours"].items()},
-            raw["placed"],
-            page.marked,
-            raw["topic_ids"],
-        )
+        try:
+            raw = json.loads(page.payload)
+            return Commit(
+                integer(raw["batch"]),
+                marks_from(raw["marks"]),
+                {int(h): HourFiles(*map(integer, lengths)) for h, lengths in raw["hours"].items()},
+                integer(raw["placed"]),
+                page.marked,
+                names_from(raw["topic_ids"]),
+            )
+        except MISSHAPEN as error:
+            raise CorruptFile(self.path, _COMMIT, f"this is no commit page: {error!r}") from error
 
     def write_commit(
         self,
@@ -254,13 +259,16 @@ class State:
         """The newest close page, None before the first.
 
         Raises:
-            CorruptFile: pages were written and none is whole.
+            CorruptFile: pages were written, and none is whole or the newest says something else.
         """
         page = self._close.read()
         if page is None:
             self._require_unwritten(self._close, _CLOSE)
             return None
-        return Close.from_json(json.loads(page.payload))
+        try:
+            return Close.from_json(json.loads(page.payload))
+        except MISSHAPEN as error:
+            raise CorruptFile(self.path, _CLOSE, f"this is no close page: {error!r}") from error
 
     def write_close(self, close: Close) -> None:
         """Write a close page: slots up to its floor take nothing more."""
@@ -274,12 +282,14 @@ class State:
         if page is None:
             self._require_unwritten(self._mirror, _MIRROR)
             return None
-        r, delivered = struct.unpack_from("<qq", page.payload)
-        return r, delivered, page.payload[16:]
+        if len(page.payload) < _MIRROR_HEAD.size:
+            raise CorruptFile(self.path, _MIRROR, "this is no mirror of a progress record")
+        r, delivered = _MIRROR_HEAD.unpack_from(page.payload)
+        return r, delivered, page.payload[_MIRROR_HEAD.size :]
 
     def write_mirror(self, r: int, delivered: int, record: bytes) -> None:
         """Mirror a progress record that Kafka has committed."""
-        self._mirror.write(struct.pack("<qq", r, delivered) + record)
+        self._mirror.write(_MIRROR_HEAD.pack(r, delivered) + record)
 
     def _require_unwritten(self, pages: PagePair, at: int) -> None:
         if pages.written():
@@ -391,10 +401,23 @@ def marks_to(marks: Marks) -> dict[str, dict[int, int]]:
     return topics
 
 
-def marks_from(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    """Marks from their JSON form."""
+def marks_from(topics: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
+    """Marks from their JSON form.
+
+    Raises:
+        MISSHAPEN: they have another one.
+    """
     return {
-        (topic, int(partition)): offset
+        (name(topic), partition_number(number)): integer(offset)
         for topic, partitions in topics.items()
-        for partition, offset in partitions.items()
+        for number, offset in partitions.items()
     }
+
+
+def names_from(raw: Mapping[str, str]) -> dict[str, str]:
+    """Names by name from their JSON form.
+
+    Raises:
+        MISSHAPEN: they have another one.
+    """
+    return {name(key): name(value) for key, value in raw.items()}

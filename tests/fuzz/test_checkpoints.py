@@ -1,0 +1,333 @@
+"""Everything that is read back before a start, with other bytes in it: refused with a reason, or
+read as something that can be worked with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duewheel.checkpoints import state as state_file
+from duewheel.checkpoints.durable import Durable
+from duewheel.checkpoints.files import checked_line
+from duewheel.checkpoints.progress import PartitionProgress, Progress
+from duewheel.checkpoints.recovery import FILE_NAME as RECOVERY_FILE
+from duewheel.checkpoints.recovery import RecoveryRecord, resume
+from duewheel.checkpoints.replay_position import ReplayPosition
+from duewheel.checkpoints.spark_offsets import resume_point
+from duewheel.checkpoints.state import Close, Commit, HourFiles, Marks, State
+from duewheel.errors import ConfigError, CorruptFile, DuewheelError, RecoveryRefused
+
+Change = Callable[[st.DataObject, bytes], bytes]
+
+MARKS: Marks = {("orders.delayed", 0): 120, ("orders.delayed", 11): 7}
+CLOSE = Close(900, {("orders.delayed", 0): 100}, 1_000, MARKS)
+HOURS = {500_000: HourFiles(5_200, 12_345, 5_148), 500_001: HourFiles(52, 99, 52)}
+PARTITIONS = {
+    ("orders.delayed", 0): PartitionProgress(950, 100, 120, 110),
+    ("orders.delayed", 11): PartitionProgress(950, 7, 7, 0),
+}
+PROGRESS = Progress(0, 1, "a-uuid", 1, {"precision": 50}, PARTITIONS)
+INT64 = range(-(2**63), 2**63)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("fuzz")
+
+
+def require_marks(marks: Marks) -> None:
+    """Places and offsets that the engine can work with."""
+    for (topic, partition), offset in marks.items():
+        assert type(topic) is str
+        assert type(partition) is int and partition in INT64
+        assert type(offset) is int and offset in INT64
+
+
+def require_close(close: Close) -> None:
+    assert type(close.lower) is int and type(close.floor) is int
+    assert close.lower in INT64 and close.floor in INT64
+    require_marks(close.c)
+    require_marks(close.c_before)
+
+
+def require_commit(commit: Commit) -> None:
+    assert type(commit.batch) is int and commit.batch in INT64
+    assert type(commit.placed) is int and commit.placed in INT64
+    require_marks(commit.marks)
+    for hour, lengths in commit.hours.items():
+        assert type(hour) is int
+        for length in (lengths.log_bytes, lengths.message_bytes, lengths.batch_from):
+            assert type(length) is int and length in INT64
+    assert all(type(each) is str for pair in commit.topic_ids.items() for each in pair)
+
+
+# ---- the state file --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def written(folder: Path) -> Iterator[State]:
+    """A state file with two pages of every kind."""
+    state = State.create(folder, 50, 64)
+    for batch in (1, 2):
+        state.write_commit(batch, MARKS, HOURS, 40 * batch, {"orders.delayed": "an-id"})
+        state.write_close(replace(CLOSE, floor=CLOSE.floor + batch))
+        state.write_mirror(940 + batch, 20 * batch, PROGRESS.encode())
+    yield state
+    state.release()
+
+
+PAGES = {
+    "identity": (0, 200),
+    "commit": (state_file._COMMIT, 400),
+    "commit, the other": (state_file._COMMIT + state_file._COMMIT_PAGE, 400),
+    "close": (state_file._CLOSE, 400),
+    "close, the other": (state_file._CLOSE + state_file._CLOSE_PAGE, 400),
+    "mirror": (state_file._MIRROR, 400),
+    "mirror, the other": (state_file._MIRROR + state_file._MIRROR_PAGE, 400),
+}
+
+
+@given(data=st.data(), place=st.sampled_from(sorted(PAGES)))
+def test_a_damaged_state_file(
+    written: State, folder: Path, damage: Change, data: st.DataObject, place: str
+) -> None:
+    whole = written.path.read_bytes()
+    at, size = PAGES[place]
+    changed = damage(data, whole[at : at + size])[:size].ljust(size, b"\0")
+    other = folder / "damaged"
+    other.mkdir(exist_ok=True)
+    (other / state_file.FILE_NAME).write_bytes(whole[:at] + changed + whole[at + size :])
+    try:
+        found = State.open(other)
+    except (CorruptFile, ConfigError):
+        return
+    try:
+        with suppress(CorruptFile):
+            # What was written last, or before that; nothing else.
+            commit = found.commit()
+            assert (commit.batch, commit.placed) in {(1, 40), (2, 80)}
+            assert (commit.marks, commit.hours) == (MARKS, HOURS)
+        with suppress(CorruptFile):
+            assert found.close() in [replace(CLOSE, floor=CLOSE.floor + n) for n in (1, 2)]
+        with suppress(CorruptFile):
+            assert found.mirror() in [(940 + n, 20 * n, PROGRESS.encode()) for n in (1, 2)]
+    finally:
+        found.release()
+
+
+@given(data=st.data(), size=st.integers(0, 2_000_000))
+def test_a_state_file_of_another_length(
+    written: State, folder: Path, data: st.DataObject, size: int
+) -> None:
+    whole = written.path.read_bytes()
+    other = folder / "cut"
+    other.mkdir(exist_ok=True)
+    (other / state_file.FILE_NAME).write_bytes(whole[:size].ljust(size, b"\0"))
+    if size != len(whole):
+        with pytest.raises(CorruptFile):
+            State.open(other)
+
+
+@given(data=st.data())
+def test_whole_pages_of_another_shape(written: State, alter: Change, data: st.DataObject) -> None:
+    commit, close = written._commit.read(), written._close.read()
+    assert commit is not None and close is not None
+    others = [alter(data, page.payload)[:100_000] for page in (commit, close)]
+    written._commit.write(others[0])
+    written._close.write(others[1])
+    try:
+        with suppress(CorruptFile):
+            require_commit(written.commit())
+        with suppress(CorruptFile):
+            found = written.close()
+            assert found is not None
+            require_close(found)
+    finally:
+        written._commit.write(commit.payload)
+        written._close.write(close.payload)
+
+
+@given(payload=st.binary(max_size=40))
+def test_whole_mirror_pages_of_another_shape(written: State, payload: bytes) -> None:
+    page = written._mirror.read()
+    assert page is not None
+    written._mirror.write(payload)
+    try:
+        with suppress(CorruptFile):
+            mirror = written.mirror()
+            assert mirror is not None and mirror[2] == payload[16:]
+    finally:
+        written._mirror.write(page.payload)
+
+
+# ---- durable checkpoint, recovery record -------------------------------------------------------
+
+
+DURABLE = Durable(2, MARKS, {500_000: (5_200, 12_345)}, 80, CLOSE, 940, {"orders.delayed": "id"})
+
+
+def read_durable(folder: Path) -> None:
+    try:
+        found = Durable.read(folder)
+    except CorruptFile:
+        return
+    assert found is not None
+    assert type(found.r) is int and found.r in INT64
+    hours = {hour: HourFiles(*lengths, 0) for hour, lengths in found.hours.items()}
+    require_commit(Commit(found.batch, found.marks, hours, found.placed, True, found.topic_ids))
+    if found.close is not None:
+        require_close(found.close)
+
+
+@given(data=st.data())
+def test_a_damaged_durable_checkpoint(folder: Path, damage: Change, data: st.DataObject) -> None:
+    DURABLE.write(folder)
+    path = folder / "durable"
+    whole = path.read_bytes()
+    path.write_bytes(damage(data, whole))
+    try:
+        assert Durable.read(folder) == DURABLE
+    except CorruptFile:
+        assert path.read_bytes() != whole
+
+
+@given(data=st.data())
+def test_a_durable_checkpoint_of_another_shape(
+    folder: Path, alter: Change, data: st.DataObject
+) -> None:
+    DURABLE.write(folder)
+    path = folder / "durable"
+    _, _, text = path.read_bytes().partition(b" ")
+    path.write_bytes(checked_line(alter(data, text)))
+    read_durable(folder)
+
+
+@given(data=st.data(), checked=st.booleans())
+def test_another_recovery_record(
+    folder: Path, damage: Change, alter: Change, data: st.DataObject, checked: bool
+) -> None:
+    record = RecoveryRecord("killed", "boot", 3)
+    record.write(folder)
+    path = folder / RECOVERY_FILE
+    line = path.read_bytes()
+    _, _, text = line.partition(b" ")
+    path.write_bytes(checked_line(alter(data, text)) if checked else damage(data, line))
+    found = RecoveryRecord.read(folder)
+    if checked and found is not None:
+        assert (type(found.case), type(found.boot_id), type(found.dequeue_start)) == (str, str, int)
+    elif found is not None:
+        assert found == record
+
+
+# ---- records in the state topic ----------------------------------------------------------------
+
+
+def work_with(value: bytes) -> None:
+    try:
+        found = Progress.decode(value)
+        resume(found, CLOSE, Commit(2, MARKS, HOURS, 80, True), PROGRESS)
+    except RecoveryRefused:
+        return
+    assert Progress.decode(found.encode()) == found
+    assert all(p.r in INT64 and p.c in INT64 for p in found.partitions.values())
+
+
+@given(data=st.data())
+def test_a_damaged_progress_record(damage: Change, data: st.DataObject) -> None:
+    work_with(damage(data, PROGRESS.encode()))
+
+
+@given(data=st.data())
+def test_a_progress_record_of_another_shape(alter: Change, data: st.DataObject) -> None:
+    work_with(alter(data, PROGRESS.encode()))
+
+
+@given(value=st.binary(max_size=100))
+def test_any_bytes_instead_of_a_progress_record(value: bytes) -> None:
+    work_with(value)
+
+
+def replayed_up_to(value: bytes) -> None:
+    try:
+        found = ReplayPosition.decode(value, "an-id")
+    except DuewheelError:
+        return
+    for partition in (0, 3):
+        assert found.start(partition, "bad_header") in INT64
+        assert found.is_behind(partition, 10, "bad_header") in {True, False}
+    found.move(0, 12, None)
+    again = ReplayPosition.decode(found.encode(), "an-id")
+    assert again.encode() == found.encode()
+
+
+def replay_position() -> bytes:
+    position = ReplayPosition("an-id")
+    position.move(0, 12, "bad_header")
+    position.move(3, 7, None)
+    return position.encode()
+
+
+@given(data=st.data())
+def test_a_damaged_replay_position(damage: Change, data: st.DataObject) -> None:
+    replayed_up_to(damage(data, replay_position()))
+
+
+@given(data=st.data())
+def test_a_replay_position_of_another_shape(alter: Change, data: st.DataObject) -> None:
+    replayed_up_to(alter(data, replay_position()))
+
+
+# ---- Spark's checkpoint ------------------------------------------------------------------------
+
+METADATA = b'{"batchWatermarkMs":0,"batchTimestampMs":1795160908590,"conf":{"a":"b"}}'
+OFFSETS = b'{"orders.delayed":{"0":120,"11":7}}'
+SPARK_FILES = {
+    "sources/0/0": b"\0v1\n" + OFFSETS,
+    "offsets/0": b"v1\n" + METADATA + b"\n" + OFFSETS,
+    "offsets/1": b"v1\n" + METADATA + b"\n" + OFFSETS,
+    "commits/0": b'v1\n{"nextBatchWatermarkMs":0}',
+    "commits/1": b'v1\n{"nextBatchWatermarkMs":0}',
+}
+
+
+@given(
+    data=st.data(),
+    names=st.sets(st.sampled_from(sorted(SPARK_FILES)), min_size=1),
+    place=st.sampled_from(sorted(SPARK_FILES)),
+    whole_json=st.booleans(),
+)
+def test_another_checkpoint_of_sparks(
+    tmp_path_factory: pytest.TempPathFactory,
+    damage: Change,
+    alter: Change,
+    data: st.DataObject,
+    names: set[str],
+    place: str,
+    whole_json: bool,
+) -> None:
+    checkpoint = tmp_path_factory.mktemp("spark")
+    for name in names | {place}:
+        path = checkpoint / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(SPARK_FILES[name])
+    path = checkpoint / place
+    head, _, last = SPARK_FILES[place].rpartition(b"\n")
+    path.write_bytes(
+        head + b"\n" + alter(data, last) if whole_json else damage(data, SPARK_FILES[place])
+    )
+    try:
+        found = resume_point(checkpoint)
+    except CorruptFile:
+        return
+    if found is not None:
+        require_marks(found.offsets)
+        assert all(p >= 0 and p < 2**31 and o >= 0 for (_, p), o in found.offsets.items())
+        json.dumps({topic: {str(p): o} for (topic, p), o in found.offsets.items()})
