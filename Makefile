@@ -1,7 +1,7 @@
 # Everything here needs make, sh and a Python from 3.11 up; `make help` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test simulate-day bench-quick lint lock clean
+.PHONY: help setup setup-dev demo test simulate simulate-day bench-quick lint lock clean
 
 # A folder called `wheel` lies here: never let Python put the current folder on its path.
 export PYTHONSAFEPATH = 1
@@ -27,6 +27,10 @@ demo: setup  ## timers through a real Kafka and Spark, with a verdict
 
 test: setup-dev  ## all tests, on a real Kafka and Spark
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+simulate: setup-dev  ## faults of all kinds from SEEDS=n FIRST=k, judged; VERBOSE=1 shows one seed
+	@$(BIN)/python tests/simulation/simulate.py --seeds $(or $(SEEDS),300) \
+		--first $(or $(FIRST),0) $(if $(VERBOSE),--verbose)
 
 simulate-day: setup-dev  ## 24 hours of operation in minutes, with kills; everything judged
 	@$(BIN)/python tests/simulation/day.py

@@ -1,0 +1,234 @@
+"""Kafka, as far as a shard sees it: the timer topic, the state topic, and transactions.
+
+A partition is a list by offset: records, and what is no record for a read_committed reader (a
+transaction's marker, an aborted record). An open transaction's records hold the stable offset back.
+A transaction has a fate:
+
+    commit   it happens, and its writer hears so
+    lost     its records are aborted, its writer is left in doubt
+    doubt    it happens, its writer is left in doubt
+    open     nobody ends it: the next start with its transactional id does, or the time-out
+    die …    the writer dies before it, in it (it stays open), or behind it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from tests.simulation.history import History
+from tests.simulation.seam import die
+from tests.simulation.timers import TOPIC, Copy, Timer
+
+from duewheel.checkpoints.progress import Progress
+from duewheel.clock import Clock
+from duewheel.errors import KafkaUnavailable, PublishDoubt
+from duewheel.schemas.timers import Deliveries
+from duewheel.wheel.publisher import Prepared
+
+FATES = ("lost", "doubt", "open", "die before", "die open", "die after")
+TIMEOUT_MS = 15_000
+
+
+class Partition:
+    """One partition of the timer topic.
+
+    Attributes:
+        records: by offset; None where a reader gets nothing.
+        start: the log begins here.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.records: list[Copy | None] = []
+        self.stamps: list[int] = []
+        self.start = 0
+        self._open: dict[int, Copy] = {}  # offset → record of an open transaction
+
+    @property
+    def end(self) -> int:
+        return len(self.records)
+
+    @property
+    def stable_end(self) -> int:
+        """Where a read_committed reader has to stop."""
+        return min(self._open, default=self.end)
+
+    def append(self, copy: Copy | None, stamp_ms: int, *, opened: bool = False) -> None:
+        if opened:
+            assert copy is not None
+            self._open[self.end] = copy
+            copy = None
+        self.records.append(copy)
+        self.stamps.append(stamp_ms)
+
+    def finish(self, offsets: Iterable[int], stamp_ms: int, *, commit: bool) -> list[Copy]:
+        """End a transaction that has written at these offsets; its marker follows."""
+        copies = [self._open.pop(offset) for offset in offsets]
+        if commit:
+            for copy in copies:
+                self.records[copy.offset] = copy
+        if copies:
+            self.append(None, stamp_ms)
+        return copies
+
+    def read(self, first: int, end: int) -> list[Copy]:
+        """The records that are still there and committed."""
+        found = self.records[max(first, self.start) : end]
+        return [copy for copy in found if copy is not None]
+
+    def offset_for_time(self, stamp_ms: int) -> int | None:
+        """The first offset with this timestamp or a later one; None if there is none."""
+        for offset in range(self.start, self.end):
+            if self.stamps[offset] >= stamp_ms:
+                return offset
+        return None
+
+
+@dataclass
+class Transaction:
+    """One that is open: what it will have delivered, the copies it has written, its progress."""
+
+    deliveries: Deliveries | None
+    progress: bytes
+    began_ms: int
+    offsets: dict[int, list[int]] = field(default_factory=dict)
+
+
+@dataclass
+class Kafka:
+    """The cluster.
+
+    Attributes:
+        partitions: of the timer topic.
+        progress: records of the state topic: value and broker time.
+        epoch: of the transactional id.
+        transaction: the shard's open one.
+        away: so many calls fail before it is back.
+        history: hears what is committed.
+    """
+
+    clock: Clock
+    history: History
+    partitions: list[Partition]
+    progress: list[tuple[bytes, int]] = field(default_factory=list)
+    epoch: int = 0
+    transaction: Transaction | None = None
+    away: int = 0
+
+    def write(self, number: int, due_ms: int, stamp_ms: int, *, rejected: bool) -> Timer:
+        """A user's timer."""
+        partition = self.partitions[number]
+        timer = Timer(number, partition.end, due_ms, rejected)
+        partition.append(Copy(timer, partition.end, stamp_ms, 0), stamp_ms)
+        self.history.written(partition.records[-1])
+        return timer
+
+    def gap(self, number: int, count: int) -> None:
+        """A user's aborted transaction, or markers."""
+        for _ in range(count):
+            self.partitions[number].append(None, self.clock.now_ms())
+
+    def begin(self, deliveries: Deliveries | None, progress: bytes) -> Transaction:
+        """The shard's transaction, with everything in it written."""
+        assert self.transaction is None
+        now_ms = self.clock.now_ms()
+        begun = Transaction(deliveries, progress, now_ms)
+        for timer in self.history.rolled_in(deliveries):
+            partition = self.partitions[timer.partition]
+            begun.offsets.setdefault(timer.partition, []).append(partition.end)
+            rolls = self.history.newest(timer).rolls + 1
+            copy = Copy(timer, partition.end, now_ms, rolls)
+            partition.append(copy, now_ms, opened=True)
+        self.transaction = begun
+        return begun
+
+    def finish(self, *, commit: bool) -> None:
+        """End the shard's transaction."""
+        ended, self.transaction = self.transaction, None
+        assert ended is not None
+        now_ms = self.clock.now_ms()
+        copies = [
+            copy
+            for number, offsets in ended.offsets.items()
+            for copy in self.partitions[number].finish(offsets, now_ms, commit=commit)
+        ]
+        if commit:
+            self.progress.append((ended.progress, now_ms))
+            self.history.committed(ended.deliveries, ended.progress, copies, ended.began_ms)
+
+    def end_forgotten(self) -> None:
+        """What the coordinator does with a transaction that has run into its time-out."""
+        begun = self.transaction
+        if begun is not None and self.clock.now_ms() - begun.began_ms > TIMEOUT_MS:
+            self.epoch += 1
+            self.finish(commit=False)
+
+    def newest(self) -> Progress | None:
+        return Progress.decode(self.progress[-1][0]) if self.progress else None
+
+
+class SimulatedPublisher:
+    """The Publisher of one dequeue process: KafkaPublisher's promises without its sockets."""
+
+    def __init__(
+        self,
+        kafka: Kafka,
+        fate: Callable[[], str],
+        meanwhile: Callable[[], None],
+    ) -> None:
+        """
+        Args:
+            fate: asked before each transaction.
+            meanwhile: called in the middle of each.
+        """
+        self._kafka = kafka
+        self._fate = fate
+        self._meanwhile = meanwhile
+        self._epoch = -1
+
+    def start(self) -> Progress | None:
+        kafka = self._kafka
+        if kafka.away:
+            kafka.away -= 1
+            raise KafkaUnavailable("away")
+        kafka.epoch += 1
+        if kafka.transaction is not None:
+            kafka.finish(commit=False)
+        self._epoch = kafka.epoch
+        return kafka.newest()
+
+    def prepare(self, deliveries: Deliveries) -> Prepared:
+        return Prepared(deliveries)
+
+    def publish(self, prepared: Prepared | None, progress: Progress) -> None:
+        kafka = self._kafka
+        if self._epoch != kafka.epoch:
+            raise PublishDoubt("not started, or fenced")
+        deliveries = None if prepared is None else prepared.deliveries
+        fate = self._fate()
+        kafka.history.attempted(deliveries, fate)
+        if fate == "die before":
+            die()
+        kafka.begin(deliveries, progress.encode())
+        if fate == "die open":
+            die()
+        self._meanwhile()
+        if kafka.transaction is None or self._epoch != kafka.epoch:
+            self.close()
+            raise PublishDoubt("ended by its time-out")
+        if fate != "open":
+            kafka.finish(commit=fate != "lost")
+        if fate == "die after":
+            die()
+        if fate != "commit":
+            self.close()
+            raise PublishDoubt(fate)
+
+    def close(self) -> None:
+        self._epoch = -1
+
+
+def offsets_of(kafka: Kafka, what: str) -> dict[tuple[str, int], int]:
+    """`start`, `end` or `stable_end` of every partition."""
+    return {(TOPIC, p.number): int(getattr(p, what)) for p in kafka.partitions}

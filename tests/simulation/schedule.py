@@ -1,0 +1,243 @@
+"""From a seed to a schedule: what is done, in which order, and what goes wrong meanwhile.
+
+Each seed draws its own kinds of faults and how often they come, so that some runs are all kills,
+some all doubts, some quiet but for one thing: what hides behind noise shows there. In the end all
+faults stop, everything is run until nothing is left to do, and the history is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from tests.simulation import seam, spark_model
+from tests.simulation.history import Violation
+from tests.simulation.kafka_model import FATES
+from tests.simulation.seam import SEAM, PowerLost
+from tests.simulation.spark_model import CHECKPOINT
+from tests.simulation.world import Chances, Setup, World
+
+from duewheel.wheel.dequeue import DequeueConfig
+from duewheel.wheel.layout import WheelConfig
+
+PRECISIONS_MS = (1_000, 600_000, 1_800_000)
+STORES_MAX = 60  # behind which a step has ended, mostly
+CALM_TURNS_MAX = 400
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A kind of misfortune.
+
+    Attributes:
+        probability: of a run to know it.
+        often: highest chance per step, in a run that knows it.
+    """
+
+    probability: float
+    often: float
+
+
+# In the middle of a step unless said otherwise.
+FAULTS = {
+    "kill": Fault(0.8, 0.25),
+    "kill between steps": Fault(0.3, 0.1),
+    "clean stop": Fault(0.4, 0.1),
+    "meanwhile": Fault(0.7, 0.5),
+    "transaction": Fault(0.7, 0.5),
+    "kafka away": Fault(0.2, 0.1),
+    "disk errors": Fault(0.2, 0.1),
+    "spark's checkpoint": Fault(0.3, 0.1),
+    "away for long": Fault(0.3, 0.06),
+}
+
+
+class Schedule:
+    """One seed's run."""
+
+    def __init__(self, seed: int, root: Path) -> None:
+        self.rng = Random(seed)
+        self.chance = {
+            name: self.rng.random() * fault.often if self.rng.random() < fault.probability else 0.0
+            for name, fault in FAULTS.items()
+        }
+        self.calm = False
+        self.world = World(
+            root,
+            _setup(self.rng),
+            self.rng,
+            Chances(self._fate, lambda: self._happens("meanwhile")),
+        )
+        self._saved: dict[str, bytes] = {}
+        self._timers_left = self.rng.randint(5, 40)
+
+    def run(self) -> list[Violation]:
+        """All of it; returns what was violated."""
+        world = self.world
+        known = {name: round(chance, 2) for name, chance in self.chance.items() if chance}
+        world.history.say(f"faults {known}, {world.setup}")
+        for _ in range(self.rng.randint(25, 70)):
+            self._guarded(self._one())
+            if world.history.violations:
+                return world.history.violations
+        self._quiet_down()
+        return world.history.violations
+
+    # ---- faults ----------------------------------------------------------------------------
+
+    def _happens(self, name: str) -> bool:
+        return not self.calm and self.rng.random() < self.chance[name]
+
+    def _fate(self) -> str:
+        return self.rng.choice(FATES) if self._happens("transaction") else "commit"
+
+    def _plan(self) -> dict[int, str]:
+        """What goes wrong at which store of a step."""
+        plan = {}
+        for what in ("kill", "meanwhile"):
+            if self._happens(what):
+                longest = self.rng.choice((4, 12, STORES_MAX))
+                plan[self.rng.randint(1, longest)] = what
+        return plan
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except PowerLost:
+            self.world.lose_power()
+
+    # ---- actions ---------------------------------------------------------------------------
+
+    def _one(self) -> Callable[[], None]:
+        """The next thing to do."""
+        world = self.world
+        befalls: dict[str, Callable[[], None]] = {
+            "kill between steps": lambda: world.kill(self.rng.choice(("ingest", "dequeue"))),
+            "clean stop": self._stop,
+            "kafka away": lambda: setattr(world.kafka, "away", self.rng.randint(1, 4)),
+            "disk errors": self._disk_errors,
+            "spark's checkpoint": self._spoil_checkpoint,
+            "away for long": self._away,
+        }
+        for name, action in befalls.items():
+            if self._happens(name):
+                world.history.say(f"! {name}")
+                world.history.counts[name] += 1
+                return action
+        weights = {
+            self._write: 3.0,
+            lambda: world.step_ingest(self._plan()): 4.0,
+            lambda: world.step_dequeue(self._plan()): 4.0,
+            self._pass_time: 3.0,
+            lambda: world.step_durable(self._plan()): 1.0,
+            world.check: 0.15,
+        }
+        return self.rng.choices(list(weights), list(weights.values()))[0]
+
+    def _stop(self) -> None:
+        self.world.stop(self.rng.choice(("ingest", "dequeue")), "told to", self._plan())
+
+    def _write(self) -> None:
+        """Some timers."""
+        world, rng = self.world, self.rng
+        wheel = world.setup.wheel
+        if not world.kafka.progress or not self._timers_left:
+            return
+        now_ms, p = world.clock.now_ms(), wheel.precision_ms
+        window = wheel.window_ms // p
+        for _ in range(min(rng.randint(1, 6), self._timers_left)):
+            self._timers_left -= 1
+            delay = rng.choice(
+                (0, 0, 1, 1, 2, 3, rng.randint(0, window), rng.randint(0, 3 * window))
+            )
+            due_ms = now_ms + delay * p + rng.choice((0, 0, 1, -1, rng.randint(-p, p)))
+            stamp_ms = now_ms - rng.choice((0, 0, 0, rng.randint(0, wheel.margin_ms)))
+            number = rng.randrange(len(world.kafka.partitions))
+            world.kafka.write(number, due_ms, stamp_ms, rejected=rng.random() < 0.1)
+            if rng.random() < 0.3:
+                world.kafka.gap(rng.randrange(len(world.kafka.partitions)), rng.randint(1, 3))
+
+    def _pass_time(self) -> None:
+        slots = self.rng.choice((0.3, 0.5, 1, 1, 1.5, 2, 3, 5))
+        self._forward(round(slots * self.world.setup.wheel.precision_ms))
+
+    def _away(self) -> None:
+        """For up to two laps nobody does anything but, perhaps, write."""
+        wheel = self.world.setup.wheel
+        self._forward(self.rng.randint(1, 2 * wheel.ring) * wheel.precision_ms)
+
+    def _forward(self, ms: int) -> None:
+        self.world.clock.set(self.world.clock.now_ms() + ms)
+        self.world.kafka.end_forgotten()
+        self.world.history.say("time passes")
+
+    def _disk_errors(self) -> None:
+        SEAM.failing = 0 if SEAM.failing else self.rng.choice((seam.DISK_FULL, seam.BAD_DISK))
+
+    def _spoil_checkpoint(self) -> None:
+        checkpoint = self.world.path / CHECKPOINT
+        if self.world.ingest is not None or not checkpoint.exists():
+            return
+        if self.rng.random() < 0.5:
+            self._saved = spark_model.saved(checkpoint)
+        else:
+            how = spark_model.damage(checkpoint, self.rng, self._saved)
+            self.world.history.say(f"  Spark's checkpoint: {how}")
+
+    # ---- the end ---------------------------------------------------------------------------
+
+    def _quiet_down(self) -> None:
+        """No more faults: everything is run until nothing is left to do."""
+        world, self.calm = self.world, True
+        world.history.say("calm from here on")
+        SEAM.failing, world.kafka.away = 0, 0
+        limit_ms = max((t.due_ms for t in world.history.pending.values()), default=0)
+        limit_ms += 4 * world.setup.wheel.ring * world.setup.wheel.precision_ms
+        limit_ms = max(limit_ms, world.clock.now_ms() + limit_ms // 10**6)
+        for _ in range(CALM_TURNS_MAX):
+            self._catch_up()
+            if world.history.violations or self._done():
+                break
+            slots = self.rng.choice((0.5, 1, 2, 5))
+            self._forward(round(slots * world.setup.wheel.precision_ms))
+        if not world.history.violations:
+            world.check()
+            world.history.judge_end()
+
+    def _catch_up(self) -> None:
+        for _ in range(20):
+            self.world.step_dequeue({})
+            self.world.step_ingest({})
+            ingest = self.world.ingest
+            if self.world.history.violations:
+                return
+            if ingest is not None and ingest.query is not None and not ingest.query.behind:
+                break
+        for _ in range(3):
+            self.world.step_dequeue({})
+
+    def _done(self) -> bool:
+        ingest = self.world.ingest
+        return (
+            not self.world.history.pending
+            and ingest is not None
+            and ingest.query is not None
+            and not ingest.query.behind
+        )
+
+
+def _setup(rng: Random) -> Setup:
+    p = rng.choice(PRECISIONS_MS)
+    window, margin = rng.randint(4, 12), rng.randint(0, 3)
+    wheel = WheelConfig(p, window + margin + rng.randint(0, 4), window * p, margin * p)
+    config = DequeueConfig(
+        0,
+        1,
+        {"precision_ms": p, "roll_window_ms": window * p},
+        chunk_records=rng.choice((1, 2, 3, 5, 50)),
+        chunk_bytes=rng.choice((200, 1_000, 1 << 20)),
+        progress_interval_ms=rng.choice((5_000, 2 * p, 10 * p)),
+    )
+    return Setup(wheel, config, rng.randint(1, 3), rng.choice((1, 3, 8, 30)))

@@ -1,0 +1,144 @@
+"""Between the code and the operating system: where processes die, disks fail, others get a turn.
+
+Every store that the code makes below the simulated folder passes through here: writes, cuts,
+renames, unlinks, syncs, assignments to mapped pages, entries of the wheel. A process of the
+simulation is an *actor*; before each of its stores something may happen that was planned for it:
+
+    die        the store is not made, or half of it; every later store of this actor fails likewise,
+               so that nothing that runs while the stack unwinds leaves a trace
+    power      the same, for the whole host
+    meanwhile  the other process does something, as if it had been scheduled just now
+
+Or the disk refuses it. watching.py brings the stores here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import NoReturn
+
+from tests.simulation.disk import Disk
+
+from duewheel.wheel.timer_wheel import Runs
+
+DISK_FULL, BAD_DISK = errno.ENOSPC, errno.EIO
+
+
+class Killed(BaseException):
+    """The process that did this does nothing any more."""
+
+
+class PowerLost(BaseException):
+    """The host stops."""
+
+
+@dataclass(eq=False)
+class Actor:
+    """A process as the seam knows it.
+
+    Attributes:
+        name: "ingest" or "dequeue".
+        dead: it may make no more stores.
+        fds: its open descriptors below the folder, and their paths.
+        plan: what happens before which of its next stores, counted from 1.
+    """
+
+    name: str
+    dead: bool = False
+    fds: dict[int, Path] = field(default_factory=dict)
+    plan: dict[int, str] = field(default_factory=dict)
+    stores: int = 0
+
+    def planned(self, plan: dict[int, str]) -> None:
+        self.plan, self.stores = plan, 0
+
+
+def _nothing(_: object) -> None:
+    pass
+
+
+class Seam:
+    """The one seam of this Python process; a simulation sets `disk` and `actor` and what follows.
+
+    Attributes:
+        disk: whose folder is watched; None: nothing is.
+        actor: whose stores these are; None: the simulation's own, which pass.
+        meanwhile: called for what is planned as such.
+        applied: called when the wheel takes runs.
+        failing: the errno that stores get at present, 0 for none.
+        failed: how many stores have got one.
+        boot_id: of the simulated host.
+        rng: of the simulation.
+    """
+
+    def __init__(self) -> None:
+        self.disk: Disk | None = None
+        self.actor: Actor | None = None
+        self.meanwhile: Callable[[Actor], None] = _nothing
+        self.applied: Callable[[Runs], None] = _nothing
+        self.failing = 0
+        self.failed = 0
+        self.boot_id = ""
+        self.rng = Random()
+        self._root = ""
+
+    def watch(self, disk: Disk | None) -> None:
+        self.disk = disk
+        self._root = "" if disk is None else f"{disk.root}/"
+
+    @contextmanager
+    def acting(self, actor: Actor | None) -> Iterator[None]:
+        """What happens within is the actor's doing."""
+        before, self.actor = self.actor, actor
+        try:
+            yield
+        finally:
+            self.actor = before
+
+    def inside(self, path: object) -> Path | None:
+        """The path, if it is one of the simulated folder; locks are left alone."""
+        text = str(path)
+        if self.disk is None or not text.startswith(self._root) or text.endswith(".lock"):
+            return None
+        return Path(text)
+
+    def store(self, half: Callable[[], object] | None = None, *, fails: bool = True) -> None:
+        """Called before a store. `half` makes a part of it; `fails`: the disk may refuse it."""
+        actor = self.actor
+        if actor is None:
+            return
+        if actor.dead:
+            raise Killed
+        actor.stores += 1
+        what = actor.plan.pop(actor.stores, None)
+        if what == "meanwhile":
+            self.meanwhile(actor)
+        elif what is not None:
+            if half is not None and self.rng.random() < 0.5:
+                half()
+            actor.dead = True
+            raise (PowerLost if what == "power" else Killed)
+        if self.failing and fails and self.rng.random() < 0.5:
+            self.failed += 1
+            if half is not None and self.rng.random() < 0.5:
+                half()
+            raise OSError(self.failing, os.strerror(self.failing))
+
+    def path_of(self, fd: int) -> Path | None:
+        return None if self.actor is None else self.actor.fds.get(fd)
+
+
+SEAM = Seam()
+
+
+def die() -> NoReturn:
+    """Kill the actor here, between its stores."""
+    assert SEAM.actor is not None
+    SEAM.actor.dead = True
+    raise Killed

@@ -1,0 +1,139 @@
+"""Runs seeds of the simulation, in two processes, and prints what they violated: a line of JSON.
+
+    make simulate SEEDS=10000 FIRST=0
+    make simulate SEEDS=1 FIRST=4711 VERBOSE=1      the schedule of one seed, as it was
+
+A seed is the same run wherever and whenever it is run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import logging
+import multiprocessing
+import os
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PROCESSES = 2
+AT_ONCE = 20  # seeds that a process takes at a time
+MEMORY = Path("/dev/shm")
+
+
+def prepare() -> None:
+    """Once in each process, before its first seed."""
+    import structlog
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    # The last place to look for modules: a folder called `wheel` lies there.
+    sys.path.append(str(ROOT))
+    # First everything that is to be watched.
+    importlib.import_module("tests.simulation.schedule")
+    importlib.import_module("tests.simulation.watching").install()
+
+
+@dataclass
+class Outcome:
+    """What came of some seeds.
+
+    Attributes:
+        violations: each with its seed.
+        met: how often each thing has happened.
+        lines: the schedule of the last seed.
+    """
+
+    violations: list[dict[str, Any]] = field(default_factory=list)
+    met: Counter[str] = field(default_factory=Counter)
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, other: Outcome) -> None:
+        self.violations += other.violations
+        self.met += other.met
+        self.lines = other.lines
+
+
+def run_seed(seed: int) -> Outcome:
+    """One run."""
+    from tests.simulation.schedule import Schedule
+    from tests.simulation.seam import SEAM
+
+    folder = MEMORY if MEMORY.is_dir() else None
+    root = Path(tempfile.mkdtemp(prefix="duewheel-simulation-", dir=folder))
+    schedule = Schedule(seed, root)
+    history = schedule.world.history
+    try:
+        found = [asdict(violation) for violation in schedule.run()]
+    except Exception:  # noqa: BLE001 - a seed that breaks the simulation is a finding too
+        found = [{"invariant": "simulation", "detail": traceback.format_exc()}]
+    finally:
+        schedule.world.end()
+        SEAM.watch(None)
+        shutil.rmtree(root, ignore_errors=True)
+    return Outcome([{"seed": seed, **each} for each in found], history.counts, history.lines)
+
+
+def run_some(seeds: list[int]) -> Outcome:
+    """Several runs, one after another, in this process."""
+    outcome = Outcome()
+    for seed in seeds:
+        outcome.add(run_seed(seed))
+    outcome.lines = []
+    return outcome
+
+
+def run_all(first: int, count: int) -> Outcome:
+    """`count` seeds from `first` on, in several processes."""
+    seeds = list(range(first, first + count))
+    pieces = [seeds[at : at + AT_ONCE] for at in range(0, count, AT_ONCE)]
+    outcome = Outcome()
+    with multiprocessing.get_context("forkserver").Pool(PROCESSES, prepare) as pool:
+        for found in pool.imap(run_some, pieces):
+            outcome.add(found)
+    return outcome
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=300)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--verbose", action="store_true", help="print the schedule of one seed")
+    args = parser.parse_args()
+    begun_s = time.monotonic()
+    if args.verbose:
+        prepare()
+        outcome = run_seed(args.first)
+        print("\n".join(outcome.lines), file=sys.stderr)
+    else:
+        outcome = run_all(args.first, args.seeds)
+    wall_s = time.monotonic() - begun_s
+    seeds = 1 if args.verbose else args.seeds
+    result = {
+        "seeds": seeds,
+        "violations": outcome.violations,
+        "wall_s": round(wall_s, 1),
+        "seeds_per_s": round(seeds / wall_s, 1),
+        "met": dict(sorted(outcome.met.items())),
+    }
+    print(json.dumps(result))
+    return 1 if outcome.violations else 0
+
+
+if __name__ == "__main__":
+    # The order of sets is one more thing that must be the same each time.
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.execve(
+            sys.executable,
+            [sys.executable, *sys.orig_argv[1:]],
+            {**os.environ, "PYTHONHASHSEED": "0"},
+        )
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""A few hundred seeds of simulate.py. Thousands are `make simulate SEEDS=10000`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+SEEDS = 200
+
+
+def simulated(*words: str) -> tuple[dict[str, object], str]:
+    script = str(Path(__file__).with_name("simulate.py"))
+    done = subprocess.run(
+        [sys.executable, "-P", script, *words],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    result: dict[str, object] = json.loads(done.stdout)
+    return result, done.stderr
+
+
+def test_no_seed_violates_an_invariant() -> None:
+    result, _ = simulated("--seeds", str(SEEDS))
+    assert result["violations"] == []
+    # That the runs have met what they are for.
+    met = result["met"]
+    assert isinstance(met, dict)
+    wanted = [
+        *("delivered", "rejected", "rolled", "rows replayed", "ring full"),
+        *("ingest killed", "dequeue killed", "ingest stopped", "dequeue stopped"),
+        *("meanwhile, within ingest", "meanwhile, within dequeue"),
+        *("transaction: lost", "transaction: doubt", "transaction: open", "transaction: die open"),
+        *("kafka away", "disk errors", "spark's checkpoint"),
+    ]
+    assert [name for name in wanted if not met.get(name)] == []
+
+
+def test_a_seed_is_the_same_run_each_time() -> None:
+    (_, first), (_, second) = (simulated("--verbose", "--first", "7") for _ in range(2))
+    assert len(first.splitlines()) > 50
+    assert first == second

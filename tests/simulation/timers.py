@@ -1,0 +1,136 @@
+"""The timers of a simulation: what a record of the timer topic holds, and what ingest makes of it.
+
+Everything in a timer follows from its partition and the offset of its first copy, so whoever sees
+one delivered knows what it must look like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from duewheel.schemas.columns import binary
+from duewheel.schemas.ids import id_hashes, key_hashes
+from duewheel.schemas.record_tail import framed_bytes, key_values
+from duewheel.schemas.timers import NO_PARTITION, TimerBatch
+from duewheel.wheel.layout import EARLIEST_SLOT, WheelConfig, roll_instants, slot_of
+
+TOPIC = "timers"
+TARGETS = ["orders", "bills", "dead"]
+DEAD = 2
+HEADERS = [(b"h", b"\xff\0"), (b"again", b""), (b"h", b"\xff\0")]
+
+
+@dataclass(frozen=True)
+class Timer:
+    """A timer as a user wrote it. `origin` is the offset of its first copy."""
+
+    partition: int
+    origin: int
+    due_ms: int
+    rejected: bool
+
+    @property
+    def source(self) -> bytes:
+        return b"%s-%d@%d" % (TOPIC.encode(), self.partition, self.origin)
+
+    @property
+    def given_id(self) -> bytes:
+        return b"id of " + self.source if self.origin % 2 else b""
+
+    @property
+    def timer_id(self) -> bytes:
+        return self.given_id or self.source
+
+    @property
+    def key(self) -> bytes | None:
+        return (None, b"", b"key")[self.origin % 3]
+
+    @property
+    def value(self) -> bytes | None:
+        return None if self.origin % 11 == 7 else self.source * (self.origin % 13)
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return HEADERS[: self.origin % 4]
+
+    @property
+    def target(self) -> int:
+        return DEAD if self.rejected else self.origin % 2
+
+    @property
+    def target_partition(self) -> int:
+        return NO_PARTITION if self.origin % 5 else self.origin % 4
+
+    @cached_property
+    def columns(self) -> tuple[int, int, bytes, bytes]:
+        """Hash of the key, hash of the id, key with value and headers as records hold them."""
+        key, value = binary([self.key]), binary([self.value])
+        headers = b"".join(framed_bytes(name) + framed_bytes(text) for name, text in self.headers)
+        (key_value,) = key_values(key, value).to_pylist()
+        assert key_value is not None
+        hashes = int(key_hashes(key)[0]), int(id_hashes(binary([self.timer_id]))[0])
+        return *hashes, key_value, headers
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A record of the timer topic: a timer, or what a roll has made of it."""
+
+    timer: Timer
+    offset: int
+    timestamp_ms: int
+    rolls: int
+
+    def rolled(self, wheel: WheelConfig) -> bool:
+        """Whether it leaves the wheel to be written to the timer topic again."""
+        return not self.timer.rejected and self.timer.due_ms - self.timestamp_ms > wheel.window_ms
+
+    def slot(self, wheel: WheelConfig) -> int:
+        """The slot that its record means, whatever slot was open when it came."""
+        if self.timer.rejected:
+            return int(EARLIEST_SLOT)
+        instant = self.timer.due_ms
+        if self.rolled(wheel):
+            due, stamp, hashed = (
+                np.array([number], np.int64)
+                for number in (instant, self.timestamp_ms, self.timer.columns[1])
+            )
+            instant = int(roll_instants(due, stamp, hashed, wheel.window_ms)[0])
+        return slot_of(instant, wheel.precision_ms)
+
+
+def batch_of(copies: Sequence[Copy]) -> TimerBatch:
+    """What ingest makes of these records."""
+    timers = [copy.timer for copy in copies]
+    numbers = sorted({timer.partition for timer in timers})
+    hashes = np.array([t.columns[:2] for t in timers], np.int64).reshape(-1, 2)
+    rejected = np.array([t.rejected for t in timers], np.bool_)
+
+    def column(values: list[int], dtype: type = np.int64) -> npt.NDArray[Any]:
+        return np.array(values, dtype)
+
+    return TimerBatch(
+        partitions=[(TOPIC, number) for number in numbers],
+        partition=column([numbers.index(t.partition) for t in timers], np.int32),
+        offset=column([copy.offset for copy in copies]),
+        origin_offset=column([t.origin for t in timers]),
+        due_ms=column([t.due_ms for t in timers]),
+        rejected=rejected,
+        targets=TARGETS,
+        target=column([t.target for t in timers], np.int32),
+        target_partition=column([t.target_partition for t in timers], np.int32),
+        key_hash=hashes[:, 0].astype(np.int32),
+        id_hash=hashes[:, 1],
+        timer_id=binary(t.given_id for t in timers),
+        key_value=binary(t.columns[2] for t in timers),
+        headers=binary(t.columns[3] for t in timers),
+        header_count=column([len(t.headers) for t in timers], np.int32),
+        roll_times=column([copy.rolls for copy in copies], np.int32),
+        timestamp_ms=column([copy.timestamp_ms for copy in copies]),
+    )

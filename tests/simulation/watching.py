@@ -1,0 +1,196 @@
+"""Puts the seam in place: the calls of the operating system that make stores, and mapped files.
+
+- Calls of `os` that write, cut, make, rename and remove; what is opened outside of the simulated
+  folder, and reading, passes.
+- fsync and msync are recorded in the disk's shadow (disk.py); the kernel is not asked for them.
+- Assignments to mapped pages, and the wheel's entries, which are linked by `TimerWheel.apply`.
+- The threads of dequeue's pipeline run in their caller's turn: a seed must not be a matter of luck.
+- The boot id of the host is the simulation's.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from tests.simulation.seam import SEAM
+
+from duewheel.checkpoints import files
+from duewheel.schemas.timers import Bool
+from duewheel.wheel import bounded_queue, pipeline
+from duewheel.wheel.timer_wheel import Runs, TimerWheel
+
+
+class WatchedMap(mmap.mmap):
+    """A mapped file whose stores are counted."""
+
+    path: Path | None = None
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if SEAM.actor is not None:
+            small = len(value) <= 8  # one store of the processor
+            middle = (key.start + key.stop) // 2
+            part = slice(key.start, middle)
+            SEAM.store(
+                None
+                if small
+                else lambda: mmap.mmap.__setitem__(self, part, value[: middle - key.start]),
+                fails=False,
+            )
+        super().__setitem__(key, value)
+
+    def flush(self, *args: int, **keywords: int) -> None:
+        if self.path is not None and SEAM.disk is not None:
+            SEAM.store()
+            SEAM.disk.synced(self.path)
+
+
+class Now:
+    """Stands in for threading.Thread: what it is to do is done when it is started.
+
+    The other order, a thread that falls behind, is that of a range with one chunk.
+    """
+
+    def __init__(self, target: Callable[..., None], args: tuple[Any, ...], **_: Any) -> None:
+        self._work = partial(target, *args)
+
+    def start(self) -> None:
+        self._work()
+
+    def join(self) -> None:
+        pass
+
+
+def install() -> None:
+    """Put the seam in place, for the rest of this Python process."""
+    _watch_opening()
+    _watch_descriptors()
+    _watch_names()
+    _watch_maps()
+    _replace_everywhere(files.boot_id, lambda: SEAM.boot_id)
+    vars(pipeline)["threading"] = SimpleNamespace(Thread=Now)
+    bounded_queue.BoundedQueue._fits = lambda *_: True  # type: ignore[method-assign]
+
+
+def _watch_opening() -> None:
+    os_open, os_close = os.open, os.close
+
+    def watched_open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: Any = None) -> int:
+        inside = SEAM.inside(path)
+        if inside is None or SEAM.actor is None:
+            fd = os_open(path, flags, mode, dir_fd=dir_fd)
+            if SEAM.actor is not None and SEAM.disk is not None and str(path).endswith(".lock"):
+                SEAM.actor.fds[fd] = Path(path)
+            return fd
+        new = bool(flags & os.O_CREAT) and not inside.exists()
+        if new:
+            SEAM.store()
+        fd = os_open(path, flags, mode, dir_fd=dir_fd)
+        if new:
+            assert SEAM.disk is not None
+            SEAM.disk.made(os.fstat(fd).st_ino)
+        SEAM.actor.fds[fd] = inside
+        return fd
+
+    def watched_close(fd: int) -> None:
+        if SEAM.actor is not None:
+            SEAM.actor.fds.pop(fd, None)
+        os_close(fd)
+
+    vars(os).update(open=watched_open, close=watched_close)
+
+
+def _watch_descriptors() -> None:
+    pwrite = os.pwrite
+
+    def watched(fd: int) -> Path | None:
+        path = SEAM.path_of(fd)
+        return None if path is None or path.suffix == ".lock" else path
+
+    def watched_pwrite(fd: int, data: Any, offset: int) -> int:
+        if watched(fd) is not None:
+            SEAM.store(lambda: pwrite(fd, memoryview(data)[: len(data) // 2], offset))
+        return pwrite(fd, data, offset)
+
+    def watched_fsync(fd: int) -> None:
+        path = SEAM.path_of(fd)
+        if path is not None and SEAM.disk is not None:
+            SEAM.store()
+            # The name may be another file's by now, or nobody's.
+            if path.exists() and path.stat().st_ino == os.fstat(fd).st_ino:
+                SEAM.disk.synced(path)
+
+    def sized(original: Callable[..., None], *, fails: bool) -> Callable[..., None]:
+        def call(fd: int, *sizes: int) -> None:
+            if watched(fd) is not None:
+                SEAM.store(fails=fails)
+            original(fd, *sizes)
+
+        return call
+
+    vars(os).update(
+        pwrite=watched_pwrite,
+        fsync=watched_fsync,
+        ftruncate=sized(os.ftruncate, fails=False),
+        posix_fallocate=sized(os.posix_fallocate, fails=True),
+    )
+
+
+def _watch_names() -> None:
+    def watched(original: Callable[..., Any], *, makes: bool = False) -> Callable[..., Any]:
+        def call(path: Any, *args: Any, **keywords: Any) -> Any:
+            inside = SEAM.inside(path)
+            if inside is not None and SEAM.actor is not None:
+                SEAM.store()
+            answer = original(path, *args, **keywords)
+            if makes and inside is not None and SEAM.disk is not None:
+                SEAM.disk.made(inside.stat().st_ino)
+            return answer
+
+        return call
+
+    for name in ("replace", "rename", "unlink", "rmdir"):
+        setattr(os, name, watched(getattr(os, name)))
+    os.mkdir = watched(os.mkdir, makes=True)
+
+
+def _watch_maps() -> None:
+    def map_file(fd: int, size: int, *, writable: bool) -> mmap.mmap:
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        new_map: Callable[..., WatchedMap] = WatchedMap
+        mapped = new_map(fd, size, access=access)
+        mapped.path = SEAM.path_of(fd)
+        return mapped
+
+    apply = TimerWheel.apply
+
+    def watched_apply(self: TimerWheel, runs: Runs, batch: int) -> None:
+        def some() -> None:
+            apply(self, runs.where(_some_of(len(runs))), batch)
+
+        SEAM.applied(runs)
+        SEAM.store(some, fails=False)
+        apply(self, runs, batch)
+
+    files.map_file = map_file
+    TimerWheel.apply = watched_apply  # type: ignore[method-assign]
+
+
+def _some_of(count: int) -> Bool:
+    return np.array([SEAM.rng.random() < 0.5 for _ in range(count)], np.bool_)
+
+
+def _replace_everywhere(original: Any, replacement: Any) -> None:
+    """Also where it was imported by name."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("duewheel"):
+            for attribute, value in list(vars(module).items()):
+                if value is original:
+                    setattr(module, attribute, replacement)

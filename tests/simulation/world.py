@@ -1,0 +1,396 @@
+"""One shard of the simulation: its two processes, Kafka and disk around them, and what may befall.
+
+The processes are the real ones but for their shells: Engine, sink and durable checkpoints here,
+Dequeue there, each in a DataDirectory of its own, over the same files. They run in this thread, one
+step at a time; in the middle of a step another one's may come between (seam.py).
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from tests.simulation.disk import Disk
+from tests.simulation.history import History
+from tests.simulation.kafka_model import Kafka, Partition, SimulatedPublisher, offsets_of
+from tests.simulation.seam import SEAM, Actor, Killed
+from tests.simulation.spark_model import CHECKPOINT, Query
+from tests.simulation.timers import TOPIC, batch_of
+
+from duewheel.checkpoints.files import lock_is_held
+from duewheel.checkpoints.recovery import dequeue_has_decided
+from duewheel.checkpoints.state import Marks
+from duewheel.clock import Clock
+from duewheel.durability import DurableCheckpoints
+from duewheel.errors import DuewheelError
+from duewheel.ingest import settle_checkpoint
+from duewheel.schemas.timers import TimerBatch, TopicPartition
+from duewheel.streaming.gaps import GapWatch
+from duewheel.streaming.sink import StoppedWaitingError, TimerSink
+from duewheel.testing import ManualClock
+from duewheel.wheel.check import check
+from duewheel.wheel.data_directory import ENGINE_LOCK, DataDirectory, Role
+from duewheel.wheel.dequeue import Dequeue, DequeueConfig, first_progress
+from duewheel.wheel.engine import Engine
+from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.timer_wheel import Runs
+
+TOPIC_IDS = {TOPIC: "an id"}
+WAITS_MAX = 2  # of a batch for a full ring, before the query is stopped
+
+
+class WorldClock(ManualClock):
+    """Whoever sleeps lets something else happen."""
+
+    def __init__(self, slept: Callable[[], None]) -> None:
+        super().__init__()
+        self._slept = slept
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self._slept()
+
+
+@dataclass
+class Ingest:
+    """The ingest process, as far as it has come."""
+
+    actor: Actor
+    directory: DataDirectory
+    engine: Engine | None = None
+    sink: TimerSink | None = None
+    query: Query | None = None
+    durable: DurableCheckpoints | None = None
+    waits: int = 0
+
+
+@dataclass
+class Shop:
+    """The dequeue process."""
+
+    actor: Actor
+    directory: DataDirectory
+    dequeue: Dequeue
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a world is made of.
+
+    Attributes:
+        wheel: its geometry.
+        config: of dequeue.
+        partitions: of the timer topic, at first.
+        rows_max: of one partition in one batch.
+    """
+
+    wheel: WheelConfig
+    config: DequeueConfig
+    partitions: int
+    rows_max: int
+
+
+@dataclass
+class Chances:
+    """What chance decides inside of steps; the scheduler sets it.
+
+    Attributes:
+        fate: of the next transaction.
+        meanwhile: whether the other process gets a turn now.
+    """
+
+    fate: Callable[[], str] = lambda: "commit"
+    meanwhile: Callable[[], bool] = lambda: False
+
+
+@dataclass
+class World:
+    """The shard and its surroundings; `rng` decides everything."""
+
+    root: Path
+    setup: Setup
+    rng: Random
+    chances: Chances = field(default_factory=Chances)
+
+    def __post_init__(self) -> None:
+        self.clock = WorldClock(self._slept)
+        bounds = (self.setup.config.chunk_records, self.setup.config.chunk_bytes)
+        self.history = History(self.setup.wheel, self.clock, bounds)
+        partitions = [Partition(number) for number in range(self.setup.partitions)]
+        self.kafka = Kafka(self.clock, self.history, partitions)
+        self.disk = Disk(self.root)
+        self.disk.clear()
+        self.ingest: Ingest | None = None
+        self.shop: Shop | None = None
+        self.floor = 0
+        self._busy: list[str] = []
+        SEAM.watch(self.disk)
+        SEAM.rng, SEAM.meanwhile, SEAM.applied = self.rng, self._meanwhile, self._applied
+        self.boot()
+
+    @property
+    def path(self) -> Path:
+        """The data directory."""
+        return self.root / "data"
+
+    def boot(self) -> None:
+        """The host has another boot id from here on."""
+        SEAM.boot_id = str(uuid.UUID(int=self.rng.getrandbits(128)))
+
+    # ---- steps of a process ----------------------------------------------------------------
+
+    def run(self, actor: Actor, step: Callable[[], None], plan: Mapping[int, str]) -> None:
+        """A step of a process, in which it may die as planned."""
+        actor.planned(dict(plan))
+        failed = SEAM.failed
+        self._busy.append(actor.name)
+        try:
+            with SEAM.acting(actor):
+                step()
+        except Killed:
+            self.history.say(f"  {actor.name} is killed")
+            self.kill(actor.name)
+        except StoppedWaitingError:
+            self.history.counts["ring full"] += 1
+            self.stop(actor.name, "the ring was full")
+        except (DuewheelError, OSError, AssertionError) as error:
+            expected = getattr(error, "retriable", False) or SEAM.failed > failed
+            self.stop(actor.name, f"{type(error).__name__}: {error}")
+            if not expected:
+                self.history.violated(f"refused: {type(error).__name__}", str(error))
+        finally:
+            self._busy.pop()
+        self._watch_floor()
+
+    def kill(self, name: str) -> None:
+        """End a process without a word."""
+        process = self._detached(name)
+        if process is not None:
+            self._let_go(process.actor)
+            self.history.counts[f"{name} killed"] += 1
+
+    def stop(self, name: str, why: str, plan: Mapping[int, str] | None = None) -> None:
+        """End a process as it ends itself; it may die as planned while it does so."""
+        process = self._detached(name)
+        if process is None:
+            return
+        self.history.say(f"  {name} stops: {why}")
+        self._busy.append(name)
+        process.actor.planned(dict(plan or {}))
+        try:
+            with SEAM.acting(process.actor), suppress(Killed, OSError):
+                process.directory.stop()
+        finally:
+            self._busy.pop()
+            self._let_go(process.actor)
+        self.history.counts[f"{name} stopped"] += 1
+
+    def _detached(self, name: str) -> Ingest | Shop | None:
+        process: Ingest | Shop | None
+        if name == "ingest":
+            process, self.ingest = self.ingest, None
+        else:
+            process, self.shop = self.shop, None
+        return process
+
+    def _let_go(self, actor: Actor) -> None:
+        """What the kernel does when a process ends."""
+        actor.dead = True
+        with SEAM.acting(None):
+            for fd in list(actor.fds):
+                with suppress(OSError):
+                    os.close(fd)
+        actor.fds.clear()
+
+    def _slept(self) -> None:
+        if self.ingest is not None and SEAM.actor is self.ingest.actor:
+            self.ingest.waits += 1
+            if self.ingest.waits >= WAITS_MAX and self.ingest.sink is not None:
+                self.ingest.sink.stop()
+            self.clock.set(self.clock.now_ms() + self.setup.wheel.precision_ms)
+            self._meanwhile(self.ingest.actor)
+
+    def _meanwhile(self, actor: Actor) -> None:
+        """The other process does something, if it can."""
+        if len(self._busy) > 1:
+            return
+        with SEAM.acting(None):
+            if lock_is_held(self.path / ENGINE_LOCK):
+                return
+        self.history.say(f"  meanwhile, within {actor.name}:")
+        self.history.counts[f"meanwhile, within {actor.name}"] += 1
+        if actor.name == "ingest":
+            self.step_dequeue({})
+        else:
+            self.step_ingest({})
+
+    def _applied(self, runs: Runs) -> None:
+        """The wheel takes runs: only slots that are open."""
+        if len(runs) and runs.slot.min() <= self.floor:
+            self.history.violated("7 floor", f"slot {runs.slot.min()} is closed, and takes timers")
+
+    def _watch_floor(self) -> None:
+        process = self.shop or self.ingest
+        close = process.directory.state.close() if process else None
+        if close is not None:
+            if close.floor < self.floor:
+                self.history.violated("7 floor", f"falls from {self.floor} to {close.floor}")
+            self.floor = close.floor
+
+    # ---- dequeue ---------------------------------------------------------------------------
+
+    def step_dequeue(self, plan: Mapping[int, str]) -> None:
+        """Start it, or one turn of its loop."""
+        if self.shop is None:
+            actor = Actor("dequeue")
+            self.history.say("dequeue starts")
+            self.run(actor, lambda: self._start_dequeue(actor), plan)
+            if self.shop is None:
+                self._let_go(actor)
+        else:
+            shop = self.shop
+            self.history.say("dequeue ticks")
+            self.run(shop.actor, lambda: self._tick(shop), plan)
+
+    def _tick(self, shop: Shop) -> None:
+        while shop.dequeue.tick() and self.rng.random() < 0.6:
+            pass
+
+    def _start_dequeue(self, actor: Actor) -> None:
+        directory = DataDirectory.start(self.path, self.setup.wheel, Role.DEQUEUE)
+        publisher = SimulatedPublisher(self.kafka, self._fate, self._in_transaction)
+        dequeue = Dequeue(directory, publisher, self.clock, self.setup.config)
+        first = None
+        if not any(offsets_of(self.kafka, "end").values()) and directory.state.close() is None:
+            starts = offsets_of(self.kafka, "start")
+            first = first_progress(directory, self.setup.config, starts, self.clock.now_ms())
+        self.shop = Shop(actor, directory, dequeue)
+        dequeue.start(first)
+
+    def _fate(self) -> str:
+        return self.chances.fate()
+
+    def _in_transaction(self) -> None:
+        if self.chances.meanwhile() and self.shop is not None:
+            self._meanwhile(self.shop.actor)
+
+    # ---- ingest ----------------------------------------------------------------------------
+
+    def step_ingest(self, plan: Mapping[int, str]) -> None:
+        """Start it, as far as that goes, or one batch."""
+        if self.ingest is None:
+            actor = Actor("ingest")
+            self.history.say("ingest starts")
+            self.run(actor, lambda: self._begin_ingest(actor), plan)
+            if self.ingest is None:
+                self._let_go(actor)
+        elif self.ingest.query is None:
+            ingest = self.ingest
+            self.run(ingest.actor, lambda: self._go_on(ingest), plan)
+        else:
+            ingest = self.ingest
+            self.run(ingest.actor, lambda: self._take_batch(ingest), plan)
+
+    def step_durable(self, plan: Mapping[int, str]) -> None:
+        """A durable checkpoint."""
+        ingest = self.ingest
+        if ingest is not None and ingest.durable is not None:
+            self.history.say("durable checkpoint")
+            durable = ingest.durable
+
+            def write() -> None:
+                failed = SEAM.failed
+                try:
+                    durable.write()
+                except OSError:
+                    # Its thread tries again.
+                    assert SEAM.failed > failed
+
+            self.run(ingest.actor, write, plan)
+
+    def _begin_ingest(self, actor: Actor) -> None:
+        directory = DataDirectory.start(self.path, self.setup.wheel, Role.INGEST)
+        self.ingest = Ingest(actor, directory)
+        self._go_on(self.ingest)
+
+    def _go_on(self, ingest: Ingest) -> None:
+        """Behind its wait for dequeue."""
+        if not dequeue_has_decided(ingest.directory.state, ingest.directory.path):
+            return
+        engine = ingest.engine = Engine(ingest.directory, self.clock, TOPIC_IDS)
+        ends = offsets_of(self.kafka, "end")
+        starts = {name: engine.marks.get(name, 0) for name in ends}
+        checkpoint = self.path / CHECKPOINT
+        settle_checkpoint(checkpoint, engine.marks, starts)
+        query = Query(self.kafka, checkpoint, starts, self.rng)
+        ingest.durable = DurableCheckpoints(self.path)
+        ingest.sink = sink_of(engine, checkpoint, self.kafka, self.clock)
+        ingest.query = query
+
+    def _take_batch(self, ingest: Ingest) -> None:
+        assert ingest.query is not None
+        assert ingest.sink is not None
+        copies, ends = ingest.query.plan(self.setup.rows_max)
+        offsets = [f"{c.timer.partition}@{c.offset}" for c in copies]
+        self.history.say(f"ingest takes {' '.join(offsets) or 'an empty batch'}")
+        self.history.counts["batches"] += 1
+        ingest.waits = 0
+        replayed = ingest.sink.statistics.rows_replayed
+        ingest.sink.take(batch_of(copies), ends)  # type: ignore[arg-type]
+        self.history.counts["rows replayed"] += ingest.sink.statistics.rows_replayed - replayed
+        ingest.query.commit(ends)
+
+    # ---- the host --------------------------------------------------------------------------
+
+    def lose_power(self) -> None:
+        """The host stops, and boots with what its disk has."""
+        self.history.say("! the power is lost")
+        self.end()
+        self.disk.lose_power(self.rng)
+        self.boot()
+
+    def end(self) -> None:
+        """Both processes end, without a word."""
+        self.kill("ingest")
+        self.kill("dequeue")
+
+    # ---- judging ---------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Everything on disk, as `duewheel check` looks at it."""
+        with SEAM.acting(None):
+            if (self.path / "timerwheel").exists() and (self.path / "state").exists():
+                for finding in check(self.path, self.setup.wheel).findings[:2]:
+                    self.history.violated("check", str(finding))
+
+
+def sink_of(engine: Engine, checkpoint: Path, kafka: Kafka, clock: Clock) -> TimerSink:
+    """The sink as ingest makes it, for batches that are timers already."""
+
+    def same(batch: object) -> TimerBatch:
+        assert isinstance(batch, TimerBatch)
+        return batch
+
+    def log_start(_: str, number: int) -> int:
+        return kafka.partitions[number].start
+
+    return TimerSink(
+        engine,
+        same,
+        checkpoint,
+        GapWatch(log_start, clock),
+        clock,
+        rejections=lambda _: {},
+        paused=lambda: False,
+    )
+
+
+def behind(marks: Marks, kafka: Kafka) -> dict[TopicPartition, int]:
+    """Offsets that the engine has not reached."""
+    ends = offsets_of(kafka, "stable_end")
+    return {name: end for name, end in ends.items() if marks.get(name, 0) < end}
