@@ -1,7 +1,7 @@
 # Everything here needs make, sh and a Python from 3.11 up; `make help` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test simulate simulate-day bench-quick lint lock clean
+.PHONY: help setup setup-dev demo test crash-matrix simulate simulate-day bench-quick lint lock clean
 
 # A folder called `wheel` lies here: never let Python put the current folder on its path.
 export PYTHONSAFEPATH = 1
@@ -27,6 +27,9 @@ demo: setup  ## timers through a real Kafka and Spark, with a verdict
 
 test: setup-dev  ## all tests, on a real Kafka and Spark
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+crash-matrix: setup-dev  ## kill -9 at every named fault point of both processes, in minutes
+	@$(BIN)/python -m pytest -m crash_matrix tests/crash/test_fault_points.py
 
 simulate: setup-dev  ## faults of all kinds from SEEDS=n FIRST=k, judged; VERBOSE=1 shows one seed
 	@$(BIN)/python tests/simulation/simulate.py --seeds $(or $(SEEDS),300) \

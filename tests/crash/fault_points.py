@@ -1,0 +1,272 @@
+"""Named places at which a process of a shard can be made to kill itself, and the script that does.
+
+    fault_points.py --point ingest.applied --mark FILE -- ingest --config duewheel.toml
+
+runs `duewheel ingest --config duewheel.toml` with one method wrapped: where the point says, the
+process writes the point's name to FILE and ends by SIGKILL. The product knows nothing of it. A
+point whose method is gone ends the process with an error instead; one that is never reached leaves
+it running, without the file.
+
+The points follow the numbered steps of wheel/engine.py, wheel/dequeue.py, streaming/sink.py,
+checkpoints/durable.py and DataDirectory.collect. What comes before the first dot names the process:
+`ingest` and `durable` are ingest's, `dequeue` and `collect` are dequeue's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HOUR_MS = 3_600_000
+STALL_S = 0.4  # long enough for the other process to close several slots
+
+STATE = "duewheel.checkpoints.state:State"
+STORE = "duewheel.checkpoints.pages:PagePair._store"
+RENAME = "pathlib:Path.replace"
+ENGINE = "duewheel.wheel.engine:Engine"
+SINK = "duewheel.streaming.sink:TimerSink"
+APPLY = "duewheel.wheel.timer_wheel:TimerWheel.apply"
+WRITE = "duewheel.wheel.hour_files:HourFiles.write"
+READ = "duewheel.wheel.message_store:MessageStore.read"
+INTERNALS = "duewheel.wheel.kafka_internals"
+PRODUCER = "kafka:KafkaProducer"
+TRANSACTIONS = "kafka.producer.transaction_manager"
+COMMIT = f"{TRANSACTIONS}:TransactionManager.begin_commit"
+COMMIT_ANSWER = f"{TRANSACTIONS}:EndTxnHandler.handle_response"
+
+Method = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where to die.
+
+    Attributes:
+        place: "module:Class.method" or "module:function".
+        when: "before" or "after" a call; "half": after half of the runs given to TimerWheel.apply.
+        call: at the how-manieth call that counts.
+        since: calls count once each of these, in this order, has returned.
+        inside: calls count while this one runs.
+        stall: this one takes STALL_S longer, so that the other process goes on meanwhile.
+    """
+
+    place: str
+    when: str
+    call: int = 1
+    since: tuple[str, ...] = ()
+    inside: str = ""
+    stall: str = ""
+
+
+before = functools.partial(Point, when="before")
+after = functools.partial(Point, when="after")
+# A page is three stores: payload, head, sequence. Before the third one there is no page.
+half_page = functools.partial(Point, STORE, "before", 3)
+
+POINTS = {
+    # ingest's start: role, engine (redo and cut), Spark's checkpoint
+    "ingest.role_taken": after(f"{STATE}.begin"),
+    "ingest.engine_opened": after(f"{ENGINE}.__init__"),
+    "ingest.checkpoint_settled": after("duewheel.ingest:settle_checkpoint"),
+    # Spark has planned a batch; its rows are timers, new ones
+    "ingest.planned": before(f"{SINK}.__call__"),
+    "ingest.parsed": before(f"{ENGINE}.append"),
+    # engine 2.: the ring is full
+    "ingest.ring_full": before(f"{SINK}._wait"),
+    # engine 3.: topic names, messages, log records
+    "ingest.topics_named": after("duewheel.wheel.topic_names:TopicNames.ids", call=2),
+    "ingest.messages_appended": after(WRITE),
+    "ingest.appended": after(WRITE, call=2),
+    # engine 4.: slots were closed meanwhile
+    "ingest.rows_abandoned": after(f"{ENGINE}._abandon", stall=f"{ENGINE}._write"),
+    "ingest.rows_moved": after(
+        f"{ENGINE}._replace_closed", since=(f"{ENGINE}._abandon",), stall=f"{ENGINE}._write"
+    ),
+    # engine 5. and 6.: the commit page, the wheel, the mark
+    "ingest.page_unwritten": before(f"{STATE}.write_commit"),
+    "ingest.commit_page_half": half_page(inside=f"{STATE}.write_commit"),
+    "ingest.commit_page_written": after(f"{STATE}.write_commit"),
+    "ingest.half_applied": Point(APPLY, "half", since=(WRITE,)),
+    "ingest.applied": after(APPLY, since=(WRITE,)),
+    "ingest.marked": after(f"{STATE}.mark_applied", since=(WRITE,)),
+    # the batch is the engine's, and not yet Spark's; then Spark's too, and the next one planned
+    "ingest.spark_uncommitted": after(f"{SINK}.__call__"),
+    "ingest.spark_committed": before(f"{SINK}.__call__", call=2),
+    # the durable checkpoint, beside the engine
+    "durable.taken": after("duewheel.checkpoints.durable:take_durable"),
+    "durable.synced": before("duewheel.checkpoints.durable:Durable.write"),
+    "durable.renaming": before(RENAME, inside="duewheel.checkpoints.durable:Durable.write"),
+    "durable.written": after("duewheel.checkpoints.durable:Durable.write"),
+    # dequeue's start: role, transactional id, progress, decision
+    "dequeue.role_taken": after(f"{STATE}.count_dequeue_start"),
+    "dequeue.id_taken": after(f"{PRODUCER}.init_transactions"),
+    "dequeue.progress_read": after("duewheel.wheel.kafka_progress:newest_record"),
+    "dequeue.undecided": before("duewheel.checkpoints.recovery:RecoveryRecord.write"),
+    "dequeue.deciding": before(RENAME, inside="duewheel.checkpoints.recovery:RecoveryRecord.write"),
+    "dequeue.decided": after("duewheel.checkpoints.recovery:RecoveryRecord.write"),
+    # whoever takes the lock first redoes a batch that ingest left half applied
+    "dequeue.half_redone": Point(APPLY, "half"),
+    # dequeue 1.: floor and C
+    "dequeue.closing": before(f"{STATE}.write_close"),
+    "dequeue.close_page_half": half_page(inside=f"{STATE}.write_close"),
+    "dequeue.floor_set": after(f"{STATE}.write_close"),
+    # dequeue 2.: records found, messages read
+    "dequeue.records_found": after("duewheel.wheel.timer_log:TimerLog.walk"),
+    "dequeue.messages_read": after(READ),
+    # dequeue 3.: the transaction
+    "dequeue.begun": after(f"{PRODUCER}.begin_transaction", since=(READ,)),
+    "dequeue.partitions_added": before(
+        f"{TRANSACTIONS}:AddPartitionsToTxnHandler.handle_response", since=(READ,)
+    ),
+    "dequeue.queued": after(f"{INTERNALS}:enqueue", since=(READ,)),
+    "dequeue.acknowledged": after(f"{INTERNALS}:await_outcomes", since=(READ,)),
+    "dequeue.commit_sent": after(
+        "kafka.net.transport:KafkaTCPTransport._sock_send", since=(READ, COMMIT)
+    ),
+    "dequeue.commit_answered": before(COMMIT_ANSWER, since=(READ,)),
+    "dequeue.rolls_committed": before(
+        COMMIT_ANSWER, since=("duewheel.schemas.record_tail:roll_headers",)
+    ),
+    # dequeue 4.: the mirror; then the next chunk, and the end of the range
+    "dequeue.committed_not_mirrored": before(f"{STATE}.write_mirror", since=(READ,)),
+    "dequeue.mirror_half": half_page(inside=f"{STATE}.write_mirror", since=(READ,)),
+    "dequeue.mirrored": after(f"{STATE}.write_mirror", since=(READ,)),
+    "dequeue.second_chunk_committed": before(COMMIT_ANSWER, call=2, since=(READ,)),
+    "dequeue.range_delivered": before(
+        f"{STATE}.write_close", since=(READ, f"{STATE}.write_mirror")
+    ),
+    # nothing was due: only the progress
+    "dequeue.idle_committed": before(f"{STATE}.write_mirror", call=2),
+    # garbage: gc_hour, then the log's hour, then the messages'
+    "collect.locked": before(f"{STATE}.raise_gc_hour"),
+    "collect.gc_hour_raised": after(f"{STATE}.raise_gc_hour"),
+    "collect.log_unlinked": before("duewheel.wheel.hour_files:HourFiles.unlink_below", call=2),
+    "collect.unlinked": after("duewheel.wheel.data_directory:DataDirectory.collect"),
+}
+
+
+def found(place: str) -> tuple[Any, str, Method]:
+    """Owner, name and function of a place.
+
+    Raises:
+        AttributeError: the place is gone.
+    """
+    module, _, path = place.partition(":")
+    *owners, name = path.split(".")
+    owner: Any = importlib.import_module(module)
+    for step in owners:
+        owner = getattr(owner, step)
+    return owner, name, getattr(owner, name)
+
+
+def wrap(place: str, wrapper: Callable[[Method], Method]) -> None:
+    """Replace what is at a place. Before anything is imported that takes it from there."""
+    owner, name, method = found(place)
+    setattr(owner, name, functools.wraps(method)(wrapper(method)))
+
+
+class Armed:
+    """A point in force in this process."""
+
+    def __init__(self, name: str, mark: Path) -> None:
+        self._name, self._point, self._mark = name, POINTS[name], mark
+        self._awaited = list(self._point.since)
+        self._calls = 0
+        self._inside = 0
+        # The lowest layers first: whoever takes a function from its module finds it wrapped.
+        for place in dict.fromkeys(self._point.since):
+            wrap(place, functools.partial(self._awaiting, place))
+        wrap(self._point.place, self._dying)
+        if self._point.inside:
+            wrap(self._point.inside, self._entering)
+        if self._point.stall:
+            wrap(self._point.stall, self._stalling)
+
+    def _awaiting(self, place: str, method: Method) -> Method:
+        def call(*arguments: Any, **named: Any) -> Any:
+            result = method(*arguments, **named)
+            if self._awaited and self._awaited[0] == place:
+                del self._awaited[0]
+            return result
+
+        return call
+
+    def _entering(self, method: Method) -> Method:
+        def call(*arguments: Any, **named: Any) -> Any:
+            self._inside += 1
+            try:
+                return method(*arguments, **named)
+            finally:
+                self._inside -= 1
+
+        return call
+
+    def _stalling(self, method: Method) -> Method:
+        def call(*arguments: Any, **named: Any) -> Any:
+            result = method(*arguments, **named)
+            time.sleep(STALL_S)
+            return result
+
+        return call
+
+    def _dying(self, method: Method) -> Method:
+        def call(*arguments: Any, **named: Any) -> Any:
+            counts = not self._awaited and (self._inside or not self._point.inside)
+            self._calls += bool(counts)
+            last = bool(counts) and self._calls == self._point.call
+            if last and self._point.when == "before":
+                self._die()
+            if last and self._point.when == "half":
+                wheel, runs, number = arguments
+                method(wheel, runs.where(runs.slot < runs.slot[len(runs) // 2]), number)
+                self._die()
+            result = method(*arguments, **named)
+            if last:
+                self._die()
+            return result
+
+        return call
+
+    def _die(self) -> None:
+        self._mark.write_text(self._name)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def set_clock_back(ms: int) -> None:
+    """Have this process see an earlier time."""
+
+    def earlier(now_ms: Method) -> Method:
+        return lambda clock: now_ms(clock) - ms
+
+    wrap("duewheel.clock:SystemClock.now_ms", earlier)
+
+
+def main() -> None:
+    """See the module's head."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--point", choices=POINTS)
+    parser.add_argument("--mark", type=Path)
+    parser.add_argument("--hour-behind", action="store_true", help="the host's clock is wrong")
+    parser.add_argument("words", nargs="+", help="of the duewheel command")
+    options = parser.parse_args()
+    if options.point:
+        Armed(options.point, options.mark)
+    if options.hour_behind:
+        set_clock_back(HOUR_MS)
+    from duewheel import cli
+
+    sys.argv = ["duewheel", *options.words]
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()
