@@ -78,6 +78,7 @@ class Commit:
         applied: whether the wheel has the batch; not so → redo.
         topic_ids: what Kafka calls each timer topic; another id under the same name is another
             topic, whose offsets the marks know nothing of.
+        topics: how many names the file `topics` holds at least.
     """
 
     batch: int
@@ -86,6 +87,7 @@ class Commit:
     placed: int
     applied: bool
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    topics: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +227,7 @@ class State:
                 integer(raw["placed"]),
                 page.marked,
                 names_from(raw["topic_ids"]),
+                integer(raw["topics"]),
             )
         except MISSHAPEN as error:
             raise CorruptFile(self.path, _COMMIT, f"this is no commit page: {error!r}") from error
@@ -236,6 +239,7 @@ class State:
         hours: Mapping[int, HourFiles],
         placed: int,
         topic_ids: Mapping[str, str] | None = None,
+        topics: int = 0,
     ) -> None:
         """Write a commit page, not yet applied: the batch exists from here on."""
         payload = {
@@ -246,6 +250,7 @@ class State:
             },
             "placed": placed,
             "topic_ids": dict(topic_ids or {}),
+            "topics": topics,
         }
         self._commit.write(json.dumps(payload, separators=(",", ":")).encode())
 

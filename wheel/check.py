@@ -7,6 +7,7 @@ rest is compared with that snapshot; files only grow behind it. Checked, per hou
     wheel     the entry of every slot still named there: first, last, num
     messages  every record's message inside the file and matching its checksum
     counts    as many timers placed as were counted, unless hours have been unlinked
+    topics    every name that messages refer to
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ def check(path: Path, config: WheelConfig) -> Report:
     try:
         with directory.locked() as commit:
             entries = directory.wheel.snapshot()
+        _check_topics(directory, commit, report)
         for hour in commit.hours:
             _check_kept_hour(directory, hour, commit.hours[hour], entries, report)
         _check_placed(directory, commit, report)
@@ -97,6 +99,14 @@ def check(path: Path, config: WheelConfig) -> Report:
 
 def _finding(root: Path, error: CorruptFile) -> Finding:
     return Finding(str(error.path.relative_to(root)), error.offset, "unreadable", error.detail)
+
+
+def _check_topics(directory: DataDirectory, commit: Commit, report: Report) -> None:
+    """No name is lost to which messages refer."""
+    try:
+        directory.topics.require(commit.topics)
+    except CorruptFile as error:
+        report.findings.append(_finding(directory.path, error))
 
 
 def _check_kept_hour(
@@ -174,18 +184,17 @@ def _broken_links(runs: Runs, records: Records, log_name: str) -> Iterator[Findi
 
 
 def _wrong_entries(directory: DataDirectory, runs: Runs, entries: Entries) -> Iterator[Finding]:
-    """Entries that disagree with the log; a slot of a past lap may have lost its entry."""
+    """Entries that disagree with the log. That of a past lap may be a later slot's by now."""
     order = np.lexsort((runs.first_pos, runs.slot))
     slots, begin = np.unique(runs.slot[order], return_index=True)
     end = np.append(begin[1:], len(order)) - 1
     num = np.add.reduceat(runs.count[order], begin)
     entry = entries[slots % directory.config.ring]
     named = entry["time"] == slots
-    mirror = directory.state.mirror()
-    delivered = mirror[0] if mirror else -1
+    later = (entry["time"] > slots) & ((entry["time"] - slots) % directory.config.ring == 0)
     position = (slots % directory.config.ring) * entries.dtype.itemsize
     for code, bad, detail in (
-        ("entry_lost", ~named & (slots > delivered), "a pending slot has no entry"),
+        ("entry_lost", ~named & ~later, "a slot with records has no entry"),
         ("entry_first", named & (entry["first_pos"] != runs.first_pos[order][begin]), "first_pos"),
         ("entry_last", named & (entry["last_pos"] != runs.last_pos[order][end]), "last_pos"),
         ("entry_num", named & (entry["num"] != num), "num is not the number of records"),

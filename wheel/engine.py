@@ -110,6 +110,7 @@ class Engine:
         Raises:
             RecoveryRefused: no close page: dequeue has never started here. Or a topic was made
                 anew: its offsets are not those that the marks speak of.
+            CorruptFile: topic names are lost that messages refer to.
         """
         self._directory = directory
         self._clock = clock
@@ -120,6 +121,7 @@ class Engine:
         self._first_marks = close.c
         with directory.locked() as commit:
             require_same_topics(commit.topic_ids, self._topic_ids)
+            directory.topics.require(commit.topics)
             self._cut(commit)
 
     @property
@@ -162,7 +164,8 @@ class Engine:
             hours = self._hours_after(before, lengths)
             placed = before.placed + len(batch)
             ids = {**before.topic_ids, **self._topic_ids}
-            state.write_commit(number, {**known, **marks}, hours, placed, ids)
+            names = len(self._directory.topics)
+            state.write_commit(number, {**known, **marks}, hours, placed, ids, names)
             self._directory.wheel.apply(runs, number)
             state.mark_applied()
         return Appended(len(batch), waiting)

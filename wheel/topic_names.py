@@ -1,9 +1,11 @@
 """The `topics` file: numbers topic names; stored messages hold four bytes instead of a name.
 
-A line per name: its CRC-32 as 8 hex digits, a blank, the name. The line's number, from 0, is the
-id. Only ingest appends, before the batch that uses the id is committed; dequeue looks again when it
-meets an id that it does not know. A last line without its end or with a wrong checksum is an append
-that a kill cut short: nothing refers to it, and the next append writes over it.
+A line per name: CRC-32 of the rest as 8 hex digits, a blank, the id, a blank, the name. Ids count
+the lines from 0. Only ingest appends, before the batch that uses the id is committed; dequeue looks
+again when it meets an id that it does not know. A last line without its end or with a wrong
+checksum is an append that a kill cut short: nothing refers to it, and the next append writes over
+it. How many names batches may refer to is in the commit page: if fewer are found, ids would be
+given twice (`require`).
 """
 
 from __future__ import annotations
@@ -34,21 +36,38 @@ class TopicNames:
         """Read the names that have been appended since."""
         data = self.path.read_bytes()
         while (end := data.find(b"\n", self._bytes)) >= 0:
-            name = files.checked_text(data[self._bytes : end])
-            if name is None:
+            text = files.checked_text(data[self._bytes : end])
+            if text is None:
                 if data.find(b"\n", end + 1) >= 0:
                     raise CorruptFile(self.path, self._bytes, "a topic name fails its checksum")
                 return
-            self._ids[name.decode()] = len(self._names)
-            self._names.append(name.decode())
+            number, _, name = text.decode().partition(" ")
+            if number != str(len(self._names)):
+                raise CorruptFile(self.path, self._bytes, f"topic {number} is in another's place")
+            self._ids[name] = len(self._names)
+            self._names.append(name)
             self._bytes = end + 1
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def require(self, count: int) -> None:
+        """Refuse to go on with fewer than `count` names.
+
+        Raises:
+            CorruptFile: the last ones are lost or damaged, and messages refer to them.
+        """
+        if len(self) < count:
+            self.refresh()
+        if len(self) < count:
+            detail = f"{len(self)} topic names can be read, {count} are in use"
+            raise CorruptFile(self.path, self._bytes, detail)
 
     def ids(self, names: list[str]) -> Int32:
         """The ids of `names`, numbering those that are new."""
         for name in names:
             if name not in self._ids:
-                encoded = name.encode()
-                line = files.checked_line(encoded)
+                line = files.checked_line(f"{len(self)} {name}".encode())
                 files.write_at(self._fd, line, self._bytes)
                 self._ids[name] = len(self._names)
                 self._names.append(name)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from duewheel.checkpoints.state import State
-from duewheel.errors import Locked, RecoveryRefused
+from duewheel.errors import CorruptFile, Locked, RecoveryRefused
 from duewheel.schemas.timers import TopicPartition
 from duewheel.testing import (
     TIMER_TOPIC,
@@ -318,6 +318,35 @@ def test_a_start_cuts_what_was_never_committed(make_world: MakeWorld) -> None:
     for path, data in known.items():
         assert path.read_bytes() == data
         assert (path.parent / hour_name(1)).read_bytes() == b""
+
+
+def test_a_lost_topic_name_is_not_given_to_another_topic(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.append(timer(0, 0, 1))
+    world.shard.kill(Role.INGEST)
+    path = world.shard.path / "topics"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CorruptFile, match="topic names can be read"):
+        world.shard.start_ingest()
+    (finding,) = check(world.shard.path, world.wheel).findings
+    assert finding.file == "topics"
+
+
+def test_an_entry_is_missed_until_a_later_lap_has_taken_it(make_world: MakeWorld) -> None:
+    world = make_world(slots=8)
+    world.append(timer(0, 0, 1))
+    path = world.shard.path / "timerwheel"
+    whole = path.read_bytes()
+    path.write_bytes(bytes(len(whole)))
+    world.at_slot(1)
+    world.drain()
+    (finding,) = check(world.shard.path, world.wheel).findings
+    assert (finding.file, finding.code) == ("timerwheel", "entry_lost")
+    path.write_bytes(whole)
+    world.at_slot(10)
+    world.drain()
+    world.append(timer(0, 1, 17))
+    assert check(world.shard.path, world.wheel).findings == []
 
 
 def test_whoever_takes_the_lock_next_finishes_a_killed_batch(

@@ -47,3 +47,24 @@ def test_a_damaged_name_is_not_read(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"first", b"fIrst"))
     with pytest.raises(CorruptFile, match="checksum"):
         TopicNames(tmp_path)
+
+
+def test_names_in_each_others_place_are_not_read(tmp_path: Path) -> None:
+    TopicNames(tmp_path).ids(["first", "second", "third"])
+    path = tmp_path / "topics"
+    first, second, third = path.read_bytes().splitlines(keepends=True)
+    for lines in ((second, first, third), (first, third), (first, first, second, third)):
+        path.write_bytes(b"".join(lines))
+        with pytest.raises(CorruptFile, match="another's place"):
+            TopicNames(tmp_path)
+
+
+def test_a_lost_last_name_is_missed(tmp_path: Path) -> None:
+    TopicNames(tmp_path).ids(["first", "second"])
+    path = tmp_path / "topics"
+    whole = path.read_bytes()
+    TopicNames(tmp_path).require(2)
+    for content in (whole[:-2], whole.replace(b"second", b"sEcond"), whole.splitlines()[0] + b"\n"):
+        path.write_bytes(content)
+        with pytest.raises(CorruptFile, match="1 topic names can be read, 2 are in use"):
+            TopicNames(tmp_path).require(2)
