@@ -364,6 +364,59 @@ def test_limits_that_change_after_they_were_looked_up(
     assert len(read(broker, names.dead_letters)) == 1
 
 
+def test_what_was_prepared_is_published_as_it_is(
+    broker: DevBroker, names: Names, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher = make()
+    rows = deliveries([Message(names.target, b"v", partition=2)])
+    assert publisher.prepare(rows).encoded is None, "it asks nobody"
+    publisher.start()
+    publisher.publish(publisher.prepare(rows), progress(1))
+    prepared = publisher.prepare(rows)
+    publisher.start()  # after a doubt; what it has to look up again says the same
+
+    def encode_again(*_: object) -> None:
+        raise AssertionError("it was encoded already")
+
+    monkeypatch.setattr(kafka_publisher, "encode", encode_again)
+    publisher.publish(prepared, progress(2))
+    assert values(read(broker, names.target)) == [b"v", b"v"]
+
+
+def test_targets_that_change_between_preparing_and_publishing(
+    broker: DevBroker, names: Names, make: Make, admin: KafkaAdminClient
+) -> None:
+    """One has grown, one has gone, one has come: what counts is what is there at publishing."""
+    gone, come = f"{names.target}.gone", f"{names.target}.come"
+    admin.create_topics({gone: {"num_partitions": 1}}, wait_for_metadata=True)
+    publisher = make()
+    publisher.start()
+    messages = [
+        Message(names.target, b"grown", partition=5),
+        Message(gone, b"gone"),
+        Message(come, b"come"),
+    ]
+    publish(publisher, messages, progress(1))
+    assert publisher.condemned == {"bad_target_partition": 1, "unknown_target_topic": 1}
+    prepared = publisher.prepare(deliveries(messages))
+    assert prepared.encoded is not None
+    assert prepared.encoded.condemned == publisher.condemned
+
+    admin.create_partitions({names.target: 6})
+    admin.delete_topics([gone])
+    admin.create_topics({come: {"num_partitions": 1}}, wait_for_metadata=True)
+    wait_until(lambda: gone not in admin.list_topics(), "not deleted")
+    wait_until(
+        lambda: len(admin.describe_topics([names.target])[0]["partitions"]) == 6, "not grown"
+    )
+    publisher.start()  # it believes no older answer
+    publisher.publish(prepared, progress(2))
+    assert values(read(broker, names.target)) == [b"grown"]
+    assert values(read(broker, come)) == [b"come"]
+    assert values(read(broker, names.dead_letters)) == [b"grown", b"come", b"gone"]
+    assert publisher.condemned == {"bad_target_partition": 1, "unknown_target_topic": 2}
+
+
 def test_missing_topics_are_named_at_start(broker: DevBroker, names: Names) -> None:
     before = own_threads()
     publisher = new_publisher(broker, replace(names, dead_letters="not.there"), shard=0)

@@ -1,0 +1,199 @@
+"""The stages before a transaction: what they do ahead, how they fail, how they end."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from duewheel.checkpoints.progress import Progress
+from duewheel.errors import CorruptFile
+from duewheel.schemas.timers import Deliveries
+from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
+from duewheel.wheel import restoring
+from duewheel.wheel.data_directory import Role
+from duewheel.wheel.dequeue import DequeueConfig
+from duewheel.wheel.layout import RECORD_BYTES, WheelConfig, hour_of
+from duewheel.wheel.publisher import Prepared
+
+NOW_MS = 1_800_000_000_000
+PRECISION_MS = 10
+WHEEL = WheelConfig(PRECISION_MS, 64, window_ms=640, margin_ms=0)
+HOUR = hour_of(NOW_MS // PRECISION_MS + 1, PRECISION_MS)
+RECORD_DELAY_END = 28
+DEADLINE_S = 30.0
+
+
+class WatchedPublisher(RecordingPublisher):
+    """Counts what it has prepared, and has `meanwhile` run in the middle of every publish."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prepared: list[list[str]] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def prepare(self, deliveries: Deliveries) -> Prepared:
+        self.prepared.append([(source or b"").decode() for source in deliveries.source.to_pylist()])
+        return super().prepare(deliveries)
+
+    def publish(self, prepared: Prepared | None, progress: Progress) -> None:
+        if prepared is not None:
+            self.meanwhile()
+        super().publish(prepared, progress)
+
+
+class World:
+    """A shard whose timers are all in one slot."""
+
+    def __init__(self, path: Path, chunk_records: int) -> None:
+        self.clock = ManualClock(NOW_MS)
+        self.publisher = WatchedPublisher()
+        config = DequeueConfig(0, 1, {}, chunk_records=chunk_records)
+        self.shard = LocalShard(path, WHEEL, self.publisher, self.clock, config)
+        self.shard.start_dequeue({(TIMER_TOPIC, 0): 0})
+        self.shard.start_ingest()
+
+    def append(self, count: int) -> list[str]:
+        timers = [Timer(0, offset, NOW_MS + PRECISION_MS) for offset in range(count)]
+        self.shard.append(timers, {(TIMER_TOPIC, 0): count})
+        self.clock.set(NOW_MS + PRECISION_MS)
+        return [timer.source for timer in timers]
+
+    def tick(self) -> bool:
+        assert self.shard.dequeue is not None
+        return self.shard.dequeue.tick()
+
+    def drain(self) -> None:
+        while self.tick():
+            pass
+
+    @property
+    def sources(self) -> list[str]:
+        return [source.decode() for source in self.publisher.sources()]
+
+    def spoil_the_last_record(self) -> None:
+        """What the log says about its slot: for the scanning stage to find."""
+        directory = self.shard.directory(Role.INGEST)
+        end = directory.state.commit().hours[HOUR].log_bytes
+        _spoil(directory.log.files.path(HOUR), end - RECORD_BYTES + RECORD_DELAY_END - 1)
+
+    def spoil_the_last_message(self) -> None:
+        """For the reading stage to find."""
+        messages = self.shard.directory(Role.INGEST).messages.files
+        _spoil(messages.path(HOUR), messages.size(HOUR) - 1)
+
+
+def _spoil(path: Path, position: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        (byte,) = file.read(1)
+        file.seek(position)
+        file.write(bytes([byte ^ 1]))
+
+
+MakeWorld = Callable[..., World]
+
+
+@pytest.fixture
+def make_world(tmp_path: Path) -> Iterator[MakeWorld]:
+    made: list[World] = []
+
+    def make(chunk_records: int = 2) -> World:
+        made.append(World(tmp_path / str(len(made)), chunk_records))
+        return made[-1]
+
+    yield make
+    for world in made:
+        for role in Role:
+            world.shard.kill(role)
+    assert stage_threads() == []
+
+
+def stage_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name in {"scan", "read"}]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < give_up, "it does not come to that"
+        time.sleep(0.001)
+
+
+def test_the_next_chunks_are_prepared_during_a_commit_and_no_more(make_world: MakeWorld) -> None:
+    """One is published, one waits, one has no room in the queue yet."""
+    world = make_world()
+    sources, published = world.append(20), itertools.count(1)
+
+    def look() -> None:
+        ahead = min(next(published) + 2, 10)
+        wait_until(lambda: len(world.publisher.prepared) == ahead)
+        time.sleep(0.005)  # what is not held back comes now
+        assert len(world.publisher.prepared) == ahead
+
+    world.publisher.meanwhile = look
+    world.drain()
+    assert world.sources == sources
+    assert list(itertools.chain(*world.publisher.prepared)) == sources
+
+
+def test_a_range_of_one_chunk_needs_no_thread(make_world: MakeWorld) -> None:
+    world = make_world()
+    started: list[str] = []
+    world.append(2)
+    world.publisher.meanwhile = lambda: started.extend(stage_threads())
+    world.drain()
+    assert (len(world.sources), started) == (2, [])
+
+
+@pytest.mark.parametrize("spoil", [World.spoil_the_last_record, World.spoil_the_last_message])
+def test_damage_stops_the_loop_behind_what_is_whole_and_for_good(
+    make_world: MakeWorld, spoil: Callable[[World], None]
+) -> None:
+    world = make_world()
+    sources = world.append(20)
+    spoil(world)
+    with pytest.raises(CorruptFile):
+        world.drain()
+    assert world.sources == sources[:18]
+    for _ in range(2):
+        with pytest.raises(CorruptFile):
+            world.tick()
+    assert world.sources == sources[:18]
+
+
+def test_stopping_in_the_middle_of_a_slot_leaves_no_thread(make_world: MakeWorld) -> None:
+    world = make_world()
+    sources = world.append(20)
+    assert world.tick()
+    wait_until(lambda: len(world.publisher.prepared) == 3)
+    assert stage_threads() == ["scan", "read"]
+    world.shard.kill(Role.DEQUEUE)
+    assert stage_threads() == []
+    world.shard.start_dequeue()
+    world.drain()
+    assert world.sources == sources
+
+
+@pytest.mark.parametrize("chunk_records", [5, 100])
+def test_a_transaction_names_a_bounded_number_of_topics(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, chunk_records: int
+) -> None:
+    """Cut in the middle of a slot, also by a kill, nothing is lost or doubled."""
+    monkeypatch.setattr(restoring, "TOPICS_MAX", 1)  # the rows' targets alternate
+    world = make_world(chunk_records)
+    sources = world.append(12)
+    for _ in range(3):
+        assert world.tick()
+    assert world.sources == sources[:3]
+    world.shard.kill(Role.DEQUEUE)
+    world.shard.start_dequeue()
+    world.drain()
+    assert world.sources == sources
+    sent = [deliveries for deliveries, _ in world.publisher.committed if deliveries is not None]
+    assert all(len(set(deliveries.target.tolist())) <= 1 for deliveries in sent)
+    assert world.publisher.committed[-1][1].partitions[TIMER_TOPIC, 0].c1 is None
