@@ -36,7 +36,6 @@ from duewheel.wheel.layout import (
 from duewheel.wheel.timer_log import Records, runs_in
 from duewheel.wheel.timer_wheel import Entries, Runs
 
-_MESSAGES_AT_ONCE = 20_000
 _FINDINGS_MAX = 1_000  # a destroyed file would give one per record
 
 
@@ -211,9 +210,9 @@ def _bad_messages(
     beyond = end > message_bytes
     yield from _at(name, end, beyond, "message_outside", "behind the committed length")
     inside = records[~beyond]
-    for first in range(0, len(inside), _MESSAGES_AT_ONCE):
+    for piece in message_store.pieces(inside):
         try:
-            directory.messages.read(hour, inside[first : first + _MESSAGES_AT_ONCE])
+            directory.messages.read(hour, piece)
         except CorruptFile as error:
             yield Finding(name, error.offset, "message_checksum", error.detail)
 

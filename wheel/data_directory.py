@@ -25,8 +25,8 @@ from duewheel.checkpoints.files import FileLock
 from duewheel.checkpoints.state import Commit, State
 from duewheel.errors import CorruptFile, Locked, RecoveryRefused
 from duewheel.wheel import timer_wheel
-from duewheel.wheel.layout import WheelConfig, hour_of
-from duewheel.wheel.message_store import MessageStore
+from duewheel.wheel.layout import MAGIC_ABANDONED, WheelConfig, hour_of
+from duewheel.wheel.message_store import MessageStore, pieces
 from duewheel.wheel.timer_log import TimerLog, runs_in
 from duewheel.wheel.timer_wheel import TimerWheel
 from duewheel.wheel.topic_names import TopicNames
@@ -135,12 +135,21 @@ class DataDirectory:
             yield commit
 
     def _redo(self, commit: Commit) -> None:
-        """Apply the newest batch again, from its records in the log."""
+        """Apply the newest batch again, from its records in the log.
+
+        Raises:
+            CorruptFile: a record or its message is damaged; the wheel is as it was.
+        """
+        batch = []
         for hour, lengths in commit.hours.items():
             if lengths.batch_from < lengths.log_bytes:
                 records = self.log.read(hour, lengths.batch_from, lengths.log_bytes)
-                runs = runs_in(records, lengths.batch_from, self.config.precision_ms)
-                self.wheel.apply(runs, commit.batch)
+                # A damaged one could take another slot's entry.
+                for piece in pieces(records[records["magic"] != MAGIC_ABANDONED]):
+                    self.messages.read(hour, piece)
+                batch.append(runs_in(records, lengths.batch_from, self.config.precision_ms))
+        for runs in batch:
+            self.wheel.apply(runs, commit.batch)
         self.state.mark_applied()
 
     def collect(self, r: int) -> int:

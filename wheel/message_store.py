@@ -9,7 +9,7 @@ are read in file order in stretches: neighbours with a small gap between them in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,20 @@ def as_column(rows: npt.NDArray[np.void]) -> Column:
     return columns.from_parts(bounds, np.frombuffer(rows.tobytes(), np.uint8))
 
 
+def pieces(
+    records: Records, records_max: int = 20_000, bytes_max: int = 8 << 20
+) -> Iterator[Records]:
+    """Neighbours whose messages may be read at once: one, or as many as stay below the bounds."""
+    ends = np.cumsum(np.maximum(records["size_py"].astype(np.int64), 0))
+    first = 0
+    while first < len(records):
+        before = ends[first - 1] if first else 0
+        end = int(np.searchsorted(ends, before + bytes_max, "right"))
+        end = min(max(end, first + 1), first + records_max)
+        yield records[first:end]
+        first = end
+
+
 class MessageStore:
     """The messages of every hour. Ingest writes, everybody reads. Not thread-safe."""
 
@@ -91,6 +105,11 @@ class MessageStore:
         path = self.files.path(hour)
         if np.any(offset < 0) or np.any(size < PREFIX_BYTES):
             raise CorruptFile(path, int(offset.min()), "a log record points at no message")
+        # Before memory is taken for what may be damage.
+        beyond = offset > self.files.size(hour) - size
+        if np.any(beyond):
+            at = int(offset[beyond][0])
+            raise CorruptFile(path, at, "the file ends before a message that the log points at")
         order = np.argsort(offset)
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))

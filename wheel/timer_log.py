@@ -69,7 +69,8 @@ class TimerLog:
                 path = self.files.path(hour)
                 raise CorruptFile(path, size, f"the log ends before position {log_bytes}")
             whole = size - size % RECORD_BYTES
-            mapped = files.map_file(self.files.fd(hour), whole, writable=False)
+            # Of nothing there is no mapping.
+            mapped = files.map_file(self.files.fd(hour), whole, writable=False) if whole else b""
             view = self._views[hour] = np.frombuffer(mapped, RECORD)
         return view
 

@@ -26,6 +26,7 @@ from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue import DequeueConfig
 from duewheel.wheel.engine import Appended, Engine
 from duewheel.wheel.layout import MAGIC_ABANDONED, RECORD, WheelConfig, hour_name
+from duewheel.wheel.timer_wheel import TimerWheel
 
 P0: TopicPartition = (TIMER_TOPIC, 0)
 P1: TopicPartition = (TIMER_TOPIC, 1)
@@ -368,6 +369,27 @@ def test_whoever_takes_the_lock_next_finishes_a_killed_batch(
     assert world.offsets() == [0, 1]
     assert world.shard.start_ingest().marks == {P0: 3, P1: 0}
     assert check(world.shard.path, world.wheel).findings == []
+
+
+@pytest.mark.parametrize("field", ["prev_pos", "write_time", "offset_py", "reserved"])
+def test_a_damaged_batch_is_not_linked_again(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    world = make_world()
+    world.append(timer(0, 0, 1), timer(0, 1, 2))
+    wheel = world.shard.directory(Role.INGEST).wheel
+    with monkeypatch.context() as patch:
+        patch.setattr(TimerWheel, "apply", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            world.append(timer(0, 2, 1))
+    before = wheel.snapshot()
+    (path,) = (world.shard.path / "timerlog").iterdir()
+    records = np.frombuffer(bytearray(path.read_bytes()), RECORD)
+    records[field][-1] += PRECISION_MS  # another slot, if it is the time
+    path.write_bytes(records.tobytes())
+    with pytest.raises(CorruptFile):
+        world.append(timer(0, 3, 3))
+    assert np.array_equal(wheel.snapshot(), before)
 
 
 def test_the_engine_needs_a_floor(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from duewheel.schemas.columns import binary, lengths
 from duewheel.schemas.timers import Int64, TimerBatch
 from duewheel.testing import Timer, timer_batch
 from duewheel.wheel.layout import NO_POSITION, PREFIX_BYTES
-from duewheel.wheel.message_store import MessageStore
+from duewheel.wheel.message_store import MessageStore, pieces
 from duewheel.wheel.placing import Places, first_of_each, log_records, seal, stored_messages
 from duewheel.wheel.timer_log import Records
 
@@ -120,3 +121,25 @@ def test_a_record_that_points_outside_is_damage(
     records[field][1] = value
     with pytest.raises(CorruptFile, match=reason):
         store.read(HOUR, records)
+
+
+def test_a_record_that_asks_for_gigabytes_is_refused_without_them(tmp_path: Path) -> None:
+    store = MessageStore(tmp_path)
+    records = write(store, some(2), np.array([0, 1_000]))
+    records["size_py"][1] = 2**31 - 1
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptFile, match="file ends"):
+            store.read(HOUR, records)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 10**6
+
+
+def test_what_is_verified_at_once_is_bounded(tmp_path: Path) -> None:
+    records = write(MessageStore(tmp_path), some(9), np.arange(9) * 1_000)
+    records["size_py"] = [1, 2, 3, 100, 1, 1, 1, -1, 8]
+    found = [piece["size_py"].tolist() for piece in pieces(records, records_max=3, bytes_max=8)]
+    assert found == [[1, 2, 3], [100], [1, 1, 1], [-1, 8]]
+    assert list(pieces(records[:0])) == []

@@ -158,3 +158,15 @@ def test_a_chain_that_cannot_be_is_damage(
     log.files.write(HOUR, records.tobytes(), 0)
     with pytest.raises(CorruptFile, match=reason):
         log.walk(HOUR, entries_of(positions))
+
+
+@pytest.mark.parametrize("size", [0, 1, 51])
+def test_a_log_without_a_whole_record_is_damage(tmp_path: Path, size: int) -> None:
+    log, _, positions = write_log(tmp_path, [[BASE]])
+    log.files.cut(HOUR, size)
+    with pytest.raises(CorruptFile, match="the log ends"):
+        log.walk(HOUR, entries_of(positions))
+    entries = entries_of(positions)
+    entries["last_pos"] = -52
+    with pytest.raises(CorruptFile, match="outside the log"):
+        log.walk(HOUR, entries)
