@@ -39,11 +39,20 @@ class BoundedQueue(Generic[T]):
             QueueClosed: the queue was closed, before or meanwhile.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._fits(records, size))
-            if self._closed:
-                raise QueueClosed
+            self._wait_for_room(records, size)
             self._items.append((item, records, size))
             self._changed.notify_all()
+
+    def wait_for_room(self, records: int, size: int) -> None:
+        """Return as soon as an item of that size would fit: if only one thread puts, it will.
+
+        For items that are large already while they are made.
+
+        Raises:
+            QueueClosed: the queue was closed, before or meanwhile.
+        """
+        with self._changed:
+            self._wait_for_room(records, size)
 
     def end(self, error: BaseException | None = None) -> None:
         """Nothing more will come; because of `error`, if there was one."""
@@ -76,6 +85,11 @@ class BoundedQueue(Generic[T]):
             self._closed = True
             self._items.clear()
             self._changed.notify_all()
+
+    def _wait_for_room(self, records: int, size: int) -> None:
+        self._changed.wait_for(lambda: self._closed or self._fits(records, size))
+        if self._closed:
+            raise QueueClosed
 
     def _fits(self, records: int, size: int) -> bool:
         records_max, bytes_max = self._bounds

@@ -8,8 +8,9 @@
     prepare   encodes them as far as that is possible before the transaction          (publisher.py)
 
 Each queue holds no more records and stored bytes than one chunk may have; a stage that runs ahead
-waits. So there are three chunks with their messages at any time, at most: one is published, one
-waits, one is being made.
+waits. Messages are read only when the second queue has room for what will become of them. So there
+are two chunks with their messages at any time, at most: one is published, the next is made or
+waits. (With a third, in the making while one waits, memory came close to 200 MB.)
 
 A range of one chunk, which is the usual case, passes through both stages in the caller's thread.
 Whatever a stage raises comes to the caller in its place, behind the chunks before it. A range that
@@ -156,6 +157,7 @@ class Pipeline:
 
         def read() -> None:
             while (chunk := found.get()) is not None:
+                made.wait_for_room(len(chunk), chunk.stored_bytes)
                 for ready in self._made(slots, chunk):
                     made.put(ready, ready.rows, ready.stored_bytes)
 

@@ -52,6 +52,24 @@ def test_no_more_than_the_bounds_is_held_and_one_item_always(
     thread.join(DEADLINE_S)
 
 
+def test_room_can_be_waited_for_before_there_is_an_item() -> None:
+    queue: BoundedQueue[int] = BoundedQueue(10, 100)
+    queue.put(1, 6, 60)
+    queue.wait_for_room(4, 40)
+    there_is: list[bool] = []
+
+    def wait() -> None:
+        queue.wait_for_room(5, 5)
+        there_is.append(True)
+
+    thread = in_thread(wait)
+    time.sleep(0.01)  # what is not held back comes now
+    assert not there_is
+    assert queue.get() == 1
+    thread.join(DEADLINE_S)
+    assert there_is
+
+
 def test_an_error_comes_behind_the_items_and_again() -> None:
     queue: BoundedQueue[str] = BoundedQueue(10, 100)
     queue.put("whole", 1, 1)
@@ -62,28 +80,29 @@ def test_an_error_comes_behind_the_items_and_again() -> None:
             queue.get()
 
 
-@pytest.mark.parametrize("held", [0, 1])
-def test_closing_wakes_both_sides(held: int) -> None:
-    """Held up: who gets from an empty queue, or who puts into a full one."""
+WAITS: dict[str, Callable[[BoundedQueue[int]], object]] = {
+    "get": lambda queue: queue.get(),
+    "put": lambda queue: queue.put(2, 1, 1),
+    "wait for room": lambda queue: queue.wait_for_room(1, 1),
+}
+
+
+@pytest.mark.parametrize("what", WAITS)
+def test_closing_wakes_whoever_waits(what: str) -> None:
     queue: BoundedQueue[int] = BoundedQueue(1, 1)
-    ended = []
+    if what != "get":
+        queue.put(1, 1, 1)
+    ended: list[bool] = []
 
     def work() -> None:
         try:
-            if held:
-                queue.put(2, 1, 1)
-            else:
-                queue.get()
+            WAITS[what](queue)
         except QueueClosed:
             ended.append(True)
 
-    for number in range(held):
-        queue.put(number, 1, 1)
     thread = in_thread(work)
     queue.close()
     thread.join(DEADLINE_S)
     assert ended == [True]
     with pytest.raises(QueueClosed):
-        queue.put(1, 1, 1)
-    with pytest.raises(QueueClosed):
-        queue.get()
+        WAITS[what](queue)

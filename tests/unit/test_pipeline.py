@@ -124,13 +124,12 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def test_the_next_chunks_are_prepared_during_a_commit_and_no_more(make_world: MakeWorld) -> None:
-    """One is published, one waits, one has no room in the queue yet."""
+def test_the_next_chunk_is_prepared_during_a_commit_and_no_more(make_world: MakeWorld) -> None:
     world = make_world()
     sources, published = world.append(20), itertools.count(1)
 
     def look() -> None:
-        ahead = min(next(published) + 2, 10)
+        ahead = min(next(published) + 1, 10)
         wait_until(lambda: len(world.publisher.prepared) == ahead)
         time.sleep(0.005)  # what is not held back comes now
         assert len(world.publisher.prepared) == ahead
@@ -170,7 +169,7 @@ def test_stopping_in_the_middle_of_a_slot_leaves_no_thread(make_world: MakeWorld
     world = make_world()
     sources = world.append(20)
     assert world.tick()
-    wait_until(lambda: len(world.publisher.prepared) == 3)
+    wait_until(lambda: len(world.publisher.prepared) == 2)
     assert stage_threads() == ["scan", "read"]
     world.shard.kill(Role.DEQUEUE)
     assert stage_threads() == []
