@@ -1,0 +1,395 @@
+"""What a shard's delivery makes of a broker that errs, cuts, stalls or is away.
+
+The real dequeue loop and the real publisher work through a proxy that spoils single requests
+(fault_proxy.py). Afterwards an independent read_committed consumer counts, straight at the broker:
+every timer is there once, in order, and the progress says so. Nobody helps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kafka import KafkaProducer, TopicPartition
+from kafka.errors import KafkaTimeoutError
+from tests.integration.fault_judge import (
+    GIVE_UP_S,
+    PARTITIONS,
+    Judge,
+    Topics,
+    consumer,
+    in_a_while,
+    read_committed,
+    wait_until,
+)
+from tests.integration.fault_proxy import ALWAYS, Action, Fault, FaultProxy
+
+from duewheel.clock import SystemClock
+from duewheel.dev_broker import DevBroker
+from duewheel.schemas.single_record import single
+from duewheel.testing import LocalShard
+from duewheel.wheel import kafka_internals as internals
+from duewheel.wheel.data_directory import Role
+from duewheel.wheel.deadline import Deadline
+from duewheel.wheel.dequeue import Dequeue, DequeueConfig
+from duewheel.wheel.kafka_clients import ClientSettings
+from duewheel.wheel.kafka_publisher import KafkaPublisher, PublisherLimits
+from duewheel.wheel.kafka_transactions import meet, open_producer, transact
+from duewheel.wheel.layout import WheelConfig
+
+pytestmark = pytest.mark.kafka
+
+WHEEL = WheelConfig(precision_ms=50, slots=10_000, window_ms=200_000, margin_ms=100_000)
+# Short ones, with a broker that does not answer: only what it does must be exact, not when.
+SHORT = PublisherLimits(start_deadline_s=2, publish_deadline_s=1, transaction_timeout_ms=1_500)
+CLOCK = SystemClock()
+
+Make = Callable[..., "Shard"]
+
+
+class Shard:
+    """A shard without Spark whose dequeue reaches the broker through the proxy only."""
+
+    def __init__(
+        self, path: Path, broker: DevBroker, servers: str, topics: Topics, limits: PublisherLimits
+    ) -> None:
+        shard = next(_numbers)  # each a shard of its own in the same state topic
+        self.publisher = KafkaPublisher(
+            {"bootstrap_servers": servers},
+            transactional_id=f"{topics.state}-{shard}",
+            state_topic=topics.state,
+            dead_letter_topic=topics.dead_letters,
+            shard=shard,
+            clock=CLOCK,
+            limits=limits,
+        )
+        # Several transactions for what `deliver` puts in.
+        config = DequeueConfig(shard, 1_000, {}, chunk_records=40)
+        self._local = LocalShard(path, WHEEL, self.publisher, CLOCK, config)
+        self._judge = Judge(broker.bootstrap_servers, topics, shard, CLOCK)
+        self._starts = {(topics.timers, partition): 0 for partition in range(PARTITIONS)}
+
+    def start(self) -> None:
+        self._local.start_dequeue(self._starts)
+        self._local.start_ingest()
+
+    def stop(self) -> None:
+        for role in Role:
+            self._local.kill(role)
+        self.publisher.close()
+
+    @property
+    def doubts(self) -> int:
+        return self._dequeue.statistics.doubts
+
+    @property
+    def _dequeue(self) -> Dequeue:
+        assert self._local.dequeue is not None
+        return self._local.dequeue
+
+    def deliver_over(self, fault: Fault) -> None:
+        """Deliver, and more while the fault has not hit as often as it is to."""
+        self.deliver()
+        while fault.hits < fault.times:
+            self.deliver()
+
+    def deliver(self) -> None:
+        """Have more timers delivered, in several transactions."""
+        assert self._local.ingest is not None
+        last = self._judge.append(self._local.ingest, WHEEL.precision_ms)
+        give_up = time.monotonic() + GIVE_UP_S
+        while self._dequeue.delivered_slot < last:
+            assert time.monotonic() < give_up, "not delivered in time"
+            if not self._dequeue.tick():
+                CLOCK.sleep(0.01)
+
+    def judge(self, condemned: int = 0) -> None:
+        self._judge.judge(self._local.directory(Role.DEQUEUE), condemned)
+
+
+_numbers = itertools.count()
+
+
+def await_answer(late: Fault) -> None:
+    wait_until(lambda: late.done == 1, f"no answer to {late}")
+
+
+def own_threads() -> set[threading.Thread]:
+    """Threads of kafka-python and of abandoned calls."""
+    marks = ("network-thread", "kafka-io", "deadline:")
+    return {t for t in threading.enumerate() if any(mark in t.name for mark in marks)}
+
+
+@pytest.fixture(scope="module")
+def topics(broker: DevBroker) -> Topics:
+    topics = Topics.named(f"faults-{uuid.uuid4().hex[:8]}")
+    topics.create(broker.bootstrap_servers)
+    return topics
+
+
+@pytest.fixture
+def proxy(broker: DevBroker) -> Iterator[FaultProxy]:
+    with FaultProxy(broker.bootstrap_servers) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def make(
+    tmp_path: Path, broker: DevBroker, proxy: FaultProxy, topics: Topics
+) -> Iterator[Callable[..., Shard]]:
+    made: list[Shard] = []
+
+    def new(limits: PublisherLimits | None = None) -> Shard:
+        limits = limits or PublisherLimits()
+        made.append(Shard(tmp_path, broker, proxy.bootstrap_servers, topics, limits))
+        return made[-1]
+
+    yield new
+    for shard in made:
+        shard.stop()
+
+
+# Over before they cost a transaction: kafka-python tries again by itself.
+RETRIED = {
+    "EndTxn": [
+        Fault("EndTxn", Action.CUT),
+        Fault("EndTxn", Action.CUT_DONE),
+        *(Fault("EndTxn", Action.REFUSE, code, times=3) for code in (14, 15, 16, 51)),
+        *(Fault("EndTxn", Action.MISREPORT, code) for code in (7, 16, 51)),
+    ],
+    "Produce": [
+        Fault("Produce", Action.CUT),
+        Fault("Produce", Action.CUT_DONE),
+        *(Fault("Produce", Action.REFUSE, code, times=2) for code in (3, 5, 6, 7, 9, 13, 19, 56)),
+        *(Fault("Produce", Action.MISREPORT, code) for code in (6, 7, 20, 46)),
+    ],
+    "AddPartitionsToTxn": [
+        Fault("AddPartitionsToTxn", Action.CUT),
+        Fault("AddPartitionsToTxn", Action.CUT_DONE),
+        *(Fault("AddPartitionsToTxn", Action.REFUSE, n, times=2) for n in (3, 14, 15, 16, 51)),
+        Fault("AddPartitionsToTxn", Action.MISREPORT, 51),
+    ],
+}
+
+# Each ends the producer: a new one ends the transaction, and the progress tells what became of it.
+DOUBTED = {
+    "EndTxn": [
+        *(Fault("EndTxn", Action.REFUSE, code) for code in (-1, 47, 48, 90)),
+        *(Fault("EndTxn", Action.MISREPORT, code) for code in (47, 90)),
+    ],
+    "Produce": [
+        *(Fault("Produce", Action.REFUSE, code) for code in (2, 45, 47, 59, 90)),
+        *(Fault("Produce", Action.MISREPORT, code) for code in (45, 59)),
+    ],
+    "AddPartitionsToTxn": [
+        *(Fault("AddPartitionsToTxn", Action.REFUSE, code) for code in (29, 47, 55, 90)),
+        Fault("AddPartitionsToTxn", Action.MISREPORT, 90),
+    ],
+}
+
+# Met by a new producer, one after the other or each by one of its own.
+STARTING = [
+    [Fault("InitProducerId", Action.REFUSE, code) for code in (14, 15, 16, 51)],
+    [Fault("InitProducerId", Action.REFUSE, 47), Fault("InitProducerId", Action.REFUSE, 90)],
+    [Fault("InitProducerId", Action.REFUSE, 53)],
+    [Fault("InitProducerId", Action.CUT), Fault("InitProducerId", Action.CUT_DONE)],
+    [Fault("InitProducerId", Action.MISREPORT, 90), Fault("Metadata", Action.CUT)],
+    [Fault("FindCoordinator", Action.CUT), Fault("FindCoordinator", Action.CUT_DONE)],
+]
+
+
+@pytest.mark.parametrize("api", RETRIED)
+def test_what_the_client_tries_again_costs_no_transaction(
+    make: Make, proxy: FaultProxy, api: str
+) -> None:
+    shard = make()
+    shard.start()
+    for fault in RETRIED[api]:
+        placed = proxy.inject(fault)
+        shard.deliver_over(placed)
+        assert (shard.doubts, placed.hits) == (0, fault.times), fault
+    shard.judge()
+
+
+@pytest.mark.parametrize("api", DOUBTED)
+def test_what_is_in_doubt_is_settled_by_the_progress(
+    make: Make, proxy: FaultProxy, api: str
+) -> None:
+    shard = make()
+    shard.start()
+    for number, fault in enumerate(DOUBTED[api]):
+        placed = proxy.inject(fault)
+        shard.deliver_over(placed)
+        assert (shard.doubts, placed.hits) == (number + 1, 1), fault
+    shard.judge()
+
+
+def test_a_start_that_goes_wrong_is_tried_again(make: Make, proxy: FaultProxy) -> None:
+    shard = make()
+    shard.start()
+    for number, faults in enumerate(STARTING):
+        placed = [proxy.inject(fault) for fault in faults]
+        shard.deliver_over(proxy.inject(Fault("EndTxn", Action.REFUSE, 90)))
+        assert (shard.doubts, {fault.hits for fault in placed}) == (number + 1, {1}), faults
+    shard.judge()
+
+
+@pytest.mark.parametrize("action", [Action.REFUSE, Action.MISREPORT])
+def test_records_called_too_large_become_dead_letters(
+    make: Make, proxy: FaultProxy, action: Action
+) -> None:
+    shard = make()
+    shard.start()
+    shard.deliver_over(proxy.inject(Fault("Produce", action, 10, times=3)))
+    assert shard.doubts == 3
+    shard.judge(condemned=shard.publisher.condemned["record_too_large"])
+
+
+def test_a_refused_progress_record_keeps_its_messages_back(
+    make: Make, proxy: FaultProxy, topics: Topics
+) -> None:
+    shard = make()
+    shard.start()
+    shard.deliver_over(
+        proxy.inject(Fault("Produce", Action.REFUSE, 10, topic=topics.state, times=2))
+    )
+    assert shard.doubts == 2
+    shard.judge()
+
+
+def test_wherever_a_connection_is_cut(make: Make, proxy: FaultProxy) -> None:
+    """In a transaction, while another producer is made, and in the first one of that."""
+    shard = make()
+    shard.start()
+    for skip in range(1, 30, 4):
+        proxy.inject(Fault("EndTxn", Action.REFUSE, 90))
+        cut = Action.CUT if skip % 8 == 1 else Action.CUT_DONE
+        shard.deliver_over(proxy.inject(Fault("", cut, skip=skip)))
+    shard.judge()
+
+
+def test_a_slow_broker_costs_no_transaction(make: Make, proxy: FaultProxy) -> None:
+    shard = make()
+    shard.start()
+    apis = ("AddPartitionsToTxn", "Produce", "EndTxn")
+    slow = [proxy.inject(Fault(api, Action.HOLD_ANSWER, seconds=0.7)) for api in apis]
+    shard.deliver()
+    assert (shard.doubts, [fault.hits for fault in slow]) == (0, [1, 1, 1])
+    shard.judge()
+
+
+def test_a_request_that_comes_late_changes_nothing(make: Make, proxy: FaultProxy) -> None:
+    """It arrives when its producer has long been replaced, and others have gone on."""
+    shard = make(SHORT)
+    shard.start()
+    for api in ("InitProducerId", "Produce", "EndTxn"):
+        before = shard.doubts
+        if api == "InitProducerId":
+            proxy.inject(Fault("EndTxn", Action.REFUSE, 90))
+        late = proxy.inject(Fault(api, Action.HOLD, seconds=GIVE_UP_S))
+        shard.deliver_over(late)
+        assert (shard.doubts > before, late.done) == (True, 0), api
+        proxy.clear()
+        await_answer(late)
+        shard.deliver()
+    shard.judge()
+
+
+def test_a_commit_whose_answer_is_not_awaited_is_found_done(make: Make, proxy: FaultProxy) -> None:
+    shard = make(SHORT)
+    shard.start()
+    proxy.inject(Fault("EndTxn", Action.HOLD_ANSWER, seconds=GIVE_UP_S))
+    shard.deliver()
+    assert shard.doubts >= 1
+    shard.judge()
+
+
+def test_a_partition_without_success_takes_the_others_with_it(
+    make: Make, proxy: FaultProxy, topics: Topics
+) -> None:
+    shard = make(SHORT)
+    shard.start()
+    placed = proxy.inject(Fault("Produce", Action.REFUSE, 7, topic=topics.bills, times=ALWAYS))
+    with in_a_while(2, proxy.clear):
+        shard.deliver()
+    assert placed.hits > 10
+    assert shard.doubts >= 1
+    shard.judge()
+
+
+def test_nothing_is_committed_once_a_batch_has_expired(
+    broker: DevBroker, proxy: FaultProxy, topics: Topics
+) -> None:
+    """kafka-python would commit the other batch: to it an expired one is over and done with."""
+    proxy.inject(Fault("Produce", Action.REFUSE, 7, topic=topics.bills, times=ALWAYS))
+    settings, deadline = (
+        ClientSettings({"bootstrap_servers": proxy.bootstrap_servers}),
+        Deadline(60),
+    )
+    places = [TopicPartition(topic, 0) for topic in (topics.orders, topics.bills)]
+    batches = [(place, single(b"key", b"half of a transaction")) for place in places]
+
+    def owner() -> KafkaProducer:
+        return open_producer(
+            settings, topics.state, timeout_ms=60_000, publish_s=1, stop_s=5, deadline=deadline
+        )
+
+    with consumer(broker.bootstrap_servers) as stranger:
+        starts = stranger.end_offsets(places)
+    producer = owner()
+    meet(settings, producer, topics.targets, deadline)
+    outcomes = transact(producer, batches, CLOCK.now_ms(), deadline)
+    assert outcomes[0].error is None
+    assert isinstance(outcomes[1].error, KafkaTimeoutError)
+    internals.stop(producer, 5)
+    internals.stop(owner(), 5)  # it ends the transaction
+    assert read_committed(broker.bootstrap_servers, starts) == []
+
+
+def silent(proxy: FaultProxy) -> Callable[[], None]:
+    """Every connection is half open, from within a transaction on."""
+    proxy.inject(Fault("", Action.SWALLOW, skip=5, times=ALWAYS))
+    return proxy.clear
+
+
+def stalled(proxy: FaultProxy) -> Callable[[], None]:
+    """From within a transaction on, whatever is asked for comes to the broker when all is over."""
+    proxy.inject(Fault("", Action.HOLD, seconds=GIVE_UP_S, skip=5, times=ALWAYS))
+    return proxy.clear
+
+
+def gone(proxy: FaultProxy) -> Callable[[], None]:
+    proxy.away()
+    return proxy.back
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trouble", [silent, stalled, gone])
+def test_delivery_goes_on_once_the_broker_is_back(
+    make: Make, proxy: FaultProxy, trouble: Callable[[FaultProxy], Callable[[], None]]
+) -> None:
+    """It is away for longer than a transaction may last: it has ended the open one itself."""
+    before = own_threads()
+    shard = make(SHORT)
+    shard.start()
+    with in_a_while(3, trouble(proxy)):
+        shard.deliver()
+    assert shard.doubts >= 1
+    shard.judge()
+    shard.stop()
+    wait_until(lambda: own_threads() <= before, "abandoned clients left threads")
+
+
+def test_the_progress_is_never_a_group_offset(make: Make, proxy: FaultProxy) -> None:
+    """Kafka forgets those after a week without a consumer."""
+    shard = make()
+    shard.start()
+    shard.deliver()
+    assert proxy.seen["EndTxn"] >= 1
+    assert proxy.seen["TxnOffsetCommit"] == 0
+    shard.judge()

@@ -1,0 +1,89 @@
+"""The proxy itself: what a plain client hears, in every kind of answer that it makes up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from kafka.errors import GroupAuthorizationFailedError, KafkaError
+from kafka.structs import OffsetAndMetadata
+from tests.integration.fault_judge import read_committed
+from tests.integration.fault_proxy import Action, Fault, FaultProxy
+
+from duewheel.dev_broker import DevBroker
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def proxy(broker: DevBroker) -> Iterator[FaultProxy]:
+    with FaultProxy(broker.bootstrap_servers) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def topic(broker: DevBroker, unique_name: Callable[[str], str]) -> str:
+    name = unique_name("topic")
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    admin.create_topics({name: {"num_partitions": 1}}, wait_for_metadata=True)
+    admin.close()
+    return name
+
+
+def transaction(producer: KafkaProducer, topic: str) -> None:
+    """A record and an offset, in one."""
+    producer.begin_transaction()
+    sent = producer.send(topic, b"value", partition=0)
+    offsets = {TopicPartition(topic, 0): OffsetAndMetadata(1, "", -1)}
+    producer.send_offsets_to_transaction(offsets, topic)
+    sent.get(30)
+    producer.commit_transaction()
+
+
+def test_clients_stay_on_the_proxy_and_get_on_over_a_retry_of_everything(
+    broker: DevBroker, proxy: FaultProxy, topic: str
+) -> None:
+    retried = {
+        "InitProducerId": 14,
+        "AddPartitionsToTxn": 51,
+        "Produce": 7,
+        "TxnOffsetCommit": 14,
+        "EndTxn": 51,
+    }
+    faults = [proxy.inject(Fault(api, Action.REFUSE, code)) for api, code in retried.items()]
+    producer = KafkaProducer(
+        bootstrap_servers=proxy.bootstrap_servers, transactional_id=topic, retry_backoff_ms=5
+    )
+    producer.init_transactions()
+    transaction(producer, topic)
+    producer.close()
+    assert [fault.hits for fault in faults] == [1] * len(faults)
+    assert all(proxy.seen[api] >= 2 for api in retried)
+    records = read_committed(broker.bootstrap_servers, {TopicPartition(topic, 0): 0})
+    assert [record.value for record in records] == [b"value"]
+
+
+def test_an_error_of_the_answer_reaches_the_client(proxy: FaultProxy, topic: str) -> None:
+    proxy.inject(Fault("TxnOffsetCommit", Action.REFUSE, GroupAuthorizationFailedError.errno))
+    producer = KafkaProducer(bootstrap_servers=proxy.bootstrap_servers, transactional_id=topic)
+    producer.init_transactions()
+    with pytest.raises(GroupAuthorizationFailedError):
+        transaction(producer, topic)
+    producer.abort_transaction()
+    producer.close()
+
+
+def test_a_proxy_that_is_away_refuses_and_comes_back(proxy: FaultProxy) -> None:
+    def connect() -> KafkaAdminClient:
+        return KafkaAdminClient(
+            bootstrap_servers=proxy.bootstrap_servers, bootstrap_timeout_ms=1_000
+        )
+
+    proxy.away()
+    with pytest.raises(KafkaError):
+        connect()
+    proxy.back()
+    client = connect()
+    assert [node["port"] for node in client.describe_cluster()["brokers"]] == [proxy.port]
+    client.close()
