@@ -43,6 +43,7 @@ class History:
         violations: what has been found so far.
         pending: timers that were written and are not delivered, by source.
         counts: what has happened, by kind.
+        copies: the rolled ones, and their headers as they were written.
         lines: the schedule, for who wants to read it.
     """
 
@@ -51,6 +52,7 @@ class History:
         self.pending: dict[bytes, Timer] = {}
         self.lines: list[str] = []
         self.counts: Counter[str] = Counter()
+        self.copies: list[tuple[Copy, bytes]] = []
         self._wheel = wheel
         self._clock = clock
         self._chunk = chunk
@@ -69,8 +71,7 @@ class History:
 
     # ---- what is written and leaves --------------------------------------------------------
 
-    def written(self, copy: Copy | None) -> None:
-        assert copy is not None
+    def written(self, copy: Copy) -> None:
         self.pending[copy.timer.source] = copy.timer
         self._newest[copy.timer.source] = copy
         slot = copy.slot(self._wheel)
@@ -108,6 +109,8 @@ class History:
         columns = Columns(deliveries)
         for row in range(len(deliveries)):
             self._leave(row, columns, published_ms)
+        requests = columns.requests()
+        self.copies += [(copy, requests[copy.timer.source]) for copy in copies]
         for copy in copies:
             self._newest[copy.timer.source] = copy
             slot = copy.slot(self._wheel)
@@ -190,6 +193,12 @@ class Columns:
         }
         for name in ("timer_id", "key_value", "headers"):
             self._columns[name] = getattr(deliveries, name).to_pylist()
+        self._headers = deliveries.headers.to_pylist()
+
+    def requests(self) -> dict[bytes, bytes]:
+        """Headers of the rolled rows, by source."""
+        headers = _texts(self._headers)
+        return {self.source[row]: headers[row] for row, rolled in enumerate(self.rolled) if rolled}
 
     def difference(self, row: int, copy: Copy, *, rolls: bool) -> str:
         """How a row differs from what it must be; "" if it does not."""

@@ -105,6 +105,7 @@ class Kafka:
         epoch: of the transactional id.
         transaction: the shard's open one.
         away: so many calls fail before it is back.
+        slow: users' open transactions: partition, offsets, and how each will end.
         history: hears what is committed.
     """
 
@@ -115,14 +116,31 @@ class Kafka:
     epoch: int = 0
     transaction: Transaction | None = None
     away: int = 0
+    slow: list[tuple[int, list[int], bool]] = field(default_factory=list)
 
-    def write(self, number: int, due_ms: int, stamp_ms: int, *, rejected: bool) -> Timer:
+    def write(self, number: int, due_ms: int, stamp_ms: int, *, rejected: bool) -> None:
         """A user's timer."""
         partition = self.partitions[number]
         timer = Timer(number, partition.end, due_ms, rejected)
         partition.append(Copy(timer, partition.end, stamp_ms, 0), stamp_ms)
-        self.history.written(partition.records[-1])
-        return timer
+        self.history.written(Copy(timer, partition.end - 1, stamp_ms, 0))
+
+    def write_slowly(self, number: int, due_ms: list[int], *, commit: bool) -> None:
+        """A user's transaction that stays open until `end_slow`; it may be aborted then."""
+        partition, now_ms = self.partitions[number], self.clock.now_ms()
+        offsets = [partition.end + row for row in range(len(due_ms))]
+        for offset, due in zip(offsets, due_ms, strict=True):
+            copy = Copy(Timer(number, offset, due, rejected=False), offset, now_ms, 0)
+            partition.append(copy, now_ms, opened=True)
+        self.slow.append((number, offsets, commit))
+
+    def end_slow(self) -> None:
+        """End the users' open transactions."""
+        for number, offsets, commit in self.slow:
+            copies = self.partitions[number].finish(offsets, self.clock.now_ms(), commit=commit)
+            for copy in copies if commit else []:
+                self.history.written(copy)
+        self.slow.clear()
 
     def gap(self, number: int, count: int) -> None:
         """A user's aborted transaction, or markers."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from tests.simulation import seam, spark_model
+from tests.simulation import contract_check, seam, spark_model
 from tests.simulation.history import Violation
-from tests.simulation.kafka_model import FATES
-from tests.simulation.seam import SEAM, PowerLost
+from tests.simulation.kafka_model import FATES, Partition
+from tests.simulation.seam import SEAM, Plan, PowerLost
 from tests.simulation.spark_model import CHECKPOINT
 from tests.simulation.world import Chances, Setup, World
 
@@ -23,7 +23,13 @@ from duewheel.wheel.dequeue import DequeueConfig
 from duewheel.wheel.layout import WheelConfig
 
 PRECISIONS_MS = (1_000, 600_000, 1_800_000)
-STORES_MAX = 60  # behind which a step has ended, mostly
+# How many of a kind of stores a step makes, about; "any" by chance.
+STORES_OF_STEP = (4, 12, 60)
+STORES_OF_KIND = {"wheel": 1, "cut": 1, "name": 1, "unlink": 2, "make": 2, "write": 4, "page": 4}
+# Kinds of stores (seam.py) before which a process dies, by what it does then.
+INGEST_STORES = ("write", "make", "cut", "page", "page", "wheel", "wheel")
+DEQUEUE_STORES = ("page", "page", "name", "sync", "unlink")
+DURABLE_STORES = ("sync", "name")
 CALM_TURNS_MAX = 400
 
 
@@ -42,7 +48,7 @@ class Fault:
 
 # In the middle of a step unless said otherwise.
 FAULTS = {
-    "kill": Fault(0.8, 0.25),
+    "kill": Fault(0.8, 0.5),
     "kill between steps": Fault(0.3, 0.1),
     "clean stop": Fault(0.4, 0.1),
     "meanwhile": Fault(0.7, 0.5),
@@ -50,6 +56,8 @@ FAULTS = {
     "kafka away": Fault(0.2, 0.1),
     "disk errors": Fault(0.2, 0.1),
     "spark's checkpoint": Fault(0.3, 0.1),
+    "slow producer": Fault(0.3, 0.1),
+    "partition added": Fault(0.2, 0.04),
     "away for long": Fault(0.3, 0.06),
 }
 
@@ -93,13 +101,14 @@ class Schedule:
     def _fate(self) -> str:
         return self.rng.choice(FATES) if self._happens("transaction") else "commit"
 
-    def _plan(self) -> dict[int, str]:
-        """What goes wrong at which store of a step."""
+    def _plan(self, *kinds: str) -> Plan:
+        """What goes wrong at which store of a step that makes stores of these kinds."""
         plan = {}
         for what in ("kill", "meanwhile"):
             if self._happens(what):
-                longest = self.rng.choice((4, 12, STORES_MAX))
-                plan[self.rng.randint(1, longest)] = what
+                kind = self.rng.choice(("any", *kinds))
+                last = STORES_OF_KIND.get(kind, self.rng.choice(STORES_OF_STEP))
+                plan[kind, self.rng.randint(1, last)] = what
         return plan
 
     def _guarded(self, action: Callable[[], None]) -> None:
@@ -120,24 +129,26 @@ class Schedule:
             "disk errors": self._disk_errors,
             "spark's checkpoint": self._spoil_checkpoint,
             "away for long": self._away,
+            "slow producer": self._write_slowly,
+            "partition added": self._add_partition,
         }
         for name, action in befalls.items():
             if self._happens(name):
                 world.history.say(f"! {name}")
                 world.history.counts[name] += 1
                 return action
-        weights = {
+        weights: dict[Callable[[], None], float] = {
             self._write: 3.0,
-            lambda: world.step_ingest(self._plan()): 4.0,
-            lambda: world.step_dequeue(self._plan()): 4.0,
+            lambda: world.step_ingest(self._plan(*INGEST_STORES)): 4.0,
+            lambda: world.step_dequeue(self._plan(*DEQUEUE_STORES)): 4.0,
             self._pass_time: 3.0,
-            lambda: world.step_durable(self._plan()): 1.0,
+            lambda: world.step_durable(self._plan(*DURABLE_STORES)): 1.0,
             world.check: 0.15,
         }
         return self.rng.choices(list(weights), list(weights.values()))[0]
 
     def _stop(self) -> None:
-        self.world.stop(self.rng.choice(("ingest", "dequeue")), "told to", self._plan())
+        self.world.stop(self.rng.choice(("ingest", "dequeue")), "told to", self._plan("sync"))
 
     def _write(self) -> None:
         """Some timers."""
@@ -156,8 +167,24 @@ class Schedule:
             stamp_ms = now_ms - rng.choice((0, 0, 0, rng.randint(0, wheel.margin_ms)))
             number = rng.randrange(len(world.kafka.partitions))
             world.kafka.write(number, due_ms, stamp_ms, rejected=rng.random() < 0.1)
-            if rng.random() < 0.3:
-                world.kafka.gap(rng.randrange(len(world.kafka.partitions)), rng.randint(1, 3))
+        if rng.random() < 0.3:
+            world.kafka.gap(rng.randrange(len(world.kafka.partitions)), rng.randint(1, 3))
+
+    def _write_slowly(self) -> None:
+        """A producer's transaction begins, or all that are open end."""
+        kafka, wheel = self.world.kafka, self.world.setup.wheel
+        if kafka.slow or not kafka.progress:
+            kafka.end_slow()
+        else:
+            now_ms = self.world.clock.now_ms()
+            due_ms = [now_ms + self.rng.randint(0, wheel.window_ms) for _ in range(2)]
+            number = self.rng.randrange(len(kafka.partitions))
+            kafka.write_slowly(number, due_ms, commit=self.rng.random() < 0.6)
+
+    def _add_partition(self) -> None:
+        partitions = self.world.kafka.partitions
+        if self.world.kafka.progress:
+            partitions.append(Partition(len(partitions)))
 
     def _pass_time(self) -> None:
         slots = self.rng.choice((0.3, 0.5, 1, 1, 1.5, 2, 3, 5))
@@ -193,6 +220,7 @@ class Schedule:
         world, self.calm = self.world, True
         world.history.say("calm from here on")
         SEAM.failing, world.kafka.away = 0, 0
+        world.kafka.end_slow()
         limit_ms = max((t.due_ms for t in world.history.pending.values()), default=0)
         limit_ms += 4 * world.setup.wheel.ring * world.setup.wheel.precision_ms
         limit_ms = max(limit_ms, world.clock.now_ms() + limit_ms // 10**6)
@@ -205,6 +233,9 @@ class Schedule:
         if not world.history.violations:
             world.check()
             world.history.judge_end()
+            if world.history.copies:
+                for difference in contract_check.differences(world.history.copies):
+                    world.history.violated("bytes", f"a copy: {difference}")
 
     def _catch_up(self) -> None:
         for _ in range(20):

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,11 @@ from tests.simulation.disk import Disk
 from duewheel.wheel.timer_wheel import Runs
 
 DISK_FULL, BAD_DISK = errno.ENOSPC, errno.EIO
+
+
+# (kind of store, which of them, counted from 1 in each step) → "kill", "power" or "meanwhile".
+# Kinds: make, write, cut, sync, name, unlink, page, wheel; "any" is every one of them.
+Plan = Mapping[tuple[str, int], str]
 
 
 class Killed(BaseException):
@@ -46,17 +52,18 @@ class Actor:
         name: "ingest" or "dequeue".
         dead: it may make no more stores.
         fds: its open descriptors below the folder, and their paths.
-        plan: what happens before which of its next stores, counted from 1.
+        plan: what happens in its present step, and before which store.
+        stores: how many it has made in this step, by kind.
     """
 
     name: str
     dead: bool = False
     fds: dict[int, Path] = field(default_factory=dict)
-    plan: dict[int, str] = field(default_factory=dict)
-    stores: int = 0
+    plan: Plan = field(default_factory=dict)
+    stores: Counter[str] = field(default_factory=Counter)
 
-    def planned(self, plan: dict[int, str]) -> None:
-        self.plan, self.stores = plan, 0
+    def planned(self, plan: Plan) -> None:
+        self.plan, self.stores = dict(plan), Counter()
 
 
 def _nothing(_: object) -> None:
@@ -108,15 +115,19 @@ class Seam:
             return None
         return Path(text)
 
-    def store(self, half: Callable[[], object] | None = None, *, fails: bool = True) -> None:
+    def store(
+        self, kind: str, half: Callable[[], object] | None = None, *, fails: bool = True
+    ) -> None:
         """Called before a store. `half` makes a part of it; `fails`: the disk may refuse it."""
         actor = self.actor
         if actor is None:
             return
         if actor.dead:
             raise Killed
-        actor.stores += 1
-        what = actor.plan.pop(actor.stores, None)
+        what = None
+        for counted in (kind, "any"):
+            actor.stores[counted] += 1
+            what = what or actor.plan.get((counted, actor.stores[counted]))
         if what == "meanwhile":
             self.meanwhile(actor)
         elif what is not None:

@@ -91,14 +91,16 @@ def run_some(seeds: list[int]) -> Outcome:
     return outcome
 
 
-def run_all(first: int, count: int) -> Outcome:
-    """`count` seeds from `first` on, in several processes."""
+def run_all(first: int, count: int, *, until_violation: bool = False) -> Outcome:
+    """`count` seeds from `first` on, in several processes; no more behind the first violation."""
     seeds = list(range(first, first + count))
     pieces = [seeds[at : at + AT_ONCE] for at in range(0, count, AT_ONCE)]
     outcome = Outcome()
     with multiprocessing.get_context("forkserver").Pool(PROCESSES, prepare) as pool:
         for found in pool.imap(run_some, pieces):
             outcome.add(found)
+            if until_violation and outcome.violations:
+                break
     return outcome
 
 
@@ -107,6 +109,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=300)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--verbose", action="store_true", help="print the schedule of one seed")
+    parser.add_argument("--until-violation", action="store_true", help="end at the first one")
     args = parser.parse_args()
     begun_s = time.monotonic()
     if args.verbose:
@@ -114,7 +117,7 @@ def main() -> int:
         outcome = run_seed(args.first)
         print("\n".join(outcome.lines), file=sys.stderr)
     else:
-        outcome = run_all(args.first, args.seeds)
+        outcome = run_all(args.first, args.seeds, until_violation=args.until_violation)
     wall_s = time.monotonic() - begun_s
     seeds = 1 if args.verbose else args.seeds
     result = {

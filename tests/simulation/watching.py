@@ -27,6 +27,8 @@ from duewheel.schemas.timers import Bool
 from duewheel.wheel import bounded_queue, pipeline
 from duewheel.wheel.timer_wheel import Runs, TimerWheel
 
+Call = Callable[..., Any]
+
 
 class WatchedMap(mmap.mmap):
     """A mapped file whose stores are counted."""
@@ -39,6 +41,7 @@ class WatchedMap(mmap.mmap):
             middle = (key.start + key.stop) // 2
             part = slice(key.start, middle)
             SEAM.store(
+                "page",
                 None
                 if small
                 else lambda: mmap.mmap.__setitem__(self, part, value[: middle - key.start]),
@@ -48,7 +51,7 @@ class WatchedMap(mmap.mmap):
 
     def flush(self, *args: int, **keywords: int) -> None:
         if self.path is not None and SEAM.disk is not None:
-            SEAM.store()
+            SEAM.store("sync")
             SEAM.disk.synced(self.path)
 
 
@@ -91,7 +94,7 @@ def _watch_opening() -> None:
             return fd
         new = bool(flags & os.O_CREAT) and not inside.exists()
         if new:
-            SEAM.store()
+            SEAM.store("make")
         fd = os_open(path, flags, mode, dir_fd=dir_fd)
         if new:
             assert SEAM.disk is not None
@@ -116,21 +119,21 @@ def _watch_descriptors() -> None:
 
     def watched_pwrite(fd: int, data: Any, offset: int) -> int:
         if watched(fd) is not None:
-            SEAM.store(lambda: pwrite(fd, memoryview(data)[: len(data) // 2], offset))
+            SEAM.store("write", lambda: pwrite(fd, memoryview(data)[: len(data) // 2], offset))
         return pwrite(fd, data, offset)
 
     def watched_fsync(fd: int) -> None:
         path = SEAM.path_of(fd)
         if path is not None and SEAM.disk is not None:
-            SEAM.store()
+            SEAM.store("sync")
             # The name may be another file's by now, or nobody's.
             if path.exists() and path.stat().st_ino == os.fstat(fd).st_ino:
                 SEAM.disk.synced(path)
 
-    def sized(original: Callable[..., None], *, fails: bool) -> Callable[..., None]:
+    def sized(kind: str, original: Callable[..., None], *, fails: bool) -> Callable[..., None]:
         def call(fd: int, *sizes: int) -> None:
             if watched(fd) is not None:
-                SEAM.store(fails=fails)
+                SEAM.store(kind, fails=fails)
             original(fd, *sizes)
 
         return call
@@ -138,17 +141,19 @@ def _watch_descriptors() -> None:
     vars(os).update(
         pwrite=watched_pwrite,
         fsync=watched_fsync,
-        ftruncate=sized(os.ftruncate, fails=False),
-        posix_fallocate=sized(os.posix_fallocate, fails=True),
+        ftruncate=sized("cut", os.ftruncate, fails=False),
+        posix_fallocate=sized("write", os.posix_fallocate, fails=True),
     )
 
 
 def _watch_names() -> None:
-    def watched(original: Callable[..., Any], *, makes: bool = False) -> Callable[..., Any]:
+    def watched(
+        kind: str, original: Callable[..., Any], *, makes: bool = False
+    ) -> Callable[..., Any]:
         def call(path: Any, *args: Any, **keywords: Any) -> Any:
             inside = SEAM.inside(path)
             if inside is not None and SEAM.actor is not None:
-                SEAM.store()
+                SEAM.store(kind)
             answer = original(path, *args, **keywords)
             if makes and inside is not None and SEAM.disk is not None:
                 SEAM.disk.made(inside.stat().st_ino)
@@ -156,9 +161,11 @@ def _watch_names() -> None:
 
         return call
 
-    for name in ("replace", "rename", "unlink", "rmdir"):
-        setattr(os, name, watched(getattr(os, name)))
-    os.mkdir = watched(os.mkdir, makes=True)
+    for name in ("replace", "rename"):
+        setattr(os, name, watched("name", getattr(os, name)))
+    for name in ("unlink", "rmdir"):
+        setattr(os, name, watched("unlink", getattr(os, name)))
+    os.mkdir = watched("make", os.mkdir, makes=True)
 
 
 def _watch_maps() -> None:
@@ -176,7 +183,7 @@ def _watch_maps() -> None:
             apply(self, runs.where(_some_of(len(runs))), batch)
 
         SEAM.applied(runs)
-        SEAM.store(some, fails=False)
+        SEAM.store("wheel", some, fails=False)
         apply(self, runs, batch)
 
     files.map_file = map_file

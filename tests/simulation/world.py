@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from random import Random
 from tests.simulation.disk import Disk
 from tests.simulation.history import History
 from tests.simulation.kafka_model import Kafka, Partition, SimulatedPublisher, offsets_of
-from tests.simulation.seam import SEAM, Actor, Killed
+from tests.simulation.seam import SEAM, Actor, Killed, Plan
 from tests.simulation.spark_model import CHECKPOINT, Query
 from tests.simulation.timers import TOPIC, batch_of
 
@@ -144,9 +144,9 @@ class World:
 
     # ---- steps of a process ----------------------------------------------------------------
 
-    def run(self, actor: Actor, step: Callable[[], None], plan: Mapping[int, str]) -> None:
+    def run(self, actor: Actor, step: Callable[[], None], plan: Plan) -> None:
         """A step of a process, in which it may die as planned."""
-        actor.planned(dict(plan))
+        actor.planned(plan)
         failed = SEAM.failed
         self._busy.append(actor.name)
         try:
@@ -174,14 +174,14 @@ class World:
             self._let_go(process.actor)
             self.history.counts[f"{name} killed"] += 1
 
-    def stop(self, name: str, why: str, plan: Mapping[int, str] | None = None) -> None:
+    def stop(self, name: str, why: str, plan: Plan | None = None) -> None:
         """End a process as it ends itself; it may die as planned while it does so."""
         process = self._detached(name)
         if process is None:
             return
         self.history.say(f"  {name} stops: {why}")
         self._busy.append(name)
-        process.actor.planned(dict(plan or {}))
+        process.actor.planned(plan or {})
         try:
             with SEAM.acting(process.actor), suppress(Killed, OSError):
                 process.directory.stop()
@@ -244,7 +244,7 @@ class World:
 
     # ---- dequeue ---------------------------------------------------------------------------
 
-    def step_dequeue(self, plan: Mapping[int, str]) -> None:
+    def step_dequeue(self, plan: Plan) -> None:
         """Start it, or one turn of its loop."""
         if self.shop is None:
             actor = Actor("dequeue")
@@ -281,7 +281,7 @@ class World:
 
     # ---- ingest ----------------------------------------------------------------------------
 
-    def step_ingest(self, plan: Mapping[int, str]) -> None:
+    def step_ingest(self, plan: Plan) -> None:
         """Start it, as far as that goes, or one batch."""
         if self.ingest is None:
             actor = Actor("ingest")
@@ -296,7 +296,7 @@ class World:
             ingest = self.ingest
             self.run(ingest.actor, lambda: self._take_batch(ingest), plan)
 
-    def step_durable(self, plan: Mapping[int, str]) -> None:
+    def step_durable(self, plan: Plan) -> None:
         """A durable checkpoint."""
         ingest = self.ingest
         if ingest is not None and ingest.durable is not None:
@@ -356,8 +356,10 @@ class World:
 
     def end(self) -> None:
         """Both processes end, without a word."""
-        self.kill("ingest")
-        self.kill("dequeue")
+        for name in ("ingest", "dequeue"):
+            process = self._detached(name)
+            if process is not None:
+                self._let_go(process.actor)
 
     # ---- judging ---------------------------------------------------------------------------
 

@@ -1,0 +1,67 @@
+"""Copies of rolled timers, as Kafka would give them to ingest, through the real contract."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import fields
+
+import numpy as np
+import pyarrow as pa
+from tests.simulation.timers import DEAD, TARGETS, TOPIC, Copy, batch_of
+
+from duewheel.schemas.contract import Contract, parse
+from duewheel.schemas.rules import compile_suite, load_suite
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@functools.cache
+def contract() -> Contract:
+    parameters = {"max_delay_ms": 10**12, "forbidden_targets": [TOPIC, TARGETS[DEAD]]}
+    return Contract((1_000,), {}, TARGETS[DEAD], compile_suite(load_suite(), parameters))
+
+
+def differences(copies: Sequence[tuple[Copy, bytes]]) -> list[str]:
+    """Fields that the contract reads otherwise than they were meant."""
+    timers = [copy.timer for copy, _ in copies]
+    table = pa.table(
+        {
+            "topic": [TOPIC] * len(copies),
+            "partition": pa.array([timer.partition for timer in timers], pa.int32()),
+            "offset": pa.array([copy.offset for copy, _ in copies], pa.int64()),
+            "timestamp": pa.array(
+                [copy.timestamp_ms * 1000 for copy, _ in copies], pa.timestamp("us", "UTC")
+            ),
+            "key": pa.array([timer.key for timer in timers], pa.binary()),
+            "value": pa.array([timer.value for timer in timers], pa.binary()),
+            "headers": pa.array([decoded(headers) for _, headers in copies], HEADERS),
+        }
+    )
+    found, wanted = parse(table, contract()), batch_of([copy for copy, _ in copies])
+    different = []
+    for field in fields(wanted):
+        mine, its = getattr(wanted, field.name), getattr(found, field.name)
+        if field.name in {"partitions", "partition", "targets", "target"}:
+            continue  # two columns that mean something together
+        same = np.array_equal(its, mine) if isinstance(mine, np.ndarray) else its.equals(mine)
+        if not same:
+            different.append(f"{field.name}: {its} instead of {mine}")
+    for names, index in (("targets", "target"), ("partitions", "partition")):
+        mine, its = (
+            [getattr(batch, names)[at] for at in getattr(batch, index).tolist()]
+            for batch in (wanted, found)
+        )
+        if mine != its:
+            different.append(f"{index}: {its} instead of {mine}")
+    return different
+
+
+def decoded(headers: bytes) -> list[tuple[str, bytes]]:
+    """Headers of short names and values: every varint is one byte, twice the length."""
+    parts, at = [], 0
+    while at < len(headers):
+        end = at + 1 + headers[at] // 2
+        parts.append(headers[at + 1 : end])
+        at = end
+    return [(name.decode(), value) for name, value in zip(parts[::2], parts[1::2], strict=True)]
