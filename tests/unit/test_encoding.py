@@ -87,6 +87,19 @@ def test_a_record_alone_in_its_batch_is_named() -> None:
     assert [part.source for part in found.parts] == [b"timers-0@0", None]
 
 
+def test_a_piece_of_a_chunk_is_encoded_like_rows_of_their_own() -> None:
+    """Its columns begin in the middle of others, its topics are a few of many."""
+    whole = rows(["a", "b", "gone", "a", "b", "gone", "a"], [0, 1, NO_PARTITION, 9, 2, 0, 3])
+    known = {"a": THERE, "b": THERE, "gone": NOWHERE, "dead": Known(Target(1, LIMIT), 300)}
+    piece, _ = encoded(whole.slice(2, 6), known)
+    own, _ = encoded(whole.take(np.arange(2, 6)), known)
+    assert places(piece) == places(own)
+    assert [bytes(part.batch.body) for part in piece.parts] == [
+        bytes(part.batch.body) for part in own.parts
+    ]
+    assert (piece.condemned, piece.known) == (own.condemned, own.known)
+
+
 def test_without_a_dead_letter_topic_nothing_is_decided() -> None:
     with pytest.raises(PublishDoubt, match=r"dead-letter topic 'dead': unknown_target_topic"):
         encoded(rows(["gone"], [NO_PARTITION]), {"gone": NOWHERE, "dead": NOWHERE})
