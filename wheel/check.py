@@ -7,7 +7,7 @@ rest is compared with that snapshot; files only grow behind it. Checked, per hou
     wheel     the entry of every slot still named there: first, last, num
     messages  every record's message inside the file and matching its checksum
     counts    as many timers placed as were counted, unless hours have been unlinked
-    topics    every name that messages refer to
+    state     every batch that entries refer to, and every topic name that messages refer to
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def check(path: Path, config: WheelConfig) -> Report:
     try:
         with directory.locked() as commit:
             entries = directory.wheel.snapshot()
-        _check_topics(directory, commit, report)
+        _check_whole(directory, commit, entries, report)
         for hour in commit.hours:
             _check_kept_hour(directory, hour, commit.hours[hour], entries, report)
         _check_placed(directory, commit, report)
@@ -100,9 +100,12 @@ def _finding(root: Path, error: CorruptFile) -> Finding:
     return Finding(str(error.path.relative_to(root)), error.offset, "unreadable", error.detail)
 
 
-def _check_topics(directory: DataDirectory, commit: Commit, report: Report) -> None:
-    """No name is lost to which messages refer."""
+def _check_whole(
+    directory: DataDirectory, commit: Commit, entries: Entries, report: Report
+) -> None:
+    """Nothing is lost to which messages or entries refer."""
     try:
+        directory.require_whole_state(commit, timer_wheel.newest_batch(entries))
         directory.topics.require(commit.topics)
     except CorruptFile as error:
         report.findings.append(_finding(directory.path, error))
@@ -190,7 +193,11 @@ def _wrong_entries(directory: DataDirectory, runs: Runs, entries: Entries) -> It
     num = np.add.reduceat(runs.count[order], begin)
     entry = entries[slots % directory.config.ring]
     named = entry["time"] == slots
-    later = (entry["time"] > slots) & ((entry["time"] - slots) % directory.config.ring == 0)
+    laps = (entry["time"] - slots) // directory.config.ring
+    later = (laps > 0) & (entry["time"] == slots + laps * directory.config.ring)
+    mirror = directory.state.mirror()
+    if mirror is not None:
+        later &= entry["time"] - mirror[0] < directory.config.ring
     position = (slots % directory.config.ring) * entries.dtype.itemsize
     for code, bad, detail in (
         ("entry_lost", ~named & ~later, "a slot with records has no entry"),

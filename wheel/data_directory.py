@@ -28,7 +28,7 @@ from duewheel.wheel import timer_wheel
 from duewheel.wheel.layout import MAGIC_ABANDONED, WheelConfig, hour_of
 from duewheel.wheel.message_store import MessageStore, pieces
 from duewheel.wheel.timer_log import TimerLog, runs_in
-from duewheel.wheel.timer_wheel import TimerWheel
+from duewheel.wheel.timer_wheel import TimerWheel, batch_magic
 from duewheel.wheel.topic_names import TopicNames
 
 log = structlog.get_logger(__name__)
@@ -78,6 +78,7 @@ class DataDirectory:
             ConfigError: the directory was made with another geometry.
             RecoveryRefused: the host has booted since, without a clean stop before; or a file that
                 timers depend on is missing.
+            CorruptFile: a file is damaged.
         """
         path.mkdir(parents=True, exist_ok=True)
         life_lock = FileLock(path / role.value)
@@ -115,11 +116,35 @@ class DataDirectory:
                 "stopped: the newest bytes of its files may be missing, and this version "
                 "cannot fetch them again from Kafka"
             )
+        try:
+            directory.require_whole_state(directory.state.commit(), directory.wheel.newest_batch())
+        except CorruptFile:
+            directory.close()
+            raise
         directory.state.begin()
         if role is Role.DEQUEUE:
             # Before anybody can see that dequeue lives: its recovery record is still to come.
             directory.state.count_dequeue_start()
         return directory
+
+    def require_whole_state(self, commit: Commit, newest_batch: int) -> None:
+        """Refuse what only damage to the state file explains. Called under engine.lock.
+
+        Args:
+            commit: the newest page that is whole.
+            newest_batch: as the wheel names batches.
+
+        Raises:
+            CorruptFile: the page of the newest batch is lost: its rows would be taken again. Or
+                hours are given up that are not delivered.
+        """
+        path, close, gone = self.state.path, self.state.close(), self.state.gc_hour
+        if newest_batch > batch_magic(commit.batch):
+            detail = f"the wheel has batch {newest_batch}, the newest commit page is {commit.batch}"
+            raise CorruptFile(path, 0, detail)
+        kept = hour_of(close.floor + 1, self.config.precision_ms) if close else 0
+        if not 0 <= gone <= kept:
+            raise CorruptFile(path, 0, f"hours below {gone} are given up, {kept} is not delivered")
 
     @contextmanager
     def locked(self) -> Iterator[Commit]:

@@ -13,6 +13,7 @@ Cost: some 30 ns per slot touched, whatever the number of pending timers.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,6 +72,16 @@ class Runs:
         )
 
 
+def batch_magic(batch: int) -> int:
+    """What entries call a batch."""
+    return batch & 0x7FFFFFFF
+
+
+def newest_batch(entries: Entries) -> int:
+    """The highest `magic` of entries that are not empty, 0 if all are."""
+    return int(entries["magic"][entries["num"] > 0].max(initial=0))
+
+
 class TimerWheel:
     """The mapped ring; see the module's head."""
 
@@ -106,7 +117,7 @@ class TimerWheel:
         Whether a slot was empty is read from prev_pos, never from the entry: a half-applied
         batch has already put its name there.
         """
-        magic = batch & 0x7FFFFFFF
+        magic = batch_magic(batch)
         at = runs.slot % self.ring
         entries = self._entries.take(at)
         named = entries["time"] == runs.slot
@@ -141,11 +152,15 @@ class TimerWheel:
 
     def count_later_than(self, slot: int) -> int:
         """Records of every slot above `slot`."""
-        count = 0
+        return sum(int(e["num"][e["time"] > slot].sum()) for e in self._in_pieces())
+
+    def newest_batch(self) -> int:
+        """The highest `magic` of all entries."""
+        return max(newest_batch(entries) for entries in self._in_pieces())
+
+    def _in_pieces(self) -> Iterator[Entries]:
         for first in range(0, self.ring, _ENTRIES_AT_ONCE):
-            entries = self._entries[first : first + _ENTRIES_AT_ONCE]
-            count += int(entries["num"][entries["time"] > slot].sum())
-        return count
+            yield self._entries[first : first + _ENTRIES_AT_ONCE]
 
     def snapshot(self) -> Entries:
         """A copy of the whole ring."""

@@ -25,7 +25,7 @@ from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue import DequeueConfig
 from duewheel.wheel.engine import Appended, Engine
-from duewheel.wheel.layout import MAGIC_ABANDONED, RECORD, WheelConfig, hour_name
+from duewheel.wheel.layout import ENTRY, MAGIC_ABANDONED, RECORD, WheelConfig, hour_name
 from duewheel.wheel.timer_wheel import TimerWheel
 
 P0: TopicPartition = (TIMER_TOPIC, 0)
@@ -343,6 +343,10 @@ def test_an_entry_is_missed_until_a_later_lap_has_taken_it(make_world: MakeWorld
     world.drain()
     (finding,) = check(world.shard.path, world.wheel).findings
     assert (finding.file, finding.code) == ("timerwheel", "entry_lost")
+    entries = np.frombuffer(bytearray(whole), ENTRY)
+    entries["time"] += 16 << 20
+    path.write_bytes(entries.tobytes())
+    assert check(world.shard.path, world.wheel).findings == [finding]
     path.write_bytes(whole)
     world.at_slot(10)
     world.drain()
@@ -390,6 +394,37 @@ def test_a_damaged_batch_is_not_linked_again(
     with pytest.raises(CorruptFile):
         world.append(timer(0, 3, 3))
     assert np.array_equal(wheel.snapshot(), before)
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_a_batch_whose_commit_page_is_lost_is_not_taken_again(
+    make_world: MakeWorld, role: Role
+) -> None:
+    world = make_world()
+    for offset in range(3):
+        world.append(timer(0, offset, 2))
+    for each in Role:
+        world.shard.kill(each)
+    path = world.shard.path / "state"
+    newest = b'{"batch":3,'
+    whole = path.read_bytes()
+    assert whole.count(newest) == 1
+    path.write_bytes(whole.replace(newest, newest.replace(b"3", b"4")))
+    with pytest.raises(CorruptFile, match="the wheel has batch 3, the newest commit page is 2"):
+        DataDirectory.start(world.shard.path, world.wheel, role)
+    assert "batch 3" in check(world.shard.path, world.wheel).findings[0].detail
+
+
+@pytest.mark.parametrize("hour", [-1, 10**9])
+def test_hours_that_are_not_delivered_are_not_given_up(make_world: MakeWorld, hour: int) -> None:
+    world = make_world()
+    world.append(timer(0, 0, 2))
+    world.state._live[3] = hour  # as damage would
+    for each in Role:
+        world.shard.kill(each)
+        with pytest.raises(CorruptFile, match=f"hours below {hour} are given up"):
+            DataDirectory.start(world.shard.path, world.wheel, each)
+    assert check(world.shard.path, world.wheel).findings[0].file == "state"
 
 
 def test_the_engine_needs_a_floor(tmp_path: Path) -> None:
