@@ -34,7 +34,9 @@ from duewheel.schemas.timers import NO_PARTITION, Deliveries, Int32
 _TOPIC = NATIVE[Request.TARGET_TOPIC]
 _PARTITION = NATIVE[Request.TARGET_PARTITION]
 _DELIVERED = (names.DUE_MS, names.TIMER_ID, names.ROLL_TIMES)  # beside TIMER_SOURCE
-_SOURCE = re.compile(r"(.+)-(\d{1,10})@(\d{1,19})")
+_SOURCE = re.compile(r"(.+)-([0-9]{1,9})@([0-9]{1,19})")
+_TOPIC_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+_NUMBER = re.compile(r"[0-9]{1,9}")
 # Refused as such by ingest, for good: the replayed record would have another offset and might pass.
 _NEVER_AGAIN = "bad_origin"
 
@@ -173,8 +175,10 @@ class DeadLetter:
             return self._to_timer_topic(source[1], int(source[2]), timer_topics)
         if topic in own_topics or topic.startswith("__"):
             return Refusal("forbidden_target", f"topic {topic!r} cannot be a target")
-        asked = "" if to_topic else self._added.get(_PARTITION, "")
-        partition = int(asked) if asked.isdecimal() else NO_PARTITION
+        asked = None if to_topic else self._added.get(_PARTITION)
+        if not _TOPIC_NAME.fullmatch(topic) or not _NUMBER.fullmatch(asked or "0"):
+            return Refusal("not_a_dead_letter", f"{_TOPIC} or {_PARTITION} is none")
+        partition = int(asked) if asked else NO_PARTITION
         return Outgoing(topic, partition, partition_needed=True, headers=self._delivered())
 
     def _to_timer_topic(

@@ -25,6 +25,12 @@ IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 # examples: what fails there fails again when it is looked at.
 hypothesis.settings.register_profile("local", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
+hypothesis.settings.register_profile(
+    "fuzz",  # `make fuzz`
+    deadline=None,
+    max_examples=int(os.environ.get("EXAMPLES", "2000")),
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
 hypothesis.settings.load_profile("ci" if IN_CI else "local")
 
 

@@ -151,6 +151,8 @@ def load(
         settings = Settings(**merged)
     except ValidationError as error:
         problems += [_explain(key, text, layers) for key, text in _problems(error)]
+    except UnicodeEncodeError:
+        problems.append("  a value holds bytes that are no UTF-8 (environment or flags)")
     if problems:
         # Raised outside the handler: a chained validation error would show the input, secrets too.
         raise ConfigError("\n".join(["the configuration cannot be used:", *problems]))
@@ -183,7 +185,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no UTF-8, no TOML, or beyond all measure
         raise ConfigError(f"{path} is no TOML file: {error}") from error
 
 

@@ -110,7 +110,7 @@ def _decode_table(value: object) -> object:
         return value
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         # The decoder's own message could quote the text, which may hold a secret.
         raise ValueError("a table given as text must be one JSON object") from None
 

@@ -12,13 +12,15 @@ def parse_duration_ms(text: str) -> int:
     """Milliseconds of "24h", "50ms", "1.5h" or "1h 30m".
 
     Raises:
-        ValueError: no such form, or not a whole number of milliseconds.
+        ValueError: no such form, not a whole number of milliseconds, or beyond 2**53 of them.
     """
     text = text.strip()
     parts = _PART.findall(text)
     if not parts or _PART.sub("", text):
         raise ValueError(f'"{text}" is no duration: a number and ms, s, m, h or d, such as "24h"')
     total = sum(float(number) * _UNIT_MS[unit] for number, unit in parts)
+    if total > 2**53:
+        raise ValueError("a duration of more than 2**53 ms is longer than any that can be kept")
     if total != int(total):
         raise ValueError(f'"{text}" is not a whole number of milliseconds')
     return int(total)

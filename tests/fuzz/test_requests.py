@@ -1,0 +1,170 @@
+"""Headers, keys and values that nobody meant: each record becomes one timer or one dead letter, and
+comes out of the wheel with the bytes that it came with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duewheel.schemas.contract import Contract, parse
+from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal
+from duewheel.schemas.header_names import LEVELS_MS, REQUEST
+from duewheel.schemas.rules import compile_suite, load_suite
+from duewheel.schemas.timers import NO_PARTITION
+from duewheel.schemas.varint import read_varint
+from duewheel.wheel.layout import roll_instants, slot_of
+from duewheel.wheel.placing import stored_messages
+
+Change = Callable[[st.DataObject, bytes], bytes]
+
+DEAD = "dead.letters"
+PARAMETERS = {"max_delay_ms": 40 * 86_400_000, "forbidden_targets": ["orders.delayed", DEAD]}
+CONTRACT = Contract(
+    LEVELS_MS, {"orders.delayed": "orders"}, DEAD, compile_suite(load_suite(), PARAMETERS)
+)
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+SAMPLES = {
+    "DELAY": b"3",
+    "TIMER_DELAY_SEC": b"3600",
+    "TIMER_DELAY_MS": b"250",
+    "TIMER_DELIVER_MS": b"2027-01-31T08:30:00.250+01:00",
+    "REAL_TOPIC": b"orders.paid",
+    "REAL_QID": b"12",
+    "UNIQ_KEY": b"order-4711",
+    "TIMER_ORIGIN": b"17",
+    "TIMER_ROLL_TIMES": b"2",
+    "TIMER_SOURCE": b"orders.delayed-0@17",
+    "trace": b"0123456789abcdef",
+}
+assert SAMPLES.keys() - {"trace"} <= REQUEST.keys()
+LONG = (b"9" * 10_000, b"0" * 100_000 + b"1", b"-" * 70_000, b"\xff" * 66_000)
+TIMES_MS = st.sampled_from([0, -1, 1_800_000_000_000, 9_223_372_036_854_774, -62_135_596_800_000])
+
+
+@st.composite
+def records(draw: st.DrawFn) -> list[tuple[int, list[str]]]:
+    return draw(
+        st.lists(
+            st.tuples(TIMES_MS, st.lists(st.sampled_from(sorted(SAMPLES)), max_size=5)),
+            min_size=1,
+            max_size=4,
+        )
+    )
+
+
+def value_of(name: str, damage: Change, data: st.DataObject) -> bytes | None:
+    kind = data.draw(st.sampled_from(["as it should be", "damaged", "damaged", "null", "long"]))
+    if kind == "damaged":
+        return damage(data, SAMPLES[name])
+    if kind == "long":
+        return data.draw(st.sampled_from(LONG))
+    return None if kind == "null" else SAMPLES[name]
+
+
+def table(rows: list[tuple[int, list[tuple[str, bytes | None]]]]) -> pa.Table:
+    stamps = np.array([at for at, _ in rows]) * 1_000
+    return pa.table(
+        {
+            "topic": ["orders.delayed"] * len(rows),
+            "partition": pa.array(range(len(rows)), pa.int32()),
+            "offset": pa.array([100 + i for i in range(len(rows))], pa.int64()),
+            "timestamp": pa.array(stamps.tolist()).cast(pa.timestamp("us", "UTC")),
+            "key": pa.array([name.encode() for name, _ in map(first, rows)], pa.binary()),
+            "value": pa.array([value for _, value in map(first, rows)], pa.binary()),
+            "headers": pa.array(
+                [[{"key": n, "value": v} for n, v in headers] for _, headers in rows], HEADERS
+            ),
+        }
+    )
+
+
+def first(row: tuple[int, list[tuple[str, bytes | None]]]) -> tuple[str, bytes | None]:
+    """A key and a value: those of the first header."""
+    return row[1][0] if row[1] else ("", None)
+
+
+def framed(octets: bytes, at: int) -> tuple[bytes | None, int]:
+    size, at = read_varint(octets, at)
+    return (None, at) if size < 0 else (octets[at : at + size], at + size)
+
+
+def headers_in(octets: bytes) -> list[tuple[str, bytes | None]]:
+    found, at = [], 0
+    while at < len(octets):
+        name, at = framed(octets, at)
+        value, at = framed(octets, at)
+        assert name is not None
+        found.append((name.decode(), value))
+    return found
+
+
+@given(data=st.data(), asked=records())
+def test_any_headers(
+    damage: Change, data: st.DataObject, asked: list[tuple[int, list[str]]]
+) -> None:
+    rows = [(at, [(name, value_of(name, damage, data)) for name in names]) for at, names in asked]
+    batch = parse(table(rows), CONTRACT)
+    assert len(batch) == len(rows)
+    instants = roll_instants(batch.due_ms, batch.timestamp_ms, batch.id_hash, 86_400_000)
+    slots = slot_of(np.where(batch.rejected, 0, batch.due_ms), 50)
+    assert np.all(slots * 50 - np.where(batch.rejected, 0, batch.due_ms) < 50)
+    assert instants.dtype == np.int64
+    ids = np.arange(8, dtype=np.int32)
+    stored: list[Any] = stored_messages(batch, ids, ids).to_pylist()
+    for i, (_, headers) in enumerate(rows):
+        target = batch.targets[batch.target[i]]
+        key_value = batch.key_value[i].as_py()
+        key, at = framed(key_value, 0)
+        value, at = framed(key_value, at)
+        assert (key, value, at) == (first(rows[i])[0].encode(), first(rows[i])[1], len(key_value))
+        found = headers_in(batch.headers[i].as_py())
+        assert len(found) == batch.header_count[i]
+        assert stored[i].endswith(batch.headers[i].as_py())
+        if batch.rejected[i]:
+            assert target == DEAD
+            assert found[:-2] == headers
+            assert [name for name, _ in found[-2:]] == ["TIMER_ERROR_CODE", "TIMER_ERROR"]
+            assert batch.target_partition[i] == NO_PARTITION
+        else:
+            assert target not in (DEAD, "orders.delayed")
+            assert found == [pair for pair in headers if pair[0] not in REQUEST]
+            assert batch.due_ms[i] - batch.timestamp_ms[i] + 10**16 >= 0
+            assert len(batch.timer_id[i].as_py()) < 2**16
+            assert 0 <= batch.origin_offset[i] <= batch.offset[i]
+
+
+LETTER: list[tuple[str, bytes | None]] = [
+    ("trace", b"0123456789abcdef"),
+    ("TIMER_ERROR_CODE", b"record_too_large"),
+    ("TIMER_ERROR", b"too large"),
+    ("REAL_TOPIC", b"orders"),
+    ("REAL_QID", b"12"),
+    ("TIMER_DUE_MS", b"1800000000000"),
+    ("UNIQ_KEY", b"order-4711"),
+    ("TIMER_SOURCE", b"orders.delayed-0@17"),
+]
+
+
+@given(data=st.data(), kept=st.sets(st.integers(0, len(LETTER) - 1), min_size=1))
+def test_any_dead_letter(damage: Change, data: st.DataObject, kept: set[int]) -> None:
+    place = data.draw(st.sampled_from(sorted(kept)))
+    headers = [LETTER[i] for i in sorted(kept)]
+    name, value = LETTER[place]
+    other = data.draw(st.sampled_from([None, b"9" * 5_000, "١٢".encode(), b"4294967296"]))
+    changed = other if data.draw(st.booleans()) else damage(data, value or b"")
+    headers[sorted(kept).index(place)] = (name, changed)
+    letter = DeadLetter(0, 5, 1_800_000_000_000, b"key", b"value", headers)
+    found = letter.replayed({"orders.delayed"}, {"orders.delayed", DEAD}, None)
+    if isinstance(found, Refusal):
+        assert letter.again(found)
+    else:
+        assert isinstance(found, Outgoing)
+        assert found.partition == NO_PARTITION or 0 <= found.partition < 2**31
+        assert re.fullmatch("[a-zA-Z0-9._-]{1,249}", found.topic) and found.topic != DEAD
