@@ -1,7 +1,7 @@
 # Everything here needs make, sh and a Python from 3.11 up; `make help` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test crash-matrix simulate simulate-day bench-quick lint lock clean
+.PHONY: help setup setup-dev demo test crash-matrix simulate model simulate-day bench-quick lint lock clean
 
 # A folder called `wheel` lies here: never let Python put the current folder on its path.
 export PYTHONSAFEPATH = 1
@@ -34,6 +34,9 @@ crash-matrix: setup-dev  ## kill -9 at every named fault point of both processes
 simulate: setup-dev  ## faults of all kinds from SEEDS=n FIRST=k, judged; VERBOSE=1 shows one seed
 	@$(BIN)/python tests/simulation/simulate.py --seeds $(or $(SEEDS),300) \
 		--first $(or $(FIRST),0) $(if $(VERBOSE),--verbose)
+
+model: setup-dev  ## the rule of recovery alone, under faults from SEEDS=n FIRST=k
+	@$(BIN)/python tests/model/run.py --seeds $(or $(SEEDS),5000) --first $(or $(FIRST),0)
 
 simulate-day: setup-dev  ## 24 hours of operation in minutes, with kills; everything judged
 	@$(BIN)/python tests/simulation/day.py

@@ -1,0 +1,68 @@
+"""The clauses of the rule of recovery, as switches: a broken one must be noticed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Clauses:
+    """The clauses of the rule. One that is False is broken, to see whether that is noticed."""
+
+    # what ingest does with a row
+    done_rows_are_dropped: bool = True
+    pending_rows_below_c_stay_below_the_floor: bool = True
+    late_rows_go_above_the_floor: bool = True
+    cancel_half_of_done_rows_counts: bool = True
+    reschedule_half_of_done_rows_counts: bool = True
+    rows_closed_meanwhile_move: bool = True
+    rows_move_with_those_of_their_new_slot: bool = True
+    rows_read_again_do_not_move: bool = True
+    not_before_counts_in_the_slot: bool = True
+    ring_is_never_overwritten: bool = True
+    full_ring_stops_the_partition: bool = True
+    # what dequeue does
+    closes_when_all_is_delivered: bool = True
+    lower_end_keeps_its_own_c: bool = True
+    committed_is_a_prefix: bool = True
+    waits_for_the_marks: bool = True
+    waits_for_the_files: bool = True
+    waits_by_partition: bool = True
+    asks_whose_shard_it_is: bool = True
+    tombstones_are_in_the_progress: bool = True
+    tombstone_mark_waits_for_the_marks: bool = True
+    # what a start keeps, and where it goes on
+    lost_page_cache_is_noticed: bool = True
+    durable_close_page_is_of_its_marks: bool = True
+    durable_goes_before_the_files: bool = True
+    pending_recovery_is_finished: bool = True
+    pending_recovery_keeps_the_lesser: bool = True
+    other_lineage_is_dropped: bool = True
+    lineage_is_never_used_twice: bool = True
+    lineage_is_new_at_each_start: bool = True
+    running_ingest_sees_the_generation: bool = True
+    floor_is_that_of_the_close_page: bool = True
+    floor_of_what_is_kept_counts: bool = True
+    half_slot_keeps_its_c: bool = True
+    half_slot_goes_on_at_d: bool = True
+    reading_starts_at_c: bool = True
+    reading_starts_a_window_before_r: bool = True
+    # standby, shards, slot configuration
+    standby_rows_are_judged: bool = True
+    standby_slot_above_the_floor_is_judged: bool = True
+    standby_checkpoint_is_judged: bool = True
+    moved_partition_keeps_its_progress: bool = True
+    floor_of_a_shard_is_its_highest: bool = True
+    row_is_judged_by_the_epoch_of_its_offset: bool = True
+    epoch_begins_above_c: bool = True
+    reading_starts_by_the_longest_window: bool = True
+
+
+def clause_names() -> list[str]:
+    """Of all clauses."""
+    return [each.name for each in fields(Clauses)]
+
+
+def broken(clause: str) -> Clauses:
+    """All clauses hold but one."""
+    return replace(Clauses(), **{clause: False})

@@ -1,0 +1,320 @@
+"""The model's dequeue: closes slots, delivers chunks, says in Kafka how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from tests.model.clauses import Clauses
+from tests.model.files_model import Close, Directory
+from tests.model.kafka_model import (
+    NEVER,
+    Fate,
+    Fenced,
+    Kafka,
+    Leave,
+    PartitionProgress,
+    Progress,
+    Record,
+    Row,
+)
+from tests.model.recovery_model import decide
+
+
+class Stopped(Exception):
+    """Dequeue ends: killed, or the shard is another's."""
+
+
+class Outcome(Enum):
+    """What becomes of a transaction, and of the process that commits it."""
+
+    COMMITTED = 1
+    LOST = 2  # the transaction is aborted, and the process knows
+    DIES_BEFORE = 3
+    DIES_AFTER = 4
+    DOUBT_COMMITTED = 5
+    DOUBT_LOST = 6
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Rows of closed slots, and where delivery stands after them.
+
+    Attributes:
+        r: last slot that is delivered in full then.
+        below: D of slot r + 1, if that is half delivered.
+        position: how many of its rows have left then.
+    """
+
+    rows: list[tuple[int, Row]]
+    r: int
+    below: dict[int, int] | None = None
+    position: int = 0
+
+
+class Dequeue:
+    """The process that closes slots and delivers.
+
+    Args:
+        outcome: drawn anew for each transaction.
+        unavailable: targets without a leader at the moment.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        kafka: Kafka,
+        shard: str,
+        clauses: Clauses,
+        outcome: Callable[[], Outcome],
+        unavailable: set[int],
+    ) -> None:
+        self.directory = directory
+        self._kafka, self._shard, self._clauses = kafka, shard, clauses
+        self._outcome, self._unavailable = outcome, unavailable
+        self._refused: set[int] = set()  # messages known to be poison
+        self._owed: list[Leave] = []
+
+    def start(self, lineage: int) -> None:
+        """Take the shard, and decide."""
+        self._producer = self._kafka.init_transactions(self._shard)
+        self._committed = self._kafka.progress[self._shard]
+        progress = decide(self.directory, self._committed, lineage, self._clauses)
+        self._first = dict(progress.partitions)
+        self.r = progress.r
+        self._below: dict[int, int] = {}
+        self._position = 0
+        self._decision: Progress | None = progress
+
+    @property
+    def is_published(self) -> bool:
+        return self._decision is None
+
+    def is_ready(self) -> bool:
+        """Publish the decision; nothing is closed or delivered before that is certain."""
+        if self._decision is not None and self._publish(self._decision, []):
+            self._decision = None
+        return self._decision is None
+
+    @property
+    def _close(self) -> Close:
+        assert self.directory.close is not None
+        return self.directory.close
+
+    def _behind(self) -> list[int]:
+        """Partitions of which rows below C are still to be read."""
+        marks = self.directory.files.marks
+        behind = [p for p, c in self._close.c.items() if marks.get(p, 0) < c]
+        return behind if self._clauses.waits_for_the_marks else []
+
+    def _waits_for_the_files(self) -> bool:
+        return self.directory.is_pending and self._clauses.waits_for_the_files
+
+    def _open_until(self) -> int:
+        """The last slot that may leave: up to there all rows are where they belong.
+
+        A partition whose rows are still read again holds back the slots above its own R only: if
+        it came from a shard that was ahead, its rows find room in the ring once R rises.
+        """
+        behind = self._behind()
+        if self._waits_for_the_files() or (behind and not self._clauses.waits_by_partition):
+            return self.r
+        ends = (self._first[p].r if p in self._first else self.r for p in behind)
+        return max(self.r, min(ends, default=self._close.floor))
+
+    def _is_caught_up(self) -> bool:
+        return not self._waits_for_the_files() and not self._behind()
+
+    def close_slots(self, now: int) -> None:
+        close = self._close
+        idle = self.r == close.floor or not self._clauses.closes_when_all_is_delivered
+        if now > close.floor and idle and self._is_caught_up():
+            c = {**close.c, **self.directory.files.marks}
+            self.directory.write_close(Close(self.r, close.c, now, c))
+
+    def deliver(self, now: int, count: int) -> None:
+        """One chunk, one transaction; without rows the closed range counts as delivered."""
+        until = self._open_until()
+        if until == self.r:
+            return
+        chunk = self._next(count, until)
+        if not chunk.rows:
+            if chunk.r != self.r:
+                self.r, self._below, self._position = chunk.r, {}, 0
+            return
+        leaves = [self._leave(slot, row, now) for slot, row in chunk.rows]
+        if self._owed:
+            leaves, self._owed = self._owed + leaves, []
+        if not self._clauses.committed_is_a_prefix:
+            leaves = self._without_refused(leaves)
+        if self._publish(self._progress(chunk.r, chunk.below, now), leaves):
+            self.r, self._below, self._position = chunk.r, chunk.below or {}, chunk.position
+
+    def beat(self, now: int) -> None:
+        """Say in Kafka that the shard is served, and how far it is."""
+        below = self._below if self._position else None
+        self._publish(self._progress(self.r, below, now), [])
+
+    def reconfigure(self, window: int, partitions: list[int]) -> None:
+        """Another window, for offsets that no one has judged yet."""
+        progress, marks = self._committed, self.directory.files.marks
+        windows = {}
+        for p in partitions:
+            first = marks.get(p, 0)
+            if self._clauses.epoch_begins_above_c:
+                known = progress.partitions.get(p)
+                first = max(first, self._close.c.get(p, 0), known.closed_c if known else 0)
+            old = [epoch for epoch in progress.windows_of(p) if epoch[0] < first]
+            windows[p] = (*old, (first if old else 0, window))
+        self._publish(replace(progress, windows=windows, window=window), [])
+
+    # what leaves
+
+    def _next(self, count: int, until: int) -> Chunk:
+        chunk = Chunk([], self.r)
+        for slot, rows in self._closed_rows(until):
+            again = slot == self.r + 1
+            below = dict(self._below) if again else {}
+            for position in range(self._position if again else 0, len(rows)):
+                row = rows[position]
+                if len(chunk.rows) == count or (chunk.rows and self._is_news(row)):
+                    if below:
+                        chunk.below, chunk.position = below, position
+                    chunk.r = slot - 1
+                    return chunk
+                below[row.partition] = max(below.get(row.partition, 0), row.offset + 1)
+                if not self._has_left(slot, row):
+                    chunk.rows.append((slot, row))
+            if chunk.rows:
+                chunk.r = slot
+        if not chunk.rows:
+            chunk.r = until
+        return chunk
+
+    def _closed_rows(self, until: int) -> Iterator[tuple[int, tuple[Row, ...]]]:
+        wheel = self.directory.files.wheel
+        for slot in sorted(s for s in wheel if self.r < s <= until):
+            yield slot, wheel[slot]
+
+    def _has_left(self, slot: int, row: Row) -> bool:
+        """Whether a predecessor delivered it from the slot that was half delivered."""
+        p = self._first.get(row.partition)
+        if p is None or p.c1 is None or not self._clauses.half_slot_goes_on_at_d:
+            return False
+        return slot == p.r + 1 and row.offset < p.d
+
+    def _record(self, row: Row) -> Record:
+        record = self._kafka.topic[row.partition][row.offset]
+        assert record is not None
+        return record
+
+    def _is_news(self, row: Row) -> bool:
+        """Poison not met before: a transaction with it fails, so the rows before it go first."""
+        record = self._record(row)
+        wanted = self._clauses.committed_is_a_prefix
+        return wanted and record.poison and record.message not in self._refused
+
+    def _leave(self, slot: int, row: Row, now: int) -> Leave:
+        record = self._record(row)
+        origin = row.offset if record.origin is None else record.origin
+        tombstone = self.directory.files.tombstones.get((row.partition, record.id))
+        if tombstone is not None and origin < tombstone.origin:
+            return Leave(slot, row, Fate.CANCELLED)
+        if row.rolls:
+            copy = replace(record, timestamp=now, origin=origin)
+            return Leave(slot, row, Fate.ROLLED, copy)
+        if record.poison:
+            if self._clauses.committed_is_a_prefix:
+                self._refused.add(record.message)
+            return Leave(slot, row, Fate.DEAD)
+        if record.target in self._unavailable:
+            again = now + 1 + record.message % 4
+            copy = replace(record, timestamp=now, origin=origin, not_before=again)
+            return Leave(slot, row, Fate.PARKED, copy)
+        return Leave(slot, row, Fate.DELIVERED)
+
+    def _without_refused(self, leaves: list[Leave]) -> list[Leave]:
+        """Broken on purpose: what is refused is put off, though D moves past it."""
+        for leave in leaves:
+            message = self._record(leave.row).message
+            if leave.fate is Fate.DEAD and message not in self._refused:
+                self._refused.add(message)
+                self._owed.append(leave)
+        return [leave for leave in leaves if leave not in self._owed]
+
+    # progress
+
+    def _progress(self, r: int, below: dict[int, int] | None, now: int) -> Progress:
+        known = self._close.c.keys() | self._first.keys()
+        marks = self._tombstone_marks(now)
+        partitions = {}
+        for number in known:
+            p = self._partition(number, r, below)
+            partitions[number] = replace(p, k=marks.get(number))
+        return replace(self._committed, partitions=partitions)
+
+    def _partition(self, number: int, r: int, below: dict[int, int] | None) -> PartitionProgress:
+        close, first = self._close, self._first.get(number)
+        if first is not None and r <= first.r and self._clauses.moved_partition_keeps_its_progress:
+            if r < first.r or below is None:
+                return first
+            d = max(below.get(number, 0), first.d)
+            return PartitionProgress(r, first.c, close.c.get(number, 0), d)
+        before = r == close.lower and self._clauses.lower_end_keeps_its_own_c
+        c = (close.c_before if before else close.c).get(number, 0)
+        if below is None:
+            return PartitionProgress(r, c)
+        return PartitionProgress(r, c, close.c.get(number, 0), below.get(number, 0))
+
+    def _tombstone_marks(self, now: int) -> dict[int, int]:
+        """K: offsets of the oldest live cancels. Forgets those that can meet no timer any more."""
+        if not self._clauses.tombstones_are_in_the_progress:
+            return {}
+        if not self._is_caught_up() and self._clauses.tombstone_mark_waits_for_the_marks:
+            return {n: p.k for n, p in self._committed.partitions.items() if p.k is not None}
+        marks: dict[int, int] = {}
+        files, progress = self.directory.files, self._committed
+        known = [window for epochs in progress.windows.values() for _, window in epochs]
+        longest = max([progress.window, *known])
+        for key, tombstone in list(files.tombstones.items()):
+            partition = key[0]
+            if tombstone.log_end is None:
+                tombstone = replace(tombstone, log_end=len(self._kafka.topic[partition]))
+            elif tombstone.expires is None and files.marks[partition] >= tombstone.log_end:
+                expires = max(self._close.floor + 1, now + longest)
+                tombstone = replace(tombstone, expires=expires)
+            files.tombstones[key] = tombstone
+            if tombstone.expires is not None and tombstone.expires <= self.r:
+                del files.tombstones[key]
+            else:
+                marks[partition] = min(marks.get(partition, NEVER), tombstone.origin)
+        return marks
+
+    def _publish(self, progress: Progress, leaves: list[Leave]) -> bool:
+        """Returns whether it has happened; raises Stopped if this process is at its end."""
+        outcome = self._outcome()
+        if outcome is Outcome.DIES_BEFORE:
+            raise Stopped
+        if outcome is Outcome.LOST:
+            return self._settle(progress, leaves, happened=False)
+        try:
+            if outcome is not Outcome.DOUBT_LOST:
+                self._kafka.commit(self._shard, self._producer, progress, leaves)
+        except Fenced:
+            outcome = Outcome.DOUBT_LOST
+        if outcome is Outcome.DIES_AFTER:
+            raise Stopped
+        if outcome in {Outcome.DOUBT_COMMITTED, Outcome.DOUBT_LOST}:
+            self._producer = self._kafka.init_transactions(self._shard)
+            found = self._kafka.progress[self._shard]
+            ours = found in (progress, self._committed)
+            if not ours and self._clauses.asks_whose_shard_it_is:
+                raise Stopped
+            return self._settle(progress, leaves, happened=found == progress)
+        return self._settle(progress, leaves, happened=True)
+
+    def _settle(self, progress: Progress, leaves: list[Leave], *, happened: bool) -> bool:
+        if happened:
+            self._committed = self.directory.mirror = progress
+        return happened

@@ -1,0 +1,113 @@
+"""The model's ingest: decides slots without the lock, commits under it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from tests.model.clauses import Clauses
+from tests.model.files_model import RING, Close, Directory, Tombstone
+from tests.model.kafka_model import Kafka, Kind, Record, Row, slot_of, window_at
+from tests.model.recovery_model import placed
+
+
+@dataclass(slots=True)
+class Batch:
+    """What ingest is about to commit; rows in the order in which they were read."""
+
+    close: Close
+    rows: list[tuple[int, Row]] = field(default_factory=list)
+    tombstones: list[tuple[int, Record, int]] = field(default_factory=list)
+    marks: dict[int, int] = field(default_factory=dict)
+
+
+class Ingest:
+    """The process that fills the wheel."""
+
+    def __init__(self, directory: Directory, kafka: Kafka, clauses: Clauses) -> None:
+        self.directory = directory
+        self.generation = directory.generation
+        self.batch: Batch | None = None
+        self._kafka, self._clauses = kafka, clauses
+
+    def read(self, partitions: list[int], count: Callable[[], int]) -> None:
+        """Decide slots for a batch, without the lock."""
+        directory = self.directory
+        assert directory.close is not None
+        self.batch = batch = Batch(directory.close)
+        for partition in partitions:
+            first = directory.files.marks.get(partition, 0)
+            end = min(len(self._kafka.topic[partition]), first + count())
+            batch.marks[partition] = end
+            for offset in range(first, end):
+                record = self._kafka.topic[partition][offset]
+                if record is not None and not self._take(batch, partition, offset, record):
+                    break
+
+    def _take(self, batch: Batch, partition: int, offset: int, record: Record) -> bool:
+        """Returns whether the partition may go on."""
+        clauses, mirror = self._clauses, self.directory.mirror
+        assert mirror is not None
+        windows = mirror.windows_of(partition)
+        if not clauses.row_is_judged_by_the_epoch_of_its_offset:
+            windows = ((0, windows[-1][1]),)
+        known = record
+        if not clauses.not_before_counts_in_the_slot:
+            known = replace(record, not_before=0)
+        slot, rolls = slot_of(known, window_at(windows, offset))
+        place = placed(batch.close, mirror, partition, offset, slot, clauses)
+        if record.kind is not Kind.CANCEL and place is not None and not self._fits(place):
+            if clauses.full_ring_stops_the_partition:
+                batch.marks[partition] = offset
+                return False
+            return True
+        counts = place is not None or (
+            clauses.cancel_half_of_done_rows_counts
+            if record.kind is Kind.CANCEL
+            else clauses.reschedule_half_of_done_rows_counts
+        )
+        if record.kind is not Kind.TIMER and counts:
+            batch.tombstones.append((partition, record, offset))
+        if record.kind is not Kind.CANCEL and place is not None:
+            batch.rows.append((place, Row(partition, offset, rolls)))
+        return True
+
+    def _fits(self, slot: int) -> bool:
+        if not self._clauses.ring_is_never_overwritten:
+            return True
+        assert self.directory.mirror is not None
+        delivered = max(self.directory.mirror.r, self.directory.followed)
+        return slot - delivered < RING
+
+    def commit(self) -> bool:
+        """Under the lock: the batch becomes part of the files. False: this process must end."""
+        directory, batch, self.batch = self.directory, self.batch, None
+        assert batch is not None
+        assert directory.close is not None
+        if directory.generation != self.generation:
+            if self._clauses.running_ingest_sees_the_generation:
+                return False
+            self.generation = directory.generation
+        floor = directory.close.floor
+        moved = floor != batch.close.floor or not self._clauses.rows_read_again_do_not_move
+        if moved and not self._fits(floor + 1) and any(slot <= floor for slot, _ in batch.rows):
+            return True  # all of it waits
+        for slot, row in self._moved(batch, floor) if moved else batch.rows:
+            directory.files.append(slot, row)
+        directory.files.marks.update(batch.marks)
+        for partition, record, offset in batch.tombstones:
+            key = partition, record.id
+            origin = offset if record.origin is None else record.origin
+            known = directory.files.tombstones.get(key)
+            if known is None or known.origin < origin:
+                directory.files.tombstones[key] = Tombstone(origin)
+        return True
+
+    def _moved(self, batch: Batch, floor: int) -> list[tuple[int, Row]]:
+        """The rows once slots were closed meanwhile: one run in the earliest open slot."""
+        if not self._clauses.rows_closed_meanwhile_move:
+            return batch.rows
+        if self._clauses.rows_move_with_those_of_their_new_slot:
+            return [(max(slot, floor + 1), row) for slot, row in batch.rows]
+        stay = [(slot, row) for slot, row in batch.rows if slot > floor]
+        return stay + [(floor + 1, row) for slot, row in batch.rows if slot <= floor]

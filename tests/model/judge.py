@@ -1,0 +1,129 @@
+"""Judges a run of the model by what Kafka holds, and by nothing that a process believes.
+
+After each commit: a row has left its slot if and only if the progress calls it done; nothing leaves
+twice, early, or before an earlier row of its partition and slot; what a cancel met that has been
+answered does not leave any more. At the end: nothing is lost.
+"""
+
+from __future__ import annotations
+
+from tests.model.kafka_model import (
+    Fate,
+    Kafka,
+    Kind,
+    Leave,
+    Progress,
+    Windows,
+    is_done,
+    slot_of,
+    window_at,
+)
+
+
+class Violation(Exception):
+    """An invariant does not hold."""
+
+
+class Judge:
+    """Knows the topic and what was committed, nothing of what any process believes."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self.now = 0
+        self.trace: list[str] = []
+        self.windows: dict[int, Windows] = {}
+        self._kafka = kafka
+        self._seen: dict[int, int] = {}
+        self._waiting: dict[int, dict[int, int]] = {}  # partition -> offset -> own slot
+        self._left: set[tuple[int, int]] = set()
+        self._ended: set[int] = set()
+        self._answered: dict[int, int] = {}
+        self._cancelled: set[int] = set()
+        self._newest: dict[tuple[str, int, int], int] = {}
+        kafka.on_commit = self.committed
+
+    def committed(self, progress: Progress, leaves: list[Leave]) -> None:
+        """Look at a transaction that has just been committed."""
+        self._look()
+        self.trace.append(
+            f"{self.now}: committed by {progress.owner}: {progress.partitions} {leaves}"
+        )
+        for leave in leaves:
+            self._judge(leave, progress)
+        for partition, p in progress.partitions.items():
+            for offset, slot in self._waiting.get(partition, {}).items():
+                _require(not is_done(p, offset, slot), "done and not delivered", partition, offset)
+            self._answer(partition, p.closed_c)
+
+    def reconfigured(self, windows: dict[int, Windows]) -> None:
+        """Rows of the new epochs are seen anew."""
+        self.windows |= windows
+        self._seen.clear()
+
+    def _look(self) -> None:
+        """Find the own slot of every row not seen yet."""
+        for partition, records in enumerate(self._kafka.topic):
+            windows = self.windows[partition]
+            waiting = self._waiting.setdefault(partition, {})
+            for offset in range(self._seen.get(partition, 0), len(records)):
+                record = records[offset]
+                if record is None or record.kind is Kind.CANCEL:
+                    continue
+                if (partition, offset) not in self._left:
+                    waiting[offset] = slot_of(record, window_at(windows, offset))[0]
+            self._seen[partition] = len(records)
+
+    def _judge(self, leave: Leave, progress: Progress) -> None:
+        partition, offset = leave.row.partition, leave.row.offset
+        record = self._kafka.topic[partition][offset]
+        assert record is not None
+        self._left.add((partition, offset))
+        slot = self._waiting[partition].pop(offset, None)
+        _require(slot is not None, "doubled", partition, offset)
+        assert slot is not None
+        done = is_done(progress.partitions.get(partition), offset, slot)
+        _require(done, "delivered and not done", partition, offset)
+        for key in (("left", partition, leave.slot), ("own", partition, slot)):
+            _require(self._newest.get(key, -1) < offset, "out of order", partition, offset)
+            self._newest[key] = offset
+        if leave.fate is Fate.DELIVERED:
+            early = max(record.due, record.not_before) > self.now
+            _require(not early, "early", partition, offset)
+            _require(record.message not in self._cancelled, "resurrected", partition, offset)
+        if leave.fate in {Fate.DELIVERED, Fate.DEAD}:
+            _require(record.message not in self._ended, "delivered twice", partition, offset)
+            self._ended.add(record.message)
+
+    def _answer(self, partition: int, c: int) -> None:
+        """Cancels below C are answered: what they meet and has not left must not leave."""
+        first = self._answered.get(partition, 0)
+        self._answered[partition] = max(first, c)
+        for cancel in range(first, c):
+            self._cancelled |= self._met(partition, cancel) - self._ended
+
+    def _met(self, partition: int, cancel: int) -> set[int]:
+        records = self._kafka.topic[partition]
+        found = records[cancel]
+        if found is None or found.kind is Kind.TIMER or found.origin is not None:
+            return set()
+        return {r.message for r in records[:cancel] if r is not None and r.id == found.id} - {
+            found.message
+        }
+
+    def settled(self) -> bool:
+        """Whether no row waits any more."""
+        self._look()
+        return not any(self._waiting.values())
+
+    def verdict(self) -> None:
+        """At the end: every message has come to its end, or a cancel met it."""
+        for partition, records in enumerate(self._kafka.topic):
+            met = set[int]().union(*(self._met(partition, o) for o in range(len(records))))
+            for offset, record in enumerate(records):
+                if record is not None and record.kind is not Kind.CANCEL:
+                    known = record.message in self._ended or record.message in met
+                    _require(known, "lost", partition, offset)
+
+
+def _require(holds: bool, what: str, partition: int, offset: int) -> None:
+    if not holds:
+        raise Violation(f"{what}: {partition}@{offset}")

@@ -1,0 +1,165 @@
+"""The model's Kafka: timer topic, progress records, fencing. A transaction is one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+NEVER = 1 << 40
+
+
+class Kind(Enum):
+    TIMER = 1
+    CANCEL = 2
+    RESCHEDULE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record of the timer topic; `message` is its number for the judge.
+
+    Attributes:
+        origin: offset of the first copy; None in the first copy.
+        not_before: of a parked copy: it must not leave earlier.
+    """
+
+    kind: Kind
+    id: int
+    message: int
+    timestamp: int
+    due: int
+    target: int = 0
+    poison: bool = False
+    origin: int | None = None
+    not_before: int = 0
+
+
+Windows = tuple[tuple[int, int], ...]  # (first offset, roll window from there on), rising
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProgress:
+    """How far a partition is delivered; the fields are those of checkpoints/progress.py."""
+
+    r: int
+    c: int
+    c1: int | None = None
+    d: int = 0
+    k: int | None = None
+
+    @property
+    def closed(self) -> int:
+        """The last slot of which a row may have left."""
+        return self.r if self.c1 is None else self.r + 1
+
+    @property
+    def closed_c(self) -> int:
+        """C of the slot `closed`."""
+        return self.c if self.c1 is None else self.c1
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A shard's record in the state topic."""
+
+    owner: int
+    epoch: int
+    lineage: int
+    partitions: Mapping[int, PartitionProgress]
+    windows: Mapping[int, Windows]
+    window: int
+
+    def windows_of(self, partition: int) -> Windows:
+        """Of a partition that was added since the last change, the present window."""
+        return self.windows.get(partition, ((0, self.window),))
+
+    @property
+    def r(self) -> int:
+        return min(p.r for p in self.partitions.values())
+
+
+class Fenced(Exception):
+    """Another producer has taken the transactional id."""
+
+
+class Kafka:
+    """Timer topic, progress records, and the fencing of producers; a transaction is one call."""
+
+    def __init__(self, partitions: int) -> None:
+        self.topic: list[list[Record | None]] = [[] for _ in range(partitions)]
+        self.progress: dict[str, Progress] = {}
+        self.fence: dict[str, int] = {}
+        self.on_commit: Callable[[Progress, list[Leave]], None] = lambda *_: None
+
+    def init_transactions(self, shard: str) -> int:
+        self.fence[shard] = self.fence.get(shard, 0) + 1
+        return self.fence[shard]
+
+    def commit(self, shard: str, producer: int, progress: Progress, leaves: list[Leave]) -> None:
+        if self.fence[shard] != producer:
+            raise Fenced
+        self.progress[shard] = progress
+        for leave in leaves:
+            if leave.copy is not None:
+                self.topic[leave.row.partition].append(leave.copy)
+        for partition in {leave.row.partition for leave in leaves if leave.copy is not None}:
+            self.topic[partition].append(None)  # the transaction's marker takes an offset
+        self.on_commit(progress, leaves)
+
+    def offset_for_time(self, partition: int, time: int) -> int:
+        records = self.topic[partition]
+        found = (o for o, r in enumerate(records) if r is not None and r.timestamp >= time)
+        return next(found, len(records))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A timer in the wheel."""
+
+    partition: int
+    offset: int
+    rolls: bool
+
+
+class Fate(Enum):
+    """How a row leaves its slot."""
+
+    DELIVERED = 1
+    DEAD = 2
+    CANCELLED = 3
+    ROLLED = 4
+    PARKED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A row leaving its slot in a transaction; `copy` goes back to the timer topic."""
+
+    slot: int
+    row: Row
+    fate: Fate
+    copy: Record | None = None
+
+
+def slot_of(record: Record, window: int) -> tuple[int, bool]:
+    """The row's own slot, a function of Kafka's data alone, and whether it rolls there."""
+    if record.kind is Kind.CANCEL:
+        return record.timestamp, False
+    slot = max(record.due, record.not_before)
+    if slot - record.timestamp <= window:
+        return slot, False
+    return record.timestamp + window - record.id % 2, True
+
+
+def window_at(windows: Windows, offset: int) -> int:
+    return next(window for first, window in reversed(windows) if first <= offset)
+
+
+def is_done(p: PartitionProgress | None, offset: int, slot: int) -> bool:
+    """Whether the row has left its slot, if this is the progress."""
+    if p is None:
+        return False
+    if offset < p.c and slot <= p.r:
+        return True
+    return p.c1 is not None and offset < min(p.c1, p.d) and slot <= p.r + 1

@@ -1,0 +1,214 @@
+"""The rule of recovery, small enough to be tried against every order of events.
+
+Nothing of the real code runs here: this is what it is meant to do, one function per decision. Times
+are slots. Here is what a start decides and where a row is placed; around it `kafka_model`,
+`files_model`, `ingest_model` and `dequeue_model`; `world` has the faults, `judge` the verdict,
+`clauses` a switch for every clause, to see that breaking it is noticed.
+
+What must hold, after each commit of a progress record:
+
+- a row has left its slot (delivered, rolled, parked, cancelled, dead-lettered) if and only if the
+  record says *done* (`is_done`);
+- of the rows of a closed slot n, exactly those below C_n whose own slot is n or earlier are in
+  slots up to n: late ones go above what is closed, those read again go where they were closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tests.model.clauses import Clauses
+from tests.model.files_model import Close, Directory, Files, Keep, Recovery
+from tests.model.kafka_model import (
+    Kafka,
+    Progress,
+    is_done,
+    slot_of,
+    window_at,
+)
+
+MARGIN = 2  # how far a record's timestamp may lie in the past
+
+
+def decide(directory: Directory, progress: Progress, lineage: int, clauses: Clauses) -> Progress:
+    """Dequeue's part of a start: what is kept, and the close page it goes on with.
+
+    Args:
+        lineage: a name for the local history from here on.
+
+    Returns:
+        The progress to publish before anything else happens.
+    """
+    keep = _kept(directory, progress, clauses)
+    files, base = _kept_files(directory, keep)
+    judge = files.standby and (keep is Keep.ALL or clauses.standby_checkpoint_is_judged)
+    if directory.is_pending and directory.recovery and directory.recovery.keep is keep:
+        judge = judge or directory.recovery.judge
+    if base is not None and not judge and _within(base, progress):
+        close = base
+        if not clauses.floor_is_that_of_the_close_page and directory.close is not None:
+            close = replace(base, floor=max(base.floor, directory.close.floor))
+        if not clauses.floor_of_what_is_kept_counts and keep is Keep.DURABLE:
+            close = _close_at(progress, progress.r, clauses)
+    else:
+        floor = max((p.floor for p in (base, directory.close) if p), default=progress.r)
+        close = _close_at(progress, floor, clauses)
+    rebased = _rebased(progress, close)
+    recovers = directory.is_pending or judge or keep is not Keep.ALL or close != directory.close
+    if recovers:
+        directory.recovery = Recovery(keep, judge)
+        directory.generation += 1
+    if recovers or clauses.lineage_is_new_at_each_start:
+        if not clauses.lineage_is_never_used_twice:
+            lineage = directory.lineage + 1
+        directory.lineage, directory.lineage_before = lineage, progress.lineage
+    directory.mirror = rebased
+    directory.write_close(close)
+    directory.page_cache_lost = False
+    directory.epoch = max(directory.epoch, progress.epoch) + 1
+    return replace(rebased, owner=directory.uuid, epoch=directory.epoch, lineage=directory.lineage)
+
+
+def _kept(directory: Directory, progress: Progress, clauses: Clauses) -> Keep:
+    keep = Keep.ALL
+    if directory.page_cache_lost and clauses.lost_page_cache_is_noticed:
+        keep = Keep.DURABLE
+    if directory.is_pending and directory.recovery and clauses.pending_recovery_is_finished:
+        recorded = directory.recovery.keep
+        keep = min(keep, recorded) if clauses.pending_recovery_keeps_the_lesser else recorded
+    if directory.close is None and keep is Keep.ALL:
+        keep = Keep.DURABLE
+    if directory.durable is None and keep is Keep.DURABLE:
+        keep = Keep.NOTHING
+    if _kept_files(directory, keep)[0].standby:
+        return keep  # they can be judged under any progress
+    if progress.owner != directory.uuid:
+        return Keep.NOTHING
+    if clauses.lineage_is_never_used_twice:
+        same = progress.lineage in {directory.lineage, directory.lineage_before}
+    else:
+        same = progress.lineage <= directory.lineage
+    return keep if same or not clauses.other_lineage_is_dropped else Keep.NOTHING
+
+
+def _kept_files(directory: Directory, keep: Keep) -> tuple[Files, Close | None]:
+    if keep is Keep.NOTHING:
+        return Files(), None
+    if keep is Keep.DURABLE:
+        assert directory.durable is not None
+        return directory.durable
+    return directory.files, directory.close
+
+
+def _within(base: Close, progress: Progress) -> bool:
+    """Whether all that has been delivered was delivered from this range, or before it."""
+    return all(p.closed <= base.floor for p in progress.partitions.values())
+
+
+def _close_at(progress: Progress, floor: int, clauses: Clauses) -> Close:
+    """A close page made of nothing but the progress."""
+    known = progress.partitions
+    ends = [p.closed for p in known.values()]
+    floor = max(floor, max(ends) if clauses.floor_of_a_shard_is_its_highest else min(ends))
+    before = {number: p.c for number, p in known.items()}
+    c = {number: p.closed_c for number, p in known.items()}
+    return Close(progress.r, before, floor, c if clauses.half_slot_keeps_its_c else before)
+
+
+def _rebased(progress: Progress, close: Close) -> Progress:
+    """The progress with the slots that were empty when they were closed, and told no one."""
+    partitions = {
+        number: p
+        if p.r >= close.lower
+        else replace(p, r=close.lower, c=close.c_before.get(number, 0), c1=None, d=0)
+        for number, p in progress.partitions.items()
+    }
+    return replace(progress, partitions=partitions)
+
+
+def start_offsets(kafka: Kafka, progress: Progress, clauses: Clauses) -> dict[int, int]:
+    """From where a shard whose files are lost reads again: nothing pending lies below."""
+    offsets = {}
+    for number, p in progress.partitions.items():
+        windows = [window for _, window in progress.windows_of(number)]
+        longest = max(windows) if clauses.reading_starts_by_the_longest_window else windows[-1]
+        starts = [len(kafka.topic[number])]
+        if clauses.reading_starts_at_c:
+            starts.append(p.c)
+        if clauses.reading_starts_a_window_before_r:
+            starts.append(kafka.offset_for_time(number, p.r - longest - MARGIN))
+        if p.k is not None:
+            starts.append(p.k)
+        offsets[number] = min(starts)
+    return offsets
+
+
+def carry_out(
+    directory: Directory, kafka: Kafka, clauses: Clauses, dies: Callable[[], bool]
+) -> bool:
+    """Ingest's part of a recovery: cut the files. Returns whether it lived to the end.
+
+    Everything is done again by the next start if this one dies.
+    """
+    recovery, mirror = directory.recovery, directory.mirror
+    assert recovery is not None
+    assert mirror is not None
+    if recovery.keep is Keep.NOTHING:
+        if clauses.durable_goes_before_the_files:
+            directory.durable = None
+        directory.files = Files(start_offsets(kafka, mirror, clauses))
+    elif recovery.keep is Keep.DURABLE:
+        assert directory.durable is not None
+        directory.files = directory.durable[0].copy()
+    if dies():
+        return False
+    if recovery.judge:
+        _judge_again(directory, kafka, clauses)
+    if dies():
+        return False
+    directory.recovered = directory.generation
+    return True
+
+
+def _judge_again(directory: Directory, kafka: Kafka, clauses: Clauses) -> None:
+    """Put the rows of a standby where they belong.
+
+    Above the floor and the slot behind it every row is in its own slot. Below, and in that slot
+    for the sake of order, the rows are taken out and placed like rows read just now.
+    """
+    close, mirror, files = directory.close, directory.mirror, directory.files
+    assert close is not None
+    assert mirror is not None
+    files.standby = False
+    if not clauses.standby_rows_are_judged:
+        return
+    until = close.floor + (1 if clauses.standby_slot_above_the_floor_is_judged else 0)
+    slots = [slot for slot in files.wheel if slot <= until]
+    rows = [row for slot in slots for row in files.wheel.pop(slot)]
+    for row in sorted(rows, key=lambda row: (row.offset, row.partition)):
+        record = kafka.topic[row.partition][row.offset]
+        assert record is not None
+        window = window_at(mirror.windows_of(row.partition), row.offset)
+        slot = slot_of(record, window)[0]
+        place = placed(close, mirror, row.partition, row.offset, slot, clauses)
+        if place is not None:
+            files.append(place, row)
+
+
+def placed(
+    close: Close, mirror: Progress, partition: int, offset: int, slot: int, clauses: Clauses
+) -> int | None:
+    """Where ingest puts a row whose own slot is `slot`; None if it is done.
+
+    Below C only rows are found that are read again: their slots are closed, and they belong there.
+    """
+    late = max(slot, close.floor + 1)
+    if offset >= close.c.get(partition, 0) and clauses.late_rows_go_above_the_floor:
+        return late
+    progress = mirror.partitions.get(partition)
+    if is_done(progress, offset, slot) and clauses.done_rows_are_dropped:
+        return None
+    if not clauses.pending_rows_below_c_stay_below_the_floor:
+        return late
+    return max(slot, (progress.r if progress else close.lower) + 1)

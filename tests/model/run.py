@@ -1,0 +1,78 @@
+"""Tries seeds of the model of recovery.
+
+    python tests/model/run.py --seeds 20000 --first 0
+    python tests/model/run.py --seeds 500 --break each
+    python tests/model/run.py --first 17 --break one_clause --show
+
+Prints a line of JSON; fails if an unbroken rule is violated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+if __name__ == "__main__":  # a script's neighbours are found from the top folder
+    sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+from tests.model.clauses import Clauses, broken, clause_names
+from tests.model.judge import Violation
+from tests.model.world import World
+
+
+def violation(seed: int, clauses: Clauses, theme: str | None = None) -> str | None:
+    """What a seed breaks, None if all holds."""
+    try:
+        World(seed, clauses, theme).run()
+    except Violation as found:
+        return str(found)
+    return None
+
+
+def _try(task: tuple[range, Clauses]) -> list[tuple[int, str]]:
+    seeds, clauses = task
+    found = ((seed, violation(seed, clauses)) for seed in seeds)
+    return [(seed, what) for seed, what in found if what is not None]
+
+
+def try_seeds(first: int, count: int, clauses: Clauses) -> dict[str, object]:
+    """Figures of many seeds, on two processors."""
+    tasks = [
+        (range(s, min(s + 100, first + count)), clauses) for s in range(first, first + count, 100)
+    ]
+    with ProcessPoolExecutor(2) as pool:
+        bad = [found for part in pool.map(_try, tasks) for found in part]
+    kinds = Counter(what.split(":")[0] for _, what in bad)
+    return {"seeds": count, "violations": len(bad), "kinds": dict(kinds), "first": bad[:5]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--break", dest="clause", choices=[*clause_names(), "each"])
+    parser.add_argument("--show", action="store_true", help="the schedule of the seed --first")
+    options = parser.parse_args()
+    clauses = Clauses() if options.clause in {None, "each"} else broken(options.clause)
+    if options.show:
+        world = World(options.first, clauses)
+        try:
+            world.run()
+        finally:
+            print("\n".join(world.trace))
+        return
+    if options.clause == "each":
+        for clause in clause_names():
+            print(json.dumps({clause: try_seeds(options.first, options.seeds, broken(clause))}))
+        return
+    result = try_seeds(options.first, options.seeds, clauses)
+    print(json.dumps(result))
+    sys.exit(1 if result["violations"] else 0)
+
+
+if __name__ == "__main__":
+    main()
