@@ -205,11 +205,12 @@ class Schedule:
 
     def _spoil_checkpoint(self) -> None:
         checkpoint = self.world.path / CHECKPOINT
-        if self.world.ingest is not None or not checkpoint.exists():
+        if not checkpoint.exists():
             return
-        if self.rng.random() < 0.5:
+        if self.rng.random() < 0.3:
             self._saved = spark_model.saved(checkpoint)
         else:
+            self.world.kill("ingest")
             how = spark_model.damage(checkpoint, self.rng, self._saved)
             self.world.history.say(f"  Spark's checkpoint: {how}")
 

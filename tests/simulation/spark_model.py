@@ -40,9 +40,9 @@ class Query:
         resume = resume_point(checkpoint)
         self._batch = resume.batch_id if resume else 0
         self._at: dict[TopicPartition, int] = dict(resume.offsets if resume else starts)
+        for folder in ("offsets", "commits", "sources/0"):
+            (checkpoint / folder).mkdir(parents=True, exist_ok=True)
         if resume is None:
-            for folder in ("offsets", "commits", "sources/0"):
-                (checkpoint / folder).mkdir(parents=True, exist_ok=True)
             self._write("sources/0/0", "\0v1\n" + json.dumps(marks_to(self._at)))
 
     def plan(self, rows_max: int) -> tuple[list[Copy], dict[TopicPartition, int]]:
@@ -102,7 +102,10 @@ def damage(checkpoint: Path, rng: Random, older: dict[str, bytes]) -> str:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
     elif how == "newer":
-        topics = json.loads((newest.read_text().splitlines() + ["{}"] * 3)[2])
+        try:
+            topics = json.loads(newest.read_text().splitlines()[2])
+        except (IndexError, ValueError):  # a kill has cut it short
+            return "cut already"
         ahead = {t: {p: o + rng.randint(0, 3) for p, o in ps.items()} for t, ps in topics.items()}
         newest.write_text("v1\n{}\n" + json.dumps(ahead))
         (checkpoint / "commits" / newest.name).write_text("v1\n{}")

@@ -225,6 +225,9 @@ class World:
         self.history.say(f"  meanwhile, within {actor.name}:")
         self.history.counts[f"meanwhile, within {actor.name}"] += 1
         if actor.name == "ingest":
+            # Slots are closed under a batch only if their time comes meanwhile.
+            slots = self.rng.choice((0, 0.5, 1, 2))
+            self.clock.set(self.clock.now_ms() + round(slots * self.setup.wheel.precision_ms))
             self.step_dequeue({})
         else:
             self.step_ingest({})
