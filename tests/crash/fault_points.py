@@ -3,9 +3,8 @@
     fault_points.py --point ingest.applied --mark FILE -- ingest --config duewheel.toml
 
 runs `duewheel ingest --config duewheel.toml` with one method wrapped: where the point says, the
-process writes the point's name to FILE and ends by SIGKILL. The product knows nothing of it. A
-point whose method is gone ends the process with an error instead; one that is never reached leaves
-it running, without the file.
+process makes FILE and ends by SIGKILL. The product knows nothing of it. A point whose method is
+gone ends the process with an error instead; one that is never reached leaves it running.
 
 The points follow the numbered steps of wheel/engine.py, wheel/dequeue.py, streaming/sink.py,
 checkpoints/durable.py and DataDirectory.collect. What comes before the first dot names the process:
@@ -178,7 +177,7 @@ class Armed:
     """A point in force in this process."""
 
     def __init__(self, name: str, mark: Path) -> None:
-        self._name, self._point, self._mark = name, POINTS[name], mark
+        self._point, self._mark = POINTS[name], mark
         self._awaited = list(self._point.since)
         self._calls = 0
         self._inside = 0
@@ -237,7 +236,7 @@ class Armed:
         return call
 
     def _die(self) -> None:
-        self._mark.write_text(self._name)
+        self._mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -145,7 +145,6 @@ class Shard:
         self.timers, self.target = f"{name}.timers", f"{name}.orders"
         self.dead_letters = f"{name}.dead-letter"
         self.config = path / "duewheel.toml"
-        self.mark = path / "point"
         self.config.write_text(
             f'[app]\nid = "{name}"\n'
             f'[kafka]\nbootstrap_servers = "{servers}"\n'
@@ -170,7 +169,7 @@ class Shard:
     # ---- processes -------------------------------------------------------------------------
 
     def line(self, *words: str, point: str | None = None, hour_behind: bool = False) -> list[str]:
-        faults = ["--point", point, "--mark", str(self.mark)] if point else []
+        faults = ["--point", point, "--mark", str(self.path / point)] if point else []
         behind = ["--hour-behind"] if hour_behind else []
         command = [*words, "--config", str(self.config)]
         return [sys.executable, "-P", str(SCRIPT), *faults, *behind, "--", *command]
@@ -196,9 +195,9 @@ class Shard:
         ended = self.processes[name].wait(DEADLINE_S)
         code = self.processes[name].exit_code
         assert ended, f"{point} was not reached\n{self.log(name)}"
-        assert (code, self.mark.exists()) == (-signal.SIGKILL, True), self.log(name)
-        assert self.mark.read_text() == point
-        self.mark.unlink()
+        mark = self.path / point
+        assert (code, mark.exists()) == (-signal.SIGKILL, True), self.log(name)
+        mark.unlink()
         del self.processes[name]
 
     def die_at(self, point: str, *, hour_behind: bool = False) -> None:
@@ -222,7 +221,11 @@ class Shard:
         while not done():
             for name, child in self.processes.items():
                 assert child.exit_code is None, f"{name} has ended\n{self.log(name)}"
-            assert time.monotonic() < end_s, self.log("ingest") + self.log("dequeue")
+            assert time.monotonic() < end_s, (
+                f"{len(self.seen)} delivered of {len(self.sent)}; {read_status(self.settings)}\n"
+                + self.log("ingest")
+                + self.log("dequeue")
+            )
             time.sleep(0.05)
 
     # ---- messages --------------------------------------------------------------------------
@@ -426,18 +429,28 @@ def durable_slot(shard: Shard) -> int:
 
 
 @pytest.fixture(scope="module")
-def small(broker: DevBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shard]:
-    """Both processes run. The ring is eight seconds: many laps, and full while dequeue is away."""
+def small_shard(broker: DevBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shard]:
+    """The ring is eight seconds: many laps, and full while dequeue is away."""
     path = tmp_path_factory.mktemp("matrix")
     name = f"matrix-{CLOCK.now_ms()}"
     shard = Shard(path, broker.bootstrap_servers, name, slots=80, margin="1s")
     try:
         shard.init()
-        shard.start("ingest")
-        shard.start("dequeue")
         yield shard
     finally:
         shard.close()
+
+
+@pytest.fixture
+def small(small_shard: Shard) -> Shard:
+    """Both processes run, whatever a test before has left."""
+    for name in ("dequeue", "ingest"):
+        child = small_shard.processes.get(name)
+        if child is not None and child.exit_code is not None:
+            del small_shard.processes[name]
+        if name not in small_shard.processes:
+            small_shard.start(name)
+    return small_shard
 
 
 def kill_ingest_at(shard: Shard, point: str) -> None:
