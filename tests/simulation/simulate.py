@@ -21,6 +21,7 @@ import time
 import traceback
 from collections import Counter
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +63,12 @@ class Outcome:
         self.lines = other.lines
 
 
-def run_seed(seed: int) -> Outcome:
-    """One run."""
+def run_seed(seed: int, folder: Path) -> Outcome:
+    """One run, its files in a folder of its own below `folder`."""
     from tests.simulation.schedule import Schedule
     from tests.simulation.seam import SEAM
 
-    folder = MEMORY if MEMORY.is_dir() else None
-    root = Path(tempfile.mkdtemp(prefix="duewheel-simulation-", dir=folder))
+    root = folder / str(seed)
     schedule = Schedule(seed, root)
     history = schedule.world.history
     try:
@@ -82,22 +82,22 @@ def run_seed(seed: int) -> Outcome:
     return Outcome([{"seed": seed, **each} for each in found], history.counts, history.lines)
 
 
-def run_some(seeds: list[int]) -> Outcome:
+def run_some(folder: Path, seeds: list[int]) -> Outcome:
     """Several runs, one after another, in this process."""
     outcome = Outcome()
     for seed in seeds:
-        outcome.add(run_seed(seed))
+        outcome.add(run_seed(seed, folder))
     outcome.lines = []
     return outcome
 
 
-def run_all(first: int, count: int, *, until_violation: bool = False) -> Outcome:
+def run_all(folder: Path, first: int, count: int, *, until_violation: bool) -> Outcome:
     """`count` seeds from `first` on, in several processes; no more behind the first violation."""
     seeds = list(range(first, first + count))
     pieces = [seeds[at : at + AT_ONCE] for at in range(0, count, AT_ONCE)]
     outcome = Outcome()
     with multiprocessing.get_context("forkserver").Pool(PROCESSES, prepare) as pool:
-        for found in pool.imap(run_some, pieces):
+        for found in pool.imap(partial(run_some, folder), pieces):
             outcome.add(found)
             if until_violation and outcome.violations:
                 break
@@ -112,12 +112,16 @@ def main() -> int:
     parser.add_argument("--until-violation", action="store_true", help="end at the first one")
     args = parser.parse_args()
     begun_s = time.monotonic()
-    if args.verbose:
-        prepare()
-        outcome = run_seed(args.first)
-        print("\n".join(outcome.lines), file=sys.stderr)
-    else:
-        outcome = run_all(args.first, args.seeds, until_violation=args.until_violation)
+    memory = MEMORY if MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="duewheel-simulation-", dir=memory) as name:
+        folder = Path(name)
+        if args.verbose:
+            prepare()
+            outcome = run_seed(args.first, folder)
+            print("\n".join(outcome.lines), file=sys.stderr)
+        else:
+            until = args.until_violation
+            outcome = run_all(folder, args.first, args.seeds, until_violation=until)
     wall_s = time.monotonic() - begun_s
     seeds = 1 if args.verbose else args.seeds
     result = {
