@@ -39,7 +39,7 @@ class Durable:
         placed: timers placed so far.
         close: the closed range, None before the first.
         r: last slot known to be delivered in full.
-        topic_ids: as in Commit.
+        topic_ids, topics: as in Commit.
     """
 
     batch: int
@@ -49,6 +49,7 @@ class Durable:
     close: Close | None
     r: int
     topic_ids: Mapping[str, str]
+    topics: int
 
     def write(self, directory: Path) -> None:
         """Replace the file, durably."""
@@ -62,6 +63,7 @@ class Durable:
                 "close": self.close.to_json() if self.close else None,
                 "r": self.r,
                 "topic_ids": dict(self.topic_ids),
+                "topics": self.topics,
             },
             separators=(",", ":"),
         ).encode()
@@ -101,6 +103,7 @@ class Durable:
             Close.from_json(raw["close"]) if raw["close"] else None,
             integer(raw["r"]),
             names_from(raw["topic_ids"]),
+            integer(raw["topics"]),
         )
 
 
@@ -109,4 +112,13 @@ def take_durable(state: State) -> Durable:
     commit, close, mirror = state.commit(), state.close(), state.mirror()
     r = mirror[0] if mirror else (close.lower if close else 0)
     hours = {hour: (h.log_bytes, h.message_bytes) for hour, h in commit.hours.items()}
-    return Durable(commit.batch, commit.marks, hours, commit.placed, close, r, commit.topic_ids)
+    return Durable(
+        commit.batch,
+        commit.marks,
+        hours,
+        commit.placed,
+        close,
+        r,
+        commit.topic_ids,
+        commit.topics,
+    )

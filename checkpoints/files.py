@@ -61,6 +61,11 @@ def write_at(fd: int, data: Bytes, offset: int) -> None:
         offset += written
 
 
+def cut(fd: int, size: int) -> None:
+    """Drop what lies behind `size` bytes."""
+    os.ftruncate(fd, size)
+
+
 def read_into(fd: int, target: memoryview, offset: int, path: Path) -> None:
     """Fill `target` from byte `offset`.
 
@@ -76,7 +81,8 @@ def read_into(fd: int, target: memoryview, offset: int, path: Path) -> None:
 
 
 def create_allocated(path: Path, size: int) -> None:
-    """Make a zeroed file of `size` bytes with all its blocks; it appears whole or not at all.
+    """Make a zeroed file of `size` bytes with all its blocks; it appears whole or not at all, and
+    is durable then.
 
     A sparse mapped file would kill the process with SIGBUS when the disk is full.
     """
@@ -84,13 +90,21 @@ def create_allocated(path: Path, size: int) -> None:
     fd = open_file(temporary)
     try:
         os.posix_fallocate(fd, 0, size)
+        os.fsync(fd)
         temporary.replace(path)
+        sync_directory(path.parent)
     except BaseException:
         with suppress(FileNotFoundError):
             temporary.unlink()
         raise
     finally:
         os.close(fd)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, if it is there; durably."""
+    path.unlink(missing_ok=True)
+    sync_directory(path.parent)
 
 
 def sync_tree(directory: Path) -> None:

@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from duewheel.checkpoints.shapes import MISSHAPEN, integer, name, partition_number
 from duewheel.errors import RecoveryRefused
-from duewheel.schemas.timers import TopicPartition
+from duewheel.schemas.timers import Bool, Int32, Int64, TopicPartition
 
 FORMAT = 1
 
@@ -58,7 +60,9 @@ class Progress:
     Attributes:
         shard, shards: this shard's index and how many there are.
         owner: UUID of the data directory that delivers.
-        epoch: raised at every change of owner.
+        lineage: drawn by every start of dequeue. A copy of the directory that does not know it is
+            not an earlier state of the same files: theirs and its have parted.
+        epoch: raised by every start of dequeue.
         slot_config: the settings that decide a row's slot (one epoch of them, so far).
         partitions: every timer partition known when the record was written.
     """
@@ -66,9 +70,47 @@ class Progress:
     shard: int
     shards: int
     owner: str
+    lineage: int
     epoch: int
     slot_config: Mapping[str, Any]
     partitions: Mapping[TopicPartition, PartitionProgress]
+
+    @property
+    def slot(self) -> int:
+        """R of a shard whose partitions all stand at the same slot.
+
+        Raises:
+            RecoveryRefused: they do not.
+        """
+        slots = {p.r for p in self.partitions.values()}
+        if len(slots) != 1:
+            raise RecoveryRefused(f"the progress names {len(slots)} different last slots, not one")
+        return slots.pop()
+
+    def done(
+        self,
+        partitions: Sequence[TopicPartition],
+        partition: Int32,
+        offset: Int64,
+        slot: Int64,
+    ) -> Bool:
+        """Which messages have been delivered, by the rule of the module's head.
+
+        Args:
+            partitions: what `partition` indexes.
+            partition, offset: where each message lies.
+            slot: that each one's due time means, whether it was placed there or later.
+        """
+        nothing = PartitionProgress(np.iinfo(np.int64).min, 0)
+        known = [self.partitions.get(p, nothing) for p in partitions]
+        r, c, c1, d = (
+            np.array([getattr(p, name) or 0 for p in known], np.int64)[partition]
+            for name in ("r", "c", "c1", "d")
+        )
+        in_full = (offset < c) & (slot <= r)
+        half = (offset < c1) & ((slot == r + 1) | ((slot <= r) & (offset >= c)))
+        done: Bool = in_full | (half & (offset < d))
+        return done
 
     def encode(self) -> bytes:
         """The record's value."""
@@ -81,6 +123,7 @@ class Progress:
                 "shard": self.shard,
                 "shards": self.shards,
                 "owner": self.owner,
+                "lineage": self.lineage,
                 "epoch": self.epoch,
                 "slot_config": dict(self.slot_config),
                 "partitions": topics,
@@ -104,6 +147,7 @@ class Progress:
                 integer(raw["shard"]),
                 integer(raw["shards"]),
                 name(raw["owner"]),
+                integer(raw["lineage"]),
                 integer(raw["epoch"]),
                 dict(raw["slot_config"]),
                 {

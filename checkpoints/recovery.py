@@ -1,48 +1,52 @@
-"""How a start goes on: local files and the progress in Kafka are compared, once, by dequeue.
+"""How a start goes on: one path for every case, from a kill to a lost disk.
 
-Dequeue decides and writes the *recovery record*; a starting ingest waits for the record of the
-dequeue that lives now. So far there are two cases in which a start goes on:
+Dequeue compares Kafka's progress with the local files, decides how much of them is kept, and writes
+the *recovery record*; a starting ingest waits for the record of the dequeue that lives, and carries
+it out (wheel/recovering.py) before Spark starts.
 
-    new      the data directory is empty and Kafka's progress names it: slots begin at R
-    killed   everything local is there (a kill, or a clean stop): go on where the progress says
+    killed      all is there (a kill, a clean stop): nothing is to be carried out
+    new         the first start of a shard
+    power lost  the host has booted without a clean stop: what the durable checkpoint names is kept
+    old copy    all files are kept, and they are older than the progress: a backup was restored
+    files lost  nothing can be kept
+    taken over  nothing is kept: another directory, or another copy of this one, has written the
+                progress, so that these files are no earlier state of what it tells of
 
-Everything else is refused with the reason, and changes nothing: another owner, other settings,
-files older than the progress, progress older than the files, no progress at all.
+What is missing is read again from Kafka. Two rules make that exact, whatever was kept:
+
+    dequeue   neither closes nor delivers while a mark is below C of the close page
+    ingest    drops rows below C that are done (checkpoints/progress.py), and places the others at
+              max(slot, R + 1), closed or not: where they were before, or earlier
+
+The close page of a recovery is the one that was kept, if the progress lies in its range; else it
+begins at R, with C_R, and holds the half-delivered slot, if there is one, with C_{R+1}.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 from duewheel.checkpoints import files
+from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.progress import Progress, config_hash
 from duewheel.checkpoints.shapes import MISSHAPEN, integer, name
-from duewheel.checkpoints.state import Close, Commit, Marks, State
-from duewheel.errors import RecoveryRefused
-from duewheel.schemas.timers import TopicPartition
+from duewheel.checkpoints.state import Close, Commit, Damage, Marks, State
+from duewheel.errors import CorruptFile, RecoveryRefused
 
 FILE_NAME = "recovery"
 
 
-@dataclass(frozen=True, slots=True)
-class Resumption:
-    """Where delivery goes on.
+class Keep(IntEnum):
+    """How much of the local files a recovery keeps."""
 
-    Attributes:
-        case: "new" or "killed".
-        close: the closed range in which it goes on, or ended.
-        r: last slot delivered in full; close.lower ≤ r ≤ close.floor.
-        delivered_below: D of slot r + 1 if that is half delivered, else empty.
-    """
-
-    case: str
-    close: Close
-    r: int
-    delivered_below: Marks
+    NOTHING = 0
+    DURABLE = 1  # what the durable checkpoint names
+    ALL = 2  # what the commit page names
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +54,22 @@ class RecoveryRecord:
     """What dequeue tells a starting ingest.
 
     Attributes:
-        case: as in Resumption.
+        case: as in the module's head.
+        keep: how much of the files is kept.
+        generation: number of this recovery; nothing is to be done if the files stem from it.
         boot_id: of the host when it was decided.
         dequeue_start: number of the dequeue start that decided it.
     """
 
     case: str
+    keep: Keep
+    generation: int
     boot_id: str
     dequeue_start: int
 
     def write(self, directory: Path) -> None:
         """Put the record in place, durably."""
-        text = json.dumps(
-            {
-                "case": self.case,
-                "boot_id": self.boot_id,
-                "dequeue_start": self.dequeue_start,
-            }
-        ).encode()
+        text = json.dumps(asdict(self)).encode()
         files.replace_file(directory / FILE_NAME, files.checked_line(text))
 
     @classmethod
@@ -78,24 +80,163 @@ class RecoveryRecord:
             if text is None:
                 return None
             raw = json.loads(text)
-            return cls(name(raw["case"]), name(raw["boot_id"]), integer(raw["dequeue_start"]))
+            return cls(
+                name(raw["case"]),
+                Keep(raw["keep"]),
+                integer(raw["generation"]),
+                name(raw["boot_id"]),
+                integer(raw["dequeue_start"]),
+            )
         except (FileNotFoundError, *MISSHAPEN):
             return None
 
 
-def require_ours(
-    progress: Progress, *, uuid: str, shard: int, shards: int, slot_config: Mapping[str, Any]
+@dataclass(frozen=True, slots=True)
+class Local:
+    """What the data directory says of itself.
+
+    Attributes:
+        uuid: its name.
+        lineages: those that its last start found and drew; a progress of any other is not its own.
+        damage: what has happened to it.
+        commit, close: its newest pages.
+        mirror: its copy of the progress, None if there never was one.
+        durable: its durable checkpoint, None if there is none that can be read.
+        undone: whether a recovery was begun and not carried out.
+        pending: its record, if it came so far.
+    """
+
+    uuid: str
+    lineages: tuple[int, int]
+    damage: Damage
+    commit: Commit
+    close: Close | None
+    mirror: Progress | None
+    durable: Durable | None
+    undone: bool
+    pending: RecoveryRecord | None
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nothing was ever done in it."""
+        return self.close is None and self.commit.batch == 0 and self.damage is Damage.NONE
+
+
+def look_at(state: State, directory: Path) -> Local:
+    """Read everything that a decision needs; what cannot be read counts as damage."""
+    damage = state.damage
+    commit, close, mirror = Commit(0, {}, {}, 0, applied=True), None, None
+    try:
+        commit, close = state.commit(), state.close()
+        mirrored = state.mirror()
+        mirror = Progress.decode(mirrored[2]) if mirrored else None
+    except (CorruptFile, RecoveryRefused):
+        damage = max(damage, Damage.CACHE_LOST)
+    try:
+        durable = Durable.read(directory)
+    except CorruptFile:
+        durable = None
+    record = RecoveryRecord.read(directory)
+    pending = record if record is not None and record.generation > state.recovered else None
+    undone = pending is not None or state.generation > state.recovered
+    return Local(
+        state.uuid, state.lineages, damage, commit, close, mirror, durable, undone, pending
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How a start goes on.
+
+    Attributes:
+        case, keep: as in RecoveryRecord.
+        close: the closed range in which delivery goes on, or ended.
+        r: last slot delivered in full; close.lower ≤ r ≤ close.floor.
+        delivered_below: D of slot r + 1 if that is half delivered, else empty.
+    """
+
+    case: str
+    keep: Keep
+    close: Close
+    r: int
+    delivered_below: Marks
+
+
+def decide(progress: Progress, local: Local) -> Decision:
+    """Compare a progress that this directory may own with the local files.
+
+    Raises:
+        RecoveryRefused: Kafka has lost progress that the files know of; nothing has been changed.
+    """
+    if local.mirror is not None and _is_own(progress, local):
+        _require_not_older(progress, local.mirror)
+    keep = _keep(progress, local)
+    base = {Keep.ALL: local.close, Keep.NOTHING: None}.get(
+        keep, local.durable.close if local.durable else None
+    )
+    if base is not None and not _follows(progress, base):
+        keep, base = Keep.NOTHING, None
+    r, half = progress.slot, _half(progress)
+    if base is not None and (r < base.floor or (r == base.floor and not half)):
+        # Slots between r and base.lower were empty when they were closed, and told no one.
+        close, r = base, max(r, base.lower)
+    else:
+        c_r = {p: known.c for p, known in progress.partitions.items()}
+        c = {p: known.c1 or 0 for p, known in progress.partitions.items()} if half else c_r
+        close = Close(r, c_r, r + bool(half), c)
+    case = _case(progress, local, keep, close)
+    return Decision(case, keep, close, r, half)
+
+
+def _is_own(progress: Progress, local: Local) -> bool:
+    return progress.owner == local.uuid and progress.lineage in local.lineages
+
+
+def _keep(progress: Progress, local: Local) -> Keep:
+    """How much of the files stems from the history that the progress tells of, and is whole."""
+    if not _is_own(progress, local):
+        return Keep.NOTHING
+    keep = Keep.ALL
+    if local.close is None or local.damage is Damage.FILES_LOST:
+        keep = Keep.NOTHING
+    if local.damage is Damage.CACHE_LOST:
+        keep = Keep.DURABLE if local.durable and local.durable.close else Keep.NOTHING
+    return min(keep, local.pending.keep) if local.pending else keep
+
+
+def _follows(progress: Progress, base: Close) -> bool:
+    """Whether the progress may come from the closed range, or from one that was closed after it."""
+    r = progress.slot
+    return r >= base.floor or r >= base.lower or not _half(progress)
+
+
+def _half(progress: Progress) -> dict[Any, int]:
+    """D of the half-delivered slot; empty if there is none."""
+    return {p: known.d for p, known in progress.partitions.items() if known.d is not None}
+
+
+def _case(progress: Progress, local: Local, keep: Keep, close: Close) -> str:
+    if keep is Keep.ALL:
+        whole = close == local.close and not local.undone
+        return "killed" if whole else "old copy"
+    if keep is Keep.DURABLE:
+        return "power lost"
+    if not _is_own(progress, local):
+        return "taken over"
+    return "new" if local.is_fresh else "files lost"
+
+
+# ---- refusals ----------------------------------------------------------------------------------
+
+
+def require_same_settings(
+    progress: Progress, *, shard: int, shards: int, slot_config: Mapping[str, Any]
 ) -> None:
-    """Refuse a progress record that was written for another owner or other settings.
+    """Refuse a progress record that was written under other settings.
 
     Raises:
         RecoveryRefused: with both sides.
     """
-    if progress.owner != uuid:
-        raise RecoveryRefused(
-            f"shard {shard} belongs to the data directory {progress.owner}, this one is {uuid}: it "
-            "was lost, moved or is in use elsewhere; this version cannot take a shard over"
-        )
     if (progress.shard, progress.shards) != (shard, shards):
         raise RecoveryRefused(
             f"the progress was written as shard {progress.shard} of {progress.shards}, the "
@@ -111,42 +252,44 @@ def require_ours(
         )
 
 
-def resume(
-    progress: Progress, close: Close | None, commit: Commit, mirrored: Progress | None
-) -> Resumption:
-    """Compare a progress record that is ours with the local files.
+def require_may_own(
+    progress: Progress,
+    local: Local,
+    *,
+    age_ms: Callable[[], int],
+    patience_ms: int,
+    take_over: bool,
+) -> None:
+    """Refuse a shard that another data directory, or another copy of this one, may be serving.
 
     Args:
-        progress: as read from Kafka.
-        close, commit: the newest local pages.
-        mirrored: the local copy of a progress record that Kafka had committed.
+        progress: the newest in Kafka.
+        local: this directory.
+        age_ms: asked how long ago the progress was written, by the broker's clock.
+        patience_ms: an owner that has been silent for longer may be followed by an empty directory,
+            or by an old copy of its own.
+        take_over: the operator says that the owner is gone.
 
     Raises:
-        RecoveryRefused: they do not fit; nothing has been changed.
+        RecoveryRefused: naming the owner and the way out.
     """
-    slots = {p.r for p in progress.partitions.values()}
-    if len(slots) != 1:
-        raise RecoveryRefused(f"the progress names {len(slots)} different last slots, not one")
-    (r,) = slots
-    c = {partition: p.c for partition, p in progress.partitions.items()}
-    half = {p: known.d for p, known in progress.partitions.items() if known.d is not None}
-    if close is None:
-        if half or commit.batch:
-            raise RecoveryRefused("Kafka has progress in slots that this data directory never had")
-        return Resumption("new", Close(r, c, r, c), r, {})
-    if mirrored is not None:
-        _require_not_older(progress, mirrored)
-    needed = {
-        p: known.c if known.c1 is None else known.c1 for p, known in progress.partitions.items()
-    }
-    _require_marks({**close.c, **commit.marks}, needed)
-    if r > close.floor or (half and not close.lower <= r < close.floor):
-        raise RecoveryRefused(
-            f"Kafka has delivered up to slot {r}{' and part of the next' if half else ''}, the "
-            f"files have closed {close.lower} … {close.floor}: they are older than the progress"
-        )
-    # Slots between r and close.lower were empty when they were closed, and told no one.
-    return Resumption("killed", close, max(r, close.lower), half)
+    if _is_own(progress, local) or take_over:
+        return
+    silent_ms = age_ms()
+    silent = f"its last sign of life is {silent_ms / 1000:.0f} s old"
+    if local.is_fresh or progress.owner == local.uuid:
+        if silent_ms > patience_ms:
+            return
+        silent += f" (it may be followed after {patience_ms / 1000:.0f} s)"
+    who = (
+        f"another copy of the data directory {local.uuid}"
+        if progress.owner == local.uuid
+        else f"the data directory {progress.owner}, this one is {local.uuid}"
+    )
+    raise RecoveryRefused(
+        f"shard {progress.shard} belongs to {who}; {silent}. If no process serves it any more, "
+        "start with --take-over: what is pending is then read again from Kafka"
+    )
 
 
 def _require_not_older(progress: Progress, mirrored: Progress) -> None:
@@ -160,22 +303,14 @@ def _require_not_older(progress: Progress, mirrored: Progress) -> None:
             )
 
 
-def _require_marks(local: Marks, needed: Mapping[TopicPartition, int]) -> None:
-    behind = {p: (local.get(p, 0), mark) for p, mark in needed.items() if local.get(p, 0) < mark}
-    if behind:
-        (topic, number), (have, want) = next(iter(behind.items()))
-        raise RecoveryRefused(
-            f"local files have {topic}-{number} up to offset {have}, but slots were closed at "
-            f"{want}: they are older than the progress; this version cannot read them again"
-        )
-
-
-def dequeue_has_decided(state: State, directory: Path) -> bool:
-    """Whether the dequeue that lives now has written its recovery record."""
+def dequeue_has_decided(state: State, directory: Path) -> RecoveryRecord | None:
+    """The recovery record of the dequeue that lives now; None if it has not written it."""
     record = RecoveryRecord.read(directory)
-    return (
+    if (
         record is not None
         and record.dequeue_start == state.dequeue_starts
         and record.boot_id == files.boot_id()
         and files.lock_is_held(directory / "dequeue.lock")
-    )
+    ):
+        return record
+    return None

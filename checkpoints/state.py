@@ -20,6 +20,7 @@ import uuid
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ _MIRROR_HEAD = struct.Struct("<qq")
 
 # Indexes of the live fields.
 _STARTS, _CLEAN, _DEQUEUE_STARTS, _GC_HOUR, _BOOT, _PAUSED, _HEARTBEATS = 0, 1, 2, 3, 4, 6, 8
+_DAMAGE, _GENERATION, _RECOVERED, _FOUND, _CLAIMED = 24, 25, 26, 27, 28
 
 Marks = Mapping[TopicPartition, int]
 
@@ -139,6 +141,14 @@ class Heartbeat:
 
 INGEST = 0
 DEQUEUE = 1
+
+
+class Damage(IntEnum):
+    """What has happened to the files since they were last known to be whole."""
+
+    NONE = 0
+    CACHE_LOST = 1  # the host has booted without a clean stop: what was not synced may be missing
+    FILES_LOST = 2  # a file that timers depend on is not there
 
 
 class State:
@@ -279,6 +289,10 @@ class State:
         """Write a close page: slots up to its floor take nothing more."""
         before = self.close()
         assert before is None or close.floor >= before.floor, "the floor never moves back"
+        self.restart_close(close)
+
+    def restart_close(self, close: Close) -> None:
+        """Write the close page that a recovery begins with, whatever was there before."""
         self._close.write(json.dumps(close.to_json(), separators=(",", ":")).encode())
 
     def mirror(self) -> tuple[int, int, bytes] | None:
@@ -310,10 +324,11 @@ class State:
     def begin(self) -> None:
         """Count a start, which ends the effect of a clean stop. Called under engine.lock.
 
-        Durable when this returns: a loss of power must not bring the clean stop back.
+        Durable when this returns: a loss of power must not bring the clean stop back. What a boot
+        of the host has taken is noted, before the boot is forgotten.
         """
-        boot = _boot_words()
-        self._live[_BOOT], self._live[_BOOT + 1] = boot
+        self._live[_DAMAGE] = self.damage
+        self._live[_BOOT], self._live[_BOOT + 1] = _boot_words()
         self._live[_STARTS] += 1
         self.sync()
 
@@ -328,10 +343,59 @@ class State:
         self.sync()
 
     @property
-    def page_cache_lost(self) -> bool:
-        """Whether the host has booted since the last start, without a clean stop before that."""
-        boot = (self._live[_BOOT], self._live[_BOOT + 1])
-        return self.starts > 0 and not self.stopped_cleanly and boot != _boot_words()
+    def damage(self) -> Damage:
+        """What has to be recovered from; stays until `set_recovered`."""
+        value = self._live[_DAMAGE]
+        known = Damage(value) if value in tuple(Damage) else Damage.FILES_LOST
+        booted = (self._live[_BOOT], self._live[_BOOT + 1]) != _boot_words()
+        if known is Damage.NONE and self.starts > 0 and booted and not self.stopped_cleanly:
+            return Damage.CACHE_LOST
+        return known
+
+    def note_damage(self, damage: Damage) -> None:
+        """Durably; the worst one counts. Called under engine.lock."""
+        self._live[_DAMAGE] = max(self.damage, damage)
+        self.sync()
+
+    # ---- recovery: see checkpoints/recovery.py -------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """Number of the newest recovery that dequeue has decided on; a running ingest that began
+        under a lower one stops.
+        """
+        return self._live[_GENERATION]
+
+    def set_generation(self, generation: int) -> None:
+        """Called by dequeue under engine.lock, before anything else of a recovery is written."""
+        self._live[_GENERATION] = generation
+
+    @property
+    def needs_recovery(self) -> bool:
+        """Whether the files are not to be relied on until ingest has recovered them."""
+        return self.damage is not Damage.NONE or self.generation > self.recovered
+
+    @property
+    def recovered(self) -> int:
+        """Number of the recovery that ingest has carried out last."""
+        return self._live[_RECOVERED]
+
+    def set_recovered(self, generation: int) -> None:
+        """The files are whole again. Durable when this returns."""
+        self._live[_DAMAGE] = Damage.NONE
+        self._live[_RECOVERED] = generation
+        self.sync()
+
+    @property
+    def lineages(self) -> tuple[int, int]:
+        """The lineage that this directory's last start found in Kafka, and the one it drew."""
+        return self._live[_FOUND], self._live[_CLAIMED]
+
+    def claim(self, found: int, drawn: int) -> None:
+        """Before a progress of the drawn lineage is written: so that it is known again. Durable."""
+        self._live[_FOUND] = found
+        self._live[_CLAIMED] = drawn
+        self.sync()
 
     @property
     def dequeue_starts(self) -> int:
@@ -351,6 +415,10 @@ class State:
     def raise_gc_hour(self, hour: int) -> None:
         """Give up the hours below `hour`. Called under engine.lock, before they are unlinked."""
         assert hour >= self.gc_hour, "what is given up stays given up"
+        self._live[_GC_HOUR] = hour
+
+    def set_gc_hour(self, hour: int) -> None:
+        """Where a recovery begins to keep files, whatever was given up before."""
         self._live[_GC_HOUR] = hour
 
     def paused(self, process: int) -> bool:
@@ -380,6 +448,13 @@ class State:
         """Unmap the file."""
         self._live.release()
         self._mapped.close()
+
+
+def set_aside(directory: Path) -> Path:
+    """Rename a state file that cannot be read out of the way; returns its new place."""
+    aside = directory / f"{FILE_NAME}.damaged"
+    (directory / FILE_NAME).replace(aside)
+    return aside
 
 
 def _boot_words() -> tuple[int, int]:

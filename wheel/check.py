@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from duewheel.checkpoints.state import Commit, HourFiles
-from duewheel.errors import CorruptFile
+from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.schemas.timers import Bool, Int64
 from duewheel.wheel import message_store, timer_log, timer_wheel
 from duewheel.wheel.data_directory import DataDirectory
@@ -90,6 +90,8 @@ def check(path: Path, config: WheelConfig) -> Report:
         _check_placed(directory, commit, report)
     except CorruptFile as error:
         report.findings.append(_finding(path, error))
+    except RecoveryPending as error:
+        report.findings.append(Finding("state", 0, "recovery", str(error)))
     finally:
         directory.close()
     del report.findings[_FINDINGS_MAX:]
@@ -117,21 +119,27 @@ def _check_kept_hour(
     """Check an hour, unless dequeue has unlinked it, perhaps at this moment."""
     try:
         if hour >= directory.state.gc_hour:
-            _check_hour(directory, hour, lengths, entries, report)
+            found = check_hour(directory, hour, lengths, entries)
+            report.records += found.records
+            report.findings += found.findings
     except CorruptFile:
         if hour >= directory.state.gc_hour:
             raise
 
 
-def _check_hour(
-    directory: DataDirectory, hour: int, lengths: HourFiles, entries: Entries, report: Report
-) -> None:
+def check_hour(directory: DataDirectory, hour: int, lengths: HourFiles, entries: Entries) -> Report:
+    """Check one hour's files, and the entries of its slots in a snapshot of the wheel.
+
+    Raises:
+        CorruptFile: a file is missing or shorter than `lengths` says.
+    """
+    report = Report()
     log_name = f"{timer_log.FOLDER}/{directory.log.files.path(hour).name}"
     if lengths.log_bytes % RECORD_BYTES:
         report.findings.append(
             Finding(log_name, lengths.log_bytes, "log_length", "not a whole number of records")
         )
-        return
+        return report
     records = directory.log.read(hour, 0, lengths.log_bytes)
     alive = records["magic"] != MAGIC_ABANDONED
     report.records += int(alive.sum())
@@ -142,6 +150,7 @@ def _check_hour(
         findings += _wrong_entries(directory, runs, entries)
         findings += _bad_messages(directory, hour, records[alive], lengths.message_bytes)
     report.findings += findings
+    return report
 
 
 def _malformed(

@@ -22,8 +22,9 @@ import structlog
 from duewheel.checkpoints import files, state
 from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.files import FileLock
-from duewheel.checkpoints.state import Commit, State
-from duewheel.errors import CorruptFile, Locked, RecoveryRefused
+from duewheel.checkpoints.recovery import Local, look_at
+from duewheel.checkpoints.state import Commit, Damage, State
+from duewheel.errors import CorruptFile, Locked, RecoveryPending
 from duewheel.wheel import timer_wheel
 from duewheel.wheel.layout import MAGIC_ABANDONED, WheelConfig, hour_of
 from duewheel.wheel.message_store import MessageStore, pieces
@@ -66,6 +67,7 @@ class DataDirectory:
         self.messages = MessageStore(path)
         self.topics = TopicNames(path)
         self.engine_lock = FileLock(path / ENGINE_LOCK)
+        self._recovered = self.state.recovered
         self._role: Role | None = None
         self._life_lock: FileLock | None = None
 
@@ -76,9 +78,7 @@ class DataDirectory:
         Raises:
             Locked: another process has this role there.
             ConfigError: the directory was made with another geometry.
-            RecoveryRefused: the host has booted since, without a clean stop before; or a file that
-                timers depend on is missing.
-            CorruptFile: a file is damaged.
+            CorruptFile: a file is damaged that nothing can be read without.
         """
         path.mkdir(parents=True, exist_ok=True)
         life_lock = FileLock(path / role.value)
@@ -103,29 +103,28 @@ class DataDirectory:
 
     @classmethod
     def _begin(cls, path: Path, config: WheelConfig, role: Role) -> DataDirectory:
-        """Under engine.lock: open the files, made if they are absent, and count the start."""
-        if not (path / timer_wheel.FILE_NAME).exists():
-            _create(path, config)
-        elif not (path / state.FILE_NAME).exists():
-            raise RecoveryRefused(f"{path} has lost its state file: it cannot be told what exists")
+        """Under engine.lock: open the files, made if they are absent, and count the start.
+
+        What is missing or may be damaged is noted; a recovery sees to it.
+        """
+        _make_whole(path, config)
         directory = cls(path, config)
-        if directory.state.page_cache_lost:
-            directory.close()
-            raise RecoveryRefused(
-                f"the host has booted since {path} was last used, and duewheel had not been "
-                "stopped: the newest bytes of its files may be missing, and this version "
-                "cannot fetch them again from Kafka"
-            )
-        try:
-            directory.require_whole_state(directory.state.commit(), directory.wheel.newest_batch())
-        except CorruptFile:
-            directory.close()
-            raise
+        directory._note_damage()
         directory.state.begin()
         if role is Role.DEQUEUE:
             # Before anybody can see that dequeue lives: its recovery record is still to come.
             directory.state.count_dequeue_start()
         return directory
+
+    def _note_damage(self) -> None:
+        """Under engine.lock: what only damage explains is left to a recovery."""
+        if self.state.needs_recovery:
+            return
+        try:
+            self.require_whole_state(self.state.commit(), self.wheel.newest_batch())
+        except CorruptFile as error:
+            log.warning("the state file is damaged", reason=str(error))
+            self.state.note_damage(Damage.CACHE_LOST)
 
     def require_whole_state(self, commit: Commit, newest_batch: int) -> None:
         """Refuse what only damage to the state file explains. Called under engine.lock.
@@ -152,8 +151,13 @@ class DataDirectory:
 
         Raises:
             Locked: a process holds the lock and does not move.
+            RecoveryPending: the files are to be recovered first.
         """
         with self.engine_lock.held(LOCK_DEADLINE_S):
+            if self.state.needs_recovery:
+                raise RecoveryPending(f"the files of {self.path} are to be recovered first")
+            if self._recovered != self.state.recovered:
+                self._open_anew()
             commit = self.state.commit()
             if not commit.applied:
                 self._redo(commit)
@@ -176,6 +180,31 @@ class DataDirectory:
         for runs in batch:
             self.wheel.apply(runs, commit.batch)
         self.state.mark_applied()
+
+    def _open_anew(self) -> None:
+        """After a recovery: files of the same names are other ones."""
+        self.log.close()
+        self.messages.close()
+        self.topics.forget()
+        self._recovered = self.state.recovered
+
+    def survey(self) -> Local:
+        """What the directory says of itself, files that are missing or cut included. Under
+        engine.lock.
+        """
+        local = look_at(self.state, self.path)
+        if local.damage is Damage.NONE and not self._hours_are_whole(local.commit):
+            self.state.note_damage(Damage.FILES_LOST)
+            return look_at(self.state, self.path)
+        return local
+
+    def _hours_are_whole(self, commit: Commit) -> bool:
+        return all(
+            self.log.files.size(hour) >= lengths.log_bytes
+            and self.messages.files.size(hour) >= lengths.message_bytes
+            for hour, lengths in commit.hours.items()
+            if hour >= self.state.gc_hour
+        )
 
     def collect(self, r: int) -> int:
         """Unlink the hours in which nothing is pending: dequeue's duty.
@@ -247,7 +276,7 @@ def declare_stopped(path: Path) -> bool:
             starts = known.starts
             runs = any(files.lock_is_held(path / role.value) for role in Role)
         # What a boot has taken is not brought back by syncing the rest.
-        if runs or known.page_cache_lost:
+        if runs or known.damage is not Damage.NONE:
             return False
         if not known.stopped_cleanly:
             files.sync_tree(path)
@@ -261,19 +290,34 @@ def declare_stopped(path: Path) -> bool:
         known.release()
 
 
-def _create(path: Path, config: WheelConfig) -> None:
-    """Make the files of a new directory; the wheel last, which says that the rest is there.
+def _make_whole(path: Path, config: WheelConfig) -> None:
+    """Make the state and the wheel if they are not there; the wheel last.
+
+    A directory that has lost its state is a new one, with a new name and an empty wheel. One that
+    has lost its wheel is damaged.
 
     Raises:
-        RecoveryRefused: there is a state file that knows of timers, and no wheel.
+        ConfigError: it was made with another geometry.
     """
     try:
-        made = State.open(path)
+        known = State.open(path)
     except FileNotFoundError:
-        made = State.create(path, config.precision_ms, config.slots)
-    made.require(config.precision_ms, config.slots)
-    placed = made.commit().placed
-    made.release()
-    if placed:
-        raise RecoveryRefused(f"{path} has lost its timerwheel; {placed} timers were placed in it")
-    TimerWheel.create(path / timer_wheel.FILE_NAME, config.ring)
+        known = _new_state(path, config)
+    except CorruptFile as error:
+        aside = state.set_aside(path)
+        log.warning("the state file is damaged: set aside", reason=str(error), aside=str(aside))
+        known = _new_state(path, config)
+    try:
+        known.require(config.precision_ms, config.slots)
+        if not TimerWheel.is_there(path / timer_wheel.FILE_NAME, config.ring):
+            if known.starts:
+                log.error("the wheel is missing or cut", path=str(path))
+                known.note_damage(Damage.FILES_LOST)
+            TimerWheel.create(path / timer_wheel.FILE_NAME, config.ring)
+    finally:
+        known.release()
+
+
+def _new_state(path: Path, config: WheelConfig) -> State:
+    files.remove(path / timer_wheel.FILE_NAME)
+    return State.create(path, config.precision_ms, config.slots)

@@ -9,6 +9,8 @@
 - One closed range at a time, with one vector C for all its slots. A range without rows counts as
   delivered without a commit; the next commit tells.
 - A kill between 3 and 4, or an unknown outcome of 3: the progress in Kafka says what is delivered.
+- A start (starting.py) first writes the progress anew, in its own name: whoever served the shard
+  before finds out. After a recovery nothing is closed or delivered until ingest has caught up.
 - Nothing is published before its slot is closed, and a slot is closed when its last due time is
   past: never early.
 
@@ -19,49 +21,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 import structlog
 
-from duewheel.checkpoints.files import boot_id
 from duewheel.checkpoints.progress import PartitionProgress, Progress
-from duewheel.checkpoints.recovery import RecoveryRecord, Resumption, require_ours, resume
 from duewheel.checkpoints.state import DEQUEUE, Close
 from duewheel.clock import Clock
 from duewheel.errors import Fenced, KafkaUnavailable, PublishDoubt, RecoveryRefused
 from duewheel.schemas.timers import TopicPartition
 from duewheel.wheel.data_directory import DataDirectory
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.dequeue_statistics import Statistics
 from duewheel.wheel.layout import closable_slot
 from duewheel.wheel.pipeline import Pipeline, Ready
 from duewheel.wheel.publisher import Prepared, Publisher
+from duewheel.wheel.starting import start
 
 log = structlog.get_logger()
 
 _BACKOFF_MS = (50, 5_000)  # first and longest wait between attempts to reach Kafka
 _BEAT_MS = 500
 _COLLECT_MS = 60_000  # between looks for hours that can go
-
-
-@dataclass(frozen=True, slots=True)
-class DequeueConfig:
-    """Bounds and identity of the loop.
-
-    Attributes:
-        shard, shards: this shard's index and how many there are.
-        slot_config: the settings that decide a row's slot, kept in the progress.
-        chunk_records: rows of one transaction, at most.
-        chunk_bytes: stored bytes of one transaction, at most (one message may be larger).
-        progress_interval_ms: the progress is committed this often even when nothing is due.
-    """
-
-    shard: int
-    shards: int
-    slot_config: Mapping[str, Any]
-    chunk_records: int = 20_000
-    chunk_bytes: int = 6 << 20
-    progress_interval_ms: int = 5_000
 
 
 class Dequeue:
@@ -84,61 +65,58 @@ class Dequeue:
         self._chunks = Pipeline(
             directory, publisher.prepare, config.chunk_records, config.chunk_bytes
         )
-        self._epoch = 1
+        self._delivered = 0
         self._beat_at_ms = 0
         self._collected_at_ms = 0
         self._was_paused = False
 
-    def start(self, first: Progress | None = None) -> None:
-        """Take the shard, find out where delivery goes on, and tell ingest.
+    def start(self, first: Progress | None = None, *, take_over: bool = False) -> None:
+        """Take the shard, find out where delivery goes on, tell ingest, and claim the progress.
 
         Args:
             first: progress of a shard that never had any; None where that is not known to be so.
+            take_over: the operator says that no other instance serves the shard any more.
 
         Raises:
-            RecoveryRefused: Kafka's progress and the local files do not fit; nothing has changed.
+            RecoveryRefused: the shard is another one's, or its progress and the local files cannot
+                both be right; nothing has changed.
             KafkaUnavailable: no answer in time.
         """
-        state = self._directory.state
-        progress = self._publisher.start()
-        if progress is None and first is not None and state.mirror() is None:
-            self._publisher.publish(None, first)
-            progress = first
-        if progress is None:
-            raise RecoveryRefused(
-                "Kafka has no progress for this shard, and it is not a new one: run "
-                "`duewheel init` if nothing was ever scheduled with these topics"
-            )
-        self._require_ours(progress)
-        with self._directory.locked() as commit:
-            mirror = state.mirror()
-            mirrored = Progress.decode(mirror[2]) if mirror else None
-            resumption = resume(progress, state.close(), commit, mirrored)
-            if resumption.case == "new":
-                state.write_close(resumption.close)
-            pending = self._directory.wheel.count_later_than(resumption.r)
-            self._delivered = commit.placed - pending
-        self._resume(resumption, progress)
-        RecoveryRecord(resumption.case, boot_id(), state.dequeue_starts).write(self._directory.path)
+        started = start(self._directory, self._publisher, self._config, first, take_over=take_over)
+        decision = started.decision
+        self._close = decision.close
+        self._r = decision.r
+        self._below: dict[TopicPartition, int] = dict(decision.delivered_below)
+        self._claimed = started.progress
+        self._committed = started.found
+        self._ready = self._make_ready()
         log.info(
             "dequeue started",
-            case=resumption.case,
+            case=decision.case,
             delivered_slot=self._r,
-            floor=resumption.close.floor,
-            half=bool(resumption.delivered_below),
-            pending=pending,
+            floor=self._close.floor,
+            half=bool(self._below),
+            epoch=self._claimed.epoch,
         )
+        self._commit(None, self._claimed, 0)
 
-    def _resume(self, resumption: Resumption, progress: Progress) -> None:
-        self._close = resumption.close
-        self._r = resumption.r
-        self._below: dict[TopicPartition, int] = dict(resumption.delivered_below)
+    def _make_ready(self) -> bool:
+        """Whether the files hold everything that was there when the slots were closed.
+
+        After a recovery ingest must make the files whole, and read again what is missing: until
+        then nothing is closed and nothing delivered.
+        """
+        state = self._directory.state
+        if state.needs_recovery:
+            return False
+        with self._directory.locked() as commit:
+            if any(commit.marks.get(p, 0) < c for p, c in self._close.c.items()):
+                return False
+            pending = self._directory.wheel.count_later_than(self._r)
+        self._delivered = commit.placed - pending
         self._chunks.begin(self._r, self._close.floor, self._below)
-        self._committed = progress
-        self._committed_at_ms = self._clock.now_ms()
-        self._directory.state.write_mirror(
-            progress_slot(progress), self._delivered, progress.encode()
-        )
+        log.info("dequeue is ready", pending=pending)
+        return True
 
     @property
     def statistics(self) -> Statistics:
@@ -173,7 +151,8 @@ class Dequeue:
             CorruptFile: a pending timer is damaged; it has not been delivered.
         """
         self._beat()
-        if self._paused():
+        self._ready = self._ready or self._make_ready()
+        if self._paused() or not self._ready:
             self._commit_when_stale(self._committed)
             return False
         if self._r == self._close.floor:
@@ -190,7 +169,7 @@ class Dequeue:
         """1. of the module's head."""
         now_ms = self._clock.now_ms()
         if abs(now_ms - self._collected_at_ms) >= _COLLECT_MS:
-            self._directory.collect(progress_slot(self._committed))
+            self._directory.collect(self._committed.slot)
             self._collected_at_ms = now_ms
         floor = closable_slot(now_ms, self._directory.config.precision_ms)
         if floor <= self._close.floor:
@@ -227,14 +206,7 @@ class Dequeue:
             partitions[partition] = PartitionProgress(
                 r, c.get(partition, 0), *(half or (None, None))
             )
-        return Progress(
-            self._config.shard,
-            self._config.shards,
-            self._directory.state.uuid,
-            self._epoch,
-            self._config.slot_config,
-            partitions,
-        )
+        return replace(self._claimed, partitions=partitions)
 
     def _commit_when_stale(self, progress: Progress) -> None:
         """Nothing is to be delivered: still say now and then how far that is known."""
@@ -272,21 +244,22 @@ class Dequeue:
         deliveries = None if prepared is None else prepared.deliveries
         self._statistics = self._statistics.after_commit(deliveries, now_ms, now_ms - begun_ms)
         self._delivered += rows
-        self._directory.state.write_mirror(
-            progress_slot(progress), self._delivered, progress.encode()
-        )
+        self._directory.state.write_mirror(progress.slot, self._delivered, progress.encode())
 
     def _happened(self, attempted: Progress) -> bool:
         """After a doubt: start anew and read whether the transaction was committed."""
         found = self._start_publisher()
         if found is None:
             raise RecoveryRefused("the progress of this shard has vanished from the state topic")
-        if (found.owner, found.epoch) != (self._directory.state.uuid, self._epoch):
-            raise Fenced(f"shard {self._config.shard} now belongs to data directory {found.owner}")
         if found.encode() == attempted.encode():
             return True
         if found.encode() == self._committed.encode():
             return False
+        if (found.owner, found.lineage) != (self._claimed.owner, self._claimed.lineage):
+            raise Fenced(
+                f"shard {self._config.shard} now belongs to the data directory {found.owner}, as "
+                f"of epoch {found.epoch}: this one had {self._claimed.epoch}"
+            )
         raise RecoveryRefused("the progress in Kafka is neither the last one written nor the next")
 
     def _start_publisher(self) -> Progress | None:
@@ -306,16 +279,6 @@ class Dequeue:
                 wait_ms = min(2 * wait_ms, _BACKOFF_MS[1])
         raise KafkaUnavailable("stopped while waiting for Kafka")
 
-    def _require_ours(self, progress: Progress) -> None:
-        require_ours(
-            progress,
-            uuid=self._directory.state.uuid,
-            shard=self._config.shard,
-            shards=self._config.shards,
-            slot_config=self._config.slot_config,
-        )
-        self._epoch = progress.epoch
-
     # ---- time and counters -----------------------------------------------------------------
 
     def _until_next_slot_ms(self) -> int:
@@ -330,11 +293,6 @@ class Dequeue:
             self._beat_at_ms = now_ms
 
 
-def progress_slot(progress: Progress) -> int:
-    """R of a shard whose partitions have gone the same way so far."""
-    return min((p.r for p in progress.partitions.values()), default=0)
-
-
 def first_progress(
     directory: DataDirectory,
     config: DequeueConfig,
@@ -344,6 +302,6 @@ def first_progress(
     """The progress of a shard that never had any: R is now, and nothing below `starts` counts."""
     r = closable_slot(now_ms, directory.config.precision_ms)
     partitions = {partition: PartitionProgress(r, offset) for partition, offset in starts.items()}
-    return Progress(
-        config.shard, config.shards, directory.state.uuid, 1, config.slot_config, partitions
-    )
+    owner = directory.state.uuid
+    lineage = directory.state.lineages[1]
+    return Progress(config.shard, config.shards, owner, lineage, 0, config.slot_config, partitions)

@@ -3,6 +3,7 @@
 One batch:
 
     1. slots: a rejected row's is the earliest; a slot that is closed becomes the earliest open one
+       (rows that come again after a recovery are judged by wheel/recovering.py)
     2. what the ring cannot take yet stays out, and with it the rest of its partition
     3. messages and log records are appended; nobody knows of them yet
     4. under engine.lock: slots that were closed since 1 are left, their rows written again; if the
@@ -25,8 +26,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import structlog
 
-from duewheel.checkpoints.state import Commit, HourFiles
+from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.state import Close, Commit, HourFiles
 from duewheel.clock import Clock
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas import columns
@@ -48,8 +51,11 @@ from duewheel.wheel.placing import (
     slot_order,
     stored_messages,
 )
+from duewheel.wheel.recovering import put_back
 from duewheel.wheel.timer_log import Records
 from duewheel.wheel.timer_wheel import Runs
+
+log = structlog.get_logger(__name__)
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -115,10 +121,8 @@ class Engine:
         self._directory = directory
         self._clock = clock
         self._topic_ids = dict(topic_ids or {})
-        close = directory.state.close()
-        if close is None:
+        if directory.state.close() is None:
             raise RecoveryRefused(f"{directory.path}: dequeue must have started here once")
-        self._first_marks = close.c
         with directory.locked() as commit:
             require_same_topics(commit.topic_ids, self._topic_ids)
             directory.topics.require(commit.topics)
@@ -127,7 +131,7 @@ class Engine:
     @property
     def marks(self) -> Mapping[TopicPartition, int]:
         """Next offset to take, per source partition."""
-        return self._marks_after(self._directory.state.commit())
+        return self._directory.state.commit().marks
 
     def append(self, batch: TimerBatch, marks: Mapping[TopicPartition, int]) -> Appended:
         """Make `batch` part of the wheel, and `marks` the partitions' new marks.
@@ -139,13 +143,15 @@ class Engine:
         Raises:
             OSError: a write failed; nothing has changed.
             Locked: engine.lock is held by a process that does not move; nothing has changed.
+            RecoveryPending: dequeue has decided on a recovery; nothing has changed.
         """
         state = self._directory.state
         with self._directory.locked() as before:
             pass  # only for its redo: what follows reads the wheel
-        known = self._marks_after(before)
+        known = before.marks
         _require_new(batch, known, marks)
-        slots, rolled = self._open_slots(batch)
+        floor = self._close().floor
+        batch, slots, rolled = self._open_slots(batch)
         fits = self._fits(slots)
         waiting = not bool(fits.all())
         if waiting:
@@ -157,9 +163,11 @@ class Engine:
         lengths = _lengths(before)
         written = self._write(batch, slots, rolled, lengths)
         with self._directory.locked():
-            if not self._closed_fit(written):
-                return Appended(0, waiting=True)
-            runs = self._replace_closed(batch, rolled, written, lengths)
+            runs = written.runs
+            if self._close().floor > floor:
+                if not self._closed_fit(written):
+                    return Appended(0, waiting=True)
+                runs = self._replace_closed(batch, rolled, written, lengths)
             number = before.batch + 1
             hours = self._hours_after(before, lengths)
             placed = before.placed + len(batch)
@@ -172,26 +180,42 @@ class Engine:
 
     # ---- 1. and 2.: slots ------------------------------------------------------------------
 
-    def _open_slots(self, batch: TimerBatch) -> tuple[Int64, Bool]:
-        """The slot of each row, none of them closed as far as is known without the lock, and
-        whether the timer is to be rolled then.
+    def _open_slots(self, batch: TimerBatch) -> tuple[TimerBatch, Int64, Bool]:
+        """The rows that are not done, the slot of each, none of them closed as far as is known
+        without the lock, and whether the timer is to be rolled then.
         """
         config = self._directory.config
         rolled = ~batch.rejected & (batch.due_ms - batch.timestamp_ms > config.window_ms)
         instants = roll_instants(batch.due_ms, batch.timestamp_ms, batch.id_hash, config.window_ms)
         slots = slot_of(np.where(rolled, instants, batch.due_ms), config.precision_ms)
         slots = np.where(batch.rejected, EARLIEST_SLOT, slots)
-        return np.maximum(slots, self._floor() + 1), rolled
+        close = self._close()
+        if not self._catches_up(close):
+            return batch, np.maximum(slots, close.floor + 1), rolled
+        pending, slots = put_back(batch, slots, close, self._progress())
+        log.info("rows come again", rows=len(batch), done=int((~pending).sum()))
+        rows = np.flatnonzero(pending)
+        return batch.take(rows), slots[rows], rolled[rows]
 
-    def _floor(self) -> int:
+    def _catches_up(self, close: Close) -> bool:
+        """Whether rows that were there when slots were closed are still to come."""
+        marks = self.marks
+        return any(marks.get(p, 0) < c for p, c in close.c.items())
+
+    def _close(self) -> Close:
         close = self._directory.state.close()
         assert close is not None, "checked when the engine was made"
-        return close.floor
+        return close
+
+    def _progress(self) -> Progress:
+        mirror = self._directory.state.mirror()
+        assert mirror is not None, "dequeue mirrors the progress before it decides"
+        return Progress.decode(mirror[2])
 
     def _fits(self, slots: Int64) -> Bool:
         """Whether each slot overwrites nothing undelivered, seen from the local mirror."""
         mirror = self._directory.state.mirror()
-        delivered = mirror[0] if mirror else self._floor()
+        delivered = mirror[0] if mirror else self._close().floor
         return slots - delivered < self._directory.config.ring
 
     def _closed_fit(self, written: _Written) -> bool:
@@ -199,7 +223,7 @@ class Engine:
 
         Dequeue may have closed more than a lap at once, after a long stop.
         """
-        earliest = np.maximum(written.slot[:1], self._floor() + 1)
+        earliest = np.maximum(written.slot[:1], self._close().floor + 1)
         return bool(self._fits(earliest).all())
 
     def _marks_before(
@@ -274,7 +298,7 @@ class Engine:
         Together with the batch's rows that are there already, as one run in batch order: that
         keeps a partition's rows in offset order within the slot.
         """
-        floor = self._floor()
+        floor = self._close().floor
         if not len(written.slot) or written.slot[0] > floor:
             return written.runs
         earliest = floor + 1
@@ -317,9 +341,6 @@ class Engine:
                 # Hours that were given up are dequeue's to unlink, at any moment.
                 if hour >= gone:
                     folder.cut(hour, lengths.get(hour, (0, 0))[kind])
-
-    def _marks_after(self, commit: Commit) -> dict[TopicPartition, int]:
-        return {**self._first_marks, **commit.marks}
 
 
 def require_same_topics(known: Mapping[str, str], found: Mapping[str, str]) -> None:

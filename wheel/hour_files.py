@@ -7,7 +7,6 @@ unlinked together once nothing of the hour is pending. Not thread-safe.
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -77,7 +76,7 @@ class HourFiles:
     def cut(self, hour: int, size: int) -> None:
         """Drop what lies behind `size` bytes."""
         if self.size(hour) > size:
-            os.ftruncate(self.fd(hour), size)
+            files.cut(self.fd(hour), size)
 
     def unlink_below(self, hour: int) -> None:
         """Remove the files of hours below `hour`."""
@@ -85,6 +84,12 @@ class HourFiles:
         for old in self.hours():
             if old < hour:
                 self.path(old).unlink(missing_ok=True)
+
+    def unlink(self, hour: int) -> None:
+        """Remove the file of an hour, if there is one."""
+        if hour in self._fds:
+            files.close(self._fds.pop(hour))
+        self.path(hour).unlink(missing_ok=True)
 
     def forget_below(self, hour: int) -> None:
         """Close descriptors of hours below `hour`."""

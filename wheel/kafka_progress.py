@@ -13,8 +13,9 @@ markers): only the position tells how far a reader has come, never the last reco
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from kafka import KafkaAdminClient, KafkaConsumer
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import OffsetSpec
 from kafka.structs import TopicPartition
 
@@ -25,13 +26,27 @@ from duewheel.wheel.kafka_clients import ClientSettings, close
 # second or more of a dozen busy shards, the second one minutes.
 _STEPS_BACK = (1_000, 100_000)
 _POLL_MS = 20
+_CLOCK_KEY = b"clock"
 _HEADWAY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A record of the state topic.
+
+    Attributes:
+        value: its bytes.
+        timestamp_ms: when the broker took it, by its clock.
+    """
+
+    value: bytes
+    timestamp_ms: int
 
 
 def newest_record(
     settings: ClientSettings, admin: KafkaAdminClient, topic: str, key: bytes, deadline: Deadline
-) -> bytes | None:
-    """The value of the newest committed record with this key; None without one.
+) -> Found | None:
+    """The newest committed record with this key; None without one.
 
     Raises:
         KafkaUnavailable: not read to the end in time.
@@ -68,6 +83,30 @@ def newest_record(
         close(consumer)
 
 
+def broker_now_ms(settings: ClientSettings, partition: TopicPartition, deadline: Deadline) -> int:
+    """The clock of the brokers: the time at which a record for nobody is taken.
+
+    Args:
+        partition: of a topic whose timestamps are the brokers'.
+
+    Raises:
+        KafkaUnavailable: no answer in time.
+    """
+    producer = settings.open(KafkaProducer, deadline)
+    try:
+        return settings.call(
+            deadline,
+            "ask for the brokers' clock",
+            lambda: int(
+                producer.send(partition.topic, key=_CLOCK_KEY, partition=partition.partition)
+                .get(timeout=deadline.remaining_s())
+                .timestamp
+            ),
+        )
+    finally:
+        close(producer)
+
+
 def _offset(admin: KafkaAdminClient, partition: TopicPartition, spec: OffsetSpec) -> int:
     return int(admin.list_partition_offsets({partition: spec})[partition].offset)
 
@@ -86,29 +125,29 @@ def _search(
     key: bytes,
     bounds: tuple[int, int],
     deadline: Deadline,
-) -> bytes | None:
+) -> Found | None:
     first, end = bounds
     consumer.assign([partition])
     for start in _starts(first, end):
         consumer.seek(partition, start)
-        found, newest = _read(consumer, partition, key, end, deadline)
-        if found:
+        newest = _read(consumer, partition, key, end, deadline)
+        if newest is not None:
             return newest
     return None
 
 
 def _read(
     consumer: KafkaConsumer, partition: TopicPartition, key: bytes, end: int, deadline: Deadline
-) -> tuple[bool, bytes | None]:
-    """Read up to `end`: whether the key was there, and its newest value."""
-    found, newest = False, None
+) -> Found | None:
+    """Read up to `end`: the newest record with the key."""
+    newest = None
     while True:
         for record in consumer.poll(timeout_ms=_POLL_MS).get(partition, ()):
             if record.key == key:
-                found, newest = True, record.value
+                newest = Found(record.value, record.timestamp)
         position = consumer.position(partition, timeout_ms=deadline.remaining_ms())
         if position is not None and position >= end:
-            return found, newest
+            return newest
         deadline.check(
             f"at offset {position} of {end}, held back by an open transaction; if it stays open, "
             "kafka-transactions.sh find-hanging names it"

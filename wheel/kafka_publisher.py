@@ -50,7 +50,7 @@ from duewheel.wheel import routing
 from duewheel.wheel.deadline import Deadline, DeadlinePassed, within
 from duewheel.wheel.encoding import Encoded, Known, LookUp, Part, encode
 from duewheel.wheel.kafka_clients import ClientSettings, close
-from duewheel.wheel.kafka_progress import newest_record
+from duewheel.wheel.kafka_progress import broker_now_ms, newest_record
 from duewheel.wheel.kafka_targets import SentBatch, TargetCatalog
 from duewheel.wheel.kafka_transactions import (
     meet,
@@ -160,6 +160,7 @@ class KafkaPublisher:
         self._producer: KafkaProducer | None = None
         self._admin: KafkaAdminClient | None = None
         self._was_started = False
+        self._written_ms = 0  # the progress that was last read
         self._patience = 1  # of this producer: a factor for the bounds of a transaction
         self._next_patience = 1
         self._met: set[str] = set()  # topics whose metadata the producer has
@@ -173,6 +174,39 @@ class KafkaPublisher:
         was made, committed ones only. A snapshot.
         """
         return self._condemned
+
+    def peek(self) -> Progress | None:
+        """The newest committed progress, read without taking the transactional id.
+
+        Raises:
+            KafkaUnavailable: no answer in time.
+            ConfigError: the state topic is missing.
+            RecoveryRefused: the record there cannot be read.
+        """
+        deadline = Deadline(self._limits.start_deadline_s, self._stopping)
+        admin = self._settings.open(KafkaAdminClient, deadline)
+        try:
+            self._require_topics(admin, deadline)
+            return self._read_progress(admin, deadline)
+        finally:
+            close(admin)
+
+    def age_ms(self) -> int:
+        """How long ago the progress was written that was last read, by the broker's clock.
+
+        Raises:
+            KafkaUnavailable: no answer in time.
+        """
+        deadline = Deadline(self._limits.start_deadline_s, self._stopping)
+        return broker_now_ms(self._settings, self._state_partition, deadline) - self._written_ms
+
+    def _read_progress(self, admin: KafkaAdminClient, deadline: Deadline) -> Progress | None:
+        found = newest_record(
+            self._settings, admin, self._state_partition.topic, self._key, deadline
+        )
+        self._written_ms = found.timestamp_ms if found else 0
+        self._count(found.value if found else None)
+        return Progress.decode(found.value) if found else None
 
     def start(self) -> Progress | None:
         """Take the transactional id and read the newest committed progress; None without any.
@@ -191,9 +225,7 @@ class KafkaPublisher:
             self._admin = self._settings.open(KafkaAdminClient, deadline)
             self._require_topics(self._admin, deadline)
             self._producer = self._open_producer(deadline)
-            value = newest_record(
-                self._settings, self._admin, self._state_partition.topic, self._key, deadline
-            )
+            found = self._read_progress(self._admin, deadline)
         except ConfigError as error:
             self.close()
             if not self._was_started:
@@ -209,8 +241,7 @@ class KafkaPublisher:
             raise
         self._was_started, self._next_patience = True, self._patience
         log.info("publisher started", transactional_id=self._transactional_id)
-        self._count(value)
-        return None if value is None else Progress.decode(value)
+        return found
 
     def prepare(self, deliveries: Deliveries) -> Prepared:
         """Encode the deliveries, if what is known of their targets, however old, is enough."""

@@ -36,6 +36,19 @@ class Publisher(Protocol):
     publisher's own.
     """
 
+    def peek(self) -> Progress | None:
+        """The newest committed progress, read without taking the shard; None if there is none.
+
+        Raises:
+            KafkaUnavailable: no answer in time.
+            RecoveryRefused: the record there cannot be read.
+        """
+        ...
+
+    def age_ms(self) -> int:
+        """How long ago the progress was written that was last read, by the brokers' clock."""
+        ...
+
     def start(self) -> Progress | None:
         """Take the shard's transactional id (which ends any open transaction of a predecessor) and
         read the newest committed progress; None if there is none.

@@ -101,6 +101,11 @@ class TimerWheel:
         self._num_magic = np.frombuffer(mapped, np.uint64)[3::4]
 
     @staticmethod
+    def is_there(path: Path, ring: int) -> bool:
+        """Whether there is a file that has the size of such a ring."""
+        return path.exists() and path.stat().st_size == ring * ENTRY_BYTES
+
+    @staticmethod
     def create(path: Path, ring: int) -> None:
         """Make an empty wheel, allocated in full."""
         files.create_allocated(path, ring * ENTRY_BYTES)
@@ -122,9 +127,12 @@ class TimerWheel:
         entries = self._entries.take(at)
         named = entries["time"] == runs.slot
         todo = ~(named & (entries["magic"] == magic) & (entries["num"] > 0))
+        self._put(runs.where(todo), magic)
+
+    def _put(self, runs: Runs, magic: int) -> None:
+        at = runs.slot % self.ring
+        entries = self._entries.take(at)
         fresh = runs.prev_pos == NO_POSITION
-        at, fresh, entries = at[todo], fresh[todo], entries[todo]
-        runs = runs.where(todo)
         num = np.where(fresh, 0, entries["num"].astype(np.int64)) + runs.count
         # 1. the fields  2. (num, magic): only now the entry counts for this batch.
         self._entries["first_pos"][at] = np.where(fresh, runs.first_pos, entries["first_pos"])
@@ -132,6 +140,33 @@ class TimerWheel:
         self._entries["time"][at] = runs.slot
         packed = (num.astype(np.uint64) << np.uint64(32)) | np.uint64(magic)
         self._num_magic[at] = packed.byteswap()
+
+    def clear(self) -> None:
+        """Empty every slot."""
+        for first in range(0, self.ring, _ENTRIES_AT_ONCE):
+            self._entries[first : first + _ENTRIES_AT_ONCE] = np.zeros(1, ENTRY)
+
+    def link(self, runs: Runs, batch: int) -> None:
+        """Link runs of many batches, several per slot, oldest first; for a wheel that is rebuilt.
+
+        Of slots that share an entry, the latest has it in the end: a slot is used again only when
+        the earlier one is delivered.
+        """
+        order = np.argsort(runs.slot, kind="stable")
+        slot = runs.slot[order]
+        firsts = np.flatnonzero(np.append(True, slot[1:] != slot[:-1])[: len(slot)])
+        lasts = np.append(firsts[1:], len(slot))[: len(firsts)] - 1
+        counts = np.add.reduceat(runs.count[order], firsts) if len(slot) else slot
+        whole = Runs(
+            slot[firsts],
+            runs.first_pos[order][firsts],
+            runs.last_pos[order][lasts],
+            runs.prev_pos[order][firsts],
+            counts,
+        )
+        entries = self._entries.take(whole.slot % self.ring)
+        latest = (entries["num"] == 0) | (entries["time"] <= whole.slot)
+        self._put(whole.where(latest), batch_magic(batch))
 
     def range(self, after: int, until: int) -> Entries:
         """Copies of the non-empty entries of slots after < s ≤ until, in slot order.

@@ -30,10 +30,15 @@ class TopicNames:
         self._names: list[str] = []
         self._ids: dict[str, int] = {}
         self._bytes = 0
-        self.refresh()
+        self._is_read = False
 
     def refresh(self) -> None:
-        """Read the names that have been appended since."""
+        """Read the names that have been appended since.
+
+        Raises:
+            CorruptFile: a line before the last one fails its checksum.
+        """
+        self._is_read = True
         data = self.path.read_bytes()
         while (end := data.find(b"\n", self._bytes)) >= 0:
             text = files.checked_text(data[self._bytes : end])
@@ -65,6 +70,8 @@ class TopicNames:
 
     def ids(self, names: list[str]) -> Int32:
         """The ids of `names`, numbering those that are new."""
+        if not self._is_read:
+            self.refresh()
         for name in names:
             if name not in self._ids:
                 line = files.checked_line(f"{len(self)} {name}".encode())
@@ -85,6 +92,19 @@ class TopicNames:
         if highest_id >= len(self._names):
             raise CorruptFile(self.path, self._bytes, f"no topic has the id {highest_id}")
         return self._names
+
+    def cut_damaged(self) -> None:
+        """Drop the first line that fails its checksum and all behind it; for a recovery, which
+        keeps nothing that refers to them.
+        """
+        try:
+            self.refresh()
+        except CorruptFile as error:
+            files.cut(self._fd, error.offset)
+
+    def forget(self) -> None:
+        """Read everything again when it is next needed."""
+        self._names, self._ids, self._bytes, self._is_read = [], {}, 0, False
 
     def close(self) -> None:
         """Let go of the file."""

@@ -122,10 +122,15 @@ class Storage(Section):
 
 
 class Shard(Section):
-    """[shard]: which part of the partitions is this instance's."""
+    """[shard]: which part of the partitions is this instance's.
+
+    An empty data directory takes the shard over from one that has been silent for
+    `take_over_after`, by the broker's clock.
+    """
 
     index: Annotated[int, Field(ge=0)] = 0
     count: Annotated[int, Field(ge=1)] = 1
+    take_over_after: Duration = timedelta(seconds=60)
 
 
 class Metrics(Section):

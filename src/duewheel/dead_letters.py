@@ -103,8 +103,8 @@ class DeadLetterReader:
     def position(self, admin: KafkaAdminClient) -> ReplayPosition:
         """How far the dead letters have been replayed."""
         state_topic = self._settings.state_topic
-        value = newest_record(self.client, admin, state_topic, KEY, Deadline(_DEADLINE_S))
-        return ReplayPosition.decode(value, self.topic_id)
+        found = newest_record(self.client, admin, state_topic, KEY, Deadline(_DEADLINE_S))
+        return ReplayPosition.decode(found.value if found else None, self.topic_id)
 
     def bounds(self, since: Since | None = None) -> dict[int, tuple[int, int]]:
         """First offset to read and the end, by partition."""

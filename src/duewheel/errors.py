@@ -8,7 +8,8 @@ DuewheelError                     1  findings, or anything without a better code
 ├── Fenced                        4  another instance owns the shard: this one must stop
 ├── RecoveryRefused               5  files and Kafka disagree in a way that is not mended alone
 ├── CorruptFile                   5  bytes on disk fail their check: `duewheel check` lists them
-└── PublishDoubt                  1  the outcome of a transaction is unknown (retriable)
+├── PublishDoubt                  1  the outcome of a transaction is unknown (retriable)
+└── RecoveryPending               1  the files are to be recovered first: start again (retriable)
 """
 
 from __future__ import annotations
@@ -78,5 +79,11 @@ class CorruptFile(DuewheelError):
 
 class PublishDoubt(DuewheelError):
     """A transaction may or may not have been committed: rebuild the producer, read the progress."""
+
+    retriable = True
+
+
+class RecoveryPending(DuewheelError):
+    """Dequeue has decided that the files are to be recovered: this ingest must start anew."""
 
     retriable = True

@@ -4,7 +4,8 @@ Start, in this order:
 
     1. the data directory is taken (ingest.lock), the timer topics' settings are checked
     2. Spark's JVM starts: it takes longest, and dequeue may be starting beside it
-    3. the engine, once dequeue has decided how this start goes on (checkpoints/recovery.py)
+    3. the engine, once dequeue has decided how this start goes on (checkpoints/recovery.py) and
+       that has been carried out (wheel/recovering.py)
     4. Spark's checkpoint is compared with the engine's marks
     5. the query runs, until SIGTERM or an error; the supervisor restarts the process, not the query
 
@@ -25,13 +26,19 @@ from pathlib import Path
 import structlog
 
 from duewheel import logs, wiring
-from duewheel.checkpoints.recovery import dequeue_has_decided
+from duewheel.checkpoints.recovery import RecoveryRecord, dequeue_has_decided
 from duewheel.checkpoints.spark_offsets import Resume, resume_point, set_aside
 from duewheel.checkpoints.state import INGEST, State
 from duewheel.clock import Clock
 from duewheel.config import Settings
 from duewheel.durability import CheckpointThread
-from duewheel.errors import ConfigError, CorruptFile, KafkaUnavailable, RecoveryRefused
+from duewheel.errors import (
+    ConfigError,
+    CorruptFile,
+    KafkaUnavailable,
+    RecoveryPending,
+    RecoveryRefused,
+)
 from duewheel.ingest_metrics import IngestMetrics
 from duewheel.jars import connector_jars
 from duewheel.java import find_java
@@ -48,6 +55,7 @@ from duewheel.streaming.sink import TimerSink
 from duewheel.streaming.source import EARLIEST, LATEST, SourceOptions, timer_stream
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.engine import Engine, require_same_topics
+from duewheel.wheel.recovering import carry_out
 
 # Below the data directory: everything of Spark's, and its checkpoint therein.
 SPARK_DIR = "spark"
@@ -81,7 +89,10 @@ def run_ingest(settings: Settings) -> None:
                 with _admin(settings, stopping) as admin:
                     admin.require_timer_topics(settings)
                 with _session(settings) as spark, _admin(settings, stopping) as admin:
-                    if _dequeue_decides(directory, clock, stopping):
+                    record = _decision(directory, clock, stopping)
+                    if record is not None:
+                        topics = settings.timer.topics
+                        carry_out(directory, record, lambda ms: admin.offsets_at(topics, ms))
                         _run(settings, directory, spark, admin, clock, stopping)
         finally:
             directory.stop()
@@ -154,6 +165,8 @@ def _tick(
     pid = os.getpid()
 
     def tick(progress: QueryProgress) -> None:
+        if directory.state.needs_recovery:
+            raise RecoveryPending("dequeue has decided on a recovery: starting anew")
         metrics.progress = progress
         known = sink.statistics
         waiting = known.rows_waiting + known.rows_held
@@ -253,22 +266,24 @@ def _log_start(admin: KafkaAdmin) -> LogStart:
 # ---- where to begin -----------------------------------------------------------------------------
 
 
-def _dequeue_decides(directory: DataDirectory, clock: Clock, stopping: threading.Event) -> bool:
+def _decision(
+    directory: DataDirectory, clock: Clock, stopping: threading.Event
+) -> RecoveryRecord | None:
     """Wait until the dequeue that lives now has decided how this start goes on.
 
     Returns:
-        False if told to stop before.
+        None if told to stop before.
     """
     logged_at_ms: int | None = None
-    while not dequeue_has_decided(directory.state, directory.path):
+    while (record := dequeue_has_decided(directory.state, directory.path)) is None:
         if stopping.is_set():
-            return False
+            return None
         now_ms = clock.now_ms()
         if logged_at_ms is None or now_ms - logged_at_ms >= _WAIT_LOG_INTERVAL_MS:
             _log.info("waiting for dequeue to start in this data directory")
             logged_at_ms = now_ms
         clock.sleep(_WAIT_S)
-    return not stopping.is_set()
+    return None if stopping.is_set() else record
 
 
 def _require_not_below(marks: Marks, ends: Marks) -> None:

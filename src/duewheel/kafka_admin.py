@@ -111,6 +111,13 @@ class KafkaAdmin:
         """The offset of the next record, committed or not, by partition."""
         return self._offsets(topics, OffsetSpec.LATEST)
 
+    def offsets_at(self, topics: Sequence[str], time_ms: int) -> dict[TopicPartition, int]:
+        """The first offset whose timestamp is `time_ms` or later, by partition; partitions without
+        one are left out.
+        """
+        found = self._offsets(topics, max(0, time_ms))
+        return {partition: offset for partition, offset in found.items() if offset >= 0}
+
     def init_topics(
         self, settings: Settings, *, partitions: int | None = None, replication_factor: int = -1
     ) -> list[TopicFinding]:
@@ -263,7 +270,7 @@ class KafkaAdmin:
             if entries
         }
 
-    def _offsets(self, topics: Sequence[str], spec: OffsetSpec) -> dict[TopicPartition, int]:
+    def _offsets(self, topics: Sequence[str], spec: int) -> dict[TopicPartition, int]:
         wanted = {
             KafkaPartition(topic, partition): spec
             for topic, count in self.describe_partitions(topics).items()

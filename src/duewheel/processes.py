@@ -13,6 +13,7 @@ import structlog
 
 from duewheel import wiring
 from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.recovery import look_at
 from duewheel.clock import Clock
 from duewheel.config import Settings
 from duewheel.dequeue_metrics import DequeueMetrics
@@ -57,8 +58,12 @@ def forgiven_once(stopping: threading.Event) -> Iterator[None]:
         log.info("stopped without Kafka's answer", reason=str(error))
 
 
-def run_dequeue(settings: Settings) -> None:
+def run_dequeue(settings: Settings, *, take_over: bool = False) -> None:
     """The dequeue process: delivers until it is told to stop.
+
+    Args:
+        settings: of the shard.
+        take_over: the operator says that no other instance serves the shard any more.
 
     Raises:
         ConfigError: a topic is not as it must be.
@@ -75,7 +80,8 @@ def run_dequeue(settings: Settings) -> None:
             with forgiven_once(stopping):
                 with _admin(settings, clock) as admin:
                     admin.require_topics(settings)
-                dequeue.start(_first_if_new(settings, directory, clock))
+                first = _first_if_new(settings, directory, clock)
+                dequeue.start(first, take_over=take_over)
                 with (
                     _metrics(settings, clock, dequeue, publisher),
                     _read_ahead(settings, clock, dequeue),
@@ -148,7 +154,7 @@ def _first_if_new(
 
     With messages in them, only `duewheel init` may say that none of them was ever scheduled.
     """
-    if directory.state.commit().batch or directory.state.close() is not None:
+    if not look_at(directory.state, directory.path).is_fresh:
         return None
     with _admin(settings, clock) as admin:
         starts = admin.log_start_offsets(settings.timer.topics)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from duewheel.checkpoints import files
 from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.recovery import RecoveryRecord
 from duewheel.clock import Clock
 from duewheel.errors import PublishDoubt
 from duewheel.schemas.columns import binary
@@ -21,10 +22,12 @@ from duewheel.schemas.ids import id_hashes, key_hashes
 from duewheel.schemas.record_tail import framed_bytes, key_values
 from duewheel.schemas.timers import NO_PARTITION, Deliveries, TimerBatch, TopicPartition
 from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.dequeue import Dequeue, DequeueConfig, first_progress
+from duewheel.wheel.dequeue import Dequeue, first_progress
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.engine import Appended, Engine
 from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.publisher import Prepared, Publisher
+from duewheel.wheel.recovering import OffsetsAt, carry_out
 
 
 class ManualClock:
@@ -51,14 +54,22 @@ class RecordingPublisher:
         committed: every committed transaction: its deliveries and its progress.
         fate: asked before each transaction: "commit", "lose" (PublishDoubt, nothing committed) or
             "doubt" (PublishDoubt, committed).
+        silent_ms: how old the newest progress is.
     """
 
     def __init__(self, fate: Callable[[], str] = lambda: "commit") -> None:
         self.committed: list[tuple[Deliveries | None, Progress]] = []
+        self.silent_ms = 0
         self.fate = fate
 
-    def start(self) -> Progress | None:
+    def peek(self) -> Progress | None:
         return self.committed[-1][1] if self.committed else None
+
+    def age_ms(self) -> int:
+        return self.silent_ms
+
+    def start(self) -> Progress | None:
+        return self.peek()
 
     def prepare(self, deliveries: Deliveries) -> Prepared:
         return Prepared(deliveries)
@@ -111,6 +122,12 @@ class JournalPublisher:
         self._clock = clock
         self._fd = files.open_file(path)
         self._bytes = 0
+
+    def peek(self) -> Progress | None:
+        return self.start()
+
+    def age_ms(self) -> int:
+        return 0
 
     def start(self) -> Progress | None:
         self._bytes = self._path.read_bytes().rfind(b"\n") + 1
@@ -209,6 +226,7 @@ class LocalShard:
         path: the data directory.
         ingest: the engine, None while ingest does not run.
         dequeue: the loop, None while it does not run.
+        offsets_at: where a time begins in Kafka; see `carry_out`.
     """
 
     def __init__(
@@ -223,6 +241,7 @@ class LocalShard:
         self.path = path
         self.ingest: Engine | None = None
         self.dequeue: Dequeue | None = None
+        self.offsets_at: OffsetsAt = lambda _: {}
         self._wheel = wheel
         self._publisher = publisher
         self._clock = clock
@@ -234,7 +253,9 @@ class LocalShard:
         """The directory as a running process has it open."""
         return self._directories[role]
 
-    def start_dequeue(self, starts: Mapping[TopicPartition, int] | None = None) -> Dequeue:
+    def start_dequeue(
+        self, starts: Mapping[TopicPartition, int] | None = None, *, take_over: bool = False
+    ) -> Dequeue:
         """Start the loop; `starts` are the first offsets of a shard that never had any progress."""
         directory = self._directories[Role.DEQUEUE] = DataDirectory.start(
             self.path, self._wheel, Role.DEQUEUE
@@ -245,14 +266,17 @@ class LocalShard:
         first = None
         if starts is not None:
             first = first_progress(directory, self._config, starts, self._clock.now_ms())
-        self.dequeue.start(first)
+        self.dequeue.start(first, take_over=take_over)
         return self.dequeue
 
     def start_ingest(self) -> Engine:
-        """Start the engine; dequeue must have started once."""
+        """Start the engine, having carried out what dequeue has decided at its last start."""
         directory = self._directories[Role.INGEST] = DataDirectory.start(
             self.path, self._wheel, Role.INGEST
         )
+        record = RecoveryRecord.read(self.path)
+        assert record is not None, "dequeue must have started here once"
+        carry_out(directory, record, self.offsets_at)
         self.ingest = Engine(directory, self._clock)
         return self.ingest
 

@@ -10,7 +10,7 @@ from duewheel.config import Settings
 from duewheel.config_values import as_millis
 from duewheel.schemas.contract import Contract
 from duewheel.schemas.rules import compile_suite, load_suite
-from duewheel.wheel.dequeue import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.kafka_publisher import KafkaPublisher, PublisherLimits
 from duewheel.wheel.read_ahead import ReadAheadConfig
 
@@ -58,6 +58,7 @@ def dequeue_config(settings: Settings) -> DequeueConfig:
         slot_config=slot_config(settings),
         chunk_records=settings.dequeue.chunk_records,
         chunk_bytes=settings.dequeue.chunk_bytes,
+        take_over_after_ms=as_millis(settings.shard.take_over_after),
     )
 
 

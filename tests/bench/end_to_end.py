@@ -28,6 +28,7 @@ import numpy as np
 import psutil
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
+from duewheel.checkpoints.recovery import dequeue_has_decided
 from duewheel.child import Child
 from duewheel.clock import SystemClock
 from duewheel.config import load
@@ -47,6 +48,7 @@ from duewheel.wheel.kafka_clients import ClientSettings
 from duewheel.wheel.kafka_internals import stop
 from duewheel.wheel.kafka_transactions import meet, open_producer, transact
 from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.recovering import carry_out
 
 PARTITIONS = 4
 BODY_BYTES, KEY_BYTES, NUMBER_DIGITS = 100, 16, 12
@@ -403,6 +405,9 @@ def hot_slot(rig: Rig, count: int, body_bytes: int) -> None:
     directory = DataDirectory.start(
         rig.settings.storage.data_dir, WheelConfig(timer.precision_ms, timer.slots), Role.INGEST
     )
+    while (record := dequeue_has_decided(directory.state, directory.path)) is None:
+        CLOCK.sleep(0.1)
+    carry_out(directory, record, lambda _: {})
     engine = Engine(directory, CLOCK)
     due_ms = CLOCK.now_ms() + 5_000 + count * (body_bytes + 200) // 50_000
     for first in range(0, count, 50_000):

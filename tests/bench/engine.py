@@ -31,7 +31,7 @@ from duewheel.schemas.timers import NO_PARTITION, TimerBatch
 from duewheel.schemas.varint import varint
 from duewheel.testing import LocalShard, ManualClock, RecordingPublisher
 from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.dequeue import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import RECORD_BYTES, WheelConfig, hour_of, last_slot_of_hour
 from duewheel.wheel.restoring import restore
 from duewheel.wheel.slot_scan import SlotScan

@@ -24,7 +24,7 @@ from duewheel.checkpoints.state import State
 from duewheel.schemas.timers import TopicPartition
 from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, Timer
 from duewheel.wheel.data_directory import Role
-from duewheel.wheel.dequeue import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.timer_wheel import TimerWheel
 

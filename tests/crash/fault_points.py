@@ -144,7 +144,7 @@ POINTS = {
         f"{STATE}.write_close", since=(READ, f"{STATE}.write_mirror")
     ),
     # nothing was due: only the progress
-    "dequeue.idle_committed": before(f"{STATE}.write_mirror", call=2),
+    "dequeue.idle_committed": before(f"{STATE}.write_mirror", call=3),
     # garbage: gc_hour, then the log's hour, then the messages'
     "collect.locked": before(f"{STATE}.raise_gc_hour"),
     "collect.gc_hour_raised": after(f"{STATE}.raise_gc_hour"),

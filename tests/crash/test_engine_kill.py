@@ -23,7 +23,7 @@ from duewheel.schemas.timers import TopicPartition
 from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, Timer
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import Role
-from duewheel.wheel.dequeue import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import WheelConfig
 
 PRECISION_MS = 50

@@ -19,10 +19,10 @@ from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.files import checked_line
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.recovery import FILE_NAME as RECOVERY_FILE
-from duewheel.checkpoints.recovery import RecoveryRecord, resume
+from duewheel.checkpoints.recovery import Keep, Local, RecoveryRecord, decide
 from duewheel.checkpoints.replay_position import ReplayPosition
 from duewheel.checkpoints.spark_offsets import resume_point
-from duewheel.checkpoints.state import Close, Commit, HourFiles, Marks, State
+from duewheel.checkpoints.state import Close, Commit, Damage, HourFiles, Marks, State
 from duewheel.errors import ConfigError, CorruptFile, DuewheelError, RecoveryRefused
 
 Change = Callable[[st.DataObject, bytes], bytes]
@@ -34,7 +34,18 @@ PARTITIONS = {
     ("orders.delayed", 0): PartitionProgress(950, 100, 120, 110),
     ("orders.delayed", 11): PartitionProgress(950, 7, 7, 0),
 }
-PROGRESS = Progress(0, 1, "a-uuid", 1, {"precision": 50}, PARTITIONS)
+PROGRESS = Progress(0, 1, "a-uuid", 2, 1, {"precision": 50}, PARTITIONS)
+LOCAL = Local(
+    "a-uuid",
+    (2, 3),
+    Damage.NONE,
+    Commit(2, MARKS, HOURS, 80, True),
+    CLOSE,
+    PROGRESS,
+    None,
+    undone=False,
+    pending=None,
+)
 INT64 = range(-(2**63), 2**63)
 
 
@@ -171,7 +182,7 @@ def test_whole_mirror_pages_of_another_shape(written: State, payload: bytes) -> 
 # ---- durable checkpoint, recovery record -------------------------------------------------------
 
 
-DURABLE = Durable(2, MARKS, {500_000: (5_200, 12_345)}, 80, CLOSE, 940, {"orders.delayed": "id"})
+DURABLE = Durable(2, MARKS, {500_000: (5_200, 12_345)}, 80, CLOSE, 940, {"orders.delayed": "id"}, 3)
 
 
 def read_durable(folder: Path) -> None:
@@ -214,7 +225,7 @@ def test_a_durable_checkpoint_of_another_shape(
 def test_another_recovery_record(
     folder: Path, damage: Change, alter: Change, data: st.DataObject, checked: bool
 ) -> None:
-    record = RecoveryRecord("killed", "boot", 3)
+    record = RecoveryRecord("killed", Keep.ALL, 2, "boot", 3)
     record.write(folder)
     path = folder / RECOVERY_FILE
     line = path.read_bytes()
@@ -223,6 +234,7 @@ def test_another_recovery_record(
     found = RecoveryRecord.read(folder)
     if checked and found is not None:
         assert (type(found.case), type(found.boot_id), type(found.dequeue_start)) == (str, str, int)
+        assert type(found.keep) is Keep and type(found.generation) is int
     elif found is not None:
         assert found == record
 
@@ -233,7 +245,7 @@ def test_another_recovery_record(
 def work_with(value: bytes) -> None:
     try:
         found = Progress.decode(value)
-        resume(found, CLOSE, Commit(2, MARKS, HOURS, 80, True), PROGRESS)
+        decide(found, LOCAL)
     except RecoveryRefused:
         return
     assert Progress.decode(found.encode()) == found

@@ -30,7 +30,7 @@ from duewheel.testing import (
 )
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import Role
-from duewheel.wheel.dequeue import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.publisher import Prepared
 
@@ -209,6 +209,8 @@ def outcome(sample: Sample, place: Path, *, ingest_too: bool) -> str:
     clock = ManualClock(sample.now_ms)
     publisher = Publisher(sample, clock)
     shard = shard_at(place, clock, publisher)
+    shard.offsets_at = lambda _: {(TIMER_TOPIC, 0): 0, (TIMER_TOPIC, 1): 0}
+    publisher.silent_ms = 61_000
     try:
         shard.start_dequeue()
         if shard.directory(Role.DEQUEUE).state.paused(DEQUEUE):
@@ -223,7 +225,11 @@ def outcome(sample: Sample, place: Path, *, ingest_too: bool) -> str:
             assert shard.ingest is not None
             shard.ingest.append(batch, {(TIMER_TOPIC, 0): 64})
         drain(shard, clock)
-        marks = shard.directory(Role.DEQUEUE).state.commit().marks
+        state = shard.directory(Role.DEQUEUE).state
+        marks, close = state.commit().marks, state.close()
+        assert close is not None
+        if state.needs_recovery or any(marks.get(p, 0) < c for p, c in close.c.items()):
+            return "waits for ingest"
     except DuewheelError:
         return "refused"
     finally:

@@ -17,7 +17,6 @@ from duewheel.clock import Clock
 from duewheel.testing import Timer, timer_batch
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.deadline import Deadline
-from duewheel.wheel.dequeue import progress_slot
 from duewheel.wheel.engine import Engine
 from duewheel.wheel.kafka_clients import ClientSettings, close
 from duewheel.wheel.kafka_progress import newest_record
@@ -126,7 +125,7 @@ class Judge:
         assert out_of_order(arrivals) == []
         mirror = directory.state.mirror()
         assert mirror is not None
-        assert self._progress_slot() == progress_slot(Progress.decode(mirror[2]))
+        assert self._progress_slot() == Progress.decode(mirror[2]).slot
 
     @property
     def _wanted(self) -> set[tuple[int, int]]:
@@ -138,11 +137,11 @@ class Judge:
         admin = settings.open(KafkaAdminClient, deadline)
         try:
             key = record_key(self._shard)
-            value = newest_record(settings, admin, self._topics.state, key, deadline)
+            found = newest_record(settings, admin, self._topics.state, key, deadline)
         finally:
             close(admin)
-        assert value is not None
-        return progress_slot(Progress.decode(value))
+        assert found is not None
+        return Progress.decode(found.value).slot
 
     def _ends(self) -> dict[TopicPartition, int]:
         with consumer(self._servers) as stranger:

@@ -36,7 +36,8 @@ from duewheel.testing import LocalShard
 from duewheel.wheel import kafka_internals as internals
 from duewheel.wheel.data_directory import Role
 from duewheel.wheel.deadline import Deadline
-from duewheel.wheel.dequeue import Dequeue, DequeueConfig
+from duewheel.wheel.dequeue import Dequeue
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.kafka_clients import ClientSettings
 from duewheel.wheel.kafka_publisher import KafkaPublisher, PublisherLimits
 from duewheel.wheel.kafka_transactions import meet, open_producer, transact

@@ -17,6 +17,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from duewheel import dead_letters, replay, wiring
+from duewheel.checkpoints.recovery import RecoveryRecord
 from duewheel.clock import SystemClock
 from duewheel.config import Settings, load
 from duewheel.dead_letters import Since, list_letters
@@ -35,6 +36,7 @@ from duewheel.wheel.dequeue import Dequeue
 from duewheel.wheel.engine import Engine
 from duewheel.wheel.kafka_clients import ClientSettings
 from duewheel.wheel.kafka_transactions import meet, open_producer, transact
+from duewheel.wheel.recovering import carry_out
 
 pytestmark = pytest.mark.kafka
 
@@ -93,6 +95,9 @@ class Shard:
             self._directories[0], self._publisher, self._clock, wiring.dequeue_config(settings)
         )
         self._dequeue.start()
+        record = RecoveryRecord.read(settings.storage.data_dir)
+        assert record is not None
+        carry_out(self._directories[1], record, lambda _: {})
         self._engine = Engine(self._directories[1], self._clock)
 
     def admin(self) -> KafkaAdmin:

@@ -21,7 +21,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka import TopicPartition as KafkaPartition
 
 from duewheel.checkpoints import files
-from duewheel.checkpoints.recovery import RecoveryRecord
+from duewheel.checkpoints.recovery import Keep, RecoveryRecord
 from duewheel.checkpoints.state import INGEST, Close
 from duewheel.clock import SystemClock
 from duewheel.dev_broker import DevBroker
@@ -96,8 +96,10 @@ class Shard:
         dequeue = DataDirectory.start(self.data_dir, WHEEL, Role.DEQUEUE)
         floor = closable_slot(SystemClock().now_ms(), WHEEL.precision_ms)
         dequeue.state.write_close(Close(floor - 1, marks, floor, marks))
-        start = dequeue.state.count_dequeue_start()
-        RecoveryRecord("new", files.boot_id(), start).write(self.data_dir)
+        dequeue.state.write_commit(1, marks, {}, 0)
+        dequeue.state.mark_applied()
+        start = dequeue.state.dequeue_starts
+        RecoveryRecord("killed", Keep.ALL, 0, files.boot_id(), start).write(self.data_dir)
         self._dequeue = dequeue
 
     def start(self) -> None:

@@ -93,7 +93,9 @@ def publish(publisher: KafkaPublisher, messages: list[Message], told: Progress) 
 
 
 def progress(slot: int, shard: int = 0) -> Progress:
-    return Progress(shard, 2, "owner", 1, {}, {("orders.delayed", 0): PartitionProgress(slot, 0)})
+    return Progress(
+        shard, 2, "owner", 0, 1, {}, {("orders.delayed", 0): PartitionProgress(slot, 0)}
+    )
 
 
 def slot_of(found: Progress | None) -> int | None:

@@ -39,6 +39,7 @@ from duewheel.replay import Selection
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.engine import Engine
+from duewheel.wheel.recovering import carry_out
 
 pytestmark = pytest.mark.kafka
 
@@ -105,7 +106,12 @@ class Process:
                 self.settings.storage.data_dir, self.settings.wheel, Role.INGEST
             )
             state, path = self._directory.state, self._directory.path
-            wait_until(lambda: dequeue_has_decided(state, path), "dequeue has not started")
+            wait_until(
+                lambda: dequeue_has_decided(state, path) is not None, "dequeue has not started"
+            )
+            record = dequeue_has_decided(state, path)
+            assert record is not None
+            carry_out(self._directory, record, lambda _: {})
             self._engine = Engine(self._directory, SystemClock())
         self._judge.append(self._engine, self.settings.timer.precision_ms)
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from duewheel.errors import ConfigError
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
 from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.dequeue import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.pending import Pending, PendingTimers

@@ -40,7 +40,7 @@ from duewheel.testing import (
 )
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.dequeue import DequeueConfig, progress_slot
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.publisher import Prepared
 
@@ -270,9 +270,12 @@ class WheelMachine(RuleBasedStateMachine):
     )
     def time_passes(self, slots: int, ms: int, ticks: int, fates: list[str], away: bool) -> None:
         self.clock.set(self.clock.now_ms() + ms)
-        if self.shard.dequeue is None and not away:
-            self.shard.start_dequeue()
         self.publisher.fates = fates
+        if self.shard.dequeue is None and not away:
+            try:
+                self.shard.start_dequeue()
+            except Killed:
+                self.shard.kill(Role.DEQUEUE)
         self.turn_after(slots, ticks)
 
     def turn_after(self, slots: int, ticks: int) -> None:
@@ -305,7 +308,7 @@ class WheelMachine(RuleBasedStateMachine):
         """What the mirror calls delivered has been committed."""
         mirror = self.shard.directory(Role.DEQUEUE).state.mirror()
         if mirror is not None:
-            assert mirror[0] <= progress_slot(publisher.committed[-1][1])
+            assert mirror[0] <= publisher.committed[-1][1].slot
 
     def judge(self, deliveries: Deliveries | None, progress: Progress) -> None:
         """Never early, never twice, byte for byte; and the progress says exactly what is out."""

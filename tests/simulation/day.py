@@ -46,7 +46,7 @@ from duewheel.schemas.timers import NO_PARTITION, Bool, Deliveries, Int64, Timer
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.dequeue import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import HOUR_MS, WheelConfig, hour_of
 from duewheel.wheel.publisher import Prepared
 
@@ -177,6 +177,12 @@ class Kafka:
         # Highest offset delivered per partition and slot of the due time; the first is of
         # everything before the start, the last of rejected timers.
         self._highest = np.full((len(PARTITIONS), 3 * 86_400_000 // PRECISION_MS), -1)
+
+    def peek(self) -> Progress | None:
+        return self.start()
+
+    def age_ms(self) -> int:
+        return 0
 
     def start(self) -> Progress | None:
         return self._progress

@@ -205,6 +205,12 @@ class SimulatedPublisher:
         self._meanwhile = meanwhile
         self._epoch = -1
 
+    def peek(self) -> Progress | None:
+        return self._kafka.newest()
+
+    def age_ms(self) -> int:
+        return 0
+
     def start(self) -> Progress | None:
         kafka = self._kafka
         if kafka.away:

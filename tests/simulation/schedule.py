@@ -19,7 +19,7 @@ from tests.simulation.seam import SEAM, Plan, PowerLost
 from tests.simulation.spark_model import CHECKPOINT
 from tests.simulation.world import Chances, Setup, World
 
-from duewheel.wheel.dequeue import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import WheelConfig
 
 PRECISIONS_MS = (1_000, 600_000, 1_800_000)

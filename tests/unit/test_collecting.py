@@ -19,7 +19,7 @@ from duewheel.testing import (
 )
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import Role
-from duewheel.wheel.dequeue import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import HOUR_MS, WheelConfig
 
 WHEEL = WheelConfig(precision_ms=1_000, slots=20_000, window_ms=4 * HOUR_MS, margin_ms=0)

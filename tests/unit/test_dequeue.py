@@ -19,7 +19,8 @@ from duewheel.schemas.timers import TopicPartition
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
 from duewheel.wheel import slot_scan
 from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.dequeue import Dequeue, DequeueConfig
+from duewheel.wheel.dequeue import Dequeue
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import WheelConfig
 
 P0: TopicPartition = (TIMER_TOPIC, 0)
@@ -296,7 +297,7 @@ def test_the_local_copy_of_the_progress_is_never_ahead(make_world: MakeWorld) ->
     ("change", "error"),
     [
         ({"owner": "another directory"}, Fenced),
-        ({"epoch": 2}, Fenced),
+        ({"lineage": 77}, Fenced),
         ({"partitions": {P0: PartitionProgress(SLOT + 77, 0)}}, RecoveryRefused),
     ],
 )
@@ -365,14 +366,16 @@ def test_a_shard_without_progress_starts_only_where_that_is_known(tmp_path: Path
         shard.start_dequeue()
     shard.kill(Role.DEQUEUE)
     shard.start_dequeue({P0: 12})
-    assert [deliveries for deliveries, _ in publisher.committed] == [None]
+    assert [deliveries for deliveries, _ in publisher.committed] == [None, None]
+    assert [progress.epoch for _, progress in publisher.committed] == [0, 1]
     assert shard.start_ingest().marks == {P0: 12}
     record = RecoveryRecord.read(shard.path)
     assert record is not None and (record.case, record.dequeue_start) == ("new", 2)
     shard.kill(Role.DEQUEUE)
     publisher.committed.clear()
-    with pytest.raises(RecoveryRefused, match="Kafka has no progress for this shard"):
-        shard.start_dequeue({P0: 12})  # there was one: the local copy knows
+    shard.start_dequeue({P0: 0})  # there was one: the local copy knows
+    (_, progress), *_ = publisher.committed
+    assert (progress.epoch, progress.partitions[P0].c) == (2, 12)
     shard.kill(Role.DEQUEUE)
     shard.kill(Role.INGEST)
 
@@ -422,7 +425,7 @@ def test_statistics_and_heartbeat(make_world: MakeWorld) -> None:
     world.at_slot(60)
     world.drain()
     found = world.dequeue.statistics
-    assert (found.delivered, found.dead_letters, found.transactions) == (3, 1, 1)
+    assert (found.delivered, found.dead_letters, found.transactions) == (3, 1, 2)
     assert found.lateness_max_ms == 59 * PRECISION_MS
     beat = world.state.heartbeat(DEQUEUE)
     assert (beat.pid, beat.at_ms) == (os.getpid(), world.clock.now_ms())

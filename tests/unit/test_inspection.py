@@ -14,7 +14,7 @@ from duewheel.sender import parse_instant
 from duewheel.status import status
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
 from duewheel.wheel.data_directory import Role
-from duewheel.wheel.dequeue import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 
 NOW_MS = 1_800_000_000_000  # 2027-01-15T08:00:00Z
 CLOCK = ManualClock(NOW_MS)

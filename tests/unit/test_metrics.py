@@ -16,7 +16,7 @@ from duewheel.errors import ConfigError
 from duewheel.metrics import served
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
 from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.dequeue import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.histogram import Histogram
 from duewheel.wheel.layout import WheelConfig
 
@@ -56,13 +56,13 @@ def test_a_scrape_shows_deliveries_lateness_and_what_is_pending(tmp_path: Path) 
     source = DequeueMetrics(beside, clock, lambda: dequeue.statistics, lambda: {"key_required": 2})
     with served(source, "127.0.0.1", port):
         seen = scrape(port)
-    assert (seen["delivered_total"], seen["transactions_total"]) == (3, 1)
+    assert (seen["delivered_total"], seen["transactions_total"]) == (3, 2)
     assert (seen["dead_letters_total:rejected"], seen["dead_letters_total:key_required"]) == (1, 2)
     assert seen["delivery_lateness_seconds_bucket:0.1"] == 1
     assert seen["delivery_lateness_seconds_bucket:1"] == 3
     assert seen["delivery_lateness_seconds_count"] == 3
     assert seen["delivery_lateness_seconds_sum"] == pytest.approx(1.9)
-    assert seen["commit_duration_seconds_count"] == 1
+    assert seen["commit_duration_seconds_count"] == 2
     assert (seen["pending"], seen["slot_max_size"]) == (3, 2)
     # By the offset's parity: 3 and 5 are bills, 4 is an order.
     assert (seen["pending_by_topic:bills"], seen["pending_by_topic:orders"]) == (2, 1)

@@ -16,7 +16,7 @@ from duewheel.schemas.timers import Deliveries
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
 from duewheel.wheel import restoring
 from duewheel.wheel.data_directory import Role
-from duewheel.wheel.dequeue import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import RECORD_BYTES, WheelConfig, hour_of
 from duewheel.wheel.publisher import Prepared
 

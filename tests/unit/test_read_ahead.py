@@ -21,7 +21,7 @@ from duewheel.testing import (
     Timer,
 )
 from duewheel.wheel.data_directory import Role
-from duewheel.wheel.dequeue import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import HOUR_MS, WheelConfig
 from duewheel.wheel.read_ahead import ReadAhead, ReadAheadConfig, ReadAheadThread
 

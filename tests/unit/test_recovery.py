@@ -6,21 +6,29 @@ import os
 import uuid
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import hypothesis.strategies as st
+import numpy as np
 import psutil
 import pytest
+from hypothesis import given
 
 from duewheel.checkpoints import files
+from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.recovery import (
+    Decision,
+    Keep,
+    Local,
     RecoveryRecord,
-    Resumption,
+    decide,
     dequeue_has_decided,
-    require_ours,
-    resume,
+    require_may_own,
+    require_same_settings,
 )
-from duewheel.checkpoints.state import Close, Commit, State
-from duewheel.errors import ConfigError, Locked, RecoveryRefused
+from duewheel.checkpoints.state import Close, Commit, Damage, State
+from duewheel.errors import ConfigError, Locked, RecoveryPending, RecoveryRefused
 from duewheel.schemas.timers import TopicPartition
 from duewheel.wheel.data_directory import DataDirectory, Role, declare_stopped
 from duewheel.wheel.layout import WheelConfig
@@ -28,7 +36,6 @@ from duewheel.wheel.layout import WheelConfig
 P: TopicPartition = ("timers", 0)
 Q: TopicPartition = ("timers", 1)
 WHEEL = WheelConfig(precision_ms=50, slots=1000, window_ms=10_000, margin_ms=0)
-EMPTY = Commit(0, {}, {}, 0, applied=True)
 
 
 # ---- who may work in a directory -----------------------------------------------------------------
@@ -100,20 +107,11 @@ def test_no_clean_stop_is_declared_for_what_a_boot_has_taken(
     boot = str(uuid.uuid4())
     monkeypatch.setattr(files, "boot_id", lambda: boot)
     assert not declare_stopped(tmp_path)
-    with pytest.raises(RecoveryRefused, match="has booted since"):
-        DataDirectory.start(tmp_path, WHEEL, Role.INGEST)
-
-
-def test_a_boot_without_a_clean_stop_is_refused_and_stays_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    DataDirectory.start(tmp_path, WHEEL, Role.INGEST).close()
-    boot = str(uuid.uuid4())
-    monkeypatch.setattr(files, "boot_id", lambda: boot)
-    for role in (*Role, *Role):
-        with pytest.raises(RecoveryRefused, match="has booted since"):
-            DataDirectory.start(tmp_path, WHEEL, role)
-    assert open_locks(tmp_path) == []
+    ingest = DataDirectory.start(tmp_path, WHEEL, Role.INGEST)
+    with pytest.raises(RecoveryPending), ingest.locked():
+        pass
+    ingest.stop()
+    assert not State.open(tmp_path).stopped_cleanly
 
 
 def test_a_start_and_an_end_leave_no_lock_open(tmp_path: Path) -> None:
@@ -130,23 +128,32 @@ def test_a_refused_start_leaves_no_lock_behind(tmp_path: Path) -> None:
     assert open_locks(tmp_path) == []
 
 
-def test_a_lost_file_is_refused_once_timers_have_been_placed(tmp_path: Path) -> None:
-    DataDirectory.start(tmp_path, WHEEL, Role.INGEST).close()
-    (tmp_path / "timerwheel").unlink()
-    # Nothing is in it yet: as if a kill had come before the wheel was made.
+def test_a_lost_wheel_is_damage_and_a_lost_state_a_new_directory(tmp_path: Path) -> None:
+    state = State.create(tmp_path, WHEEL.precision_ms, WHEEL.slots)
+    # As if a kill had come before the wheel was made.
     directory = DataDirectory.start(tmp_path, WHEEL, Role.INGEST)
-    directory.state.write_commit(1, {P: 3}, {}, placed=3)
+    assert directory.state.damage is Damage.NONE
     directory.close()
-    (tmp_path / "timerwheel").unlink()
-    with pytest.raises(RecoveryRefused, match="lost its timerwheel; 3 timers"):
-        DataDirectory.start(tmp_path, WHEEL, Role.INGEST)
-
-
-def test_a_wheel_without_a_state_is_refused(tmp_path: Path) -> None:
-    DataDirectory.start(tmp_path, WHEEL, Role.INGEST).close()
+    (tmp_path / "timerwheel").write_bytes(b"cut")
+    directory = DataDirectory.start(tmp_path, WHEEL, Role.INGEST)
+    assert directory.state.damage is Damage.FILES_LOST
+    directory.close()
     (tmp_path / "state").unlink()
-    with pytest.raises(RecoveryRefused, match="lost its state"):
-        DataDirectory.start(tmp_path, WHEEL, Role.INGEST)
+    directory = DataDirectory.start(tmp_path, WHEEL, Role.INGEST)
+    assert directory.state.damage is Damage.NONE
+    assert directory.state.uuid != state.uuid
+    directory.close()
+
+
+def test_a_damaged_state_is_set_aside(tmp_path: Path) -> None:
+    DataDirectory.start(tmp_path, WHEEL, Role.INGEST).close()
+    path = tmp_path / "state"
+    damaged = b"?" * 100 + path.read_bytes()[100:]
+    path.write_bytes(damaged)
+    directory = DataDirectory.start(tmp_path, WHEEL, Role.INGEST)
+    assert (tmp_path / "state.damaged").read_bytes() == damaged
+    assert directory.survey().is_fresh
+    directory.close()
 
 
 # ---- where delivery goes on ----------------------------------------------------------------------
@@ -155,16 +162,17 @@ def test_a_wheel_without_a_state_is_refused(tmp_path: Path) -> None:
 def progress(r: int, c: int, c1: int | None = None, d: int | None = None) -> Progress:
     """Both partitions alike."""
     part = PartitionProgress(r, c, c1, d)
-    return Progress(0, 1, "uuid", 1, {"window": 1}, {P: part, Q: part})
+    return Progress(0, 1, "uuid", 4, 7, {"window": 1}, {P: part, Q: part})
 
 
 def marks(offset: int) -> dict[TopicPartition, int]:
     return {P: offset, Q: offset}
 
 
-def test_an_empty_directory_begins_where_the_progress_says() -> None:
-    close = Close(100, marks(7), 100, marks(7))
-    assert resume(progress(100, 7), None, EMPTY, None) == Resumption("new", close, 100, {})
+CLOSE = Close(20, marks(5), 30, marks(9))
+COMMIT = Commit(3, marks(11), {}, 11, applied=True)
+DURABLE = Durable(2, marks(8), {}, 8, Close(10, marks(3), 15, marks(4)), 15, {}, 0)
+LOCAL = Local("uuid", (4, 9), Damage.NONE, COMMIT, CLOSE, None, DURABLE, undone=False, pending=None)
 
 
 @pytest.mark.parametrize(
@@ -181,27 +189,81 @@ def test_an_empty_directory_begins_where_the_progress_says() -> None:
 def test_after_a_kill_delivery_goes_on_in_the_closed_range(
     found: Progress, r: int, below: dict[TopicPartition, int]
 ) -> None:
-    close = Close(20, marks(5), 30, marks(9))
-    commit = Commit(3, marks(11), {}, 11, applied=True)
-    assert resume(found, close, commit, None) == Resumption("killed", close, r, below)
-    assert resume(found, close, commit, found) == Resumption("killed", close, r, below)
+    decision = Decision("killed", Keep.ALL, CLOSE, r, below)
+    assert decide(found, LOCAL) == decision
+    assert decide(found, replace(LOCAL, mirror=found)) == decision
+    # A recovery that was begun has to be ended, whatever it was.
+    assert decide(found, replace(LOCAL, undone=True)).case == "old copy"
 
 
 @pytest.mark.parametrize(
-    ("found", "reason"),
+    ("found", "close"),
     [
-        (progress(31, 9), "delivered up to slot 31, the files have closed 20 … 30"),
-        (progress(30, 9, 9, 1), "slot 30 and part of the next"),
-        (progress(19, 5, 9, 1), "slot 19 and part of the next"),
-        (progress(25, 12), "have timers-0 up to offset 11, but slots were closed at 12"),
-        (progress(25, 9, 12, 1), "up to offset 11, but slots were closed at 12"),
+        (progress(31, 9), Close(31, marks(9), 31, marks(9))),
+        (progress(30, 9, 12, 1), Close(30, marks(9), 31, marks(12))),
+        (progress(77, 20, 25, 21), Close(77, marks(20), 78, marks(25))),
     ],
 )
-def test_files_older_than_the_progress_are_refused(found: Progress, reason: str) -> None:
-    close = Close(20, marks(5), 30, marks(9))
-    commit = Commit(3, marks(11), {}, 11, applied=True)
-    with pytest.raises(RecoveryRefused, match=reason):
-        resume(found, close, commit, None)
+def test_files_older_than_the_progress_are_kept_and_completed(
+    found: Progress, close: Close
+) -> None:
+    decision = decide(found, LOCAL)
+    assert (decision.case, decision.keep, decision.close) == ("old copy", Keep.ALL, close)
+    assert decision.r == found.slot
+
+
+def test_files_that_cannot_have_led_to_the_progress_are_not_kept() -> None:
+    # Slot 20 is half delivered, and was empty when the files closed it.
+    decision = decide(progress(19, 5, 9, 1), LOCAL)
+    assert (decision.case, decision.keep) == ("files lost", Keep.NOTHING)
+    assert decision.close == Close(19, marks(5), 20, marks(9))
+
+
+LOST = {"damage": Damage.CACHE_LOST}
+
+
+@pytest.mark.parametrize(
+    ("change", "case", "keep"),
+    [
+        (LOST, "power lost", Keep.DURABLE),
+        ({**LOST, "durable": None}, "files lost", Keep.NOTHING),
+        ({**LOST, "durable": replace(DURABLE, close=None)}, "files lost", Keep.NOTHING),
+        ({"damage": Damage.FILES_LOST}, "files lost", Keep.NOTHING),
+        ({"close": None}, "files lost", Keep.NOTHING),
+        ({"uuid": "another"}, "taken over", Keep.NOTHING),
+        ({"lineages": (3, 5)}, "taken over", Keep.NOTHING),
+    ],
+)
+def test_how_much_is_kept(change: dict[str, Any], case: str, keep: Keep) -> None:
+    decision = decide(progress(28, 9), replace(LOCAL, **change))
+    assert (decision.case, decision.keep) == (case, keep)
+    assert decision.close == Close(28, marks(9), 28, marks(9))
+
+
+def test_a_durable_close_page_is_kept_if_the_progress_lies_in_it() -> None:
+    lost = replace(LOCAL, damage=Damage.CACHE_LOST)
+    for r, known in ((10, 10), (12, 12), (7, 10)):
+        decision = decide(progress(r, 4), lost)
+        assert decision.keep is Keep.DURABLE
+        assert (decision.close, decision.r) == (DURABLE.close, known)
+
+
+def test_what_was_decided_to_be_given_up_stays_given_up() -> None:
+    for keep in Keep:
+        record = RecoveryRecord("a case", keep, 5, "boot", 1)
+        decision = decide(progress(28, 9), replace(LOCAL, undone=True, pending=record))
+        assert decision.keep is keep
+
+
+def test_a_fresh_directory_is_new_to_its_own_progress_and_follows_another() -> None:
+    fresh = Local(
+        "uuid", (0, 0), Damage.NONE, Commit(0, {}, {}, 0, True), None, None, None, False, None
+    )
+    assert fresh.is_fresh
+    first = replace(progress(100, 7), lineage=0, epoch=0)
+    close = Close(100, marks(7), 100, marks(7))
+    assert decide(first, fresh) == Decision("new", Keep.NOTHING, close, 100, {})
+    assert decide(progress(100, 7), fresh).case == "taken over"
 
 
 @pytest.mark.parametrize(
@@ -214,18 +276,9 @@ def test_files_older_than_the_progress_are_refused(found: Progress, reason: str)
     ],
 )
 def test_a_progress_older_than_the_files_is_refused(found: Progress, mirrored: Progress) -> None:
-    close = Close(20, marks(5), 30, marks(9))
-    commit = Commit(3, marks(11), {}, 11, applied=True)
     with pytest.raises(RecoveryRefused, match="older than the local copy"):
-        resume(found, close, commit, mirrored)
-    assert resume(mirrored, close, commit, found).case == "killed"
-
-
-def test_progress_without_files_is_refused() -> None:
-    with pytest.raises(RecoveryRefused, match="never had"):
-        resume(progress(100, 7, 9, 8), None, EMPTY, None)
-    with pytest.raises(RecoveryRefused, match="never had"):
-        resume(progress(100, 7), None, Commit(1, {}, {}, 0, applied=True), None)
+        decide(found, replace(LOCAL, mirror=mirrored))
+    assert decide(mirrored, replace(LOCAL, mirror=found)).case == "killed"
 
 
 def test_partitions_that_stand_apart_are_refused() -> None:
@@ -233,18 +286,54 @@ def test_partitions_that_stand_apart_are_refused() -> None:
         progress(1, 1), partitions={P: PartitionProgress(1, 1), Q: PartitionProgress(2, 1)}
     )
     with pytest.raises(RecoveryRefused, match="2 different last slots"):
-        resume(apart, Close(1, {}, 2, {}), EMPTY, None)
+        decide(apart, LOCAL)
 
 
-def test_another_owner_and_other_settings_are_refused() -> None:
+def test_other_settings_are_refused() -> None:
     ours = progress(1, 1)
-    require_ours(ours, uuid="uuid", shard=0, shards=1, slot_config={"window": 1})
-    with pytest.raises(RecoveryRefused, match="belongs to the data directory uuid, this one is x"):
-        require_ours(ours, uuid="x", shard=0, shards=1, slot_config={"window": 1})
+    require_same_settings(ours, shard=0, shards=1, slot_config={"window": 1})
     with pytest.raises(RecoveryRefused, match="shard 0 of 1, the configuration says 0 of 2"):
-        require_ours(ours, uuid="uuid", shard=0, shards=2, slot_config={"window": 1})
+        require_same_settings(ours, shard=0, shards=2, slot_config={"window": 1})
     with pytest.raises(RecoveryRefused, match="window: was 1, is 2"):
-        require_ours(ours, uuid="uuid", shard=0, shards=1, slot_config={"window": 2})
+        require_same_settings(ours, shard=0, shards=1, slot_config={"window": 2})
+
+
+OWN = {"uuid": "uuid", "lineages": (1, 4)}
+COPY = {"uuid": "uuid", "lineages": (1, 2)}
+OTHER = {"uuid": "another"}
+FRESH = {"uuid": "new", "close": None, "commit": Commit(0, {}, {}, 0, applied=True)}
+
+
+@pytest.mark.parametrize(
+    ("who", "silent_s", "take_over", "refused"),
+    [
+        (OWN, 0, False, ""),
+        (COPY, 59, False, "another copy of the data directory uuid"),
+        (COPY, 61, False, ""),
+        (COPY, 0, True, ""),
+        (FRESH, 59, False, "the data directory uuid, this one is new"),
+        (FRESH, 61, False, ""),
+        (OTHER, 1_000_000, False, "the data directory uuid, this one is another"),
+        (OTHER, 0, True, ""),
+    ],
+)
+def test_who_may_take_a_shard(
+    who: dict[str, Any], silent_s: int, take_over: bool, refused: str
+) -> None:
+    def take() -> None:
+        require_may_own(
+            progress(1, 1),
+            replace(LOCAL, **who),
+            age_ms=lambda: silent_s * 1000,
+            patience_ms=60_000,
+            take_over=take_over,
+        )
+
+    if refused:
+        with pytest.raises(RecoveryRefused, match=f"{refused}.*{silent_s} s old.*--take-over"):
+            take()
+    else:
+        take()
 
 
 def test_a_progress_record_is_read_as_it_was_written() -> None:
@@ -253,6 +342,7 @@ def test_a_progress_record_is_read_as_it_was_written() -> None:
         4,
         "uuid",
         3,
+        9,
         {"window": 1, "levels": [1, 2]},
         {("b.c-d", 11): PartitionProgress(5, 2**53, 7, 6, 1), P: PartitionProgress(5, 0)},
     )
@@ -263,16 +353,35 @@ def test_a_progress_record_is_read_as_it_was_written() -> None:
             Progress.decode(damaged)
 
 
+@given(
+    offset=st.integers(0, 12),
+    slot=st.integers(-2, 12),
+    r=st.integers(0, 10),
+    c=st.integers(0, 10),
+    half=st.none() | st.tuples(st.integers(0, 10), st.integers(0, 10)),
+)
+def test_what_is_done(offset: int, slot: int, r: int, c: int, half: tuple[int, int] | None) -> None:
+    c1, d = half or (None, None)
+    expected = offset < c and slot <= r
+    if c1 is not None and d is not None and offset < c1 and offset < d:
+        expected |= slot == r + 1 or (slot <= r and offset >= c)
+    found = Progress(0, 1, "uuid", 0, 1, {}, {P: PartitionProgress(r, c, c1, d)})
+    done = found.done(
+        [Q, P], np.array([1, 0], np.int32), np.array([offset] * 2), np.array([slot] * 2)
+    )
+    assert done.tolist() == [expected, False]  # of Q nothing is known
+
+
 # ---- what dequeue tells ingest -------------------------------------------------------------------
 
 
 def test_ingest_believes_only_the_dequeue_that_lives(tmp_path: Path) -> None:
     dequeue = DataDirectory.start(tmp_path, WHEEL, Role.DEQUEUE)
     number = dequeue.state.count_dequeue_start()
-    record = RecoveryRecord("killed", files.boot_id(), number)
+    record = RecoveryRecord("killed", Keep.ALL, 0, files.boot_id(), number)
 
     def decided() -> bool:
-        return dequeue_has_decided(dequeue.state, tmp_path)
+        return dequeue_has_decided(dequeue.state, tmp_path) == record
 
     assert not decided()
     record.write(tmp_path)
@@ -290,4 +399,4 @@ def test_ingest_believes_only_the_dequeue_that_lives(tmp_path: Path) -> None:
     assert decided()
     state = State.open(tmp_path)
     dequeue.close()
-    assert not dequeue_has_decided(state, tmp_path)
+    assert dequeue_has_decided(state, tmp_path) is None

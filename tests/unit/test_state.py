@@ -10,7 +10,16 @@ import pytest
 
 from duewheel.checkpoints import files
 from duewheel.checkpoints.pages import Page, PagePair
-from duewheel.checkpoints.state import DEQUEUE, INGEST, Close, Commit, Heartbeat, HourFiles, State
+from duewheel.checkpoints.state import (
+    DEQUEUE,
+    INGEST,
+    Close,
+    Commit,
+    Damage,
+    Heartbeat,
+    HourFiles,
+    State,
+)
 from duewheel.errors import ConfigError, CorruptFile, DuewheelError
 
 PAGE = 256
@@ -109,7 +118,8 @@ def state(tmp_path: Path) -> State:
 
 
 def other_boot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "boot_id", lambda: str(uuid.uuid4()))
+    boot = str(uuid.uuid4())
+    monkeypatch.setattr(files, "boot_id", lambda: boot)
 
 
 def test_a_new_file_says_nothing_yet(state: State) -> None:
@@ -118,7 +128,7 @@ def test_a_new_file_says_nothing_yet(state: State) -> None:
     assert state.mirror() is None
     assert (state.starts, state.dequeue_starts, state.gc_hour) == (0, 0, 0)
     assert state.heartbeat(INGEST) == Heartbeat(0, 0, 0)
-    assert not state.page_cache_lost
+    assert state.damage is Damage.NONE
 
 
 def test_what_is_written_is_read_by_another_process(state: State, tmp_path: Path) -> None:
@@ -187,9 +197,9 @@ def test_the_page_cache_is_lost_at_a_boot_without_a_clean_stop(
     state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state.begin()
-    assert not state.page_cache_lost
+    assert not state.needs_recovery
     other_boot(monkeypatch)
-    assert state.page_cache_lost
+    assert state.damage is Damage.CACHE_LOST
 
 
 def test_nothing_is_lost_at_a_boot_after_a_clean_stop(
@@ -199,7 +209,7 @@ def test_nothing_is_lost_at_a_boot_after_a_clean_stop(
     state.set_stopped_cleanly()
     other_boot(monkeypatch)
     assert state.stopped_cleanly
-    assert not state.page_cache_lost
+    assert state.damage is Damage.NONE
     state.begin()
     assert not state.stopped_cleanly
 
@@ -219,4 +229,21 @@ def test_a_start_is_on_the_disk_before_anything_else_is_done(
     )
     state.begin()
     other_boot(monkeypatch)
-    assert State.open(disk).page_cache_lost
+    assert State.open(disk).damage is Damage.CACHE_LOST
+
+
+def test_damage_stays_until_the_files_are_recovered(
+    state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state.begin()
+    other_boot(monkeypatch)
+    state.begin()  # forgets the boot before
+    assert State.open(tmp_path).damage is Damage.CACHE_LOST
+    state.note_damage(Damage.FILES_LOST)
+    state.note_damage(Damage.CACHE_LOST)
+    assert state.damage is Damage.FILES_LOST
+    state.set_generation(3)
+    state.set_recovered(3)
+    assert (state.damage, state.recovered, state.needs_recovery) == (Damage.NONE, 3, False)
+    state.set_generation(4)
+    assert state.needs_recovery

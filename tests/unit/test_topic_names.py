@@ -46,7 +46,7 @@ def test_a_damaged_name_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "topics"
     path.write_bytes(path.read_bytes().replace(b"first", b"fIrst"))
     with pytest.raises(CorruptFile, match="checksum"):
-        TopicNames(tmp_path)
+        TopicNames(tmp_path).names(0)
 
 
 def test_names_in_each_others_place_are_not_read(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_names_in_each_others_place_are_not_read(tmp_path: Path) -> None:
     for lines in ((second, first, third), (first, third), (first, first, second, third)):
         path.write_bytes(b"".join(lines))
         with pytest.raises(CorruptFile, match="another's place"):
-            TopicNames(tmp_path)
+            TopicNames(tmp_path).names(0)
 
 
 def test_a_lost_last_name_is_missed(tmp_path: Path) -> None:

@@ -1,0 +1,30 @@
+"""Bounds and identity of the dequeue loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class DequeueConfig:
+    """Bounds and identity of the loop.
+
+    Attributes:
+        shard, shards: this shard's index and how many there are.
+        slot_config: the settings that decide a row's slot, kept in the progress.
+        chunk_records: rows of one transaction, at most.
+        chunk_bytes: stored bytes of one transaction, at most (one message may be larger).
+        progress_interval_ms: the progress is committed this often even when nothing is due.
+        take_over_after_ms: an empty directory takes over from an owner that has been silent for
+            longer, by the broker's clock.
+    """
+
+    shard: int
+    shards: int
+    slot_config: Mapping[str, Any]
+    chunk_records: int = 20_000
+    chunk_bytes: int = 6 << 20
+    progress_interval_ms: int = 5_000
+    take_over_after_ms: int = 60_000

@@ -1,0 +1,245 @@
+"""Ingest's part of a recovery: what dequeue has decided is carried out before Spark starts.
+
+    1. names of topics behind a damaged line are dropped
+    2. keeping something: files are cut to the lengths kept, others unlinked, the wheel is rebuilt
+       from the logs, and everything is verified
+    3. keeping nothing, or if that fails: the durable checkpoint goes first, then every hour; the
+       marks go back to where the oldest pending message may lie
+    4. a new commit page; the files are whole from then on: `state.set_recovered`
+
+A kill leaves the recovery undone, and the next start does all of it again: nothing that it needs is
+changed before its last step. Rows that come a second time are judged by `put_back`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import structlog
+
+from duewheel.checkpoints import durable, files
+from duewheel.checkpoints.durable import Durable
+from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.recovery import Keep, RecoveryRecord
+from duewheel.checkpoints.state import Close, Commit, HourFiles, Marks
+from duewheel.errors import CorruptFile
+from duewheel.schemas.timers import Bool, Int64, TimerBatch
+from duewheel.wheel.check import Finding, check_hour
+from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory
+from duewheel.wheel.layout import RECORD_BYTES, distance_of, hour_of
+from duewheel.wheel.timer_log import Records, runs_in
+
+log = structlog.get_logger(__name__)
+
+# Log records linked at a time: 52 MB of them.
+_RECORDS_AT_ONCE = 1_000_000
+
+OffsetsAt = Callable[[int], Marks]
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a recovery has left.
+
+    Attributes:
+        keep: how much was kept in the end.
+        records: log records kept.
+        marks: where reading goes on, per partition.
+    """
+
+    keep: Keep
+    records: int
+    marks: Marks
+
+
+def carry_out(
+    directory: DataDirectory, record: RecoveryRecord, offsets_at: OffsetsAt
+) -> Recovered | None:
+    """Do what the record says, unless it has been done.
+
+    Args:
+        directory: started as INGEST.
+        record: of the dequeue that lives.
+        offsets_at: the first offset of each timer partition whose timestamp is that time, in epoch
+            milliseconds, or later; partitions without any may be left out.
+
+    Returns:
+        None if there was nothing to do.
+    """
+    state = directory.state
+    if record.generation <= state.recovered:
+        return None
+    with directory.engine_lock.held(LOCK_DEADLINE_S):
+        # Dequeue may still be writing what belongs to its record.
+        mirror, close = state.mirror(), state.close()
+    assert mirror is not None and close is not None, "dequeue writes them before its record"
+    progress = Progress.decode(mirror[2])
+    r = max(progress.slot, close.lower)
+    directory.topics.cut_damaged()
+    kept = _kept(directory, record.keep)
+    records = _rebuild(directory, kept, r) if kept else None
+    if kept is None or records is None:
+        marks = _first_marks(directory, progress, offsets_at)
+        _start_anew(directory, marks, r)
+        recovered = Recovered(Keep.NOTHING, 0, marks)
+    else:
+        recovered = Recovered(record.keep, records, kept.marks)
+    state.set_recovered(record.generation)
+    log.info(
+        "recovered",
+        case=record.case,
+        keep=recovered.keep.name.lower(),
+        records=recovered.records,
+        reads_from={f"{topic}-{number}": o for (topic, number), o in recovered.marks.items()},
+    )
+    return recovered
+
+
+def _kept(directory: DataDirectory, keep: Keep) -> Commit | None:
+    """What was committed, as far as it is kept."""
+    if keep is Keep.ALL:
+        return directory.state.commit()
+    if keep is Keep.NOTHING:
+        return None
+    try:
+        known = Durable.read(directory.path)
+    except CorruptFile as error:
+        log.warning("the durable checkpoint cannot be read", reason=str(error))
+        return None
+    if known is None:
+        return None
+    hours = {h: HourFiles(*lengths, lengths[0]) for h, lengths in known.hours.items()}
+    return Commit(
+        known.batch, known.marks, hours, known.placed, False, known.topic_ids, known.topics
+    )
+
+
+# ---- keeping files -----------------------------------------------------------------------------
+
+
+def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
+    """Make files and wheel what `kept` says; returns the records kept, None if they are damaged."""
+    state = directory.state
+    first = hour_of(r + 1, directory.config.precision_ms)
+    hours = {h: lengths for h, lengths in kept.hours.items() if h >= first}
+    batch = _next_batch(directory, kept.batch)
+    try:
+        directory.topics.require(kept.topics)
+        _cut(directory, hours)
+        directory.wheel.clear()
+        for hour, lengths in sorted(hours.items()):
+            _link_hour(directory, hour, lengths.log_bytes, batch)
+        findings = _verify(directory, hours)
+    except (CorruptFile, ValueError, IndexError) as error:
+        # Of damaged bytes anything may be read.
+        log.error("files are damaged: all is read again", reason=repr(error))  # noqa: TRY400
+        return None
+    if findings:
+        log.error("files are damaged: all is read again", findings=findings[:10])
+        return None
+    state.write_commit(batch, kept.marks, hours, kept.placed, kept.topic_ids, len(directory.topics))
+    state.mark_applied()
+    state.set_gc_hour(first)
+    return sum(lengths.log_bytes for lengths in hours.values()) // RECORD_BYTES
+
+
+def _next_batch(directory: DataDirectory, kept: int) -> int:
+    """A batch number that no entry of the wheel will be mistaken for."""
+    try:
+        return max(kept, directory.state.commit().batch) + 1
+    except CorruptFile:
+        return kept + 1
+
+
+def _cut(directory: DataDirectory, hours: Mapping[int, HourFiles]) -> None:
+    """Every file as long as it is to be; other hours go."""
+    for kind, folder in enumerate((directory.log.files, directory.messages.files)):
+        for hour in folder.hours():
+            lengths = hours.get(hour)
+            if lengths is None:
+                folder.unlink(hour)
+            else:
+                folder.cut(hour, (lengths.log_bytes, lengths.message_bytes)[kind])
+
+
+def _link_hour(directory: DataDirectory, hour: int, log_bytes: int, batch: int) -> None:
+    """Enter an hour's runs into the wheel, a bounded number of records at a time."""
+    view = directory.log.view(hour, log_bytes)[: log_bytes // RECORD_BYTES]
+    start = 0
+    while start < len(view):
+        end = _run_end(view, min(start + _RECORDS_AT_ONCE, len(view)))
+        records = view[start:end].copy()
+        runs = runs_in(records, start * RECORD_BYTES, directory.config.precision_ms)
+        directory.wheel.link(runs, batch)
+        start = end
+
+
+def _run_end(view: Records, at: int) -> int:
+    """Where the run ends that record `at` would cut; `at` if it cuts none."""
+    while at < len(view):
+        begins = distance_of(view["reserved"][at : at + _RECORDS_AT_ONCE]) == 0
+        if begins.any():
+            return at + int(begins.argmax())
+        at += len(begins)
+    return at
+
+
+def _verify(directory: DataDirectory, hours: Mapping[int, HourFiles]) -> list[Finding]:
+    entries = directory.wheel.snapshot()
+    return [
+        finding
+        for hour, lengths in hours.items()
+        for finding in check_hour(directory, hour, lengths, entries).findings
+    ]
+
+
+# ---- keeping nothing ---------------------------------------------------------------------------
+
+
+def _first_marks(directory: DataDirectory, progress: Progress, offsets_at: OffsetsAt) -> Marks:
+    """Nothing below is pending: it is done, or older than any pending message can be."""
+    config = directory.config
+    oldest_ms = progress.slot * config.precision_ms - config.window_ms - config.margin_ms
+    found = offsets_at(oldest_ms)
+    return {
+        p: min(o for o in (known.c, found.get(p), known.k) if o is not None)
+        for p, known in progress.partitions.items()
+    }
+
+
+def _start_anew(directory: DataDirectory, marks: Marks, r: int) -> None:
+    # It names files that are about to go: first of all, and for good.
+    files.remove(directory.path / durable.FILE_NAME)
+    _cut(directory, {})
+    directory.wheel.clear()
+    state = directory.state
+    state.write_commit(_next_batch(directory, 0), marks, {}, 0, topics=len(directory.topics))
+    state.mark_applied()
+    state.set_gc_hour(hour_of(r + 1, directory.config.precision_ms))
+
+
+# ---- rows that come again ----------------------------------------------------------------------
+
+
+def put_back(
+    batch: TimerBatch, slot: Int64, close: Close, progress: Progress
+) -> tuple[Bool, Int64]:
+    """Judge rows that were there when slots were closed, or may have been.
+
+    Args:
+        batch: rows at or above the marks.
+        slot: that each row's due time means.
+        close: the close page; rows below its C come again, others are new.
+        progress: what has been delivered.
+
+    Returns:
+        Which rows are not done, and every row's slot: new ones go to an open slot, the others where
+        they were or earlier, closed or not. Dequeue waits for them.
+    """
+    c = np.array([close.c.get(p, 0) for p in batch.partitions], np.int64)[batch.partition]
+    again = batch.offset < c
+    r = max(progress.slot, close.lower)
+    done = again & progress.done(batch.partitions, batch.partition, batch.offset, slot)
+    return ~done, np.maximum(slot, np.where(again, r, close.floor) + 1)

@@ -1,0 +1,150 @@
+"""How dequeue starts: whose the shard is, how much of the files is kept, what ingest is told.
+
+    1. the newest progress is read without taking the shard: its owner may be alive
+    2. the shard is taken (which ends an open transaction of a predecessor) and the progress read
+       again
+    3. under engine.lock it is compared with the files (checkpoints/recovery.py); unless nothing is
+       to be recovered: generation raised, progress mirrored, close page written, recovery record
+       written, in this order. A running ingest sees the generation and stops; a starting one
+       carries out the record
+    4. a lineage is drawn and claimed locally; the caller publishes it with the progress, before
+       anything else
+
+A kill in between changes nothing that the next start does not decide in the same way.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, replace
+
+import structlog
+
+from duewheel.checkpoints.files import boot_id
+from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.recovery import (
+    Decision,
+    RecoveryRecord,
+    decide,
+    look_at,
+    require_may_own,
+    require_same_settings,
+)
+from duewheel.errors import RecoveryRefused
+from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory
+from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.publisher import Publisher
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Where the loop begins.
+
+    Attributes:
+        decision: about the files.
+        found: the progress as it is in Kafka.
+        progress: the same, in the name of this directory and start: to be published first.
+    """
+
+    decision: Decision
+    found: Progress
+    progress: Progress
+
+
+def start(
+    directory: DataDirectory,
+    publisher: Publisher,
+    config: DequeueConfig,
+    first: Progress | None,
+    *,
+    take_over: bool,
+) -> Started:
+    """Do the four steps of the module's head.
+
+    Args:
+        directory: started as DEQUEUE.
+        publisher: of the shard.
+        config: of the loop.
+        first: progress of a shard that never had any; None where that is not known to be so.
+        take_over: the operator says that the owner is gone.
+
+    Raises:
+        RecoveryRefused: the shard is another one's, or its progress and the files cannot both be
+            right; nothing has been changed.
+        KafkaUnavailable: no answer in time.
+        PublishDoubt: the outcome of publishing `first` is unknown; start again.
+    """
+    seen = publisher.peek()
+    if seen is not None:
+        _require_may_own(directory, publisher, config, seen, take_over)
+    found = publisher.start()
+    if found is None:
+        found = _without_progress(directory, publisher, first)
+    elif seen is None or found.encode() != seen.encode():
+        _require_may_own(directory, publisher, config, found, take_over)
+    decision = _decide(directory, found)
+    state, lineage = directory.state, secrets.randbits(62)
+    state.claim(found.lineage, lineage)
+    progress = replace(found, owner=state.uuid, lineage=lineage, epoch=found.epoch + 1)
+    return Started(decision, found, progress)
+
+
+def _require_may_own(
+    directory: DataDirectory,
+    publisher: Publisher,
+    config: DequeueConfig,
+    progress: Progress,
+    take_over: bool,
+) -> None:
+    require_same_settings(
+        progress, shard=config.shard, shards=config.shards, slot_config=config.slot_config
+    )
+    require_may_own(
+        progress,
+        look_at(directory.state, directory.path),
+        age_ms=publisher.age_ms,
+        patience_ms=config.take_over_after_ms,
+        take_over=take_over,
+    )
+
+
+def _without_progress(
+    directory: DataDirectory, publisher: Publisher, first: Progress | None
+) -> Progress:
+    """What counts when Kafka has no progress: the local copy, else that the shard is new."""
+    mirror = directory.state.mirror()
+    if mirror is not None:
+        log.error(
+            "the state topic has lost the progress: going on from the local copy, which may lack "
+            "the last transaction",
+            slot=mirror[0],
+        )
+        return Progress.decode(mirror[2])
+    if first is None:
+        raise RecoveryRefused(
+            "Kafka has no progress for this shard, and it is not a new one: run "
+            "`duewheel init` if nothing was ever scheduled with these topics"
+        )
+    publisher.publish(None, first)
+    return first
+
+
+def _decide(directory: DataDirectory, found: Progress) -> Decision:
+    """3. of the module's head."""
+    state = directory.state
+    with directory.engine_lock.held(LOCK_DEADLINE_S):
+        local = directory.survey()
+        decision = decide(found, local)
+        generation = state.recovered
+        if decision.case != "killed":
+            generation = max(generation, state.generation) + 1
+            state.set_generation(generation)
+        state.write_mirror(found.slot, 0, found.encode())
+        if decision.case != "killed":
+            state.restart_close(decision.close)
+        RecoveryRecord(
+            decision.case, decision.keep, generation, boot_id(), state.dequeue_starts
+        ).write(directory.path)
+    return decision
