@@ -1,4 +1,8 @@
-"""The only place that reads the wall clock. Everything below the shell takes a Clock."""
+"""The only place that reads the host's clocks. Everything below the shell takes a Clock.
+
+The wall clock says when something is due; it may be set, forward or back. Boottime says how long
+something took: it goes on while the host is suspended, and nobody sets it.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,14 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Wall clock and sleep, handed in so that tests can turn them."""
+    """The host's clocks and sleep, handed in so that tests can turn them."""
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch."""
+        ...
+
+    def boottime_ms(self) -> int:
+        """Milliseconds since the host booted, those included in which it was suspended."""
         ...
 
     def sleep(self, seconds: float) -> None:
@@ -23,6 +31,9 @@ class SystemClock:
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+    def boottime_ms(self) -> int:
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -31,20 +31,42 @@ from duewheel.wheel.recovering import OffsetsAt, carry_out
 
 
 class ManualClock:
-    """A clock that moves only when told to. Not thread-safe."""
+    """A clock that moves only when told to. Not thread-safe.
+
+    Time passes (`sleep`, `set` to a later time) for the host and for everybody else; a step
+    (`step`, `set` to an earlier time) is the host's own error.
+    """
 
     def __init__(self, now_ms: int = 1_800_000_000_000) -> None:
-        self._now_ms = now_ms
+        self._started_ms = now_ms
+        self._true_ms = now_ms
+        self._error_ms = 0
 
     def now_ms(self) -> int:
-        return self._now_ms
+        return self._true_ms + self._error_ms
+
+    def boottime_ms(self) -> int:
+        return self._true_ms - self._started_ms
+
+    @property
+    def true_ms(self) -> int:
+        """What a clock says that was right at first and has not been stepped: the brokers'."""
+        return self._true_ms
 
     def sleep(self, seconds: float) -> None:
-        self._now_ms += round(seconds * 1000)
+        self._true_ms += round(seconds * 1000)
 
     def set(self, now_ms: int) -> None:
-        """Jump to `now_ms`, forward or back."""
-        self._now_ms = now_ms
+        """Let time pass until `now_ms`; step back if that is earlier."""
+        passed_ms = now_ms - self.now_ms()
+        if passed_ms < 0:
+            self.step(passed_ms)
+        else:
+            self._true_ms += passed_ms
+
+    def step(self, ms: int) -> None:
+        """Set the host's clock forward or back by `ms`, in no time."""
+        self._error_ms += ms
 
 
 class RecordingPublisher:

@@ -1,0 +1,99 @@
+"""Whether this host's clock may close slots: not while it is ahead of the brokers' by too much.
+
+The brokers' clock is read at every commit: they stamp the progress record while its transaction
+runs, between two looks at the host's boottime. Boottime goes on by itself, also while the host is
+suspended, and nobody sets it; so one offset tells what the brokers' clock says at any later moment:
+
+    stamp − boottime when the transaction had ended ≤ offset ≤ stamp − boottime when it began
+
+The first reading's lower end counts: taking the brokers' clock for earlier than it is delays, for
+later would deliver early. Each further reading moves the offset only as far as it must to lie
+between that reading's ends. So the quickest transaction decides, one that takes seconds does no
+harm, and a broker's clock that is set is followed.
+
+    host ahead by more than the bound       no slot is closed
+    not read yet, or a minute ago           the same: read first. Only a suspend or a standstill
+                                            takes that long; what wakes the clocks up may be wrong
+    host behind                             slots close late, when its clock says so
+
+A step of the host's clock shows at once, since boottime does not step with it. Not thread-safe.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from duewheel.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+_BELIEVED_MS = 60_000
+_TOLD_EVERY_MS = 60_000
+_AHEAD = "this host's clock is ahead of the brokers': no slot is closed until it is right"
+_BEHIND = "this host's clock is behind the brokers': timers leave late"
+
+
+class ClockGuard:
+    """One loop's view of the brokers' clock.
+
+    Attributes:
+        held: whether closing was not allowed when that was last asked.
+    """
+
+    def __init__(self, clock: Clock, ahead_max_ms: int) -> None:
+        self.held = False
+        self._clock = clock
+        self._ahead_max_ms = ahead_max_ms
+        self._offset_ms: int | None = None  # of the brokers' clock, from boottime
+        self._read_at_ms = 0
+        self._told = ("", 0)
+
+    def read(self, broker_ms: int, began_ms: int) -> None:
+        """A transaction has just ended.
+
+        Args:
+            broker_ms: the brokers' time when they took its progress record.
+            began_ms: boottime before it.
+        """
+        self._read_at_ms = self._clock.boottime_ms()
+        low_ms, high_ms = broker_ms - self._read_at_ms, broker_ms - began_ms
+        known_ms = low_ms if self._offset_ms is None else self._offset_ms
+        self._offset_ms = min(max(known_ms, low_ms), high_ms)
+
+    @property
+    def must_read(self) -> bool:
+        """Whether the brokers' clock has to be read before anything may be closed."""
+        age_ms = self._clock.boottime_ms() - self._read_at_ms
+        return self._offset_ms is None or age_ms > _BELIEVED_MS
+
+    def ahead_ms(self) -> int:
+        """By how much this host's clock is ahead of the brokers'; 0 while that is not known."""
+        return self._look()[1]
+
+    def closing_ms(self) -> int | None:
+        """The time up to which slots may be closed; None while closing is held."""
+        now_ms, ahead_ms = self._look()
+        too_far = ahead_ms > self._ahead_max_ms
+        self.held = too_far or self.must_read
+        self._tell(_AHEAD if too_far else _BEHIND if ahead_ms < -self._ahead_max_ms else "")
+        return None if self.held else now_ms
+
+    def _look(self) -> tuple[int, int]:
+        """Now, and by how much that is ahead."""
+        boottime_ms = self._clock.boottime_ms()  # first: a pause in between then counts as ahead
+        now_ms = self._clock.now_ms()
+        if self._offset_ms is None:
+            return now_ms, 0
+        return now_ms, now_ms - boottime_ms - self._offset_ms
+
+    def _tell(self, text: str) -> None:
+        """Warn, once and then every minute, until all is well again."""
+        told, at_ms = self._told
+        boottime_ms = self._clock.boottime_ms()
+        if text == told and (not text or boottime_ms - at_ms < _TOLD_EVERY_MS):
+            return
+        if text:
+            log.warning(text, ahead_ms=self.ahead_ms(), bound_ms=self._ahead_max_ms)
+        else:
+            log.warning("this host's clock agrees with the brokers' again")
+        self._told = (text, boottime_ms)
