@@ -116,6 +116,12 @@ class Local:
     undone: bool
     pending: RecoveryRecord | None
 
+    @classmethod
+    def absent(cls) -> Local:
+        """Where there is no data directory, or none whose name can be read: a start makes one."""
+        nothing = Commit(0, {}, {}, 0, applied=True)
+        return cls("", (0, 0), Damage.NONE, nothing, None, None, None, undone=False, pending=None)
+
     @property
     def is_fresh(self) -> bool:
         """Whether nothing was ever done in it."""
@@ -168,7 +174,7 @@ def decide(progress: Progress, local: Local) -> Decision:
     Raises:
         RecoveryRefused: Kafka has lost progress that the files know of; nothing has been changed.
     """
-    if local.mirror is not None and _is_own(progress, local):
+    if local.mirror is not None and is_own(progress, local):
         _require_not_older(progress, local.mirror)
     keep = _keep(progress, local)
     base = {Keep.ALL: local.close, Keep.NOTHING: None}.get(
@@ -188,13 +194,14 @@ def decide(progress: Progress, local: Local) -> Decision:
     return Decision(case, keep, close, r, half)
 
 
-def _is_own(progress: Progress, local: Local) -> bool:
+def is_own(progress: Progress, local: Local) -> bool:
+    """Whether this directory has written the progress, or an earlier state of it has."""
     return progress.owner == local.uuid and progress.lineage in local.lineages
 
 
 def _keep(progress: Progress, local: Local) -> Keep:
     """How much of the files stems from the history that the progress tells of, and is whole."""
-    if not _is_own(progress, local):
+    if not is_own(progress, local):
         return Keep.NOTHING
     keep = Keep.ALL
     if local.close is None or local.damage is Damage.FILES_LOST:
@@ -221,7 +228,7 @@ def _case(progress: Progress, local: Local, keep: Keep, close: Close) -> str:
         return "killed" if whole else "old copy"
     if keep is Keep.DURABLE:
         return "power lost"
-    if not _is_own(progress, local):
+    if not is_own(progress, local):
         return "taken over"
     return "new" if local.is_fresh else "files lost"
 
@@ -273,7 +280,7 @@ def require_may_own(
     Raises:
         RecoveryRefused: naming the owner and the way out.
     """
-    if _is_own(progress, local) or take_over:
+    if is_own(progress, local) or take_over or _is_claimed(progress, local):
         return
     silent_ms = age_ms()
     silent = f"its last sign of life is {silent_ms / 1000:.0f} s old"
@@ -290,6 +297,14 @@ def require_may_own(
         f"shard {progress.shard} belongs to {who}; {silent}. If no process serves it any more, "
         "start with --take-over: what is pending is then read again from Kafka"
     )
+
+
+def _is_claimed(progress: Progress, local: Local) -> bool:
+    """Whether the last start was allowed to follow this very progress, and ended before it said so
+    in Kafka. An owner that has started since has drawn another lineage.
+    """
+    found, drawn = local.lineages
+    return drawn != 0 and progress.lineage == found
 
 
 def _require_not_older(progress: Progress, mirrored: Progress) -> None:

@@ -193,12 +193,13 @@ class DataDirectory:
         engine.lock.
         """
         local = look_at(self.state, self.path)
-        if local.damage is Damage.NONE and not self._hours_are_whole(local.commit):
+        if local.damage is Damage.NONE and not self.files_are_there(local.commit):
             self.state.note_damage(Damage.FILES_LOST)
             return look_at(self.state, self.path)
         return local
 
-    def _hours_are_whole(self, commit: Commit) -> bool:
+    def files_are_there(self, commit: Commit) -> bool:
+        """Whether every file that counts is as long as the commit page says."""
         return all(
             self.log.files.size(hour) >= lengths.log_bytes
             and self.messages.files.size(hour) >= lengths.message_bytes

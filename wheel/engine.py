@@ -35,18 +35,12 @@ from duewheel.errors import RecoveryRefused
 from duewheel.schemas import columns
 from duewheel.schemas.timers import Bool, Int64, TimerBatch, TopicPartition
 from duewheel.wheel.data_directory import DataDirectory
-from duewheel.wheel.layout import (
-    EARLIEST_SLOT,
-    MAGIC_ABANDONED,
-    RECORD_BYTES,
-    hour_of,
-    roll_instants,
-    slot_of,
-)
+from duewheel.wheel.layout import MAGIC_ABANDONED, RECORD_BYTES, hour_of
 from duewheel.wheel.placing import (
     Places,
     first_of_each,
     log_records,
+    meant_slots,
     seal,
     slot_order,
     stored_messages,
@@ -184,11 +178,7 @@ class Engine:
         """The rows that are not done, the slot of each, none of them closed as far as is known
         without the lock, and whether the timer is to be rolled then.
         """
-        config = self._directory.config
-        rolled = ~batch.rejected & (batch.due_ms - batch.timestamp_ms > config.window_ms)
-        instants = roll_instants(batch.due_ms, batch.timestamp_ms, batch.id_hash, config.window_ms)
-        slots = slot_of(np.where(rolled, instants, batch.due_ms), config.precision_ms)
-        slots = np.where(batch.rejected, EARLIEST_SLOT, slots)
+        slots, rolled = meant_slots(batch, self._directory.config)
         close = self._close()
         if not self._catches_up(close):
             return batch, np.maximum(slots, close.floor + 1), rolled

@@ -1,4 +1,4 @@
-"""From a batch's columns to bytes: stored messages and log records, in slot order.
+"""From a batch's columns to slots, and to bytes in slot order: stored messages and log records.
 
 Pure: no file is touched here. The checksum of a message covers its log record, so positions are
 decided first (`Places`), then records, then checksums.
@@ -16,6 +16,7 @@ from duewheel.schemas.ids import java_hash
 from duewheel.schemas.timers import Bool, Int32, Int64, TimerBatch
 from duewheel.wheel.layout import (
     DELAY_MS_MAX,
+    EARLIEST_SLOT,
     FLAG_DEAD_LETTER,
     MAGIC_ROLL,
     MAGIC_TIMER,
@@ -24,7 +25,10 @@ from duewheel.wheel.layout import (
     RECORD,
     RECORD_BYTES,
     RUN_RECORDS_MAX,
+    WheelConfig,
     pack_reserved,
+    roll_instants,
+    slot_of,
 )
 from duewheel.wheel.message_store import as_column, at_every_byte, checksums
 from duewheel.wheel.timer_log import Records
@@ -66,6 +70,18 @@ class Places:
         """Records between each row and the first of its run."""
         lengths = np.diff(np.append(self.run_start, len(self.slot)))
         return np.arange(len(self.slot)) - np.repeat(self.run_start, lengths)
+
+
+def meant_slots(batch: TimerBatch, config: WheelConfig) -> tuple[Int64, Bool]:
+    """The slot that each row asks for, closed or not, and whether the timer is rolled then.
+
+    A matter of the record and the settings alone, never of the time: a row that is read again gives
+    the same.
+    """
+    rolled = ~batch.rejected & (batch.due_ms - batch.timestamp_ms > config.window_ms)
+    instants = roll_instants(batch.due_ms, batch.timestamp_ms, batch.id_hash, config.window_ms)
+    slots = slot_of(np.where(rolled, instants, batch.due_ms), config.precision_ms)
+    return np.where(batch.rejected, EARLIEST_SLOT, slots), rolled
 
 
 def slot_order(slots: Int64) -> Int64:

@@ -28,7 +28,7 @@ from duewheel.errors import CorruptFile
 from duewheel.schemas.timers import Bool, Int64, TimerBatch
 from duewheel.wheel.check import Finding, check_hour
 from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory
-from duewheel.wheel.layout import RECORD_BYTES, distance_of, hour_of
+from duewheel.wheel.layout import RECORD_BYTES, WheelConfig, distance_of, hour_of
 from duewheel.wheel.timer_log import Records, runs_in
 
 log = structlog.get_logger(__name__)
@@ -81,7 +81,7 @@ def carry_out(
     kept = _kept(directory, record.keep)
     records = _rebuild(directory, kept, r) if kept else None
     if kept is None or records is None:
-        marks = _first_marks(directory, progress, offsets_at)
+        marks = first_marks(directory.config, progress, offsets_at)
         _start_anew(directory, marks, r)
         recovered = Recovered(Keep.NOTHING, 0, marks)
     else:
@@ -198,9 +198,8 @@ def _verify(directory: DataDirectory, hours: Mapping[int, HourFiles]) -> list[Fi
 # ---- keeping nothing ---------------------------------------------------------------------------
 
 
-def _first_marks(directory: DataDirectory, progress: Progress, offsets_at: OffsetsAt) -> Marks:
+def first_marks(config: WheelConfig, progress: Progress, offsets_at: OffsetsAt) -> Marks:
     """Nothing below is pending: it is done, or older than any pending message can be."""
-    config = directory.config
     oldest_ms = progress.slot * config.precision_ms - config.window_ms - config.margin_ms
     found = offsets_at(oldest_ms)
     return {

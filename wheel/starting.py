@@ -35,6 +35,11 @@ from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher import Publisher
 
+NO_PROGRESS = (
+    "Kafka has no progress for this shard, and it is not a new one: run `duewheel init` if nothing "
+    "was ever scheduled with these topics"
+)
+
 log = structlog.get_logger(__name__)
 
 
@@ -123,10 +128,7 @@ def _without_progress(
         )
         return Progress.decode(mirror[2])
     if first is None:
-        raise RecoveryRefused(
-            "Kafka has no progress for this shard, and it is not a new one: run "
-            "`duewheel init` if nothing was ever scheduled with these topics"
-        )
+        raise RecoveryRefused(NO_PROGRESS)
     publisher.publish(None, first)
     return first
 

@@ -45,18 +45,27 @@ def cli() -> None:
 # ---- running ------------------------------------------------------------------------------------
 
 
+_TAKE_OVER = "--take-over"
+_take_over = click.option(
+    _TAKE_OVER,
+    is_flag=True,
+    help="no other instance serves the shard any more: take it over and read again from Kafka",
+)
+
+
 @cli.command()
+@_take_over
 @with_settings("run")
-def run(settings: Settings) -> int:
+def run(settings: Settings, *, take_over: bool) -> int:
     """Run ingest and dequeue, and restart the one that dies."""
     from duewheel import supervisor
 
-    return supervisor.run(settings, _own_flags())
+    return supervisor.run(settings, _own_flags(), take_over=take_over)
 
 
 def _own_flags() -> list[str]:
-    """The flags of this command line, for the child processes."""
-    return sys.argv[2:]
+    """The flags of this command line, for the child processes; the supervisor adds --take-over."""
+    return [word for word in sys.argv[2:] if word != _TAKE_OVER]
 
 
 @cli.command()
@@ -69,12 +78,13 @@ def ingest(settings: Settings) -> None:
 
 
 @cli.command()
+@_take_over
 @with_settings("dequeue")
-def dequeue(settings: Settings) -> None:
+def dequeue(settings: Settings, *, take_over: bool) -> None:
     """Deliver what is due (no Spark, no Java)."""
     from duewheel.processes import run_dequeue
 
-    run_dequeue(settings)
+    run_dequeue(settings, take_over=take_over)
 
 
 @cli.command()
@@ -233,6 +243,22 @@ def check(settings: Settings, output: str) -> int:
             click.echo("{file} at byte {offset}: {code}: {detail}".format(**finding))
         click.echo(f"{report.records} records, {len(findings)} findings")
     return 0 if report.ok else 1
+
+
+@cli.command()
+@click.option("--dry-run", is_flag=True, help="needed: recovery itself is part of every start")
+@with_output
+@with_settings()
+def recover(settings: Settings, *, dry_run: bool, output: str) -> None:
+    """Say what the next start would keep of the files and read again from Kafka.
+
+    Changes nothing. Works without a data directory, and beside running processes.
+    """
+    from duewheel import recover as recovery
+
+    if not dry_run:
+        raise ConfigError("every start recovers by itself: `recover` only knows --dry-run")
+    show(recovery.dry_run(settings), output)
 
 
 @cli.group()

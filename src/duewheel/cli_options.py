@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from duewheel import logs
 from duewheel.config import load
 from duewheel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 Command = Callable[..., Any]
 
@@ -86,6 +89,28 @@ def show_row(row: dict[str, Any], output: str) -> None:
         click.echo(json.dumps(row))
     else:
         click.echo("  ".join(f"{key}={value}" for key, value in row.items() if value is not None))
+
+
+def progress_bar() -> Progress:
+    """On stderr, and only if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    return Progress(
+        *columns,
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -21,11 +21,10 @@ from typing import Any
 import structlog
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.structs import TopicPartition
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from duewheel import wiring
 from duewheel.checkpoints.replay_position import KEY, ReplayPosition
+from duewheel.cli_options import progress_bar
 from duewheel.clock import Clock, SystemClock
 from duewheel.config import Settings
 from duewheel.dead_letters import DeadLetterReader
@@ -174,7 +173,7 @@ class _Replay:
             partition: (max(start, position.start(partition, code)), end)
             for partition, (start, end) in self._reader.bounds().items()
         }
-        with _progress() as bar:
+        with progress_bar() as bar:
             total = sum(max(0, end - start) for start, end in bounds.values())
             task = bar.add_task("dead letters", total=total)
             for partition, (start, end) in bounds.items():
@@ -368,15 +367,3 @@ def _cut(records: list[_Record], bytes_max: int) -> list[list[_Record]]:
         parts[-1].append(record)
         left -= size
     return parts
-
-
-def _progress() -> Progress:
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    return Progress(
-        *columns,
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )

@@ -4,6 +4,8 @@
 - A code that a new start cannot mend (configuration, lock, fencing, refused recovery) is the one
   that `run` ends with: at once if it is dequeue's; if it is ingest's, dequeue goes on delivering
   what is in the wheel until `run` is told to stop, and the log says so every minute.
+- `--take-over` is handed to dequeue until it has claimed the shard (in the `state` file, before it
+  says so in Kafka). Later starts must not take it back from somebody who has taken it over since.
 - When both have ended, `run` declares the clean stop that a killed one could not declare.
 - engine.lock is held for milliseconds: one that is held for seconds belongs to a process that does
   not move (stopped, or stuck in a dying disk), and is freed by killing it.
@@ -16,12 +18,14 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
 from duewheel.checkpoints.files import FileLock
+from duewheel.checkpoints.state import State
 from duewheel.child import Child
 from duewheel.config import Settings
 from duewheel.errors import ConfigError, DuewheelError, Fenced, Locked, RecoveryRefused
@@ -44,11 +48,13 @@ class _Worker:
     """One of the two processes and when it is to be started again.
 
     Attributes:
+        flags: asked at every start for those of its command line.
         final_code: that it ended with, and a new start cannot mend; 0 as long as there is none.
         remind_at_s: when that is to be said again.
     """
 
     name: str
+    flags: Callable[[], list[str]]
     child: Child | None = None
     started_s: float = 0.0
     start_at_s: float = 0.0
@@ -57,23 +63,27 @@ class _Worker:
     remind_at_s: float = 0.0
 
 
-def run(settings: Settings, flags: list[str]) -> int:
+def run(settings: Settings, flags: list[str], *, take_over: bool = False) -> int:
     """Supervise until told to stop, or until dequeue cannot go on.
 
     Args:
         settings: for the data directory.
         flags: of the command line, which give both processes the same settings.
+        take_over: the operator says that no other instance serves the shard any more.
 
     Returns:
         The exit code: 0, or the code of a process that a new start cannot mend.
     """
-    dequeue, ingest = workers = [_Worker("dequeue"), _Worker("ingest")]
+    claim = _Claim(settings.storage.data_dir, wanted=take_over)
+    dequeue = _Worker("dequeue", lambda: [*claim.flags(), *flags])
+    ingest = _Worker("ingest", lambda: flags)
+    workers = [dequeue, ingest]
     lock = _LockWatch(settings.storage.data_dir)
     with stop_signals() as stopping:
         try:
             while not dequeue.final_code and not stopping.wait(_POLL_S):
                 for worker in workers:
-                    _tend(worker, flags)
+                    _tend(worker)
                 lock.look([worker.child.pid for worker in workers if worker.child])
         finally:
             _stop([worker.child for worker in workers if worker.child])
@@ -81,7 +91,7 @@ def run(settings: Settings, flags: list[str]) -> int:
     return dequeue.final_code or ingest.final_code
 
 
-def _tend(worker: _Worker, flags: list[str]) -> None:
+def _tend(worker: _Worker) -> None:
     """Start a process that is due, note one that has died, remind of one that must not run."""
     now_s = time.monotonic()
     if worker.final_code:
@@ -96,7 +106,7 @@ def _tend(worker: _Worker, flags: list[str]) -> None:
     if worker.child is None:
         if now_s >= worker.start_at_s:
             worker.child = Child(
-                [sys.executable, "-P", "-m", "duewheel", worker.name, *flags],
+                [sys.executable, "-P", "-m", "duewheel", worker.name, *worker.flags()],
                 on_parent_death=signal.SIGTERM,
             )
             worker.started_s = now_s
@@ -108,7 +118,7 @@ def _tend(worker: _Worker, flags: list[str]) -> None:
     worker.child = None
     if code in _FINAL:
         worker.final_code = code
-        _tend(worker, flags)
+        _tend(worker)
         return
     if now_s - worker.started_s >= _CALM_S:
         worker.backoff_s = _BACKOFF_S[0]
@@ -127,13 +137,38 @@ def _stop(children: list[Child]) -> None:
 
 
 def _declare_stopped(data_dir: Path) -> None:
-    """Or else a boot of the host would now lead to a refused start."""
+    """Or else a boot of the host would now lead to a recovery."""
     try:
         stopped = declare_stopped(data_dir)
     except (DuewheelError, OSError) as error:
         log.warning("no clean stop", data_dir=str(data_dir), reason=str(error))
     else:
         log.info("stopped", clean=stopped)
+
+
+class _Claim:
+    """Whether dequeue still has to be told to take the shard over."""
+
+    def __init__(self, data_dir: Path, *, wanted: bool) -> None:
+        self._data_dir = data_dir
+        self._before = self._drawn()
+        self._wanted = wanted
+
+    def flags(self) -> list[str]:
+        """For the next start of dequeue."""
+        self._wanted = self._wanted and self._drawn() == self._before
+        return ["--take-over"] if self._wanted else []
+
+    def _drawn(self) -> int:
+        """The lineage that the last start drew when it claimed the shard; 0 before the first."""
+        try:
+            known = State.open(self._data_dir)
+        except (FileNotFoundError, DuewheelError):
+            return 0
+        try:
+            return known.lineages[1]
+        finally:
+            known.release()
 
 
 class _LockWatch:

@@ -300,8 +300,11 @@ def test_other_settings_are_refused() -> None:
 
 OWN = {"uuid": "uuid", "lineages": (1, 4)}
 COPY = {"uuid": "uuid", "lineages": (1, 2)}
-OTHER = {"uuid": "another"}
-FRESH = {"uuid": "new", "close": None, "commit": Commit(0, {}, {}, 0, applied=True)}
+OTHER = {"uuid": "another", "lineages": (0, 0)}
+CLAIMED = {"uuid": "another", "lineages": (4, 9)}  # by a start that did not live to say so
+UNCLAIMED = {"uuid": "another", "lineages": (4, 0)}
+NOTHING = Commit(0, {}, {}, 0, applied=True)
+FRESH = {"uuid": "new", "lineages": (0, 0), "close": None, "commit": NOTHING}
 
 
 @pytest.mark.parametrize(
@@ -315,6 +318,8 @@ FRESH = {"uuid": "new", "close": None, "commit": Commit(0, {}, {}, 0, applied=Tr
         (FRESH, 61, False, ""),
         (OTHER, 1_000_000, False, "the data directory uuid, this one is another"),
         (OTHER, 0, True, ""),
+        (CLAIMED, 0, False, ""),
+        (UNCLAIMED, 0, False, "the data directory uuid, this one is another"),
     ],
 )
 def test_who_may_take_a_shard(
