@@ -48,6 +48,7 @@ _MIRROR_HEAD = struct.Struct("<qq")
 # Indexes of the live fields.
 _STARTS, _CLEAN, _DEQUEUE_STARTS, _GC_HOUR, _BOOT, _PAUSED, _HEARTBEATS = 0, 1, 2, 3, 4, 6, 8
 _DAMAGE, _GENERATION, _RECOVERED, _FOUND, _CLAIMED = 24, 25, 26, 27, 28
+_AHEAD, _HELD = 29, 30
 
 Marks = Mapping[TopicPartition, int]
 
@@ -439,6 +440,17 @@ class State:
         """Give a sign of life."""
         at = _HEARTBEATS + 8 * process
         self._live[at], self._live[at + 1], self._live[at + 2] = pid, at_ms, detail
+
+    @property
+    def host_clock(self) -> tuple[int, bool]:
+        """Dequeue's view of the host's clock: by how many ms it is ahead of the brokers', and
+        whether closing is held for that.
+        """
+        return self._live[_AHEAD], bool(self._live[_HELD])
+
+    def note_host_clock(self, ahead_ms: int, *, held: bool) -> None:
+        """Called by dequeue."""
+        self._live[_AHEAD], self._live[_HELD] = ahead_ms, int(held)
 
     def sync(self) -> None:
         """Make the file durable."""

@@ -12,7 +12,8 @@
 - A start (starting.py) first writes the progress anew, in its own name: whoever served the shard
   before finds out. After a recovery nothing is closed or delivered until ingest has caught up.
 - Nothing is published before its slot is closed, and a slot is closed when its last due time is
-  past: never early.
+  past: never early. While this host's clock is ahead of the brokers' nothing is closed
+  (clock_guard.py); what is closed already is delivered, whatever the clock does meanwhile.
 
 Not thread-safe; the loop is the only user of its publisher and of the wheel's closed half.
 """
@@ -30,6 +31,7 @@ from duewheel.checkpoints.state import DEQUEUE, Close
 from duewheel.clock import Clock
 from duewheel.errors import Fenced, KafkaUnavailable, PublishDoubt, RecoveryRefused
 from duewheel.schemas.timers import TopicPartition
+from duewheel.wheel.clock_guard import ClockGuard
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.dequeue_statistics import Statistics
@@ -43,6 +45,7 @@ log = structlog.get_logger()
 _BACKOFF_MS = (50, 5_000)  # first and longest wait between attempts to reach Kafka
 _BEAT_MS = 500
 _COLLECT_MS = 60_000  # between looks for hours that can go
+_HELD_COMMIT_MS = 1_000  # between readings of the brokers' clock while closing is held
 
 
 class Dequeue:
@@ -60,14 +63,17 @@ class Dequeue:
         self._publisher = publisher
         self._clock = clock
         self._config = config
+        self._guard = ClockGuard(clock, config.clock_skew_max_ms)
         self._stopping = stopping
         self._statistics = Statistics()
         self._chunks = Pipeline(
             directory, publisher.prepare, config.chunk_records, config.chunk_bytes
         )
         self._delivered = 0
-        self._beat_at_ms = 0
-        self._collected_at_ms = 0
+        # By boottime; None: never yet.
+        self._beat_at_ms: int | None = None
+        self._committed_at_ms: int | None = None
+        self._collected_at_ms: int | None = None
         self._was_paused = False
 
     def start(self, first: Progress | None = None, *, take_over: bool = False) -> None:
@@ -156,6 +162,7 @@ class Dequeue:
             self._commit_when_stale(self._committed)
             return False
         if self._r == self._close.floor:
+            self._collect()
             self._close_slots()
         ready = self._chunks.next()
         if ready is None:
@@ -165,12 +172,19 @@ class Dequeue:
         self._deliver(ready)
         return True
 
+    def _collect(self) -> None:
+        if self._is_time(self._collected_at_ms, _COLLECT_MS):
+            self._directory.collect(self._committed.slot)
+            self._collected_at_ms = self._clock.boottime_ms()
+
     def _close_slots(self) -> None:
         """1. of the module's head."""
-        now_ms = self._clock.now_ms()
-        if abs(now_ms - self._collected_at_ms) >= _COLLECT_MS:
-            self._directory.collect(self._committed.slot)
-            self._collected_at_ms = now_ms
+        if self._guard.must_read:
+            self._commit(None, self._progress(self._r, None), 0)
+            self._committed_at_ms = None  # it told nothing new
+        now_ms = self._guard.closing_ms()
+        if now_ms is None:
+            return
         floor = closable_slot(now_ms, self._directory.config.precision_ms)
         if floor <= self._close.floor:
             return
@@ -210,8 +224,10 @@ class Dequeue:
 
     def _commit_when_stale(self, progress: Progress) -> None:
         """Nothing is to be delivered: still say now and then how far that is known."""
-        age_ms = self._clock.now_ms() - self._committed_at_ms
-        if abs(age_ms) >= self._config.progress_interval_ms:
+        interval_ms = self._config.progress_interval_ms
+        if self._guard.held:
+            interval_ms = min(interval_ms, _HELD_COMMIT_MS)
+        if self._is_time(self._committed_at_ms, interval_ms):
             self._commit(None, progress, 0)
 
     def _paused(self) -> bool:
@@ -229,20 +245,22 @@ class Dequeue:
             progress: how far the shard is afterwards.
             rows: of the chunk. A slot found half delivered was counted as pending in full.
         """
-        begun_ms = self._clock.now_ms()
+        begun_ms = self._clock.boottime_ms()
         while True:
+            tried_ms = self._clock.boottime_ms()
             try:
-                self._publisher.publish(prepared, progress)
+                self._guard.read(self._publisher.publish(prepared, progress), tried_ms)
                 break
             except PublishDoubt as doubt:
                 log.warning("transaction in doubt", reason=str(doubt))
                 self._statistics = self._statistics.after_doubt()
                 if self._happened(progress):
                     break
-        self._committed, self._committed_at_ms = progress, self._clock.now_ms()
-        now_ms = self._committed_at_ms
+        self._committed, self._committed_at_ms = progress, self._clock.boottime_ms()
         deliveries = None if prepared is None else prepared.deliveries
-        self._statistics = self._statistics.after_commit(deliveries, now_ms, now_ms - begun_ms)
+        took_ms = self._clock.boottime_ms() - begun_ms
+        now_ms = self._clock.now_ms()
+        self._statistics = self._statistics.after_commit(deliveries, now_ms, took_ms)
         self._delivered += rows
         self._directory.state.write_mirror(progress.slot, self._delivered, progress.encode())
 
@@ -286,11 +304,16 @@ class Dequeue:
         return precision_ms - self._clock.now_ms() % precision_ms
 
     def _beat(self) -> None:
-        now_ms = self._clock.now_ms()
-        if abs(now_ms - self._beat_at_ms) >= _BEAT_MS:
+        if self._is_time(self._beat_at_ms, _BEAT_MS):
+            now_ms, state = self._clock.now_ms(), self._directory.state
             behind_ms = max(0, now_ms - self._r * self._directory.config.precision_ms)
-            self._directory.state.beat(DEQUEUE, os.getpid(), now_ms, behind_ms)
-            self._beat_at_ms = now_ms
+            state.beat(DEQUEUE, os.getpid(), now_ms, behind_ms)
+            state.note_host_clock(self._guard.ahead_ms(), held=self._guard.held)
+            self._beat_at_ms = self._clock.boottime_ms()
+
+    def _is_time(self, last_ms: int | None, interval_ms: int) -> bool:
+        """Whether that long has passed; boottime knows, also when the host's clock is set."""
+        return last_ms is None or self._clock.boottime_ms() - last_ms >= interval_ms
 
 
 def first_progress(

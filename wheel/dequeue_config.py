@@ -19,6 +19,8 @@ class DequeueConfig:
         progress_interval_ms: the progress is committed this often even when nothing is due.
         take_over_after_ms: an empty directory takes over from an owner that has been silent for
             longer, by the broker's clock.
+        clock_skew_max_ms: nothing is closed while this host's clock is ahead of the brokers' by
+            more.
     """
 
     shard: int
@@ -28,3 +30,4 @@ class DequeueConfig:
     chunk_bytes: int = 6 << 20
     progress_interval_ms: int = 5_000
     take_over_after_ms: int = 60_000
+    clock_skew_max_ms: int = 1_000

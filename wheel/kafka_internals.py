@@ -30,6 +30,7 @@ from duewheel.wheel.deadline import Deadline, DeadlinePassed
 SUPPORTED_VERSION = "3.0.12"
 # InitProducerId v4: an older broker lets a fenced producer re-initialise itself and fence its heir.
 OLDEST_BROKER = (2, 7)
+_NO_STAMP = -1  # the topic keeps the producers' timestamps
 
 _TOUCHED = {
     "": ("_accumulator", "_sender", "_transaction_manager", "_closed", "_unregister_cleanup"),
@@ -152,10 +153,12 @@ class Outcome:
     Attributes:
         error: None if it was acknowledged.
         judged: the broker refused this very batch; otherwise it fell together with another one.
+        stamp_ms: the broker's time when it took the batch, of topics with LogAppendTime.
     """
 
     error: Exception | None
     judged: bool
+    stamp_ms: int | None = None
 
 
 def announce(producer: KafkaProducer, topics: Iterable[str]) -> None:
@@ -207,9 +210,12 @@ def await_outcomes(batches: Sequence[WholeBatch], deadline: Deadline) -> list[Ou
                 f"{batch.topic_partition.topic}-{batch.topic_partition.partition}: "
                 f"no answer to a batch within {deadline.seconds:g} s"
             )
-        _, _, error_of = future.value
+        _, stamp_ms, error_of = future.value
         error = error_of(0) if error_of is not None else None
-        outcomes.append(Outcome(error, batch.final_state is FinalState.FAILED))
+        stamped = error is None and stamp_ms != _NO_STAMP
+        outcomes.append(
+            Outcome(error, batch.final_state is FinalState.FAILED, stamp_ms if stamped else None)
+        )
     return outcomes
 
 

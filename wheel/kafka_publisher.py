@@ -62,6 +62,8 @@ from duewheel.wheel.publisher import Prepared
 from duewheel.wheel.routing import Target
 
 _PATIENCE_MAX = 16
+# Of records' timestamps, beyond the brokers' clock; topics refuse an hour, unless set otherwise.
+_AHEAD_MAX_MS = 60_000
 _OUT_OF_TIME = (DeadlinePassed, KafkaTimeoutError, RequestTimedOutError)
 
 log = structlog.get_logger(__name__)
@@ -165,6 +167,7 @@ class KafkaPublisher:
         self._next_patience = 1
         self._met: set[str] = set()  # topics whose metadata the producer has
         self._condemned: Counter[str] = Counter()
+        self._stamp = (0, 0)  # the brokers' clock at the last commit, and boottime then
         # Progress of the last transaction, and its rows that had become dead letters.
         self._attempt: tuple[bytes, Counter[str]] = (b"", Counter())
 
@@ -197,8 +200,16 @@ class KafkaPublisher:
         Raises:
             KafkaUnavailable: no answer in time.
         """
+        return self.broker_now_ms() - self._written_ms
+
+    def broker_now_ms(self) -> int:
+        """The brokers' clock, in ms since the epoch.
+
+        Raises:
+            KafkaUnavailable: no answer in time.
+        """
         deadline = Deadline(self._limits.start_deadline_s, self._stopping)
-        return broker_now_ms(self._settings, self._state_partition, deadline) - self._written_ms
+        return broker_now_ms(self._settings, self._state_partition, deadline)
 
     def _read_progress(self, admin: KafkaAdminClient, deadline: Deadline) -> Progress | None:
         found = newest_record(
@@ -257,8 +268,11 @@ class KafkaPublisher:
         except Exception:  # noqa: BLE001 - whatever it is, `publish` meets it again and tells
             return Prepared(deliveries)
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> None:
+    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
         """One transaction: all deliveries in their order, and the progress record.
+
+        Returns:
+            The brokers' clock when they took the progress record, in ms since the epoch.
 
         Raises:
             PublishDoubt: the outcome is unknown or the transaction failed. The producer is
@@ -274,17 +288,19 @@ class KafkaPublisher:
                 parts = self._parts(self._admin, self._producer, prepared)
             batches = [(TopicPartition(p.topic, p.partition), p.batch) for p in parts]
             batches.append((self._state_partition, single(self._key, written)))
-            now_ms = self._clock.now_ms()
+            now_ms = self._timestamp_ms()
             producer = self._producer
             deadline = Deadline(self._limits.publish_deadline_s * self._patience, self._stopping)
             outcomes = within(
                 deadline, "publish", lambda: transact(producer, batches, now_ms, deadline)
             )
             self._judge(parts, outcomes)
+            stamp_ms = self._stamp_ms(outcomes[-1])
             self._next_patience = 1
             if prepared is not None:
                 self._catalog.settle(prepared.deliveries)
             self._count(written)
+            return stamp_ms
         except Exception as error:
             self.close()
             if isinstance(error, _OUT_OF_TIME):
@@ -298,6 +314,23 @@ class KafkaPublisher:
                 exc_info=not expected,
             )
             raise PublishDoubt(f"transaction of {self._transactional_id!r}: {reason}") from None
+
+    def _timestamp_ms(self) -> int:
+        """Now, for records; of a clock that runs far ahead, as much as topics accept."""
+        now_ms, (stamp_ms, boottime_ms) = self._clock.now_ms(), self._stamp
+        if not stamp_ms:
+            return now_ms
+        return min(now_ms, stamp_ms + self._clock.boottime_ms() - boottime_ms + _AHEAD_MAX_MS)
+
+    def _stamp_ms(self, progress: internals.Outcome) -> int:
+        """When the broker took the progress record."""
+        if progress.stamp_ms is None:
+            raise ConfigError(
+                f"{self._state_partition.topic} does not tell the brokers' clock: it needs "
+                "message.timestamp.type=LogAppendTime"
+            )
+        self._stamp = (progress.stamp_ms, self._clock.boottime_ms())
+        return progress.stamp_ms
 
     def _count(self, committed: bytes | None) -> None:
         """Count the last transaction if the committed progress is its own."""

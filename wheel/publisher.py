@@ -69,8 +69,11 @@ class Publisher(Protocol):
         """
         ...
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> None:
+    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
         """One transaction: all deliveries in their order, and the progress record.
+
+        Returns:
+            The brokers' clock when they took the progress record, in ms since the epoch.
 
         Rows that can never be published (no such topic or partition, too large) leave as dead
         letters in the same transaction. The same `prepared` may be given again after PublishDoubt.

@@ -102,6 +102,10 @@ class Ingest(Section):
 class Dequeue(Section):
     """[dequeue]: how much one transaction holds, how long Kafka may take, what is read ahead.
 
+    Nothing becomes due while the host's clock is ahead of the brokers' by more than
+    `clock_skew_max`. Hosts with NTP are within milliseconds, and an answer of a broker takes less
+    than the default; where it does not, the bound must be higher.
+
     `read_ahead_bytes` is page cache, which the kernel takes back when it needs it. The default
     holds an hour of 1,000 timers a second of some 180 bytes; `read_ahead = "0s"` turns it off.
     """
@@ -110,6 +114,7 @@ class Dequeue(Section):
     chunk_bytes: Annotated[Size, Field(ge=1)] = 6 << 20
     transaction_timeout_ms: Annotated[Millis, Field(ge=1_000)] = 20_000
     call_deadline: Duration = timedelta(seconds=15)
+    clock_skew_max: Annotated[Duration, Field(ge=timedelta(milliseconds=50))] = timedelta(seconds=1)
     read_ahead: Duration = timedelta(minutes=5)
     read_ahead_bytes: Annotated[Size, Field(ge=0)] = 1 << 30
 

@@ -85,6 +85,7 @@ class DequeueMetrics:
     def _standing(self) -> Iterator[Metric]:
         state, precision_ms = self._directory.state, self._directory.config.precision_ms
         close = state.close()
+        skew_ms, held = state.host_clock
         yield gauge(
             "dequeue_behind_seconds",
             "Now minus the end of the last slot that is delivered in full.",
@@ -96,6 +97,16 @@ class DequeueMetrics:
                 "End of the last closed slot.",
                 close.floor * precision_ms / 1000,
             )
+        yield gauge(
+            "clock_skew_seconds",
+            "By how much this host's clock is ahead of the brokers'.",
+            skew_ms / 1000,
+        )
+        yield gauge(
+            "closing_held",
+            "1 while no slot is closed: this host's clock is too far ahead.",
+            int(held),
+        )
         yield gauge("dequeue_paused", "1 while dequeue is paused.", int(state.paused(DEQUEUE)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from duewheel.dequeue_metrics import DequeueMetrics
 from duewheel.errors import DuewheelError
 from duewheel.kafka_admin import KafkaAdmin
 from duewheel.metrics import served
+from duewheel.schemas.timers import TopicPartition
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue import Dequeue, first_progress
 from duewheel.wheel.kafka_publisher import KafkaPublisher
@@ -80,7 +81,7 @@ def run_dequeue(settings: Settings, *, take_over: bool = False) -> None:
             with forgiven_once(stopping):
                 with _admin(settings, clock) as admin:
                     admin.require_topics(settings)
-                first = _first_if_new(settings, directory, clock)
+                first = _first_if_new(settings, directory, clock, publisher)
                 dequeue.start(first, take_over=take_over)
                 with (
                     _metrics(settings, clock, dequeue, publisher),
@@ -148,7 +149,10 @@ def _counters(dequeue: Dequeue) -> dict[str, int]:
 
 
 def _first_if_new(
-    settings: Settings, directory: DataDirectory, clock: wiring.StoppableClock
+    settings: Settings,
+    directory: DataDirectory,
+    clock: wiring.StoppableClock,
+    publisher: KafkaPublisher,
 ) -> Progress | None:
     """The first progress of a shard, if its timer topics have never held a message.
 
@@ -160,7 +164,21 @@ def _first_if_new(
         starts = admin.log_start_offsets(settings.timer.topics)
         if any(starts.values()) or admin.end_offsets(settings.timer.topics) != starts:
             return None
-    return first_progress(directory, wiring.dequeue_config(settings), starts, clock.now_ms())
+    return _first_progress(settings, directory, starts, clock, publisher)
+
+
+def _first_progress(
+    settings: Settings,
+    directory: DataDirectory,
+    starts: Mapping[TopicPartition, int],
+    clock: wiring.StoppableClock,
+    publisher: KafkaPublisher,
+) -> Progress:
+    """The first progress of a shard. A clock that runs ahead must not have a say: the floor that it
+    set would hold for ever.
+    """
+    now_ms = min(clock.now_ms(), publisher.broker_now_ms())
+    return first_progress(directory, wiring.dequeue_config(settings), starts, now_ms)
 
 
 def init_progress(settings: Settings) -> bool:
@@ -180,8 +198,7 @@ def init_progress(settings: Settings) -> bool:
                 return False
             with _admin(settings, clock) as admin:
                 starts = admin.log_start_offsets(settings.timer.topics)
-            config = wiring.dequeue_config(settings)
-            publisher.publish(None, first_progress(directory, config, starts, clock.now_ms()))
+            publisher.publish(None, _first_progress(settings, directory, starts, clock, publisher))
             return True
         finally:
             publisher.close()

@@ -69,10 +69,13 @@ def _dequeue(state: State, settings: Settings) -> dict[str, Any]:
     close = state.close()
     known = _process(state, settings, Role.DEQUEUE, DEQUEUE)
     alive = known["state"] in ALIVE
+    skew_ms, held = state.host_clock
     return {
         **known,
         "floor_ms": close.floor * settings.timer.precision_ms if close else None,
         "behind_ms": state.heartbeat(DEQUEUE).detail if alive else None,
+        "clock_skew_ms": skew_ms if alive else None,
+        "closing_held": held if alive else None,
     }
 
 

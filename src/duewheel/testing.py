@@ -58,7 +58,7 @@ class ManualClock:
 
     def set(self, now_ms: int) -> None:
         """Let time pass until `now_ms`; step back if that is earlier."""
-        passed_ms = now_ms - self.now_ms()
+        passed_ms = now_ms - self._true_ms - self._error_ms
         if passed_ms < 0:
             self.step(passed_ms)
         else:
@@ -73,13 +73,16 @@ class RecordingPublisher:
     """Keeps committed transactions in memory, as a state topic and real topics would.
 
     Attributes:
+        clock: the host's; the brokers' is the one that nobody steps, and `broker_error_ms` off.
         committed: every committed transaction: its deliveries and its progress.
         fate: asked before each transaction: "commit", "lose" (PublishDoubt, nothing committed) or
             "doubt" (PublishDoubt, committed).
         silent_ms: how old the newest progress is.
     """
 
-    def __init__(self, fate: Callable[[], str] = lambda: "commit") -> None:
+    def __init__(self, clock: ManualClock, fate: Callable[[], str] = lambda: "commit") -> None:
+        self.clock = clock
+        self.broker_error_ms = 0
         self.committed: list[tuple[Deliveries | None, Progress]] = []
         self.silent_ms = 0
         self.fate = fate
@@ -96,7 +99,7 @@ class RecordingPublisher:
     def prepare(self, deliveries: Deliveries) -> Prepared:
         return Prepared(deliveries)
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> None:
+    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
         fate = self.fate()
         if fate != "lose":
             deliveries = None if prepared is None else prepared.deliveries
@@ -104,6 +107,7 @@ class RecordingPublisher:
             self.committed.append((deliveries, Progress.decode(progress.encode())))
         if fate != "commit":
             raise PublishDoubt(fate)
+        return self.clock.true_ms + self.broker_error_ms
 
     def close(self) -> None:
         pass
@@ -135,6 +139,8 @@ class Delivered:
 class JournalPublisher:
     """Keeps committed transactions in a file, a line each: they outlive the process.
 
+    Its brokers have the host's clock.
+
     A last line without its end is a transaction that a kill cut short: the next one is written over
     it.
     """
@@ -159,7 +165,7 @@ class JournalPublisher:
     def prepare(self, deliveries: Deliveries) -> Prepared:
         return Prepared(deliveries)
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> None:
+    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
         rows: list[tuple[str, int, int, bool]] = []
         if prepared is not None:
             deliveries = prepared.deliveries
@@ -176,6 +182,7 @@ class JournalPublisher:
         line = json.dumps({"rows": rows, "progress": progress.encode().decode()}).encode() + b"\n"
         files.write_at(self._fd, line, self._bytes)
         self._bytes += len(line)
+        return self._clock.now_ms()
 
     def close(self) -> None:
         files.close(self._fd)

@@ -59,6 +59,7 @@ def dequeue_config(settings: Settings) -> DequeueConfig:
         chunk_records=settings.dequeue.chunk_records,
         chunk_bytes=settings.dequeue.chunk_bytes,
         take_over_after_ms=as_millis(settings.shard.take_over_after),
+        clock_skew_max_ms=as_millis(settings.dequeue.clock_skew_max),
     )
 
 

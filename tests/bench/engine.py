@@ -103,7 +103,7 @@ class Bench:
     def __init__(self, path: Path, run: int, count: int, batch: int) -> None:
         self.batch_records, self.batches, self.slots = batch, count // batch, batch // run
         self.clock = ManualClock(START_MS)
-        self.shard = LocalShard(path, WHEEL, RecordingPublisher(), self.clock, CONFIG)
+        self.shard = LocalShard(path, WHEEL, RecordingPublisher(self.clock), self.clock, CONFIG)
         self.shard.start_dequeue(dict.fromkeys(PARTITIONS, 0))
         self.shard.start_ingest()
         self.after = START_MS // WHEEL.precision_ms

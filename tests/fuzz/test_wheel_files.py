@@ -59,18 +59,17 @@ class Publisher(RecordingPublisher):
     """Sees to it that nothing leaves twice, early, or otherwise than it should."""
 
     def __init__(self, sample: Sample | None, clock: ManualClock) -> None:
-        super().__init__()
+        super().__init__(clock)
         self.found: dict[bytes, Message] = {}
         self._sample = sample
-        self._clock = clock
         if sample is not None:
             self.committed = list(sample.committed)
             self.found = dict(sample.delivered)
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> None:
+    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
         deliveries = None if prepared is None else prepared.deliveries
         if deliveries is not None:
-            now = self._clock.now_ms()
+            now = self.clock.now_ms()
             early = (deliveries.due_ms > now) & ~deliveries.dead_letter & ~deliveries.rolled
             assert not early.any()
             for source, message in messages(deliveries):
@@ -78,7 +77,7 @@ class Publisher(RecordingPublisher):
                 if self._sample is not None:
                     assert message == self._sample.expected[source], f"{source!r} is altered"
                 self.found[source] = message
-        super().publish(prepared, progress)
+        return super().publish(prepared, progress)
 
 
 @dataclass

@@ -38,7 +38,7 @@ class World:
     def __post_init__(self) -> None:
         self.wheel = WheelConfig(PRECISION_MS, 64, window_ms=64 * PRECISION_MS, margin_ms=0)
         self.clock = ManualClock(NOW_MS)
-        self.publisher = RecordingPublisher()
+        self.publisher = RecordingPublisher(self.clock)
         config = DequeueConfig(0, 1, {"precision": PRECISION_MS}, 3, 1 << 20)
         self.shard = LocalShard(self.path, self.wheel, self.publisher, self.clock, config)
         self.ends = {(TIMER_TOPIC, number): 0 for number in range(PARTITIONS)}

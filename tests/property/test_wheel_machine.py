@@ -76,24 +76,25 @@ class JudgingPublisher(RecordingPublisher):
     """
 
     def __init__(self, machine: WheelMachine) -> None:
-        super().__init__(lambda: self._fate)
+        super().__init__(machine.clock, lambda: self._fate)
         self._machine = machine
         self._fate = "commit"
         self.fates: list[str] = []
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> None:
+    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
         self._machine.require_mirror_behind(self)
         fate = self.fates.pop(0) if self.fates else "commit"
         if fate == "die before":
             raise Killed
         self._fate = "commit" if fate == "die after" else fate
         try:
-            super().publish(prepared, progress)
+            stamp_ms = super().publish(prepared, progress)
         finally:
             if fate != "lose":
                 self._machine.judge(None if prepared is None else prepared.deliveries, progress)
         if fate == "die after":
             raise Killed
+        return stamp_ms
 
 
 class WheelMachine(RuleBasedStateMachine):

@@ -193,7 +193,7 @@ class Kafka:
     def prepare(self, deliveries: Deliveries) -> Prepared:
         return Prepared(deliveries)
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> None:
+    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
         fate = self.fates()
         self.counts[f"fate: {fate}"] += 1
         if fate == "die before":
@@ -206,6 +206,7 @@ class Kafka:
             raise Killed
         if fate != "commit":
             raise PublishDoubt(fate)
+        return self._clock.true_ms
 
     def _judge(self, found: Deliveries) -> None:
         now_ms = self._clock.now_ms()

@@ -21,9 +21,9 @@ from tests.simulation.seam import die
 from tests.simulation.timers import TOPIC, Copy, Timer
 
 from duewheel.checkpoints.progress import Progress
-from duewheel.clock import Clock
 from duewheel.errors import KafkaUnavailable, PublishDoubt
 from duewheel.schemas.timers import Deliveries
+from duewheel.testing import ManualClock
 from duewheel.wheel.publisher import Prepared
 
 FATES = ("lost", "doubt", "open", "die before", "die open", "die after")
@@ -109,7 +109,7 @@ class Kafka:
         history: hears what is committed.
     """
 
-    clock: Clock
+    clock: ManualClock
     history: History
     partitions: list[Partition]
     progress: list[tuple[bytes, int]] = field(default_factory=list)
@@ -225,7 +225,7 @@ class SimulatedPublisher:
     def prepare(self, deliveries: Deliveries) -> Prepared:
         return Prepared(deliveries)
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> None:
+    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
         kafka = self._kafka
         if self._epoch != kafka.epoch:
             raise PublishDoubt("not started, or fenced")
@@ -235,6 +235,7 @@ class SimulatedPublisher:
         if fate == "die before":
             die()
         kafka.begin(deliveries, progress.encode())
+        stamp_ms = kafka.clock.true_ms
         if fate == "die open":
             die()
         self._meanwhile()
@@ -248,6 +249,7 @@ class SimulatedPublisher:
         if fate != "commit":
             self.close()
             raise PublishDoubt(fate)
+        return stamp_ms
 
     def close(self) -> None:
         self._epoch = -1

@@ -36,7 +36,7 @@ class World:
     def __init__(self, path: Path, slots: int, chunk_records: int, chunk_bytes: int) -> None:
         self.wheel = WheelConfig(PRECISION_MS, slots, window_ms=slots * PRECISION_MS, margin_ms=0)
         self.clock = ManualClock(NOW_MS)
-        self.publisher = RecordingPublisher()
+        self.publisher = RecordingPublisher(self.clock)
         self.config = DequeueConfig(0, 1, {"precision": PRECISION_MS}, chunk_records, chunk_bytes)
         self.shard = LocalShard(
             path, self.wheel, self.publisher, self.clock, self.config, lambda: self.stopping
@@ -360,8 +360,9 @@ def test_kafka_is_waited_for_after_a_doubt_until_told_to_stop(
 def test_a_shard_without_progress_starts_only_where_that_is_known(tmp_path: Path) -> None:
     wheel = WheelConfig()
     config = DequeueConfig(0, 1, {"precision": 50})
-    publisher = RecordingPublisher()
-    shard = LocalShard(tmp_path / "data", wheel, publisher, ManualClock(NOW_MS), config)
+    clock = ManualClock(NOW_MS)
+    publisher = RecordingPublisher(clock)
+    shard = LocalShard(tmp_path / "data", wheel, publisher, clock, config)
     with pytest.raises(RecoveryRefused, match="Kafka has no progress for this shard"):
         shard.start_dequeue()
     shard.kill(Role.DEQUEUE)

@@ -56,7 +56,7 @@ class World:
     def __init__(self, path: Path, slots: int, chunk_records: int) -> None:
         self.wheel = WheelConfig(PRECISION_MS, slots, window_ms=slots * PRECISION_MS, margin_ms=0)
         self.clock = BusyClock(NOW_MS)
-        self.publisher = RecordingPublisher()
+        self.publisher = RecordingPublisher(self.clock)
         config = DequeueConfig(
             0, 1, {"precision": PRECISION_MS}, chunk_records, progress_interval_ms=PRECISION_MS
         )

@@ -32,7 +32,7 @@ def shard(settings: Settings) -> Settings:
     running = LocalShard(
         settings.storage.data_dir,
         settings.wheel,
-        RecordingPublisher(),
+        RecordingPublisher(CLOCK),
         CLOCK,
         DequeueConfig(0, 1, {}),
     )

@@ -148,16 +148,18 @@ def test_topics_are_announced_together_and_the_old_ones_kept(producer: KafkaProd
 
 
 def test_outcomes_tell_refused_from_fallen() -> None:
-    good, refused, fallen, waiting = (
-        internals.WholeBatch(PARTITION, internals.ReadyRecords(body(b"x"), 0)) for _ in range(4)
+    good, stamped, refused, fallen, waiting = (
+        internals.WholeBatch(PARTITION, internals.ReadyRecords(body(b"x"), 0)) for _ in range(5)
     )
     error = InvalidRecordError("no key")
     good.complete(5, -1)
+    stamped.complete(6, 1_800_000_000_000)
     refused.complete_exceptionally(error, lambda _: error)
     fallen.abort(error)
-    outcomes = internals.await_outcomes([good, refused, fallen], Deadline(1))
+    outcomes = internals.await_outcomes([good, stamped, refused, fallen], Deadline(1))
     assert outcomes == [
         internals.Outcome(None, judged=False),
+        internals.Outcome(None, judged=False, stamp_ms=1_800_000_000_000),
         internals.Outcome(error, judged=True),
         internals.Outcome(error, judged=False),
     ]

@@ -43,7 +43,8 @@ def scrape(port: int) -> dict[str, float]:
 
 
 def test_a_scrape_shows_deliveries_lateness_and_what_is_pending(tmp_path: Path) -> None:
-    clock, publisher = ManualClock(NOW_MS), RecordingPublisher()
+    clock = ManualClock(NOW_MS)
+    publisher = RecordingPublisher(clock)
     shard = LocalShard(tmp_path, WHEEL, publisher, clock, DequeueConfig(0, 1, {}))
     dequeue = shard.start_dequeue({(TIMER_TOPIC, 0): 0})
     shard.start_ingest()

@@ -31,8 +31,8 @@ DEADLINE_S = 30.0
 class WatchedPublisher(RecordingPublisher):
     """Counts what it has prepared, and has `meanwhile` run in the middle of every publish."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
         self.prepared: list[list[str]] = []
         self.meanwhile: Callable[[], object] = lambda: None
 
@@ -40,10 +40,10 @@ class WatchedPublisher(RecordingPublisher):
         self.prepared.append([(source or b"").decode() for source in deliveries.source.to_pylist()])
         return super().prepare(deliveries)
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> None:
+    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
         if prepared is not None:
             self.meanwhile()
-        super().publish(prepared, progress)
+        return super().publish(prepared, progress)
 
 
 class World:
@@ -51,7 +51,7 @@ class World:
 
     def __init__(self, path: Path, chunk_records: int) -> None:
         self.clock = ManualClock(NOW_MS)
-        self.publisher = WatchedPublisher()
+        self.publisher = WatchedPublisher(self.clock)
         config = DequeueConfig(0, 1, {}, chunk_records=chunk_records)
         self.shard = LocalShard(path, WHEEL, self.publisher, self.clock, config)
         self.shard.start_dequeue({(TIMER_TOPIC, 0): 0})

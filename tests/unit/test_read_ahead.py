@@ -64,7 +64,7 @@ class Pending:
 
     def __init__(self, path: Path) -> None:
         self.path, self.clock = path, ManualClock(START_MS)
-        self.publisher = RecordingPublisher()
+        self.publisher = RecordingPublisher(self.clock)
         self.shard = LocalShard(path, WHEEL, self.publisher, self.clock, DequeueConfig(0, 1, {}))
         self.shard.start_dequeue({(TIMER_TOPIC, 0): 0})
         self.shard.start_ingest()

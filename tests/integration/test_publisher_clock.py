@@ -1,0 +1,99 @@
+"""What the publisher reads of the brokers' clock, and the timestamps that it gives to records."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from kafka import KafkaAdminClient
+from tests.integration.test_kafka_publisher import Message, progress, publish, read
+
+from duewheel.clock import SystemClock
+from duewheel.dev_broker import DevBroker
+from duewheel.errors import PublishDoubt
+from duewheel.wheel.kafka_publisher import KafkaPublisher
+
+pytestmark = pytest.mark.kafka
+
+HOUR_MS = 3_600_000
+MINUTE_MS = 60_000
+
+
+class WrongClock(SystemClock):
+    """The host's clock, set to another time."""
+
+    error_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.error_ms
+
+
+class Shard:
+    """Topics, and a publisher on a host whose clock may be wrong."""
+
+    def __init__(self, servers: str) -> None:
+        prefix = f"clock-{uuid.uuid4().hex[:8]}"
+        self.target, self.dead_letters = f"{prefix}.orders", f"{prefix}.dead-letter"
+        self.state = f"{prefix}.state"
+        self.servers, self.clock = servers, WrongClock()
+        self.publisher = KafkaPublisher(
+            {"bootstrap_servers": servers},
+            transactional_id=prefix,
+            state_topic=self.state,
+            dead_letter_topic=self.dead_letters,
+            shard=0,
+            clock=self.clock,
+        )
+
+    def create_topics(self, timestamp_type: str = "LogAppendTime") -> None:
+        admin = KafkaAdminClient(bootstrap_servers=self.servers)
+        strict = {"message.timestamp.after.max.ms": str(HOUR_MS)}
+        admin.create_topics(
+            {
+                self.target: {"num_partitions": 1, "configs": strict},
+                self.dead_letters: {"num_partitions": 1, "configs": strict},
+                self.state: {
+                    "num_partitions": 1,
+                    "configs": {"message.timestamp.type": timestamp_type},
+                },
+            },
+            wait_for_metadata=True,
+        )
+        admin.close()
+
+
+@pytest.fixture
+def shard(broker: DevBroker) -> Iterator[Shard]:
+    shard = Shard(broker.bootstrap_servers)
+    yield shard
+    shard.publisher.close()
+
+
+def test_publishing_tells_when_the_broker_took_the_progress(
+    broker: DevBroker, shard: Shard
+) -> None:
+    """Whatever the host's clock says."""
+    shard.create_topics()
+    shard.clock.error_ms = -2 * HOUR_MS
+    shard.publisher.start()
+    stamps = [shard.publisher.publish(None, progress(slot)) for slot in range(3)]
+    assert [record.timestamp for record in read(broker, shard.state)] == stamps
+
+
+def test_a_host_far_ahead_still_delivers_what_is_closed(broker: DevBroker, shard: Shard) -> None:
+    """Its own time is one that topics refuse."""
+    shard.create_topics()
+    shard.clock.error_ms = 2 * HOUR_MS
+    shard.publisher.start()
+    stamp_ms = shard.publisher.publish(None, progress(1))
+    publish(shard.publisher, [Message(shard.target, b"1")], progress(2))
+    (record,) = read(broker, shard.target)
+    assert MINUTE_MS <= record.timestamp - stamp_ms < HOUR_MS
+
+
+def test_a_state_topic_without_the_brokers_time_is_named(shard: Shard) -> None:
+    shard.create_topics("CreateTime")
+    shard.publisher.start()
+    with pytest.raises(PublishDoubt, match=f"{shard.state} does not tell.*=LogAppendTime"):
+        shard.publisher.publish(None, progress(1))
