@@ -101,6 +101,16 @@ def create_allocated(path: Path, size: int) -> None:
         os.close(fd)
 
 
+def make_directory(path: Path) -> None:
+    """Make a directory, and what is missing above it; its entry is durable when this returns."""
+    if not path.parent.exists():
+        make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    # Also if it was there: a predecessor may have died, or the power failed, in between.
+    with suppress(PermissionError):  # only who may not look there; then it was there already
+        sync_directory(path.parent)
+
+
 def remove(path: Path) -> None:
     """Remove a file, if it is there; durably."""
     path.unlink(missing_ok=True)

@@ -80,7 +80,7 @@ class DataDirectory:
             ConfigError: the directory was made with another geometry.
             CorruptFile: a file is damaged that nothing can be read without.
         """
-        path.mkdir(parents=True, exist_ok=True)
+        files.make_directory(path)
         life_lock = FileLock(path / role.value)
         try:
             # Not at once: somebody may be looking at this moment whether the lock is free.
@@ -200,6 +200,11 @@ class DataDirectory:
 
     def files_are_there(self, commit: Commit) -> bool:
         """Whether every file that counts is as long as the commit page says."""
+        try:
+            self.topics.require(commit.topics)
+        except CorruptFile as error:
+            log.warning("topic names are missing", reason=str(error))
+            return False
         return all(
             self.log.files.size(hour) >= lengths.log_bytes
             and self.messages.files.size(hour) >= lengths.message_bytes

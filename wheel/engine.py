@@ -4,7 +4,8 @@ One batch:
 
     1. slots: a rejected row's is the earliest; a slot that is closed becomes the earliest open one
        (rows that come again after a recovery are judged by wheel/recovering.py)
-    2. what the ring cannot take yet stays out, and with it the rest of its partition
+    2. what the ring cannot take yet stays out, and with it the rest of its partition; it waits for
+       deliveries, or, in a catch-up, which they wait for, until everything else has come
     3. messages and log records are appended; nobody knows of them yet
     4. under engine.lock: slots that were closed since 1 are left, their rows written again; if the
        ring cannot take them there, nothing of the batch exists and all of it waits
@@ -31,7 +32,7 @@ import structlog
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.state import Close, Commit, HourFiles
 from duewheel.clock import Clock
-from duewheel.errors import RecoveryRefused
+from duewheel.errors import RecoveryPending, RecoveryRefused
 from duewheel.schemas import columns
 from duewheel.schemas.timers import Bool, Int64, TimerBatch, TopicPartition
 from duewheel.wheel.data_directory import DataDirectory
@@ -115,6 +116,7 @@ class Engine:
         self._directory = directory
         self._clock = clock
         self._topic_ids = dict(topic_ids or {})
+        self._left: set[TopicPartition] = set()
         if directory.state.close() is None:
             raise RecoveryRefused(f"{directory.path}: dequeue must have started here once")
         with directory.locked() as commit:
@@ -137,7 +139,8 @@ class Engine:
         Raises:
             OSError: a write failed; nothing has changed.
             Locked: engine.lock is held by a process that does not move; nothing has changed.
-            RecoveryPending: dequeue has decided on a recovery; nothing has changed.
+            RecoveryPending: dequeue has decided on a recovery; nothing has changed. Or a catch-up
+                has ended that the ring was too small for: read on from the marks.
         """
         state = self._directory.state
         with self._directory.locked() as before:
@@ -145,11 +148,15 @@ class Engine:
         known = before.marks
         _require_new(batch, known, marks)
         floor = self._close().floor
+        batch, marks = self._without_left(batch, known, marks)
         batch, slots, rolled = self._open_slots(batch)
         fits = self._fits(slots)
         waiting = not bool(fits.all())
         if waiting:
-            marks = self._marks_before(batch, fits, marks)
+            ends, marks = marks, self._marks_before(batch, fits, marks)
+            if self._catches_up(self._close()):
+                self._left |= {p for p, mark in marks.items() if mark < ends[p]}
+                waiting = False
             rows = self._rows_below(batch, marks)
             batch, slots, rolled = batch.take(rows), slots[rows], rolled[rows]
         if not len(batch) and marks.items() <= known.items():
@@ -170,6 +177,7 @@ class Engine:
             state.write_commit(number, {**known, **marks}, hours, placed, ids, names)
             self._directory.wheel.apply(runs, number)
             state.mark_applied()
+        self._require_none_left()
         return Appended(len(batch), waiting)
 
     # ---- 1. and 2.: slots ------------------------------------------------------------------
@@ -224,6 +232,30 @@ class Engine:
         np.minimum.at(first, batch.partition[~fits], batch.offset[~fits])
         stops = dict(zip(batch.partitions, first.tolist(), strict=True))
         return {p: min(mark, stops.get(p, _NEVER)) for p, mark in marks.items()}
+
+    def _without_left(
+        self,
+        batch: TimerBatch,
+        known: Mapping[TopicPartition, int],
+        marks: Mapping[TopicPartition, int],
+    ) -> tuple[TimerBatch, Mapping[TopicPartition, int]]:
+        """The batch but for partitions in which the ring has had no room in this catch-up.
+
+        Deliveries make room, and wait for the catch-up to end: it must not wait for room. The
+        source goes on behind what is left; in the end it has to begin anew at the marks.
+        """
+        if not self._left:
+            return batch, marks
+        marks = {p: known.get(p, 0) if p in self._left else end for p, end in marks.items()}
+        return batch.take(self._rows_below(batch, marks)), marks
+
+    def _require_none_left(self) -> None:
+        if self._left and not self._catches_up(self._close()):
+            names = ", ".join(f"{topic}-{number}" for topic, number in sorted(self._left))
+            raise RecoveryPending(
+                f"all is read again but for what the ring had no room for in {names}: starting "
+                "anew at the marks"
+            )
 
     def _rows_below(self, batch: TimerBatch, marks: Mapping[TopicPartition, int]) -> Int64:
         ends = np.array([marks[partition] for partition in batch.partitions], np.int64)

@@ -43,7 +43,7 @@ class World:
         self.path = path / "data"
         self.kafka: dict[int, list[Timer]] = {p: [] for p in range(PARTITIONS)}
         self.clock = ManualClock(NOW_MS)
-        self.publisher = RecordingPublisher(self.clock)
+        self.publisher = RecordingPublisher()
         self.wheel = WheelConfig(PRECISION_MS, 4096, window_ms=40_000, margin_ms=0)
         config = DequeueConfig(0, 1, {}, chunk_records, progress_interval_ms=PRECISION_MS)
         self.shard = LocalShard(self.path, self.wheel, self.publisher, self.clock, config)
@@ -224,7 +224,7 @@ def test_what_cannot_be_kept_is_read_again(make_world: MakeWorld, spoiled: str) 
     world.finish()
 
 
-@pytest.mark.parametrize("lost", ["timerwheel", "timerlog", "messages", "state"])
+@pytest.mark.parametrize("lost", ["timerwheel", "timerlog", "messages", "topics", "state"])
 def test_a_lost_file_leads_to_reading_again(make_world: MakeWorld, lost: str) -> None:
     world = make_world()
     half_delivered(world)
@@ -237,6 +237,16 @@ def test_a_lost_file_leads_to_reading_again(make_world: MakeWorld, lost: str) ->
     if lost == "state":
         world.publisher.silent_ms = 61_000
     assert world.start() == ("taken over" if lost == "state" else "files lost")
+    world.finish()
+
+
+def test_damaged_topic_names_lead_to_reading_again(make_world: MakeWorld) -> None:
+    world = make_world()
+    half_delivered(world)
+    world.kill()
+    path = world.path / "topics"
+    path.write_bytes(b"x" + path.read_bytes()[1:])
+    assert world.start() == "files lost"
     world.finish()
 
 
@@ -318,6 +328,38 @@ def test_a_running_ingest_stops_for_a_recovery(make_world: MakeWorld) -> None:
         world.ingest()
     world.shard.kill(Role.INGEST)
     world.shard.start_ingest()
+    world.finish()
+
+
+def test_what_the_ring_cannot_hold_yet_does_not_hold_up_a_catch_up(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.write(0, 1, 2)
+    world.write(1, 3, 4)
+    world.ingest()
+    world.at_slot(1)
+    world.kill()
+    shutil.rmtree(world.path)
+    # More than a lap later: a new timer is too far from what is delivered.
+    world.clock.set(NOW_MS + 3 * world.wheel.ring * PRECISION_MS)
+    world.write(0, 3 * world.wheel.ring + 1, 3 * world.wheel.ring + 2)
+    world.write(1, 3)
+    world.start(take_over=True)
+    assert world.shard.ingest is not None
+    # Spark's batches, one after another: none waits, though Spark goes on behind what is left.
+    timers = world.kafka
+    first, second = (TIMER_TOPIC, 0), (TIMER_TOPIC, 1)
+    appended = world.shard.append([*timers[0][:3], timers[1][0]], {first: 3, second: 1})
+    assert (appended.rows, appended.waiting) == (2, False)
+    assert world.shard.ingest.marks == {first: 2, second: 1}
+    with pytest.raises(RecoveryPending, match="timers-0"):
+        world.shard.append([timers[0][3], timers[1][1]], {first: 4, second: 2})
+    assert world.shard.ingest.marks == {first: 2, second: 2}
+    # Read again from the marks, it waits for deliveries as ever.
+    world.shard.kill(Role.INGEST)
+    world.shard.start_ingest()
+    for slot in range(3 * world.wheel.ring, 3 * world.wheel.ring + 10):
+        world.ingest()
+        world.at_slot(slot)
     world.finish()
 
 
