@@ -43,7 +43,7 @@ class World:
         self.path = path / "data"
         self.kafka: dict[int, list[Timer]] = {p: [] for p in range(PARTITIONS)}
         self.clock = ManualClock(NOW_MS)
-        self.publisher = RecordingPublisher()
+        self.publisher = RecordingPublisher(self.clock)
         self.wheel = WheelConfig(PRECISION_MS, 4096, window_ms=40_000, margin_ms=0)
         config = DequeueConfig(0, 1, {}, chunk_records, progress_interval_ms=PRECISION_MS)
         self.shard = LocalShard(self.path, self.wheel, self.publisher, self.clock, config)
