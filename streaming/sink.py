@@ -226,10 +226,10 @@ class TimerSink:
         while appended.waiting:
             batch = batch.take(_rows_from(batch, self._engine.marks))
             self._statistics = replace(self._statistics, rows_waiting=len(batch))
-            now_ms = self._clock.now_ms()
-            if logged_at_ms is None or now_ms - logged_at_ms >= RING_FULL_LOG_INTERVAL_MS:
+            boottime_ms = self._clock.boottime_ms()
+            if logged_at_ms is None or boottime_ms - logged_at_ms >= RING_FULL_LOG_INTERVAL_MS:
                 _log.warning("ring full: waiting for deliveries", rows_waiting=len(batch))
-                logged_at_ms = now_ms
+                logged_at_ms = boottime_ms
             self._wait("the ring was full")
             appended = self._engine.append(batch, marks)
         self._statistics = replace(self._statistics, rows_waiting=0)

@@ -278,10 +278,10 @@ def _decision(
     while (record := dequeue_has_decided(directory.state, directory.path)) is None:
         if stopping.is_set():
             return None
-        now_ms = clock.now_ms()
-        if logged_at_ms is None or now_ms - logged_at_ms >= _WAIT_LOG_INTERVAL_MS:
+        boottime_ms = clock.boottime_ms()
+        if logged_at_ms is None or boottime_ms - logged_at_ms >= _WAIT_LOG_INTERVAL_MS:
             _log.info("waiting for dequeue to start in this data directory")
-            logged_at_ms = now_ms
+            logged_at_ms = boottime_ms
         clock.sleep(_WAIT_S)
     return None if stopping.is_set() else record
 

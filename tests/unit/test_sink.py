@@ -9,13 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from structlog.testing import capture_logs
 
 from duewheel.errors import KafkaUnavailable, RecoveryRefused
 from duewheel.schemas.contract import Contract, parse, rejections
 from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.timers import TimerBatch, TopicPartition
 from duewheel.streaming.gaps import ASK_INTERVAL_MS, GapWatch
-from duewheel.streaming.sink import StoppedWaitingError, TimerSink
+from duewheel.streaming.sink import WAIT_S, StoppedWaitingError, TimerSink
 from duewheel.testing import ManualClock
 from duewheel.wheel.engine import Appended
 
@@ -176,6 +177,24 @@ def test_what_the_ring_cannot_hold_waits_and_nothing_is_taken_twice() -> None:
     assert bench.clock.now_ms() > began_ms
     assert bench.sink.statistics.rows == 8
     assert bench.sink.statistics.rows_waiting == 0
+
+
+@pytest.mark.parametrize("step_ms", [-3_600_000, 0, 3_600_000])
+def test_a_full_ring_is_told_every_ten_seconds_whatever_the_clock_is_set_to(step_ms: int) -> None:
+    bench = Bench({A0: 0}, room=1)
+    waits = round(25 / WAIT_S)
+    sleep = bench.clock.sleep
+
+    def step_once(seconds: float) -> None:
+        sleep(seconds)
+        bench.clock.sleep = sleep  # type: ignore[method-assign]
+        bench.clock.step(step_ms)
+
+    bench.clock.sleep = step_once  # type: ignore[method-assign]
+    with capture_logs() as logs:
+        bench.sink.take(table(*((A0, n) for n in range(waits + 1))), {A0: waits + 1})
+    told = [line["event"] for line in logs if "ring full" in line["event"]]
+    assert len(told) == 3
 
 
 def test_a_paused_sink_takes_nothing_until_it_may() -> None:
