@@ -240,13 +240,13 @@ class Armed:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def set_clock_back(ms: int) -> None:
-    """Have this process see an earlier time."""
+def set_clock(error_ms: Callable[[], int]) -> None:
+    """Have this process see a time that is so far ahead."""
 
-    def earlier(now_ms: Method) -> Method:
-        return lambda clock: now_ms(clock) - ms
+    def wrong(now_ms: Method) -> Method:
+        return lambda clock: now_ms(clock) + error_ms()
 
-    wrap("duewheel.clock:SystemClock.now_ms", earlier)
+    wrap("duewheel.clock:SystemClock.now_ms", wrong)
 
 
 def main() -> None:
@@ -255,12 +255,15 @@ def main() -> None:
     parser.add_argument("--point", choices=POINTS)
     parser.add_argument("--mark", type=Path)
     parser.add_argument("--hour-behind", action="store_true", help="the host's clock is wrong")
+    parser.add_argument("--clock-error", type=Path, help="a file with the error, in ms; may change")
     parser.add_argument("words", nargs="+", help="of the duewheel command")
     options = parser.parse_args()
     if options.point:
         Armed(options.point, options.mark)
     if options.hour_behind:
-        set_clock_back(HOUR_MS)
+        set_clock(lambda: -HOUR_MS)
+    if options.clock_error:
+        set_clock(lambda: int(options.clock_error.read_text()))
     from duewheel import cli
 
     sys.argv = ["duewheel", *options.words]

@@ -1,0 +1,84 @@
+"""`duewheel dequeue` on a host whose clock is wrong, at boot or from one moment to the next.
+
+Real Kafka and Spark; the consumer, the producers and the brokers have the right time. No process is
+started again: once the clock is right, everything goes on by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.crash.test_fault_points import CLOCK, LOAD, Shard
+
+from duewheel.dev_broker import DevBroker
+from duewheel.status import status as read_status
+from duewheel.wheel.layout import HOUR_MS
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.usefixtures("spark_jars"),
+]
+
+ALL_DUE_S = 3.0  # more than the longest delay of a load
+
+
+class WrongShard(Shard):
+    """Everything but ingest sees the clock that is wrong."""
+
+    def step_to(self, error_ms: int) -> None:
+        """The host's clock is so far ahead from here on."""
+        new = self.path / "clock.new"
+        new.write_text(str(error_ms))
+        new.replace(self.path / "clock")
+
+    def line(self, *words: str, point: str | None = None, hour_behind: bool = False) -> list[str]:
+        line = super().line(*words, point=point, hour_behind=hour_behind)
+        if words[0] == "ingest":
+            return line
+        at = line.index("--")
+        return [*line[:at], "--clock-error", str(self.path / "clock"), *line[at:]]
+
+    def dequeue_says(self, key: str) -> int:
+        found = read_status(self.settings)["dequeue"][key]
+        return 0 if found is None else int(found)
+
+    def wait_until_held(self, held: bool) -> None:
+        self.wait(lambda: self.dequeue_says("closing_held") == held)
+
+
+@pytest.fixture
+def shard(broker: DevBroker, tmp_path: Path) -> Iterator[WrongShard]:
+    name = f"clock-{CLOCK.now_ms()}"
+    shard = WrongShard(tmp_path, broker.bootstrap_servers, name, slots=100_000, margin="5m")
+    try:
+        yield shard
+    finally:
+        shard.close()
+
+
+def test_nothing_is_early_and_all_goes_on_when_the_clock_is_right(shard: WrongShard) -> None:
+    shard.step_to(HOUR_MS)
+    shard.init()
+    for name in ("dequeue", "ingest"):
+        shard.start(name)
+    for error_ms in (HOUR_MS, -HOUR_MS, HOUR_MS):
+        shard.step_to(error_ms)
+        shard.wait_until_held(error_ms > 0)
+        before = len(shard.seen)
+        shard.send()
+        shard.wait(lambda: read_status(shard.settings)["pending"] == LOAD)
+        time.sleep(ALL_DUE_S)
+        assert len(shard.seen) == before
+        assert abs(shard.dequeue_says("clock_skew_ms") - error_ms) < HOUR_MS / 2
+        shard.step_to(0)
+        shard.judge_all()
+        shard.wait_until_held(False)
+    log = shard.log("dequeue")
+    assert "clock is ahead of the brokers'" in log
+    assert "clock agrees with the brokers' again" in log
