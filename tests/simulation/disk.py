@@ -115,9 +115,18 @@ class Disk:
         """The files as they are now are what is on disk."""
         self._content.clear()
         self._entries.clear()
-        for folder in self._folders():
+        self._make_durable(self.root)
+
+    def copy_folder(self, name: str, copy: str) -> None:
+        """A durable copy of a folder, beside it."""
+        shutil.copytree(self.root / name, self.root / copy)
+        self._make_durable(self.root / copy)
+        self.synced(self.root)
+
+    def _make_durable(self, below: Path) -> None:
+        for folder in self._folders(below):
             self._entries[self._number(folder)] = self._live_entries(folder)
-        for path in self._files():
+        for path in self._files(below):
             self._content[self._number(path)] = path.read_bytes()
 
     def copy(self) -> dict[str, bytes | None]:
@@ -149,12 +158,12 @@ class Disk:
                 mixed[name] = known[name]
         return mixed
 
-    def _folders(self) -> Iterator[Path]:
-        for root, _, _ in sorted(os.walk(self.root)):
+    def _folders(self, below: Path | None = None) -> Iterator[Path]:
+        for root, _, _ in sorted(os.walk(below or self.root)):
             yield Path(root)
 
-    def _files(self) -> Iterator[Path]:
-        for root, _, names in sorted(os.walk(self.root)):
+    def _files(self, below: Path | None = None) -> Iterator[Path]:
+        for root, _, names in sorted(os.walk(below or self.root)):
             for name in sorted(names):
                 yield Path(root) / name
 

@@ -182,6 +182,12 @@ class Kafka:
             self.epoch += 1
             self.finish(commit=False)
 
+    def require_there(self) -> None:
+        """Fail a call while the cluster is away."""
+        if self.away:
+            self.away -= 1
+            raise KafkaUnavailable("away")
+
     def newest(self) -> Progress | None:
         return Progress.decode(self.progress[-1][0]) if self.progress else None
 
@@ -206,16 +212,17 @@ class SimulatedPublisher:
         self._epoch = -1
 
     def peek(self) -> Progress | None:
+        self._kafka.require_there()
         return self._kafka.newest()
 
     def age_ms(self) -> int:
-        return 0
+        self._kafka.require_there()
+        _, written_ms = self._kafka.progress[-1]
+        return self._kafka.clock.now_ms() - written_ms
 
     def start(self) -> Progress | None:
         kafka = self._kafka
-        if kafka.away:
-            kafka.away -= 1
-            raise KafkaUnavailable("away")
+        kafka.require_there()
         kafka.epoch += 1
         if kafka.transaction is not None:
             kafka.finish(commit=False)
@@ -253,6 +260,12 @@ class SimulatedPublisher:
 
     def close(self) -> None:
         self._epoch = -1
+
+
+def offsets_at(kafka: Kafka, stamp_ms: int) -> dict[tuple[str, int], int]:
+    """Where that time begins in every partition that has come so far."""
+    found = {(TOPIC, p.number): p.offset_for_time(stamp_ms) for p in kafka.partitions}
+    return {name: offset for name, offset in found.items() if offset is not None}
 
 
 def offsets_of(kafka: Kafka, what: str) -> dict[tuple[str, int], int]:

@@ -59,6 +59,13 @@ FAULTS = {
     "slow producer": Fault(0.3, 0.1),
     "partition added": Fault(0.2, 0.04),
     "away for long": Fault(0.3, 0.06),
+    "power": Fault(0.3, 0.2),
+    "power between steps": Fault(0.3, 0.1),
+    "disk lost": Fault(0.2, 0.1),
+    "backup restored": Fault(0.25, 0.1),
+    "file lost": Fault(0.3, 0.15),
+    "rival": Fault(0.2, 0.1),
+    "state topic lost": Fault(0.1, 0.1),
 }
 
 
@@ -76,8 +83,13 @@ class Schedule:
             root,
             _setup(self.rng),
             self.rng,
-            Chances(self._fate, lambda: self._happens("meanwhile")),
+            Chances(
+                self._fate,
+                lambda: self._happens("meanwhile"),
+                lambda: self._happens("rival"),
+            ),
         )
+        self._backup: dict[str, bytes | None] = {}
         self._saved: dict[str, bytes] = {}
         self._timers_left = self.rng.randint(5, 40)
 
@@ -104,7 +116,7 @@ class Schedule:
     def _plan(self, *kinds: str) -> Plan:
         """What goes wrong at which store of a step that makes stores of these kinds."""
         plan = {}
-        for what in ("kill", "meanwhile"):
+        for what in ("kill", "meanwhile", "power"):
             if self._happens(what):
                 kind = self.rng.choice(("any", *kinds))
                 last = STORES_OF_KIND.get(kind, self.rng.choice(STORES_OF_STEP))
@@ -131,6 +143,12 @@ class Schedule:
             "away for long": self._away,
             "slow producer": self._write_slowly,
             "partition added": self._add_partition,
+            "power between steps": world.lose_power,
+            "disk lost": world.lose_disk,
+            "backup restored": self._restore,
+            "file lost": world.lose_file,
+            "rival": world.rival,
+            "state topic lost": world.lose_progress,
         }
         for name, action in befalls.items():
             if self._happens(name):
@@ -144,8 +162,19 @@ class Schedule:
             self._pass_time: 3.0,
             lambda: world.step_durable(self._plan(*DURABLE_STORES)): 1.0,
             world.check: 0.15,
+            world.step_former: 2.0 if world.former else 0.0,
+            self._back_up: 0.5 if self.chance["backup restored"] else 0.0,
         }
         return self.rng.choices(list(weights), list(weights.values()))[0]
+
+    def _back_up(self) -> None:
+        if self.world.settled:
+            self.world.history.say("backup")
+            self._backup = self.world.disk.copy()
+
+    def _restore(self) -> None:
+        if self._backup:
+            self.world.restore(self._backup)
 
     def _stop(self) -> None:
         self.world.stop(self.rng.choice(("ingest", "dequeue")), "told to", self._plan("sync"))
@@ -199,6 +228,8 @@ class Schedule:
         self.world.clock.set(self.world.clock.now_ms() + ms)
         self.world.kafka.end_forgotten()
         self.world.history.say("time passes")
+        if (self.chance["power"] or self.chance["power between steps"]) and self.rng.random() < 0.2:
+            self.world.disk.write_back(self.rng)
 
     def _disk_errors(self) -> None:
         SEAM.failing = 0 if SEAM.failing else self.rng.choice((seam.DISK_FULL, seam.BAD_DISK))
@@ -234,6 +265,8 @@ class Schedule:
         if not world.history.violations:
             world.check()
             world.history.judge_end()
+            if world.former:
+                world.history.violated("fenced", "a former dequeue has not found out")
             if world.history.copies:
                 for difference in contract_check.differences(world.history.copies):
                     world.history.violated("bytes", f"a copy: {difference}")
@@ -249,11 +282,13 @@ class Schedule:
                 break
         for _ in range(3):
             self.world.step_dequeue({})
+            self.world.step_former()
 
     def _done(self) -> bool:
         ingest = self.world.ingest
         return (
             not self.world.history.pending
+            and not self.world.former
             and ingest is not None
             and ingest.query is not None
             and not ingest.query.behind

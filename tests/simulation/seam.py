@@ -66,7 +66,7 @@ class Actor:
         self.plan, self.stores = dict(plan), Counter()
 
 
-def _nothing(_: object) -> None:
+def _nothing(*_: object) -> None:
     pass
 
 
@@ -77,7 +77,7 @@ class Seam:
         disk: whose folder is watched; None: nothing is.
         actor: whose stores these are; None: the simulation's own, which pass.
         meanwhile: called for what is planned as such.
-        applied: called when the wheel takes runs.
+        applied: called when the wheel of a directory takes runs.
         failing: the errno that stores get at present, 0 for none.
         failed: how many stores have got one.
         boot_id: of the simulated host.
@@ -88,7 +88,7 @@ class Seam:
         self.disk: Disk | None = None
         self.actor: Actor | None = None
         self.meanwhile: Callable[[Actor], None] = _nothing
-        self.applied: Callable[[Runs], None] = _nothing
+        self.applied: Callable[[Path, Runs], None] = _nothing
         self.failing = 0
         self.failed = 0
         self.boot_id = ""
@@ -109,9 +109,9 @@ class Seam:
             self.actor = before
 
     def inside(self, path: object) -> Path | None:
-        """The path, if it is one of the simulated folder; locks are left alone."""
+        """The path, if it is of the simulated folder or that itself; locks are left alone."""
         text = str(path)
-        if self.disk is None or not text.startswith(self._root) or text.endswith(".lock"):
+        if self.disk is None or not f"{text}/".startswith(self._root) or text.endswith(".lock"):
             return None
         return Path(text)
 

@@ -36,6 +36,10 @@ def test_no_seed_violates_an_invariant() -> None:
         *("meanwhile, within ingest", "meanwhile, within dequeue"),
         *("transaction: lost", "transaction: doubt", "transaction: open", "transaction: die open"),
         *("kafka away", "disk errors", "spark's checkpoint"),
+        *("power lost", "disk lost", "backup restored", "file lost", "progress lost"),
+        *("rivals", "fenced", "take-over refused"),
+        *("power lost, keeps DURABLE", "old copy, keeps ALL", "files lost, keeps NOTHING"),
+        "taken over, keeps NOTHING",
     ]
     assert [name for name in wanted if not met.get(name)] == []
 

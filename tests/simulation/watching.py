@@ -5,7 +5,7 @@
 - fsync and msync are recorded in the disk's shadow (disk.py); the kernel is not asked for them.
 - Assignments to mapped pages, and the wheel's entries, which are linked by `TimerWheel.apply`.
 - The threads of dequeue's pipeline run in their caller's turn: a seed must not be a matter of luck.
-- The boot id of the host is the simulation's.
+- The boot id of the host is the simulation's, and so is what is drawn: lineages, names.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+import uuid
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,9 +23,9 @@ from typing import Any
 import numpy as np
 from tests.simulation.seam import SEAM
 
-from duewheel.checkpoints import files
+from duewheel.checkpoints import files, state
 from duewheel.schemas.timers import Bool
-from duewheel.wheel import bounded_queue, pipeline
+from duewheel.wheel import bounded_queue, pipeline, starting
 from duewheel.wheel.timer_wheel import Runs, TimerWheel
 
 Call = Callable[..., Any]
@@ -78,8 +79,18 @@ def install() -> None:
     _watch_names()
     _watch_maps()
     _replace_everywhere(files.boot_id, lambda: SEAM.boot_id)
+    vars(starting)["secrets"] = SimpleNamespace(randbits=_drawn_bits)
+    vars(state)["uuid"] = SimpleNamespace(uuid4=_drawn_uuid, UUID=uuid.UUID)
     vars(pipeline)["threading"] = SimpleNamespace(Thread=Now)
     bounded_queue.BoundedQueue._fits = lambda *_: True  # type: ignore[method-assign]
+
+
+def _drawn_bits(count: int) -> int:
+    return SEAM.rng.getrandbits(count)
+
+
+def _drawn_uuid() -> uuid.UUID:
+    return uuid.UUID(int=_drawn_bits(128))
 
 
 def _watch_opening() -> None:
@@ -182,12 +193,21 @@ def _watch_maps() -> None:
         def some() -> None:
             apply(self, runs.where(_some_of(len(runs))), batch)
 
-        SEAM.applied(runs)
+        SEAM.applied(self.path.parent, runs)
         SEAM.store("wheel", some, fails=False)
         apply(self, runs, batch)
 
+    def watched_rebuilding(original: Callable[..., None]) -> Callable[..., None]:
+        def call(self: TimerWheel, *args: Any) -> None:
+            SEAM.store("wheel", fails=False)
+            original(self, *args)
+
+        return call
+
     files.map_file = map_file
     TimerWheel.apply = watched_apply  # type: ignore[method-assign]
+    for name in ("clear", "link"):
+        setattr(TimerWheel, name, watched_rebuilding(getattr(TimerWheel, name)))
 
 
 def _some_of(count: int) -> Bool:

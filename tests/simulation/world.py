@@ -3,6 +3,9 @@
 The processes are the real ones but for their shells: Engine, sink and durable checkpoints here,
 Dequeue there, each in a DataDirectory of its own, over the same files. They run in this thread, one
 step at a time; in the middle of a step another one's may come between (seam.py).
+
+When an instance elsewhere takes the shard over, that is the shard from then on; the former dequeue
+goes on beside it until it finds out.
 """
 
 from __future__ import annotations
@@ -16,18 +19,26 @@ from pathlib import Path
 from random import Random
 
 from tests.simulation.disk import Disk
+from tests.simulation.floors import FloorWatch
 from tests.simulation.history import History
-from tests.simulation.kafka_model import Kafka, Partition, SimulatedPublisher, offsets_of
+from tests.simulation.kafka_model import (
+    Kafka,
+    Partition,
+    SimulatedPublisher,
+    offsets_at,
+    offsets_of,
+)
+from tests.simulation.losses import spoil
 from tests.simulation.seam import SEAM, Actor, Killed, Plan
 from tests.simulation.spark_model import CHECKPOINT, Query
 from tests.simulation.timers import TOPIC, batch_of
 
 from duewheel.checkpoints.files import lock_is_held
 from duewheel.checkpoints.recovery import dequeue_has_decided
-from duewheel.checkpoints.state import Marks, State
+from duewheel.checkpoints.state import Damage, Marks, State
 from duewheel.clock import Clock
 from duewheel.durability import DurableCheckpoints
-from duewheel.errors import DuewheelError
+from duewheel.errors import CorruptFile, DuewheelError, Fenced, RecoveryRefused
 from duewheel.ingest import settle_checkpoint
 from duewheel.schemas.timers import TimerBatch, TopicPartition
 from duewheel.streaming.gaps import GapWatch
@@ -104,15 +115,26 @@ class Chances:
     Attributes:
         fate: of the next transaction.
         meanwhile: whether the other process gets a turn now.
+        rival: whether another instance takes over now.
     """
 
     fate: Callable[[], str] = lambda: "commit"
     meanwhile: Callable[[], bool] = lambda: False
+    rival: Callable[[], bool] = lambda: False
 
 
 @dataclass
 class World:
-    """The shard and its surroundings; `rng` decides everything."""
+    """The shard and its surroundings; `rng` decides everything.
+
+    Attributes:
+        ingest, shop: its processes, None while they do not run.
+        former: dequeues that another instance has followed and that have not found out.
+        name: of its data directory; there may be others.
+        parted: whether the directory may be another one than the newest progress tells of.
+        settled: whether dequeue has looked at the files since something befell them.
+        take_over: whether the operator says that no other instance runs.
+    """
 
     root: Path
     setup: Setup
@@ -129,7 +151,11 @@ class World:
         self.disk.clear()
         self.ingest: Ingest | None = None
         self.shop: Shop | None = None
-        self.floor = 0
+        self.former: list[Shop] = []
+        self.name = "data"
+        self.parted = self.take_over = False
+        self.settled = True
+        self._floors = FloorWatch(self.history)
         self._busy: list[str] = []
         SEAM.watch(self.disk)
         SEAM.rng, SEAM.meanwhile, SEAM.applied = self.rng, self._meanwhile, self._applied
@@ -138,7 +164,7 @@ class World:
     @property
     def path(self) -> Path:
         """The data directory."""
-        return self.root / "data"
+        return self.root / self.name
 
     def boot(self) -> None:
         """The host has another boot id from here on."""
@@ -156,49 +182,84 @@ class World:
                 step()
         except Killed:
             self.history.say(f"  {actor.name} is killed")
-            self.kill(actor.name)
+            self._kill(actor)
         except StoppedWaitingError:
             self.history.counts["ring full"] += 1
-            self.stop(actor.name, "the ring was full")
+            self._stop(actor, "the ring was full", {})
         except (DuewheelError, OSError, AssertionError) as error:
-            expected = getattr(error, "retriable", False) or SEAM.failed > failed
-            self.stop(actor.name, f"{type(error).__name__}: {error}")
+            expected = SEAM.failed > failed or self._is_expected(error, actor)
+            text = str(error).replace(f"{self.root}/", "")
+            self._stop(actor, f"{type(error).__name__}: {text}", {})
             if not expected:
-                self.history.violated(f"refused: {type(error).__name__}", str(error))
+                self.history.violated(f"refused: {type(error).__name__}", text)
         finally:
             self._busy.pop()
         self._watch_floor()
 
+    def _is_expected(self, error: Exception, actor: Actor) -> bool:
+        if isinstance(error, Fenced):
+            self.history.counts["fenced"] += 1
+            return any(shop.actor is actor for shop in self.former)
+        if isinstance(error, RecoveryRefused) and "--take-over" in str(error):
+            self.history.counts["take-over refused"] += 1
+            self.take_over = self.rng.random() < 0.3
+            return self.parted
+        if isinstance(error, RecoveryRefused) and "has vanished" in str(error):
+            return not self.kafka.progress
+        return bool(getattr(error, "retriable", False))
+
     def kill(self, name: str) -> None:
         """End a process without a word."""
-        process = self._detached(name)
+        process = self._running(name)
         if process is not None:
-            self._let_go(process.actor)
-            self.history.counts[f"{name} killed"] += 1
+            self._kill(process.actor)
 
-    def stop(self, name: str, why: str, plan: Plan | None = None) -> None:
+    def _kill(self, actor: Actor) -> None:
+        self._forget(actor)
+        self._let_go(actor)
+        self.history.counts[f"{actor.name} killed"] += 1
+
+    def stop(self, name: str, why: str, plan: Plan) -> None:
         """End a process as it ends itself; it may die as planned while it does so."""
-        process = self._detached(name)
+        process = self._running(name)
+        if process is not None:
+            self._stop(process.actor, why, plan)
+
+    def _stop(self, actor: Actor, why: str, plan: Plan) -> None:
+        self.history.say(f"  {actor.name} stops: {why}")
+        process = self._forget(actor)
         if process is None:
             return
-        self.history.say(f"  {name} stops: {why}")
-        self._busy.append(name)
-        process.actor.planned(plan or {})
+        self._busy.append(actor.name)
+        actor.planned(plan)
         try:
-            with SEAM.acting(process.actor), suppress(Killed, OSError):
+            with SEAM.acting(actor), suppress(Killed, OSError):
                 process.directory.stop()
         finally:
             self._busy.pop()
-            self._let_go(process.actor)
-        self.history.counts[f"{name} stopped"] += 1
+            self._let_go(actor)
+        self.history.counts[f"{actor.name} stopped"] += 1
 
-    def _detached(self, name: str) -> Ingest | Shop | None:
-        process: Ingest | Shop | None
-        if name == "ingest":
-            process, self.ingest = self.ingest, None
-        else:
-            process, self.shop = self.shop, None
-        return process
+    def _running(self, name: str) -> Ingest | Shop | None:
+        return self.ingest if name == "ingest" else self.shop
+
+    def _forget(self, actor: Actor) -> Ingest | Shop | None:
+        """A process ends: it is none of the shard's any more."""
+        for process in (self.ingest, self.shop, *self.former):
+            if process is not None and process.actor is actor:
+                self.ingest = None if process is self.ingest else self.ingest
+                self.shop = None if process is self.shop else self.shop
+                self.former = [shop for shop in self.former if shop is not process]
+                return process
+        return None
+
+    def _let_go_unless_known(self, actor: Actor) -> None:
+        """It has not come so far as to be a process of the shard."""
+        if not any(
+            process is not None and process.actor is actor
+            for process in (self.ingest, self.shop, *self.former)
+        ):
+            self._let_go(actor)
 
     def _let_go(self, actor: Actor) -> None:
         """What the kernel does when a process ends."""
@@ -234,18 +295,18 @@ class World:
         else:
             self.step_ingest({})
 
-    def _applied(self, runs: Runs) -> None:
-        """The wheel takes runs: only slots that are open."""
-        if len(runs) and runs.slot.min() <= self.floor:
-            self.history.violated("7 floor", f"slot {runs.slot.min()} is closed, and takes timers")
+    def _applied(self, directory: Path, runs: Runs) -> None:
+        if directory == self.path and len(runs):
+            newest = self.kafka.newest()
+            self._floors.takes(int(runs.slot.min()), newest.slot if newest else 0)
 
     def _watch_floor(self) -> None:
         process = self.shop or self.ingest
-        close = process.directory.state.close() if process else None
-        if close is not None:
-            if close.floor < self.floor:
-                self.history.violated("7 floor", f"falls from {self.floor} to {close.floor}")
-            self.floor = close.floor
+        if process is not None:
+            # What dequeue has not looked at yet may be anything.
+            with suppress(*(() if self.settled else (CorruptFile,))):
+                owned = self.kafka.newest() if self.settled else None
+                self._floors.look(process.directory.state, owned)
 
     # ---- dequeue ---------------------------------------------------------------------------
 
@@ -255,8 +316,7 @@ class World:
             actor = Actor("dequeue")
             self.history.say("dequeue starts")
             self.run(actor, lambda: self._start_dequeue(actor), plan)
-            if self.shop is None:
-                self._let_go(actor)
+            self._let_go_unless_known(actor)
         else:
             shop = self.shop
             self.history.say("dequeue ticks")
@@ -271,18 +331,25 @@ class World:
         publisher = SimulatedPublisher(self.kafka, self._fate, self._in_transaction)
         dequeue = Dequeue(directory, publisher, self.clock, self.setup.config)
         first = None
-        if not any(offsets_of(self.kafka, "end").values()) and directory.state.close() is None:
+        if not any(offsets_of(self.kafka, "end").values()) and not self.kafka.progress:
             starts = offsets_of(self.kafka, "start")
             first = first_progress(directory, self.setup.config, starts, self.clock.now_ms())
-        self.shop = Shop(actor, directory, dequeue)
-        dequeue.start(first)
+        shop = self.shop = Shop(actor, directory, dequeue)
+        dequeue.start(first, take_over=self.take_over)
+        if self._running("dequeue") is shop:  # no rival has come meanwhile
+            self.parted = self.take_over = False
+            self.settled = True
 
     def _fate(self) -> str:
         return self.chances.fate()
 
     def _in_transaction(self) -> None:
-        if self.chances.meanwhile() and self.shop is not None:
+        if self.shop is None or SEAM.actor is not self.shop.actor:
+            return
+        if self.chances.meanwhile():
             self._meanwhile(self.shop.actor)
+        if "ingest" not in self._busy and self.chances.rival():
+            self.rival()
 
     # ---- ingest ----------------------------------------------------------------------------
 
@@ -292,8 +359,7 @@ class World:
             actor = Actor("ingest")
             self.history.say("ingest starts")
             self.run(actor, lambda: self._begin_ingest(actor), plan)
-            if self.ingest is None:
-                self._let_go(actor)
+            self._let_go_unless_known(actor)
         elif self.ingest.query is None:
             ingest = self.ingest
             self.run(ingest.actor, lambda: self._go_on(ingest), plan)
@@ -328,7 +394,10 @@ class World:
         record = dequeue_has_decided(ingest.directory.state, ingest.directory.path)
         if record is None:
             return
-        carry_out(ingest.directory, record, lambda _: offsets_of(self.kafka, "start"))
+        recovered = carry_out(ingest.directory, record, lambda ms: offsets_at(self.kafka, ms))
+        if recovered is not None:
+            self.history.say(f"  {record.case}: {recovered}")
+            self.history.counts[f"{record.case}, keeps {recovered.keep.name}"] += 1
         engine = ingest.engine = Engine(ingest.directory, self.clock, TOPIC_IDS)
         ends = offsets_of(self.kafka, "end")
         starts = {name: engine.marks.get(name, 0) for name in ends}
@@ -357,15 +426,92 @@ class World:
     def lose_power(self) -> None:
         """The host stops, and boots with what its disk has."""
         self.history.say("! the power is lost")
+        self.history.counts["power lost"] += 1
         self.end()
         self.disk.lose_power(self.rng)
         self.boot()
+        self._unsettle()
+
+    def lose_disk(self) -> None:
+        """Everything is gone."""
+        self.end()
+        self.disk.clear()
+        self._unsettle(parted=True)
+
+    def restore(self, backup: dict[str, bytes | None]) -> None:
+        """The files are those of another time."""
+        self.end()
+        self.disk.replace(backup)
+        self._unsettle(parted=True)
+
+    def lose_file(self) -> None:
+        """One file of the data directory is lost or damaged."""
+        if not self.kafka.progress:
+            return  # nothing is known of a shard that never ran
+        powerless = self.rng.random() < 0.4
+        if powerless:
+            self.lose_power()
+        self.end()
+        what, verified = "", False
+        if (self.path / "state").exists():
+            # A host that went down after a clean stop has lost nothing: not every byte is read.
+            with suppress(CorruptFile):
+                verified = powerless and State.open(self.path).damage is not Damage.NONE
+            what = spoil(self.path, self.rng, verified=verified)
+        self.history.say(f"  {what}")
+        # A lost state file is a lost directory.
+        self._unsettle(parted=self.parted or what.startswith("state "))
+
+    def rival(self) -> None:
+        """Another instance takes over, in another directory; the dequeue here does not know."""
+        self.history.say("! another instance takes over")
+        self.history.counts["rivals"] += 1
+        self.kill("ingest")
+        if self.shop is not None:
+            self.former.append(self.shop)
+            self.shop = None
+        served = {shop.directory.path.name for shop in self.former}
+        names = sorted(path.name for path in self.root.iterdir() if path.name not in served)
+        name = f"data{self.history.counts['rivals']}"
+        if self.path.exists() and self.rng.random() < 0.4:
+            self.disk.copy_folder(self.name, name)
+        self.name = self.rng.choice([*names, name, name])
+        self._unsettle(parted=True)
+        self.take_over = True
+        self.step_dequeue({})
+
+    def step_former(self) -> None:
+        """A turn of a dequeue that was followed by another instance."""
+        if self.former:
+            shop = self.rng.choice(self.former)
+            self.history.say(f"a former dequeue ticks, of {shop.directory.path.name}")
+            self.run(shop.actor, lambda: self._tick(shop), {})
+
+    def lose_progress(self) -> None:
+        """The state topic is emptied; only while the local copy of the progress is its equal."""
+        if self.shop is None or not self.settled or self.former or self.kafka.transaction:
+            return
+        mirror = self.shop.directory.state.mirror()
+        if mirror is None or mirror[2] != self.kafka.progress[-1][0]:
+            return
+        self.history.counts["progress lost"] += 1
+        self.end()
+        self.kafka.progress.clear()
+        self.step_dequeue({})
+
+    def _unsettle(self, *, parted: bool | None = None) -> None:
+        """Something has befallen the files."""
+        self.settled = False
+        self._floors.forget()
+        if parted is not None:
+            self.parted = parted
+            self.take_over = parted and self.rng.random() < 0.4
 
     def end(self) -> None:
-        """Both processes end, without a word."""
-        for name in ("ingest", "dequeue"):
-            process = self._detached(name)
+        """All processes end, without a word."""
+        for process in (self.ingest, self.shop, *self.former):
             if process is not None:
+                self._forget(process.actor)
                 self._let_go(process.actor)
 
     # ---- judging ---------------------------------------------------------------------------
@@ -373,7 +519,7 @@ class World:
     def check(self) -> None:
         """Everything on disk, as `duewheel check` looks at it."""
         with SEAM.acting(None):
-            if not (self.path / "timerwheel").exists() or not (self.path / "state").exists():
+            if not self.settled or not (self.path / "timerwheel").exists():
                 return
             state = State.open(self.path)
             if not state.needs_recovery:

@@ -1,0 +1,62 @@
+"""Invariant 7 in one directory's files: what is closed stays closed, and takes nothing.
+
+The floor never falls, but for a recovery: that begins a new count, at R or above it. A closed slot
+takes timers only in the catch-up after a recovery: rows that were there, never below R + 1.
+"""
+
+from __future__ import annotations
+
+from tests.simulation.history import History
+
+from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.state import State
+
+
+class FloorWatch:
+    """Looks after every step, and at everything that the wheel takes."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self.forget()
+
+    def forget(self) -> None:
+        """The files are other ones from here on."""
+        self._floor: int | None = None
+        self._recovered = -1
+        self._catches_up = False
+
+    def look(self, state: State, owned: Progress | None) -> None:
+        """After a step of a process.
+
+        Args:
+            state: of the directory.
+            owned: the newest progress, if this directory is known to have written it.
+        """
+        if state.needs_recovery:
+            return
+        close, commit = state.close(), state.commit()
+        if close is None:
+            return
+        if state.recovered != self._recovered:
+            self._recovered, self._floor = state.recovered, None
+        if self._floor is not None and close.floor < self._floor:
+            self._history.violated("7 floor", f"falls from {self._floor} to {close.floor}")
+        if owned is not None and close.floor < owned.slot:
+            self._history.violated("7 floor", f"{close.floor} is below R = {owned.slot}")
+        self._floor = close.floor
+        if commit.applied:
+            self._catches_up = any(commit.marks.get(p, 0) < c for p, c in close.c.items())
+
+    def takes(self, slot: int, delivered: int) -> None:
+        """The wheel takes a timer.
+
+        Args:
+            slot: where.
+            delivered: R in Kafka.
+        """
+        if self._floor is None or slot > self._floor:
+            return
+        if not self._catches_up:
+            self._history.violated("7 floor", f"slot {slot} is closed, and takes timers")
+        elif slot <= delivered:
+            self._history.violated("7 floor", f"slot {slot} is delivered, and takes timers")
