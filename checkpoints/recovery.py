@@ -318,6 +318,32 @@ def _require_not_older(progress: Progress, mirrored: Progress) -> None:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Recovering:
+    """What a shard lacks before it delivers again.
+
+    Attributes:
+        generation: number of the newest recovery that was decided on.
+        files_whole: whether ingest has made the files whole, or nothing was wrong with them.
+        missing: how many offsets are still to be read again, by partition.
+    """
+
+    generation: int
+    files_whole: bool
+    missing: Marks
+
+
+def recovering(state: State) -> Recovering | None:
+    """What keeps dequeue from closing and delivering; None if nothing does."""
+    if state.needs_recovery:
+        return Recovering(state.generation, files_whole=False, missing={})
+    close = state.close()
+    marks = state.commit().marks  # after C: marks only rise
+    c = close.c if close else {}
+    missing = {p: end - marks.get(p, 0) for p, end in c.items() if marks.get(p, 0) < end}
+    return Recovering(state.generation, files_whole=True, missing=missing) if missing else None
+
+
 def dequeue_has_decided(state: State, directory: Path) -> RecoveryRecord | None:
     """The recovery record of the dequeue that lives now; None if it has not written it."""
     record = RecoveryRecord.read(directory)

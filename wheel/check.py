@@ -4,7 +4,7 @@ Works beside running processes: a snapshot of commit page and wheel is taken und
 rest is compared with that snapshot; files only grow behind it. Checked, per hour:
 
     log       every record well formed, each run whole, each run linked to the slot's run before
-    wheel     the entry of every slot still named there: first, last, num
+    wheel     the entry of every slot still named there: first, last, num; each in its place
     messages  every record's message inside the file and matching its checksum
     counts    as many timers placed as were counted, unless hours have been unlinked
     state     every batch that entries refer to, and every topic name that messages refer to
@@ -85,6 +85,7 @@ def check(path: Path, config: WheelConfig) -> Report:
         with directory.locked() as commit:
             entries = directory.wheel.snapshot()
         _check_whole(directory, commit, entries, report)
+        report.findings += _misplaced(entries)
         for hour in commit.hours:
             _check_kept_hour(directory, hour, commit.hours[hour], entries, report)
         _check_placed(directory, commit, report)
@@ -215,6 +216,16 @@ def _wrong_entries(directory: DataDirectory, runs: Runs, entries: Entries) -> It
         ("entry_num", named & (entry["num"] != num), "num is not the number of records"),
     ):
         yield from _at(timer_wheel.FILE_NAME, position, bad, code, detail)
+
+
+def _misplaced(entries: Entries) -> Iterator[Finding]:
+    """Entries that name a slot whose place is another, or no slot at all and yet records."""
+    ring = len(entries)
+    place = np.arange(ring)
+    unused = (entries["time"] == place - ring) & (entries["num"] == 0)
+    bad = ~unused & ((entries["time"] % ring != place) | (entries["num"] <= 0))
+    position = place * entries.dtype.itemsize
+    yield from _at(timer_wheel.FILE_NAME, position, bad, "entry_place", "no slot of this place")
 
 
 def _bad_messages(

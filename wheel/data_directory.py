@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
+import numpy as np
 import structlog
 
 from duewheel.checkpoints import files, state
@@ -25,8 +26,9 @@ from duewheel.checkpoints.files import FileLock
 from duewheel.checkpoints.recovery import Local, look_at
 from duewheel.checkpoints.state import Commit, Damage, State
 from duewheel.errors import CorruptFile, Locked, RecoveryPending
+from duewheel.schemas.timers import Int64
 from duewheel.wheel import timer_wheel
-from duewheel.wheel.layout import MAGIC_ABANDONED, WheelConfig, hour_of
+from duewheel.wheel.layout import ENTRY_BYTES, MAGIC_ABANDONED, WheelConfig, hour_of
 from duewheel.wheel.message_store import MessageStore, pieces
 from duewheel.wheel.timer_log import TimerLog, runs_in
 from duewheel.wheel.timer_wheel import TimerWheel, batch_magic
@@ -212,6 +214,49 @@ class DataDirectory:
             if hour >= self.state.gc_hour
         )
 
+    def require_entries(self, slots: Int64) -> None:
+        """Refuse slots that look empty in the wheel because their entry is damaged. Only before
+        they are delivered: once the progress has passed a slot, its messages count as done.
+
+        The place of an empty slot was never used, or still is an earlier lap's. If damage to `time`
+        makes a slot's own entry look like that, then its last_pos leads to a record of the slot.
+
+        Raises:
+            CorruptFile: naming the first one.
+        """
+        slots, last_pos = self.wheel.require_sound(slots)
+        hours = hour_of(slots, self.config.precision_ms)
+        for hour in np.unique(hours).tolist():
+            rows = np.flatnonzero(hours == hour)
+            found = self.log.slots_at(hour, last_pos[rows], self.config.precision_ms)
+            lost = rows[found == slots[rows]]
+            if len(lost):
+                place = int(slots[lost[0]]) % self.config.ring
+                detail = f"slot {slots[lost[0]]} has records and no entry"
+                raise CorruptFile(self.wheel.path, place * ENTRY_BYTES, detail)
+
+    def give_up(self, error: CorruptFile) -> RecoveryPending:
+        """Note durably that a file is damaged on which timers depend; returns what to raise.
+
+        The next start of dequeue decides on a recovery, which ingest carries out: what is pending
+        is read again from Kafka.
+        """
+        log.error("a file is damaged: what is pending is to be read again", reason=str(error))
+        with self.engine_lock.held(LOCK_DEADLINE_S):
+            self.state.note_damage(Damage.FILES_LOST)
+        return RecoveryPending(f"{error}; starting anew to read again from Kafka")
+
+    def require_decided(self) -> None:
+        """Refuse to wait for a recovery that nobody has decided on.
+
+        Raises:
+            RecoveryPending: something was found damaged after the last one: dequeue must decide.
+        """
+        # In this order: carrying one out takes the damage back first.
+        carried_out = self.state.recovered >= self.state.generation
+        if carried_out and self.state.damage is not Damage.NONE:
+            raise RecoveryPending(f"the files of {self.path} are to be recovered first")
+
     def collect(self, r: int) -> int:
         """Unlink the hours in which nothing is pending: dequeue's duty.
 
@@ -315,7 +360,9 @@ def _make_whole(path: Path, config: WheelConfig) -> None:
         known = _new_state(path, config)
     try:
         known.require(config.precision_ms, config.slots)
-        if not TimerWheel.is_there(path / timer_wheel.FILE_NAME, config.ring):
+        is_there = TimerWheel.is_there(path / timer_wheel.FILE_NAME, config.ring)
+        # Before the first start it may be half made.
+        if not is_there or not known.starts:
             if known.starts:
                 log.error("the wheel is missing or cut", path=str(path))
                 known.note_damage(Damage.FILES_LOST)

@@ -21,6 +21,7 @@ Not thread-safe; the loop is the only user of its publisher and of the wheel's c
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -29,7 +30,7 @@ import structlog
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.state import DEQUEUE, Close
 from duewheel.clock import Clock
-from duewheel.errors import Fenced, KafkaUnavailable, PublishDoubt, RecoveryRefused
+from duewheel.errors import CorruptFile, Fenced, KafkaUnavailable, PublishDoubt, RecoveryRefused
 from duewheel.schemas.timers import TopicPartition
 from duewheel.wheel.clock_guard import ClockGuard
 from duewheel.wheel.data_directory import DataDirectory
@@ -95,6 +96,7 @@ class Dequeue:
         self._below: dict[TopicPartition, int] = dict(decision.delivered_below)
         self._claimed = started.progress
         self._committed = started.found
+        self._started_s = time.monotonic()
         self._ready = self._make_ready()
         log.info(
             "dequeue started",
@@ -121,7 +123,8 @@ class Dequeue:
             pending = self._directory.wheel.count_later_than(self._r)
         self._delivered = commit.placed - pending
         self._chunks.begin(self._r, self._close.floor, self._below)
-        log.info("dequeue is ready", pending=pending)
+        took_s = round(time.monotonic() - self._started_s, 3)
+        log.info("dequeue is ready", pending=pending, took_s=took_s)
         return True
 
     @property
@@ -133,6 +136,11 @@ class Dequeue:
     def delivered_slot(self) -> int:
         """R: the last slot delivered in full. May be asked from any thread."""
         return self._r
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether no recovery is going on, in which files are cut. May be asked from any thread."""
+        return self._ready
 
     # ---- the loop --------------------------------------------------------------------------
 
@@ -154,11 +162,19 @@ class Dequeue:
         Raises:
             Fenced: another instance has the shard.
             RecoveryRefused: Kafka's progress is not what this loop wrote.
-            CorruptFile: a pending timer is damaged; it has not been delivered.
+            RecoveryPending: a pending timer is damaged, and has not been delivered: the next start
+                recovers.
         """
+        try:
+            return self._tick()
+        except CorruptFile as error:
+            raise self._directory.give_up(error) from error
+
+    def _tick(self) -> bool:
         self._beat()
         self._ready = self._ready or self._make_ready()
         if self._paused() or not self._ready:
+            self._directory.require_decided()
             self._commit_when_stale(self._committed)
             return False
         if self._r == self._close.floor:

@@ -32,7 +32,7 @@ import structlog
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.state import Close, Commit, HourFiles
 from duewheel.clock import Clock
-from duewheel.errors import RecoveryPending, RecoveryRefused
+from duewheel.errors import CorruptFile, RecoveryPending, RecoveryRefused
 from duewheel.schemas import columns
 from duewheel.schemas.timers import Bool, Int64, TimerBatch, TopicPartition
 from duewheel.wheel.data_directory import DataDirectory
@@ -111,7 +111,7 @@ class Engine:
         Raises:
             RecoveryRefused: no close page: dequeue has never started here. Or a topic was made
                 anew: its offsets are not those that the marks speak of.
-            CorruptFile: topic names are lost that messages refer to.
+            RecoveryPending: a file is damaged: dequeue must decide on a recovery.
         """
         self._directory = directory
         self._clock = clock
@@ -119,10 +119,13 @@ class Engine:
         self._left: set[TopicPartition] = set()
         if directory.state.close() is None:
             raise RecoveryRefused(f"{directory.path}: dequeue must have started here once")
-        with directory.locked() as commit:
-            require_same_topics(commit.topic_ids, self._topic_ids)
-            directory.topics.require(commit.topics)
-            self._cut(commit)
+        try:
+            with directory.locked() as commit:
+                require_same_topics(commit.topic_ids, self._topic_ids)
+                directory.topics.require(commit.topics)
+                self._cut(commit)
+        except CorruptFile as error:
+            raise directory.give_up(error) from error
 
     @property
     def marks(self) -> Mapping[TopicPartition, int]:
@@ -139,9 +142,16 @@ class Engine:
         Raises:
             OSError: a write failed; nothing has changed.
             Locked: engine.lock is held by a process that does not move; nothing has changed.
-            RecoveryPending: dequeue has decided on a recovery; nothing has changed. Or a catch-up
-                has ended that the ring was too small for: read on from the marks.
+            RecoveryPending: dequeue has decided on a recovery, or must, for a file is damaged;
+                nothing of the batch has been taken. Or a catch-up has ended that the ring was too
+                small for: read on from the marks.
         """
+        try:
+            return self._append(batch, marks)
+        except CorruptFile as error:
+            raise self._directory.give_up(error) from error
+
+    def _append(self, batch: TimerBatch, marks: Mapping[TopicPartition, int]) -> Appended:
         state = self._directory.state
         with self._directory.locked() as before:
             pass  # only for its redo: what follows reads the wheel
@@ -304,6 +314,7 @@ class Engine:
             segments.append((name, first, end, log_end))
             lengths[name] = (log_end + (end - first) * RECORD_BYTES, int(until[-1]))
         starts = first_of_each(slot)
+        self._directory.require_entries(slot[starts])
         previous = log_position - RECORD_BYTES
         previous[starts] = self._directory.wheel.last_positions(slot[starts])
         return Places(slot, log_position, message_position, previous, starts), segments

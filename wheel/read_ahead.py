@@ -243,14 +243,15 @@ class ReadAheadThread:
         wheel: WheelConfig,
         config: ReadAheadConfig,
         clock: Clock,
-        delivered: Callable[[], int],
+        delivered: Callable[[], int | None],
     ) -> None:
         """Nothing runs yet.
 
         Args:
             path, wheel, config: as ReadAhead.
             clock: the loop's.
-            delivered: the last slot delivered in full; asked from another thread.
+            delivered: the last slot delivered in full, None while no file may be looked at; asked
+                from another thread.
         """
         self._stop = threading.Event()
         self._ahead = ReadAhead(path, wheel, config, self._stop.is_set)
@@ -273,8 +274,10 @@ class ReadAheadThread:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                count = self._ahead.look(self._delivered(), self._clock.now_ms())
-                log.debug("read ahead", bytes=count)
+                delivered = self._delivered()
+                if delivered is not None:
+                    count = self._ahead.look(delivered, self._clock.now_ms())
+                    log.debug("read ahead", bytes=count)
             except (CorruptFile, OSError) as error:
                 # Mostly an entry that was being changed. What is really damaged the loop reports.
                 log.debug("read ahead left out", reason=str(error))

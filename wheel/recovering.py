@@ -13,6 +13,7 @@ changed before its last step. Rows that come a second time are judged by `put_ba
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -68,7 +69,7 @@ def carry_out(
     Returns:
         None if there was nothing to do.
     """
-    state = directory.state
+    state, begun_s = directory.state, time.monotonic()
     if record.generation <= state.recovered:
         return None
     with directory.engine_lock.held(LOCK_DEADLINE_S):
@@ -92,6 +93,7 @@ def carry_out(
         case=record.case,
         keep=recovered.keep.name.lower(),
         records=recovered.records,
+        took_s=round(time.monotonic() - begun_s, 3),
         reads_from={f"{topic}-{number}": o for (topic, number), o in recovered.marks.items()},
     )
     return recovered

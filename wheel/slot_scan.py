@@ -127,6 +127,7 @@ class SlotScan:
                 self._scanned + slots_at_once,
                 last_slot_of_hour(hour, precision_ms),
             )
+            self._directory.require_entries(np.arange(self._scanned + 1, end + 1))
             entries = self._directory.wheel.range(self._scanned, end)
             if len(entries):
                 within = np.cumsum(entries["num"].astype(np.int64)) <= _WINDOW_RECORDS

@@ -78,6 +78,19 @@ class TimerLog:
         """Copies of the records between two positions."""
         return np.frombuffer(self.files.read(hour, start, end - start), RECORD)
 
+    def slots_at(self, hour: int, positions: Int64, precision_ms: int) -> Int64:
+        """The slot of the record at each position; −1 where none is that leads anywhere."""
+        inside = (positions >= 0) & (positions % RECORD_BYTES == 0)
+        inside &= positions + RECORD_BYTES <= self.files.size(hour)
+        slots = np.full(len(positions), -1)
+        if inside.any():
+            view = self.view(hour, int(positions[inside].max()) + RECORD_BYTES)
+            records = view.take(positions[inside] // RECORD_BYTES)
+            slot_ms = records["write_time"].astype(np.int64) + records["delay"]
+            alive = records["magic"] != MAGIC_ABANDONED
+            slots[inside] = np.where(alive, slot_ms // precision_ms, -1)
+        return slots
+
     def forget_below(self, hour: int) -> None:
         """Let go of hours below `hour`."""
         self.files.forget_below(hour)

@@ -1,6 +1,8 @@
 """The TimerWheel file: a ring of 2 × slots entries, mapped; pure placement, no clock, no lock.
 
-- Slot s lives in entry s mod ring; an entry that names another slot is empty for s.
+- Slot s lives in entry s mod ring; an entry that names an earlier lap's slot is empty for s. One
+  that was never used names the lap before the first, a number below 0, and has num 0: whatever else
+  an entry says, all zero included, is damage (`require_sound`).
 - Twice the slots: one half for the future, one for the past while delivery lags. No undelivered
   slot is ever overwritten; the engine sees to that before it places anything.
 - (num, magic) is stored last, as one aligned 8-byte store. `magic` names the batch, so redoing a
@@ -107,14 +109,46 @@ class TimerWheel:
 
     @staticmethod
     def create(path: Path, ring: int) -> None:
-        """Make an empty wheel, allocated in full."""
+        """Make an empty wheel, allocated in full. A kill leaves one that is to be made again."""
         files.create_allocated(path, ring * ENTRY_BYTES)
+        fd = files.open_existing(path)
+        try:
+            for first in range(0, ring, _ENTRIES_AT_ONCE):
+                unused = _unused(first, min(first + _ENTRIES_AT_ONCE, ring), ring)
+                files.write_at(fd, unused.tobytes(), first * ENTRY_BYTES)
+        finally:
+            files.close(fd)
 
     def last_positions(self, slots: Int64) -> Int64:
         """Newest record of each slot, NO_POSITION where the slot is empty."""
         entries = self._entries.take(slots % self.ring)
         mine = (entries["time"] == slots) & (entries["num"] > 0)
         return np.where(mine, entries["last_pos"].astype(np.int64), NO_POSITION)
+
+    def require_sound(self, slots: Int64) -> tuple[Int64, Int64]:
+        """Refuse entries that only damage explains.
+
+        Args:
+            slots: not delivered yet, so that no later lap has their entries.
+
+        Returns:
+            The slots among them whose entry another lap's slot has, and the last_pos found there.
+            That cannot be told from damage to `time` alone by looking at the entry.
+
+        Raises:
+            CorruptFile: naming the first one.
+        """
+        entries = self._entries.take(slots % self.ring)
+        time, filled = entries["time"], entries["num"] > 0
+        unused = (time == slots % self.ring - self.ring) & (entries["num"] == 0)
+        possible = (time <= slots) & (time % self.ring == slots % self.ring) & (filled | unused)
+        if not np.all(possible):
+            bad = int(np.flatnonzero(~possible)[0])
+            place = int(slots[bad]) % self.ring
+            detail = f"no entry for slot {slots[bad]} or one before it: {entries[bad].item()}"
+            raise CorruptFile(self.path, place * ENTRY_BYTES, detail)
+        earlier = filled & (time < slots)
+        return slots[earlier], entries["last_pos"][earlier].astype(np.int64)
 
     def apply(self, runs: Runs, batch: int) -> None:
         """Link a batch's runs. Doing it again, after a kill in the middle of it, changes nothing.
@@ -144,7 +178,8 @@ class TimerWheel:
     def clear(self) -> None:
         """Empty every slot."""
         for first in range(0, self.ring, _ENTRIES_AT_ONCE):
-            self._entries[first : first + _ENTRIES_AT_ONCE] = np.zeros(1, ENTRY)
+            end = min(first + _ENTRIES_AT_ONCE, self.ring)
+            self._entries[first:end] = _unused(first, end, self.ring)
 
     def link(self, runs: Runs, batch: int) -> None:
         """Link runs of many batches, several per slot, oldest first; for a wheel that is rebuilt.
@@ -200,3 +235,10 @@ class TimerWheel:
     def snapshot(self) -> Entries:
         """A copy of the whole ring."""
         return self._entries.copy()
+
+
+def _unused(first: int, end: int, ring: int) -> Entries:
+    """Entries `first` to `end` − 1 of a ring in which nothing was ever placed."""
+    entries = np.zeros(end - first, ENTRY)
+    entries["time"] = np.arange(first, end) - ring
+    return entries

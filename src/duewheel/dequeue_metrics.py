@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 import structlog
 from prometheus_client.core import Metric
 
+from duewheel.checkpoints.recovery import recovering
 from duewheel.checkpoints.state import DEQUEUE
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile
@@ -49,6 +50,8 @@ class DequeueMetrics:
         yield from self._deliveries()
         yield from self._standing()
         now_ms = self._clock.now_ms()
+        if self._directory.state.needs_recovery:
+            return  # files may be cut at any moment
         try:
             yield from pending_families(*look(self._pending, self._directory, now_ms))
         except CorruptFile as error:
@@ -106,6 +109,11 @@ class DequeueMetrics:
             "closing_held",
             "1 while no slot is closed: this host's clock is too far ahead.",
             int(held),
+        )
+        yield gauge(
+            "recovering",
+            "1 while files are recovered or messages read again: nothing is delivered.",
+            int(recovering(state) is not None),
         )
         yield gauge("dequeue_paused", "1 while dequeue is paused.", int(state.paused(DEQUEUE)))
 

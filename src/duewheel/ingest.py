@@ -78,6 +78,7 @@ def run_ingest(settings: Settings) -> None:
         Locked: another ingest works in the data directory.
         ConfigError: a timer topic is not as it must be.
         RecoveryRefused: a timer topic ends below what was already taken from it.
+        RecoveryPending: a file is damaged, or dequeue has decided on a recovery: start again.
         KafkaUnavailable: the brokers do not answer.
         DuewheelError: the query failed; a new start may help.
     """
@@ -91,9 +92,9 @@ def run_ingest(settings: Settings) -> None:
                 with _session(settings) as spark, _admin(settings, stopping) as admin:
                     record = _decision(directory, clock, stopping)
                     if record is not None:
-                        topics = settings.timer.topics
-                        carry_out(directory, record, lambda ms: admin.offsets_at(topics, ms))
-                        _run(settings, directory, spark, admin, clock, stopping)
+                        carry_out(directory, record, partial(_offsets_at, settings, admin))
+                        with _checkpoint_forgiven(directory.path / SPARK_DIR):
+                            _run(settings, directory, spark, admin, clock, stopping)
         finally:
             directory.stop()
 
@@ -284,6 +285,35 @@ def _decision(
             logged_at_ms = boottime_ms
         clock.sleep(_WAIT_S)
     return None if stopping.is_set() else record
+
+
+def _offsets_at(settings: Settings, admin: KafkaAdmin, time_ms: int) -> Marks:
+    """Where a time begins in the timer topics, for a recovery that reads everything again."""
+    found = admin.offsets_at(settings.timer.topics, time_ms)
+    for partition, start in admin.log_start_offsets(settings.timer.topics).items():
+        if 0 < start == found.get(partition):
+            _log.error(
+                "the timer topic begins within the time that is read again: messages before that "
+                "are gone, and those of them that were pending are lost",
+                partition=f"{partition[0]}-{partition[1]}",
+                log_start=start,
+            )
+    return found
+
+
+@contextmanager
+def _checkpoint_forgiven(spark_dir: Path) -> Iterator[None]:
+    """A checkpoint that Spark's own query stumbles over is set aside by the next start.
+
+    Raises:
+        RecoveryPending: in its place.
+    """
+    try:
+        yield
+    except CorruptFile as error:
+        if not error.path.is_relative_to(spark_dir):
+            raise
+        raise RecoveryPending(f"{error}: starting anew without it") from error
 
 
 def _require_not_below(marks: Marks, ends: Marks) -> None:

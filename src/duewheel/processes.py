@@ -128,7 +128,7 @@ def _read_ahead(settings: Settings, clock: Clock, dequeue: Dequeue) -> ReadAhead
         settings.wheel,
         wiring.read_ahead_config(settings),
         clock,
-        lambda: dequeue.delivered_slot,
+        lambda: dequeue.delivered_slot if dequeue.is_ready else None,
     )
 
 

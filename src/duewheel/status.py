@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from duewheel.checkpoints import files
+from duewheel.checkpoints.recovery import recovering
 from duewheel.checkpoints.state import DEQUEUE, INGEST, State
 from duewheel.config import Settings
 from duewheel.errors import ConfigError
@@ -32,6 +33,7 @@ def status(settings: Settings) -> dict[str, Any]:
             "data_dir": str(data_dir),
             "ingest": _ingest(state, settings),
             "dequeue": _dequeue(state, settings),
+            "recovering": _recovering(state),
             **_counts(state),
         }
     finally:
@@ -76,6 +78,18 @@ def _dequeue(state: State, settings: Settings) -> dict[str, Any]:
         "behind_ms": state.heartbeat(DEQUEUE).detail if alive else None,
         "clock_skew_ms": skew_ms if alive else None,
         "closing_held": held if alive else None,
+    }
+
+
+def _recovering(state: State) -> dict[str, Any] | None:
+    known = recovering(state)
+    if known is None:
+        return None
+    missing = {f"{topic}-{number}": count for (topic, number), count in known.missing.items()}
+    return {
+        "generation": known.generation,
+        "files_whole": known.files_whole,
+        "missing": missing,
     }
 
 

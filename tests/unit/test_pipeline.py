@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from duewheel.checkpoints.progress import Progress
-from duewheel.errors import CorruptFile
+from duewheel.errors import RecoveryPending
 from duewheel.schemas.timers import Deliveries
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
 from duewheel.wheel import restoring
@@ -156,11 +156,11 @@ def test_damage_stops_the_loop_behind_what_is_whole_and_for_good(
     world = make_world()
     sources = world.append(20)
     spoil(world)
-    with pytest.raises(CorruptFile):
+    with pytest.raises(RecoveryPending):
         world.drain()
     assert world.sources == sources[:18]
     for _ in range(2):
-        with pytest.raises(CorruptFile):
+        with pytest.raises(RecoveryPending):
             world.tick()
     assert world.sources == sources[:18]
 

@@ -59,6 +59,7 @@ def spoil(path: Path, fault: str) -> None:
         "timerwheel",
         "timerlog",
         "messages",
+        "topics",
     ],
 )
 def test_the_start_decides_as_the_survey_says(

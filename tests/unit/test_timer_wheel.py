@@ -44,7 +44,8 @@ def test_an_entry_on_disk_is_these_bytes(wheel: TimerWheel) -> None:
     data = wheel.path.read_bytes()
     at = (2**33 + 3) % RING * 32
     assert data[at : at + 32] == struct.pack(">qqqii", 2**33 + 3, 52, 2**34, 7, 9)
-    assert not any(data[:at] + data[at + 32 :])
+    unused = [struct.pack(">qqqii", place - RING, 0, 0, 0, 0) for place in range(RING)]
+    assert data[:at] + data[at + 32 :] == b"".join(unused[: at // 32] + unused[at // 32 + 1 :])
 
 
 def test_doing_a_batch_again_changes_nothing(wheel: TimerWheel) -> None:
