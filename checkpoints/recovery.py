@@ -36,7 +36,7 @@ from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.progress import Progress, config_hash
 from duewheel.checkpoints.shapes import MISSHAPEN, integer, name
 from duewheel.checkpoints.state import Close, Commit, Damage, Marks, State
-from duewheel.errors import CorruptFile, RecoveryRefused
+from duewheel.errors import CorruptFile, RecoveryPending, RecoveryRefused
 
 FILE_NAME = "recovery"
 
@@ -124,8 +124,9 @@ class Local:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether nothing was ever done in it."""
-        return self.close is None and self.commit.batch == 0 and self.damage is Damage.NONE
+        """Whether nothing was ever done in it, so that a boot of the host took nothing."""
+        lost = self.damage is Damage.FILES_LOST
+        return self.close is None and self.commit.batch == 0 and not lost
 
 
 def look_at(state: State, directory: Path) -> Local:
@@ -177,10 +178,8 @@ def decide(progress: Progress, local: Local) -> Decision:
     if local.mirror is not None and is_own(progress, local):
         _require_not_older(progress, local.mirror)
     keep = _keep(progress, local)
-    base = {Keep.ALL: local.close, Keep.NOTHING: None}.get(
-        keep, local.durable.close if local.durable else None
-    )
-    if base is not None and not _follows(progress, base):
+    base, marks = _kept(local, keep)
+    if base is not None and not _follows(progress, base, marks):
         keep, base = Keep.NOTHING, None
     r, half = progress.slot, _half(progress)
     if base is not None and (r < base.floor or (r == base.floor and not half)):
@@ -211,10 +210,25 @@ def _keep(progress: Progress, local: Local) -> Keep:
     return min(keep, local.pending.keep) if local.pending else keep
 
 
-def _follows(progress: Progress, base: Close) -> bool:
+def _kept(local: Local, keep: Keep) -> tuple[Close | None, Marks]:
+    """The close page and the marks of what is kept."""
+    if keep is Keep.ALL:
+        return local.close, local.commit.marks
+    if keep is Keep.DURABLE and local.durable is not None:
+        return local.durable.close, local.durable.marks
+    return None, {}
+
+
+def _follows(progress: Progress, base: Close, marks: Marks) -> bool:
     """Whether the progress may come from the closed range, or from one that was closed after it."""
-    r = progress.slot
-    return r >= base.floor or r >= base.lower or not _half(progress)
+    r, half = progress.slot, bool(_half(progress))
+    if r < base.floor:
+        return r >= base.lower or not half
+    if r == base.floor and not half:
+        return True
+    # Closed after all that these files have taken; or they have taken it apart from the owner.
+    later = {p: known.c if r > base.floor else known.c1 for p, known in progress.partitions.items()}
+    return all(mark <= (later.get(p) or 0) for p, mark in marks.items())
 
 
 def _half(progress: Progress) -> dict[Any, int]:
@@ -279,24 +293,27 @@ def require_may_own(
 
     Raises:
         RecoveryRefused: naming the owner and the way out.
+        RecoveryPending: the owner has not been silent for long enough yet: try again later.
     """
     if is_own(progress, local) or take_over or _is_claimed(progress, local):
         return
     silent_ms = age_ms()
-    silent = f"its last sign of life is {silent_ms / 1000:.0f} s old"
-    if local.is_fresh or progress.owner == local.uuid:
-        if silent_ms > patience_ms:
-            return
-        silent += f" (it may be followed after {patience_ms / 1000:.0f} s)"
+    may_follow = local.is_fresh or progress.owner == local.uuid
+    if may_follow and silent_ms > patience_ms:
+        return
     who = (
         f"another copy of the data directory {local.uuid}"
         if progress.owner == local.uuid
         else f"the data directory {progress.owner}, this one is {local.uuid}"
     )
-    raise RecoveryRefused(
-        f"shard {progress.shard} belongs to {who}; {silent}. If no process serves it any more, "
-        "start with --take-over: what is pending is then read again from Kafka"
+    reason = (
+        f"shard {progress.shard} belongs to {who}; its last sign of life is "
+        f"{silent_ms / 1000:.0f} s old. If no process serves it any more, start with --take-over: "
+        "what is pending is then read again from Kafka"
     )
+    if may_follow:
+        raise RecoveryPending(f"{reason}. It is followed after {patience_ms / 1000:.0f} s")
+    raise RecoveryRefused(reason)
 
 
 def _is_claimed(progress: Progress, local: Local) -> bool:

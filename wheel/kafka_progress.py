@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import OffsetSpec
+from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition
 
 from duewheel.wheel.deadline import Deadline
@@ -44,9 +45,18 @@ class Found:
 
 
 def newest_record(
-    settings: ClientSettings, admin: KafkaAdminClient, topic: str, key: bytes, deadline: Deadline
+    settings: ClientSettings,
+    admin: KafkaAdminClient,
+    topic: str,
+    key: bytes,
+    deadline: Deadline,
+    *,
+    past_open: bool = True,
 ) -> Found | None:
     """The newest committed record with this key; None without one.
+
+    Args:
+        past_open: wait for open transactions, in which a newer one may be.
 
     Raises:
         KafkaUnavailable: not read to the end in time.
@@ -57,7 +67,7 @@ def newest_record(
         f"ask for the ends of {topic}",
         lambda: (
             _offset(admin, partition, OffsetSpec.EARLIEST),
-            _offset(admin, partition, OffsetSpec.LATEST),
+            _offset(admin, partition, OffsetSpec.LATEST, committed=not past_open),
         ),
     )
     if start == end:
@@ -107,8 +117,12 @@ def broker_now_ms(settings: ClientSettings, partition: TopicPartition, deadline:
         close(producer)
 
 
-def _offset(admin: KafkaAdminClient, partition: TopicPartition, spec: OffsetSpec) -> int:
-    return int(admin.list_partition_offsets({partition: spec})[partition].offset)
+def _offset(
+    admin: KafkaAdminClient, partition: TopicPartition, spec: OffsetSpec, *, committed: bool = False
+) -> int:
+    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    found = admin.list_partition_offsets({partition: spec}, isolation_level=level)
+    return int(found[partition].offset)
 
 
 def _starts(start: int, end: int) -> Iterator[int]:

@@ -190,7 +190,7 @@ class KafkaPublisher:
         admin = self._settings.open(KafkaAdminClient, deadline)
         try:
             self._require_topics(admin, deadline)
-            return self._read_progress(admin, deadline)
+            return self._read_progress(admin, deadline, past_open=False)
         finally:
             close(admin)
 
@@ -211,9 +211,16 @@ class KafkaPublisher:
         deadline = Deadline(self._limits.start_deadline_s, self._stopping)
         return broker_now_ms(self._settings, self._state_partition, deadline)
 
-    def _read_progress(self, admin: KafkaAdminClient, deadline: Deadline) -> Progress | None:
+    def _read_progress(
+        self, admin: KafkaAdminClient, deadline: Deadline, *, past_open: bool = True
+    ) -> Progress | None:
         found = newest_record(
-            self._settings, admin, self._state_partition.topic, self._key, deadline
+            self._settings,
+            admin,
+            self._state_partition.topic,
+            self._key,
+            deadline,
+            past_open=past_open,
         )
         self._written_ms = found.timestamp_ms if found else 0
         self._count(found.value if found else None)

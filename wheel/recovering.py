@@ -216,9 +216,19 @@ def _start_anew(directory: DataDirectory, marks: Marks, r: int) -> None:
     _cut(directory, {})
     directory.wheel.clear()
     state = directory.state
-    state.write_commit(_next_batch(directory, 0), marks, {}, 0, topics=len(directory.topics))
+    state.write_commit(
+        _next_batch(directory, 0), marks, {}, 0, _topic_ids(directory), len(directory.topics)
+    )
     state.mark_applied()
     state.set_gc_hour(hour_of(r + 1, directory.config.precision_ms))
+
+
+def _topic_ids(directory: DataDirectory) -> Mapping[str, str]:
+    """Kafka's ids of the timer topics, if they were known here: offsets mean those topics."""
+    try:
+        return directory.state.commit().topic_ids
+    except CorruptFile:
+        return {}
 
 
 # ---- rows that come again ----------------------------------------------------------------------

@@ -78,6 +78,7 @@ def start(
     Raises:
         RecoveryRefused: the shard is another one's, or its progress and the files cannot both be
             right; nothing has been changed.
+        RecoveryPending: the shard may be another one's; try again later.
         KafkaUnavailable: no answer in time.
         PublishDoubt: the outcome of publishing `first` is unknown; start again.
     """
@@ -86,7 +87,7 @@ def start(
         _require_may_own(directory, publisher, config, seen, take_over)
     found = publisher.start()
     if found is None:
-        found = _without_progress(directory, publisher, first)
+        found = _without_progress(directory, publisher, config, first)
     elif seen is None or found.encode() != seen.encode():
         _require_may_own(directory, publisher, config, found, take_over)
     decision = _decide(directory, found)
@@ -116,7 +117,7 @@ def _require_may_own(
 
 
 def _without_progress(
-    directory: DataDirectory, publisher: Publisher, first: Progress | None
+    directory: DataDirectory, publisher: Publisher, config: DequeueConfig, first: Progress | None
 ) -> Progress:
     """What counts when Kafka has no progress: the local copy, else that the shard is new."""
     mirror = directory.state.mirror()
@@ -126,7 +127,11 @@ def _without_progress(
             "the last transaction",
             slot=mirror[0],
         )
-        return Progress.decode(mirror[2])
+        copy = Progress.decode(mirror[2])
+        require_same_settings(
+            copy, shard=config.shard, shards=config.shards, slot_config=config.slot_config
+        )
+        return copy
     if first is None:
         raise RecoveryRefused(NO_PROGRESS)
     publisher.publish(None, first)

@@ -110,7 +110,10 @@ def _run(
     topic_ids = _topic_ids(settings, admin)
     engine = Engine(directory, clock, topic_ids)
     checkpoint = directory.path / SPARK_DIR / CHECKPOINT
-    starts = _starting_offsets(settings, engine.marks, admin.end_offsets(settings.timer.topics))
+    ends = admin.end_offsets(settings.timer.topics)
+    close = directory.state.close()
+    _require_not_below(close.c if close else {}, ends)
+    starts = _starting_offsets(settings, engine.marks, ends)
     settle_checkpoint(checkpoint, engine.marks, starts)
     gaps = GapWatch(_log_start(admin), clock)
     contract = wiring.contract(settings)

@@ -194,7 +194,8 @@ def init_progress(settings: Settings) -> bool:
         directory = DataDirectory.start(settings.storage.data_dir, settings.wheel, Role.DEQUEUE)
         publisher = wiring.publisher(settings, clock)
         try:
-            if publisher.start() is not None:
+            # Files that know a progress hold timers: the next start goes on from their copy of it.
+            if publisher.start() is not None or directory.state.mirror() is not None:
                 return False
             with _admin(settings, clock) as admin:
                 starts = admin.log_start_offsets(settings.timer.topics)

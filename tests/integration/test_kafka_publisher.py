@@ -26,7 +26,12 @@ from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt
 from duewheel.java import Java
 from duewheel.schemas.timers import NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.varint import varint
-from duewheel.wheel import kafka_progress, kafka_publisher, kafka_transactions
+from duewheel.wheel import (
+    kafka_internals,
+    kafka_progress,
+    kafka_publisher,
+    kafka_transactions,
+)
 from duewheel.wheel.kafka_publisher import KafkaPublisher, PublisherLimits
 
 pytestmark = pytest.mark.kafka
@@ -569,3 +574,22 @@ def _started(publisher: KafkaPublisher) -> Progress | None:
 
 def _resource(topic: str, configs: dict[str, str]) -> Any:
     return ConfigResource("TOPIC", topic, configs)
+
+
+def test_a_look_does_not_wait_for_a_transaction_that_its_writer_left_open(
+    names: Names, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = make(0)
+    killed.start()
+    publish(killed, [], progress(7))
+
+    def die(*_: object, **__: object) -> None:
+        raise RuntimeError("killed before the commit")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kafka_internals, "commit", die)
+        with pytest.raises(PublishDoubt):
+            publish(killed, [Message(names.target, b"never")], progress(8))
+    successor = make(start_deadline_s=5.0)  # less than the transaction's time-out
+    assert slot_of(successor.peek()) == 7
+    assert slot_of(successor.start()) == 7

@@ -15,7 +15,7 @@ from duewheel.checkpoints import files
 from duewheel.checkpoints.recovery import RecoveryRecord
 from duewheel.checkpoints.state import State
 from duewheel.durability import DurableCheckpoints
-from duewheel.errors import RecoveryPending, RecoveryRefused
+from duewheel.errors import RecoveryPending
 from duewheel.schemas.timers import TopicPartition
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
 from duewheel.wheel.check import check
@@ -148,7 +148,7 @@ def test_a_lost_directory_is_read_again(make_world: MakeWorld) -> None:
     half_delivered(world)
     world.kill()
     shutil.rmtree(world.path)
-    with pytest.raises(RecoveryRefused, match=r"this one is .*--take-over"):
+    with pytest.raises(RecoveryPending, match=r"this one is .*--take-over"):
         world.start()  # its owner may be alive
     world.kill()
     world.publisher.silent_ms = 61_000
@@ -275,7 +275,7 @@ def test_two_copies_that_have_parted_are_told_apart(make_world: MakeWorld) -> No
     shutil.copytree(world.path, original)
     # The copy knows nothing of the last start.
     world.become(backup)
-    with pytest.raises(RecoveryRefused, match="another copy of the data directory"):
+    with pytest.raises(RecoveryPending, match="another copy of the data directory"):
         world.start()
     world.kill()
     world.publisher.silent_ms = 61_000
@@ -371,6 +371,97 @@ def test_the_local_progress_counts_when_the_state_topic_is_gone(make_world: Make
     world.publisher.committed.clear()
     assert world.start() == "killed"
     world.publisher.committed[:0] = delivered
+    world.finish()
+
+
+def copy_of(world: World) -> LocalShard:
+    """A second shard on a copy of the directory, whose processes live."""
+    path = world.path.with_name("copy")
+    shutil.copytree(world.path, path)
+    config = DequeueConfig(0, 1, {}, 2, progress_interval_ms=PRECISION_MS)
+    shard = LocalShard(path, world.wheel, world.publisher, world.clock, config)
+    shard.offsets_at = world.shard.offsets_at
+    return shard
+
+
+def turn(world: World, shard: LocalShard, slot: int) -> None:
+    """Another shard's ingest takes everything; its dequeue closes and delivers up to `slot`."""
+    if shard.ingest is not None:
+        known = shard.ingest.marks
+        ends = {(TIMER_TOPIC, p): len(timers) for p, timers in world.kafka.items()}
+        rows = [t for p, ts in world.kafka.items() for t in ts[known[TIMER_TOPIC, p] :]]
+        shard.append(rows, ends)
+    world.clock.set(NOW_MS + slot * PRECISION_MS)
+    while shard.dequeue is not None and shard.dequeue.tick():
+        pass
+
+
+def test_a_copy_that_took_rows_under_a_claim_that_nobody_saw(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    world.write(0, 1, 2, 300)
+    world.write(1, 2)
+    world.ingest()
+    world.at_slot(50)
+    copy = copy_of(world)
+
+    def die() -> str:
+        raise KeyboardInterrupt
+
+    fate, world.publisher.fate = world.publisher.fate, die
+    with pytest.raises(KeyboardInterrupt):
+        copy.start_dequeue()
+    world.publisher.fate = fate
+    copy.start_ingest()  # which saw what dequeue had decided while that lived
+    copy.kill(Role.DEQUEUE)
+    world.write(0, 100)
+    turn(world, copy, 50)  # the copy has it in slot 100
+    world.at_slot(105)
+    world.ingest()  # the original in slot 106
+    world.kill()
+    copy.kill(Role.INGEST)
+    copy.start_dequeue()
+    copy.start_ingest()
+    for _ in range(3):
+        turn(world, copy, 5_000)
+    counted = Counter(world.publisher.sources())
+    for role in Role:
+        copy.kill(role)
+    everything = {timer.source.encode() for timers in world.kafka.values() for timer in timers}
+    assert counted == Counter(everything)
+
+
+def test_damage_in_the_middle_of_a_recovery_leads_to_another(make_world: MakeWorld) -> None:
+    world = make_world()
+    half_delivered(world)
+    world.kill()
+    shutil.rmtree(world.path)
+    world.publisher.silent_ms = 61_000
+    world.start()
+    world.shard.kill(Role.INGEST)
+    (world.path / "timerwheel").unlink()
+    with pytest.raises(RecoveryPending):
+        world.shard.start_ingest()
+    world.shard.kill(Role.INGEST)
+    with pytest.raises(RecoveryPending):
+        world.at_slot(7)
+    world.shard.kill(Role.DEQUEUE)
+    assert world.start() == "files lost"
+    world.finish()
+
+
+def test_a_boot_takes_nothing_from_an_empty_directory(make_world: MakeWorld) -> None:
+    world = make_world()
+    half_delivered(world)
+    world.kill()
+    shutil.rmtree(world.path)
+    with pytest.raises(RecoveryPending):
+        world.start()
+    world.kill()
+    world.boot = str(uuid.uuid4())
+    world.publisher.silent_ms = 61_000
+    assert world.start() == "taken over"
     world.finish()
 
 

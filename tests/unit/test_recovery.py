@@ -199,7 +199,7 @@ def test_after_a_kill_delivery_goes_on_in_the_closed_range(
 @pytest.mark.parametrize(
     ("found", "close"),
     [
-        (progress(31, 9), Close(31, marks(9), 31, marks(9))),
+        (progress(31, 11), Close(31, marks(11), 31, marks(11))),
         (progress(30, 9, 12, 1), Close(30, marks(9), 31, marks(12))),
         (progress(77, 20, 25, 21), Close(77, marks(20), 78, marks(25))),
     ],
@@ -210,6 +210,12 @@ def test_files_older_than_the_progress_are_kept_and_completed(
     decision = decide(found, LOCAL)
     assert (decision.case, decision.keep, decision.close) == ("old copy", Keep.ALL, close)
     assert decision.r == found.slot
+
+
+@pytest.mark.parametrize("found", [progress(31, 9), progress(30, 9, 10, 1), progress(40, 9, 12, 1)])
+def test_files_that_have_taken_more_than_a_later_closing_are_not_kept(found: Progress) -> None:
+    # In the owner's files the rest lies in later slots, here perhaps below R.
+    assert decide(found, LOCAL).keep is Keep.NOTHING
 
 
 def test_files_that_cannot_have_led_to_the_progress_are_not_kept() -> None:
@@ -316,6 +322,7 @@ FRESH = {"uuid": "new", "lineages": (0, 0), "close": None, "commit": NOTHING}
         (COPY, 0, True, ""),
         (FRESH, 59, False, "the data directory uuid, this one is new"),
         (FRESH, 61, False, ""),
+        ({**FRESH, **LOST}, 61, False, ""),
         (OTHER, 1_000_000, False, "the data directory uuid, this one is another"),
         (OTHER, 0, True, ""),
         (CLAIMED, 0, False, ""),
@@ -335,7 +342,8 @@ def test_who_may_take_a_shard(
         )
 
     if refused:
-        with pytest.raises(RecoveryRefused, match=f"{refused}.*{silent_s} s old.*--take-over"):
+        kind = RecoveryRefused if who["uuid"] == "another" else RecoveryPending
+        with pytest.raises(kind, match=f"{refused}.*{silent_s} s old.*--take-over"):
             take()
     else:
         take()
