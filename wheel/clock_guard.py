@@ -30,6 +30,7 @@ log = structlog.get_logger(__name__)
 _BELIEVED_MS = 60_000
 _TOLD_EVERY_MS = 60_000
 _AHEAD = "this host's clock is ahead of the brokers': no slot is closed until it is right"
+_UNKNOWN = "the brokers' clock is not known (LogAppendTime of the state topic): no slot is closed"
 _BEHIND = "this host's clock is behind the brokers': timers leave late"
 
 
@@ -48,13 +49,16 @@ class ClockGuard:
         self._read_at_ms = 0
         self._told = ("", 0)
 
-    def read(self, broker_ms: int, began_ms: int) -> None:
+    def read(self, broker_ms: int | None, began_ms: int) -> None:
         """A transaction has just ended.
 
         Args:
-            broker_ms: the brokers' time when they took its progress record.
+            broker_ms: the brokers' time when they took its progress record; None if they did not
+                say.
             began_ms: boottime before it.
         """
+        if broker_ms is None:
+            return
         self._read_at_ms = self._clock.boottime_ms()
         low_ms, high_ms = broker_ms - self._read_at_ms, broker_ms - began_ms
         known_ms = low_ms if self._offset_ms is None else self._offset_ms
@@ -75,7 +79,8 @@ class ClockGuard:
         now_ms, ahead_ms = self._look()
         too_far = ahead_ms > self._ahead_max_ms
         self.held = too_far or self.must_read
-        self._tell(_AHEAD if too_far else _BEHIND if ahead_ms < -self._ahead_max_ms else "")
+        late = _BEHIND if ahead_ms < -self._ahead_max_ms else ""
+        self._tell(_AHEAD if too_far else _UNKNOWN if self.held else late)
         return None if self.held else now_ms
 
     def _look(self) -> tuple[int, int]:

@@ -195,7 +195,7 @@ class Dequeue:
 
     def _close_slots(self) -> None:
         """1. of the module's head."""
-        if self._guard.must_read:
+        if self._guard.must_read and self._is_time(self._committed_at_ms, _HELD_COMMIT_MS):
             self._commit(None, self._progress(self._r, None), 0)
             self._committed_at_ms = None  # it told nothing new
         now_ms = self._guard.closing_ms()

@@ -30,7 +30,7 @@ from duewheel.wheel.deadline import Deadline, DeadlinePassed
 SUPPORTED_VERSION = "3.0.12"
 # InitProducerId v4: an older broker lets a fenced producer re-initialise itself and fence its heir.
 OLDEST_BROKER = (2, 7)
-_NO_STAMP = -1  # the topic keeps the producers' timestamps
+_NO_STAMP = -1
 
 _TOUCHED = {
     "": ("_accumulator", "_sender", "_transaction_manager", "_closed", "_unregister_cleanup"),
@@ -153,7 +153,8 @@ class Outcome:
     Attributes:
         error: None if it was acknowledged.
         judged: the broker refused this very batch; otherwise it fell together with another one.
-        stamp_ms: the broker's time when it took the batch, of topics with LogAppendTime.
+        stamp_ms: the broker's time when it took the batch; None unless the topic has
+            LogAppendTime, and if the batch had been taken before its answer was lost.
     """
 
     error: Exception | None

@@ -275,11 +275,12 @@ class KafkaPublisher:
         except Exception:  # noqa: BLE001 - whatever it is, `publish` meets it again and tells
             return Prepared(deliveries)
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
+    def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
         """One transaction: all deliveries in their order, and the progress record.
 
         Returns:
-            The brokers' clock when they took the progress record, in ms since the epoch.
+            The brokers' clock when they took the progress record, in ms since the epoch; None if
+            they did not say: of a batch sent twice they do not, nor without LogAppendTime.
 
         Raises:
             PublishDoubt: the outcome is unknown or the transaction failed. The producer is
@@ -302,7 +303,9 @@ class KafkaPublisher:
                 deadline, "publish", lambda: transact(producer, batches, now_ms, deadline)
             )
             self._judge(parts, outcomes)
-            stamp_ms = self._stamp_ms(outcomes[-1])
+            stamp_ms = outcomes[-1].stamp_ms
+            if stamp_ms is not None:
+                self._stamp = (stamp_ms, self._clock.boottime_ms())
             self._next_patience = 1
             if prepared is not None:
                 self._catalog.settle(prepared.deliveries)
@@ -328,16 +331,6 @@ class KafkaPublisher:
         if not stamp_ms:
             return now_ms
         return min(now_ms, stamp_ms + self._clock.boottime_ms() - boottime_ms + _AHEAD_MAX_MS)
-
-    def _stamp_ms(self, progress: internals.Outcome) -> int:
-        """When the broker took the progress record."""
-        if progress.stamp_ms is None:
-            raise ConfigError(
-                f"{self._state_partition.topic} does not tell the brokers' clock: it needs "
-                "message.timestamp.type=LogAppendTime"
-            )
-        self._stamp = (progress.stamp_ms, self._clock.boottime_ms())
-        return progress.stamp_ms
 
     def _count(self, committed: bytes | None) -> None:
         """Count the last transaction if the committed progress is its own."""

@@ -69,11 +69,12 @@ class Publisher(Protocol):
         """
         ...
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
+    def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
         """One transaction: all deliveries in their order, and the progress record.
 
         Returns:
-            The brokers' clock when they took the progress record, in ms since the epoch.
+            The brokers' clock when they took the progress record, in ms since the epoch; None if
+            they did not say: of a batch sent twice they do not, nor without LogAppendTime.
 
         Rows that can never be published (no such topic or partition, too large) leave as dead
         letters in the same transaction. The same `prepared` may be given again after PublishDoubt.

@@ -47,6 +47,21 @@ def test_nothing_is_closed_before_the_brokers_clock_is_known(world: World) -> No
     assert world.closes()
 
 
+def test_brokers_that_do_not_say_change_nothing(world: World) -> None:
+    with capture_logs() as logs:
+        world.guard.read(None, world.clock.boottime_ms())
+        assert not world.closes()
+        assert not world.closes()
+    assert [line["event"].partition(" is")[0] for line in logs] == ["the brokers' clock"]
+    world.commit()
+    world.guard.read(None, world.clock.boottime_ms())
+    assert world.closes()
+    assert world.guard.ahead_ms() == 2
+    world.clock.sleep(61)
+    world.guard.read(None, world.clock.boottime_ms())
+    assert not world.closes()
+
+
 @pytest.mark.parametrize(
     ("ahead_ms", "closes"), [(-3_600_000, True), (998, True), (999, False), (3_600_000, False)]
 )

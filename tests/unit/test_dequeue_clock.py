@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from duewheel.checkpoints.progress import Progress
 from duewheel.dequeue_metrics import DequeueMetrics
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.publisher import Prepared
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000
@@ -159,7 +161,30 @@ def test_a_first_commit_in_doubt_leaves_the_clock_to_the_next(tmp_path: Path) ->
     world.shard.start_dequeue()
     assert world.drain() == []
     world.clock.step(-HOUR_MS)
-    world.clock.sleep(0.05)
+    world.clock.sleep(1)
+    assert world.drain() == [0]
+
+
+def test_brokers_that_do_not_tell_their_clock_are_asked_again_in_measure(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is closed, and the brokers are not flooded with commits."""
+    world.timers(50)
+    world.shard.kill(Role.DEQUEUE)
+    publish = world.publisher.publish
+
+    def tell_nothing(prepared: Prepared | None, progress: Progress) -> None:
+        publish(prepared, progress)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.publisher, "publish", tell_nothing)
+        world.shard.start_dequeue()
+        before = len(world.publisher.committed)
+        for _ in range(100):
+            world.clock.sleep(0.1)
+            assert world.drain() == []
+    assert 10 <= len(world.publisher.committed) - before <= 20
+    world.clock.sleep(1)
     assert world.drain() == [0]
 
 
