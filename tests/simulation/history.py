@@ -10,6 +10,9 @@ Timers are counted by their origin; each copy leaves the wheel once, as a delive
     5 memory     a transaction larger than a chunk may be
     7 floor      the floor, or the progress, moves back; a closed slot takes something
     bytes        a delivery is not what was asked for
+
+From others than this module: `refused` (an error that nothing explains), `check` (of the files),
+`ownership` (an owner that may be alive was followed), `fenced` (who was followed does not know it).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from tests.simulation import contract_check, seam, spark_model
+from tests.simulation import contract_check, misfortunes, seam, spark_model
 from tests.simulation.history import Violation
 from tests.simulation.kafka_model import FATES, Partition
 from tests.simulation.seam import SEAM, Plan, PowerLost
@@ -86,7 +86,7 @@ class Schedule:
             Chances(
                 self._fate,
                 lambda: self._happens("meanwhile"),
-                lambda: self._happens("rival"),
+                self._rival,
             ),
         )
         self._backup: dict[str, bytes | None] = {}
@@ -127,7 +127,7 @@ class Schedule:
         try:
             action()
         except PowerLost:
-            self.world.lose_power()
+            misfortunes.lose_power(self.world)
 
     # ---- actions ---------------------------------------------------------------------------
 
@@ -143,12 +143,12 @@ class Schedule:
             "away for long": self._away,
             "slow producer": self._write_slowly,
             "partition added": self._add_partition,
-            "power between steps": world.lose_power,
-            "disk lost": world.lose_disk,
-            "backup restored": self._restore,
-            "file lost": world.lose_file,
-            "rival": world.rival,
-            "state topic lost": world.lose_progress,
+            "power between steps": lambda: misfortunes.lose_power(world),
+            "disk lost": lambda: misfortunes.lose_disk(world),
+            "backup restored": lambda: misfortunes.restore(world, self._backup),
+            "file lost": lambda: misfortunes.lose_file(world),
+            "rival": lambda: misfortunes.rival(world),
+            "state topic lost": lambda: misfortunes.lose_progress(world),
         }
         for name, action in befalls.items():
             if self._happens(name):
@@ -167,14 +167,14 @@ class Schedule:
         }
         return self.rng.choices(list(weights), list(weights.values()))[0]
 
+    def _rival(self) -> None:
+        if self._happens("rival"):
+            misfortunes.rival(self.world)
+
     def _back_up(self) -> None:
         if self.world.settled:
             self.world.history.say("backup")
             self._backup = self.world.disk.copy()
-
-    def _restore(self) -> None:
-        if self._backup:
-            self.world.restore(self._backup)
 
     def _stop(self) -> None:
         self.world.stop(self.rng.choice(("ingest", "dequeue")), "told to", self._plan("sync"))

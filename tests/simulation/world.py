@@ -28,14 +28,13 @@ from tests.simulation.kafka_model import (
     offsets_at,
     offsets_of,
 )
-from tests.simulation.losses import spoil
 from tests.simulation.seam import SEAM, Actor, Killed, Plan
 from tests.simulation.spark_model import CHECKPOINT, Query
 from tests.simulation.timers import TOPIC, batch_of
 
 from duewheel.checkpoints.files import lock_is_held
 from duewheel.checkpoints.recovery import dequeue_has_decided
-from duewheel.checkpoints.state import Damage, Marks, State
+from duewheel.checkpoints.state import Marks, State
 from duewheel.clock import Clock
 from duewheel.durability import DurableCheckpoints
 from duewheel.errors import CorruptFile, DuewheelError, Fenced, RecoveryRefused
@@ -115,12 +114,12 @@ class Chances:
     Attributes:
         fate: of the next transaction.
         meanwhile: whether the other process gets a turn now.
-        rival: whether another instance takes over now.
+        rival: makes another instance take over now, perhaps.
     """
 
     fate: Callable[[], str] = lambda: "commit"
     meanwhile: Callable[[], bool] = lambda: False
-    rival: Callable[[], bool] = lambda: False
+    rival: Callable[[], None] = lambda: None
 
 
 @dataclass
@@ -155,6 +154,7 @@ class World:
         self.name = "data"
         self.parted = self.take_over = False
         self.settled = True
+        self._permitted = False
         self._floors = FloorWatch(self.history)
         self._busy: list[str] = []
         SEAM.watch(self.disk)
@@ -200,7 +200,7 @@ class World:
         if isinstance(error, Fenced):
             self.history.counts["fenced"] += 1
             return any(shop.actor is actor for shop in self.former)
-        if isinstance(error, RecoveryRefused) and "--take-over" in str(error):
+        if "--take-over" in str(error):
             self.history.counts["take-over refused"] += 1
             self.take_over = self.rng.random() < 0.3
             return self.parted
@@ -335,10 +335,23 @@ class World:
             starts = offsets_of(self.kafka, "start")
             first = first_progress(directory, self.setup.config, starts, self.clock.now_ms())
         shop = self.shop = Shop(actor, directory, dequeue)
+        permitted = self._permit(directory.state.uuid)
         dequeue.start(first, take_over=self.take_over)
+        if not permitted:
+            self.history.violated("ownership", "an owner that may be alive was followed unasked")
         if self._running("dequeue") is shop:  # no rival has come meanwhile
             self.parted = self.take_over = False
             self.settled = True
+
+    def _permit(self, uuid: str) -> bool:
+        """Whether a start may make the shard this directory's; what was permitted stays so."""
+        newest = self.kafka.newest()
+        if self.take_over or newest is None or newest.owner == uuid:
+            self._permitted = True
+        else:
+            silent_ms = self.clock.now_ms() - self.kafka.progress[-1][1]
+            self._permitted |= silent_ms > self.setup.config.take_over_after_ms
+        return self._permitted
 
     def _fate(self) -> str:
         return self.chances.fate()
@@ -348,8 +361,8 @@ class World:
             return
         if self.chances.meanwhile():
             self._meanwhile(self.shop.actor)
-        if "ingest" not in self._busy and self.chances.rival():
-            self.rival()
+        if "ingest" not in self._busy:
+            self.chances.rival()
 
     # ---- ingest ----------------------------------------------------------------------------
 
@@ -421,64 +434,7 @@ class World:
         self.history.counts["rows replayed"] += ingest.sink.statistics.rows_replayed - replayed
         ingest.query.commit(ends)
 
-    # ---- the host --------------------------------------------------------------------------
-
-    def lose_power(self) -> None:
-        """The host stops, and boots with what its disk has."""
-        self.history.say("! the power is lost")
-        self.history.counts["power lost"] += 1
-        self.end()
-        self.disk.lose_power(self.rng)
-        self.boot()
-        self._unsettle()
-
-    def lose_disk(self) -> None:
-        """Everything is gone."""
-        self.end()
-        self.disk.clear()
-        self._unsettle(parted=True)
-
-    def restore(self, backup: dict[str, bytes | None]) -> None:
-        """The files are those of another time."""
-        self.end()
-        self.disk.replace(backup)
-        self._unsettle(parted=True)
-
-    def lose_file(self) -> None:
-        """One file of the data directory is lost or damaged."""
-        if not self.kafka.progress:
-            return  # nothing is known of a shard that never ran
-        powerless = self.rng.random() < 0.4
-        if powerless:
-            self.lose_power()
-        self.end()
-        what, verified = "", False
-        if (self.path / "state").exists():
-            # A host that went down after a clean stop has lost nothing: not every byte is read.
-            with suppress(CorruptFile):
-                verified = powerless and State.open(self.path).damage is not Damage.NONE
-            what = spoil(self.path, self.rng, verified=verified)
-        self.history.say(f"  {what}")
-        # A lost state file is a lost directory.
-        self._unsettle(parted=self.parted or what.startswith("state "))
-
-    def rival(self) -> None:
-        """Another instance takes over, in another directory; the dequeue here does not know."""
-        self.history.say("! another instance takes over")
-        self.history.counts["rivals"] += 1
-        self.kill("ingest")
-        if self.shop is not None:
-            self.former.append(self.shop)
-            self.shop = None
-        served = {shop.directory.path.name for shop in self.former}
-        names = sorted(path.name for path in self.root.iterdir() if path.name not in served)
-        name = f"data{self.history.counts['rivals']}"
-        if self.path.exists() and self.rng.random() < 0.4:
-            self.disk.copy_folder(self.name, name)
-        self.name = self.rng.choice([*names, name, name])
-        self._unsettle(parted=True)
-        self.take_over = True
-        self.step_dequeue({})
+    # ---- all of it -------------------------------------------------------------------------
 
     def step_former(self) -> None:
         """A turn of a dequeue that was followed by another instance."""
@@ -487,23 +443,12 @@ class World:
             self.history.say(f"a former dequeue ticks, of {shop.directory.path.name}")
             self.run(shop.actor, lambda: self._tick(shop), {})
 
-    def lose_progress(self) -> None:
-        """The state topic is emptied; only while the local copy of the progress is its equal."""
-        if self.shop is None or not self.settled or self.former or self.kafka.transaction:
-            return
-        mirror = self.shop.directory.state.mirror()
-        if mirror is None or mirror[2] != self.kafka.progress[-1][0]:
-            return
-        self.history.counts["progress lost"] += 1
-        self.end()
-        self.kafka.progress.clear()
-        self.step_dequeue({})
-
-    def _unsettle(self, *, parted: bool | None = None) -> None:
-        """Something has befallen the files."""
+    def unsettle(self, *, parted: bool | None = None) -> None:
+        """Something has befallen the files; `parted`: see the class, None as before."""
         self.settled = False
         self._floors.forget()
         if parted is not None:
+            self._permitted = False
             self.parted = parted
             self.take_over = parted and self.rng.random() < 0.4
 
