@@ -13,15 +13,8 @@ _PAGE_BYTES = 256 * 1024
 _PAGES = 8192  # in the state file: behind identity and live fields
 
 
-def spoil(directory: Path, rng: Random, *, verified: bool) -> str:
-    """Spoil one file; says how, "" if there is nothing to spoil.
-
-    Args:
-        directory: the data directory.
-        rng: decides.
-        verified: whether the next start looks at every byte (after a loss of power): then bytes of
-            logs and messages may be changed, else only what is noticed without it.
-    """
+def spoil(directory: Path, rng: Random) -> str:
+    """Spoil one file; says how, "" if there is nothing to spoil."""
     folders = [path for name in ("timerlog", "messages") for path in (directory / name).glob("*")]
     hours = sorted(path for path in folders if path.is_file() and path.stat().st_size)
     named = [directory / name for name in ("timerwheel", "topics", "durable", STATE, STATE)]
@@ -33,7 +26,7 @@ def spoil(directory: Path, rng: Random, *, verified: bool) -> str:
     if path.name == STATE:
         # Pages rather than all of it: whoever has lost it has lost the directory.
         ways["page"] = ways["pages"] = lambda: _spoil_pages(path, rng)
-    elif path.stat().st_size and (path.name == "durable" or verified):
+    elif path.stat().st_size:
         ways["changed"] = lambda: _change(path, rng)
     how = rng.choice(list(ways))
     ways[how]()

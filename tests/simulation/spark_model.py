@@ -108,6 +108,7 @@ def damage(checkpoint: Path, rng: Random, older: dict[str, bytes]) -> str:
             return "cut already"
         ahead = {t: {p: o + rng.randint(0, 3) for p, o in ps.items()} for t, ps in topics.items()}
         newest.write_text("v1\n{}\n" + json.dumps(ahead))
+        (checkpoint / "commits").mkdir(exist_ok=True)  # a loss of power may have taken it
         (checkpoint / "commits" / newest.name).write_text("v1\n{}")
     else:
         newest.write_bytes(newest.read_bytes()[: rng.randint(0, 20)])

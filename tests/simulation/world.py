@@ -131,6 +131,7 @@ class World:
         former: dequeues that another instance has followed and that have not found out.
         name: of its data directory; there may be others.
         parted: whether the directory may be another one than the newest progress tells of.
+        whole: no file has been changed behind everybody's back.
         settled: whether dequeue has looked at the files since something befell them.
         take_over: whether the operator says that no other instance runs.
     """
@@ -153,7 +154,7 @@ class World:
         self.former: list[Shop] = []
         self.name = "data"
         self.parted = self.take_over = False
-        self.settled = True
+        self.settled = self.whole = True
         self._permitted = False
         self._floors = FloorWatch(self.history)
         self._busy: list[str] = []
@@ -464,7 +465,7 @@ class World:
     def check(self) -> None:
         """Everything on disk, as `duewheel check` looks at it."""
         with SEAM.acting(None):
-            if not self.settled or not (self.path / "timerwheel").exists():
+            if not self.settled or not self.whole or not (self.path / "timerwheel").exists():
                 return
             state = State.open(self.path)
             if not state.needs_recovery:
