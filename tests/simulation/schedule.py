@@ -60,11 +60,11 @@ FAULTS = {
     "partition added": Fault(0.2, 0.04),
     "away for long": Fault(0.3, 0.06),
     "power": Fault(0.3, 0.2),
-    "power between steps": Fault(0.3, 0.1),
-    "disk lost": Fault(0.2, 0.1),
-    "backup restored": Fault(0.25, 0.1),
-    "file lost": Fault(0.3, 0.15),
-    "rival": Fault(0.2, 0.1),
+    "power between steps": Fault(0.4, 0.2),
+    "disk lost": Fault(0.25, 0.12),
+    "backup restored": Fault(0.35, 0.15),
+    "file lost": Fault(0.35, 0.12),
+    "rival": Fault(0.25, 0.15),
     "state topic lost": Fault(0.1, 0.1),
 }
 
@@ -162,10 +162,10 @@ class Schedule:
             lambda: world.step_ingest(self._plan(*INGEST_STORES)): 4.0,
             lambda: world.step_dequeue(self._plan(*DEQUEUE_STORES)): 4.0,
             self._pass_time: 3.0,
-            lambda: world.step_durable(self._plan(*DURABLE_STORES)): 1.0,
+            lambda: world.step_durable(self._plan(*DURABLE_STORES)): 2.0,
             world.check: 0.15,
             world.step_former: 2.0 if world.former else 0.0,
-            self._back_up: 0.5 if self.chance["backup restored"] else 0.0,
+            self._back_up: 1.5 if self.chance["backup restored"] else 0.0,
         }
         return self.rng.choices(list(weights), list(weights.values()))[0]
 
