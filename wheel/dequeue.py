@@ -39,7 +39,7 @@ from duewheel.wheel.dequeue_statistics import Statistics
 from duewheel.wheel.layout import closable_slot
 from duewheel.wheel.pipeline import Pipeline, Ready
 from duewheel.wheel.publisher import Prepared, Publisher
-from duewheel.wheel.starting import start
+from duewheel.wheel.starting import Started, start
 
 log = structlog.get_logger()
 
@@ -47,6 +47,10 @@ _BACKOFF_MS = (50, 5_000)  # first and longest wait between attempts to reach Ka
 _BEAT_MS = 500
 _COLLECT_MS = 60_000  # between looks for hours that can go
 _HELD_COMMIT_MS = 1_000  # between readings of the brokers' clock while closing is held
+
+
+class _Overtaken(Exception):
+    """Before this start could say that the shard is its own, the last owner has committed more."""
 
 
 class Dequeue:
@@ -89,7 +93,19 @@ class Dequeue:
                 both be right; nothing has changed.
             KafkaUnavailable: no answer in time.
         """
-        started = start(self._directory, self._publisher, self._config, first, take_over=take_over)
+        while True:
+            started = start(
+                self._directory, self._publisher, self._config, first, take_over=take_over
+            )
+            try:
+                self._begin(started)
+            except _Overtaken as overtaken:
+                log.warning("deciding anew", reason=str(overtaken))
+            else:
+                return
+
+    def _begin(self, started: Started) -> None:
+        """Where the loop begins; told to Kafka, so that whoever served the shard finds out."""
         decision = started.decision
         self._close = decision.close
         self._r = decision.r
@@ -289,6 +305,9 @@ class Dequeue:
             return True
         if found.encode() == self._committed.encode():
             return False
+        if found.lineage == self._committed.lineage != self._claimed.lineage:
+            # It had not heard of this start, took the id back, and was quicker.
+            raise _Overtaken(f"the last owner goes on: epoch {found.epoch}, slot {found.slot}")
         if (found.owner, found.lineage) != (self._claimed.owner, self._claimed.lineage):
             raise Fenced(
                 f"shard {self._config.shard} now belongs to the data directory {found.owner}, as "

@@ -1,0 +1,330 @@
+"""Losses of all kinds, on the real processes, under load; a stranger counts what arrives.
+
+One shard serves all tests of this module, one after the other; each leaves it running.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaProducer
+from tests.integration.test_end_to_end import CLOCK, Shard
+
+from duewheel import wiring
+from duewheel.checkpoints.durable import Durable
+from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.spark_offsets import resume_point
+from duewheel.child import Child
+from duewheel.config import Settings, load
+from duewheel.dev_broker import DevBroker
+from duewheel.errors import Fenced, Locked
+from duewheel.ingest import CHECKPOINT, SPARK_DIR
+from duewheel.wheel.check import check
+from duewheel.wheel.layout import hour_name
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("spark_jars"),
+    pytest.mark.timeout(600),
+]
+
+BOOT_WORDS = 4096 + 8 * 4  # in `state`: see checkpoints/state.py
+BURST = 3_000
+
+
+class Load(threading.Thread):
+    """Writes timers, some hundred a second, due within seconds.
+
+    Attributes:
+        due_ms: of each value, once Kafka has it.
+    """
+
+    def __init__(self, servers: str, topic: str) -> None:
+        super().__init__(name="load")
+        self.due_ms: dict[bytes, int] = {}
+        self._topic = topic
+        self._producer = KafkaProducer(bootstrap_servers=servers, linger_ms=5)
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        dice = random.Random(1)
+        number = 0
+        while not self._stopping.wait(0.05):
+            now_ms = CLOCK.now_ms()
+            values = [b"timer %d" % n for n in range(number, number + 15)]
+            self.write({value: now_ms + dice.randrange(5_000) for value in values})
+            number += 15
+
+    def write(self, due_ms: dict[bytes, int]) -> None:
+        futures = [
+            self._producer.send(
+                self._topic, value, value, headers=[("TIMER_DELIVER_MS", b"%d" % due)]
+            )
+            for value, due in due_ms.items()
+        ]
+        for future in futures:
+            future.get(timeout=60)
+        self.due_ms.update(due_ms)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.join()
+        self._producer.close()
+
+
+class LoadedShard(Shard):
+    """`duewheel run` in small chunks, with frequent checkpoints, under load."""
+
+    def __init__(self, path: Path, servers: str, name: str) -> None:
+        super().__init__(path, servers, name)
+        text = self.config.read_text().replace("[storage]", '[storage]\ndurable_interval = "1s"')
+        text += '[dequeue]\nchunk_records = 40\n[shard]\ntake_over_after = "1s"\n'
+        self.config.write_text(text)
+        self.settings = load(self.config)
+        self.load = Load(servers, self.timers)
+
+    @property
+    def data(self) -> Path:
+        return self.settings.storage.data_dir
+
+    def run(self, *flags: str) -> Child:
+        with (self.path / "run.log").open("ab") as log:
+            words = ["-m", "duewheel", "run", "--config", str(self.config), *flags]
+            self._supervisor = Child([sys.executable, "-P", *words], stderr=log)
+        return self._supervisor
+
+    def kill_all(self) -> None:
+        """kill -9 of both processes, then of what would start them again."""
+        for name in ("dequeue", "ingest"):
+            with suppress(ProcessLookupError):
+                self.kill(name)
+        assert self._supervisor is not None
+        assert self._supervisor.end(signal.SIGKILL, 30)
+        self._supervisor = None
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        lines = (self.path / "run.log").read_text().splitlines()
+        found = [json.loads(line) for line in lines if event in line and line.startswith("{")]
+        return [line for line in found if line["event"] == event]
+
+    def wait_for(self, event: str, count: int) -> dict[str, Any]:
+        """The newest event of this name, once there are more than `count`."""
+        self.wait(lambda: len(self.events(event)) > count)
+        return self.events(event)[-1]
+
+    def await_arrivals(self) -> None:
+        """All that Kafka has had until now."""
+        sent = list(self.load.due_ms)
+        self.wait(lambda: all(value in self.arrivals.first for value in sent))
+
+    def judge(self) -> None:
+        """Each once, none early."""
+        doubled = {value: n for value, n in self.arrivals.count.items() if n != 1}
+        assert doubled == {}
+        for value, due_ms in self.load.due_ms.items():
+            *_, seen_ms = self.arrivals.first[value]
+            assert seen_ms >= due_ms
+        assert self.arrivals.first.keys() == self.load.due_ms.keys()
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory: pytest.TempPathFactory, broker: DevBroker) -> Iterator[LoadedShard]:
+    name = f"recovery-{uuid.uuid4().hex[:8]}"
+    shard = LoadedShard(tmp_path_factory.mktemp("shard"), broker.bootstrap_servers, name)
+    try:
+        shard.start()
+        shard.load.start()
+        yield shard
+        shard.await_arrivals()
+        time.sleep(2)  # a double would come with the next chunk
+        shard.load.stop()
+        shard.await_arrivals()
+        shard.judge()
+        assert shard.stop() == 0
+        report = check(shard.data, shard.settings.wheel)
+        assert report.ok, report.findings
+    finally:
+        if shard.load.is_alive():
+            shard.load.stop()
+        shard.close()
+
+
+def test_only_one_process_of_a_kind_works_in_a_directory(shard: LoadedShard) -> None:
+    holder = shard.status()["dequeue"]["pid"]
+    line = [sys.executable, "-P", "-m", "duewheel", "dequeue", "--config", str(shard.config)]
+    said = shard.path / "second.log"
+    with said.open("wb") as log:
+        second = Child(line, stderr=log)
+    assert second.wait(60)
+    assert second.exit_code == Locked.exit_code
+    assert f"dequeue runs already, as process {holder}" in said.read_text()
+    found = shard.command("recover", "--dry-run", "--output", "json")
+    assert (found["case"], found["keep"], found["rows_to_read"]) == ("killed", "all", 0)
+    assert shard.status()["recovering"] is None
+    shard.command("recover", code=2)
+
+
+def half_deliver(shard: LoadedShard) -> None:
+    """Many timers of one slot are on their way out when everything is killed."""
+    burst = dict.fromkeys((b"burst %d" % n for n in range(BURST)), CLOCK.now_ms() + 5_000)
+    shard.load.write(burst)
+    while not burst.keys() & shard.arrivals.first.keys():
+        time.sleep(0.002)
+    shard.kill_all()
+
+
+def progress_of(settings: Settings) -> Progress:
+    publisher = wiring.publisher(settings, wiring.StoppableClock(threading.Event()))
+    progress = publisher.peek()
+    assert progress is not None
+    return progress
+
+
+def test_a_directory_lost_with_a_slot_half_delivered(shard: LoadedShard) -> None:
+    count = len(shard.events("recovered"))
+    half_deliver(shard)
+    shutil.rmtree(shard.data)
+    halves = progress_of(shard.settings).partitions.values()
+    assert any(known.d is not None for known in halves)
+    found = shard.command("recover", "--dry-run", "--output", "json")
+    assert not shard.data.exists()
+    assert (found["case"], found["keep"]) == ("taken over", "nothing")
+    assert found["rows_to_read"] == found["done_rows"] + found["pending_rows"]
+    time.sleep(1)  # what is committed arrives
+    assert found["done_rows"] == sum(shard.arrivals.count.values()) + shard.probes
+    assert found["pending_rows"] >= 1
+    shard.run()
+    recovered = shard.wait_for("recovered", count)
+    assert (recovered["case"], recovered["keep"]) == ("taken over", "nothing")
+    assert recovered["reads_from"] == found["start_offsets"]
+    shard.await_arrivals()
+
+
+def copy_disk(shard: LoadedShard, target: Path) -> Durable:
+    """What has come to the disk at this moment: all that the durable checkpoint names, at least."""
+    target.mkdir()
+    shutil.copy(shard.data / "durable", target)
+    durable = Durable.read(target)
+    assert durable is not None
+    for name in ("state", "topics", "timerwheel", "recovery"):
+        shutil.copy(shard.data / name, target)
+    for name in ("timerlog", "messages", f"{SPARK_DIR}/{CHECKPOINT}"):
+        with suppress(shutil.Error):  # Spark's temporary files come and go
+            shutil.copytree(shard.data / name, target / name)
+    return durable
+
+
+def lose_power(disk: Path, durable: Durable) -> None:
+    """What was not synced is gone, or garbage; the boot is another one."""
+    chance = random.Random(2)
+    for hour, lengths in durable.hours.items():
+        for folder, length in zip(("timerlog", "messages"), lengths, strict=True):
+            path = disk / folder / hour_name(hour)
+            path.write_bytes(path.read_bytes()[:length] + chance.randbytes(5_000))
+    wheel = disk / "timerwheel"
+    wheel.write_bytes(chance.randbytes(1 << 20) + wheel.read_bytes()[1 << 20 :])
+    with (disk / "state").open("r+b") as file:
+        file.seek(BOOT_WORDS)
+        file.write(uuid.uuid4().bytes)
+    # Spark does not sync what it writes.
+    offsets = disk / SPARK_DIR / CHECKPOINT / "offsets"
+    newest = max((path for path in offsets.iterdir() if path.name.isdecimal()), key=_number)
+    newest.write_bytes(b"")
+
+
+def _number(path: Path) -> int:
+    return int(path.name)
+
+
+def test_a_loss_of_power(shard: LoadedShard) -> None:
+    count = len(shard.events("recovered"))
+    disk = shard.path / "disk"
+    durable = copy_disk(shard, disk)
+    time.sleep(3)
+    shard.kill_all()
+    lose_power(disk, durable)
+    shutil.rmtree(shard.data)
+    disk.rename(shard.data)
+    found = shard.command("recover", "--dry-run", "--output", "json")
+    assert (found["case"], found["keep"]) == ("power lost", "durable")
+    assert found["rows_to_read"] > 0
+    shard.run()
+    recovered = shard.wait_for("recovered", count)
+    assert (recovered["case"], recovered["keep"]) == ("power lost", "durable")
+    assert recovered["took_s"] >= 0
+    shard.await_arrivals()
+    assert shard.events("Spark's checkpoint does not fit, starting from the marks")
+
+
+def test_a_deleted_checkpoint_of_spark(shard: LoadedShard) -> None:
+    checkpoint = shard.data / SPARK_DIR / CHECKPOINT
+    before = resume_point(checkpoint)
+    assert before is not None and before.batch_id > 1
+    shard.kill("ingest")
+    shutil.rmtree(checkpoint)
+    shard.await_arrivals()
+    after = resume_point(checkpoint)
+    assert after is not None
+
+
+def test_a_damaged_message_is_read_again(shard: LoadedShard) -> None:
+    """Dequeue meets it when it is due; nobody is needed."""
+    count = len(shard.events("recovered"))
+    due_ms = CLOCK.now_ms() + 6_000
+    value = b"to be damaged"
+    shard.load.write({value: due_ms})
+    shard.wait(lambda: any(value in path.read_bytes() for path in messages(shard)))
+    (path,) = [path for path in messages(shard) if value in path.read_bytes()]
+    with path.open("r+b") as file:
+        file.seek(path.read_bytes().index(value))
+        file.write(b"T")
+    recovered = shard.wait_for("recovered", count)
+    assert (recovered["case"], recovered["keep"]) == ("files lost", "nothing")
+    assert b"To be damaged" not in shard.arrivals.first
+    shard.await_arrivals()
+    assert shard.events("a file is damaged: what is pending is to be read again")
+
+
+def messages(shard: LoadedShard) -> list[Path]:
+    return sorted((shard.data / "messages").iterdir())
+
+
+def test_the_older_of_two_instances_stops(shard: LoadedShard) -> None:
+    """A copy of the directory takes the shard over; the first instance ends for good."""
+    first, first_pid = shard._supervisor, shard.status()["dequeue"]["pid"]
+    assert first is not None
+    copy = shard.path / "copy"
+    copy_disk(shard, copy)
+    refused = len(shard.events("process ended for good: mend the cause, then stop and start `run`"))
+    shard.config.write_text(shard.config.read_text().replace(str(shard.data), str(copy)))
+    shard.settings = load(shard.config)
+    second = shard.run("--take-over")
+    shard.wait(lambda: first.exit_code is not None)
+    assert first.exit_code == Fenced.exit_code
+    said = (shard.path / "run.log").read_text()
+    assert "now belongs to the data directory" in said
+    ended = shard.events("process ended for good: mend the cause, then stop and start `run`")
+    assert [event["process"] for event in ended[refused:]] == ["dequeue"]
+    shard.await_arrivals()
+    assert second.exit_code is None
+    assert shard.status()["dequeue"]["pid"] != first_pid
+    # What took it over once need not be told again, and is not.
+    shard.kill("dequeue")
+    killed = shard.status()["dequeue"]["pid"]
+    shard.wait(lambda: shard.status()["dequeue"]["pid"] not in {None, killed})
+    line = Path(f"/proc/{shard.status()['dequeue']['pid']}/cmdline").read_bytes()
+    assert b"dequeue" in line and b"--take-over" not in line
