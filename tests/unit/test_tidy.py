@@ -76,3 +76,14 @@ def test_folders_are_linked_into_the_package() -> None:
         link = ROOT / "src" / "duewheel" / folder
         assert link.is_symlink()
         assert link.readlink() == Path("../..") / folder
+
+
+def test_the_table_of_faults_names_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "recovery.md").read_text()
+    rows = [line for line in text.splitlines() if re.match(r"\| (?!fault|---|case)", line)]
+    faults = [row for row in rows if "::" in row]
+    named = re.findall(r"`(\w+/\w+\.py)::(\w+)`", text)
+    assert len(named) == len(faults) > 20
+    for path, test in named:
+        source = (ROOT / "tests" / path).read_text()
+        assert f"def {test}(" in source, f"{path}::{test}"
