@@ -34,6 +34,13 @@ def open_existing(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
 
+def _open_emptied(temporary: Path) -> int:
+    # A killed process may have left one; in a container its id is soon another one's.
+    fd = open_file(temporary)
+    cut(fd, 0)
+    return fd
+
+
 def sync_path(path: Path) -> None:
     """Make a file's content durable, by name.
 
@@ -87,7 +94,7 @@ def create_allocated(path: Path, size: int) -> None:
     A sparse mapped file would kill the process with SIGBUS when the disk is full.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    fd = open_file(temporary)
+    fd = _open_emptied(temporary)
     try:
         os.posix_fallocate(fd, 0, size)
         os.fsync(fd)
@@ -159,7 +166,7 @@ def replace_file(path: Path, data: bytes) -> None:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        fd = open_file(temporary)
+        fd = _open_emptied(temporary)
         try:
             write_at(fd, data, 0)
             os.fsync(fd)

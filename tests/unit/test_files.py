@@ -91,6 +91,15 @@ def test_a_replacement_that_fails_leaves_the_old_file(
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_what_a_killed_process_of_the_same_id_has_left_is_written_over(tmp_path: Path) -> None:
+    for name in ("replaced", "allocated"):
+        (tmp_path / f".{name}.{os.getpid()}").write_bytes(b"x" * 10_000)
+    files.replace_file(tmp_path / "replaced", b"new")
+    files.create_allocated(tmp_path / "allocated", 5_000)
+    assert (tmp_path / "replaced").read_bytes() == b"new"
+    assert (tmp_path / "allocated").read_bytes() == bytes(5_000)
+
+
 def test_syncing_a_tree_passes_over_what_vanishes_meanwhile(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "file").write_bytes(b"x")
