@@ -21,6 +21,7 @@ def lose_disk(world: World) -> None:
     """Everything is gone."""
     world.end()
     world.disk.clear()
+    world.whole = True
     world.unsettle(parted=True)
 
 
@@ -48,15 +49,17 @@ def lose_file(world: World) -> None:
 
 
 def rival(world: World) -> None:
-    """Another instance takes over, in another directory; the dequeue here does not know."""
+    """Another instance takes over, in another directory; the one here does not know."""
     if not world.kafka.progress:
         return  # there is nothing to take over
     world.history.say("! another instance takes over")
     world.history.counts["rivals"] += 1
-    world.kill("ingest")
-    if world.shop is not None:
+    if world.shop is None:
+        world.kill("ingest")
+    else:
+        world.shop.ingest = world.ingest
         world.former.append(world.shop)
-        world.shop = None
+        world.ingest = world.shop = None
     served = {shop.directory.path.name for shop in world.former}
     names = sorted(path.name for path in world.root.iterdir() if path.name not in served)
     name = f"data{world.history.counts['rivals']}"

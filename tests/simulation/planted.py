@@ -297,7 +297,7 @@ PLANTED = {
         "the former owner does not know that it was followed",
         "wheel/dequeue.py",
         "        if (found.owner, found.lineage) !=",
-        "        if () !=",
+        "        if False and (found.owner, found.lineage) !=",
     ),
     "power-forgotten": Planted(
         "2",

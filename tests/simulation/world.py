@@ -83,11 +83,16 @@ class Ingest:
 
 @dataclass
 class Shop:
-    """The dequeue process."""
+    """The dequeue process.
+
+    Attributes:
+        ingest: the one beside it, once another instance has followed both.
+    """
 
     actor: Actor
     directory: DataDirectory
     dequeue: Dequeue
+    ingest: Ingest | None = None
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,8 @@ class World:
 
     Attributes:
         ingest, shop: its processes, None while they do not run.
-        former: dequeues that another instance has followed and that have not found out.
+        former: dequeues that another instance has followed and that have not found out. What ingest
+            beside them takes meanwhile is theirs alone.
         name: of its data directory; there may be others.
         parted: whether the directory may be another one than the newest progress tells of.
         whole: no file has been changed behind everybody's back.
@@ -207,6 +213,9 @@ class World:
             return self.parted
         if isinstance(error, RecoveryRefused) and "has vanished" in str(error):
             return not self.kafka.progress
+        if isinstance(error.__cause__, CorruptFile):
+            self.history.counts["damage met"] += 1
+            return not self.whole or not self.settled
         return bool(getattr(error, "retriable", False))
 
     def kill(self, name: str) -> None:
@@ -246,20 +255,30 @@ class World:
 
     def _forget(self, actor: Actor) -> Ingest | Shop | None:
         """A process ends: it is none of the shard's any more."""
-        for process in (self.ingest, self.shop, *self.former):
-            if process is not None and process.actor is actor:
+        for process in self._processes():
+            if process.actor is actor:
                 self.ingest = None if process is self.ingest else self.ingest
                 self.shop = None if process is self.shop else self.shop
-                self.former = [shop for shop in self.former if shop is not process]
+                for shop in self.former:
+                    shop.ingest = None if process is shop.ingest else shop.ingest
+                if process in self.former:
+                    self._end_former(process)
                 return process
         return None
 
+    def _end_former(self, process: Ingest | Shop) -> None:
+        """Whoever runs both ends ingest with dequeue."""
+        self.former = [shop for shop in self.former if shop is not process]
+        if isinstance(process, Shop) and process.ingest is not None:
+            self._let_go(process.ingest.actor)
+
+    def _processes(self) -> list[Ingest | Shop]:
+        found = (self.ingest, self.shop, *self.former, *(shop.ingest for shop in self.former))
+        return [process for process in found if process is not None]
+
     def _let_go_unless_known(self, actor: Actor) -> None:
         """It has not come so far as to be a process of the shard."""
-        if not any(
-            process is not None and process.actor is actor
-            for process in (self.ingest, self.shop, *self.former)
-        ):
+        if all(process.actor is not actor for process in self._processes()):
             self._let_go(actor)
 
     def _let_go(self, actor: Actor) -> None:
@@ -272,12 +291,13 @@ class World:
         actor.fds.clear()
 
     def _slept(self) -> None:
-        if self.ingest is not None and SEAM.actor is self.ingest.actor:
-            self.ingest.waits += 1
-            if self.ingest.waits >= WAITS_MAX and self.ingest.sink is not None:
-                self.ingest.sink.stop()
-            self.clock.set(self.clock.now_ms() + self.setup.wheel.precision_ms)
-            self._meanwhile(self.ingest.actor)
+        for process in self._processes():
+            if isinstance(process, Ingest) and process.actor is SEAM.actor:
+                process.waits += 1
+                if process.waits >= WAITS_MAX and process.sink is not None:
+                    process.sink.stop()
+                self.clock.set(self.clock.now_ms() + self.setup.wheel.precision_ms)
+                self._meanwhile(process.actor)
 
     def _meanwhile(self, actor: Actor) -> None:
         """The other process does something, if it can."""
@@ -415,10 +435,10 @@ class World:
         engine = ingest.engine = Engine(ingest.directory, self.clock, TOPIC_IDS)
         ends = offsets_of(self.kafka, "end")
         starts = {name: engine.marks.get(name, 0) for name in ends}
-        checkpoint = self.path / CHECKPOINT
+        checkpoint = ingest.directory.path / CHECKPOINT
         settle_checkpoint(checkpoint, engine.marks, starts)
         query = Query(self.kafka, checkpoint, starts, self.rng)
-        ingest.durable = DurableCheckpoints(self.path)
+        ingest.durable = DurableCheckpoints(ingest.directory.path)
         ingest.sink = sink_of(engine, checkpoint, self.kafka, self.clock)
         ingest.query = query
 
@@ -438,11 +458,15 @@ class World:
     # ---- all of it -------------------------------------------------------------------------
 
     def step_former(self) -> None:
-        """A turn of a dequeue that was followed by another instance."""
+        """A turn of an instance that another one has followed."""
         if self.former:
             shop = self.rng.choice(self.former)
-            self.history.say(f"a former dequeue ticks, of {shop.directory.path.name}")
-            self.run(shop.actor, lambda: self._tick(shop), {})
+            ingest = shop.ingest
+            self.history.say(f"what was followed goes on, in {shop.directory.path.name}")
+            if ingest is not None and ingest.query is not None and self.rng.random() < 0.5:
+                self.run(ingest.actor, lambda: self._take_batch(ingest), {})
+            else:
+                self.run(shop.actor, lambda: self._tick(shop), {})
 
     def unsettle(self, *, parted: bool | None = None) -> None:
         """Something has befallen the files; `parted`: see the class, None as before."""
@@ -455,10 +479,9 @@ class World:
 
     def end(self) -> None:
         """All processes end, without a word."""
-        for process in (self.ingest, self.shop, *self.former):
-            if process is not None:
-                self._forget(process.actor)
-                self._let_go(process.actor)
+        for process in self._processes():
+            self._forget(process.actor)
+            self._let_go(process.actor)
 
     # ---- judging ---------------------------------------------------------------------------
 
