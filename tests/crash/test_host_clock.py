@@ -21,6 +21,7 @@ pytestmark = [
     pytest.mark.kafka,
     pytest.mark.spark,
     pytest.mark.slow,
+    pytest.mark.crash_matrix,
     pytest.mark.timeout(600),
     pytest.mark.usefixtures("spark_jars"),
 ]

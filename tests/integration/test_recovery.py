@@ -182,6 +182,7 @@ def shard(tmp_path_factory: pytest.TempPathFactory, broker: DevBroker) -> Iterat
         shard.close()
 
 
+@pytest.mark.crash_matrix
 def test_a_deleted_checkpoint_of_spark(shard: LoadedShard) -> None:
     checkpoint = shard.data / SPARK_DIR / CHECKPOINT
     before = resume_point(checkpoint)
@@ -294,6 +295,7 @@ def test_a_loss_of_power(shard: LoadedShard) -> None:
     assert shard.events("Spark's checkpoint does not fit, starting from the marks")
 
 
+@pytest.mark.crash_matrix
 def test_a_damaged_message_is_read_again(shard: LoadedShard) -> None:
     """Dequeue meets it when it is due; nobody is needed."""
     count = len(shard.events("recovered"))
@@ -323,6 +325,7 @@ def restart_dequeue(shard: LoadedShard) -> None:
     shard.wait_for("dequeue started", started)
 
 
+@pytest.mark.crash_matrix
 def test_the_older_of_two_instances_stops(shard: LoadedShard) -> None:
     """A copy of the directory takes the shard over; the first instance ends for good."""
     first = shard._supervisor
