@@ -45,7 +45,7 @@ def lose_file(world: World) -> None:
     # What has changed is noticed when it is used, or never.
     world.whole &= not what.endswith("changed")
     # A lost state file is a lost directory.
-    world.unsettle(parted=True if what.startswith("state ") else None)
+    world.unsettle(parted=True if what in {"state deleted", "state cut"} else None)
 
 
 def rival(world: World) -> None:
