@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,6 +33,11 @@ hypothesis.settings.register_profile(
     suppress_health_check=list(hypothesis.HealthCheck),
 )
 hypothesis.settings.load_profile("ci" if IN_CI else "local")
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell has started the tests in the background: what they start would ignore it, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _require(condition: object, reason: str) -> None:

@@ -275,6 +275,7 @@ def _number(path: Path) -> int:
     return int(path.name)
 
 
+@pytest.mark.crash_matrix
 def test_a_loss_of_power(shard: LoadedShard) -> None:
     count = len(shard.events("recovered"))
     disk = shard.path / "disk"
