@@ -356,8 +356,7 @@ def recovering(state: State) -> Recovering | None:
         return Recovering(state.generation, files_whole=False, missing={})
     close = state.close()
     marks = state.commit().marks  # after C: marks only rise
-    c = close.c if close else {}
-    missing = {p: end - marks.get(p, 0) for p, end in c.items() if marks.get(p, 0) < end}
+    missing = close.missing(marks) if close else {}
     return Recovering(state.generation, files_whole=True, missing=missing) if missing else None
 
 

@@ -109,6 +109,10 @@ class Close:
     floor: int
     c: Marks
 
+    def missing(self, marks: Marks) -> dict[TopicPartition, int]:
+        """How many offsets below C are still to be taken; partitions without any are left out."""
+        return {p: c - marks.get(p, 0) for p, c in self.c.items() if marks.get(p, 0) < c}
+
     def to_json(self) -> dict[str, Any]:
         """As pages and checkpoints hold it."""
         return {

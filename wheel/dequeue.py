@@ -134,7 +134,7 @@ class Dequeue:
         if state.needs_recovery:
             return False
         with self._directory.locked() as commit:
-            if any(commit.marks.get(p, 0) < c for p, c in self._close.c.items()):
+            if self._close.missing(commit.marks):
                 return False
             pending = self._directory.wheel.count_later_than(self._r)
         self._delivered = commit.placed - pending

@@ -157,14 +157,15 @@ class Engine:
             pass  # only for its redo: what follows reads the wheel
         known = before.marks
         _require_new(batch, known, marks)
-        floor = self._close().floor
+        close = self._close()
+        catches_up = bool(close.missing(known))
         batch, marks = self._without_left(batch, known, marks)
-        batch, slots, rolled = self._open_slots(batch)
+        batch, slots, rolled = self._open_slots(batch, close, catches_up=catches_up)
         fits = self._fits(slots)
         waiting = not bool(fits.all())
         if waiting:
             ends, marks = marks, self._marks_before(batch, fits, marks)
-            if self._catches_up(self._close()):
+            if catches_up:
                 self._left |= {p for p, mark in marks.items() if mark < ends[p]}
                 waiting = False
             rows = self._rows_below(batch, marks)
@@ -175,7 +176,7 @@ class Engine:
         written = self._write(batch, slots, rolled, lengths)
         with self._directory.locked():
             runs = written.runs
-            if self._close().floor > floor:
+            if self._close().floor > close.floor:
                 if not self._closed_fit(written):
                     return Appended(0, waiting=True)
                 runs = self._replace_closed(batch, rolled, written, lengths)
@@ -192,23 +193,24 @@ class Engine:
 
     # ---- 1. and 2.: slots ------------------------------------------------------------------
 
-    def _open_slots(self, batch: TimerBatch) -> tuple[TimerBatch, Int64, Bool]:
+    def _open_slots(
+        self, batch: TimerBatch, close: Close, *, catches_up: bool
+    ) -> tuple[TimerBatch, Int64, Bool]:
         """The rows that are not done, the slot of each, none of them closed as far as is known
         without the lock, and whether the timer is to be rolled then.
+
+        Args:
+            batch: rows at or above the marks.
+            close: the newest close page, as known without the lock.
+            catches_up: whether rows that were there when slots were closed are still to come.
         """
         slots, rolled = meant_slots(batch, self._directory.config)
-        close = self._close()
-        if not self._catches_up(close):
+        if not catches_up:
             return batch, np.maximum(slots, close.floor + 1), rolled
         pending, slots = put_back(batch, slots, close, self._progress())
         log.info("rows come again", rows=len(batch), done=int((~pending).sum()))
         rows = np.flatnonzero(pending)
         return batch.take(rows), slots[rows], rolled[rows]
-
-    def _catches_up(self, close: Close) -> bool:
-        """Whether rows that were there when slots were closed are still to come."""
-        marks = self.marks
-        return any(marks.get(p, 0) < c for p, c in close.c.items())
 
     def _close(self) -> Close:
         close = self._directory.state.close()
@@ -260,7 +262,7 @@ class Engine:
         return batch.take(self._rows_below(batch, marks)), marks
 
     def _require_none_left(self) -> None:
-        if self._left and not self._catches_up(self._close()):
+        if self._left and not self._close().missing(self.marks):
             names = ", ".join(f"{topic}-{number}" for topic, number in sorted(self._left))
             raise RecoveryPending(
                 f"all is read again but for what the ring had no room for in {names}: starting "

@@ -157,6 +157,30 @@ class ClientSettings:
             raise
 
 
+def open_reader(settings: ClientSettings, deadline: Deadline, **own: Any) -> KafkaConsumer:
+    """A consumer of committed records that belongs to no group: it is assigned, and keeps no
+    offsets. Where retention or compaction has moved a log's start, it goes on there.
+
+    Args:
+        settings: of the cluster.
+        deadline: for the constructor.
+        own: settings of this one consumer.
+
+    Raises:
+        KafkaUnavailable, ConfigError: as `ClientSettings.call`.
+    """
+    return settings.open(
+        KafkaConsumer,
+        deadline,
+        group_id=None,
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        metrics_enabled=False,
+        **own,
+    )
+
+
 def close(client: KafkaAdminClient | KafkaConsumer) -> None:
     """Close a client with a thread of its own, whatever state it is in. Never raises."""
     _close_quietly("client", client.close)

@@ -21,7 +21,7 @@ from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition
 
 from duewheel.wheel.deadline import Deadline
-from duewheel.wheel.kafka_clients import ClientSettings, close
+from duewheel.wheel.kafka_clients import ClientSettings, close, open_reader
 
 # A shard writes two offsets a transaction, record and marker. The first step covers the newest
 # second or more of a dozen busy shards, the second one minutes.
@@ -72,15 +72,7 @@ def newest_record(
     )
     if start == end:
         return None
-    consumer = settings.open(
-        KafkaConsumer,
-        deadline,
-        group_id=None,
-        enable_auto_commit=False,
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",  # compaction may have moved the start meanwhile
-        metrics_enabled=False,
-    )
+    consumer = open_reader(settings, deadline)
     # Ends a little earlier than the call around it, so that its own words are heard.
     inner = Deadline(max(0.0, deadline.remaining_s() - _HEADWAY_S))
     try:

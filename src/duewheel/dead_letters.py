@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from kafka import KafkaAdminClient, KafkaConsumer
+from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
 
 from duewheel.checkpoints.replay_position import KEY, ReplayPosition
@@ -18,7 +18,7 @@ from duewheel.errors import ConfigError
 from duewheel.kafka_admin import KafkaAdmin
 from duewheel.schemas.dead_letters import DeadLetter
 from duewheel.wheel.deadline import Deadline
-from duewheel.wheel.kafka_clients import ClientSettings, close
+from duewheel.wheel.kafka_clients import ClientSettings, close, open_reader
 from duewheel.wheel.kafka_progress import newest_record
 
 T = TypeVar("T")
@@ -70,15 +70,8 @@ class DeadLetterReader:
 
     def __enter__(self) -> Self:
         self.topic_id = self._topic_id()
-        self._consumer = self.client.open(
-            KafkaConsumer,
-            Deadline(_DEADLINE_S),
-            group_id=None,
-            enable_auto_commit=False,
-            isolation_level="read_committed",
-            auto_offset_reset="earliest",
-            max_poll_records=_CHUNK_RECORDS,
-            metrics_enabled=False,
+        self._consumer = open_reader(
+            self.client, Deadline(_DEADLINE_S), max_poll_records=_CHUNK_RECORDS
         )
         return self
 

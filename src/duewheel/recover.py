@@ -45,7 +45,7 @@ from duewheel.schemas.contract import Contract, parse
 from duewheel.schemas.timers import TimerBatch, TopicPartition
 from duewheel.wheel.data_directory import Role
 from duewheel.wheel.deadline import Deadline
-from duewheel.wheel.kafka_clients import ClientSettings, close
+from duewheel.wheel.kafka_clients import ClientSettings, close, open_reader
 from duewheel.wheel.placing import meant_slots
 from duewheel.wheel.recovering import first_marks
 from duewheel.wheel.starting import NO_PROGRESS
@@ -242,16 +242,7 @@ def _read(
 
 @contextmanager
 def _consumer(client: ClientSettings) -> Iterator[KafkaConsumer]:
-    consumer = client.open(
-        KafkaConsumer,
-        Deadline(_DEADLINE_S),
-        group_id=None,
-        enable_auto_commit=False,
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-        max_poll_records=_POLL_RECORDS,
-        metrics_enabled=False,
-    )
+    consumer = open_reader(client, Deadline(_DEADLINE_S), max_poll_records=_POLL_RECORDS)
     try:
         yield consumer
     finally:
