@@ -6,11 +6,14 @@ it out (wheel/recovering.py) before Spark starts.
 
     killed      all is there (a kill, a clean stop): nothing is to be carried out
     new         the first start of a shard
+    standby     all is there in files that have followed the progress (wheel/following.py): nothing
+                is to be carried out
     power lost  the host has booted without a clean stop: what the durable checkpoint names is kept
     old copy    all files are kept, and they are older than the progress: a backup was restored
     files lost  nothing can be kept
     taken over  nothing is kept: another directory, or another copy of this one, has written the
                 progress, so that these files are no earlier state of what it tells of
+    new standby the same for a standby that begins
 
 What is missing is read again from Kafka. Two rules make that exact, whatever was kept:
 
@@ -19,14 +22,16 @@ What is missing is read again from Kafka. Two rules make that exact, whatever wa
               max(slot, R + 1), closed or not: where they were before, or earlier
 
 The close page of a recovery is the one that was kept, if the progress lies in its range; else it
-begins at R, with C_R, and holds the half-delivered slot, if there is one, with C_{R+1}.
+begins at R, with C_R, and holds the half-delivered slot, if there is one, with C_{R+1}. That is the
+close page of a standby, too, at every moment: whoever wrote the progress, its files may be kept as
+long as progress only rises. To *own* the shard is another question (`require_may_own`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -37,6 +42,7 @@ from duewheel.checkpoints.progress import Progress, config_hash
 from duewheel.checkpoints.shapes import MISSHAPEN, integer, name
 from duewheel.checkpoints.state import Close, Commit, Damage, Marks, State
 from duewheel.errors import CorruptFile, RecoveryPending, RecoveryRefused
+from duewheel.schemas.timers import TopicPartition
 
 FILE_NAME = "recovery"
 
@@ -104,6 +110,7 @@ class Local:
         durable: its durable checkpoint, None if there is none that can be read.
         undone: whether a recovery was begun and not carried out.
         pending: its record, if it came so far.
+        standby: whether it has followed another directory, and done nothing else.
     """
 
     uuid: str
@@ -115,6 +122,7 @@ class Local:
     durable: Durable | None
     undone: bool
     pending: RecoveryRecord | None
+    standby: bool = False
 
     @classmethod
     def absent(cls) -> Local:
@@ -147,7 +155,16 @@ def look_at(state: State, directory: Path) -> Local:
     pending = record if record is not None and record.generation > state.recovered else None
     undone = pending is not None or state.generation > state.recovered
     return Local(
-        state.uuid, state.lineages, damage, commit, close, mirror, durable, undone, pending
+        state.uuid,
+        state.lineages,
+        damage,
+        commit,
+        close,
+        mirror,
+        durable,
+        undone,
+        pending,
+        state.standby,
     )
 
 
@@ -168,6 +185,11 @@ class Decision:
     r: int
     delivered_below: Marks
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is to be carried out."""
+        return self.case in {"killed", "standby"}
+
 
 def decide(progress: Progress, local: Local) -> Decision:
     """Compare a progress that this directory may own with the local files.
@@ -175,10 +197,14 @@ def decide(progress: Progress, local: Local) -> Decision:
     Raises:
         RecoveryRefused: Kafka has lost progress that the files know of; nothing has been changed.
     """
-    if local.mirror is not None and is_own(progress, local):
+    if local.mirror is not None and _may_keep(progress, local):
         _require_not_older(progress, local.mirror)
     keep = _keep(progress, local)
     base, marks = _kept(local, keep)
+    if base is not None and _follows_only(progress, local):
+        base = close_at(progress)
+        if any(mark > base.c.get(p, 0) for p, mark in marks.items()):
+            keep, base = Keep.NOTHING, None
     if base is not None and not _follows(progress, base, marks):
         keep, base = Keep.NOTHING, None
     r, half = progress.slot, _half(progress)
@@ -186,11 +212,29 @@ def decide(progress: Progress, local: Local) -> Decision:
         # Slots between r and base.lower were empty when they were closed, and told no one.
         close, r = base, max(r, base.lower)
     else:
-        c_r = {p: known.c for p, known in progress.partitions.items()}
-        c = {p: known.c1 or 0 for p, known in progress.partitions.items()} if half else c_r
-        close = Close(r, c_r, r + bool(half), c)
+        close = close_at(progress)
     case = _case(progress, local, keep, close)
     return Decision(case, keep, close, r, half)
+
+
+def decide_to_follow(progress: Progress, local: Local) -> Decision:
+    """How a standby goes on: the same, but that nothing is refused.
+
+    Where Kafka has lost progress that the files know of, rows may be pending again that they have
+    dropped as done: they keep nothing, and read again what is pending now.
+    """
+    if local.standby and local.mirror is not None and is_older(progress, local.mirror):
+        local = replace(local, damage=Damage.FILES_LOST, mirror=None)
+    decision = decide(progress, local)
+    return decision if local.standby else replace(decision, case="new standby")
+
+
+def close_at(progress: Progress) -> Close:
+    """The close page that follows from a progress alone."""
+    half, known = _half(progress), progress.partitions
+    c_r = {p: at.c for p, at in known.items()}
+    c = {p: at.c1 or 0 for p, at in known.items()} if half else c_r
+    return Close(progress.slot, c_r, progress.slot + bool(half), c)
 
 
 def is_own(progress: Progress, local: Local) -> bool:
@@ -198,9 +242,18 @@ def is_own(progress: Progress, local: Local) -> bool:
     return progress.owner == local.uuid and progress.lineage in local.lineages
 
 
+def _follows_only(progress: Progress, local: Local) -> bool:
+    """Whether the progress is another directory's, and these files have followed it."""
+    return local.standby and not is_own(progress, local)
+
+
+def _may_keep(progress: Progress, local: Local) -> bool:
+    return local.standby or is_own(progress, local)
+
+
 def _keep(progress: Progress, local: Local) -> Keep:
     """How much of the files stems from the history that the progress tells of, and is whole."""
-    if not is_own(progress, local):
+    if not _may_keep(progress, local):
         return Keep.NOTHING
     keep = Keep.ALL
     if local.close is None or local.damage is Damage.FILES_LOST:
@@ -238,11 +291,13 @@ def _half(progress: Progress) -> dict[Any, int]:
 
 def _case(progress: Progress, local: Local, keep: Keep, close: Close) -> str:
     if keep is Keep.ALL:
+        if _follows_only(progress, local) and not local.undone:
+            return "standby"
         whole = close == local.close and not local.undone
         return "killed" if whole else "old copy"
     if keep is Keep.DURABLE:
         return "power lost"
-    if not is_own(progress, local):
+    if not _may_keep(progress, local):
         return "taken over"
     return "new" if local.is_fresh else "files lost"
 
@@ -287,8 +342,8 @@ def require_may_own(
         progress: the newest in Kafka.
         local: this directory.
         age_ms: asked how long ago the progress was written, by the broker's clock.
-        patience_ms: an owner that has been silent for longer may be followed by an empty directory,
-            or by an old copy of its own.
+        patience_ms: an owner that has been silent for longer may be followed by a standby, by an
+            empty directory, or by an old copy of its own.
         take_over: the operator says that the owner is gone.
 
     Raises:
@@ -298,7 +353,7 @@ def require_may_own(
     if is_own(progress, local) or take_over or _is_claimed(progress, local):
         return
     silent_ms = age_ms()
-    may_follow = local.is_fresh or progress.owner == local.uuid
+    may_follow = local.standby or local.is_fresh or progress.owner == local.uuid
     if may_follow and silent_ms > patience_ms:
         return
     who = (
@@ -308,8 +363,7 @@ def require_may_own(
     )
     reason = (
         f"shard {progress.shard} belongs to {who}; its last sign of life is "
-        f"{silent_ms / 1000:.0f} s old. If no process serves it any more, start with --take-over: "
-        "what is pending is then read again from Kafka"
+        f"{silent_ms / 1000:.0f} s old. If no process serves it any more, start with --take-over"
     )
     if may_follow:
         raise RecoveryPending(f"{reason}. It is followed after {patience_ms / 1000:.0f} s")
@@ -324,15 +378,26 @@ def _is_claimed(progress: Progress, local: Local) -> bool:
     return drawn != 0 and progress.lineage == found
 
 
-def _require_not_older(progress: Progress, mirrored: Progress) -> None:
-    for partition, ours in mirrored.partitions.items():
+def is_older(progress: Progress, known: Progress) -> bool:
+    """Whether Kafka has lost progress that was known: of any partition."""
+    return next(_fallen(progress, known), None) is not None
+
+
+def _fallen(progress: Progress, known: Progress) -> Iterator[TopicPartition]:
+    for partition, before in known.partitions.items():
         found = progress.partitions.get(partition)
-        if found is None or (found.r, found.d or 0) < (ours.r, ours.d or 0):
-            raise RecoveryRefused(
-                f"the progress in Kafka is older than the local copy of it: {partition[0]}-"
-                f"{partition[1]} is at {found}, was at {ours}. Kafka has lost committed records, "
-                "deliveries perhaps among them; this version cannot tell which"
-            )
+        if found is None or (found.r, found.d or 0) < (before.r, before.d or 0):
+            yield partition
+
+
+def _require_not_older(progress: Progress, mirrored: Progress) -> None:
+    for partition in _fallen(progress, mirrored):
+        raise RecoveryRefused(
+            f"the progress in Kafka is older than the local copy of it: {partition[0]}-"
+            f"{partition[1]} is at {progress.partitions.get(partition)}, was at "
+            f"{mirrored.partitions[partition]}. Kafka has lost committed records, "
+            "deliveries perhaps among them; this version cannot tell which"
+        )
 
 
 @dataclass(frozen=True, slots=True)

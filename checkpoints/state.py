@@ -49,6 +49,7 @@ _MIRROR_HEAD = struct.Struct("<qq")
 _STARTS, _CLEAN, _DEQUEUE_STARTS, _GC_HOUR, _BOOT, _PAUSED, _HEARTBEATS = 0, 1, 2, 3, 4, 6, 8
 _DAMAGE, _GENERATION, _RECOVERED, _FOUND, _CLAIMED = 24, 25, 26, 27, 28
 _AHEAD, _HELD = 29, 30
+_STANDBY, _PROMOTION = 31, 32
 
 Marks = Mapping[TopicPartition, int]
 
@@ -400,6 +401,28 @@ class State:
         """Before a progress of the drawn lineage is written: so that it is known again. Durable."""
         self._live[_FOUND] = found
         self._live[_CLAIMED] = drawn
+        self.sync()
+
+    @property
+    def standby(self) -> bool:
+        """Whether these files follow the progress of another directory: see wheel/following.py."""
+        return bool(self._live[_STANDBY])
+
+    def set_standby(self, *, on: bool) -> None:
+        """Begin to follow, or end it for good. Called under engine.lock, which is held until it is
+        durable: what is taken afterwards must not come to the disk before it.
+        """
+        self._live[_STANDBY], self._live[_PROMOTION] = int(on), 0
+        self.sync()
+
+    @property
+    def promotion_wanted(self) -> bool:
+        """Whether the operator has told this standby to take the shard over."""
+        return bool(self._live[_PROMOTION])
+
+    def want_promotion(self) -> None:
+        """Tell the standby to take the shard over; durably, until it has."""
+        self._live[_PROMOTION] = 1
         self.sync()
 
     @property

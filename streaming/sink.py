@@ -9,7 +9,7 @@ One batch:
     4. rows below the engine's marks are dropped: Spark has delivered them before
     5. offsets that were skipped are noted as gaps
     6. the engine takes the rest; while ingest is paused all of it waits here, and what the ring
-       cannot hold yet
+       cannot hold yet, or a standby must not take yet
 
 The engine's marks decide what is new, nothing else: a batch that is replayed, or planned anew after
 its checkpoint was lost, changes nothing. The batch id only finds the file of step 2.
@@ -36,8 +36,8 @@ from duewheel.schemas.timers import Int64, TimerBatch, TopicPartition
 from duewheel.streaming.gaps import GapWatch
 from duewheel.wheel.engine import Appended
 
-# While the ring is full or ingest is paused: how long to wait before trying again, and between two
-# lines in the log about a full ring.
+# While the engine cannot take all of a batch, or ingest is paused: how long to wait before trying
+# again, and between two lines in the log about a full ring.
 WAIT_S = 0.05
 RING_FULL_LOG_INTERVAL_MS = 10_000
 
@@ -75,6 +75,7 @@ class SinkStatistics:
         rows_replayed: rows that were dropped because the engine had them.
         rows_waiting: rows that the ring cannot hold at this moment.
         rows_held: rows that wait because ingest is paused.
+        rows_ahead: rows that wait because the owner that a standby follows has not come so far.
         rows_lost: see GapWatch.
         newest_ms: greatest timestamp of a row taken, 0 before the first.
     """
@@ -85,6 +86,7 @@ class SinkStatistics:
     rows_replayed: int = 0
     rows_waiting: int = 0
     rows_held: int = 0
+    rows_ahead: int = 0
     rows_lost: int = 0
     newest_ms: int = 0
 
@@ -135,7 +137,7 @@ class TimerSink:
         """Take one batch; returns when the engine has all of it.
 
         Raises:
-            StoppedWaitingError: `stop` was called while the ring was full, or ingest paused.
+            StoppedWaitingError: `stop` was called while something had to wait.
         """
         try:
             self.take(frame.toArrow(), end_offsets(self._checkpoint, batch_id))
@@ -221,18 +223,24 @@ class TimerSink:
         _log.warning("goes on taking timers")
 
     def _append(self, batch: TimerBatch, marks: Marks) -> None:
-        """Append until the ring has taken everything."""
+        """Append until the engine has taken everything."""
         appended, logged_at_ms = self._engine.append(batch, marks), None
-        while appended.waiting:
+        while appended.waiting or appended.ahead:
             batch = batch.take(_rows_from(batch, self._engine.marks))
-            self._statistics = replace(self._statistics, rows_waiting=len(batch))
+            full = len(batch) if appended.waiting else 0
+            self._statistics = replace(
+                self._statistics, rows_waiting=full, rows_ahead=len(batch) - full
+            )
             boottime_ms = self._clock.boottime_ms()
-            if logged_at_ms is None or boottime_ms - logged_at_ms >= RING_FULL_LOG_INTERVAL_MS:
+            is_time = (
+                logged_at_ms is None or boottime_ms - logged_at_ms >= RING_FULL_LOG_INTERVAL_MS
+            )
+            if appended.waiting and is_time:
                 _log.warning("ring full: waiting for deliveries", rows_waiting=len(batch))
                 logged_at_ms = boottime_ms
-            self._wait("the ring was full")
+            self._wait("the ring was full" if appended.waiting else "the owner had not come so far")
             appended = self._engine.append(batch, marks)
-        self._statistics = replace(self._statistics, rows_waiting=0)
+        self._statistics = replace(self._statistics, rows_waiting=0, rows_ahead=0)
 
     def _wait(self, why: str) -> None:
         if self._stopping.is_set():

@@ -33,7 +33,7 @@ from duewheel.clock import Clock
 from duewheel.errors import CorruptFile, Fenced, KafkaUnavailable, PublishDoubt, RecoveryRefused
 from duewheel.schemas.timers import TopicPartition
 from duewheel.wheel.clock_guard import ClockGuard
-from duewheel.wheel.data_directory import DataDirectory
+from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.dequeue_statistics import Statistics
 from duewheel.wheel.layout import closable_slot
@@ -93,6 +93,7 @@ class Dequeue:
                 both be right; nothing has changed.
             KafkaUnavailable: no answer in time.
         """
+        self._started_s = time.monotonic()
         while True:
             started = start(
                 self._directory, self._publisher, self._config, first, take_over=take_over
@@ -112,7 +113,6 @@ class Dequeue:
         self._below: dict[TopicPartition, int] = dict(decision.delivered_below)
         self._claimed = started.progress
         self._committed = started.found
-        self._started_s = time.monotonic()
         self._ready = self._make_ready()
         log.info(
             "dequeue started",
@@ -123,6 +123,13 @@ class Dequeue:
             epoch=self._claimed.epoch,
         )
         self._commit(None, self._claimed, 0)
+        self._stand_by_no_more()
+
+    def _stand_by_no_more(self) -> None:
+        """Only now that the shard is its own: the last owner could still place rows above C."""
+        if self._directory.state.standby:
+            with self._directory.engine_lock.held(LOCK_DEADLINE_S):
+                self._directory.state.set_standby(on=False)
 
     def _make_ready(self) -> bool:
         """Whether the files hold everything that was there when the slots were closed.

@@ -5,7 +5,8 @@ One batch:
     1. slots: a rejected row's is the earliest; a slot that is closed becomes the earliest open one
        (rows that come again after a recovery are judged by wheel/recovering.py)
     2. what the ring cannot take yet stays out, and with it the rest of its partition; it waits for
-       deliveries, or, in a catch-up, which they wait for, until everything else has come
+       deliveries, or, in a catch-up, which they wait for, until everything else has come. In a
+       standby rows at or above C stay out, too (wheel/following.py)
     3. messages and log records are appended; nobody knows of them yet
     4. under engine.lock: slots that were closed since 1 are left, their rows written again; if the
        ring cannot take them there, nothing of the batch exists and all of it waits
@@ -63,10 +64,12 @@ class Appended:
         rows: how many timers are in the wheel now.
         waiting: the ring was full for some: their partitions' marks stop before the first of them,
             and the rest is to be appended again later.
+        ahead: the same, for what lies above all that the owner of a followed shard has closed.
     """
 
     rows: int
     waiting: bool
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,30 +156,37 @@ class Engine:
 
     def _append(self, batch: TimerBatch, marks: Mapping[TopicPartition, int]) -> Appended:
         state = self._directory.state
+        # Also for its redo: what follows reads the wheel.
         with self._directory.locked() as before:
-            pass  # only for its redo: what follows reads the wheel
+            close, follows = self._close(), state.standby
+            catches_up = bool(close.missing(before.marks))
+            progress = self._progress() if catches_up else None
         known = before.marks
         _require_new(batch, known, marks)
-        close = self._close()
-        catches_up = bool(close.missing(known))
         batch, marks = self._without_left(batch, known, marks)
-        batch, slots, rolled = self._open_slots(batch, close, catches_up=catches_up)
+        ahead = False
+        if follows:
+            ends, marks = marks, _up_to(close.c, known, marks)
+            ahead = marks != ends
+            batch = batch.take(self._rows_below(batch, marks))
+        batch, slots, rolled = self._open_slots(batch, close, progress)
         fits = self._fits(slots)
         waiting = not bool(fits.all())
         if waiting:
             ends, marks = marks, self._marks_before(batch, fits, marks)
-            if catches_up:
+            if catches_up and not follows:
                 self._left |= {p for p, mark in marks.items() if mark < ends[p]}
                 waiting = False
             rows = self._rows_below(batch, marks)
             batch, slots, rolled = batch.take(rows), slots[rows], rolled[rows]
         if not len(batch) and marks.items() <= known.items():
-            return Appended(0, waiting)
+            return Appended(0, waiting, ahead)
         lengths = _lengths(before)
         written = self._write(batch, slots, rolled, lengths)
         with self._directory.locked():
             runs = written.runs
-            if self._close().floor > close.floor:
+            # Rows that come again stay where they were, whatever a followed owner has closed since.
+            if not catches_up and self._close().floor > close.floor:
                 if not self._closed_fit(written):
                     return Appended(0, waiting=True)
                 runs = self._replace_closed(batch, rolled, written, lengths)
@@ -189,12 +199,12 @@ class Engine:
             self._directory.wheel.apply(runs, number)
             state.mark_applied()
         self._require_none_left()
-        return Appended(len(batch), waiting)
+        return Appended(len(batch), waiting, ahead)
 
     # ---- 1. and 2.: slots ------------------------------------------------------------------
 
     def _open_slots(
-        self, batch: TimerBatch, close: Close, *, catches_up: bool
+        self, batch: TimerBatch, close: Close, progress: Progress | None
     ) -> tuple[TimerBatch, Int64, Bool]:
         """The rows that are not done, the slot of each, none of them closed as far as is known
         without the lock, and whether the timer is to be rolled then.
@@ -202,13 +212,15 @@ class Engine:
         Args:
             batch: rows at or above the marks.
             close: the newest close page, as known without the lock.
-            catches_up: whether rows that were there when slots were closed are still to come.
+            progress: what it follows from, if rows that were there when slots were closed are still
+                to come; else None.
         """
         slots, rolled = meant_slots(batch, self._directory.config)
-        if not catches_up:
+        if progress is None:
             return batch, np.maximum(slots, close.floor + 1), rolled
-        pending, slots = put_back(batch, slots, close, self._progress())
-        log.info("rows come again", rows=len(batch), done=int((~pending).sum()))
+        pending, slots = put_back(batch, slots, close, progress)
+        if not self._directory.state.standby:  # which does nothing else
+            log.info("rows come again", rows=len(batch), done=int((~pending).sum()))
         rows = np.flatnonzero(pending)
         return batch.take(rows), slots[rows], rolled[rows]
 
@@ -395,6 +407,15 @@ def require_same_topics(known: Mapping[str, str], found: Mapping[str, str]) -> N
 def _lengths(commit: Commit) -> dict[int, tuple[int, int]]:
     """Committed log and message bytes of every hour."""
     return {hour: (h.log_bytes, h.message_bytes) for hour, h in commit.hours.items()}
+
+
+def _up_to(
+    c: Mapping[TopicPartition, int],
+    known: Mapping[TopicPartition, int],
+    marks: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """The marks, no further than C."""
+    return {p: max(min(end, c.get(p, 0)), known.get(p, 0)) for p, end in marks.items()}
 
 
 def _require_new(

@@ -29,6 +29,32 @@ class Prepared:
     encoded: Encoded | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A progress as it was found in Kafka.
+
+    Attributes:
+        progress: of the shard.
+        written_ms: when, by the brokers' clock.
+    """
+
+    progress: Progress
+    written_ms: int
+
+
+class ProgressReader(Protocol):
+    """Reads a shard's progress again and again, without taking the shard. Not thread-safe."""
+
+    def newest(self) -> Seen | None:
+        """The newest committed progress, None if there is none.
+
+        Raises:
+            KafkaUnavailable: no answer in time; the next call tries anew.
+            RecoveryRefused: the record there cannot be read.
+        """
+        ...
+
+
 class Publisher(Protocol):
     """Publishes deliveries and progress atomically, for one shard.
 

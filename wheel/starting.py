@@ -3,8 +3,8 @@
     1. the newest progress is read without taking the shard: its owner may be alive
     2. the shard is taken (which ends an open transaction of a predecessor) and the progress read
        again
-    3. under engine.lock it is compared with the files (checkpoints/recovery.py); unless nothing is
-       to be recovered: generation raised, progress mirrored, close page written, recovery record
+    3. under engine.lock it is compared with the files (checkpoints/recovery.py): generation raised,
+       unless nothing is to be recovered, progress mirrored, close page written, recovery record
        written, in this order. A running ingest sees the generation and stops; a starting one
        carries out the record
     4. a lineage is drawn and claimed locally; the caller publishes it with the progress, before
@@ -16,6 +16,7 @@ A kill in between changes nothing that the next start does not decide in the sam
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import structlog
@@ -24,6 +25,7 @@ from duewheel.checkpoints.files import boot_id
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery import (
     Decision,
+    Local,
     RecoveryRecord,
     decide,
     look_at,
@@ -87,10 +89,10 @@ def start(
         _require_may_own(directory, publisher, config, seen, take_over)
     found = publisher.start()
     if found is None:
-        found = _without_progress(directory, publisher, config, first)
+        found = _without_progress(directory, publisher, config, first, take_over=take_over)
     elif seen is None or found.encode() != seen.encode():
         _require_may_own(directory, publisher, config, found, take_over)
-    decision = _decide(directory, found)
+    decision = tell_ingest(directory, found, decide)
     state, lineage = directory.state, secrets.randbits(62)
     state.claim(found.lineage, lineage)
     progress = replace(found, owner=state.uuid, lineage=lineage, epoch=found.epoch + 1)
@@ -117,10 +119,20 @@ def _require_may_own(
 
 
 def _without_progress(
-    directory: DataDirectory, publisher: Publisher, config: DequeueConfig, first: Progress | None
+    directory: DataDirectory,
+    publisher: Publisher,
+    config: DequeueConfig,
+    first: Progress | None,
+    *,
+    take_over: bool,
 ) -> Progress:
     """What counts when Kafka has no progress: the local copy, else that the shard is new."""
     mirror = directory.state.mirror()
+    if directory.state.standby and not take_over:
+        raise RecoveryRefused(
+            "the state topic has lost the progress: start the owner, whose copy is newer than that "
+            "of this standby; if it is gone for good, start here with --take-over"
+        )
     if mirror is not None:
         log.error(
             "the state topic has lost the progress: going on from the local copy, which may lack "
@@ -138,20 +150,35 @@ def _without_progress(
     return first
 
 
-def _decide(directory: DataDirectory, found: Progress) -> Decision:
-    """3. of the module's head."""
+def tell_ingest(
+    directory: DataDirectory,
+    found: Progress,
+    deciding: Callable[[Progress, Local], Decision],
+    *,
+    follows: bool = False,
+) -> Decision:
+    """3. of the module's head.
+
+    Args:
+        directory: started as DEQUEUE.
+        found: the newest progress.
+        deciding: on the files.
+        follows: whether this is a standby from here on. Ingest hears of both at once.
+    """
     state = directory.state
     with directory.engine_lock.held(LOCK_DEADLINE_S):
         local = directory.survey()
-        decision = decide(found, local)
+        decision = deciding(found, local)
         generation = state.recovered
-        if decision.case != "killed":
+        if not decision.is_whole:
             generation = max(generation, state.generation) + 1
             state.set_generation(generation)
         state.write_mirror(found.slot, 0, found.encode())
-        if decision.case != "killed":
+        if decision.close != local.close or not decision.is_whole:
             state.restart_close(decision.close)
         RecoveryRecord(
             decision.case, decision.keep, generation, boot_id(), state.dequeue_starts
         ).write(directory.path)
+        if follows and not state.standby:
+            state.set_standby(on=True)
     return decision

@@ -26,7 +26,7 @@ from duewheel.wheel.dequeue import Dequeue, first_progress
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.engine import Appended, Engine
 from duewheel.wheel.layout import WheelConfig
-from duewheel.wheel.publisher import Prepared, Publisher
+from duewheel.wheel.publisher import Prepared, Publisher, Seen
 from duewheel.wheel.recovering import OffsetsAt, carry_out
 
 
@@ -70,7 +70,8 @@ class ManualClock:
 
 
 class RecordingPublisher:
-    """Keeps committed transactions in memory, as a state topic and real topics would.
+    """Keeps committed transactions in memory, as a state topic and real topics would. Also the
+    ProgressReader of what it keeps.
 
     Attributes:
         clock: the host's; the brokers' is the one that nobody steps, and `broker_error_ms` off.
@@ -84,11 +85,16 @@ class RecordingPublisher:
         self.clock = clock
         self.broker_error_ms = 0
         self.committed: list[tuple[Deliveries | None, Progress]] = []
+        self._written_ms = 0
         self.silent_ms = 0
         self.fate = fate
 
     def peek(self) -> Progress | None:
         return self.committed[-1][1] if self.committed else None
+
+    def newest(self) -> Seen | None:
+        progress = self.peek()
+        return None if progress is None else Seen(progress, self._written_ms)
 
     def age_ms(self) -> int:
         return self.silent_ms
@@ -105,6 +111,7 @@ class RecordingPublisher:
             deliveries = None if prepared is None else prepared.deliveries
             # Encoded and decoded: what is read back must be what was written.
             self.committed.append((deliveries, Progress.decode(progress.encode())))
+            self._written_ms = self.clock.true_ms
         if fate != "commit":
             raise PublishDoubt(fate)
         return self.clock.true_ms + self.broker_error_ms

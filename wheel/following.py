@@ -1,0 +1,208 @@
+"""A warm standby: files that are, at every moment, what a new owner of the shard would begin with.
+
+Instead of the dequeue loop a *follower* runs: it publishes nothing and takes nothing. It reads the
+newest committed progress, and under engine.lock writes the mirror, then the close page that follows
+from it (`close_at` in checkpoints/recovery.py): Close(R, C_R, R or R + 1, C_R or C_{R+1}).
+
+Ingest is the usual one. While `state` says *standby*, the engine takes only rows below C of that
+page, all of them as rows that come again (`put_back`): done ones are dropped, the others are placed
+at max(slot, R + 1). What lies at or above C waits, for the owner may still place it anywhere.
+
+Why that is exact, for a row at offset o < C with slot s, whatever R was when it was taken:
+
+- o < C_R, s <= R: done, and dropped.
+- o < C_R, s > R: the owner has it at s: it came before slot R was closed. So have these files.
+- C_R <= o < C_{R+1}, slot R + 1 half delivered: the owner has it at max(s, R + 1): what came late
+  went to the earliest open slot, and that was R + 1. So have these files; D says whether it is out.
+
+So a row lies where the owner has it, or is done, under the progress by which it was judged. As R
+rises the place does not change: either R passes it, and then it is done, with C of that slot above
+o; or it does not. Slots up to R hold only what is done, slot R + 1 is judged by D, as in any start,
+and nothing is ever moved: not while a batch is being placed and R passes its slots meanwhile, nor
+when the standby takes over. Where both wheels have the same size, what the owner could place fits.
+
+- Progress may jump: slots that were empty tell no one, and no step in between is needed.
+- Who wrote it does not matter; that it only rises does. If it has fallen, Kafka has lost it, and
+  rows that were dropped as done may be pending: the next start keeps nothing.
+- Mirror before close page: if a kill lets only the first come, less is taken than could be.
+- Hours below R + 1 go as they do with the owner.
+
+A take-over is a start of dequeue (starting.py) on these files: one more step of following, and the
+close page is that from which delivery goes on. Nothing is carried out, ingest runs on, and dequeue
+is ready once the marks have reached C. `state` says *standby* until the progress is this
+directory's own; only then are rows above C taken.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from enum import Enum
+
+import structlog
+
+from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.recovery import (
+    close_at,
+    decide_to_follow,
+    is_older,
+    is_own,
+    look_at,
+    recovering,
+    require_same_settings,
+)
+from duewheel.checkpoints.state import DEQUEUE
+from duewheel.clock import Clock
+from duewheel.errors import KafkaUnavailable, RecoveryPending
+from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory
+from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.publisher import ProgressReader, Seen
+from duewheel.wheel.starting import tell_ingest
+
+log = structlog.get_logger(__name__)
+
+LOOK_S = 0.25  # between two looks at the progress
+_COLLECT_MS = 60_000
+_LOG_MS = 10_000
+
+
+class Verdict(Enum):
+    """Why a follower ends."""
+
+    OWNER = "the shard is this directory's own"
+    PROMOTED = "the operator has told it to take over"
+    SILENT = "the owner has been silent for too long"
+
+
+class Follower:
+    """Follows the owner of one shard; see the module's head. Not thread-safe."""
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        reader: ProgressReader,
+        clock: Clock,
+        config: DequeueConfig,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """
+        Args:
+            directory: started as DEQUEUE.
+            reader: of the shard's progress.
+            clock: this host's.
+            config: of the loop that would take over.
+            stopping: whether to end.
+        """
+        self._directory = directory
+        self._reader = reader
+        self._clock = clock
+        self._config = config
+        self._stopping = stopping
+        self._seen: Seen | None = None  # followed so far
+        # By boottime: last sign of life of the owner, last moment without anything missing.
+        self._heard_ms = self._whole_ms = clock.boottime_ms()
+        self._collected_ms: int | None = None
+        self._logged_ms: int | None = None
+
+    def run(self) -> Verdict | None:
+        """Follow until that has to end; None if told to stop."""
+        while not self._stopping():
+            verdict = self.tick()
+            if verdict is not None:
+                return verdict
+            self._clock.sleep(LOOK_S)
+        return None
+
+    def tick(self) -> Verdict | None:
+        """One look at the progress, and what follows from it.
+
+        Raises:
+            RecoveryRefused: the progress cannot be read, or was written under other settings.
+            RecoveryPending: files are damaged, or the progress has fallen: the next start keeps
+                what can be kept.
+        """
+        try:
+            seen = self._reader.newest()
+        except KafkaUnavailable as error:
+            # Whoever does not answer cannot tell of the owner either.
+            self._heard_ms = self._clock.boottime_ms()
+            self._log("kafka is away", reason=str(error))
+            self._beat()
+            return None
+        if seen is None:
+            self._log("waiting for the first progress of the shard")
+            return None
+        if self._seen is None:
+            return self._begin(seen)
+        self._directory.require_decided()
+        self._go_on(seen)
+        self._beat()
+        self._collect(seen.progress)
+        return self._verdict()
+
+    def _begin(self, seen: Seen) -> Verdict | None:
+        """Decide how much of the files is kept, and tell ingest."""
+        progress, config = seen.progress, self._config
+        require_same_settings(
+            progress, shard=config.shard, shards=config.shards, slot_config=config.slot_config
+        )
+        state = self._directory.state
+        if is_own(progress, look_at(state, self._directory.path)):
+            return Verdict.OWNER
+        decision = tell_ingest(self._directory, progress, decide_to_follow, follows=True)
+        state.claim(0, 0)  # an earlier start may have been about to take over
+        self._seen, self._heard_ms = seen, self._clock.boottime_ms()
+        log.info(
+            "standing by",
+            case=decision.case,
+            owner=progress.owner,
+            delivered_slot=progress.slot,
+        )
+        return None
+
+    def _go_on(self, seen: Seen) -> None:
+        """Mirror and close page of the newest progress."""
+        assert self._seen is not None
+        before, state = self._seen, self._directory.state
+        if seen == before:
+            return
+        if is_older(seen.progress, before.progress):
+            log.error(
+                "the progress in Kafka is older than it was: Kafka has lost committed records",
+                was=before.progress.slot,
+                found=seen.progress.slot,
+            )
+            raise RecoveryPending("the progress has fallen: starting anew, keeping nothing")
+        if seen.progress.lineage != before.progress.lineage:
+            log.info("the shard is served by another start", owner=seen.progress.owner)
+        with self._directory.engine_lock.held(LOCK_DEADLINE_S):
+            state.write_mirror(seen.progress.slot, 0, seen.progress.encode())
+            state.restart_close(close_at(seen.progress))
+        self._seen, self._heard_ms = seen, self._clock.boottime_ms()
+
+    def _verdict(self) -> Verdict | None:
+        state = self._directory.state
+        if state.promotion_wanted:
+            return Verdict.PROMOTED
+        silent_ms = self._clock.boottime_ms() - self._heard_ms
+        return Verdict.SILENT if silent_ms > self._config.take_over_after_ms else None
+
+    def _beat(self) -> None:
+        """A sign of life, and for how long something that the owner has had is missing here."""
+        state, now_ms = self._directory.state, self._clock.boottime_ms()
+        if recovering(state) is None:
+            self._whole_ms = now_ms
+        state.beat(DEQUEUE, os.getpid(), self._clock.now_ms(), now_ms - self._whole_ms)
+
+    def _collect(self, progress: Progress) -> None:
+        now_ms = self._clock.boottime_ms()
+        due = self._collected_ms is None or now_ms - self._collected_ms >= _COLLECT_MS
+        if due and not self._directory.state.needs_recovery:
+            self._directory.collect(progress.slot)
+            self._collected_ms = now_ms
+
+    def _log(self, text: str, **details: str) -> None:
+        now_ms = self._clock.boottime_ms()
+        if self._logged_ms is None or now_ms - self._logged_ms >= _LOG_MS:
+            log.warning(text, **details)
+            self._logged_ms = now_ms
