@@ -1,7 +1,7 @@
 # Everything here needs make, sh and a Python from 3.11 up; `make help` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test crash-matrix simulate model simulate-day fuzz bench-quick lint lock clean
+.PHONY: help setup setup-dev demo test crash-matrix simulate model simulate-day soak fuzz bench-quick lint lock clean
 
 # A folder called `wheel` lies here: never let Python put the current folder on its path.
 export PYTHONSAFEPATH = 1
@@ -40,6 +40,10 @@ model: setup-dev  ## the rule of recovery alone, under faults from SEEDS=n FIRST
 
 simulate-day: setup-dev  ## 24 hours of operation in minutes, with kills; everything judged
 	@$(BIN)/python tests/simulation/day.py
+
+soak: setup-dev  ## ROUNDS=n of kill -9 under load, judged; SEED=k, BROKERS=3, FOLDER=kept
+	@$(BIN)/python tests/soak/soak.py --rounds $(or $(ROUNDS),10) --seed $(or $(SEED),1) \
+		--brokers $(or $(BROKERS),1) $(if $(FOLDER),--folder $(FOLDER))
 
 fuzz: setup-dev  ## every parser of foreign bytes, EXAMPLES=n for each test
 	@EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest tests/fuzz --hypothesis-profile fuzz \

@@ -93,6 +93,7 @@ class DevBroker:
         properties: Mapping[str, str] | None = None,
         heap_mb: int = 512,
         java: Java | None = None,
+        cluster_id: str | None = None,
     ) -> None:
         """Nothing is started yet.
 
@@ -103,7 +104,10 @@ class DevBroker:
             properties: Kafka broker settings that go above the template's.
             heap_mb: the JVM's largest heap.
             java: what to run on; None: the one that `find_java` finds.
+            cluster_id: of a cluster of several nodes; `properties` must then name listeners and
+                voters. None: a cluster of its own.
         """
+        self._cluster_id = cluster_id or new_cluster_id(uuid.uuid4())
         self._given_dir = data_dir
         self._fixed_port = port
         self._properties = dict(properties or {})
@@ -219,7 +223,7 @@ class DevBroker:
             if chosen_here:
                 if self._fixed_port and _in_use(self._fixed_port):
                     raise PortTaken(f"port {self._fixed_port} on {HOST} is in use")
-                port, controller_port = _free_ports(2)
+                port, controller_port = free_ports(2)
                 self._ports = (self._fixed_port or port, controller_port)
             try:
                 self._start_once()
@@ -269,8 +273,7 @@ class DevBroker:
             return
         shutil.rmtree(new, ignore_errors=True)
         self._write_settings("data.new")
-        cluster_id = new_cluster_id(uuid.uuid4())
-        arguments = ("format", "-t", cluster_id, "-c")
+        arguments = ("format", "-t", self._cluster_id, "-c")
         tool = self._run("kafka.tools.StorageTool", *_JVM_OPTIONS, arguments=arguments)
         if not tool.wait(_START_TIMEOUT_S):
             tool.end(signal.SIGKILL, _STOP_TIMEOUT_S)
@@ -360,7 +363,7 @@ def _classpath(jars: Sequence[Path]) -> str:
     return os.pathsep.join([*from_spark, *map(str, jars)])
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports nobody listens on, outside the range that the kernel gives to outgoing connections.
 
     Inside it, a client that keeps trying to reach a stopped broker can be given the broker's

@@ -1,0 +1,158 @@
+"""The shard of a soak: its topics, and its two processes, which are kept alive.
+
+Whatever dies is started again a moment later, however often: figures of recovery are those of the
+processes, without the back-off of `duewheel run`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Collection
+from contextlib import ExitStack
+from pathlib import Path
+
+from kafka import KafkaAdminClient
+from tests.soak.judge import Rules
+from tests.soak.listener import PARTITIONS
+
+from duewheel.child import Child
+from duewheel.config import Settings, load
+from duewheel.errors import ConfigError, Fenced, Locked, RecoveryRefused
+from duewheel.wheel.check import Report, check
+
+PROCESSES = ("dequeue", "ingest")
+TIMERS, TARGET = "soak.timers", "soak.orders"
+TIMER_PARTITIONS = 2
+WINDOW_MS = 2_000
+PRECISION_MS = 50
+_FINAL = {kind.exit_code for kind in (ConfigError, Fenced, Locked, RecoveryRefused)}
+_AGAIN_S = 0.5
+_STOP_S = 30.0
+_CONFIG = """\
+[app]
+id = "soak"
+[kafka]
+bootstrap_servers = {servers}
+client = {{ reconnect_backoff_max_ms = 500 }}
+[timer]
+topics = ["{timers}"]
+mapping = {{ "{timers}" = "{target}" }}
+slots = 100000
+precision_ms = {precision_ms}
+roll_window = "{window_ms}ms"
+margin = "1m"
+[storage]
+data_dir = "{folder}/data"
+durable_interval = "1s"
+[ingest]
+driver_memory = "1g"
+[dequeue]
+chunk_records = 50
+transaction_timeout_ms = 10000
+call_deadline = "5s"
+[shard]
+take_over_after = "1s"
+[log]
+format = "json"
+"""
+
+
+class Shard:
+    """Not thread-safe.
+
+    Attributes:
+        settings: as its processes have them.
+        rules: for the judge.
+        deaths: name and exit code of each process that has ended without being killed.
+    """
+
+    def __init__(self, folder: Path, servers: str) -> None:
+        self.folder = folder
+        self._config = folder / "duewheel.toml"
+        self._config.write_text(
+            _CONFIG.format(
+                servers=json.dumps(servers.split(",")),
+                timers=TIMERS,
+                target=TARGET,
+                folder=folder,
+                window_ms=WINDOW_MS,
+                precision_ms=PRECISION_MS,
+            )
+        )
+        self.settings: Settings = load(self._config)
+        dead_letters = self.settings.dead_letter_topic
+        self.rules = Rules(TARGET, dead_letters, WINDOW_MS, PRECISION_MS)
+        self.deaths: list[tuple[str, int]] = []
+        self._children: dict[str, Child] = {}
+        self._start_at_s: dict[str, float] = {}
+
+    @property
+    def transactional_id(self) -> str:
+        """Of dequeue."""
+        return f"{self.settings.app.id}.dequeue.{self.settings.shard.index}"
+
+    def create_topics(self) -> None:
+        """The target stamps what it gets."""
+        stamped = {
+            "num_partitions": PARTITIONS,
+            "configs": {"message.timestamp.type": "LogAppendTime"},
+        }
+        admin = KafkaAdminClient(bootstrap_servers=self.settings.kafka.servers)
+        admin.create_topics({self.rules.target: stamped}, wait_for_metadata=True)
+        admin.close()
+        init = self._start("init", "--partitions", str(TIMER_PARTITIONS))
+        assert init.wait(_STOP_S) and init.exit_code == 0, self.said("init")
+
+    def tend(self) -> None:
+        """Start what does not run.
+
+        Raises:
+            AssertionError: a process says that no new start can help.
+        """
+        for name in PROCESSES:
+            child = self._children.get(name)
+            if child is not None and child.exit_code is not None:
+                self.deaths.append((name, child.exit_code))
+                self._forget(name)
+                assert child.exit_code not in _FINAL, f"{name} gives up:\n{self.said(name)}"
+            if child is None and time.monotonic() >= self._start_at_s.get(name, 0):
+                self._children[name] = self._start(name)
+
+    def end(self, names: Collection[str], how: signal.Signals) -> None:
+        """Kill processes, or tell them to stop; those that run."""
+        with ExitStack() as stack:
+            for name in names:
+                child = self._children.get(name)
+                if child is not None:
+                    stack.callback(child.wait, _STOP_S)
+                    child.end(how, 0)
+                    self._forget(name)
+
+    def lose_data(self) -> None:
+        """Delete the data directory. A killed Spark writes on for a moment."""
+        data = self.settings.storage.data_dir
+        while data.exists():
+            shutil.rmtree(data, ignore_errors=True)
+
+    def check(self) -> Report:
+        """Every byte on disk, as `duewheel check` looks at it."""
+        return check(self.settings.storage.data_dir, self.settings.wheel)
+
+    def said(self, name: str, lines: int = 20) -> str:
+        """The end of a process's log."""
+        path = self.folder / f"{name}.log"
+        return "\n".join(path.read_text().splitlines()[-lines:]) if path.exists() else ""
+
+    def _start(self, name: str, *flags: str) -> Child:
+        """A duewheel command; what it says goes to its log."""
+        with (self.folder / f"{name}.log").open("ab") as log:
+            words = ["-m", "duewheel", name, *flags, "--config", str(self._config)]
+            return Child([sys.executable, "-P", *words], stdout=log, stderr=log)
+
+    def _forget(self, name: str) -> None:
+        del self._children[name]
+        self._start_at_s[name] = time.monotonic() + _AGAIN_S

@@ -1,0 +1,89 @@
+"""A short soak, and that its judge sees what it is there for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from tests.soak.judge import Rules, Source, judge
+from tests.soak.rounds import Plan, soak
+
+RULES = Rules("orders", "dead", window_ms=1_000, precision_ms=50)
+
+
+@dataclass(frozen=True)
+class Record:
+    topic: str
+    offset: int
+    timestamp: int
+    value: bytes
+    headers: tuple[tuple[str, bytes], ...]
+    key: bytes | None = None
+    partition: int = 0
+
+
+def timer(offset: int, *request: tuple[str, bytes]) -> Record:
+    return Record("timers", offset, 10_000 + offset, b"%d " % offset, (("n", b"1"), *request))
+
+
+def arrival(place: int, of: Record, due_ms: int, *, late_ms: int = 0) -> Record:
+    added = (("TIMER_SOURCE", b"timers-0@%d" % of.offset), ("TIMER_DUE_MS", b"%d" % due_ms))
+    return Record("orders", place, due_ms + late_ms, of.value, (("n", b"1"), *added))
+
+
+FIRST = timer(0, ("TIMER_DELAY_MS", b"500"))
+SECOND = timer(1, ("TIMER_DELAY_MS", b"900"))
+BROKEN = timer(2)
+ROLLED = timer(3, ("TIMER_DELAY_MS", b"5000"))
+COPY = replace(ROLLED, offset=4, headers=(*ROLLED.headers, ("TIMER_ORIGIN", b"3")))
+WRITTEN = [FIRST, SECOND, BROKEN, ROLLED, COPY]
+ACKNOWLEDGED: dict[int, Source] = {number: (0, number) for number in range(4)}
+REJECTION = (("TIMER_ERROR_CODE", b"no_due_time"), ("TIMER_SOURCE", b"timers-0@2"))
+ARRIVED = [
+    arrival(0, FIRST, 10_500),
+    arrival(1, SECOND, 10_901),
+    Record("dead", 0, 10_100, b"2 ", (("n", b"1"), *REJECTION)),
+    arrival(2, ROLLED, 15_003, late_ms=7),
+]
+EARLIER = replace(ARRIVED[0], offset=3)  # it comes behind the second one
+
+
+@pytest.mark.parametrize(
+    ("fault", "arrived"),
+    [
+        ("lost", ARRIVED[1:]),
+        ("doubled", [*ARRIVED, replace(ARRIVED[3], offset=3)]),
+        ("early", [replace(ARRIVED[0], timestamp=10_499), *ARRIVED[1:]]),
+        ("changed", [replace(ARRIVED[0], value=b"0  "), *ARRIVED[1:]]),
+        ("changed", [replace(ARRIVED[0], topic="dead"), *ARRIVED[1:]]),
+        ("changed", [*ARRIVED, arrival(3, timer(9), 10_500)]),
+        ("disordered", [EARLIER, *ARRIVED[1:]]),
+    ],
+)
+def test_the_judge_sees_a_fault(fault: str, arrived: list[Record]) -> None:
+    assert judge(WRITTEN, arrived, ACKNOWLEDGED, RULES).faults == {fault: 1}
+
+
+def test_the_judge_sees_what_kafka_has_taken_back() -> None:
+    faults = judge(WRITTEN, ARRIVED, ACKNOWLEDGED | {5: (0, 5)}, RULES).faults
+    assert faults == {"taken back": 1}
+
+
+def test_the_judge_finds_no_fault_where_there_is_none() -> None:
+    verdict = judge(WRITTEN, ARRIVED, ACKNOWLEDGED, RULES)
+    assert (verdict.faults, verdict.told) == ({}, [])
+    assert (verdict.delivered, verdict.rejected, verdict.rolled) == (3, 1, 1)
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("spark_jars", "kafka_jars")
+def test_three_rounds(tmp_path: Path) -> None:
+    """kill -9 of dequeue and of the broker; Spark lives through both."""
+    outcome = soak(Plan(3, kinds=("dequeue", "broker")), tmp_path)
+    assert outcome.ok, (outcome.verdict.told[:20], outcome.findings, outcome.stuck)
+    assert outcome.verdict.delivered > 0 < outcome.verdict.rolled
+    assert sum(len(taken) for taken in outcome.recovery_s.values()) == 3
