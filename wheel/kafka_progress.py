@@ -12,6 +12,7 @@ markers): only the position tells how far a reader has come, never the last reco
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,8 +21,11 @@ from kafka.admin import OffsetSpec
 from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition
 
+from duewheel.checkpoints.progress import Progress
+from duewheel.errors import DuewheelError
 from duewheel.wheel.deadline import Deadline
 from duewheel.wheel.kafka_clients import ClientSettings, close, open_reader
+from duewheel.wheel.publisher import Seen
 
 # A shard writes two offsets a transaction, record and marker. The first step covers the newest
 # second or more of a dozen busy shards, the second one minutes.
@@ -83,6 +87,84 @@ def newest_record(
         )
     finally:
         close(consumer)
+
+
+class KafkaProgressReader:
+    """The ProgressReader of one shard. One client is kept; a call that fails drops it, and the next
+    one makes another. What open transactions still hide is not waited for.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        topic: str,
+        key: bytes,
+        *,
+        stopping: threading.Event | None = None,
+        deadline_s: float = 30.0,
+    ) -> None:
+        """Connects nothing.
+
+        Args:
+            settings: of the client.
+            topic: the state topic.
+            key: of the shard's records.
+            stopping: once set, no call waits longer than a moment for Kafka.
+            deadline_s: for one call.
+        """
+        self._settings = settings
+        self._partition = TopicPartition(topic, 0)
+        self._key = key
+        self._stopping = stopping
+        self._deadline_s = deadline_s
+        self._consumer: KafkaConsumer | None = None
+        self._end = 0
+        self._found: Found | None = None
+        self._seen: Seen | None = None
+
+    def newest(self) -> Seen | None:
+        """See ProgressReader."""
+        deadline = Deadline(self._deadline_s, self._stopping)
+        try:
+            if self._consumer is None:
+                self._end, self._found = 0, None
+                self._consumer = open_reader(self._settings, deadline)
+            consumer = self._consumer
+            # Ends a little earlier than the call around it, so that its own words are heard.
+            inner = Deadline(max(0.0, deadline.remaining_s() - _HEADWAY_S), self._stopping)
+            found = self._settings.call(
+                deadline,
+                f"read the progress in {self._partition.topic}",
+                lambda: self._look(consumer, inner),
+            )
+        except DuewheelError:
+            self.close()
+            raise
+        if found is None:
+            return None
+        if self._seen is None or found is not self._found:
+            self._found = found
+            self._seen = Seen(Progress.decode(found.value), found.timestamp_ms)
+        return self._seen
+
+    def _look(self, consumer: KafkaConsumer, deadline: Deadline) -> Found | None:
+        """Asked each time: a client to whom nobody answers would only seem to have no news."""
+        where = self._partition
+        end = int(consumer.end_offsets([where], timeout_ms=deadline.remaining_ms())[where])
+        before, self._end = self._end, end
+        if end == before:
+            return self._found
+        if 0 < before < end:
+            return _read(consumer, where, self._key, end, deadline) or self._found
+        # The first look, or a topic that was made anew.
+        firsts = consumer.beginning_offsets([where], timeout_ms=deadline.remaining_ms())
+        return _search(consumer, where, self._key, (int(firsts[where]), end), deadline)
+
+    def close(self) -> None:
+        """Drop the client."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            close(consumer)
 
 
 def broker_now_ms(settings: ClientSettings, partition: TopicPartition, deadline: Deadline) -> int:

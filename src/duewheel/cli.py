@@ -63,6 +63,29 @@ def run(settings: Settings, *, take_over: bool) -> int:
     return supervisor.run(settings, _own_flags(), take_over=take_over)
 
 
+@cli.command()
+@with_settings("run")
+def standby(settings: Settings) -> int:
+    """Follow the shard's owner, in another data directory, ready to take over at once.
+
+    It takes over by itself when the owner has been silent for `shard.take_over_after`, and on
+    `duewheel promote`. A directory that owns the shard already serves it, as `run` does.
+    """
+    from duewheel import supervisor
+
+    return supervisor.run(settings, _own_flags(), standby=True)
+
+
+@cli.command()
+@with_output
+@with_settings()
+def promote(settings: Settings, output: str) -> None:
+    """Have the standby that runs here take the shard over, now; wait until it delivers."""
+    from duewheel.promotion import promote as promote_standby
+
+    show(promote_standby(settings), output)
+
+
 def _own_flags() -> list[str]:
     """The flags of this command line, for the child processes; the supervisor adds --take-over."""
     return [word for word in sys.argv[2:] if word != _TAKE_OVER]
@@ -79,12 +102,13 @@ def ingest(settings: Settings) -> None:
 
 @cli.command()
 @_take_over
+@click.option("--standby", is_flag=True, help="follow the shard's owner first: see `standby`")
 @with_settings("dequeue")
-def dequeue(settings: Settings, *, take_over: bool) -> None:
+def dequeue(settings: Settings, *, take_over: bool, standby: bool) -> None:
     """Deliver what is due (no Spark, no Java)."""
     from duewheel.processes import run_dequeue
 
-    run_dequeue(settings, take_over=take_over)
+    run_dequeue(settings, take_over=take_over, standby=standby)
 
 
 @cli.command()

@@ -89,11 +89,16 @@ class DequeueMetrics:
         state, precision_ms = self._directory.state, self._directory.config.precision_ms
         close = state.close()
         skew_ms, held = state.host_clock
-        yield gauge(
-            "dequeue_behind_seconds",
-            "Now minus the end of the last slot that is delivered in full.",
-            state.heartbeat(DEQUEUE).detail / 1000,
-        )
+        behind_s, follows = state.heartbeat(DEQUEUE).detail / 1000, state.standby
+        yield gauge("standby", "1 in a standby, 0 where the shard is served.", int(follows))
+        if follows:
+            yield from self._following(behind_s)
+        else:
+            yield gauge(
+                "dequeue_behind_seconds",
+                "Now minus the end of the last slot that is delivered in full.",
+                behind_s,
+            )
         if close is not None:
             yield gauge(
                 "floor_timestamp_seconds",
@@ -113,9 +118,22 @@ class DequeueMetrics:
         yield gauge(
             "recovering",
             "1 while files are recovered or messages read again: nothing is delivered.",
-            int(recovering(state) is not None),
+            int(state.needs_recovery if follows else recovering(state) is not None),
         )
         yield gauge("dequeue_paused", "1 while dequeue is paused.", int(state.paused(DEQUEUE)))
+
+    def _following(self, behind_s: float) -> Iterator[Metric]:
+        known = recovering(self._directory.state)
+        yield gauge(
+            "standby_missing_messages",
+            "Offsets that the owner has closed and the standby has not, markers included.",
+            sum(known.missing.values()) if known else 0,
+        )
+        yield gauge(
+            "standby_behind_seconds",
+            "For how long a standby has been without something that the owner has closed.",
+            behind_s,
+        )
 
 
 def look(

@@ -173,7 +173,7 @@ def _tick(
             raise RecoveryPending("dequeue has decided on a recovery: starting anew")
         metrics.progress = progress
         known = sink.statistics
-        waiting = known.rows_waiting + known.rows_held
+        waiting = known.rows_waiting + known.rows_held + known.rows_ahead
         lag = progress.behind + waiting
         # A batch that waits keeps Spark from telling what has come since.
         directory.state.beat(INGEST, pid, clock.now_ms(), max(lag, watch.behind * bool(waiting)))

@@ -65,6 +65,11 @@ class IngestMetrics:
             "ring_full_waiting", "Messages read that the ring cannot hold yet.", known.rows_waiting
         )
         yield gauge("paused_waiting", "Messages read that wait for a resume.", known.rows_held)
+        yield gauge(
+            "standby_waiting",
+            "Messages read that a standby must not take until the owner has closed as far.",
+            known.rows_ahead,
+        )
 
 
 def _taken(known: SinkStatistics) -> Iterator[Metric]:

@@ -48,13 +48,16 @@ def stats(settings: Settings, clock: Clock) -> dict[str, Any]:
     """How many timers are pending, by topic, and by the seconds within which they leave.
 
     Returns:
-        pending; by_topic: {topic: pending}; within_s: {seconds: pending}; oldest_ms: end of the
-        first slot with timers, None if there is none; slot_max: most timers of one slot.
+        role: "owner" or "standby"; pending; by_topic: {topic: pending}; within_s: {seconds:
+        pending}; oldest_ms: end of the first slot with timers, None if there is none; slot_max:
+        most timers of one slot.
     """
     with opened(settings) as directory:
         pending, within = look(PendingTimers(directory), directory, clock.now_ms())
+        role = "standby" if directory.state.standby else "owner"
     oldest = pending.oldest_slot
     return {
+        "role": role,
         "pending": pending.total,
         "by_topic": dict(sorted(pending.by_topic.items())),
         "within_s": within,

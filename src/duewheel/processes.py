@@ -17,18 +17,20 @@ from duewheel.checkpoints.recovery import look_at
 from duewheel.clock import Clock
 from duewheel.config import Settings
 from duewheel.dequeue_metrics import DequeueMetrics
-from duewheel.errors import DuewheelError
+from duewheel.errors import DuewheelError, KafkaUnavailable, RecoveryPending
 from duewheel.kafka_admin import KafkaAdmin
 from duewheel.metrics import served
 from duewheel.schemas.timers import TopicPartition
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue import Dequeue, first_progress
+from duewheel.wheel.following import Follower, Verdict
 from duewheel.wheel.kafka_publisher import KafkaPublisher
 from duewheel.wheel.read_ahead import ReadAheadThread
 
 log = structlog.get_logger(__name__)
 
 _M_ARENA_MAX = -8  # of glibc's malloc.h
+_TAKE_OVER_AGAIN_S = 1.0
 
 
 @contextmanager
@@ -59,12 +61,14 @@ def forgiven_once(stopping: threading.Event) -> Iterator[None]:
         log.info("stopped without Kafka's answer", reason=str(error))
 
 
-def run_dequeue(settings: Settings, *, take_over: bool = False) -> None:
+def run_dequeue(settings: Settings, *, take_over: bool = False, standby: bool = False) -> None:
     """The dequeue process: delivers until it is told to stop.
 
     Args:
         settings: of the shard.
         take_over: the operator says that no other instance serves the shard any more.
+        standby: follow the shard's owner first, unless that is this directory; deliver once it is
+            silent, or the operator says so.
 
     Raises:
         ConfigError: a topic is not as it must be.
@@ -81,18 +85,53 @@ def run_dequeue(settings: Settings, *, take_over: bool = False) -> None:
             with forgiven_once(stopping):
                 with _admin(settings, clock) as admin:
                     admin.require_topics(settings)
-                first = _first_if_new(settings, directory, clock, publisher)
-                dequeue.start(first, take_over=take_over)
-                with (
-                    _metrics(settings, clock, dequeue, publisher),
-                    _read_ahead(settings, clock, dequeue),
-                ):
-                    dequeue.run()
+                if standby:
+                    with _metrics(settings, clock, dequeue, publisher):
+                        if _stand_by(settings, directory, clock, publisher, dequeue):
+                            _deliver(settings, clock, dequeue)
+                else:
+                    first = _first_if_new(settings, directory, clock, publisher)
+                    dequeue.start(first, take_over=take_over)
+                    with _metrics(settings, clock, dequeue, publisher):
+                        _deliver(settings, clock, dequeue)
             log.info("dequeue stopped", **_counters(dequeue))
         finally:
             dequeue.close()
             publisher.close()
             directory.stop()
+
+
+def _deliver(settings: Settings, clock: Clock, dequeue: Dequeue) -> None:
+    with _read_ahead(settings, clock, dequeue):
+        dequeue.run()
+
+
+def _stand_by(
+    settings: Settings,
+    directory: DataDirectory,
+    clock: wiring.StoppableClock,
+    publisher: KafkaPublisher,
+    dequeue: Dequeue,
+) -> bool:
+    """Follow the owner until the shard is this directory's; False if told to stop before."""
+    reader = wiring.progress_reader(settings, clock)
+    config, stopping = wiring.dequeue_config(settings), clock.stopping
+    try:
+        while True:
+            verdict = Follower(directory, reader, clock, config, stopping.is_set).run()
+            if verdict is None:
+                return False
+            log.warning("taking over", reason=verdict.value)
+            try:
+                dequeue.start(take_over=verdict is Verdict.PROMOTED)
+            except (KafkaUnavailable, RecoveryPending) as error:
+                log.warning("not taken over: following on", reason=str(error))
+                publisher.close()
+                clock.sleep(_TAKE_OVER_AGAIN_S)
+            else:
+                return True
+    finally:
+        reader.close()
 
 
 def _share_one_heap() -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 from duewheel.checkpoints import files
 from duewheel.checkpoints.recovery import recovering
-from duewheel.checkpoints.state import DEQUEUE, INGEST, State
+from duewheel.checkpoints.state import DEQUEUE, INGEST, Marks, State
 from duewheel.config import Settings
 from duewheel.errors import ConfigError
-from duewheel.wheel.data_directory import Role
+from duewheel.wheel.data_directory import DataDirectory, Role
+from duewheel.wheel.pending import PendingTimers
 
 ALIVE = ("running", "paused")
 
@@ -30,11 +31,13 @@ def status(settings: Settings) -> dict[str, Any]:
     try:
         return {
             "shard": settings.shard.index,
+            "role": "standby" if state.standby else "owner",
             "data_dir": str(data_dir),
             "ingest": _ingest(state, settings),
             "dequeue": _dequeue(state, settings),
+            "standby": _standby(state),
             "recovering": _recovering(state),
-            **_counts(state),
+            **_counts(state, settings),
         }
     finally:
         state.release()
@@ -75,25 +78,56 @@ def _dequeue(state: State, settings: Settings) -> dict[str, Any]:
     return {
         **known,
         "floor_ms": close.floor * settings.timer.precision_ms if close else None,
-        "behind_ms": state.heartbeat(DEQUEUE).detail if alive else None,
+        "behind_ms": state.heartbeat(DEQUEUE).detail if alive and not state.standby else None,
         "clock_skew_ms": skew_ms if alive else None,
         "closing_held": held if alive else None,
     }
 
 
-def _recovering(state: State) -> dict[str, Any] | None:
-    known = recovering(state)
-    if known is None:
+def _standby(state: State) -> dict[str, Any] | None:
+    """How far a standby is behind what its owner has closed; None in every other directory."""
+    if not state.standby:
         return None
-    missing = {f"{topic}-{number}": count for (topic, number), count in known.missing.items()}
+    known = recovering(state)
+    close = state.close()
     return {
-        "generation": known.generation,
-        "files_whole": known.files_whole,
-        "missing": missing,
+        "missing": _named(known.missing) if known else {},
+        "behind_ms": state.heartbeat(DEQUEUE).detail,
+        "followed_slot": close.lower if close else None,
+        "promotion_wanted": state.promotion_wanted,
     }
 
 
-def _counts(state: State) -> dict[str, int]:
+def _recovering(state: State) -> dict[str, Any] | None:
+    known = recovering(state)
+    if known is None or (state.standby and known.files_whole):
+        return None
+    return {
+        "generation": known.generation,
+        "files_whole": known.files_whole,
+        "missing": _named(known.missing),
+    }
+
+
+def _named(marks: Marks) -> dict[str, int]:
+    return {f"{topic}-{number}": count for (topic, number), count in marks.items()}
+
+
+def _counts(state: State, settings: Settings) -> dict[str, int]:
+    if state.standby:
+        return _counts_of_standby(state, settings)
     mirror = state.mirror()
     delivered = mirror[1] if mirror else 0
     return {"pending": state.commit().placed - delivered, "delivered": delivered}
+
+
+def _counts_of_standby(state: State, settings: Settings) -> dict[str, int]:
+    """Nobody counts here what the owner delivers: what it has left is counted in the files."""
+    pending = 0
+    if not state.needs_recovery:
+        directory = DataDirectory(state.path.parent, settings.wheel)
+        try:
+            pending = PendingTimers(directory).look().total
+        finally:
+            directory.close()
+    return {"pending": pending, "delivered": max(0, state.commit().placed - pending)}

@@ -1,4 +1,4 @@
-"""`duewheel run`: keeps ingest and dequeue of one shard alive.
+"""`duewheel run` and `duewheel standby`: keep ingest and dequeue of one shard alive.
 
 - A process that dies is started again with a growing back-off; either lives on without the other.
 - A code that a new start cannot mend (configuration, lock, fencing, refused recovery) is the one
@@ -63,19 +63,23 @@ class _Worker:
     remind_at_s: float = 0.0
 
 
-def run(settings: Settings, flags: list[str], *, take_over: bool = False) -> int:
+def run(
+    settings: Settings, flags: list[str], *, take_over: bool = False, standby: bool = False
+) -> int:
     """Supervise until told to stop, or until dequeue cannot go on.
 
     Args:
         settings: for the data directory.
         flags: of the command line, which give both processes the same settings.
         take_over: the operator says that no other instance serves the shard any more.
+        standby: dequeue begins as a follower.
 
     Returns:
         The exit code: 0, or the code of a process that a new start cannot mend.
     """
     claim = _Claim(settings.storage.data_dir, wanted=take_over)
-    dequeue = _Worker("dequeue", lambda: [*claim.flags(), *flags])
+    role = ["--standby"] if standby else []
+    dequeue = _Worker("dequeue", lambda: [*claim.flags(), *role, *flags])
     ingest = _Worker("ingest", lambda: flags)
     workers = [dequeue, ingest]
     lock = _LockWatch(settings.storage.data_dir)

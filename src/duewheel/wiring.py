@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from duewheel.checkpoints.progress import record_key
 from duewheel.clock import SystemClock
 from duewheel.config import Settings
 from duewheel.config_values import as_millis
 from duewheel.schemas.contract import Contract
 from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.kafka_clients import ClientSettings
+from duewheel.wheel.kafka_progress import KafkaProgressReader
 from duewheel.wheel.kafka_publisher import KafkaPublisher, PublisherLimits
 from duewheel.wheel.read_ahead import ReadAheadConfig
 
@@ -92,5 +95,15 @@ def publisher(settings: Settings, clock: StoppableClock) -> KafkaPublisher:
         shard=settings.shard.index,
         clock=clock,
         limits=publisher_limits(settings),
+        stopping=clock.stopping,
+    )
+
+
+def progress_reader(settings: Settings, clock: StoppableClock) -> KafkaProgressReader:
+    """What a standby reads the shard's progress with."""
+    return KafkaProgressReader(
+        ClientSettings(settings.kafka.client_options("consumer")),
+        settings.state_topic,
+        record_key(settings.shard.index),
         stopping=clock.stopping,
     )

@@ -1,0 +1,62 @@
+"""`duewheel promote`: the standby that runs in a data directory becomes the shard's owner.
+
+The wish is noted in `state`, durably, and the follower sees to it (wheel/following.py): if it dies
+on the way, its next start does. What is printed is the time from the command until deliveries go
+on.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from duewheel.checkpoints import files
+from duewheel.checkpoints.recovery import recovering
+from duewheel.checkpoints.state import State
+from duewheel.config import Settings
+from duewheel.errors import ConfigError, RecoveryPending
+from duewheel.wheel.data_directory import Role
+
+_POLL_S = 0.02
+_PATIENCE_S = 120.0
+
+
+def promote(settings: Settings) -> dict[str, Any]:
+    """Tell the standby, and wait for it.
+
+    Returns:
+        shard, data_dir, and took_s.
+
+    Raises:
+        ConfigError: no standby runs there.
+        RecoveryPending: it has not come so far yet; it goes on.
+    """
+    begun_s, data_dir = time.monotonic(), settings.storage.data_dir
+    try:
+        state = State.open(data_dir)
+    except FileNotFoundError as error:
+        raise ConfigError(f"there is no data directory {data_dir}") from error
+    try:
+        _require_standby(state)
+        state.want_promotion()
+        while state.standby or recovering(state) is not None:
+            if time.monotonic() - begun_s > _PATIENCE_S:
+                raise RecoveryPending(
+                    f"the standby has not taken over within {_PATIENCE_S:g} s. It goes on trying: "
+                    "see its log, and `duewheel status`"
+                )
+            time.sleep(_POLL_S)
+    finally:
+        state.release()
+    took_s = round(time.monotonic() - begun_s, 3)
+    return {"shard": settings.shard.index, "data_dir": str(data_dir), "took_s": took_s}
+
+
+def _require_standby(state: State) -> None:
+    directory = state.path.parent
+    if not state.standby:
+        raise ConfigError(f"{directory} follows nobody: `duewheel standby` makes it a standby")
+    if not files.lock_is_held(directory / Role.DEQUEUE.value):
+        raise ConfigError(
+            f"no standby runs in {directory}: `duewheel run --take-over` starts it as the owner"
+        )

@@ -1,0 +1,148 @@
+"""A warm standby on the real processes, under load: the owner is killed in the middle of a slot."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.test_end_to_end import CLOCK, DEADLINE_S
+from tests.integration.test_recovery import BURST, LoadedShard
+
+from duewheel.child import Child
+from duewheel.config import load
+from duewheel.dev_broker import DevBroker
+from duewheel.errors import ConfigError, Fenced, RecoveryRefused
+from duewheel.status import status as read_status
+from duewheel.wheel.check import check
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.crash_matrix,
+    pytest.mark.usefixtures("spark_jars"),
+    pytest.mark.timeout(600),
+]
+
+
+class Instance:
+    """`duewheel run` or `duewheel standby` on a data directory of its own."""
+
+    def __init__(self, shard: LoadedShard, data_dir: Path) -> None:
+        self.shard = shard
+        self.log = data_dir.with_suffix(".log")
+        self.flags = ["--config", str(shard.config), "--data-dir", str(data_dir)]
+        self.settings = load(shard.config, {"storage": {"data_dir": str(data_dir)}})
+        self.child: Child | None = None
+
+    def start(self, command: str) -> Child:
+        with self.log.open("ab") as log:
+            line = [sys.executable, "-P", "-m", "duewheel", command, *self.flags]
+            self.child = Child(line, stderr=log)
+        self.shard.supervisors.append(self.child)
+        return self.child
+
+    def alone(self, *words: str) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr of a command that ends by itself."""
+        line = [sys.executable, "-P", "-m", "duewheel", *words, *self.flags]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    def status(self) -> dict[str, Any]:
+        return read_status(self.settings)
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        lines = self.log.read_text().splitlines()
+        found = [json.loads(line) for line in lines if line.startswith("{")]
+        return [line for line in found if line["event"] == event]
+
+    def await_standby(self) -> None:
+        """It has all that the owner had closed a moment ago."""
+        self.shard.wait(lambda: bool(self.events("standing by")))
+        self.shard.wait(lambda: self.status()["ingest"]["state"] == "running")
+        self.shard.wait(lambda: self.status()["standby"]["missing"] == {})
+
+    def promote(self) -> float:
+        """`duewheel promote`; the seconds that it says to have taken."""
+        code, out, said = self.alone("promote", "--output", "json")
+        assert code == 0, said
+        return float(json.loads(out)["took_s"])
+
+
+@pytest.fixture
+def shard(tmp_path: Path, broker: DevBroker) -> Iterator[LoadedShard]:
+    shard = LoadedShard(tmp_path, broker.bootstrap_servers, f"standby-{uuid.uuid4().hex[:8]}")
+    text = shard.config.read_text().replace('take_over_after = "1s"', 'take_over_after = "60s"')
+    shard.config.write_text(text)
+    shard.settings = load(shard.config)
+    try:
+        shard.start()
+        shard.load.start()
+        yield shard
+    finally:
+        if shard.load.is_alive():
+            shard.load.stop()
+        for supervisor in shard.supervisors:
+            supervisor.stop(30)
+        shard.close()
+
+
+def test_a_standby_takes_over(shard: LoadedShard) -> None:
+    first, second = Instance(shard, shard.data), Instance(shard, shard.path / "second")
+    second.start("standby")
+    second.await_standby()
+    before = second.status()
+    assert (before["role"], before["recovering"]) == ("standby", None)
+    shard.wait(lambda: second.status()["pending"] > 0)
+
+    burst = dict.fromkeys((b"burst %d" % n for n in range(BURST)), CLOCK.now_ms() + 3_000)
+    shard.load.write(burst)
+    while not burst.keys() & shard.arrivals.first.keys():
+        time.sleep(0.002)
+    shard.kill_all()
+    killed_ms = CLOCK.now_ms()
+    took_s = second.promote()
+    shard.wait(lambda: any(at > killed_ms + 1_000 for *_, at in arrivals(shard)))
+    resumed_ms = min(at for *_, at in arrivals(shard) if at > killed_ms + 1_000)
+    print({"took_s": took_s, "until_delivery_s": (resumed_ms - killed_ms) / 1000})
+    shard.await_arrivals()
+
+    # Nothing was rebuilt, and ingest has run on.
+    after = second.status()
+    assert (after["role"], after["standby"]) == ("owner", None)
+    assert after["ingest"]["pid"] == before["ingest"]["pid"]
+    assert [event["case"] for event in second.events("dequeue started")] == ["standby"]
+    assert len(second.events("recovered")) == 1
+
+    # The former owner is refused, and can follow; then they change places, while both live.
+    code, _, said = first.alone("dequeue")
+    assert (code, "belongs to the data directory" in said) == (RecoveryRefused.exit_code, True)
+    assert second.alone("promote")[0] == ConfigError.exit_code
+    first.start("standby")
+    first.await_standby()
+    assert first.promote() >= 0
+    assert second.child is not None
+    shard.wait(lambda: second.child is not None and second.child.exit_code is not None)
+    assert second.child.exit_code == Fenced.exit_code
+    shard.await_arrivals()
+
+    time.sleep(2)  # a double would come with the next chunk
+    shard.load.stop()
+    shard.await_arrivals()
+    shard.judge()
+    assert first.child is not None
+    first.child.stop(30)
+    for instance in (first, second):
+        report = check(instance.settings.storage.data_dir, instance.settings.wheel)
+        assert report.ok, report.findings
+
+
+def arrivals(shard: LoadedShard) -> list[tuple[Any, ...]]:
+    return list(shard.arrivals.first.values())
