@@ -15,14 +15,13 @@ half-delivered slot (o < c1 and (s = r + 1, or s <= r and o >= c)) and o < d. Al
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from duewheel.checkpoints.epochs import Epochs
 from duewheel.checkpoints.shapes import MISSHAPEN, integer, name, partition_number
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.timers import Bool, Int32, Int64, TopicPartition
@@ -63,7 +62,7 @@ class Progress:
         lineage: drawn by every start of dequeue. A copy of the directory that does not know it is
             not an earlier state of the same files: theirs and its have parted.
         epoch: raised by every start of dequeue.
-        slot_config: the settings that decide a row's slot (one epoch of them, so far).
+        epochs: the settings that decide a row's slot, and from which offsets they hold.
         partitions: every timer partition known when the record was written.
     """
 
@@ -72,7 +71,7 @@ class Progress:
     owner: str
     lineage: int
     epoch: int
-    slot_config: Mapping[str, Any]
+    epochs: Epochs
     partitions: Mapping[TopicPartition, PartitionProgress]
 
     @property
@@ -117,7 +116,7 @@ class Progress:
         topics: dict[str, dict[str, list[int | None]]] = {}
         for (topic, partition), p in self.partitions.items():
             topics.setdefault(topic, {})[str(partition)] = [p.r, p.c, p.c1, p.d, p.k]
-        return json.dumps(
+        text = json.dumps(
             {
                 "format": FORMAT,
                 "shard": self.shard,
@@ -125,12 +124,12 @@ class Progress:
                 "owner": self.owner,
                 "lineage": self.lineage,
                 "epoch": self.epoch,
-                "slot_config": dict(self.slot_config),
                 "partitions": topics,
             },
             separators=(",", ":"),
             sort_keys=True,
-        ).encode()
+        )
+        return f'{text[:-1]},"slot_epochs":{self.epochs.text}}}'.encode()
 
     @classmethod
     def decode(cls, value: bytes) -> Progress:
@@ -149,7 +148,7 @@ class Progress:
                 name(raw["owner"]),
                 integer(raw["lineage"]),
                 integer(raw["epoch"]),
-                dict(raw["slot_config"]),
+                Epochs.from_json(raw["slot_epochs"]),
                 {
                     (name(topic), partition_number(number)): PartitionProgress.read(*fields)
                     for topic, partitions in raw["partitions"].items()
@@ -163,9 +162,3 @@ class Progress:
 def record_key(shard: int) -> bytes:
     """Key of a shard's progress record in the state topic."""
     return b"shard-%d" % shard
-
-
-def config_hash(slot_config: Mapping[str, Any]) -> str:
-    """A short stable name for a slot configuration."""
-    canonical = json.dumps(dict(slot_config), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]

@@ -38,7 +38,7 @@ from typing import Any
 
 from duewheel.checkpoints import files
 from duewheel.checkpoints.durable import Durable
-from duewheel.checkpoints.progress import Progress, config_hash
+from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.shapes import MISSHAPEN, integer, name
 from duewheel.checkpoints.state import Close, Commit, Damage, Marks, State
 from duewheel.errors import CorruptFile, RecoveryPending, RecoveryRefused
@@ -308,7 +308,23 @@ def _case(progress: Progress, local: Local, keep: Keep, close: Close) -> str:
 def require_same_settings(
     progress: Progress, *, shard: int, shards: int, slot_config: Mapping[str, Any]
 ) -> None:
-    """Refuse a progress record that was written under other settings.
+    """Refuse to go on with a progress record under other settings than those that hold now.
+
+    Raises:
+        RecoveryRefused: with both sides.
+    """
+    require_same_shard(progress, shard=shard, shards=shards)
+    changes = progress.epochs.newest.changes(slot_config)
+    if changes:
+        sides = "; ".join(f"{key}: was {old!r}, is {new!r}" for key, (old, new) in changes.items())
+        raise RecoveryRefused(
+            f"settings that decide when a timer is due have changed ({sides}): run `duewheel "
+            "reconfigure`, with both processes stopped, or restore the old values"
+        )
+
+
+def require_same_shard(progress: Progress, *, shard: int, shards: int) -> None:
+    """Refuse a progress record of another shard, or of one among more or fewer.
 
     Raises:
         RecoveryRefused: with both sides.
@@ -317,14 +333,6 @@ def require_same_settings(
         raise RecoveryRefused(
             f"the progress was written as shard {progress.shard} of {progress.shards}, the "
             f"configuration says {shard} of {shards}"
-        )
-    wanted, found = dict(slot_config), dict(progress.slot_config)
-    if config_hash(wanted) != config_hash(found):
-        keys = sorted(k for k in wanted.keys() | found.keys() if wanted.get(k) != found.get(k))
-        sides = "; ".join(f"{k}: was {found.get(k)!r}, is {wanted.get(k)!r}" for k in keys)
-        raise RecoveryRefused(
-            "settings that decide when a pending timer is due have changed, and this version "
-            f"cannot change them on a shard with progress ({sides}): restore the old values"
         )
 
 

@@ -6,7 +6,7 @@ keeps all its headers, request headers too, and gets TIMER_ERROR_CODE and TIMER_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from duewheel.schemas.headers import USERS, Field, Headers, read_headers
 from duewheel.schemas.ids import id_hashes, key_hashes, source_names
 from duewheel.schemas.record_tail import framed_bytes, header_groups, key_values
 from duewheel.schemas.requests import DueTimes, due_times, judged_columns, origins
-from duewheel.schemas.rules import ACCEPTED, Rule, Rules
+from duewheel.schemas.rules import ACCEPTED, Rule, Rules, compile_suite
 from duewheel.schemas.timers import (
     NO_PARTITION,
     Bool,
@@ -70,13 +70,34 @@ class Contract:
                 raise ConfigError(f"{topic!r} cannot be mapped to {target!r}: {reason}")
 
     def slot_values(self) -> dict[str, Any]:
-        """The settings that decide a row's due time and whether it is accepted, for JSON."""
+        """The settings that decide a row's due time and whether it is accepted, for JSON.
+
+        The rules are among them as they are: another version may come with others.
+        """
         return {
             "levels_ms": list(self.levels_ms),
             "mapping": dict(sorted(self.mapping.items())),
             "parameters": dict(sorted(self.rules.parameters.items())),
             "rules": self.rules.digest,
+            "suite": self.rules.suite,
         }
+
+    @classmethod
+    def from_slot_values(cls, values: Mapping[str, Any], dead_letter_topic: str) -> Contract:
+        """The contract that once gave these values; but rejected rows go where they go now.
+
+        Raises:
+            ConfigError: they cannot be read.
+        """
+        try:
+            return cls(
+                tuple(map(int, values["levels_ms"])),
+                dict(values["mapping"]),
+                dead_letter_topic,
+                compile_suite(values["suite"], values["parameters"]),
+            )
+        except (LookupError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+            raise ConfigError(f"these are no settings of a contract: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +155,17 @@ def parse(table: pa.Table, contract: Contract) -> TimerBatch:
     )
 
 
-def rejections(batch: TimerBatch, rules: Rules) -> dict[str, int]:
-    """How many rows of a batch are rejected, by code; read from the ends of their headers."""
+def rejections(batch: TimerBatch, rules: Iterable[Rule]) -> dict[str, int]:
+    """How many rows of a batch are rejected, by code; read from the ends of their headers.
+
+    Args:
+        batch: the rows.
+        rules: all those that may have rejected one.
+    """
     counts: dict[str, int] = {}
     if batch.rejected.any():
         headers = batch.headers.filter(_pa.array(batch.rejected))
-        for suffix, code in {_error_headers(rule): rule.code for rule in rules.rules}.items():
+        for suffix, code in {_error_headers(rule): rule.code for rule in rules}.items():
             found = _pc.sum(_pc.ends_with(headers, suffix)).as_py()
             if found:
                 counts[code] = counts.get(code, 0) + found

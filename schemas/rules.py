@@ -84,11 +84,13 @@ class Rules:
     Attributes:
         rules: in the suite's order.
         parameters: the values of the suite's parameters.
-        digest: short stable name for suite and parameters.
+        suite: what they were compiled from, and can be again: plain JSON.
+        digest: short stable name for what the suite decides, parameters apart.
     """
 
     rules: tuple[Rule, ...]
     parameters: Mapping[str, Any]
+    suite: Suite
     digest: str
 
     def first_failure(self, columns: pa.Table) -> Int32:
@@ -125,9 +127,15 @@ def compile_suite(suite: Suite, parameters: Mapping[str, Any]) -> Rules:
             raise ConfigError(f"{name}: {what}") from error
     # What decides whether a row is accepted; how the refusal is worded may change.
     judged = [{k: e[k] for k in ("type", "kwargs")} for e in suite["expectations"]]
-    canonical = json.dumps([judged, dict(parameters)], sort_keys=True, separators=(",", ":"))
+    canonical = json.dumps(judged, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(canonical.encode()).hexdigest()[:16]
-    return Rules(tuple(rules), dict(parameters), digest)
+    return Rules(tuple(rules), dict(parameters), _essence(suite), digest)
+
+
+def _essence(suite: Suite) -> dict[str, Any]:
+    """The suite without what neither judges nor words a refusal."""
+    kept = ("type", "kwargs", "meta")
+    return {"expectations": [{k: e[k] for k in kept} for e in suite["expectations"]]}
 
 
 _EXPECTATION_KEYS = {"type", "kwargs", "meta", "severity", "id", "description", "notes"}

@@ -80,6 +80,33 @@ class TimerBatch:
         """The batch of the given rows, in the given order."""
         return _taken(self, rows)
 
+    def followed_by(self, other: TimerBatch) -> TimerBatch:
+        """The rows of both, these first."""
+        partitions = list(dict.fromkeys([*self.partitions, *other.partitions]))
+        targets = list(dict.fromkeys([*self.targets, *other.targets]))
+        mine, its = _renamed(self, partitions, targets), _renamed(other, partitions, targets)
+        joined: dict[str, Any] = {}
+        for field in fields(mine):
+            first, second = getattr(mine, field.name), getattr(its, field.name)
+            if isinstance(first, np.ndarray):
+                joined[field.name] = np.concatenate([first, second])
+            elif isinstance(first, pa.Array):
+                joined[field.name] = pa.concat_arrays([first, second])
+        return replace(mine, **joined)
+
+
+def _renamed(batch: TimerBatch, partitions: list[TopicPartition], targets: list[str]) -> TimerBatch:
+    """The same rows with other lists for their indexes."""
+    partition = np.array([partitions.index(p) for p in batch.partitions], np.int32)
+    target = np.array([targets.index(name) for name in batch.targets], np.int32)
+    return replace(
+        batch,
+        partitions=partitions,
+        partition=partition[batch.partition],
+        targets=targets,
+        target=target[batch.target],
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:

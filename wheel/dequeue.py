@@ -27,6 +27,7 @@ from dataclasses import replace
 
 import structlog
 
+from duewheel.checkpoints.epochs import Epochs
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.state import DEQUEUE, Close
 from duewheel.clock import Clock
@@ -369,4 +370,5 @@ def first_progress(
     partitions = {partition: PartitionProgress(r, offset) for partition, offset in starts.items()}
     owner = directory.state.uuid
     lineage = directory.state.lineages[1]
-    return Progress(config.shard, config.shards, owner, lineage, 0, config.slot_config, partitions)
+    epochs = Epochs.first(config.slot_values(directory.config))
+    return Progress(config.shard, config.shards, owner, lineage, 0, epochs, partitions)

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from duewheel.checkpoints.epochs import PRECISION, WINDOW
+from duewheel.wheel.layout import WheelConfig
+
 
 @dataclass(frozen=True, slots=True)
 class DequeueConfig:
@@ -13,7 +16,7 @@ class DequeueConfig:
 
     Attributes:
         shard, shards: this shard's index and how many there are.
-        slot_config: the settings that decide a row's slot, kept in the progress.
+        slot_config: what decides a row's slot beside the wheel's geometry (schemas/contract.py).
         chunk_records: rows of one transaction, at most.
         chunk_bytes: stored bytes of one transaction, at most (one message may be larger).
         progress_interval_ms: the progress is committed this often even when nothing is due.
@@ -31,3 +34,7 @@ class DequeueConfig:
     progress_interval_ms: int = 5_000
     take_over_after_ms: int = 60_000
     clock_skew_max_ms: int = 1_000
+
+    def slot_values(self, wheel: WheelConfig) -> dict[str, Any]:
+        """Everything that decides a row's slot, as the progress keeps it."""
+        return {PRECISION: wheel.precision_ms, WINDOW: wheel.window_ms, **self.slot_config}

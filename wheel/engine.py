@@ -30,6 +30,7 @@ from itertools import pairwise
 import numpy as np
 import structlog
 
+from duewheel.checkpoints.epochs import Epochs
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.state import Close, Commit, HourFiles
 from duewheel.clock import Clock
@@ -120,8 +121,11 @@ class Engine:
         self._clock = clock
         self._topic_ids = dict(topic_ids or {})
         self._left: set[TopicPartition] = set()
-        if directory.state.close() is None:
+        mirror = directory.state.mirror()
+        if directory.state.close() is None or mirror is None:
             raise RecoveryRefused(f"{directory.path}: dequeue must have started here once")
+        self._epochs = Progress.decode(mirror[2]).epochs
+        self._lineages = directory.state.lineages
         try:
             with directory.locked() as commit:
                 require_same_topics(commit.topic_ids, self._topic_ids)
@@ -129,6 +133,11 @@ class Engine:
                 self._cut(commit)
         except CorruptFile as error:
             raise directory.give_up(error) from error
+
+    @property
+    def epochs(self) -> Epochs:
+        """The settings under which rows are judged, as dequeue's progress has them."""
+        return self._epochs
 
     @property
     def marks(self) -> Mapping[TopicPartition, int]:
@@ -161,6 +170,7 @@ class Engine:
             close, follows = self._close(), state.standby
             catches_up = bool(close.missing(before.marks))
             progress = self._progress() if catches_up else None
+            self._require_same_epochs(progress)
         known = before.marks
         _require_new(batch, known, marks)
         batch, marks = self._without_left(batch, known, marks)
@@ -215,7 +225,8 @@ class Engine:
             progress: what it follows from, if rows that were there when slots were closed are still
                 to come; else None.
         """
-        slots, rolled = meant_slots(batch, self._directory.config)
+        window_ms = self._epochs.windows_ms(batch.partitions, batch.partition, batch.offset)
+        slots, rolled = meant_slots(batch, self._directory.config.precision_ms, window_ms)
         if progress is None:
             return batch, np.maximum(slots, close.floor + 1), rolled
         pending, slots = put_back(batch, slots, close, progress)
@@ -233,6 +244,19 @@ class Engine:
         mirror = self._directory.state.mirror()
         assert mirror is not None, "dequeue mirrors the progress before it decides"
         return Progress.decode(mirror[2])
+
+    def _require_same_epochs(self, progress: Progress | None) -> None:
+        """They change only while no owner runs: with a start of dequeue, or under a standby.
+
+        Args:
+            progress: the newest, if it is known.
+        """
+        lineages = self._directory.state.lineages
+        if progress is None and lineages == self._lineages:
+            return
+        if (progress or self._progress()).epochs != self._epochs:
+            raise RecoveryPending("the slot configuration has changed: starting anew")
+        self._lineages = lineages
 
     def _fits(self, slots: Int64) -> Bool:
         """Whether each slot overwrites nothing undelivered, seen from the local mirror."""

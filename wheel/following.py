@@ -143,8 +143,9 @@ class Follower:
     def _begin(self, seen: Seen) -> Verdict | None:
         """Decide how much of the files is kept, and tell ingest."""
         progress, config = seen.progress, self._config
+        values = config.slot_values(self._directory.config)
         require_same_settings(
-            progress, shard=config.shard, shards=config.shards, slot_config=config.slot_config
+            progress, shard=config.shard, shards=config.shards, slot_config=values
         )
         state = self._directory.state
         if is_own(progress, look_at(state, self._directory.path)):
@@ -173,6 +174,8 @@ class Follower:
                 found=seen.progress.slot,
             )
             raise RecoveryPending("the progress has fallen: starting anew, keeping nothing")
+        if seen.progress.epochs != before.progress.epochs:
+            raise RecoveryPending("the slot configuration has changed: starting anew")
         if seen.progress.lineage != before.progress.lineage:
             log.info("the shard is served by another start", owner=seen.progress.owner)
         with self._directory.engine_lock.held(LOCK_DEADLINE_S):

@@ -114,7 +114,8 @@ class WheelConfig:
     Attributes:
         precision_ms: length of a slot.
         slots: half of the ring's entries; the other half holds the past while dequeue lags.
-        window_ms: a timer due later than this after its record's timestamp does not fit.
+        window_ms: a timer due later than this after its record's timestamp does not fit. Of new
+            rows: what is read again has the window of its epoch (checkpoints/epochs.py).
         margin_ms: how much a record's timestamp may differ from this host's clock.
 
     Raises:
@@ -156,7 +157,9 @@ def slot_of(due_ms: int | Int64, precision_ms: int) -> int | Int64:
     return -(-due_ms // precision_ms)
 
 
-def roll_instants(due_ms: Int64, timestamp_ms: Int64, id_hash: Int64, window_ms: int) -> Int64:
+def roll_instants(
+    due_ms: Int64, timestamp_ms: Int64, id_hash: Int64, window_ms: int | Int64
+) -> Int64:
     """When timers that are due beyond the window leave the wheel to be written to Kafka again.
 
     At the end of the window after the record's timestamp; where less than a third of a window would
@@ -165,7 +168,7 @@ def roll_instants(due_ms: Int64, timestamp_ms: Int64, id_hash: Int64, window_ms:
     """
     short = due_ms - timestamp_ms - window_ms < window_ms // 3
     latest = timestamp_ms + np.where(short, window_ms // 2, window_ms)
-    instants: Int64 = latest - id_hash % max(window_ms // 8, 1)
+    instants: Int64 = latest - id_hash % np.maximum(window_ms // 8, 1)
     return instants
 
 

@@ -25,7 +25,6 @@ from duewheel.wheel.layout import (
     RECORD,
     RECORD_BYTES,
     RUN_RECORDS_MAX,
-    WheelConfig,
     pack_reserved,
     roll_instants,
     slot_of,
@@ -72,15 +71,20 @@ class Places:
         return np.arange(len(self.slot)) - np.repeat(self.run_start, lengths)
 
 
-def meant_slots(batch: TimerBatch, config: WheelConfig) -> tuple[Int64, Bool]:
+def meant_slots(batch: TimerBatch, precision_ms: int, window_ms: int | Int64) -> tuple[Int64, Bool]:
     """The slot that each row asks for, closed or not, and whether the timer is rolled then.
 
-    A matter of the record and the settings alone, never of the time: a row that is read again gives
-    the same.
+    A matter of the record and the settings of its epoch, never of the time: a row that is read
+    again gives the same.
+
+    Args:
+        batch: the rows.
+        precision_ms: length of a slot.
+        window_ms: the roll window in force at each row's offset, or the one of them all.
     """
-    rolled = ~batch.rejected & (batch.due_ms - batch.timestamp_ms > config.window_ms)
-    instants = roll_instants(batch.due_ms, batch.timestamp_ms, batch.id_hash, config.window_ms)
-    slots = slot_of(np.where(rolled, instants, batch.due_ms), config.precision_ms)
+    rolled = ~batch.rejected & (batch.due_ms - batch.timestamp_ms > window_ms)
+    instants = roll_instants(batch.due_ms, batch.timestamp_ms, batch.id_hash, window_ms)
+    slots = slot_of(np.where(rolled, instants, batch.due_ms), precision_ms)
     return np.where(batch.rejected, EARLIEST_SLOT, slots), rolled
 
 

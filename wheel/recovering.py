@@ -201,11 +201,17 @@ def _verify(directory: DataDirectory, hours: Mapping[int, HourFiles]) -> list[Fi
 
 
 def first_marks(config: WheelConfig, progress: Progress, offsets_at: OffsetsAt) -> Marks:
-    """Nothing below is pending: it is done, or older than any pending message can be."""
-    oldest_ms = progress.slot * config.precision_ms - config.window_ms - config.margin_ms
+    """Nothing below is pending: it is done, or older than any pending message can be.
+
+    Nor is anything read of epochs that were dropped: there is nobody who could judge it.
+    """
+    epochs = progress.epochs
+    oldest_ms = progress.slot * config.precision_ms - epochs.longest_window_ms - config.margin_ms
     found = offsets_at(oldest_ms)
     return {
-        p: min(o for o in (known.c, found.get(p), known.k) if o is not None)
+        p: max(
+            min(o for o in (known.c, found.get(p), known.k) if o is not None), epochs.begins_at(p)
+        )
         for p, known in progress.partitions.items()
     }
 

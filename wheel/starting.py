@@ -106,9 +106,7 @@ def _require_may_own(
     progress: Progress,
     take_over: bool,
 ) -> None:
-    require_same_settings(
-        progress, shard=config.shard, shards=config.shards, slot_config=config.slot_config
-    )
+    _require_same_settings(progress, directory, config)
     require_may_own(
         progress,
         look_at(directory.state, directory.path),
@@ -116,6 +114,13 @@ def _require_may_own(
         patience_ms=config.take_over_after_ms,
         take_over=take_over,
     )
+
+
+def _require_same_settings(
+    progress: Progress, directory: DataDirectory, config: DequeueConfig
+) -> None:
+    values = config.slot_values(directory.config)
+    require_same_settings(progress, shard=config.shard, shards=config.shards, slot_config=values)
 
 
 def _without_progress(
@@ -140,9 +145,7 @@ def _without_progress(
             slot=mirror[0],
         )
         copy = Progress.decode(mirror[2])
-        require_same_settings(
-            copy, shard=config.shard, shards=config.shards, slot_config=config.slot_config
-        )
+        _require_same_settings(copy, directory, config)
         return copy
     if first is None:
         raise RecoveryRefused(NO_PROGRESS)

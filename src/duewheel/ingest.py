@@ -48,6 +48,7 @@ from duewheel.processes import forgiven_once, stop_signals
 from duewheel.schemas.contract import parse, rejections
 from duewheel.schemas.timers import TopicPartition
 from duewheel.streaming.gaps import GapWatch, LogStart
+from duewheel.streaming.judging import contracts, parse_by_epoch
 from duewheel.streaming.progress import QueryProgress
 from duewheel.streaming.query import QueryOptions, run_query
 from duewheel.streaming.session import Session, SessionOptions, start_session
@@ -109,6 +110,7 @@ def _run(
 ) -> None:
     topic_ids = _topic_ids(settings, admin)
     engine = Engine(directory, clock, topic_ids)
+    _require_same_settings(settings, engine)
     checkpoint = directory.path / SPARK_DIR / CHECKPOINT
     ends = admin.end_offsets(settings.timer.topics)
     close = directory.state.close()
@@ -116,14 +118,15 @@ def _run(
     starts = _starting_offsets(settings, engine.marks, ends)
     settle_checkpoint(checkpoint, engine.marks, starts)
     gaps = GapWatch(_log_start(admin), clock)
-    contract = wiring.contract(settings)
+    judges = contracts(engine.epochs, settings.dead_letter_topic)
+    parsers = [partial(parse, contract=contract) for contract in judges]
     sink = TimerSink(
         engine,
-        partial(parse, contract=contract),
+        partial(parse_by_epoch, parsers=parsers, epochs=engine.epochs),
         checkpoint,
         gaps,
         clock,
-        rejections=partial(rejections, rules=contract.rules),
+        rejections=partial(rejections, rules=[r for judge in judges for r in judge.rules.rules]),
         paused=partial(directory.state.paused, INGEST),
     )
     source = SourceOptions(
@@ -154,6 +157,13 @@ def _run(
             rows_replayed=counted.rows_replayed,
             rows_lost=counted.rows_lost,
         )
+
+
+def _require_same_settings(settings: Settings, engine: Engine) -> None:
+    """Dequeue has refused other settings than the progress's; but its own may be others again."""
+    changes = engine.epochs.newest.changes(wiring.slot_values(settings))
+    if changes:
+        raise RecoveryRefused(f"dequeue was started with other settings: {', '.join(changes)}")
 
 
 def _tick(

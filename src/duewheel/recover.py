@@ -41,8 +41,9 @@ from duewheel.config import Settings
 from duewheel.errors import RecoveryRefused
 from duewheel.kafka_admin import KafkaAdmin
 from duewheel.processes import stop_signals
-from duewheel.schemas.contract import Contract, parse
-from duewheel.schemas.timers import TimerBatch, TopicPartition
+from duewheel.schemas.contract import parse
+from duewheel.schemas.timers import TopicPartition
+from duewheel.streaming.judging import contracts, parse_by_epoch
 from duewheel.wheel.data_directory import Role
 from duewheel.wheel.deadline import Deadline
 from duewheel.wheel.kafka_clients import ClientSettings, close, open_reader
@@ -153,7 +154,7 @@ def _decide(settings: Settings, progress: Progress, local: Local) -> Decision:
         progress,
         shard=settings.shard.index,
         shards=settings.shard.count,
-        slot_config=wiring.slot_config(settings),
+        slot_config=wiring.slot_values(settings),
     )
     if not is_own(progress, local):
         log.warning(
@@ -199,11 +200,15 @@ def _judge(
             )
         if max(start, first) < last:
             bounds[partition] = (max(start, first), last)
-    judged, contract = Judged(), wiring.contract(settings)
+    judged, epochs = Judged(), progress.epochs
+    judges = contracts(epochs, settings.dead_letter_topic)
+    parsers = [functools.partial(parse, contract=contract) for contract in judges]
     with progress_bar() as bar:
         task = bar.add_task("offsets", total=sum(end - start for start, end in bounds.values()))
-        for rows, advance in _read(settings, contract, bounds):
-            slot, _ = meant_slots(rows, settings.wheel)
+        for records, advance in _read(settings, bounds):
+            rows = parse_by_epoch(records, parsers, epochs)
+            windows_ms = epochs.windows_ms(rows.partitions, rows.partition, rows.offset)
+            slot, _ = meant_slots(rows, settings.wheel.precision_ms, windows_ms)
             done = int(progress.done(rows.partitions, rows.partition, rows.offset, slot).sum())
             judged = Judged(judged.done + done, judged.pending + len(rows) - done)
             bar.update(task, advance=advance)
@@ -211,9 +216,9 @@ def _judge(
 
 
 def _read(
-    settings: Settings, contract: Contract, bounds: Mapping[TopicPartition, tuple[int, int]]
-) -> Iterator[tuple[TimerBatch, int]]:
-    """The committed messages within the bounds, as ingest would see them.
+    settings: Settings, bounds: Mapping[TopicPartition, tuple[int, int]]
+) -> Iterator[tuple[pa.Table, int]]:
+    """The committed messages within the bounds, as Spark's Kafka source gives them.
 
     Yields:
         Some of them, and how many offsets have been passed with them.
@@ -237,7 +242,7 @@ def _read(
             left = {p: (reached[p], end) for p, (_, end) in left.items() if reached[p] < end}
             consumer.pause(*(reached.keys() - left.keys()))
             if wanted:
-                yield parse(_table(wanted), contract), advance
+                yield _table(wanted), advance
 
 
 @contextmanager

@@ -43,14 +43,9 @@ def contract(settings: Settings) -> Contract:
     )
 
 
-def slot_config(settings: Settings) -> dict[str, Any]:
+def slot_values(settings: Settings) -> dict[str, Any]:
     """Everything that decides a record's slot, as it is kept in the progress."""
-    timer = settings.timer
-    return {
-        "precision_ms": timer.precision_ms,
-        "roll_window_ms": as_millis(timer.roll_window),
-        **contract(settings).slot_values(),
-    }
+    return dequeue_config(settings).slot_values(settings.wheel)
 
 
 def dequeue_config(settings: Settings) -> DequeueConfig:
@@ -58,7 +53,7 @@ def dequeue_config(settings: Settings) -> DequeueConfig:
     return DequeueConfig(
         shard=settings.shard.index,
         shards=settings.shard.count,
-        slot_config=slot_config(settings),
+        slot_config=contract(settings).slot_values(),
         chunk_records=settings.dequeue.chunk_records,
         chunk_bytes=settings.dequeue.chunk_bytes,
         take_over_after_ms=as_millis(settings.shard.take_over_after),

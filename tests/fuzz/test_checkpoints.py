@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from duewheel.checkpoints import state as state_file
 from duewheel.checkpoints.durable import Durable
+from duewheel.checkpoints.epochs import Epochs
 from duewheel.checkpoints.files import checked_line
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.recovery import FILE_NAME as RECOVERY_FILE
@@ -34,7 +35,9 @@ PARTITIONS = {
     ("orders.delayed", 0): PartitionProgress(950, 100, 120, 110),
     ("orders.delayed", 11): PartitionProgress(950, 7, 7, 0),
 }
-PROGRESS = Progress(0, 1, "a-uuid", 2, 1, {"precision": 50}, PARTITIONS)
+VALUES = {"precision_ms": 50, "roll_window_ms": 86_400_000}
+EPOCHS = Epochs.first(VALUES).followed_by({**VALUES, "levels_ms": [1]}, MARKS)
+PROGRESS = Progress(0, 1, "a-uuid", 2, 1, EPOCHS, PARTITIONS)
 LOCAL = Local(
     "a-uuid",
     (2, 3),

@@ -20,15 +20,18 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka import TopicPartition as KafkaPartition
 
+from duewheel import wiring
 from duewheel.checkpoints import files
 from duewheel.checkpoints.recovery import Keep, RecoveryRecord
 from duewheel.checkpoints.state import INGEST, Close
 from duewheel.clock import SystemClock
+from duewheel.config import load
 from duewheel.dev_broker import DevBroker
 from duewheel.ingest import CHECKPOINT, SPARK_DIR
 from duewheel.schemas.timers import TopicPartition
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import DataDirectory, Role
+from duewheel.wheel.dequeue import first_progress
 from duewheel.wheel.layout import FLAG_DEAD_LETTER, MAGIC_TIMER, WheelConfig, closable_slot
 
 pytestmark = [
@@ -98,6 +101,11 @@ class Shard:
         dequeue.state.write_close(Close(floor - 1, marks, floor, marks))
         dequeue.state.write_commit(1, marks, {}, 0)
         dequeue.state.mark_applied()
+        settings = load(self.config)
+        starts = dict.fromkeys(marks, 0)
+        config = wiring.dequeue_config(settings)
+        progress = first_progress(dequeue, config, starts, SystemClock().now_ms())
+        dequeue.state.write_mirror(floor, 0, progress.encode())
         start = dequeue.state.dequeue_starts
         RecoveryRecord("killed", Keep.ALL, 0, files.boot_id(), start).write(self.data_dir)
         self._dequeue = dequeue

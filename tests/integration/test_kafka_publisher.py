@@ -19,6 +19,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource
 
+from duewheel.checkpoints.epochs import Epochs
 from duewheel.checkpoints.progress import PartitionProgress, Progress, record_key
 from duewheel.clock import SystemClock
 from duewheel.dev_broker import DevBroker
@@ -98,8 +99,9 @@ def publish(publisher: KafkaPublisher, messages: list[Message], told: Progress) 
 
 
 def progress(slot: int, shard: int = 0) -> Progress:
+    epochs = Epochs.first({"precision_ms": 50, "roll_window_ms": 86_400_000})
     return Progress(
-        shard, 2, "owner", 0, 1, {}, {("orders.delayed", 0): PartitionProgress(slot, 0)}
+        shard, 2, "owner", 0, 1, epochs, {("orders.delayed", 0): PartitionProgress(slot, 0)}
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -355,6 +356,34 @@ def test_slot_values_are_plain_and_ordered() -> None:
     assert values["mapping"] == MAPPING
     assert values["parameters"]["max_delay_ms"] == MAX_DELAY_MS
     assert values == contract().slot_values()
+    assert values == json.loads(json.dumps(values))
+
+
+def test_a_contract_can_be_made_again_from_its_values() -> None:
+    values = json.loads(json.dumps(CONTRACT.slot_values()))
+    again = Contract.from_slot_values(values, DEAD_LETTERS)
+    assert again.slot_values() == CONTRACT.slot_values()
+    assert (again.levels_ms, again.mapping) == (CONTRACT.levels_ms, CONTRACT.mapping)
+    reasons = [(rule.code, rule.reason) for rule in CONTRACT.rules.rules]
+    assert [(rule.code, rule.reason) for rule in again.rules.rules] == reasons
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"levels_ms": None},
+        {"levels_ms": ["soon"]},
+        {"mapping": 7},
+        {"mapping": {"orders.delayed": "orders.delayed"}},
+        {"parameters": {}},
+        {"suite": []},
+        {"suite": {"expectations": [{"type": "expect_nothing"}]}},
+        {"suite": {"expectations": ["none"]}},
+    ],
+)
+def test_values_that_make_no_contract_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        Contract.from_slot_values(CONTRACT.slot_values() | change, DEAD_LETTERS)
 
 
 @pytest.mark.parametrize("target", ["", "a/b", "..", "__offsets", DEAD_LETTERS, "orders.delayed"])

@@ -16,6 +16,7 @@ from hypothesis import given
 
 from duewheel.checkpoints import files
 from duewheel.checkpoints.durable import Durable
+from duewheel.checkpoints.epochs import Epochs
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.recovery import (
     Decision,
@@ -36,6 +37,8 @@ from duewheel.wheel.layout import WheelConfig
 P: TopicPartition = ("timers", 0)
 Q: TopicPartition = ("timers", 1)
 WHEEL = WheelConfig(precision_ms=50, slots=1000, window_ms=10_000, margin_ms=0)
+VALUES = {"precision_ms": 50, "roll_window_ms": 1}
+EPOCHS = Epochs.first(VALUES)
 
 
 # ---- who may work in a directory -----------------------------------------------------------------
@@ -162,7 +165,7 @@ def test_a_damaged_state_is_set_aside(tmp_path: Path) -> None:
 def progress(r: int, c: int, c1: int | None = None, d: int | None = None) -> Progress:
     """Both partitions alike."""
     part = PartitionProgress(r, c, c1, d)
-    return Progress(0, 1, "uuid", 4, 7, {"window": 1}, {P: part, Q: part})
+    return Progress(0, 1, "uuid", 4, 7, EPOCHS, {P: part, Q: part})
 
 
 def marks(offset: int) -> dict[TopicPartition, int]:
@@ -297,11 +300,19 @@ def test_partitions_that_stand_apart_are_refused() -> None:
 
 def test_other_settings_are_refused() -> None:
     ours = progress(1, 1)
-    require_same_settings(ours, shard=0, shards=1, slot_config={"window": 1})
+    require_same_settings(ours, shard=0, shards=1, slot_config=VALUES)
     with pytest.raises(RecoveryRefused, match="shard 0 of 1, the configuration says 0 of 2"):
-        require_same_settings(ours, shard=0, shards=2, slot_config={"window": 1})
-    with pytest.raises(RecoveryRefused, match="window: was 1, is 2"):
-        require_same_settings(ours, shard=0, shards=1, slot_config={"window": 2})
+        require_same_settings(ours, shard=0, shards=2, slot_config=VALUES)
+    other = VALUES | {"roll_window_ms": 2, "levels_ms": [1]}
+    both = "levels_ms: was None, is .1.; roll_window_ms: was 1, is 2"
+    with pytest.raises(RecoveryRefused, match=both) as refused:
+        require_same_settings(ours, shard=0, shards=1, slot_config=other)
+    assert "duewheel reconfigure" in str(refused.value)
+    # What the newest epoch says, and not what was before.
+    changed = replace(ours, epochs=ours.epochs.followed_by(other, {P: 5}))
+    require_same_settings(changed, shard=0, shards=1, slot_config=other)
+    with pytest.raises(RecoveryRefused, match="levels_ms"):
+        require_same_settings(changed, shard=0, shards=1, slot_config=VALUES)
 
 
 OWN = {"uuid": "uuid", "lineages": (1, 4)}
@@ -356,7 +367,9 @@ def test_a_progress_record_is_read_as_it_was_written() -> None:
         "uuid",
         3,
         9,
-        {"window": 1, "levels": [1, 2]},
+        Epochs.first(VALUES).followed_by(
+            {**VALUES, "levels": [1, 2]}, {P: 2**53, ("b.c-d", 11): 0}
+        ),
         {("b.c-d", 11): PartitionProgress(5, 2**53, 7, 6, 1), P: PartitionProgress(5, 0)},
     )
     assert Progress.decode(written.encode()) == written
@@ -378,7 +391,7 @@ def test_what_is_done(offset: int, slot: int, r: int, c: int, half: tuple[int, i
     expected = offset < c and slot <= r
     if c1 is not None and d is not None and offset < c1 and offset < d:
         expected |= slot == r + 1 or (slot <= r and offset >= c)
-    found = Progress(0, 1, "uuid", 0, 1, {}, {P: PartitionProgress(r, c, c1, d)})
+    found = Progress(0, 1, "uuid", 0, 1, EPOCHS, {P: PartitionProgress(r, c, c1, d)})
     done = found.done(
         [Q, P], np.array([1, 0], np.int32), np.array([offset] * 2), np.array([slot] * 2)
     )

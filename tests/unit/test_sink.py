@@ -106,7 +106,7 @@ class Bench:
             checkpoint=Path("unused"),
             gaps=self.gaps,
             clock=self.clock,
-            rejections=lambda batch: rejections(batch, rules),
+            rejections=lambda batch: rejections(batch, rules.rules),
             paused=self.paused,
         )
         self.pauses = 0

@@ -1,0 +1,155 @@
+"""Slot-configuration epochs: under which settings each row of the timer topics is judged.
+
+The settings that decide a row's slot, and whether it is accepted, may change; the rows that are
+there already may not. So the progress holds *epochs*, oldest first, and a row that is read again
+after a loss is judged as it was at first: under the epoch of its offset.
+
+    values  the settings, plain JSON: all that is needed to judge a row (schemas/contract.py), with
+            precision and roll window
+    since   the first offset of each partition from which they hold
+
+- A row belongs to the newest epoch that begins at or below its offset. A partition that `since`
+  does not name was added later: it begins with that epoch, at offset 0.
+- Below the oldest epoch nothing is pending, and nothing is ever read again: that is when the epochs
+  before it were dropped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from duewheel.checkpoints.shapes import integer, name
+from duewheel.checkpoints.state import Marks, marks_from, marks_to
+from duewheel.schemas.timers import Int32, Int64, TopicPartition
+
+PRECISION = "precision_ms"
+WINDOW = "roll_window_ms"
+# Which rules there are is told by the value `rules`; how they word a refusal decides nothing.
+_TELLS_NOTHING = frozenset({"suite"})
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """Settings, and from where they hold; see the module's head."""
+
+    values: Mapping[str, Any]
+    since: Marks = field(default_factory=dict)
+
+    @property
+    def window_ms(self) -> int:
+        """The roll window."""
+        return int(self.values[WINDOW])
+
+    def changes(self, values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+        """What differs in `values`: the old and the new value, by key; None where there is none."""
+        keys = (self.values.keys() | values.keys()) - _TELLS_NOTHING
+        pairs = {key: (self.values.get(key), values.get(key)) for key in sorted(keys)}
+        return {key: (old, new) for key, (old, new) in pairs.items() if old != new}
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """All epochs of a shard, oldest first; at least one."""
+
+    epochs: tuple[Epoch, ...]
+
+    def __post_init__(self) -> None:
+        if not self.epochs:
+            raise ValueError("there is no epoch")
+
+    @classmethod
+    def first(cls, values: Mapping[str, Any]) -> Epochs:
+        """Of a shard whose settings have never changed."""
+        return cls((Epoch(values),))
+
+    def __len__(self) -> int:
+        return len(self.epochs)
+
+    @property
+    def newest(self) -> Epoch:
+        """The one that new rows belong to."""
+        return self.epochs[-1]
+
+    @property
+    def longest_window_ms(self) -> int:
+        """No pending row may have waited longer than this."""
+        return max(epoch.window_ms for epoch in self.epochs)
+
+    def begins_at(self, partition: TopicPartition) -> int:
+        """Below this offset of the partition nothing is pending."""
+        return self.epochs[0].since.get(partition, 0)
+
+    def of_rows(
+        self, partitions: Sequence[TopicPartition], partition: Int32, offset: Int64
+    ) -> Int32:
+        """Index of each row's epoch.
+
+        Args:
+            partitions: what `partition` indexes.
+            partition, offset: where each row lies.
+        """
+        index = np.zeros(len(offset), np.int32)
+        for number, epoch in enumerate(self.epochs[1:], 1):
+            since = np.array([epoch.since.get(p, 0) for p in partitions], np.int64)
+            index[offset >= since[partition]] = number
+        return index
+
+    def windows_ms(
+        self, partitions: Sequence[TopicPartition], partition: Int32, offset: Int64
+    ) -> int | Int64:
+        """Roll window of each row, or the one of them all. The arguments are those of `of_rows`."""
+        windows_ms = np.array([epoch.window_ms for epoch in self.epochs], np.int64)
+        if (windows_ms == windows_ms[-1]).all():
+            return self.newest.window_ms
+        found: Int64 = windows_ms[self.of_rows(partitions, partition, offset)]
+        return found
+
+    def followed_by(self, values: Mapping[str, Any], since: Marks) -> Epochs:
+        """With another epoch, from these offsets on."""
+        return Epochs((*self.epochs, Epoch(values, since)))
+
+    def reaching(self, lowest: Marks) -> Epochs:
+        """Without the epochs that no row belongs to which lies at or above `lowest`, the offsets of
+        every partition from which a recovery would read.
+        """
+        kept = list(self.epochs)
+        while len(kept) > 1 and all(kept[1].since.get(p, 0) <= o for p, o in lowest.items()):
+            del kept[0]
+        return Epochs(tuple(kept))
+
+    def without(self, partitions: Iterable[TopicPartition]) -> Epochs:
+        """As if these partitions had never been: what comes in them belongs to the newest epoch."""
+        gone = set(partitions)
+        return Epochs(
+            tuple(
+                replace(epoch, since={p: o for p, o in epoch.since.items() if p not in gone})
+                for epoch in self.epochs
+            )
+        )
+
+    @cached_property
+    def text(self) -> str:
+        """JSON, as the progress record holds them; made once, for it is part of every commit."""
+        raw = [{"values": dict(e.values), "since": marks_to(e.since)} for e in self.epochs]
+        return json.dumps(raw, separators=(",", ":"), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, raw: Sequence[Mapping[str, Any]]) -> Epochs:
+        """From what `text` says.
+
+        Raises:
+            MISSHAPEN: it is something else.
+        """
+        return cls(tuple(_epoch(each["values"], each["since"]) for each in raw))
+
+
+def _epoch(values: Mapping[str, Any], since: Mapping[str, Mapping[str, Any]]) -> Epoch:
+    if min(integer(values[PRECISION]), integer(values[WINDOW])) < 1:
+        raise ValueError("precision and roll window are positive")
+    return Epoch({name(key): value for key, value in values.items()}, marks_from(since))
