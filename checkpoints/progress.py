@@ -10,7 +10,9 @@ For a timer partition p:
     k   lowest offset that holds a live tombstone, else null
 
 A message of p at offset o whose slot is s is *done* if o < c and s <= r, or if it belongs to the
-half-delivered slot (o < c1 and (s = r + 1, or s <= r and o >= c)) and o < d. All else is pending.
+half-delivered slot (o < c1 and (s = r + 1, or s <= r and o >= c)) and o < d. All else is pending;
+but what lies below the oldest slot-configuration epoch (epochs.py) is done, though its slot can no
+longer be told.
 """
 
 from __future__ import annotations
@@ -106,9 +108,11 @@ class Progress:
             np.array([getattr(p, name) or 0 for p in known], np.int64)[partition]
             for name in ("r", "c", "c1", "d")
         )
+        begins = np.array([self.epochs.begins_at(p) for p in partitions], np.int64)
+        dropped = offset < begins[partition]
         in_full = (offset < c) & (slot <= r)
         half = (offset < c1) & ((slot == r + 1) | ((slot <= r) & (offset >= c)))
-        done: Bool = in_full | (half & (offset < d))
+        done: Bool = dropped | in_full | (half & (offset < d))
         return done
 
     def encode(self) -> bytes:

@@ -83,14 +83,7 @@ class DataDirectory:
             CorruptFile: a file is damaged that nothing can be read without.
         """
         files.make_directory(path)
-        life_lock = FileLock(path / role.value)
-        try:
-            # Not at once: somebody may be looking at this moment whether the lock is free.
-            life_lock.acquire(_LIFE_LOCK_DEADLINE_S)
-        except Locked:
-            holder = life_lock.holder()
-            life_lock.close()
-            raise Locked(f"{path}: {role.name.lower()} runs already, as process {holder}") from None
+        life_lock = hold_role(path, role)
         engine_lock = FileLock(path / ENGINE_LOCK)
         try:
             with engine_lock.held(LOCK_DEADLINE_S):
@@ -306,6 +299,23 @@ class DataDirectory:
         self.topics.close()
         self.engine_lock.close()
         self.state.release()
+
+
+def hold_role(path: Path, role: Role) -> FileLock:
+    """The lock that a process with this role holds for life.
+
+    Raises:
+        Locked: another process has the role there.
+    """
+    life_lock = FileLock(path / role.value)
+    try:
+        # Not at once: somebody may be looking at this moment whether the lock is free.
+        life_lock.acquire(_LIFE_LOCK_DEADLINE_S)
+    except Locked:
+        holder = life_lock.holder()
+        life_lock.close()
+        raise Locked(f"{path}: {role.name.lower()} runs already, as process {holder}") from None
+    return life_lock
 
 
 def declare_stopped(path: Path) -> bool:

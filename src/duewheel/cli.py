@@ -285,6 +285,24 @@ def recover(settings: Settings, *, dry_run: bool, output: str) -> None:
     show(recovery.dry_run(settings), output)
 
 
+@cli.command()
+@click.option("--dry-run", is_flag=True, help="only say what would change, and from where on")
+@with_output
+@with_settings()
+def reconfigure(settings: Settings, *, dry_run: bool, output: str) -> None:
+    """Let changed settings hold from the next message on: roll window, levels, mapping and others.
+
+    Both processes must be stopped. What is pending stays as it is.
+    """
+    from duewheel.reconfigure import reconfigure as change
+
+    result = change(settings, dry_run=dry_run)
+    if output == "text" and not result["changes"]:
+        click.echo("these are the settings of the shard: nothing to change")
+    else:
+        show(result, output)
+
+
 @cli.group()
 def config() -> None:
     """The configuration."""

@@ -1,0 +1,193 @@
+"""Another slot configuration for a shard, from the next row on: `duewheel reconfigure`.
+
+    1. the locks of both processes are held: neither runs, neither can start
+    2. the newest progress is looked at; refused, before anything is changed, unless this directory
+       is its owner's, whole, and has caught up: only then have its marks passed every row that was
+       ever judged
+    3. the transactional id is taken, and 2 done again: whoever serves the shard elsewhere,
+       forgotten, finds out
+    4. one transaction: the same progress, with an epoch that begins at max(marks, C) in every
+       partition, and without the epochs that no recovery reads any more
+    5. the progress is mirrored
+
+A kill leaves the old progress or the new one; the next start of dequeue mirrors what it finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+
+from duewheel.checkpoints.epochs import PRECISION
+from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.recovery import Local, decide, is_own, require_same_shard
+from duewheel.checkpoints.state import Marks
+from duewheel.errors import ConfigError, Fenced, PublishDoubt, RecoveryRefused
+from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory
+from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.publisher import Publisher
+from duewheel.wheel.recovering import OffsetsAt, first_marks
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be committed.
+
+    Attributes:
+        found: the progress that it follows from.
+        changes: old and new value of every setting that changes, by name; empty: none does.
+        since: where the new epoch begins.
+        dropped: how many old epochs go.
+        progress: with the new epoch; equal to `found` if nothing changes.
+    """
+
+    found: Progress
+    changes: Mapping[str, tuple[Any, Any]]
+    since: Marks
+    dropped: int
+    progress: Progress
+
+
+def plan(
+    found: Progress | None,
+    local: Local,
+    wheel: WheelConfig,
+    config: DequeueConfig,
+    offsets_at: OffsetsAt,
+) -> Plan:
+    """2. and 4. of the module's head; changes nothing.
+
+    Args:
+        found: the newest progress in Kafka.
+        local: the data directory.
+        wheel, config: the settings that are to hold.
+        offsets_at: as of `carry_out` in wheel/recovering.py.
+
+    Raises:
+        RecoveryRefused: the shard must run first, or is another directory's.
+        ConfigError: what changes cannot be changed.
+    """
+    progress = require_settled(found, local, config)
+    old, values = progress.epochs, config.slot_values(wheel)
+    changes = old.newest.changes(values)
+    if not changes:
+        return Plan(progress, {}, {}, 0, progress)
+    if PRECISION in changes:
+        raise ConfigError(
+            f"timer.precision_ms was {changes[PRECISION][0]}, is {changes[PRECISION][1]}: the "
+            "progress counts in slots of that length. Restore it, or let everything that is "
+            "pending run out and begin anew: another app.id, an empty data directory"
+        )
+    since = judged_until(progress, local)
+    lowest = first_marks(wheel, progress, offsets_at)
+    epochs = old.followed_by(values, since).reaching(lowest)
+    dropped = len(old) + 1 - len(epochs)
+    return Plan(
+        progress,
+        changes,
+        since,
+        dropped,
+        replace(progress, epochs=epochs, epoch=progress.epoch + 1),
+    )
+
+
+def require_settled(found: Progress | None, local: Local, config: DequeueConfig) -> Progress:
+    """The progress, if this directory is its owner's and lacks nothing.
+
+    Raises:
+        RecoveryRefused: it is not, or does.
+    """
+    if found is None:
+        raise RecoveryRefused("Kafka has no progress for this shard: there is nothing to change")
+    require_same_shard(found, shard=config.shard, shards=config.shards)
+    if local.standby or not is_own(found, local):
+        raise RecoveryRefused(
+            f"shard {found.shard} belongs to the data directory {found.owner}, not to this one: "
+            "run this where its owner ran last"
+        )
+    decision = decide(found, local)
+    missing = decision.close.missing(local.commit.marks)
+    if not decision.is_whole or missing:
+        reason = f"case {decision.case!r}" if not decision.is_whole else f"missing {dict(missing)}"
+        raise RecoveryRefused(
+            f"the data directory has to recover first ({reason}): start the shard, wait until "
+            "`duewheel status` shows no recovery, stop it, and try again"
+        )
+    return found
+
+
+def judged_until(progress: Progress, local: Local) -> dict[tuple[str, int], int]:
+    """Behind the last row of each partition that was ever judged."""
+    closed = local.close.c if local.close else {}
+    known = progress.partitions
+    return {
+        p: max(
+            local.commit.marks.get(p, 0),
+            closed.get(p, 0),
+            known[p].c if p in known else 0,
+            (known[p].c1 or 0) if p in known else 0,
+        )
+        for p in local.commit.marks.keys() | closed.keys() | known.keys()
+    }
+
+
+def take(
+    directory: DataDirectory, publisher: Publisher, config: DequeueConfig, offsets_at: OffsetsAt
+) -> Plan:
+    """All steps but the first; nothing is taken or committed if nothing changes.
+
+    Args:
+        directory: started as DEQUEUE, while nobody can be INGEST.
+        publisher: of the shard.
+        config: with the settings that are to hold.
+        offsets_at: as of `plan`.
+
+    Raises:
+        RecoveryRefused, ConfigError: as `plan`.
+        KafkaUnavailable: no answer in time; whether it was committed, the next run tells.
+        Fenced: another instance has taken the shard meanwhile.
+    """
+    wheel = directory.config
+    planned = plan(publisher.peek(), _look(directory), wheel, config, offsets_at)
+    if not planned.changes:
+        return planned
+    planned = plan(publisher.start(), _look(directory), wheel, config, offsets_at)
+    commit(directory, publisher, planned.found, planned.progress)
+    return planned
+
+
+def _look(directory: DataDirectory) -> Local:
+    with directory.engine_lock.held(LOCK_DEADLINE_S):
+        return directory.survey()
+
+
+def commit(
+    directory: DataDirectory, publisher: Publisher, found: Progress, wanted: Progress
+) -> None:
+    """Put `wanted` in the place of `found`, in Kafka and then locally.
+
+    Raises:
+        Fenced: another progress has come between.
+        KafkaUnavailable: no answer in time.
+    """
+    while True:
+        try:
+            publisher.publish(None, wanted)
+            break
+        except PublishDoubt as doubt:
+            log.warning("transaction in doubt", reason=str(doubt))
+            seen = publisher.start()
+            if seen is not None and seen.encode() == wanted.encode():
+                break
+            if seen is None or seen.encode() != found.encode():
+                raise Fenced("another instance has written the progress meanwhile") from doubt
+    state = directory.state
+    with directory.engine_lock.held(LOCK_DEADLINE_S):
+        mirror = state.mirror()
+        state.write_mirror(wanted.slot, mirror[1] if mirror else 0, wanted.encode())
