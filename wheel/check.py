@@ -32,6 +32,7 @@ from duewheel.wheel.layout import (
     WheelConfig,
     distance_of,
     hour_of,
+    last_slot_of_hour,
 )
 from duewheel.wheel.timer_log import Records, runs_in
 from duewheel.wheel.timer_wheel import Entries, Runs
@@ -141,31 +142,77 @@ def check_hour(directory: DataDirectory, hour: int, lengths: HourFiles, entries:
             Finding(log_name, lengths.log_bytes, "log_length", "not a whole number of records")
         )
         return report
-    records = directory.log.read(hour, 0, lengths.log_bytes)
-    alive = records["magic"] != MAGIC_ABANDONED
-    report.records += int(alive.sum())
-    findings = list(_malformed(directory, hour, records, log_name))
-    if not findings and alive.any():
-        runs = runs_in(records, 0, directory.config.precision_ms)
-        findings += _broken_links(runs, records, log_name)
-        findings += _wrong_entries(directory, runs, entries)
-        findings += _bad_messages(directory, hour, records[alive], lengths.message_bytes)
-    report.findings += findings
+    chains, well_formed = _Chains.of_hour(hour, directory.config), True
+    for start, records in directory.log.pieces(hour, lengths.log_bytes):
+        alive = records["magic"] != MAGIC_ABANDONED
+        report.records += int(alive.sum())
+        findings = list(_malformed(directory, hour, records, start, log_name))
+        well_formed &= not findings
+        if not findings:
+            runs = runs_in(records, start, directory.config.precision_ms)
+            findings += _mixed_runs(runs, records, start, log_name)
+            findings += chains.follow(runs, log_name)
+            findings += _bad_messages(directory, hour, records[alive], lengths.message_bytes)
+        report.findings += findings
+    if well_formed:
+        report.findings += _wrong_entries(directory, chains, entries)
     return report
 
 
+@dataclass(frozen=True, slots=True)
+class _Chains:
+    """What the log says of an hour's slots, as far as it has been read; a place per slot.
+
+    Attributes:
+        first_slot: the hour's.
+        first_pos, last_pos: of the slot's first and last record; NO_POSITION without any.
+        num: records of the slot.
+    """
+
+    first_slot: int
+    first_pos: Int64
+    last_pos: Int64
+    num: Int64
+
+    @classmethod
+    def of_hour(cls, hour: int, config: WheelConfig) -> _Chains:
+        """Nothing has been read yet."""
+        first = last_slot_of_hour(hour - 1, config.precision_ms) + 1
+        count = last_slot_of_hour(hour, config.precision_ms) + 1 - first
+        return cls(
+            first, np.full(count, NO_POSITION), np.full(count, NO_POSITION), np.zeros(count, int)
+        )
+
+    def follow(self, runs: Runs, log_name: str) -> Iterator[Finding]:
+        """Take up the next runs; those that do not continue their slot's last one are found."""
+        order = np.lexsort((runs.first_pos, runs.slot))
+        first_pos, last_pos = runs.first_pos[order], runs.last_pos[order]
+        place = runs.slot[order] - self.first_slot
+        begins = np.append(True, place[1:] != place[:-1])[: len(place)]
+        ends = np.append(begins[1:], True)[: len(place)]
+        expected = np.where(begins, self.last_pos[place], np.roll(last_pos, 1))
+        bad = runs.prev_pos[order] != expected
+        detail = "the run does not continue its slot's last one"
+        yield from _at(log_name, first_pos, bad, "chain", detail)
+        new = begins & (self.num[place] == 0)
+        self.first_pos[place[new]] = first_pos[new]
+        self.last_pos[place[ends]] = last_pos[ends]
+        np.add.at(self.num, place, runs.count[order])
+
+
 def _malformed(
-    directory: DataDirectory, hour: int, records: Records, log_name: str
+    directory: DataDirectory, hour: int, records: Records, start: int, log_name: str
 ) -> Iterator[Finding]:
-    """Records whose own fields cannot be."""
+    """Records whose own fields cannot be. The first one lies at position `start`."""
     precision_ms = directory.config.precision_ms
     slot_ms = records["write_time"].astype(np.int64) + records["delay"]
     abandoned = records["magic"] == MAGIC_ABANDONED
     known = (records["magic"] & ~MAGIC_ROLL) == MAGIC_TIMER
     distance = distance_of(records["reserved"])
     index = np.arange(len(records))
+    position = start + index * RECORD_BYTES
     inside_run = distance > 0
-    follows = np.where(inside_run, records["prev_pos"] == (index - 1) * RECORD_BYTES, True)
+    follows = np.where(inside_run, records["prev_pos"] == position - RECORD_BYTES, True)
     rises = np.where(inside_run & (index > 0), distance == distance[index - 1] + 1, ~inside_run)
     for code, bad, detail in (
         ("record_size", records["size"] != RECORD_BYTES, "size is not 52"),
@@ -175,32 +222,27 @@ def _malformed(
         ("run_link", ~abandoned & ~follows, "prev_pos is not the record before in the run"),
         ("run_distance", ~abandoned & ~rises, "distance does not rise by one in the run"),
     ):
-        yield from _at(log_name, index * RECORD_BYTES, bad, code, detail)
+        yield from _at(log_name, position, bad, code, detail)
 
 
-def _broken_links(runs: Runs, records: Records, log_name: str) -> Iterator[Finding]:
-    """Runs that do not continue the slot's run before, or hold another slot's records."""
-    order = np.lexsort((runs.first_pos, runs.slot))
-    slot, first = runs.slot[order], runs.first_pos[order]
-    continues = np.append(False, slot[1:] == slot[:-1])
-    expected = np.where(continues, np.roll(runs.last_pos[order], 1), NO_POSITION)
-    bad = runs.prev_pos[order] != expected
-    yield from _at(log_name, first, bad, "chain", "the run does not continue its slot's last one")
+def _mixed_runs(runs: Runs, records: Records, start: int, log_name: str) -> Iterator[Finding]:
+    """Runs with records of another slot, or with abandoned ones. `start` as in _malformed."""
     counted = (runs.last_pos - runs.first_pos) // RECORD_BYTES + 1
     yield from _at(
         log_name, runs.first_pos, counted != runs.count, "run_hole", "abandoned records in a run"
     )
     slot_ms = records["write_time"].astype(np.int64) + records["delay"]
-    ends_alike = slot_ms[runs.first_pos // RECORD_BYTES] == slot_ms[runs.last_pos // RECORD_BYTES]
-    yield from _at(log_name, first, ~ends_alike[order], "run_slot", "a run holds several slots")
+    first, last = ((p - start) // RECORD_BYTES for p in (runs.first_pos, runs.last_pos))
+    mixed = slot_ms[first] != slot_ms[last]
+    yield from _at(log_name, runs.first_pos, mixed, "run_slot", "a run holds several slots")
 
 
-def _wrong_entries(directory: DataDirectory, runs: Runs, entries: Entries) -> Iterator[Finding]:
+def _wrong_entries(
+    directory: DataDirectory, chains: _Chains, entries: Entries
+) -> Iterator[Finding]:
     """Entries that disagree with the log. That of a past lap may be a later slot's by now."""
-    order = np.lexsort((runs.first_pos, runs.slot))
-    slots, begin = np.unique(runs.slot[order], return_index=True)
-    end = np.append(begin[1:], len(order)) - 1
-    num = np.add.reduceat(runs.count[order], begin)
+    used = np.flatnonzero(chains.num)
+    slots = chains.first_slot + used
     entry = entries[slots % directory.config.ring]
     named = entry["time"] == slots
     laps = (entry["time"] - slots) // directory.config.ring
@@ -209,10 +251,11 @@ def _wrong_entries(directory: DataDirectory, runs: Runs, entries: Entries) -> It
     if mirror is not None:
         later &= entry["time"] - mirror[0] < directory.config.ring
     position = (slots % directory.config.ring) * entries.dtype.itemsize
+    num, first_pos, last_pos = (a[used] for a in (chains.num, chains.first_pos, chains.last_pos))
     for code, bad, detail in (
         ("entry_lost", ~named & ~later, "a slot with records has no entry"),
-        ("entry_first", named & (entry["first_pos"] != runs.first_pos[order][begin]), "first_pos"),
-        ("entry_last", named & (entry["last_pos"] != runs.last_pos[order][end]), "last_pos"),
+        ("entry_first", named & (entry["first_pos"] != first_pos), "first_pos"),
+        ("entry_last", named & (entry["last_pos"] != last_pos), "last_pos"),
         ("entry_num", named & (entry["num"] != num), "num is not the number of records"),
     ):
         yield from _at(timer_wheel.FILE_NAME, position, bad, code, detail)

@@ -29,13 +29,10 @@ from duewheel.errors import CorruptFile
 from duewheel.schemas.timers import Bool, Int64, TimerBatch
 from duewheel.wheel.check import Finding, check_hour
 from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory
-from duewheel.wheel.layout import RECORD_BYTES, WheelConfig, distance_of, hour_of
-from duewheel.wheel.timer_log import Records, runs_in
+from duewheel.wheel.layout import RECORD_BYTES, WheelConfig, hour_of
+from duewheel.wheel.timer_log import runs_in
 
 log = structlog.get_logger(__name__)
-
-# Log records linked at a time: 52 MB of them.
-_RECORDS_AT_ONCE = 1_000_000
 
 OffsetsAt = Callable[[int], Marks]
 
@@ -167,25 +164,9 @@ def _cut(directory: DataDirectory, hours: Mapping[int, HourFiles]) -> None:
 
 
 def _link_hour(directory: DataDirectory, hour: int, log_bytes: int, batch: int) -> None:
-    """Enter an hour's runs into the wheel, a bounded number of records at a time."""
-    view = directory.log.view(hour, log_bytes)[: log_bytes // RECORD_BYTES]
-    start = 0
-    while start < len(view):
-        end = _run_end(view, min(start + _RECORDS_AT_ONCE, len(view)))
-        records = view[start:end].copy()
-        runs = runs_in(records, start * RECORD_BYTES, directory.config.precision_ms)
-        directory.wheel.link(runs, batch)
-        start = end
-
-
-def _run_end(view: Records, at: int) -> int:
-    """Where the run ends that record `at` would cut; `at` if it cuts none."""
-    while at < len(view):
-        begins = distance_of(view["reserved"][at : at + _RECORDS_AT_ONCE]) == 0
-        if begins.any():
-            return at + int(begins.argmax())
-        at += len(begins)
-    return at
+    """Enter an hour's runs into the wheel."""
+    for start, records in directory.log.pieces(hour, log_bytes):
+        directory.wheel.link(runs_in(records, start, directory.config.precision_ms), batch)
 
 
 def _verify(directory: DataDirectory, hours: Mapping[int, HourFiles]) -> list[Finding]:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,9 @@ from duewheel.wheel.layout import (
 from duewheel.wheel.timer_wheel import Entries, Runs
 
 FOLDER = "timerlog"
+
+# Records of one piece of a whole log, unless a run is longer: 52 MB of them.
+_PIECE_RECORDS = 1_000_000
 
 Records = npt.NDArray[np.void]  # of dtype RECORD
 
@@ -77,6 +81,29 @@ class TimerLog:
     def read(self, hour: int, start: int, end: int) -> Records:
         """Copies of the records between two positions."""
         return np.frombuffer(self.files.read(hour, start, end - start), RECORD)
+
+    def pieces(self, hour: int, log_bytes: int) -> Iterator[tuple[int, Records]]:
+        """An hour's records in order, a bounded number of whole runs at a time.
+
+        Yields:
+            The position of a piece's first record, and copies of its records.
+
+        Raises:
+            CorruptFile: the file is shorter than `log_bytes`.
+        """
+        start, wanted = 0, _PIECE_RECORDS
+        while start < log_bytes:
+            end = min(start + wanted * RECORD_BYTES, log_bytes)
+            records = self.read(hour, start, end)
+            if end < log_bytes:
+                # The last run may go on behind `end`: it belongs to the next piece.
+                begins = np.flatnonzero(distance_of(records["reserved"]) == 0)
+                records = records[: begins[-1] if len(begins) else 0]
+            if not len(records):
+                wanted *= 2
+                continue
+            yield start, records
+            start, wanted = start + records.nbytes, _PIECE_RECORDS
 
     def slots_at(self, hour: int, positions: Int64, precision_ms: int) -> Int64:
         """The slot of the record at each position; −1 where none is that leads anywhere."""

@@ -21,7 +21,7 @@ from duewheel.testing import (
     Timer,
     timer_batch,
 )
-from duewheel.wheel import data_directory
+from duewheel.wheel import data_directory, timer_log
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue_config import DequeueConfig
@@ -440,3 +440,24 @@ def test_the_engine_needs_a_floor(tmp_path: Path) -> None:
     with pytest.raises(RecoveryRefused, match="dequeue must have started here once"):
         Engine(directory, ManualClock())
     directory.close()
+
+
+def test_what_a_slot_holds_is_checked_over_all_pieces_of_its_log(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world()
+    for offset in range(0, 9, 3):
+        world.append(timer(0, offset, 1), timer(0, offset + 1, 1), timer(0, offset + 2, 2))
+    monkeypatch.setattr(timer_log, "_PIECE_RECORDS", 2)
+    whole = check(world.shard.path, world.wheel)
+    assert (whole.records, whole.findings) == (9, [])
+    (path,) = (world.shard.path / "timerlog").iterdir()
+    records = np.memmap(path, RECORD, "r+")
+    records["prev_pos"][5] = 0  # slot 2 in the second batch: its last record is at 2 * 52
+    chain, message = check(world.shard.path, world.wheel).findings
+    assert (chain.code, chain.offset, message.code) == ("chain", 5 * 52, "message_checksum")
+    records["prev_pos"][5] = 2 * 52
+    entries = np.memmap(world.shard.path / "timerwheel", ENTRY, "r+")
+    entries["num"][(SLOT + 1) % len(entries)] = 5
+    (finding,) = check(world.shard.path, world.wheel).findings
+    assert finding.code == "entry_num"

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given, settings
 
 from duewheel.errors import CorruptFile
+from duewheel.wheel import timer_log
 from duewheel.wheel.layout import (
     ENTRY,
     MAGIC_ABANDONED,
     MAGIC_TIMER,
     NO_POSITION,
     RECORD,
+    distance_of,
     pack_reserved,
 )
 from duewheel.wheel.timer_log import Records, TimerLog, runs_in
@@ -170,3 +172,26 @@ def test_a_log_without_a_whole_record_is_damage(tmp_path: Path, size: int) -> No
     entries["last_pos"] = -52
     with pytest.raises(CorruptFile, match="outside the log"):
         log.walk(HOUR, entries)
+
+
+@settings(max_examples=60)
+@given(
+    batches=st.lists(st.lists(slots, min_size=1, max_size=12), min_size=1, max_size=8),
+    wanted=st.integers(1, 9),
+)
+def test_a_whole_log_comes_in_pieces_that_cut_no_run(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[int]], wanted: int
+) -> None:
+    log, records, _ = write_log(tmp_path_factory.mktemp("log"), batches)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timer_log, "_PIECE_RECORDS", wanted)
+        pieces = list(log.pieces(HOUR, records.nbytes))
+    position = 0
+    for start, piece in pieces:
+        assert start == position
+        assert distance_of(piece["reserved"][:1]) == 0
+        position += piece.nbytes
+    assert b"".join(piece.tobytes() for _, piece in pieces) == records.tobytes()
+    longest = max(batch.count(slot) for batch in batches for slot in batch)
+    assert max(len(piece) for _, piece in pieces) < 2 * max(wanted, longest + 1)
+    log.close()
