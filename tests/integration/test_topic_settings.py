@@ -176,6 +176,9 @@ def test_a_state_topic_of_several_partitions_and_missing_topics(
     topics: Topics, admin: KafkaAdmin
 ) -> None:
     topics.client.create_partitions({topics.name(STATE): 2})
+    # The broker says so a moment after it has agreed.
+    while admin.describe_partitions([topics.name(STATE)])[topics.name(STATE)] < 2:
+        time.sleep(0.05)
     with pytest.raises(ConfigError, match="partitions is 2, wanted is 1"):
         admin.require_topics(topics.settings)
     admin.delete_topics([topics.name(DEAD)])
