@@ -2,7 +2,7 @@
 
 Timers are counted by their origin; each copy leaves the wheel once, as a delivery or as a roll.
 
-    1 early      delivered before its due time
+    1 early      delivered before its due time, by the host's clock or, with the bound, the brokers'
     2 lost       not delivered in the end
     3 doubled    a copy leaves twice
     4 order      of two copies of a partition the later one leaves first, though its slot is not the
@@ -103,15 +103,15 @@ class History:
             self.violated("5 memory", f"{rows} rows, {size} bytes in one transaction")
 
     def committed(
-        self, deliveries: Deliveries | None, progress: bytes, copies: list[Copy], published_ms: int
+        self, deliveries: Deliveries | None, progress: bytes, copies: list[Copy], closable_ms: int
     ) -> None:
-        """A transaction of the shard has happened."""
+        """A transaction of the shard has happened; nothing in it was due after `closable_ms`."""
         self._advance(Progress.decode(progress))
         if deliveries is None:
             return
         columns = Columns(deliveries)
         for row in range(len(deliveries)):
-            self._leave(row, columns, published_ms)
+            self._leave(row, columns, closable_ms)
         requests = columns.requests()
         self.copies += [(copy, requests[copy.timer.source]) for copy in copies]
         for copy in copies:
@@ -119,7 +119,7 @@ class History:
             slot = copy.slot(self._wheel)
             self.say(f"  rolled {copy.timer.source.decode()} to @{copy.offset} for slot {slot}")
 
-    def _leave(self, row: int, found: Columns, published_ms: int) -> None:
+    def _leave(self, row: int, found: Columns, closable_ms: int) -> None:
         source = found.source[row]
         timer = self.pending.get(source)
         rolled = found.rolled[row]
@@ -138,8 +138,8 @@ class History:
         else:
             del self.pending[source]
             self.counts["rejected" if timer.rejected else "delivered"] += 1
-            if not timer.rejected and published_ms < timer.due_ms:
-                self.violated("1 early", f"{source.decode()}: {timer.due_ms - published_ms} ms")
+            if not timer.rejected and closable_ms < timer.due_ms:
+                self.violated("1 early", f"{source.decode()}: {timer.due_ms - closable_ms} ms")
         difference = found.difference(row, copy, rolls=copy.rolled(self._wheel))
         if difference:
             self.violated("bytes", f"{source.decode()}: {difference}")

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from tests.simulation.clocks import WorldClock
 from tests.simulation.history import History
 from tests.simulation.seam import die
 from tests.simulation.timers import TOPIC, Copy, Timer
@@ -23,7 +24,6 @@ from tests.simulation.timers import TOPIC, Copy, Timer
 from duewheel.checkpoints.progress import Progress
 from duewheel.errors import KafkaUnavailable, PublishDoubt
 from duewheel.schemas.timers import Deliveries
-from duewheel.testing import ManualClock
 from duewheel.wheel.publisher import Prepared
 
 FATES = ("lost", "doubt", "open", "die before", "die open", "die after")
@@ -87,11 +87,16 @@ class Partition:
 
 @dataclass
 class Transaction:
-    """One that is open: what it will have delivered, the copies it has written, its progress."""
+    """One that is open: what it will have delivered, the copies it has written, its progress.
+
+    Attributes:
+        closable_ms: what was due later may not be in it.
+    """
 
     deliveries: Deliveries | None
     progress: bytes
     began_ms: int
+    closable_ms: int
     offsets: dict[int, list[int]] = field(default_factory=dict)
 
 
@@ -109,7 +114,7 @@ class Kafka:
         history: hears what is committed.
     """
 
-    clock: ManualClock
+    clock: WorldClock
     history: History
     partitions: list[Partition]
     progress: list[tuple[bytes, int]] = field(default_factory=list)
@@ -127,7 +132,7 @@ class Kafka:
 
     def write_slowly(self, number: int, due_ms: list[int], *, commit: bool) -> None:
         """A user's transaction that stays open until `end_slow`; it may be aborted then."""
-        partition, now_ms = self.partitions[number], self.clock.now_ms()
+        partition, now_ms = self.partitions[number], self.clock.true_ms
         offsets = [partition.end + row for row in range(len(due_ms))]
         for offset, due in zip(offsets, due_ms, strict=True):
             copy = Copy(Timer(number, offset, due, rejected=False), offset, now_ms, 0)
@@ -137,7 +142,7 @@ class Kafka:
     def end_slow(self) -> None:
         """End the users' open transactions."""
         for number, offsets, commit in self.slow:
-            copies = self.partitions[number].finish(offsets, self.clock.now_ms(), commit=commit)
+            copies = self.partitions[number].finish(offsets, self.clock.true_ms, commit=commit)
             for copy in copies if commit else []:
                 self.history.written(copy)
         self.slow.clear()
@@ -145,13 +150,13 @@ class Kafka:
     def gap(self, number: int, count: int) -> None:
         """A user's aborted transaction, or markers."""
         for _ in range(count):
-            self.partitions[number].append(None, self.clock.now_ms())
+            self.partitions[number].append(None, self.clock.true_ms)
 
     def begin(self, deliveries: Deliveries | None, progress: bytes) -> Transaction:
         """The shard's transaction, with everything in it written."""
         assert self.transaction is None
-        now_ms = self.clock.now_ms()
-        begun = Transaction(deliveries, progress, now_ms)
+        now_ms = self.clock.true_ms
+        begun = Transaction(deliveries, progress, now_ms, self.clock.closable_ms)
         for timer in self.history.rolled_in(deliveries):
             partition = self.partitions[timer.partition]
             begun.offsets.setdefault(timer.partition, []).append(partition.end)
@@ -165,7 +170,7 @@ class Kafka:
         """End the shard's transaction."""
         ended, self.transaction = self.transaction, None
         assert ended is not None
-        now_ms = self.clock.now_ms()
+        now_ms = self.clock.true_ms
         copies = [
             copy
             for number, offsets in ended.offsets.items()
@@ -173,12 +178,12 @@ class Kafka:
         ]
         if commit:
             self.progress.append((ended.progress, now_ms))
-            self.history.committed(ended.deliveries, ended.progress, copies, ended.began_ms)
+            self.history.committed(ended.deliveries, ended.progress, copies, ended.closable_ms)
 
     def end_forgotten(self) -> None:
         """What the coordinator does with a transaction that has run into its time-out."""
         begun = self.transaction
-        if begun is not None and self.clock.now_ms() - begun.began_ms > TIMEOUT_MS:
+        if begun is not None and self.clock.true_ms - begun.began_ms > TIMEOUT_MS:
             self.epoch += 1
             self.finish(commit=False)
 
@@ -218,7 +223,7 @@ class SimulatedPublisher:
     def age_ms(self) -> int:
         self._kafka.require_there()
         _, written_ms = self._kafka.progress[-1]
-        return self._kafka.clock.now_ms() - written_ms
+        return self._kafka.clock.true_ms - written_ms
 
     def start(self) -> Progress | None:
         kafka = self._kafka

@@ -14,6 +14,7 @@ def lose_power(world: World) -> None:
     world.end()
     world.disk.lose_power(world.rng)
     world.boot()
+    world.chances.clock()
     world.unsettle()
 
 

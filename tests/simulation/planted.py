@@ -54,6 +54,29 @@ PLANTED = {
         "return -(-due_ms // precision_ms)",
         "return due_ms // precision_ms",
     ),
+    "no-guard": Planted(
+        "1",
+        "slots are closed while the host's clock is ahead of the brokers'",
+        "wheel/clock_guard.py",
+        "        return None if self.held else now_ms\n",
+        "        return now_ms\n",
+    ),
+    "guard-by-host-time": Planted(
+        "1",
+        "the brokers' clock is followed by the host's, not by boottime",
+        "wheel/clock_guard.py",
+        "        self._clock = clock\n",
+        "        self._clock = clock\n"
+        "        vars(self)['_clock'] = type('', (), {'now_ms': clock.now_ms})()\n"
+        "        self._clock.boottime_ms = clock.now_ms\n",
+    ),
+    "floor-back": Planted(
+        "7",
+        "the floor follows a clock that is set back",
+        "wheel/dequeue.py",
+        "        if floor <= self._close.floor:\n",
+        "        if floor == self._close.floor:\n",
+    ),
     "ring-full": Planted(
         "2",
         "marks pass rows that the ring cannot hold",

@@ -66,6 +66,7 @@ FAULTS = {
     "file lost": Fault(0.35, 0.12),
     "rival": Fault(0.25, 0.15),
     "state topic lost": Fault(0.1, 0.1),
+    "clock set": Fault(0.35, 0.3),
 }
 
 
@@ -87,6 +88,7 @@ class Schedule:
                 self._fate,
                 lambda: self._happens("meanwhile"),
                 self._rival,
+                self._clock,
             ),
         )
         self._backup: dict[str, bytes | None] = {}
@@ -150,6 +152,7 @@ class Schedule:
             "backup restored": lambda: misfortunes.restore(world, self._backup),
             "file lost": lambda: misfortunes.lose_file(world),
             "rival": lambda: misfortunes.rival(world),
+            "clock set": self._set_clock_and_close,
             "state topic lost": lambda: misfortunes.lose_progress(world),
         }
         for name, action in befalls.items():
@@ -173,6 +176,32 @@ class Schedule:
         if self._happens("rival"):
             misfortunes.rival(self.world)
 
+    def _clock(self) -> None:
+        if self._happens("clock set"):
+            self._set_clock()
+
+    def _set_clock_and_close(self) -> None:
+        self._set_clock()
+        if self.rng.random() < 0.7:
+            self.world.step_dequeue({})
+
+    def _set_clock(self) -> None:
+        """The host's clock is set: right, a bit off, or wrong; it was off or right before."""
+        clock, setup = self.world.clock, self.world.setup
+        bound_ms, p = setup.config.clock_skew_max_ms, setup.wheel.precision_ms
+        errors_ms = {
+            0: 2,
+            bound_ms: 1,
+            bound_ms + 1: 1,
+            self.rng.randint(0, 60_000): 2,  # for as long the brokers' clock is not read again
+            self.rng.randint(0, 4 * p): 2,
+            self.rng.randint(-4 * p, 0): 3,
+            self.rng.choice((-1, 1)) * self.rng.randint(0, setup.wheel.ring * p): 1,
+        }
+        (error_ms,) = self.rng.choices(list(errors_ms), list(errors_ms.values()))
+        clock.step(error_ms - clock.error_ms)
+        self.world.history.say(f"  the host's clock is {error_ms} ms ahead")
+
     def _back_up(self) -> None:
         if self.world.settled:
             self.world.history.say("backup")
@@ -187,7 +216,7 @@ class Schedule:
         wheel = world.setup.wheel
         if not world.kafka.progress or not self._timers_left:
             return
-        now_ms, p = world.clock.now_ms(), wheel.precision_ms
+        now_ms, p = world.clock.true_ms, wheel.precision_ms
         window = wheel.window_ms // p
         for _ in range(min(rng.randint(1, 6), self._timers_left)):
             self._timers_left -= 1
@@ -206,7 +235,7 @@ class Schedule:
         if kafka.slow or not kafka.progress:
             kafka.end_slow()
         else:
-            now_ms = self.world.clock.now_ms()
+            now_ms = self.world.clock.true_ms
             due_ms = [now_ms + self.rng.randint(0, wheel.window_ms) for _ in range(2)]
             number = self.rng.randrange(len(kafka.partitions))
             kafka.write_slowly(number, due_ms, commit=self.rng.random() < 0.6)
@@ -224,9 +253,10 @@ class Schedule:
         """For up to two laps nobody does anything but, perhaps, write."""
         wheel = self.world.setup.wheel
         self._forward(self.rng.randint(1, 2 * wheel.ring) * wheel.precision_ms)
+        self._clock()  # it has slept, too
 
     def _forward(self, ms: int) -> None:
-        self.world.clock.set(self.world.clock.now_ms() + ms)
+        self.world.clock.pass_ms(ms)
         self.world.kafka.end_forgotten()
         self.world.history.say("time passes")
         if (self.chance["power"] or self.chance["power between steps"]) and self.rng.random() < 0.2:
@@ -253,10 +283,8 @@ class Schedule:
         world, self.calm = self.world, True
         world.history.say("calm from here on")
         SEAM.failing, world.kafka.away = 0, 0
+        world.clock.step(-world.clock.error_ms)
         world.kafka.end_slow()
-        limit_ms = max((t.due_ms for t in world.history.pending.values()), default=0)
-        limit_ms += 4 * world.setup.wheel.ring * world.setup.wheel.precision_ms
-        limit_ms = max(limit_ms, world.clock.now_ms() + limit_ms // 10**6)
         for _ in range(CALM_TURNS_MAX):
             self._catch_up()
             if world.history.violations or self._done():
@@ -307,5 +335,6 @@ def _setup(rng: Random) -> Setup:
         chunk_records=rng.choice((1, 2, 3, 5, 50)),
         chunk_bytes=rng.choice((200, 1_000, 1 << 20)),
         progress_interval_ms=rng.choice((5_000, 2 * p, 10 * p)),
+        clock_skew_max_ms=rng.choice((1_000, p // 2, 2 * p)),
     )
     return Setup(wheel, config, rng.randint(1, 3), rng.choice((1, 3, 8, 30)))

@@ -35,7 +35,7 @@ def test_no_seed_violates_an_invariant() -> None:
         *("ingest killed", "dequeue killed", "ingest stopped", "dequeue stopped"),
         *("meanwhile, within ingest", "meanwhile, within dequeue"),
         *("transaction: lost", "transaction: doubt", "transaction: open", "transaction: die open"),
-        *("kafka away", "disk errors", "spark's checkpoint"),
+        *("kafka away", "disk errors", "spark's checkpoint", "clock set"),
         *("power lost", "disk lost", "backup restored", "file lost", "progress lost"),
         *("rivals", "fenced", "take-over refused"),
         *("power lost, keeps DURABLE", "old copy, keeps ALL", "files lost, keeps NOTHING"),

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from tests.simulation.clocks import WorldClock
 from tests.simulation.disk import Disk
 from tests.simulation.floors import FloorWatch
 from tests.simulation.history import History
@@ -42,7 +43,6 @@ from duewheel.ingest import settle_checkpoint
 from duewheel.schemas.timers import TimerBatch, TopicPartition
 from duewheel.streaming.gaps import GapWatch
 from duewheel.streaming.sink import StoppedWaitingError, TimerSink
-from duewheel.testing import ManualClock
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import ENGINE_LOCK, DataDirectory, Role
 from duewheel.wheel.dequeue import Dequeue, first_progress
@@ -54,18 +54,6 @@ from duewheel.wheel.timer_wheel import Runs
 
 TOPIC_IDS = {TOPIC: "an id"}
 WAITS_MAX = 2  # of a batch for a full ring, before the query is stopped
-
-
-class WorldClock(ManualClock):
-    """Whoever sleeps lets something else happen."""
-
-    def __init__(self, slept: Callable[[], None]) -> None:
-        super().__init__()
-        self._slept = slept
-
-    def sleep(self, seconds: float) -> None:
-        super().sleep(seconds)
-        self._slept()
 
 
 @dataclass
@@ -120,11 +108,13 @@ class Chances:
         fate: of the next transaction.
         meanwhile: whether the other process gets a turn now.
         rival: makes another instance take over now, perhaps.
+        clock: sets the host's clock, perhaps.
     """
 
     fate: Callable[[], str] = lambda: "commit"
     meanwhile: Callable[[], bool] = lambda: False
     rival: Callable[[], None] = lambda: None
+    clock: Callable[[], None] = lambda: None
 
 
 @dataclass
@@ -148,7 +138,7 @@ class World:
     chances: Chances = field(default_factory=Chances)
 
     def __post_init__(self) -> None:
-        self.clock = WorldClock(self._slept)
+        self.clock = WorldClock(self._slept, self.setup.config.clock_skew_max_ms)
         bounds = (self.setup.config.chunk_records, self.setup.config.chunk_bytes)
         self.history = History(self.setup.wheel, self.clock, bounds)
         partitions = [Partition(number) for number in range(self.setup.partitions)]
@@ -296,7 +286,7 @@ class World:
                 process.waits += 1
                 if process.waits >= WAITS_MAX and process.sink is not None:
                     process.sink.stop()
-                self.clock.set(self.clock.now_ms() + self.setup.wheel.precision_ms)
+                self.clock.pass_ms(self.setup.wheel.precision_ms)
                 self._meanwhile(process.actor)
 
     def _meanwhile(self, actor: Actor) -> None:
@@ -311,7 +301,7 @@ class World:
         if actor.name == "ingest":
             # Slots are closed under a batch only if their time comes meanwhile.
             slots = self.rng.choice((0, 0.5, 1, 2))
-            self.clock.set(self.clock.now_ms() + round(slots * self.setup.wheel.precision_ms))
+            self.clock.pass_ms(round(slots * self.setup.wheel.precision_ms))
             self.step_dequeue({})
         else:
             self.step_ingest({})
@@ -354,7 +344,8 @@ class World:
         first = None
         if not any(offsets_of(self.kafka, "end").values()) and not self.kafka.progress:
             starts = offsets_of(self.kafka, "start")
-            first = first_progress(directory, self.setup.config, starts, self.clock.now_ms())
+            now_ms = min(self.clock.now_ms(), self.clock.true_ms)
+            first = first_progress(directory, self.setup.config, starts, now_ms)
         shop = self.shop = Shop(actor, directory, dequeue)
         permitted = self._permit(directory.state.uuid)
         dequeue.start(first, take_over=self.take_over)
@@ -370,7 +361,7 @@ class World:
         if self.take_over or newest is None or newest.owner == uuid:
             self._permitted = True
         else:
-            silent_ms = self.clock.now_ms() - self.kafka.progress[-1][1]
+            silent_ms = self.clock.true_ms - self.kafka.progress[-1][1]
             self._permitted |= silent_ms > self.setup.config.take_over_after_ms
         return self._permitted
 
@@ -380,6 +371,7 @@ class World:
     def _in_transaction(self) -> None:
         if self.shop is None or SEAM.actor is not self.shop.actor:
             return
+        self.chances.clock()
         if self.chances.meanwhile():
             self._meanwhile(self.shop.actor)
         if "ingest" not in self._busy:
