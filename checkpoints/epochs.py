@@ -123,6 +123,25 @@ class Epochs:
             del kept[0]
         return Epochs(tuple(kept))
 
+    def beside(self, other: Epochs) -> Epochs:
+        """One history of the partitions of two shards that are configured alike now.
+
+        An epoch that only one of them had begins, and ends, for the partitions of the other where
+        their own next one begins: no row belongs to it.
+        """
+        ours, theirs = list(self.epochs), list(other.epochs)
+        merged: list[Epoch] = []
+        next_ours: Marks = {}
+        next_theirs: Marks = {}
+        while ours or theirs:
+            epoch = ours[-1] if ours else theirs[-1]
+            if ours:
+                next_ours = ours.pop().since
+            if theirs and not epoch.changes(theirs[-1].values):
+                next_theirs = theirs.pop().since
+            merged.insert(0, replace(epoch, since={**next_ours, **next_theirs}))
+        return Epochs(tuple(merged))
+
     def without(self, partitions: Iterable[TopicPartition]) -> Epochs:
         """As if these partitions had never been: what comes in them belongs to the newest epoch."""
         gone = set(partitions)

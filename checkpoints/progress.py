@@ -13,22 +13,27 @@ A message of p at offset o whose slot is s is *done* if o < c and s <= r, or if 
 half-delivered slot (o < c1 and (s = r + 1, or s <= r and o >= c)) and o < d. All else is pending;
 but what lies below the oldest slot-configuration epoch (epochs.py) is done, though its slot can no
 longer be told.
+
+The partitions of a shard stand at the same slot, unless they came from different ones: then each
+keeps what its record says until the shard has come to its r.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from duewheel.checkpoints.epochs import Epochs
 from duewheel.checkpoints.shapes import MISSHAPEN, integer, name, partition_number
+from duewheel.checkpoints.state import Close
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.timers import Bool, Int32, Int64, TopicPartition
 
 FORMAT = 1
+NOBODY = "nobody"  # as an owner: any data directory may be the next one
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,16 @@ class PartitionProgress:
             raise ValueError("c1 and d are there together or not at all")
         return cls(integer(r), integer(c), c1, d, k)
 
+    @property
+    def closed(self) -> int:
+        """The last slot of which a message may be out."""
+        return self.r if self.c1 is None else self.r + 1
+
+    @property
+    def closed_c(self) -> int:
+        """C of slot `closed`."""
+        return self.c if self.c1 is None else self.c1
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -60,12 +75,15 @@ class Progress:
 
     Attributes:
         shard, shards: this shard's index and how many there are.
-        owner: UUID of the data directory that delivers.
+        owner: UUID of the data directory that delivers; or NOBODY.
         lineage: drawn by every start of dequeue. A copy of the directory that does not know it is
             not an earlier state of the same files: theirs and its have parted.
         epoch: raised by every start of dequeue.
         epochs: the settings that decide a row's slot, and from which offsets they hold.
         partitions: every timer partition known when the record was written.
+        deal: how often partitions have changed their shards (resharding.py).
+        sealed_for: while partitions move to another number of shards, that number: nobody may own
+            the shard then.
     """
 
     shard: int
@@ -75,18 +93,18 @@ class Progress:
     epoch: int
     epochs: Epochs
     partitions: Mapping[TopicPartition, PartitionProgress]
+    deal: int = 0
+    sealed_for: int | None = None
 
     @property
     def slot(self) -> int:
-        """R of a shard whose partitions all stand at the same slot.
+        """R of the shard: the last slot that all of its partitions have delivered in full."""
+        return min(p.r for p in self.partitions.values())
 
-        Raises:
-            RecoveryRefused: they do not.
-        """
-        slots = {p.r for p in self.partitions.values()}
-        if len(slots) != 1:
-            raise RecoveryRefused(f"the progress names {len(slots)} different last slots, not one")
-        return slots.pop()
+    @property
+    def closed(self) -> int:
+        """The last slot of which a message of any partition may be out."""
+        return max(p.closed for p in self.partitions.values())
 
     def done(
         self,
@@ -129,6 +147,8 @@ class Progress:
                 "lineage": self.lineage,
                 "epoch": self.epoch,
                 "partitions": topics,
+                "deal": self.deal,
+                "sealed_for": self.sealed_for,
             },
             separators=(",", ":"),
             sort_keys=True,
@@ -146,6 +166,7 @@ class Progress:
             raw = json.loads(value)
             if raw["format"] != FORMAT:
                 raise ValueError(f"format {raw['format']}, this version reads {FORMAT}")
+            sealed_for = raw["sealed_for"]
             return cls(
                 integer(raw["shard"]),
                 integer(raw["shards"]),
@@ -158,9 +179,44 @@ class Progress:
                     for topic, partitions in raw["partitions"].items()
                     for number, fields in partitions.items()
                 },
+                integer(raw["deal"]),
+                None if sealed_for is None else integer(sealed_for),
             )
         except MISSHAPEN as error:
             raise RecoveryRefused(f"the progress record cannot be read: {error}") from error
+
+
+def advanced(
+    known: Mapping[TopicPartition, PartitionProgress],
+    closed: Close,
+    r: int,
+    below: Mapping[TopicPartition, int] | None,
+) -> dict[TopicPartition, PartitionProgress]:
+    """Where the partitions stand once a shard has come to slot `r`.
+
+    Args:
+        known: where they stood at its start. One that is ahead is left as it is: none of what it
+            still has pending can be in the slots that the shard has come to.
+        closed: the range that r lies in.
+        r: last slot delivered in full.
+        below: D of slot r + 1 if that is half delivered, else None.
+    """
+    c = closed.c_before if r == closed.lower else closed.c
+    reached = {}
+    for partition in {**known, **closed.c}:
+        part = known.get(partition)
+        if part is None or part.r < r:
+            part = PartitionProgress(r, c.get(partition, 0))
+        if part.r == r and below is not None:
+            d = max(below.get(partition, 0), part.d or 0)
+            part = replace(part, c1=closed.c.get(partition, 0), d=d)
+        reached[partition] = part
+    return reached
+
+
+def shard_of(partition: TopicPartition, shards: int) -> int:
+    """The shard that a timer partition belongs to."""
+    return partition[1] % shards
 
 
 def record_key(shard: int) -> bytes:

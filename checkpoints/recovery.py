@@ -12,7 +12,8 @@ it out (wheel/recovering.py) before Spark starts.
     old copy    all files are kept, and they are older than the progress: a backup was restored
     files lost  nothing can be kept
     taken over  nothing is kept: another directory, or another copy of this one, has written the
-                progress, so that these files are no earlier state of what it tells of
+                progress, so that these files are no earlier state of what it tells of; or it is
+                nobody's, after partitions have moved between shards
     new standby the same for a standby that begins
 
 What is missing is read again from Kafka. Two rules make that exact, whatever was kept:
@@ -22,9 +23,13 @@ What is missing is read again from Kafka. Two rules make that exact, whatever wa
               max(slot, R + 1), closed or not: where they were before, or earlier
 
 The close page of a recovery is the one that was kept, if the progress lies in its range; else it
-begins at R, with C_R, and holds the half-delivered slot, if there is one, with C_{R+1}. That is the
+begins at R, with C_R, and holds the half-delivered slot, if there is one, with C_{R+1}. Where the
+partitions stand apart, having come from different shards, R, C and the half-delivered slot are each
+partition's own: the page then begins at the lowest R and ends at the last slot of which anything
+may be out. That is the
 close page of a standby, too, at every moment: whoever wrote the progress, its files may be kept as
-long as progress only rises. To *own* the shard is another question (`require_may_own`).
+long as progress only rises and partitions stay in their shard. To *own* the shard is another
+question (`require_may_own`).
 """
 
 from __future__ import annotations
@@ -38,7 +43,7 @@ from typing import Any
 
 from duewheel.checkpoints import files
 from duewheel.checkpoints.durable import Durable
-from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.progress import NOBODY, Progress
 from duewheel.checkpoints.shapes import MISSHAPEN, integer, name
 from duewheel.checkpoints.state import Close, Commit, Damage, Marks, State
 from duewheel.errors import CorruptFile, RecoveryPending, RecoveryRefused
@@ -176,7 +181,8 @@ class Decision:
         case, keep: as in RecoveryRecord.
         close: the closed range in which delivery goes on, or ended.
         r: last slot delivered in full; close.lower ≤ r ≤ close.floor.
-        delivered_below: D of slot r + 1 if that is half delivered, else empty.
+        delivered_below: D of slot r + 1, of the partitions of which it is half delivered. Of those
+            that are ahead of r nothing comes before their own half-delivered slot.
     """
 
     case: str
@@ -207,14 +213,14 @@ def decide(progress: Progress, local: Local) -> Decision:
             keep, base = Keep.NOTHING, None
     if base is not None and not _follows(progress, base, marks):
         keep, base = Keep.NOTHING, None
-    r, half = progress.slot, _half(progress)
-    if base is not None and (r < base.floor or (r == base.floor and not half)):
+    known, r = progress.partitions, progress.slot
+    if base is not None and progress.closed <= base.floor:
         # Slots between r and base.lower were empty when they were closed, and told no one.
         close, r = base, max(r, base.lower)
     else:
         close = close_at(progress)
-    case = _case(progress, local, keep, close)
-    return Decision(case, keep, close, r, half)
+    half = {p: part.d for p, part in known.items() if part.d is not None and part.r == r}
+    return Decision(_case(progress, local, keep, close), keep, close, r, half)
 
 
 def decide_to_follow(progress: Progress, local: Local) -> Decision:
@@ -231,10 +237,9 @@ def decide_to_follow(progress: Progress, local: Local) -> Decision:
 
 def close_at(progress: Progress) -> Close:
     """The close page that follows from a progress alone."""
-    half, known = _half(progress), progress.partitions
-    c_r = {p: at.c for p, at in known.items()}
-    c = {p: at.c1 or 0 for p, at in known.items()} if half else c_r
-    return Close(progress.slot, c_r, progress.slot + bool(half), c)
+    c_before = {p: part.c for p, part in progress.partitions.items()}
+    c = {p: part.closed_c for p, part in progress.partitions.items()}
+    return Close(progress.slot, c_before, progress.closed, c)
 
 
 def is_own(progress: Progress, local: Local) -> bool:
@@ -248,7 +253,8 @@ def _follows_only(progress: Progress, local: Local) -> bool:
 
 
 def _may_keep(progress: Progress, local: Local) -> bool:
-    return local.standby or is_own(progress, local)
+    followed = local.mirror is not None and local.mirror.deal == progress.deal
+    return (local.standby and followed) or is_own(progress, local)
 
 
 def _keep(progress: Progress, local: Local) -> Keep:
@@ -274,19 +280,12 @@ def _kept(local: Local, keep: Keep) -> tuple[Close | None, Marks]:
 
 def _follows(progress: Progress, base: Close, marks: Marks) -> bool:
     """Whether the progress may come from the closed range, or from one that was closed after it."""
-    r, half = progress.slot, bool(_half(progress))
-    if r < base.floor:
-        return r >= base.lower or not half
-    if r == base.floor and not half:
-        return True
+    parts = progress.partitions
+    if progress.closed <= base.floor:
+        return all(part.c1 is None or part.closed > base.lower for part in parts.values())
     # Closed after all that these files have taken; or they have taken it apart from the owner.
-    later = {p: known.c if r > base.floor else known.c1 for p, known in progress.partitions.items()}
+    later = {p: part.c if part.r > base.floor else part.c1 for p, part in parts.items()}
     return all(mark <= (later.get(p) or 0) for p, mark in marks.items())
-
-
-def _half(progress: Progress) -> dict[Any, int]:
-    """D of the half-delivered slot; empty if there is none."""
-    return {p: known.d for p, known in progress.partitions.items() if known.d is not None}
 
 
 def _case(progress: Progress, local: Local, keep: Keep, close: Close) -> str:
@@ -329,11 +328,32 @@ def require_same_shard(progress: Progress, *, shard: int, shards: int) -> None:
     Raises:
         RecoveryRefused: with both sides.
     """
+    require_not_sealed(progress)
     if (progress.shard, progress.shards) != (shard, shards):
         raise RecoveryRefused(
             f"the progress was written as shard {progress.shard} of {progress.shards}, the "
-            f"configuration says {shard} of {shards}"
+            f"configuration says {shard} of {shards}: `duewheel reshard` changes their number"
         )
+
+
+def require_not_sealed(progress: Progress) -> None:
+    """Refuse a shard that nobody may own.
+
+    Raises:
+        RecoveryRefused: saying why, and what ends that.
+    """
+    if progress.sealed_for is None:
+        return
+    if not progress.partitions:
+        raise RecoveryRefused(
+            f"there is no shard {progress.shard}: `duewheel reshard` has made "
+            f"{progress.sealed_for} of them, or is about to"
+        )
+    raise RecoveryRefused(
+        f"shard {progress.shard} is sealed: its partitions are being dealt to "
+        f"{progress.sealed_for} shards; `duewheel reshard --to {progress.sealed_for}` finishes "
+        f"that, `--to {progress.shards}` undoes it"
+    )
 
 
 def require_may_own(
@@ -358,7 +378,9 @@ def require_may_own(
         RecoveryRefused: naming the owner and the way out.
         RecoveryPending: the owner has not been silent for long enough yet: try again later.
     """
-    if is_own(progress, local) or take_over or _is_claimed(progress, local):
+    if progress.owner == NOBODY or take_over:
+        return
+    if is_own(progress, local) or _is_claimed(progress, local):
         return
     silent_ms = age_ms()
     may_follow = local.standby or local.is_fresh or progress.owner == local.uuid

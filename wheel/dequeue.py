@@ -28,7 +28,7 @@ from dataclasses import replace
 import structlog
 
 from duewheel.checkpoints.epochs import Epochs
-from duewheel.checkpoints.progress import PartitionProgress, Progress
+from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, advanced
 from duewheel.checkpoints.state import DEQUEUE, Close
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile, Fenced, KafkaUnavailable, PublishDoubt, RecoveryRefused
@@ -114,6 +114,7 @@ class Dequeue:
         self._below: dict[TopicPartition, int] = dict(decision.delivered_below)
         self._claimed = started.progress
         self._committed = started.found
+        self._known = started.found.partitions
         self._ready = self._make_ready()
         log.info(
             "dequeue started",
@@ -206,7 +207,7 @@ class Dequeue:
             self._close_slots()
         ready = self._chunks.next()
         if ready is None:
-            self._r = self._close.floor
+            self._r, self._below = self._close.floor, {}
             self._commit_when_stale(self._progress(self._r, None))
             return False
         self._deliver(ready)
@@ -252,15 +253,7 @@ class Dequeue:
 
     def _progress(self, r: int, below: Mapping[TopicPartition, int] | None) -> Progress:
         """The progress once slot `r` is delivered in full and, given D, slot r + 1 up to there."""
-        closed = self._close
-        c = closed.c_before if r == closed.lower else closed.c
-        partitions = {}
-        for partition in closed.c:
-            half = None if below is None else (closed.c[partition], below.get(partition, 0))
-            partitions[partition] = PartitionProgress(
-                r, c.get(partition, 0), *(half or (None, None))
-            )
-        return replace(self._claimed, partitions=partitions)
+        return replace(self._claimed, partitions=advanced(self._known, self._close, r, below))
 
     def _commit_when_stale(self, progress: Progress) -> None:
         """Nothing is to be delivered: still say now and then how far that is known."""
@@ -316,6 +309,8 @@ class Dequeue:
         if found.lineage == self._committed.lineage != self._claimed.lineage:
             # It had not heard of this start, took the id back, and was quicker.
             raise _Overtaken(f"the last owner goes on: epoch {found.epoch}, slot {found.slot}")
+        if found.owner == NOBODY:
+            raise Fenced(f"the partitions of shard {self._config.shard} have been dealt anew")
         if (found.owner, found.lineage) != (self._claimed.owner, self._claimed.lineage):
             raise Fenced(
                 f"shard {self._config.shard} now belongs to the data directory {found.owner}, as "

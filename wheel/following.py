@@ -174,6 +174,8 @@ class Follower:
                 found=seen.progress.slot,
             )
             raise RecoveryPending("the progress has fallen: starting anew, keeping nothing")
+        if seen.progress.deal != before.progress.deal or seen.progress.sealed_for:
+            raise RecoveryPending("partitions change their shards: starting anew")
         if seen.progress.epochs != before.progress.epochs:
             raise RecoveryPending("the slot configuration has changed: starting anew")
         if seen.progress.lineage != before.progress.lineage:

@@ -187,11 +187,13 @@ def first_marks(config: WheelConfig, progress: Progress, offsets_at: OffsetsAt) 
     Nor is anything read of epochs that were dropped: there is nobody who could judge it.
     """
     epochs = progress.epochs
-    oldest_ms = progress.slot * config.precision_ms - epochs.longest_window_ms - config.margin_ms
-    found = offsets_at(oldest_ms)
+    reach_ms = epochs.longest_window_ms + config.margin_ms
+    slots = {known.r for known in progress.partitions.values()}
+    found = {r: offsets_at(r * config.precision_ms - reach_ms) for r in slots}
     return {
         p: max(
-            min(o for o in (known.c, found.get(p), known.k) if o is not None), epochs.begins_at(p)
+            min(o for o in (known.c, found[known.r].get(p), known.k) if o is not None),
+            epochs.begins_at(p),
         )
         for p, known in progress.partitions.items()
     }
@@ -234,10 +236,13 @@ def put_back(
 
     Returns:
         Which rows are not done, and every row's slot: new ones go to an open slot, the others where
-        they were or earlier, closed or not. Dequeue waits for them.
+        they were or earlier, closed or not, but behind what their partition has delivered in full.
+        Dequeue waits for them.
     """
     c = np.array([close.c.get(p, 0) for p in batch.partitions], np.int64)[batch.partition]
     again = batch.offset < c
-    r = max(progress.slot, close.lower)
+    known = [progress.partitions.get(p) for p in batch.partitions]
+    delivered = [progress.slot if part is None else part.r for part in known]
+    r = np.maximum(np.array(delivered, np.int64), close.lower)[batch.partition]
     done = again & progress.done(batch.partitions, batch.partition, batch.offset, slot)
     return ~done, np.maximum(slot, np.where(again, r, close.floor) + 1)

@@ -137,7 +137,8 @@ def _look(settings: Settings) -> tuple[Progress | None, Local]:
 
 
 def _reached(progress: Progress) -> tuple[int, int]:
-    return progress.slot, sum(known.d or 0 for known in progress.partitions.values())
+    known = progress.partitions.values()
+    return sum(part.r for part in known), sum(part.d or 0 for part in known)
 
 
 def _new(settings: Settings, admin: KafkaAdmin, local: Local) -> Marks:

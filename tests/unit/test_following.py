@@ -298,7 +298,7 @@ def test_nothing_is_kept_when_the_progress_has_fallen(world: World, tmp_path: Pa
     standby.kill()
     world.kill()
     standby.follow()
-    assert standby.case() == ("files lost", "nothing")
+    assert standby.case() == ("taken over", "nothing")
     standby.ingest()
     standby.take_over()
     standby.become_the_world()

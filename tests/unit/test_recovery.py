@@ -17,7 +17,7 @@ from hypothesis import given
 from duewheel.checkpoints import files
 from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.epochs import Epochs
-from duewheel.checkpoints.progress import PartitionProgress, Progress
+from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, advanced
 from duewheel.checkpoints.recovery import (
     Decision,
     Keep,
@@ -290,12 +290,62 @@ def test_a_progress_older_than_the_files_is_refused(found: Progress, mirrored: P
     assert decide(mirrored, replace(LOCAL, mirror=found)).case == "killed"
 
 
-def test_partitions_that_stand_apart_are_refused() -> None:
-    apart = replace(
-        progress(1, 1), partitions={P: PartitionProgress(1, 1), Q: PartitionProgress(2, 1)}
-    )
-    with pytest.raises(RecoveryRefused, match="2 different last slots"):
-        decide(apart, LOCAL)
+def apart(p: PartitionProgress, q: PartitionProgress) -> Progress:
+    return replace(progress(0, 0), partitions={P: p, Q: q})
+
+
+@pytest.mark.parametrize(
+    ("p", "q", "close", "below"),
+    [
+        ((20, 5), (24, 7), Close(20, {P: 5, Q: 7}, 24, {P: 5, Q: 7}), {}),
+        ((20, 5, 6, 3), (24, 7, 9, 8), Close(20, {P: 5, Q: 7}, 25, {P: 6, Q: 9}), {P: 3}),
+        ((20, 5, 6, 3), (20, 7), Close(20, {P: 5, Q: 7}, 21, {P: 6, Q: 7}), {P: 3}),
+        ((20, 5), (19, 7, 9, 8), Close(19, {P: 5, Q: 7}, 20, {P: 5, Q: 9}), {Q: 8}),
+    ],
+)
+def test_partitions_that_come_from_different_shards(
+    p: tuple[int, ...], q: tuple[int, ...], close: Close, below: dict[TopicPartition, int]
+) -> None:
+    found = replace(apart(PartitionProgress(*p), PartitionProgress(*q)), owner=NOBODY, lineage=1)
+    assert decide(found, LOCAL) == Decision("taken over", Keep.NOTHING, close, close.lower, below)
+    # Killed before the lower one has come to the higher one, everything is kept.
+    ours = replace(found, owner="uuid", lineage=4)
+    local = replace(LOCAL, close=close)
+    assert decide(ours, local) == Decision("killed", Keep.ALL, close, close.lower, below)
+
+
+def test_a_partition_that_is_ahead_keeps_its_progress_until_the_shard_is_there() -> None:
+    known = {P: PartitionProgress(20, 5, 6, 3), Q: PartitionProgress(24, 7, 9, 8, 2)}
+    close = Close(20, {P: 5, Q: 7}, 25, {P: 6, Q: 9})
+    for r, below, expected in [
+        (20, {P: 4}, PartitionProgress(20, 5, 6, 4)),
+        (20, {}, PartitionProgress(20, 5, 6, 3)),
+        (21, None, PartitionProgress(21, 6)),
+        (22, {P: 4}, PartitionProgress(22, 6, 6, 4)),
+    ]:
+        assert advanced(known, close, r, below) == {P: expected, Q: known[Q]}
+    assert advanced(known, close, 24, {P: 5}) == {
+        P: PartitionProgress(24, 6, 6, 5),
+        Q: PartitionProgress(24, 7, 9, 8, 2),
+    }
+    assert advanced(known, close, 24, {Q: 9})[Q].d == 9
+    assert advanced(known, close, 25, None)[Q] == PartitionProgress(25, 9)
+    later = Close(25, {P: 6, Q: 9}, 30, {P: 11, Q: 12})
+    assert advanced(known, later, 25, None)[P] == PartitionProgress(25, 6)
+    assert advanced(known, later, 30, None)[P] == PartitionProgress(30, 11)
+
+
+@pytest.mark.parametrize(
+    ("shards", "left", "reason"),
+    [(4, {P: PartitionProgress(1, 1)}, "shard 0 is sealed.*--to 4"), (2, {}, "no shard 0.*made 2")],
+)
+def test_a_sealed_shard_is_owned_by_no_one(
+    shards: int, left: dict[TopicPartition, PartitionProgress], reason: str
+) -> None:
+    record = replace(progress(1, 1), partitions=left, sealed_for=shards)
+    assert Progress.decode(record.encode()) == record
+    with pytest.raises(RecoveryRefused, match=reason):
+        require_same_settings(record, shard=0, shards=1, slot_config={"window": 1})
 
 
 def test_other_settings_are_refused() -> None:

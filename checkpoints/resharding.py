@@ -1,0 +1,83 @@
+"""Another number of shards: what their records say before, meanwhile and after.
+
+Everything that is known of a partition is in its shard's record (progress.py), so a partition moves
+by moving its part, unchanged. In two steps, so that at no moment two shards have the same one:
+
+    1. every shard's newest record is written back *sealed*, by whoever has just taken its
+       transactional id. Nobody may own a sealed shard: what served it finds that out and ends
+    2. once all are sealed, one transaction writes the records of the new shards: nobody's, so that
+       any data directory may own them, with the partitions p mod n = i
+
+New shards are sealed first too, with nothing in them: nobody may begin one in between. A shard that
+is no more stays sealed, with nothing in it, for ever: a directory that once served it has a copy of
+a progress that no longer holds, and would go on from that.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from duewheel.checkpoints.epochs import Epochs
+from duewheel.checkpoints.progress import NOBODY, Progress, shard_of
+from duewheel.errors import RecoveryRefused
+
+
+def sealed(progress: Progress, shards: int, lineage: int) -> Progress:
+    """The record of a shard that nobody may own until there are `shards` of them."""
+    return replace(
+        progress, owner=NOBODY, lineage=lineage, epoch=progress.epoch + 1, sealed_for=shards
+    )
+
+
+def nothing(like: Progress, shard: int, shards: int, lineage: int) -> Progress:
+    """The record of a shard that is not there: not yet, or no more.
+
+    Args:
+        like: the record of any other one.
+    """
+    epochs = Epochs.first(like.epochs.newest.values)
+    empty = replace(like, shard=shard, epochs=epochs, partitions={})
+    return sealed(empty, shards, lineage)
+
+
+def dealt(old: Sequence[Progress], shards: int, draw: Callable[[], int]) -> list[Progress]:
+    """The records of the new shards.
+
+    Args:
+        old: sealed records of all shards with partitions.
+        shards: how many there will be.
+        draw: a lineage for each.
+
+    Raises:
+        RecoveryRefused: the old ones do not agree on what decides a row's slot; or a partition is
+            in two of them; or a new shard would have none.
+    """
+    _require_one_history(old)
+    parts = {partition: part for record in old for partition, part in record.partitions.items()}
+    epochs = functools.reduce(Epochs.beside, (record.epochs for record in old))
+    epoch, deal = (max(getattr(r, name) for r in old) + 1 for name in ("epoch", "deal"))
+    records = []
+    for shard in range(shards):
+        mine = {p: part for p, part in parts.items() if shard_of(p, shards) == shard}
+        if not mine:
+            raise RecoveryRefused(f"shard {shard} of {shards} would have no partition")
+        own_epochs = epochs.without(parts.keys() - mine.keys())
+        records.append(Progress(shard, shards, NOBODY, draw(), epoch, own_epochs, mine, deal))
+    return records
+
+
+def _require_one_history(old: Sequence[Progress]) -> None:
+    for record in old[1:]:
+        changes = old[0].epochs.newest.changes(record.epochs.newest.values)
+        if changes:
+            raise RecoveryRefused(
+                f"shards {old[0].shard} and {record.shard} differ in {', '.join(changes)}: run "
+                "`duewheel reconfigure` for each of them first"
+            )
+    counted = Counter(partition for record in old for partition in record.partitions)
+    twice = sorted(f"{topic}-{number}" for (topic, number), n in counted.items() if n > 1)
+    if twice:
+        raise RecoveryRefused(f"more than one shard has progress of {', '.join(twice)}")

@@ -1,0 +1,304 @@
+"""Partitions that move between shards, on real files: every timer leaves exactly once, in order."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from duewheel.checkpoints.epochs import PRECISION, Epoch, Epochs
+from duewheel.checkpoints.epochs import WINDOW as WINDOW_MS
+from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, shard_of
+from duewheel.checkpoints.resharding import dealt, nothing, sealed
+from duewheel.errors import RecoveryRefused
+from duewheel.schemas.timers import TopicPartition
+from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
+from duewheel.wheel.data_directory import Role
+from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.layout import WheelConfig
+
+PRECISION_MS = 10
+WINDOW = 50
+NOW_MS = 1_800_000_000_000
+PARTITIONS = [(TIMER_TOPIC, number) for number in range(4)]
+
+
+@dataclass
+class Shard:
+    """One of them, as it is served."""
+
+    local: LocalShard
+    publisher: RecordingPublisher
+
+    @property
+    def progress(self) -> Progress:
+        found = self.publisher.peek()
+        assert found is not None
+        return found
+
+    def kill(self) -> None:
+        for role in Role:
+            self.local.kill(role)
+
+
+class Cluster:
+    """All shards, and the Kafka that they share.
+
+    Attributes:
+        kafka: all timers ever written, by partition; the offset is the index.
+    """
+
+    def __init__(self, path: Path, shards: int, chunk_records: int = 2) -> None:
+        self.path = path
+        self.kafka: dict[TopicPartition, list[Timer]] = {p: [] for p in PARTITIONS}
+        self.clock = ManualClock(NOW_MS)
+        self.wheel = WheelConfig(PRECISION_MS, 4 * WINDOW, WINDOW * PRECISION_MS, margin_ms=0)
+        self._stamps: dict[TopicPartition, list[int]] = {p: [] for p in PARTITIONS}
+        self._chunk_records = chunk_records
+        self._publishers = [RecordingPublisher(self.clock) for _ in PARTITIONS]
+        self._left: list[bytes] = []
+        self._numbers = count(1)
+        first = PartitionProgress(NOW_MS // PRECISION_MS, 0)
+        parts = dict.fromkeys(PARTITIONS, first)
+        values = DequeueConfig(0, 1, {}).slot_values(self.wheel)
+        epochs = Epochs.first(values)
+        self._serve([Progress(0, 1, NOBODY, next(self._numbers), 0, epochs, parts)], 1)
+        if shards > 1:
+            self.reshard(shards)
+
+    def _serve(self, records: Sequence[Progress], shards: int) -> None:
+        self.shards = []
+        for index, record in enumerate(records):
+            publisher = self._publishers[index]
+            publisher.committed.append((None, record))
+            config = DequeueConfig(index, shards, {}, self._chunk_records, progress_interval_ms=20)
+            path = self.path / f"{index}"
+            local = LocalShard(path, self.wheel, publisher, self.clock, config)
+            local.offsets_at = self._offsets_at
+            self.shards.append(Shard(local, publisher))
+
+    def _offsets_at(self, time_ms: int) -> dict[TopicPartition, int]:
+        found: dict[TopicPartition, int] = {}
+        for partition, stamps in self._stamps.items():
+            later = [offset for offset, stamp_ms in enumerate(stamps) if stamp_ms >= time_ms]
+            found |= {partition: later[0]} if later else {}
+        return found
+
+    def write(self, number: int, *due_slots: int) -> None:
+        """Timers due so many slots from now."""
+        partition = PARTITIONS[number]
+        for slot in due_slots:
+            due_ms = self.clock.now_ms() + slot * PRECISION_MS
+            self.kafka[partition].append(Timer(number, len(self.kafka[partition]), due_ms))
+            self._stamps[partition].append(self.clock.now_ms())
+
+    def start(self, shard: Shard) -> None:
+        if shard.local.dequeue is None:
+            shard.local.start_dequeue(take_over=True)
+        if shard.local.ingest is None:
+            shard.local.start_ingest()
+
+    def ingest(self, shard: Shard, rows: int = 1_000) -> None:
+        """A batch of up to `rows` of each of the shard's partitions."""
+        self.start(shard)
+        assert shard.local.ingest is not None
+        index, batch, ends = self.shards.index(shard), [], {}
+        for partition, timers in self.kafka.items():
+            if shard_of(partition, len(self.shards)) == index:
+                begin = shard.local.ingest.marks[partition]
+                batch += timers[begin : begin + rows]
+                ends[partition] = min(begin + rows, len(timers))
+        shard.local.append(batch, ends)
+
+    def tick(self, shard: Shard, ticks: int = 10_000) -> None:
+        self.start(shard)
+        assert shard.local.dequeue is not None
+        for _ in range(ticks):
+            if not shard.local.dequeue.tick():
+                break
+
+    def forward(self, slots: float) -> None:
+        self.clock.set(self.clock.now_ms() + round(slots * PRECISION_MS))
+
+    def reshard(self, shards: int) -> None:
+        """Everything stops, and starts again in as many shards."""
+        draw = self._numbers.__next__
+        for shard in self.shards:
+            shard.kill()
+        self._left += [source for shard in self._publishers for source in shard.sources()]
+        old = [sealed(shard.progress, shards, draw()) for shard in self.shards]
+        records = dealt(old, shards, draw)
+        for publisher in self._publishers:
+            publisher.committed.clear()
+        self._serve(records, shards)
+
+    def finish(self) -> None:
+        """Everything is delivered, once, and each slot of a partition in its order."""
+        for _ in range(4):
+            for shard in self.shards:
+                self.ingest(shard)
+                self.tick(shard)
+            self.forward(4 * WINDOW)
+        sources = [*self._left, *(s for shard in self.shards for s in shard.publisher.sources())]
+        counted = Counter(sources)
+        everything = {t.source.encode(): t for timers in self.kafka.values() for t in timers}
+        assert {source: n for source, n in counted.items() if n > 1} == {}
+        assert everything.keys() - counted.keys() == set()
+        for number in range(len(PARTITIONS)):
+            left = [t for s in sources if (t := everything[s]).partition == number]
+            for index, timer in enumerate(left):
+                later = [t for t in left[:index] if t.offset > timer.offset]
+                assert all(t.due_ms < timer.due_ms for t in later)
+        for shard in self.shards:
+            shard.kill()
+
+
+def test_a_slot_half_delivered_by_one_shard_is_finished_by_another(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 2)
+    for number in range(4):
+        cluster.write(number, 3, 3, 3, 3, 9, 9, 30)
+    ahead, behind = cluster.shards
+    for shard in cluster.shards:
+        cluster.ingest(shard)
+    cluster.forward(3)
+    cluster.tick(behind, ticks=2)
+    cluster.forward(6)
+    cluster.tick(ahead, ticks=5)
+    halves = [part for s in cluster.shards for part in s.progress.partitions.values()]
+    assert len({part.r for part in halves}) == 2
+    assert all(part.d is not None for part in halves)
+    cluster.reshard(1)
+    cluster.write(0, 0, 0)  # late, as everything is
+    cluster.reshard(2)
+    cluster.reshard(1)
+    (shard,) = cluster.shards
+    cluster.ingest(shard)
+    cluster.tick(shard, ticks=3)
+    cluster.finish()
+
+
+def test_a_half_slot_whose_rest_went_to_another_shard_is_over(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 1, chunk_records=1)
+    (shard,) = cluster.shards
+    cluster.write(1, 2, 2, 1, 1)
+    cluster.ingest(shard)
+    cluster.write(0, 1)
+    cluster.ingest(shard)
+    cluster.forward(1)
+    cluster.tick(shard, ticks=2)
+    assert shard.progress.partitions[PARTITIONS[1]].d == 4
+    cluster.reshard(2)
+    other = cluster.shards[1]
+    cluster.forward(1)
+    cluster.ingest(other)
+    cluster.tick(other, ticks=1)  # nothing is left of that slot here
+    cluster.tick(other, ticks=1)
+    assert other.publisher.sources() == [b"timers-1@0"]
+    cluster.reshard(2)  # its D is not that of the slot before
+    cluster.finish()
+
+
+def misfortunes(cluster: Cluster, chance: Random) -> None:
+    """Shards fall apart, slots stay half delivered, partitions move, directories are lost."""
+    for _ in range(8):
+        lazy = chance.randrange(5)  # a shard that does nothing for now, or none
+        for _ in range(chance.randint(1, 4)):
+            for number in chance.sample(range(4), 2):
+                due = chance.choice([-2, 0, 1, 1, 2, 3, WINDOW])
+                cluster.write(number, *[due] * chance.randint(1, 3), chance.randint(-1, 4))
+            for index, shard in enumerate(cluster.shards):
+                if index != lazy:
+                    cluster.ingest(shard, chance.choice([1, 3, 100]))
+                    cluster.tick(shard, chance.randint(0, 3))
+            cluster.forward(chance.choice([0, 0.5, 1, 2]))
+        if chance.random() < 0.6:
+            cluster.reshard(chance.choice([1, 1, 2, 4]))
+        for shard in cluster.shards:
+            if chance.random() < 0.4:
+                shard.kill()
+                if chance.random() < 0.6:
+                    shutil.rmtree(shard.local.path, ignore_errors=True)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_number_of_shards_after_another_with_any_loss(tmp_path: Path, seed: int) -> None:
+    chance = Random(seed)
+    cluster = Cluster(tmp_path, chance.choice([1, 2, 4]), chance.choice([1, 2, 5]))
+    misfortunes(cluster, chance)
+    cluster.finish()
+
+
+# ---- records ------------------------------------------------------------------------------------
+
+
+EPOCHS = Epochs.first({PRECISION: 10, WINDOW_MS: 100})
+OTHER = Epochs.first({PRECISION: 10, WINDOW_MS: 200})
+
+
+def record(shard: int, shards: int, *numbers: int) -> Progress:
+    parts = {PARTITIONS[n]: PartitionProgress(10 + n, n, n, 1, 7) for n in numbers}
+    return Progress(shard, shards, "a directory", 5, 3 + shard, EPOCHS, parts, deal=2)
+
+
+def test_partitions_are_dealt_unchanged() -> None:
+    old = [sealed(record(0, 2, 0, 2), 4, 1), sealed(record(1, 2, 1, 3), 4, 2)]
+    assert [(o.owner, o.lineage, o.epoch, o.sealed_for) for o in old] == [
+        (NOBODY, 1, 4, 4),
+        (NOBODY, 2, 5, 4),
+    ]
+    new = dealt(old, 4, count(10).__next__)
+    assert [(n.shard, n.shards, n.owner, n.lineage, n.epoch, n.sealed_for) for n in new] == [
+        (shard, 4, NOBODY, 10 + shard, 6, None) for shard in range(4)
+    ]
+    before = {p: part for o in old for p, part in o.partitions.items()}
+    assert [dict(n.partitions) for n in new] == [{p: before[p]} for p in PARTITIONS]
+    assert [(n.epochs, n.deal) for n in new] == [(EPOCHS, 3)] * 4
+    empty = nothing(old[0], 4, 2, 7)
+    assert (empty.shard, empty.sealed_for, empty.lineage, dict(empty.partitions)) == (4, 2, 7, {})
+
+
+def test_the_histories_of_two_shards_become_one() -> None:
+    a, b, c, d = ({PRECISION: 10, WINDOW_MS: window} for window in (1, 2, 3, 4))
+    p, q, r, s = PARTITIONS
+    ours = Epochs((Epoch(a, {p: 2}), Epoch(b, {p: 5, r: 3}), Epoch(d, {p: 9, r: 9})))
+    theirs = Epochs((Epoch(c, {q: 1}), Epoch(a), Epoch(b, {q: 4}), Epoch(d, {q: 8, s: 1})))
+    for merged in (ours.beside(theirs), theirs.beside(ours)):
+        for partitions, own in (((p, r), ours), ((q, s), theirs)):
+            for partition in partitions:
+                assert merged.begins_at(partition) == own.begins_at(partition)
+                offset = np.arange(own.begins_at(partition), 12)
+                where = ([partition], np.zeros(len(offset), np.int32), offset)
+                windows = [
+                    [found.epochs[i].window_ms for i in found.of_rows(*where)]
+                    for found in (merged, own)
+                ]
+                assert windows[0] == windows[1]
+    assert theirs.beside(Epochs.first(d)).newest == theirs.newest
+
+
+@pytest.mark.parametrize(
+    ("old", "shards", "reason"),
+    [
+        ([record(0, 2, 0, 2), record(1, 2, 1, 3)], 5, "shard 4 of 5 would have no partition"),
+        (
+            [record(0, 2, 0, 2), record(1, 2, 2, 3)],
+            1,
+            "more than one shard has progress of timers-2",
+        ),
+        (
+            [record(0, 2, 0), replace(record(1, 2, 1), epochs=OTHER)],
+            1,
+            "shards 0 and 1 differ in roll_window_ms: .*reconfigure",
+        ),
+    ],
+)
+def test_what_cannot_be_dealt(old: list[Progress], shards: int, reason: str) -> None:
+    with pytest.raises(RecoveryRefused, match=reason):
+        dealt(old, shards, lambda: 0)
