@@ -48,9 +48,9 @@ class Clauses:
     reading_starts_at_c: bool = True
     reading_starts_a_window_before_r: bool = True
     # standby, shards, slot configuration
-    standby_rows_are_judged: bool = True
-    standby_slot_above_the_floor_is_judged: bool = True
-    standby_checkpoint_is_judged: bool = True
+    standby_takes_only_rows_below_c: bool = True
+    standby_rows_do_not_move: bool = True
+    standby_begins_with_nothing: bool = True
     moved_partition_keeps_its_progress: bool = True
     floor_of_a_shard_is_its_highest: bool = True
     row_is_judged_by_the_epoch_of_its_offset: bool = True

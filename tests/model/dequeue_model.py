@@ -95,6 +95,7 @@ class Dequeue:
         """Publish the decision; nothing is closed or delivered before that is certain."""
         if self._decision is not None and self._publish(self._decision, []):
             self._decision = None
+            self.directory.standby = False
         return self._decision is None
 
     @property

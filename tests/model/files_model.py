@@ -8,7 +8,7 @@ from enum import IntEnum
 from random import Random
 
 from tests.model.clauses import Clauses
-from tests.model.kafka_model import NEVER, Progress, Row
+from tests.model.kafka_model import Progress, Row
 
 RING = 28  # slots in the ring: twice the longest window and the margin
 
@@ -41,20 +41,18 @@ class Tombstone:
 
 @dataclass(slots=True)
 class Files:
-    """Commit page, logs and wheel. `standby`: filled under a floor that never moves."""
+    """Commit page, logs and wheel."""
 
     marks: dict[int, int] = field(default_factory=dict)
     wheel: dict[int, tuple[Row, ...]] = field(default_factory=dict)
     tombstones: dict[tuple[int, int], Tombstone] = field(default_factory=dict)
-    standby: bool = False
 
     def copy(self) -> Files:
-        return Files(dict(self.marks), dict(self.wheel), dict(self.tombstones), self.standby)
+        return Files(dict(self.marks), dict(self.wheel), dict(self.tombstones))
 
     def append(self, slot: int, *rows: Row) -> None:
         """Add to a slot; the entry that the ring had there belongs to an earlier lap."""
-        if not self.standby:
-            self.wheel.pop(slot - RING, None)
+        self.wheel.pop(slot - RING, None)
         self.wheel[slot] = (*self.wheel.get(slot, ()), *rows)
 
 
@@ -68,14 +66,16 @@ class Keep(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """The recovery record; `judge` is for files of a standby."""
+    """The recovery record."""
 
     keep: Keep
-    judge: bool
 
 
 class Directory:
-    """A data directory. Synced at once: all but `files`, `close` and `mirror`."""
+    """A data directory. Synced at once: all but `files`, `close` and `mirror`.
+
+    `standby`: it follows the progress of another one, and holds nothing at or above its C.
+    """
 
     def __init__(self, uuid: int) -> None:
         self.uuid = uuid
@@ -89,7 +89,7 @@ class Directory:
         self.files = Files()
         self.close: Close | None = None
         self.mirror: Progress | None = None
-        self.followed = -NEVER  # a standby's: R as its dequeue has read it in Kafka
+        self.standby = False
         self.durable: tuple[Files, Close] | None = None
         self.durable_taken: tuple[Files, Close] | None = None
         self.unsynced: list[Close] = []

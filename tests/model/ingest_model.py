@@ -13,9 +13,13 @@ from tests.model.recovery_model import placed
 
 @dataclass(slots=True)
 class Batch:
-    """What ingest is about to commit; rows in the order in which they were read."""
+    """What ingest is about to commit; rows in the order in which they were read.
+
+    `again`: some of them were there when slots were closed; the floor moves only for a standby.
+    """
 
     close: Close
+    again: bool
     rows: list[tuple[int, Row]] = field(default_factory=list)
     tombstones: list[tuple[int, Record, int]] = field(default_factory=list)
     marks: dict[int, int] = field(default_factory=dict)
@@ -34,10 +38,15 @@ class Ingest:
         """Decide slots for a batch, without the lock."""
         directory = self.directory
         assert directory.close is not None
-        self.batch = batch = Batch(directory.close)
+        c, marks = directory.close.c, directory.files.marks
+        again = directory.standby or any(marks.get(p, 0) < end for p, end in c.items())
+        self.batch = batch = Batch(directory.close, again)
+        limited = directory.standby and self._clauses.standby_takes_only_rows_below_c
         for partition in partitions:
             first = directory.files.marks.get(partition, 0)
             end = min(len(self._kafka.topic[partition]), first + count())
+            if limited:
+                end = max(first, min(end, c.get(partition, 0)))
             batch.marks[partition] = end
             for offset in range(first, end):
                 record = self._kafka.topic[partition][offset]
@@ -76,8 +85,7 @@ class Ingest:
         if not self._clauses.ring_is_never_overwritten:
             return True
         assert self.directory.mirror is not None
-        delivered = max(self.directory.mirror.r, self.directory.followed)
-        return slot - delivered < RING
+        return slot - self.directory.mirror.r < RING
 
     def commit(self) -> bool:
         """Under the lock: the batch becomes part of the files. False: this process must end."""
@@ -89,7 +97,9 @@ class Ingest:
                 return False
             self.generation = directory.generation
         floor = directory.close.floor
-        moved = floor != batch.close.floor or not self._clauses.rows_read_again_do_not_move
+        stays = batch.again and self._clauses.standby_rows_do_not_move
+        moved = floor != batch.close.floor and not stays
+        moved = moved or not self._clauses.rows_read_again_do_not_move
         if moved and not self._fits(floor + 1) and any(slot <= floor for slot, _ in batch.rows):
             return True  # all of it waits
         for slot, row in self._moved(batch, floor) if moved else batch.rows:

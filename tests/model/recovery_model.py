@@ -24,8 +24,6 @@ from tests.model.kafka_model import (
     Kafka,
     Progress,
     is_done,
-    slot_of,
-    window_at,
 )
 
 MARGIN = 2  # how far a record's timestamp may lie in the past
@@ -41,11 +39,11 @@ def decide(directory: Directory, progress: Progress, lineage: int, clauses: Clau
         The progress to publish before anything else happens.
     """
     keep = _kept(directory, progress, clauses)
-    files, base = _kept_files(directory, keep)
-    judge = files.standby and (keep is Keep.ALL or clauses.standby_checkpoint_is_judged)
-    if directory.is_pending and directory.recovery and directory.recovery.keep is keep:
-        judge = judge or directory.recovery.judge
-    if base is not None and not judge and _within(base, progress):
+    base = _kept_base(directory, keep)
+    follows = directory.standby and not _is_own(directory, progress, clauses)
+    if base is not None and follows:
+        base = _close_at(progress, progress.r, clauses)
+    if base is not None and _within(base, progress):
         close = base
         if not clauses.floor_is_that_of_the_close_page and directory.close is not None:
             close = replace(base, floor=max(base.floor, directory.close.floor))
@@ -55,9 +53,10 @@ def decide(directory: Directory, progress: Progress, lineage: int, clauses: Clau
         floor = max((p.floor for p in (base, directory.close) if p), default=progress.r)
         close = _close_at(progress, floor, clauses)
     rebased = _rebased(progress, close)
-    recovers = directory.is_pending or judge or keep is not Keep.ALL or close != directory.close
+    changed = close != directory.close and not follows
+    recovers = directory.is_pending or keep is not Keep.ALL or changed
     if recovers:
-        directory.recovery = Recovery(keep, judge)
+        directory.recovery = Recovery(keep)
         directory.generation += 1
     if recovers or clauses.lineage_is_new_at_each_start:
         if not clauses.lineage_is_never_used_twice:
@@ -70,7 +69,44 @@ def decide(directory: Directory, progress: Progress, lineage: int, clauses: Clau
     return replace(rebased, owner=directory.uuid, epoch=directory.epoch, lineage=directory.lineage)
 
 
+def begin_to_follow(directory: Directory, progress: Progress, clauses: Clauses) -> None:
+    """A standby's start: what is kept does not depend on who has written the progress."""
+    keep = _whole(directory, clauses)
+    if not directory.standby and clauses.standby_begins_with_nothing:
+        keep = Keep.NOTHING
+    if directory.is_pending or keep is not Keep.ALL:
+        directory.recovery = Recovery(keep)
+        directory.generation += 1
+    directory.standby = True
+    directory.page_cache_lost = False
+    follow(directory, progress, clauses)
+
+
+def follow(directory: Directory, progress: Progress, clauses: Clauses) -> None:
+    """A standby's step: mirror and close page of the newest progress."""
+    directory.mirror = progress
+    directory.write_close(_close_at(progress, progress.r, clauses))
+
+
 def _kept(directory: Directory, progress: Progress, clauses: Clauses) -> Keep:
+    keep = _whole(directory, clauses)
+    may_keep = directory.standby or _is_own(directory, progress, clauses)
+    return keep if may_keep else Keep.NOTHING
+
+
+def _is_own(directory: Directory, progress: Progress, clauses: Clauses) -> bool:
+    """Whether an earlier state of these files is what the progress was written for."""
+    if progress.owner != directory.uuid:
+        return False
+    if clauses.lineage_is_never_used_twice:
+        same = progress.lineage in {directory.lineage, directory.lineage_before}
+    else:
+        same = progress.lineage <= directory.lineage
+    return same or not clauses.other_lineage_is_dropped
+
+
+def _whole(directory: Directory, clauses: Clauses) -> Keep:
+    """How much of the files is whole."""
     keep = Keep.ALL
     if directory.page_cache_lost and clauses.lost_page_cache_is_noticed:
         keep = Keep.DURABLE
@@ -81,24 +117,15 @@ def _kept(directory: Directory, progress: Progress, clauses: Clauses) -> Keep:
         keep = Keep.DURABLE
     if directory.durable is None and keep is Keep.DURABLE:
         keep = Keep.NOTHING
-    if _kept_files(directory, keep)[0].standby:
-        return keep  # they can be judged under any progress
-    if progress.owner != directory.uuid:
-        return Keep.NOTHING
-    if clauses.lineage_is_never_used_twice:
-        same = progress.lineage in {directory.lineage, directory.lineage_before}
-    else:
-        same = progress.lineage <= directory.lineage
-    return keep if same or not clauses.other_lineage_is_dropped else Keep.NOTHING
+    return keep
 
 
-def _kept_files(directory: Directory, keep: Keep) -> tuple[Files, Close | None]:
-    if keep is Keep.NOTHING:
-        return Files(), None
+def _kept_base(directory: Directory, keep: Keep) -> Close | None:
+    """The close page of what is kept."""
     if keep is Keep.DURABLE:
         assert directory.durable is not None
-        return directory.durable
-    return directory.files, directory.close
+        return directory.durable[1]
+    return directory.close if keep is Keep.ALL else None
 
 
 def _within(base: Close, progress: Progress) -> bool:
@@ -163,37 +190,8 @@ def carry_out(
         directory.files = directory.durable[0].copy()
     if dies():
         return False
-    if recovery.judge:
-        _judge_again(directory, kafka, clauses)
-    if dies():
-        return False
     directory.recovered = directory.generation
     return True
-
-
-def _judge_again(directory: Directory, kafka: Kafka, clauses: Clauses) -> None:
-    """Put the rows of a standby where they belong.
-
-    Above the floor and the slot behind it every row is in its own slot. Below, and in that slot
-    for the sake of order, the rows are taken out and placed like rows read just now.
-    """
-    close, mirror, files = directory.close, directory.mirror, directory.files
-    assert close is not None
-    assert mirror is not None
-    files.standby = False
-    if not clauses.standby_rows_are_judged:
-        return
-    until = close.floor + (1 if clauses.standby_slot_above_the_floor_is_judged else 0)
-    slots = [slot for slot in files.wheel if slot <= until]
-    rows = [row for slot in slots for row in files.wheel.pop(slot)]
-    for row in sorted(rows, key=lambda row: (row.offset, row.partition)):
-        record = kafka.topic[row.partition][row.offset]
-        assert record is not None
-        window = window_at(mirror.windows_of(row.partition), row.offset)
-        slot = slot_of(record, window)[0]
-        place = placed(close, mirror, row.partition, row.offset, slot, clauses)
-        if place is not None:
-            files.append(place, row)
 
 
 def placed(

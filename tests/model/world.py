@@ -12,7 +12,7 @@ from random import Random
 
 from tests.model.clauses import Clauses
 from tests.model.dequeue_model import Dequeue, Outcome, Stopped
-from tests.model.files_model import Close, Directory
+from tests.model.files_model import Directory
 from tests.model.ingest_model import Ingest
 from tests.model.judge import Judge, Violation
 from tests.model.kafka_model import (
@@ -23,7 +23,7 @@ from tests.model.kafka_model import (
     Record,
     Windows,
 )
-from tests.model.recovery_model import carry_out, start_offsets
+from tests.model.recovery_model import begin_to_follow, carry_out, follow
 
 WINDOWS = (8, 12)
 DELAYS = (0, 0, 1, 2, 5, 8, 9, 12, 13, 20, 40)
@@ -54,9 +54,11 @@ class Instance:
     directory: Directory
     ingest: Ingest | None = None
     dequeue: Dequeue | None = None
+    follows: bool = False  # the standby's follower runs, in the place of a dequeue
 
     def kill(self) -> None:
         self.ingest = self.dequeue = None
+        self.follows = False
 
 
 @dataclass(slots=True)
@@ -165,6 +167,9 @@ class World:
         if shard.held and not self._calm:
             shard.held -= 1
             return None
+        if instance is shard.standby:
+            self._follow(shard, instance)
+            return None
         try:
             if instance.dequeue is None and instance is shard.primary:
                 args = (self.kafka, shard.name, self.clauses, self._outcome, self._down)
@@ -180,16 +185,14 @@ class World:
 
     def _running_ingest(self, shard: Shard, instance: Instance) -> Ingest | None:
         directory = instance.directory
-        if directory.page_cache_lost:
-            return None  # a standby's, too: it is cut and judged when it takes over
         if instance.ingest is None and directory.close is not None:
-            if not directory.files.standby or instance is shard.primary:
-                if instance.dequeue is None or not instance.dequeue.is_published:
-                    return None  # it waits for the decision of a dequeue that lives
-                pending = directory.is_pending
-                if pending and not carry_out(directory, self.kafka, self.clauses, self._dies):
-                    self._note("ingest dies in the recovery", instance)
-                    return None
+            decided = instance.dequeue is not None and instance.dequeue.is_published
+            if not decided and not instance.follows:
+                return None  # it waits for the decision of a dequeue that lives
+            pending = directory.is_pending
+            if pending and not carry_out(directory, self.kafka, self.clauses, self._dies):
+                self._note("ingest dies in the recovery", instance)
+                return None
             instance.ingest = Ingest(directory, self.kafka, self.clauses)
             self._note("ingest starts", instance, directory.files.marks)
         return instance.ingest
@@ -241,8 +244,6 @@ class World:
             self._ingest_step(shard, instance, ingest)
 
     def _ingest_step(self, shard: Shard, instance: Instance, ingest: Ingest) -> None:
-        if instance is shard.standby:
-            instance.directory.followed = self.kafka.progress[shard.name].r
         if ingest.batch is None:
             partitions = self._partitions(shard)
             self.random.shuffle(partitions)
@@ -285,6 +286,7 @@ class World:
             instance.ingest = instance.directory.durable_taken = None
         if which != 0:
             instance.dequeue = None
+            instance.follows = False
 
     def _lose_power(self) -> None:
         instance = self._someone()[1]
@@ -332,27 +334,32 @@ class World:
             self._note("taken back", back)
 
     def _stand_by(self) -> None:
+        """In a new directory, or in one that has lost the shard."""
         shard = self._shard()
         if shard.standby is not None:
             return
-        progress = self.kafka.progress[shard.name]
         directory = Directory(self.number())
-        before = {number: p.c for number, p in progress.partitions.items()}
-        c = {number: p.closed_c for number, p in progress.partitions.items()}
-        floor = max(p.closed for p in progress.partitions.values())
-        directory.write_close(Close(progress.r, before, floor, c))
-        directory.mirror = progress
-        directory.files.marks = start_offsets(self.kafka, progress, self.clauses)
-        directory.files.standby = True
+        if shard.others and self.random.random() < 0.5:
+            former = shard.others.pop(self.random.randrange(len(shard.others)))
+            former.kill()
+            directory = former.directory
         shard.standby = Instance(directory)
         self._note("standby", shard.standby)
+
+    def _follow(self, shard: Shard, instance: Instance) -> None:
+        """A look at the progress; the first one is the standby's start."""
+        progress = self.kafka.progress[shard.name]
+        step = follow if instance.follows else begin_to_follow
+        step(instance.directory, progress, self.clauses)
+        instance.follows = True
+        self._note("follows", instance)
 
     def _promote(self) -> None:
         shard = self._shard()
         if shard.standby is not None and self.random.random() < 0.3:
             shard.others = [*shard.others[-1:], shard.primary]
             shard.primary, shard.standby = shard.standby, None
-            shard.primary.ingest = None
+            shard.primary.follows = False
             self._note("standby takes over", shard.primary)
 
     def _add_partition(self) -> None:
@@ -392,8 +399,6 @@ class World:
             return
         window = self.random.choice(WINDOWS)
         for shard in self.shards:
-            shard.standby = None
-            shard.shelf = [directory for directory in shard.shelf if not directory.files.standby]
             shard.primary.ingest = None
             dequeue, calm = shard.primary.dequeue, self._calm
             assert dequeue is not None
