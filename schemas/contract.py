@@ -21,7 +21,7 @@ from duewheel.schemas.header_names import Request
 from duewheel.schemas.headers import USERS, Field, Headers, read_headers
 from duewheel.schemas.ids import id_hashes, key_hashes, source_names
 from duewheel.schemas.record_tail import framed_bytes, header_groups, key_values
-from duewheel.schemas.requests import DueTimes, due_times, judged_columns, origins
+from duewheel.schemas.requests import DueTimes, copies, due_times, judged_columns
 from duewheel.schemas.rules import ACCEPTED, Rule, Rules, compile_suite
 from duewheel.schemas.timers import (
     NO_PARTITION,
@@ -130,16 +130,17 @@ def parse(table: pa.Table, contract: Contract) -> TimerBatch:
     failure = contract.rules.first_failure(columns)
     rejected = failure != ACCEPTED
     target, targets = _targets(columns.column("target_topic"), rejected, contract)
-    origin_offset, roll_times = origins(fields, offset, ~rejected)
-    timer_id, id_hash = _ids(fields.get(Request.TIMER_ID), rejected, sources, origin_offset)
+    known = copies(fields, offset, ~rejected)
+    timer_id, id_hash = _ids(fields.get(Request.TIMER_ID), rejected, sources, known.origin_offset)
     key = large_binary(table.column("key"))
     headers, header_count = _headers(found, failure, contract.rules)
     return TimerBatch(
         partitions=sources.partitions,
         partition=sources.partition,
         offset=offset,
-        origin_offset=origin_offset,
+        origin_offset=known.origin_offset,
         due_ms=due.due_ms,
+        not_before_ms=known.not_before_ms,
         rejected=rejected,
         targets=targets,
         target=target,
@@ -150,7 +151,8 @@ def parse(table: pa.Table, contract: Contract) -> TimerBatch:
         key_value=key_values(key, large_binary(table.column("value"))),
         headers=headers,
         header_count=header_count,
-        roll_times=roll_times,
+        roll_times=known.roll_times,
+        retries=known.retries,
         timestamp_ms=timestamp_ms,
     )
 

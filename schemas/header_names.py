@@ -15,8 +15,10 @@ DUE_MS = "TIMER_DUE_MS"  # requested due time, epoch ms
 TIMER_ID = "UNIQ_KEY"  # the timer's id, the given one or the default: that of SOURCE
 ROLL_TIMES = "TIMER_ROLL_TIMES"  # how often the timer was rolled, if it was
 
-# On rolled copies only, which go back to their timer topic.
+# On copies only, which go back to their timer topic: rolled or parked.
 ORIGIN = "TIMER_ORIGIN"  # offset of the timer's first copy, in the same partition
+NOT_BEFORE_MS = "TIMER_NOT_BEFORE_MS"  # of a parked one: when it leaves if it is due by then
+RETRIES = "TIMER_RETRIES"  # how often in a row it was parked
 
 # Added to dead letters.
 ERROR_CODE = "TIMER_ERROR_CODE"  # one word, for programs
@@ -37,6 +39,8 @@ class Request(IntEnum):
     RESCHEDULE = auto()
     ORIGIN = auto()
     ROLL_TIMES = auto()  # counts beside ORIGIN; without it an earlier delivery has added it
+    NOT_BEFORE = auto()  # these two beside ORIGIN only
+    RETRIES = auto()
     IGNORED = auto()  # added by an earlier delivery: taken out, else it would be there twice
 
 
@@ -54,6 +58,8 @@ REQUEST: dict[str, Request] = {
     DUE_MS: Request.IGNORED,
     ORIGIN: Request.ORIGIN,
     ROLL_TIMES: Request.ROLL_TIMES,
+    NOT_BEFORE_MS: Request.NOT_BEFORE,
+    RETRIES: Request.RETRIES,
 }
 NATIVE = {request: name for name, request in reversed(REQUEST.items())}
 """The name under which duewheel itself makes each request: the first one in REQUEST."""

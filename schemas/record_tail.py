@@ -95,7 +95,7 @@ def added_headers(deliveries: Deliveries) -> tuple[Column, Int32]:
     return added, count
 
 
-def roll_headers(
+def copy_headers(
     target: Column,
     target_partition: Int32,
     due_ms: Int64,
@@ -103,14 +103,14 @@ def roll_headers(
     roll_times: Int32,
     origin_offset: Int64,
 ) -> tuple[Column, Int32]:
-    """The request headers of rolled copies, encoded, and how many they are in each row.
+    """The request headers of copies, encoded, and how many they are in each row.
 
     Args:
         target: name of the real topic.
         target_partition: asked for, or NO_PARTITION.
         due_ms: absolute, epoch ms.
         timer_id: empty where the id is the default one, which the origin gives.
-        roll_times: before this roll.
+        roll_times: this roll included.
         origin_offset: of the timer's first copy.
     """
     asked = target_partition != NO_PARTITION
@@ -121,10 +121,18 @@ def roll_headers(
         *(_named(NATIVE[Request.DELIVER_AT]), *framed(decimals(due_ms))),
         choose(asked, partition, EMPTY),
         choose(named, join(_named(names.TIMER_ID), *framed(timer_id)), EMPTY),
-        *(_named(names.ROLL_TIMES), *framed(decimals(roll_times + 1))),
+        *(_named(names.ROLL_TIMES), *framed(decimals(roll_times))),
         *(_named(names.ORIGIN), *framed(decimals(origin_offset))),
     )
     return encoded, 4 + asked.astype(np.int32) + named.astype(np.int32)
+
+
+def parking_headers(not_before_ms: Int64, retries: Int32) -> Column:
+    """The two headers that a parked copy has beside those of every copy, encoded."""
+    return join(
+        *(_named(names.NOT_BEFORE_MS), *framed(decimals(not_before_ms))),
+        *(_named(names.RETRIES), *framed(decimals(retries))),
+    )
 
 
 class Records:

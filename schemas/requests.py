@@ -24,7 +24,7 @@ import pyarrow.compute
 from duewheel.schemas.columns import Column, ascii_text, lengths
 from duewheel.schemas.header_names import NATIVE, Request
 from duewheel.schemas.headers import Field, Int8
-from duewheel.schemas.timers import Bool, Int32, Int64
+from duewheel.schemas.timers import ANY_TIME, Bool, Int32, Int64
 from duewheel.schemas.values import SATURATED, parse_instants, parse_numbers
 
 _pa: Any = pa
@@ -41,6 +41,7 @@ JUDGED = pa.schema(
         pa.field("timer_id_bytes", pa.int64()),  # length of the id; null: not given
         pa.field("unsupported", _NAME),  # a header for what this version cannot do
         pa.field("origin_distance", pa.int64()),  # offset - origin's; null: no copy; -1: malformed
+        pa.field("retries", pa.int64()),  # null: not parked; -1: malformed, or on what is no copy
     ]
 )
 """The columns that rules may name. A null passes every rule that does not ask for a value."""
@@ -48,7 +49,7 @@ JUDGED = pa.schema(
 _DUE = (Request.LEVEL, Request.DELAY_SEC, Request.DELAY_MS, Request.DELIVER_AT)
 _UNSUPPORTED = (Request.CANCEL, Request.RESCHEDULE)
 _NONE = -1
-ROLL_TIMES_MAX = 65_535  # two bytes on disk; the count stops there
+COUNT_MAX = 65_535  # of rolls and retries: two bytes on disk; the counts stop there
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,7 @@ def judged_columns(
         _sparse(fields.get(Request.TIMER_ID), lengths, count),
         _named(unsupported, [NATIVE[request] for request in _UNSUPPORTED]),
         _sparse(fields.get(Request.ORIGIN), partial(_distances, fields, offset), count),
+        _retries(fields, count),
     ]
     table: pa.Table = _pa.table(columns, schema=JUDGED)
     return table
@@ -181,30 +183,77 @@ def _distances(fields: Mapping[Request, Field], offset: Int64, values: Column) -
     return np.where(well_formed & (origin >= 0), before - origin, -1)
 
 
-def origins(fields: Mapping[Request, Field], offset: Int64, accepted: Bool) -> tuple[Int64, Int32]:
-    """Offset of the first copy, and how often it was rolled, of every row.
+def _retries(fields: Mapping[Request, Field], count: int) -> pa.Int64Array:
+    """A parked copy has both headers, whole numbers from 1, and is a copy."""
+    retries = np.zeros(count, np.int64)
+    given = np.zeros((2, count), np.bool_)
+    well_formed = np.zeros((2, count), np.bool_)
+    for i, request in enumerate((Request.NOT_BEFORE, Request.RETRIES)):
+        field = fields.get(request)
+        if field is not None:
+            number, is_number = parse_numbers(field.values)
+            given[i, field.rows] = True
+            well_formed[i, field.rows] = is_number & (number > 0)
+            retries[field.rows] = number  # in the end those of RETRIES
+    copy = np.zeros(count, np.bool_)
+    if Request.ORIGIN in fields:
+        copy[fields[Request.ORIGIN].rows] = True
+    retries[~(well_formed.all(0) & copy)] = -1
+    column: pa.Int64Array = _pa.array(retries, mask=~given.any(0))
+    return column
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """What rows say of themselves as copies.
+
+    Attributes:
+        origin_offset: offset of the first copy of each timer, the row's own if that is it.
+        roll_times: how often it was rolled.
+        not_before_ms: see TimerBatch.
+        retries: how often it was parked.
+    """
+
+    origin_offset: Int64
+    roll_times: Int32
+    not_before_ms: Int64
+    retries: Int32
+
+
+def copies(fields: Mapping[Request, Field], offset: Int64, accepted: Bool) -> Copies:
+    """What is known of copies, of every row.
 
     Args:
         fields: the requests.
         offset: the records' own.
-        accepted: rows whose ORIGIN, if there is one, has been found good.
+        accepted: rows whose ORIGIN, NOT_BEFORE and RETRIES, if there are any, were found good.
     """
-    origin, times = offset.copy(), np.zeros(len(offset), np.int32)
+    count = len(offset)
+    known = Copies(
+        offset.copy(),
+        np.zeros(count, np.int32),
+        np.full(count, ANY_TIME, np.int64),
+        np.zeros(count, np.int32),
+    )
     field = fields.get(Request.ORIGIN)
     if field is None:
-        return origin, times
-    copies = np.zeros(len(offset), np.bool_)
-    copies[field.rows] = True
-    copies &= accepted
-    good = copies[field.rows]
-    origin[field.rows[good]] = parse_numbers(field.values)[0][good]
-    times[copies] = 1
-    counted = fields.get(Request.ROLL_TIMES)
-    if counted is not None:
-        number, well_formed = parse_numbers(counted.values)
-        known = well_formed & (number > 0) & copies[counted.rows]
-        times[counted.rows[known]] = np.minimum(number[known], ROLL_TIMES_MAX)
-    return origin, times
+        return known
+    is_copy = np.zeros(count, np.bool_)
+    is_copy[field.rows] = True
+    is_copy &= accepted
+    known.roll_times[is_copy] = 1
+    for request, column, last in (
+        (Request.ORIGIN, known.origin_offset, SATURATED),
+        (Request.ROLL_TIMES, known.roll_times, COUNT_MAX),
+        (Request.NOT_BEFORE, known.not_before_ms, SATURATED),
+        (Request.RETRIES, known.retries, COUNT_MAX),
+    ):
+        given = fields.get(request)
+        if given is not None:
+            number, well_formed = parse_numbers(given.values)
+            good = well_formed & (number >= 0) & is_copy[given.rows]
+            column[given.rows[good]] = np.minimum(number[good], last)
+    return known
 
 
 def _partitions(values: Column) -> Int64:

@@ -26,6 +26,7 @@ Bool = npt.NDArray[np.bool_]
 
 NO_PARTITION = -1  # target partition not asked for
 NO_KEY = -1  # key hash of a null key
+ANY_TIME = -(2**62)  # not_before_ms of what was not parked
 
 TopicPartition = tuple[str, int]
 
@@ -38,8 +39,10 @@ class TimerBatch:
         partitions: the source topic-partitions that `partition` indexes.
         partition: row → index in `partitions`.
         offset: source offset; rising within a partition.
-        origin_offset: offset of the first copy of the timer (equal to `offset` unless rolled).
+        origin_offset: offset of the first copy of the timer (equal to `offset` unless the row is
+            a copy).
         due_ms: requested due time, epoch ms. Meaningless where `rejected`.
+        not_before_ms: of a parked copy: it leaves no earlier, even if it is due; else ANY_TIME.
         rejected: the row goes to the dead-letter topic as soon as possible; `targets[target]`
             is that topic and `headers` already end with the error headers.
         targets: the topic names that `target` indexes.
@@ -52,6 +55,7 @@ class TimerBatch:
         headers: large_binary: the user's headers, request headers taken out.
         header_count: how many headers `headers` holds.
         roll_times: how often the timer has been rolled.
+        retries: how often in a row it was parked, for its target took no writes.
         timestamp_ms: of the record; what is due more than the roll window later is rolled.
     """
 
@@ -60,6 +64,7 @@ class TimerBatch:
     offset: Int64
     origin_offset: Int64
     due_ms: Int64
+    not_before_ms: Int64
     rejected: Bool
     targets: list[str]
     target: Int32
@@ -71,6 +76,7 @@ class TimerBatch:
     headers: pa.LargeBinaryArray
     header_count: Int32
     roll_times: Int32
+    retries: Int32
     timestamp_ms: Int64
 
     def __len__(self) -> int:
@@ -118,11 +124,15 @@ class Deliveries:
         target_partition: requested partition or NO_PARTITION.
         key_hash: as in TimerBatch.
         due_ms: requested due time, epoch ms.
-        source: large_binary "topic-partition@offset".
+        homes: the timer partitions that `home` indexes.
+        home: row → index in `homes`: where the timer came from.
+        origin_offset: as in TimerBatch.
+        source: large_binary "topic-partition@offset": home and origin.
         timer_id: large_binary, never empty: default ids are filled in.
-        key_value, headers, header_count, roll_times: as in TimerBatch.
+        key_value, headers, header_count, roll_times, retries: as in TimerBatch.
         dead_letter: the row is a dead letter: of the added headers it gets TIMER_SOURCE only.
-        rolled: the row is a copy on its way back to its timer topic: its `headers` are complete.
+        rolled: the row is a copy on its way back to its timer topic, rolled or parked: its
+            `headers` are complete.
     """
 
     targets: list[str]
@@ -130,12 +140,16 @@ class Deliveries:
     target_partition: Int32
     key_hash: Int32
     due_ms: Int64
+    homes: list[TopicPartition]
+    home: Int32
+    origin_offset: Int64
     source: pa.LargeBinaryArray
     timer_id: pa.LargeBinaryArray
     key_value: pa.LargeBinaryArray
     headers: pa.LargeBinaryArray
     header_count: Int32
     roll_times: Int32
+    retries: Int32
     dead_letter: Bool
     rolled: Bool
 

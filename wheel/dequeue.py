@@ -293,7 +293,8 @@ class Dequeue:
         deliveries = None if prepared is None else prepared.deliveries
         took_ms = self._clock.boottime_ms() - begun_ms
         now_ms = self._clock.now_ms()
-        self._statistics = self._statistics.after_commit(deliveries, now_ms, took_ms)
+        parked = self._publisher.parked
+        self._statistics = self._statistics.after_commit(deliveries, parked, now_ms, took_ms)
         self._delivered += rows
         self._directory.state.write_mirror(progress.slot, self._delivered, progress.encode())
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from duewheel.schemas.timers import Deliveries
+from duewheel.schemas.timers import Deliveries, Int64
 from duewheel.wheel.histogram import Histogram
 
 
@@ -18,6 +20,7 @@ class Statistics:
         delivered: messages published, dead letters included.
         dead_letters: those that ingest had rejected.
         rolled: timers sent back to their timer topic, not among `delivered`.
+        parked: the same because their target took no writes then, by that topic.
         transactions: commits, those without messages included.
         doubts: transactions whose outcome had to be read back.
         lateness_max_ms: greatest time of the acknowledgement − due time of accepted messages.
@@ -28,6 +31,7 @@ class Statistics:
     delivered: int = 0
     dead_letters: int = 0
     rolled: int = 0
+    parked: Mapping[str, int] = field(default_factory=dict)
     transactions: int = 0
     doubts: int = 0
     lateness_max_ms: int = 0
@@ -39,12 +43,13 @@ class Statistics:
         return replace(self, doubts=self.doubts + 1)
 
     def after_commit(
-        self, deliveries: Deliveries | None, committed_at_ms: int, took_ms: int
+        self, deliveries: Deliveries | None, parked: Int64, committed_at_ms: int, took_ms: int
     ) -> Statistics:
         """These, and one committed transaction.
 
         Args:
             deliveries: what was in it, None if that was the progress only.
+            parked: which of these rows went back.
             committed_at_ms: when it was acknowledged.
             took_ms: from handing it over until then.
         """
@@ -56,13 +61,22 @@ class Statistics:
         if deliveries is None or not len(deliveries):
             return known
         rolled, dead = int(deliveries.rolled.sum()), int(deliveries.dead_letter.sum())
-        due_ms = deliveries.due_ms[~deliveries.rolled & ~deliveries.dead_letter]
+        late = ~deliveries.rolled & ~deliveries.dead_letter
+        late[parked] = False
+        due_ms = deliveries.due_ms[late]
         late_ms = committed_at_ms - due_ms
         return replace(
             known,
-            delivered=self.delivered + len(deliveries) - rolled,
+            delivered=self.delivered + len(deliveries) - rolled - len(parked),
             dead_letters=self.dead_letters + dead,
             rolled=self.rolled + rolled,
+            parked=self._parked_with(deliveries, parked),
             lateness_max_ms=max(self.lateness_max_ms, int(late_ms.max(initial=0))),
             lateness_ms=self.lateness_ms.with_values(late_ms),
         )
+
+    def _parked_with(self, deliveries: Deliveries, parked: Int64) -> Mapping[str, int]:
+        if not len(parked):
+            return self.parked
+        counts = enumerate(np.bincount(deliveries.target[parked]).tolist())
+        return Counter(self.parked) + Counter({deliveries.targets[i]: n for i, n in counts if n})

@@ -1,7 +1,7 @@
 """From deliveries to ready record batches, one topic-partition after another.
 
-Depends on nothing but the rows and what is known of their targets, so that it can be done long
-before the transaction; the result says what it took for true. No Kafka here.
+Depends on nothing but the rows, the time and what is known of their targets, so that it can be done
+long before the transaction; the result says what it took for true. No Kafka here.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 
 from duewheel.errors import PublishDoubt
 from duewheel.schemas.record_batch import Batch, split
-from duewheel.schemas.timers import Deliveries
-from duewheel.wheel import routing
+from duewheel.schemas.timers import Bool, Deliveries, Int32, Int64
+from duewheel.wheel import returning, routing
 from duewheel.wheel.routing import Reason, Target
 
 
@@ -60,40 +60,64 @@ class Encoded:
     Attributes:
         parts: the batches; those of a partition are neighbours, in their order.
         condemned: rows that became dead letters, by reason.
+        parked: rows that go back to their timer topic, for their target takes no writes for now.
         known: what was known of each topic that mattered.
         refused: sources of the records that the broker had refused.
     """
 
     parts: list[Part]
     condemned: Counter[str]
+    parked: Int64
     known: Mapping[str, Known]
     refused: frozenset[bytes]
 
 
-def encode(
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """Where the rows of a transaction go.
+
+    Attributes:
+        deliveries: in the order in which they came.
+        condemned, parked, known: as in Encoded.
+    """
+
+    deliveries: Deliveries
+    condemned: Counter[str]
+    parked: Int64
+    known: Mapping[str, Known]
+
+
+def route(
     deliveries: Deliveries,
     look_up: LookUp,
     refused: frozenset[bytes],
     dead_letter_topic: str,
-    chance: random.Random,
-) -> Encoded:
-    """Route the rows, those that can never be published to the dead-letter topic, and join them.
+    now_ms: int,
+) -> Routed:
+    """Address rows that can never be published to the dead-letter topic, and those that cannot be
+    for now to their timer topic.
 
     Args:
         deliveries: the rows.
-        look_up: asked for the topics that rows name and, only if there are dead letters, for
-            `dead_letter_topic`.
+        look_up: asked for the topics that rows name and, only if they are needed, for timer
+            topics and for `dead_letter_topic`.
         refused: sources of records that the broker has refused.
         dead_letter_topic: where unpublishable rows go.
-        chance: chooses partitions for rows without key and request.
+        now_ms: from which parked rows wait.
 
     Raises:
         PublishDoubt: the dead-letter topic takes nothing.
         Exception: whatever `look_up` raises.
     """
     known = dict(look_up(routing.used_topics(deliveries)))
-    targets = {topic: one.target for topic, one in known.items()}
+    targets = _targets(known)
     reason = routing.why_not(deliveries, targets, list(refused))
+    waiting = routing.without_target(deliveries, targets) & (reason == Reason.NONE)
+    if waiting.any():
+        homes = dict.fromkeys(topic for topic, _ in deliveries.homes)
+        known.update(look_up([topic for topic in homes if topic not in known]))
+        targets = _targets(known)
+        deliveries, waiting = _parked(deliveries, waiting, targets, reason, now_ms)
     counts = enumerate(np.bincount(reason).tolist())
     condemned = Counter({Reason(n).name.lower(): c for n, c in counts if n and c})
     if condemned:
@@ -103,16 +127,63 @@ def encode(
         known.update(look_up([topic for topic in used if topic not in known]))
         targets = {topic: known[topic].target for topic in used}
         deliveries = _dead_letters_fitted(deliveries, targets)
-    deliveries, groups = routing.grouped(deliveries, targets, chance)
+    return Routed(deliveries, condemned, np.flatnonzero(waiting), known)
+
+
+def encode(
+    deliveries: Deliveries,
+    look_up: LookUp,
+    refused: frozenset[bytes],
+    dead_letter_topic: str,
+    chance: random.Random,
+    now_ms: int,
+) -> Encoded:
+    """Route the rows, and join them.
+
+    Args:
+        deliveries, look_up, refused, dead_letter_topic, now_ms: as in `route`.
+        chance: chooses partitions for rows without key and request.
+
+    Raises:
+        PublishDoubt, Exception: as `route`.
+    """
+    routed = route(deliveries, look_up, refused, dead_letter_topic, now_ms)
+    known = routed.known
+    rest, groups = routing.grouped(routed.deliveries, _targets(known), chance)
     parts = []
     for group in groups:
-        rows = deliveries.slice(group.first, group.end)
+        rows = rest.slice(group.first, group.end)
         first = 0
         for batch in split(rows, known[group.topic].batch_bytes):
             source = rows.source[first].as_py() if batch.count == 1 else None
             parts.append(Part(group.topic, group.partition, batch, source))
             first += batch.count
-    return Encoded(parts, condemned, known, refused)
+    return Encoded(parts, routed.condemned, routed.parked, known, refused)
+
+
+def _targets(known: Mapping[str, Known]) -> dict[str, Target]:
+    return {topic: one.target for topic, one in known.items()}
+
+
+def _parked(
+    deliveries: Deliveries,
+    waiting: Bool,
+    targets: Mapping[str, Target],
+    reason: Int32,
+    now_ms: int,
+) -> tuple[Deliveries, Bool]:
+    """The deliveries with rows parked, and which they are. The copies that their timer topic does
+    not take are given a reason. What has no place to wait at stays as it is: then Kafka as a whole
+    is away, and the transaction waits.
+    """
+    waiting = waiting & routing.home_takes_writes(deliveries, targets)
+    parked = returning.parked(deliveries, waiting, now_ms)
+    refused = waiting & (routing.why_not(parked, targets, []) != Reason.NONE)
+    if refused.any():
+        reason[refused] = Reason.TARGET_UNAVAILABLE
+        waiting &= ~refused
+        parked = returning.parked(deliveries, waiting, now_ms)
+    return parked, waiting
 
 
 def _dead_letters_fitted(deliveries: Deliveries, targets: Mapping[str, Target]) -> Deliveries:

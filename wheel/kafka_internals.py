@@ -15,6 +15,7 @@ None of this is public: the version is pinned exactly, and `check_internals` ref
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,7 @@ SUPPORTED_VERSION = "3.0.12"
 # InitProducerId v4: an older broker lets a fenced producer re-initialise itself and fence its heir.
 OLDEST_BROKER = (2, 7)
 _NO_STAMP = -1
+_NAMES_SHOWN = 5
 
 _TOUCHED = {
     "": ("_accumulator", "_sender", "_transaction_manager", "_closed", "_unregister_cleanup"),
@@ -162,6 +164,18 @@ class Outcome:
     stamp_ms: int | None = None
 
 
+class NoAnswer(Exception):
+    """Batches of other partitions were acknowledged, and those of these were not: nothing has
+    moved for a while.
+    """
+
+    def __init__(self, partitions: frozenset[TopicPartition], seconds: float) -> None:
+        names = sorted(f"{partition.topic}-{partition.partition}" for partition in partitions)
+        shown = ", ".join(names[:_NAMES_SHOWN]) + (" …" if len(names) > _NAMES_SHOWN else "")
+        super().__init__(f"{shown}: no answer to a batch for {seconds:g} s, others were answered")
+        self.partitions = partitions
+
+
 def announce(producer: KafkaProducer, topics: Iterable[str]) -> None:
     """Have the producer ask for the metadata of all these topics at once. Does not block.
 
@@ -197,27 +211,48 @@ def enqueue(
     return queued
 
 
-def await_outcomes(batches: Sequence[WholeBatch], deadline: Deadline) -> list[Outcome]:
+def await_outcomes(
+    batches: Sequence[WholeBatch], deadline: Deadline, quiet_s: float = math.inf
+) -> list[Outcome]:
     """Wait for every batch and look at every result.
+
+    Args:
+        batches: the last one stands for the cluster: while it has no result, that is away as a
+            whole.
+        deadline: for all of them.
+        quiet_s: how long there may be no result while there is one of the last batch.
 
     Raises:
         DeadlinePassed: a batch has no result yet.
+        NoAnswer: nothing has moved for `quiet_s`.
     """
     outcomes = []
     for batch in batches:
-        future = batch.produce_future
-        if not future.wait(timeout=deadline.remaining_s()):
-            raise DeadlinePassed(
-                f"{batch.topic_partition.topic}-{batch.topic_partition.partition}: "
-                f"no answer to a batch within {deadline.seconds:g} s"
-            )
-        _, stamp_ms, error_of = future.value
+        _await(batch, batches, deadline, quiet_s)
+        _, stamp_ms, error_of = batch.produce_future.value
         error = error_of(0) if error_of is not None else None
         stamped = error is None and stamp_ms != _NO_STAMP
         outcomes.append(
             Outcome(error, batch.final_state is FinalState.FAILED, stamp_ms if stamped else None)
         )
     return outcomes
+
+
+def _await(
+    batch: WholeBatch, batches: Sequence[WholeBatch], deadline: Deadline, quiet_s: float
+) -> None:
+    """Wait for one batch, as long as any of them get results."""
+    done = -1
+    while not batch.produce_future.wait(timeout=min(quiet_s, deadline.remaining_s())):
+        if deadline.remaining_s() <= 0:
+            raise DeadlinePassed(
+                f"{batch.topic_partition.topic}-{batch.topic_partition.partition}: "
+                f"no answer to a batch within {deadline.seconds:g} s"
+            )
+        before, done = done, sum(other.is_done for other in batches)
+        if done == before and batches[-1].is_done:
+            late = frozenset(other.topic_partition for other in batches if not other.is_done)
+            raise NoAnswer(late, quiet_s)
 
 
 def commit(producer: KafkaProducer, deadline: Deadline) -> None:

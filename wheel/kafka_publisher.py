@@ -44,7 +44,7 @@ from duewheel.clock import Clock
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable, PublishDoubt
 from duewheel.schemas.record_batch import HEADER_BYTES
 from duewheel.schemas.single_record import single
-from duewheel.schemas.timers import Deliveries
+from duewheel.schemas.timers import Deliveries, Int64
 from duewheel.wheel import kafka_internals as internals
 from duewheel.wheel import routing
 from duewheel.wheel.deadline import Deadline, DeadlinePassed, within
@@ -58,13 +58,14 @@ from duewheel.wheel.kafka_transactions import (
     preparation_deadline,
     transact,
 )
-from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.publisher import NO_ROWS, Prepared
 from duewheel.wheel.routing import Target
 
 _PATIENCE_MAX = 16
 # Of records' timestamps, beyond the brokers' clock; topics refuse an hour, unless set otherwise.
 _AHEAD_MAX_MS = 60_000
 _OUT_OF_TIME = (DeadlinePassed, KafkaTimeoutError, RequestTimedOutError)
+_EXPECTED = (KafkaError, DeadlinePassed, DuewheelError, internals.NoAnswer)
 
 log = structlog.get_logger(__name__)
 
@@ -86,6 +87,9 @@ class PublisherLimits:
         stop_s: how long to wait for a dropped producer's thread.
         target_age_s: how long an answer about a topic is believed.
         missing_target_age_s: how long "there is no such topic" is.
+        unavailable_target_age_s: how long "this partition takes no writes" is.
+        quiet_s: how long a partition may leave a batch without an answer while others get theirs;
+            found out after one to two of it.
     """
 
     start_deadline_s: float = 30.0
@@ -96,6 +100,8 @@ class PublisherLimits:
     stop_s: float = 5.0
     target_age_s: float = 30.0
     missing_target_age_s: float = 10.0
+    unavailable_target_age_s: float = 3.0
+    quiet_s: float = 1.5
 
     def __post_init__(self) -> None:
         if not self.publish_deadline_s * 1000 < self.transaction_timeout_ms:
@@ -158,6 +164,7 @@ class KafkaPublisher:
             batch_bytes_max=self._limits.batch_bytes_max,
             age_s=self._limits.target_age_s,
             missing_age_s=self._limits.missing_target_age_s,
+            unavailable_age_s=self._limits.unavailable_target_age_s,
         )
         self._producer: KafkaProducer | None = None
         self._admin: KafkaAdminClient | None = None
@@ -170,6 +177,7 @@ class KafkaPublisher:
         self._stamp = (0, 0)  # the brokers' clock at the last commit, and boottime then
         # Progress of the last transaction, and its rows that had become dead letters.
         self._attempt: tuple[bytes, Counter[str]] = (b"", Counter())
+        self._parked = NO_ROWS
 
     @property
     def condemned(self) -> Mapping[str, int]:
@@ -177,6 +185,11 @@ class KafkaPublisher:
         was made, committed ones only. A snapshot.
         """
         return self._condemned
+
+    @property
+    def parked(self) -> Int64:
+        """See Publisher."""
+        return self._parked
 
     def peek(self) -> Progress | None:
         """The newest committed progress, read without taking the transactional id.
@@ -289,7 +302,7 @@ class KafkaPublisher:
         if self._producer is None or self._admin is None:
             raise PublishDoubt("the publisher is not started")
         written = progress.encode()
-        self._attempt = (written, Counter())
+        self._attempt, self._parked = (written, Counter()), NO_ROWS
         try:
             parts: list[Part] = []
             if prepared is not None and len(prepared.deliveries):
@@ -299,8 +312,9 @@ class KafkaPublisher:
             now_ms = self._timestamp_ms()
             producer = self._producer
             deadline = Deadline(self._limits.publish_deadline_s * self._patience, self._stopping)
+            quiet_s = self._limits.quiet_s
             outcomes = within(
-                deadline, "publish", lambda: transact(producer, batches, now_ms, deadline)
+                deadline, "publish", lambda: transact(producer, batches, now_ms, deadline, quiet_s)
             )
             self._judge(parts, outcomes)
             stamp_ms = outcomes[-1].stamp_ms
@@ -308,15 +322,18 @@ class KafkaPublisher:
                 self._stamp = (stamp_ms, self._clock.boottime_ms())
             self._next_patience = 1
             if prepared is not None:
-                self._catalog.settle(prepared.deliveries)
+                self._catalog.settle(prepared.deliveries, {(p.topic, p.partition) for p in parts})
             self._count(written)
             return stamp_ms
         except Exception as error:
             self.close()
+            if isinstance(error, internals.NoAnswer):
+                for late in error.partitions:
+                    self._catalog.found_unavailable((late.topic, late.partition), "no answer")
             if isinstance(error, _OUT_OF_TIME):
                 self._next_patience = min(2 * self._patience, _PATIENCE_MAX)
             reason = self._settings.explain(error)
-            expected = isinstance(error, KafkaError | DeadlinePassed | DuewheelError)
+            expected = isinstance(error, _EXPECTED)
             log.warning(
                 "publish in doubt",
                 transactional_id=self._transactional_id,
@@ -402,6 +419,7 @@ class KafkaPublisher:
         if encoded.condemned:
             log.warning("rows became dead letters", count=encoded.condemned.total())
             self._attempt[1].update(encoded.condemned)
+        self._parked = encoded.parked
         self._meet(producer, list(dict.fromkeys(part.topic for part in encoded.parts)), deadline)
         return encoded.parts
 
@@ -414,7 +432,12 @@ class KafkaPublisher:
 
     def _encode(self, deliveries: Deliveries, look_up: LookUp) -> Encoded:
         return encode(
-            deliveries, look_up, self._catalog.refused, self._dead_letter_topic, self._chance
+            deliveries,
+            look_up,
+            self._catalog.refused,
+            self._dead_letter_topic,
+            self._chance,
+            self._timestamp_ms(),
         )
 
     def _known(self, targets: Mapping[str, Target]) -> Mapping[str, Known]:
@@ -433,7 +456,9 @@ class KafkaPublisher:
             for part, outcome in zip(parts, outcomes, strict=False)  # the progress record is last
             if outcome.judged and outcome.error is not None
         ]
+        others_taken = outcomes[-1].error is None
         for part, error in judged:
             size = HEADER_BYTES + len(part.batch.body)
-            self._catalog.learn(SentBatch(part.topic, size, part.source), error)
+            sent = SentBatch(part.topic, part.partition, size, part.source)
+            self._catalog.learn(sent, error, others_taken=others_taken)
         raise judged[0][1] if judged else errors[0]

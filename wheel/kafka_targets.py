@@ -1,54 +1,71 @@
 """What is known of the topics that messages go to, looked up before a transaction begins.
 
 Two requests to the broker tell of all topics at once: partitions and rights, then the largest
-batch and whether a key is needed. Answers are kept for a while, missing topics for a shorter one,
-so that a topic that is created later is found and one that never comes costs next to nothing. The
-names are the users': what is too old goes, and never more than `_ENTRIES_MAX` are kept.
+batch, whether a key is needed and how many replicas must be in sync. Answers are kept for a while,
+shorter ones of missing topics and of those with partitions that take no writes: a topic that is
+created later is found, and one that never comes costs next to nothing. The names are the users':
+what is too old goes, and never more than a bounded number are kept.
 
 What cannot be known beforehand is learned from refusals. A refused batch of several records is
 made again at half the size, until a refused batch holds the bad record alone; that one is then
-remembered by its source and becomes a dead letter.
+remembered by its source and becomes a dead letter. A partition that fails transactions in which
+others were acknowledged is taken for unavailable (outages.py).
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any
 
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource
 from kafka.errors import (
     InvalidRecordError,
     InvalidTopicError,
+    KafkaStorageError,
+    KafkaTimeoutError,
+    LeaderNotAvailableError,
     MessageSizeTooLargeError,
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
+    NotLeaderForPartitionError,
     PolicyViolationError,
     RecordListTooLargeError,
+    RequestTimedOutError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
 
 from duewheel.errors import KafkaUnavailable
-from duewheel.schemas.timers import Deliveries
+from duewheel.schemas.timers import Deliveries, TopicPartition
+from duewheel.wheel.believed import Believed
 from duewheel.wheel.deadline import Deadline
 from duewheel.wheel.kafka_clients import ClientSettings
+from duewheel.wheel.outages import Outages
 from duewheel.wheel.routing import Reason, Target
 
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 # Verdicts on the content of a batch. A refused timestamp is not one: then a clock is wrong.
 _REFUSALS = (*_TOO_LARGE, InvalidRecordError, PolicyViolationError)
+# Of one partition while others are acknowledged, and still after all that the client has tried.
+_NOT_FOR_NOW = (
+    KafkaStorageError,
+    KafkaTimeoutError,
+    LeaderNotAvailableError,
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
+    NotLeaderForPartitionError,
+    RequestTimedOutError,
+)
 _NO_SUCH_TOPIC = (UnknownTopicOrPartitionError.errno, InvalidTopicError.errno)
 _NOT_AUTHORIZED = TopicAuthorizationFailedError.errno
-_ENTRIES_MAX = 10_000
 _ASKED_MAX = 1_000  # topics of one request, so that its answer stays small
 # A broker drops the connection over a name of more than 32 KiB instead of refusing it.
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _NONE_SUCH = Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC)
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,49 +73,15 @@ class SentBatch:
     """A batch as it was sent, for judging a refusal.
 
     Attributes:
-        topic: where to.
+        topic, partition: where to.
         size: bytes, header included.
         source: TIMER_SOURCE of its record if it holds one only, else None.
     """
 
     topic: str
+    partition: int
     size: int
     source: bytes | None
-
-
-class _Believed(Generic[T]):
-    """Values by topic, each believed for a while. Bounded: the oldest make room."""
-
-    def __init__(self) -> None:
-        self._entries: dict[str, tuple[T, float]] = {}  # until when; the oldest first
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def get(self, topic: str) -> T | None:
-        value, until = self._entries.get(topic, (None, 0.0))
-        return value if until > time.monotonic() else None
-
-    def latest(self, topic: str) -> T | None:
-        """The value however old."""
-        return self._entries.get(topic, (None, 0.0))[0]
-
-    def put(self, topic: str, value: T, age_s: float) -> None:
-        self._entries.pop(topic, None)
-        self._entries[topic] = (value, time.monotonic() + age_s)
-        if len(self._entries) > _ENTRIES_MAX:
-            del self._entries[next(iter(self._entries))]
-
-    def drop_old(self) -> None:
-        now = time.monotonic()
-        for topic in [topic for topic, (_, until) in self._entries.items() if until <= now]:
-            del self._entries[topic]
-
-    def pop(self, topic: str) -> None:
-        self._entries.pop(topic, None)
-
-    def clear(self) -> None:
-        self._entries.clear()
 
 
 class TargetCatalog:
@@ -120,6 +103,7 @@ class TargetCatalog:
         batch_bytes_max: int,
         age_s: float,
         missing_age_s: float,
+        unavailable_age_s: float,
     ) -> None:
         """An empty catalog.
 
@@ -129,15 +113,18 @@ class TargetCatalog:
             batch_bytes_max: what it may hold, whatever a topic allows.
             age_s: how long an answer is believed.
             missing_age_s: how long a refusal is.
+            unavailable_age_s: how long that a partition takes no writes is.
         """
         self._settings = settings
         self._batch_bytes = batch_bytes
         self._batch_bytes_max = batch_bytes_max
         self._age_s = age_s
         self._missing_age_s = missing_age_s
-        self._known: _Believed[Target] = _Believed()
-        self._smaller: _Believed[int] = _Believed()  # bytes of a batch
-        self._record_limit: _Believed[int] = _Believed()
+        self._unavailable_age_s = unavailable_age_s
+        self._outages = Outages()
+        self._known: Believed[str, Target] = Believed()
+        self._smaller: Believed[str, int] = Believed()  # bytes of a batch
+        self._record_limit: Believed[str, int] = Believed()
         self.refused: frozenset[bytes] = frozenset()
 
     def resolve(
@@ -154,12 +141,19 @@ class TargetCatalog:
             for believed in (self._known, self._smaller, self._record_limit):
                 believed.drop_old()
             targets.update(self._look_up(admin, some, deadline))
-        return {topic: target for topic, target in targets.items() if target is not None}
+        found = self._judged(targets)
+        for topic, target in found.items():
+            self._outages.noticed(topic, target)
+        return found
 
     def recall(self, topics: Iterable[str]) -> dict[str, Target]:
         """What was known of those topics that are remembered, however long ago; asks nobody."""
-        targets = {t: self._known.latest(t) if _possible(t) else _NONE_SUCH for t in topics}
-        return {topic: target for topic, target in targets.items() if target is not None}
+        return self._judged(
+            {t: self._known.latest(t) if _possible(t) else _NONE_SUCH for t in topics}
+        )
+
+    def _judged(self, targets: Mapping[str, Target | None]) -> dict[str, Target]:
+        return {t: self._outages.judged(t, target) for t, target in targets.items() if target}
 
     def _look_up(
         self, admin: KafkaAdminClient, topics: list[str], deadline: Deadline
@@ -169,10 +163,14 @@ class TargetCatalog:
         if named:
             found = self._settings.call(deadline, "look up topics", lambda: self._ask(admin, named))
             for topic, target in found.items():
-                age_s = self._missing_age_s if target.refusal else self._age_s
-                self._known.put(topic, target, age_s)
+                self._known.put(topic, target, self._believed_s(target))
             targets.update(found)
         return targets
+
+    def _believed_s(self, target: Target) -> float:
+        if target.refusal:
+            return self._missing_age_s
+        return self._unavailable_age_s if target.unavailable else self._age_s
 
     def forget(self) -> None:
         """Ask again for everything; what refusals have taught is kept."""
@@ -182,8 +180,18 @@ class TargetCatalog:
         """How large to make this topic's batches, in bytes."""
         return min(self._smaller.get(topic) or self._batch_bytes, target.batch_bytes_max)
 
-    def learn(self, batch: SentBatch, error: Exception) -> bool:
-        """Draw the conclusion from a refused batch; False if the error says nothing about it."""
+    def learn(self, batch: SentBatch, error: Exception, *, others_taken: bool = False) -> bool:
+        """Draw the conclusion from a refused batch; False if the error says nothing about it.
+
+        Args:
+            batch: as it was sent.
+            error: the broker's.
+            others_taken: whether other batches of the transaction were acknowledged; otherwise the
+                cluster may be away as a whole.
+        """
+        if isinstance(error, _NOT_FOR_NOW) and others_taken:
+            self.found_unavailable((batch.topic, batch.partition), type(error).__name__)
+            return True
         if not isinstance(error, _REFUSALS):
             return False
         if batch.source is None:
@@ -195,8 +203,15 @@ class TargetCatalog:
             self.refused |= {batch.source}
         return True
 
-    def settle(self, deliveries: Deliveries) -> None:
-        """These rows are out for good: forget which of them were refused before."""
+    def found_unavailable(self, partition: TopicPartition, why: str) -> None:
+        """A transaction failed because of this partition, while others were acknowledged."""
+        self._outages.failed(partition, why)
+
+    def settle(self, deliveries: Deliveries, partitions: Iterable[TopicPartition]) -> None:
+        """These rows are out for good: forget which of them were refused before, and what was held
+        against the partitions that have taken them.
+        """
+        self._outages.succeeded(partitions)
         if self.refused:
             self.refused = self.refused.difference(deliveries.source.to_pylist())
 
@@ -204,12 +219,13 @@ class TargetCatalog:
         found = {row["name"]: row for row in admin.describe_topics(topics)}
         targets = {topic: self._judge(topic, found.get(topic, {})) for topic in topics}
         there = [topic for topic, target in targets.items() if not target.refusal]
-        wanted = ["max.message.bytes", "cleanup.policy"]
+        wanted = ["max.message.bytes", "cleanup.policy", "min.insync.replicas"]
         resources = [ConfigResource("TOPIC", topic, wanted) for topic in there]
         if there:
             configs = admin.describe_configs(resources, config_filter="all").get("topic", {})
             for topic in there:
-                targets[topic] = self._limited(topic, targets[topic], configs.get(topic, {}))
+                config = {name: row["value"] for name, row in configs.get(topic, {}).items()}
+                targets[topic] = self._limited(topic, targets[topic], config, found[topic])
         return targets
 
     def _judge(self, topic: str, row: dict[str, object]) -> Target:
@@ -225,22 +241,37 @@ class TargetCatalog:
             )
         return Target(len(partitions), self._batch_bytes_max)
 
-    def _limited(self, topic: str, target: Target, config: dict[str, dict[str, str]]) -> Target:
+    def _limited(
+        self, topic: str, target: Target, config: Mapping[str, str], row: Mapping[str, Any]
+    ) -> Target:
         """The target with what its configuration says; without the right to read it, refusals
         will tell.
         """
-        limit = int(config.get("max.message.bytes", {}).get("value", self._batch_bytes_max))
-        policy = config.get("cleanup.policy", {}).get("value", "")
+        limit = int(config.get("max.message.bytes", self._batch_bytes_max))
+        in_sync_min = int(config.get("min.insync.replicas", 1))
         learned = self._record_limit.get(topic) or self._batch_bytes_max
         return replace(
             target,
             batch_bytes_max=min(limit, learned, self._batch_bytes_max),
-            key_required="compact" in policy,
+            key_required="compact" in config.get("cleanup.policy", ""),
+            unavailable=frozenset(
+                partition["partition_index"]
+                for partition in row["partitions"]
+                if not _takes_writes(partition, in_sync_min)
+            ),
         )
 
 
 def _possible(topic: str) -> bool:
     return _TOPIC_NAME.fullmatch(topic) is not None
+
+
+def _takes_writes(partition: Mapping[str, Any], in_sync_min: int) -> bool:
+    """Whether it has a leader and enough replicas in sync. More than there are can not be asked
+    for: a broker that does ask for more will say so.
+    """
+    in_sync, replicas = len(partition["isr_nodes"]), len(partition["replica_nodes"])
+    return partition["leader_id"] >= 0 and in_sync >= min(in_sync_min, replicas)
 
 
 def _may_write(operations: object) -> bool:

@@ -5,6 +5,7 @@ Used by whatever must be exactly once: deliveries with their progress, replays w
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable
 
@@ -18,6 +19,7 @@ from duewheel.wheel.deadline import Deadline
 from duewheel.wheel.kafka_clients import ClientSettings
 
 _REQUEST_BYTES = 16 * 1024 * 1024  # of several partitions' batches; a larger batch goes alone
+_BYTES_PER_S = 1 << 20  # a partition that takes less of a batch counts as taking none
 _TOPIC_S = 0.05  # a generous hundred times what looking up and meeting one of many takes
 
 
@@ -109,8 +111,19 @@ def transact(
     batches: list[tuple[TopicPartition, Batch]],
     now_ms: int,
     deadline: Deadline,
+    quiet_s: float = math.inf,
 ) -> list[internals.Outcome]:
     """One transaction: begin, queue, look at every result, commit; not if any has an error.
+
+    Args:
+        producer: that owns its transactional id.
+        batches: in order within each partition; the last one as in `await_outcomes`.
+        now_ms: the records' timestamp.
+        deadline: for the whole call.
+        quiet_s: as in `await_outcomes`; a second is added for each MiB of the largest batch.
+
+    Raises:
+        DeadlinePassed, NoAnswer: as `await_outcomes`; or the commit has no answer.
 
     Returns:
         What became of each batch. With an error among them the transaction is still open: drop the
@@ -118,7 +131,8 @@ def transact(
     """
     producer.begin_transaction()
     queued = internals.enqueue(producer, batches, now_ms)
-    outcomes = internals.await_outcomes(queued, deadline)
+    largest = max(len(batch.body) for _, batch in batches)
+    outcomes = internals.await_outcomes(queued, deadline, quiet_s + largest / _BYTES_PER_S)
     if all(outcome.error is None for outcome in outcomes):
         internals.commit(producer, deadline)
     return outcomes

@@ -84,7 +84,10 @@ def meant_slots(batch: TimerBatch, precision_ms: int, window_ms: int | Int64) ->
     """
     rolled = ~batch.rejected & (batch.due_ms - batch.timestamp_ms > window_ms)
     instants = roll_instants(batch.due_ms, batch.timestamp_ms, batch.id_hash, window_ms)
-    slots = slot_of(np.where(rolled, instants, batch.due_ms), precision_ms)
+    # Like everything else in the wheel, what is parked leaves within the window.
+    held_ms = np.minimum(batch.not_before_ms, batch.timestamp_ms + window_ms)
+    leaves_ms = np.maximum(np.where(rolled, instants, batch.due_ms), held_ms)
+    slots = slot_of(leaves_ms, precision_ms)
     return np.where(batch.rejected, EARLIEST_SLOT, slots), rolled
 
 
@@ -133,6 +136,7 @@ def stored_messages(batch: TimerBatch, source_ids: Int32, target_ids: Int32) -> 
     prefix["key_value_size"] = columns.lengths(batch.key_value)
     prefix["header_count"] = batch.header_count
     prefix["roll_times"] = batch.roll_times
+    prefix["retries"] = batch.retries
     return columns.join(as_column(prefix), batch.timer_id, batch.key_value, batch.headers)
 
 

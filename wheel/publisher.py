@@ -9,9 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from duewheel.checkpoints.progress import Progress
-from duewheel.schemas.timers import Deliveries
+from duewheel.schemas.timers import Deliveries, Int64
 from duewheel.wheel.encoding import Encoded
+
+NO_ROWS: Int64 = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,13 @@ class Publisher(Protocol):
     publisher's own.
     """
 
+    @property
+    def parked(self) -> Int64:
+        """Which of the rows last given to `publish` went back to their timer topic because their
+        target takes no writes for now. Means something once it is known that they were committed.
+        """
+        ...
+
     def peek(self) -> Progress | None:
         """The newest committed progress, read without taking the shard; None if there is none.
 
@@ -103,7 +114,8 @@ class Publisher(Protocol):
             they did not say: of a batch sent twice they do not, nor without LogAppendTime.
 
         Rows that can never be published (no such topic or partition, too large) leave as dead
-        letters in the same transaction. The same `prepared` may be given again after PublishDoubt.
+        letters in the same transaction, those whose target takes no writes for now as parked copies
+        (returning.py). The same `prepared` may be given again after PublishDoubt.
 
         Raises:
             PublishDoubt: the outcome is unknown or the transaction failed: call `start`.

@@ -1,7 +1,6 @@
 """From stored messages back to deliveries: what leaves the wheel, column by column.
 
-A timer goes to its real topic as it came, a rolled one back to its timer topic with its request in
-the headers again: the due time absolute, the count of rolls, and where its first copy lay.
+A timer goes to its real topic as it came, a rolled one back to its timer topic (returning.py).
 
 What is restored is also what one transaction takes: chunks that name too many topics are divided.
 """
@@ -13,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from duewheel.schemas.columns import EMPTY, Column, binary, choose, join, take
+from duewheel.schemas.columns import choose
 from duewheel.schemas.ids import source_names
-from duewheel.schemas.record_tail import roll_headers
-from duewheel.schemas.timers import Bool, Deliveries, Int32, Int64, TopicPartition
+from duewheel.schemas.timers import Deliveries, Int32, Int64, TopicPartition
 from duewheel.wheel.layout import FLAG_DEAD_LETTER
 from duewheel.wheel.message_store import Prefixes, StoredMessages
+from duewheel.wheel.returning import rolled_back
 from duewheel.wheel.slot_scan import Chunk
 from duewheel.wheel.topic_names import TopicNames
 
@@ -77,17 +76,21 @@ def restore(chunk: Chunk, messages: StoredMessages, topics: TopicNames) -> Resto
         target_partition=prefix["target_partition"].astype(np.int32),
         key_hash=prefix["key_hash"].astype(np.int32),
         due_ms=prefix["due_ms"].astype(np.int64),
+        homes=sources,
+        home=source,
+        origin_offset=origin_offset,
         source=origin,
         timer_id=choose(prefix["id_size"] == 0, origin, messages.timer_id),
         key_value=messages.key_value,
         headers=messages.headers,
         header_count=prefix["header_count"].astype(np.int32),
         roll_times=prefix["roll_times"].astype(np.int32),
+        retries=prefix["retries"].astype(np.int32),
         dead_letter=(prefix["flags"] & FLAG_DEAD_LETTER) != 0,
-        rolled=rolled,
+        rolled=np.zeros(len(rolled), np.bool_),
     )
     if rolled.any():
-        deliveries = _rolled_back(deliveries, messages.timer_id, origin_offset, sources, source)
+        deliveries = rolled_back(deliveries, rolled)
     return Restored(chunk, deliveries, sources, source, prefix["source_offset"].astype(np.int64))
 
 
@@ -109,48 +112,3 @@ def _sources(prefix: Prefixes, topics: TopicNames) -> tuple[list[TopicPartition]
     codes, source = np.unique(code | prefix["source_partition"], return_inverse=True)
     names = topics.names(int(codes[-1]) >> 32)
     return [(names[c >> 32], c & 0xFFFFFFFF) for c in codes.tolist()], source.astype(np.int32)
-
-
-def _rolled_back(
-    deliveries: Deliveries,
-    timer_id: Column,
-    origin_offset: Int64,
-    sources: list[TopicPartition],
-    source: Int32,
-) -> Deliveries:
-    """The deliveries with rolled rows addressed to their timer topic, their request in the headers.
-
-    Same partition, same key: order among timers of a key is that of their partition.
-    """
-    rolled = deliveries.rolled
-    target_names = take(binary(t.encode() for t in deliveries.targets), deliveries.target)
-    request, count = roll_headers(
-        target_names,
-        deliveries.target_partition,
-        deliveries.due_ms,
-        timer_id,
-        deliveries.roll_times,
-        origin_offset,
-    )
-    topics = list(dict.fromkeys([*deliveries.targets, *(topic for topic, _ in sources)]))
-    topic_of = np.array([topics.index(topic) for topic, _ in sources], np.int32)
-    partition_of = np.array([partition for _, partition in sources], np.int32)
-    return Deliveries(
-        targets=topics,
-        target=np.where(rolled, topic_of[source], deliveries.target).astype(np.int32),
-        target_partition=_where(rolled, partition_of[source], deliveries.target_partition),
-        key_hash=deliveries.key_hash,
-        due_ms=deliveries.due_ms,
-        source=deliveries.source,
-        timer_id=deliveries.timer_id,
-        key_value=deliveries.key_value,
-        headers=join(deliveries.headers, choose(rolled, request, EMPTY)),
-        header_count=deliveries.header_count + _where(rolled, count, np.zeros_like(count)),
-        roll_times=deliveries.roll_times,
-        dead_letter=deliveries.dead_letter,
-        rolled=rolled,
-    )
-
-
-def _where(mask: Bool, yes: Int32, no: Int32) -> Int32:
-    return np.where(mask, yes, no).astype(np.int32)

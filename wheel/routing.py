@@ -5,14 +5,17 @@ transaction stay as they are: its user headers are kept, TIMER_ERROR_CODE and TI
 then what a replay needs (schemas/dead_letters.py); a rolled copy has that among its headers. A dead
 letter that is too large even for the dead-letter topic loses key, value and user headers;
 TIMER_SOURCE still points at the original. Partitions are chosen as Kafka's clients do: the
-requested one, else by the key's hash, else one partition at random for all such rows of a call.
+requested one, else by the key's hash, else one partition at random for all such rows of a call, of
+those that take writes.
+
+A target partition may exist and take no writes for now: its rows are parked (returning.py).
 """
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -29,6 +32,7 @@ from duewheel.schemas.varint import varint
 
 # Everything of a record and its added headers but the columns' own bytes: names, lengths, numbers.
 _OVERHEAD_BYTES_MAX = HEADER_BYTES + 160
+_PARTITION_BITS = 32
 _TOPIC_SHOWN_MAX = 249  # Kafka allows no longer name; a longer one is a mistake, shown in part
 
 
@@ -42,6 +46,7 @@ class Reason(IntEnum):
     KEY_REQUIRED = 4
     RECORD_TOO_LARGE = 5
     RECORD_REFUSED = 6
+    TARGET_UNAVAILABLE = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +58,22 @@ class Target:
         batch_bytes_max: the largest batch it takes, header included.
         key_required: it is compacted and takes no record without a key.
         refusal: why nothing can be published there, else NONE.
+        unavailable: partitions that take no writes for now.
     """
 
     partitions: int
     batch_bytes_max: int
     key_required: bool = False
     refusal: Reason = Reason.NONE
+    unavailable: frozenset[int] = frozenset()
+
+    @property
+    def available(self) -> Sequence[int]:
+        """The partitions that take writes; all of them if none does."""
+        every = range(self.partitions)
+        if not self.unavailable:
+            return every
+        return [number for number in every if number not in self.unavailable] or every
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +119,33 @@ def why_not(
         judge(np.asarray(pc.is_in(deliveries.source, value_set=named)), Reason.RECORD_REFUSED)
     reason[deliveries.dead_letter] = Reason.NONE
     return reason
+
+
+def without_target(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
+    """Rows whose target partition takes no writes for now.
+
+    Not among them: dead letters and copies, which can go nowhere else, and rows that are free to go
+    to another partition, if one takes writes.
+    """
+    closed = [
+        (index, number)
+        for index, topic in enumerate(deliveries.targets)
+        if topic in targets
+        for number in targets[topic].unavailable
+    ]
+    if not closed:
+        return np.zeros(len(deliveries), np.bool_)
+    place = _places(deliveries, _partitions(deliveries, targets, lambda free: free[0]))
+    rows = np.isin(place, [index << _PARTITION_BITS | number for index, number in closed])
+    rows &= ~(deliveries.dead_letter | deliveries.rolled)
+    return rows
+
+
+def home_takes_writes(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
+    """Rows whose timer partition takes writes, so that they can be parked."""
+    found = [number not in targets[topic].unavailable for topic, number in deliveries.homes]
+    rows: Bool = np.array(found, np.bool_)[deliveries.home]
+    return rows
 
 
 def too_large(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
@@ -178,29 +220,47 @@ def grouped(
     deliveries: Deliveries, targets: Mapping[str, Target], chance: random.Random
 ) -> tuple[Deliveries, list[Group]]:
     """The rows sorted by topic-partition, each one's order kept, and where each group lies."""
-    used = np.unique(deliveries.target).tolist()
-    partitions = np.ones(len(deliveries.targets), np.int32)
-    sticky = np.zeros(len(deliveries.targets), np.int32)
-    for index in used:
-        partitions[index] = targets[deliveries.targets[index]].partitions
-        sticky[index] = chance.randrange(partitions[index])
-    by_key = deliveries.key_hash % partitions[deliveries.target]
-    free = np.where(deliveries.key_hash == NO_KEY, sticky[deliveries.target], by_key)
-    asked = deliveries.target_partition
-    partition = np.where(asked == NO_PARTITION, free, asked).astype(np.int64)
-
-    wide = int(partition.max(initial=0)) + 1
-    place = deliveries.target * wide + partition
+    place = _places(deliveries, _partitions(deliveries, targets, chance.choice))
     if (place[1:] < place[:-1]).any():
         order: Int64 = np.argsort(place, kind="stable")
         deliveries, place = deliveries.take(order), place[order]
     bounds = [0, *(np.flatnonzero(np.diff(place)) + 1).tolist(), len(place)]
     groups = [
-        Group(deliveries.targets[place[first] // wide], int(place[first] % wide), first, end)
+        Group(
+            deliveries.targets[place[first] >> _PARTITION_BITS],
+            int(place[first]) & (1 << _PARTITION_BITS) - 1,
+            first,
+            end,
+        )
         for first, end in itertools.pairwise(bounds)
         if end > first
     ]
     return deliveries, groups
+
+
+def _partitions(
+    deliveries: Deliveries,
+    targets: Mapping[str, Target],
+    pick: Callable[[Sequence[int]], int],
+) -> Int64:
+    """Each row's partition; `pick` chooses for all rows of a topic that are free to go to any."""
+    counts = np.ones(len(deliveries.targets), np.int64)
+    sticky = np.zeros(len(deliveries.targets), np.int64)
+    for index in np.unique(deliveries.target).tolist():
+        target = targets[deliveries.targets[index]]
+        if target.partitions:
+            counts[index] = target.partitions
+            sticky[index] = pick(target.available)
+    by_key = deliveries.key_hash % counts[deliveries.target]
+    free = np.where(deliveries.key_hash == NO_KEY, sticky[deliveries.target], by_key)
+    asked = deliveries.target_partition
+    return np.where(asked == NO_PARTITION, free, asked)
+
+
+def _places(deliveries: Deliveries, partition: Int64) -> Int64:
+    """Target and partition of each row in one number."""
+    places: Int64 = (deliveries.target.astype(np.int64) << _PARTITION_BITS) + partition
+    return places
 
 
 def _where(rows: Bool, value: int, otherwise: Int32) -> Int32:
@@ -233,4 +293,6 @@ def reason_text(reason: Reason, topic: str, known: Target) -> str:
         Reason.RECORD_TOO_LARGE: f"{named} takes {known.batch_bytes_max} bytes at most, "
         "the record with its headers needs more",
         Reason.RECORD_REFUSED: f"the broker refused this record for {named}",
+        Reason.TARGET_UNAVAILABLE: f"{named} takes no writes for now, and the copy that would wait "
+        "for it is more than the timer topic takes",
     }[reason]

@@ -72,6 +72,12 @@ class DequeueMetrics:
             {"rejected": known.dead_letters, **condemned},
         )
         yield counter("rolled", "Timers written to their timer topic again.", known.rolled)
+        yield counters(
+            "parked",
+            "The same because their target took no writes for now; again each time that they wait.",
+            "topic",
+            known.parked,
+        )
         yield counter("transactions", "Committed transactions.", known.transactions)
         yield counter("doubts", "Transactions whose outcome had to be read back.", known.doubts)
         yield histogram(

@@ -181,6 +181,7 @@ def _counters(dequeue: Dequeue) -> dict[str, int]:
         "delivered": known.delivered,
         "dead_letters": known.dead_letters,
         "rolled": known.rolled,
+        "parked": sum(known.parked.values()),
         "transactions": known.transactions,
         "doubts": known.doubts,
         "lateness_max_ms": known.lateness_max_ms,

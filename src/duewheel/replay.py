@@ -130,6 +130,7 @@ class _Replay:
             batch_bytes_max=self._limits.batch_bytes_max,
             age_s=self._limits.target_age_s,
             missing_age_s=self._limits.missing_target_age_s,
+            unavailable_age_s=self._limits.unavailable_target_age_s,
         )
         self._sticky = random.randrange(1 << 31)  # partition of messages without key and request
         self._producer: KafkaProducer | None = None
@@ -319,7 +320,8 @@ class _Replay:
                 body = b"".join(record.encode(place) for place, record in enumerate(part))
                 batches.append((partition, Batch(memoryview(body), len(part))))
                 alone = _name(part[0].letter) if len(part) == 1 else None
-                sent.append(SentBatch(partition.topic, HEADER_BYTES + len(body), alone))
+                size = HEADER_BYTES + len(body)
+                sent.append(SentBatch(partition.topic, partition.partition, size, alone))
         return batches, sent
 
     def _count(self, records: list[_Record]) -> None:

@@ -20,13 +20,19 @@ from duewheel.errors import PublishDoubt
 from duewheel.schemas.columns import binary
 from duewheel.schemas.ids import id_hashes, key_hashes
 from duewheel.schemas.record_tail import framed_bytes, key_values
-from duewheel.schemas.timers import NO_PARTITION, Deliveries, TimerBatch, TopicPartition
+from duewheel.schemas.timers import (
+    ANY_TIME,
+    NO_PARTITION,
+    Deliveries,
+    TimerBatch,
+    TopicPartition,
+)
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue import Dequeue, first_progress
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.engine import Appended, Engine
 from duewheel.wheel.layout import WheelConfig
-from duewheel.wheel.publisher import Prepared, Publisher, Seen
+from duewheel.wheel.publisher import NO_ROWS, Prepared, Publisher, Seen
 from duewheel.wheel.recovering import OffsetsAt, carry_out
 
 
@@ -74,6 +80,7 @@ class RecordingPublisher:
     ProgressReader of what it keeps.
 
     Attributes:
+        parked: rows of the last transaction; none, for its targets always take writes.
         clock: the host's; the brokers' is the one that nobody steps, and `broker_error_ms` off.
         committed: every committed transaction: its deliveries and its progress.
         fate: asked before each transaction: "commit", "lose" (PublishDoubt, nothing committed) or
@@ -87,6 +94,7 @@ class RecordingPublisher:
         self.committed: list[tuple[Deliveries | None, Progress]] = []
         self._written_ms = 0
         self.silent_ms = 0
+        self.parked = NO_ROWS
         self.fate = fate
 
     def peek(self) -> Progress | None:
@@ -153,6 +161,7 @@ class JournalPublisher:
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:
+        self.parked = NO_ROWS
         self._path = path
         self._clock = clock
         self._fd = files.open_file(path)
@@ -240,6 +249,7 @@ def timer_batch(timers: Sequence[Timer]) -> TimerBatch:
         offset=offset,
         origin_offset=offset,
         due_ms=np.array([timer.due_ms for timer in timers], np.int64),
+        not_before_ms=np.full(len(timers), ANY_TIME, np.int64),
         rejected=rejected,
         targets=["orders", "bills", "dead"],
         target=np.where(rejected, 2, offset % 2).astype(np.int32),
@@ -251,6 +261,7 @@ def timer_batch(timers: Sequence[Timer]) -> TimerBatch:
         headers=binary(header * times for times in count.tolist()),
         header_count=count,
         roll_times=np.zeros(len(timers), np.int32),
+        retries=np.zeros(len(timers), np.int32),
         timestamp_ms=np.array([timer.due_ms for timer in timers], np.int64),
     )
 

@@ -39,7 +39,7 @@ from duewheel.schemas.columns import Column, binary, constant, decimals, join
 from duewheel.schemas.ids import key_hashes
 from duewheel.schemas.record_batch import split
 from duewheel.schemas.record_tail import framed, framed_bytes, key_values
-from duewheel.schemas.timers import NO_PARTITION, Deliveries, Int64, TimerBatch
+from duewheel.schemas.timers import ANY_TIME, NO_PARTITION, Deliveries, Int64, TimerBatch
 from duewheel.status import status
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.deadline import Deadline
@@ -167,12 +167,16 @@ def requests(number: Int64, due_ms: Int64, target: str) -> Deliveries:
         target_partition=np.full(count, NO_PARTITION, np.int32),
         key_hash=zeros,
         due_ms=due_ms,
+        homes=[("bench.timers", 0)],
+        home=zeros,
+        origin_offset=np.zeros(count, np.int64),
         source=empty,
         timer_id=empty,
         key_value=key_values(key, value),
         headers=join(when, *framed(decimals(due_ms)), constant(topic + ENCODED_HEADERS)),
         header_count=zeros + 5,
         roll_times=zeros,
+        retries=zeros,
         dead_letter=np.zeros(count, np.bool_),
         rolled=np.ones(count, np.bool_),
     )
@@ -432,6 +436,7 @@ def placed_directly(number: Int64, due_ms: int, target: str, body_bytes: int) ->
         offset=number // PARTITIONS,
         origin_offset=number // PARTITIONS,
         due_ms=np.full(count, due_ms),
+        not_before_ms=np.full(count, ANY_TIME, np.int64),
         rejected=np.zeros(count, np.bool_),
         targets=[target],
         target=zeros,
@@ -443,6 +448,7 @@ def placed_directly(number: Int64, due_ms: int, target: str, body_bytes: int) ->
         headers=join(binary([b""] * count), constant(ENCODED_HEADERS)),
         header_count=zeros + 3,
         roll_times=zeros,
+        retries=zeros,
         timestamp_ms=np.full(count, due_ms),
     )
 

@@ -27,7 +27,7 @@ from duewheel.schemas.columns import Column, from_parts
 from duewheel.schemas.ids import id_hashes, source_names
 from duewheel.schemas.record_batch import split
 from duewheel.schemas.record_tail import framed_bytes
-from duewheel.schemas.timers import NO_PARTITION, TimerBatch
+from duewheel.schemas.timers import ANY_TIME, NO_PARTITION, TimerBatch
 from duewheel.schemas.varint import varint
 from duewheel.testing import LocalShard, ManualClock, RecordingPublisher
 from duewheel.wheel.data_directory import DataDirectory, Role
@@ -62,6 +62,7 @@ def timers(rng: np.random.Generator, slot: np.ndarray, first_offset: int) -> Tim
         offset=offset,
         origin_offset=offset,
         due_ms=due_ms,
+        not_before_ms=np.full(count, ANY_TIME, np.int64),
         rejected=np.zeros(count, np.bool_),
         targets=["orders"],
         target=zeros,
@@ -73,6 +74,7 @@ def timers(rng: np.random.Generator, slot: np.ndarray, first_offset: int) -> Tim
         headers=repeated(HEADERS, count),
         header_count=zeros + 3,
         roll_times=zeros,
+        retries=zeros,
         timestamp_ms=due_ms,
     )
 

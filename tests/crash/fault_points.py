@@ -133,7 +133,7 @@ POINTS = {
     ),
     "dequeue.commit_answered": before(COMMIT_ANSWER, since=(READ,)),
     "dequeue.rolls_committed": before(
-        COMMIT_ANSWER, since=("duewheel.schemas.record_tail:roll_headers",)
+        COMMIT_ANSWER, since=("duewheel.schemas.record_tail:copy_headers",)
     ),
     # dequeue 4.: the mirror; then the next chunk, and the end of the range
     "dequeue.committed_not_mirrored": before(f"{STATE}.write_mirror", since=(READ,)),

@@ -10,6 +10,7 @@ do to a request is a `Fault`:
     CUT_DONE      done by the broker; the connection ends before the answer
     HOLD          handed on after a while, even if the client has gone meanwhile: a late packet
     HOLD_ANSWER   done by the broker; the answer comes after a while
+    LEADERLESS    of Metadata: done by the broker; the answer says that a partition has no leader
     SWALLOW       the connection stays open, and nothing ever comes back on it: half open
 
 and without any request, `away` and `back`: connections are cut and refused, as of a dead broker.
@@ -55,6 +56,7 @@ from kafka.protocol.producer import (
 )
 
 HOST = "127.0.0.1"
+_LEADER_NOT_AVAILABLE = 5
 ALWAYS = 1 << 30
 _CALL_S = 30.0
 
@@ -68,6 +70,7 @@ class Action(Enum):
     CUT_DONE = auto()
     HOLD = auto()
     HOLD_ANSWER = auto()
+    LEADERLESS = auto()
     SWALLOW = auto()
 
 
@@ -80,7 +83,9 @@ class Fault:
         action: what happens to them.
         code: Kafka's error code, of REFUSE and MISREPORT.
         seconds: how long at most, of HOLD and HOLD_ANSWER; no longer than the fault is in place.
-        topic: of Produce, only what goes to this topic; the rest of a refused request is done.
+        topic: of Produce, only what goes to this topic; the rest of a refused request is done. Of
+            LEADERLESS, whose partition.
+        partition: of the topic, only this one; None for all.
         skip: how many are let through first.
         times: how many are hit, at most; ALWAYS for all while the fault is in place.
         hits: how many were.
@@ -94,6 +99,7 @@ class Fault:
     code: int = 0
     seconds: float = 0.0
     topic: str = ""
+    partition: int | None = None
     skip: int = 0
     times: int = 1
     hits: int = field(default=0, init=False)
@@ -105,13 +111,17 @@ class Fault:
         """Whether this request is hit; counts."""
         if self.api not in {"", request.api} or self.hits >= self.times:
             return False
-        if self.topic and self.topic not in {data.name for data in request.decoded().topic_data}:
+        if self.topic and not request.names(self):
             return False
         if self.passed < self.skip:
             self.passed += 1
             return False
         self.hits += 1
         return True
+
+    def concerns(self, topic: str, partition: int) -> bool:
+        """Whether it is about this partition."""
+        return self.topic in {"", topic} and self.partition in {None, partition}
 
 
 _REQUESTS: dict[int, Any] = {
@@ -142,27 +152,59 @@ class _Request:
         assert self._class is not None, f"api key {self.key} cannot be decoded here"
         return self._class.decode(self.frame, version=self.version, header=True)
 
-    def without(self, topic: str) -> bytes:
-        """The frame of a Produce request less what goes to `topic`; nothing if that is all."""
+    def names(self, fault: Fault) -> bool:
+        """Whether it is about what the fault concerns; of Metadata, whether it is about the topic
+        or about all.
+        """
+        if self.api == "Metadata":
+            asked = self.decoded().topics
+            return asked is None or fault.topic in {topic.name for topic in asked}
+        return any(
+            fault.concerns(data.name, partition.index)
+            for data in self.decoded().topic_data
+            for partition in data.partition_data
+        )
+
+    def without(self, fault: Fault) -> bytes:
+        """The frame of a Produce request less what the fault concerns; nothing if that is all."""
         request = self.decoded()
-        request.topic_data = [data for data in request.topic_data if data.name != topic]
+        for data in request.topic_data:
+            data.partition_data = [
+                part for part in data.partition_data if not fault.concerns(data.name, part.index)
+            ]
+        request.topic_data = [data for data in request.topic_data if data.partition_data]
         return bytes(request.encode(header=True)) if request.topic_data else b""
 
-    def refusal(self, code: int, topic: str, answer: bytes) -> bytes:
-        """The frame of an answer that says `code` for every part, or for every one of `topic`.
+    def refusal(self, fault: Fault, answer: bytes) -> bytes:
+        """The frame of an answer that says the fault's code for every part that it concerns.
 
         Args:
-            code: an error code of Kafka's.
-            topic: of Produce; "" for all.
+            fault: what is refused.
             answer: the broker's to the rest, if there was one.
         """
         request = self.decoded()
-        response = _REFUSALS[self.api](request, code, topic)
-        if answer and topic:
+        response = _REFUSALS[self.api](request, fault)
+        if answer and fault.topic:
             real = ProduceResponse.decode(answer, version=self.version, header=True)
-            response.responses += [part for part in real.responses if part.name != topic]
+            for data in real.responses:
+                data.partition_responses = [
+                    part
+                    for part in data.partition_responses
+                    if not fault.concerns(data.name, part.index)
+                ]
+            response.responses += [data for data in real.responses if data.partition_responses]
         response.API_VERSION = self.version
         response.with_header(correlation_id=self.correlation_id)
+        return bytes(response.encode(header=True))
+
+    def leaderless(self, fault: Fault, answer: bytes) -> bytes:
+        """The broker's answer to Metadata, with partitions that have no leader."""
+        response = MetadataResponse.decode(answer, version=self.version, header=True)
+        for topic in response.topics:
+            for partition in topic.partitions:
+                if fault.concerns(topic.name, partition.partition_index):
+                    partition.leader_id, partition.error_code = -1, _LEADER_NOT_AVAILABLE
+                    partition.isr_nodes = []
         return bytes(response.encode(header=True))
 
     def readdressed(self, answer: bytes, port: int) -> bytes:
@@ -187,7 +229,7 @@ _ADDRESSES: dict[int, Any] = {
 }
 
 
-def _refused_produce(request: Any, code: int, topic: str) -> Any:
+def _refused_produce(request: Any, fault: Fault) -> Any:
     topic_type = ProduceResponse.TopicProduceResponse
     partition_type = topic_type.PartitionProduceResponse
     return ProduceResponse(
@@ -197,22 +239,23 @@ def _refused_produce(request: Any, code: int, topic: str) -> Any:
                 partition_responses=[
                     partition_type(
                         index=partition.index,
-                        error_code=code,
+                        error_code=fault.code,
                         base_offset=-1,
                         log_append_time_ms=-1,
                         log_start_offset=-1,
                     )
                     for partition in data.partition_data
+                    if fault.concerns(data.name, partition.index)
                 ],
             )
             for data in request.topic_data
-            if topic in {"", data.name}
+            if any(fault.concerns(data.name, part.index) for part in data.partition_data)
         ],
         throttle_time_ms=0,
     )
 
 
-def _refused_partitions(request: Any, code: int, _: str) -> Any:
+def _refused_partitions(request: Any, fault: Fault) -> Any:
     topic_type = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
     partition_type = topic_type.AddPartitionsToTxnPartitionResult
     return AddPartitionsToTxnResponse(
@@ -221,7 +264,7 @@ def _refused_partitions(request: Any, code: int, _: str) -> Any:
             topic_type(
                 name=topic.name,
                 results_by_partition=[
-                    partition_type(partition_index=index, partition_error_code=code)
+                    partition_type(partition_index=index, partition_error_code=fault.code)
                     for index in topic.partitions
                 ],
             )
@@ -230,7 +273,7 @@ def _refused_partitions(request: Any, code: int, _: str) -> Any:
     )
 
 
-def _refused_offsets(request: Any, code: int, _: str) -> Any:
+def _refused_offsets(request: Any, fault: Fault) -> Any:
     topic_type = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
     partition_type = topic_type.TxnOffsetCommitResponsePartition
     return TxnOffsetCommitResponse(
@@ -239,7 +282,7 @@ def _refused_offsets(request: Any, code: int, _: str) -> Any:
             topic_type(
                 name=topic.name,
                 partitions=[
-                    partition_type(partition_index=partition.partition_index, error_code=code)
+                    partition_type(partition_index=partition.partition_index, error_code=fault.code)
                     for partition in topic.partitions
                 ],
             )
@@ -252,9 +295,9 @@ _REFUSALS: dict[str, Any] = {
     "Produce": _refused_produce,
     "AddPartitionsToTxn": _refused_partitions,
     "TxnOffsetCommit": _refused_offsets,
-    "EndTxn": lambda _request, code, _topic: EndTxnResponse(throttle_time_ms=0, error_code=code),
-    "InitProducerId": lambda _request, code, _topic: InitProducerIdResponse(
-        throttle_time_ms=0, error_code=code, producer_id=-1, producer_epoch=-1
+    "EndTxn": lambda _, fault: EndTxnResponse(throttle_time_ms=0, error_code=fault.code),
+    "InitProducerId": lambda _, fault: InitProducerIdResponse(
+        throttle_time_ms=0, error_code=fault.code, producer_id=-1, producer_epoch=-1
     ),
 }
 
@@ -422,7 +465,7 @@ class _Connection:
             if fault and action is Action.HOLD:
                 await _wait(fault)
             if fault and action is Action.REFUSE:
-                frame = request.without(fault.topic) if fault.topic else b""
+                frame = request.without(fault) if fault.topic else b""
             if frame:
                 await _write_frame(self._broker[1], frame)
             self._unanswered.put_nowait((request, fault, bool(frame)))
@@ -444,7 +487,9 @@ class _Connection:
             if fault and fault.action is Action.HOLD_ANSWER:
                 await _wait(fault)
             if fault and fault.action in {Action.REFUSE, Action.MISREPORT}:
-                answer = request.refusal(fault.code, fault.topic, answer)
+                answer = request.refusal(fault, answer)
+            if fault and fault.action is Action.LEADERLESS:
+                answer = request.leaderless(fault, answer)
             with suppress(OSError):  # it is gone: what it has asked for is done all the same
                 await _write_frame(self._client[1], answer)
 

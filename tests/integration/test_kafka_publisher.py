@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource
@@ -25,6 +24,7 @@ from duewheel.clock import SystemClock
 from duewheel.dev_broker import DevBroker
 from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt
 from duewheel.java import Java
+from duewheel.schemas.columns import binary
 from duewheel.schemas.timers import NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.varint import varint
 from duewheel.wheel import (
@@ -67,13 +67,9 @@ def framed(value: bytes | None) -> bytes:
     return varint(-1) if value is None else varint(len(value)) + value
 
 
-def binary(values: list[bytes]) -> pa.LargeBinaryArray:
-    return pa.array(values, pa.large_binary())
-
-
 def deliveries(messages: list[Message]) -> Deliveries:
     topics = sorted({message.topic for message in messages})
-    n = len(messages)
+    n, zeros = len(messages), np.zeros(len(messages), np.int32)
     key_hashes = [NO_KEY if m.key is None else sum(m.key) for m in messages]
     return Deliveries(
         targets=topics,
@@ -81,6 +77,9 @@ def deliveries(messages: list[Message]) -> Deliveries:
         target_partition=np.array([m.partition for m in messages], np.int32),
         key_hash=np.array(key_hashes, np.int32),
         due_ms=np.full(n, 1_800_000_000_000, np.int64),
+        homes=[("orders.delayed", 0)],
+        home=zeros,
+        origin_offset=np.ones(n, np.int64),
         source=binary([m.source for m in messages]),
         timer_id=binary([m.source for m in messages]),
         key_value=binary([framed(m.key) + framed(m.value) for m in messages]),
@@ -88,9 +87,10 @@ def deliveries(messages: list[Message]) -> Deliveries:
             [b"".join(framed(k.encode()) + framed(v) for k, v in m.headers) for m in messages]
         ),
         header_count=np.array([len(m.headers) for m in messages], np.int32),
-        roll_times=np.zeros(n, np.int32),
+        roll_times=zeros,
+        retries=zeros,
         dead_letter=np.array([m.dead_letter for m in messages], np.bool_),
-        rolled=np.zeros(len(messages), np.bool_),
+        rolled=np.zeros(n, np.bool_),
     )
 
 

@@ -20,7 +20,7 @@ from duewheel.schemas.contract import Contract, parse
 from duewheel.schemas.header_names import REQUEST
 from duewheel.schemas.ids import id_hashes
 from duewheel.schemas.rules import compile_suite, load_suite
-from duewheel.schemas.timers import NO_PARTITION, TimerBatch
+from duewheel.schemas.timers import ANY_TIME, NO_PARTITION, TimerBatch
 from duewheel.schemas.varint import varint
 
 MAX_DELAY_MS = 86_400_000
@@ -69,6 +69,8 @@ class Timer:
     headers: list[Header]
     origin: int
     rolls: int
+    not_before_ms: int = ANY_TIME
+    retries: int = 0
 
 
 # The plain reading.
@@ -137,7 +139,18 @@ def first_copy(asked: dict[str, bytes], offset: int) -> tuple[int, int] | None:
     origin, times = number(asked["TIMER_ORIGIN"]), number(asked.get("TIMER_ROLL_TIMES", b"1"))
     if origin is None or not 0 <= origin < offset:
         return None
-    return origin, min(times, 65_535) if times is not None and times > 0 else 1
+    return origin, min(times, 65_535) if times is not None and times >= 0 else 1
+
+
+def parking(asked: dict[str, bytes]) -> tuple[int, int] | None:
+    """Not before, and how often it was parked; None if what is said cannot be."""
+    if not asked.keys() & {"TIMER_NOT_BEFORE_MS", "TIMER_RETRIES"}:
+        return ANY_TIME, 0
+    not_before = number(asked.get("TIMER_NOT_BEFORE_MS", b""))
+    retries = number(asked.get("TIMER_RETRIES", b""))
+    if not_before is None or retries is None or min(not_before, retries) < 1:
+        return None
+    return (not_before, min(retries, 65_535)) if "TIMER_ORIGIN" in asked else None
 
 
 def expected(record: Record, offset: int) -> Timer:
@@ -163,12 +176,16 @@ def expected(record: Record, offset: int) -> Timer:
         code = "bad_timer_id"
     elif copy is None:
         code = "bad_origin"
+    elif parking(asked) is None:
+        code = "bad_retry"
     if code is not None:
         return Timer(code, 0, DEAD_LETTERS, NO_PARTITION, b"", headers, offset, 0)
     assert target is not None and isinstance(when, int) and partition is not None and copy
     wanted = partition if "REAL_QID" in asked else NO_PARTITION
     kept = [header for header in headers if header[0] not in REQUEST]
-    return Timer(None, when, target.decode(), wanted, asked.get("UNIQ_KEY", b""), kept, *copy)
+    named, waiting = asked.get("UNIQ_KEY", b""), parking(asked)
+    assert waiting is not None
+    return Timer(None, when, target.decode(), wanted, named, kept, *copy, *waiting)
 
 
 # Encoded parts, read back.
@@ -207,6 +224,7 @@ def check(records: list[Record], batch: TimerBatch) -> None:
         assert batch.key_hash[i] == hashed
         assert (batch.offset[i], batch.origin_offset[i]) == (i + 7, timer.origin)
         assert batch.roll_times[i] == timer.rolls
+        assert (batch.not_before_ms[i], batch.retries[i]) == (timer.not_before_ms, timer.retries)
         assert batch.timestamp_ms[i] == record.timestamp_ms
 
 
@@ -278,6 +296,8 @@ sound_headers = st.fixed_dictionaries(
         "UNIQ_KEY": st.binary(min_size=1, max_size=20),
         "TIMER_ORIGIN": st.integers(0, 20).map(lambda n: b"%d" % n),
         "TIMER_ROLL_TIMES": st.integers(-1, 70_000).map(lambda n: b"%d" % n),
+        "TIMER_NOT_BEFORE_MS": st.integers(0, 2 * NOW_MS).map(lambda n: b"%d" % n),
+        "TIMER_RETRIES": st.integers(0, 70_000).map(lambda n: b"%d" % n),
         "x": header_values,
     },
 ).map(lambda fields: list(fields.items()))

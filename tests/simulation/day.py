@@ -42,13 +42,13 @@ from duewheel.schemas.contract import Contract, parse
 from duewheel.schemas.ids import id_hashes, key_hashes, source_names
 from duewheel.schemas.record_tail import framed_bytes
 from duewheel.schemas.rules import compile_suite, load_suite
-from duewheel.schemas.timers import NO_PARTITION, Bool, Deliveries, Int64, TimerBatch
+from duewheel.schemas.timers import ANY_TIME, NO_PARTITION, Bool, Deliveries, Int64, TimerBatch
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import HOUR_MS, WheelConfig, hour_of
-from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.publisher import NO_ROWS, Prepared
 
 START_MS = 1_800_000_000_000
 PRECISION_MS = 1_000
@@ -165,6 +165,7 @@ class Kafka:
         fates: asked before each transaction.
         copies: some rolled timers as they were written: partition, offset, time, headers.
         counts: what was published.
+        parked: none: all targets take writes.
     """
 
     def __init__(self, clock: ManualClock, capacity: int, fates: Callable[[], str]) -> None:
@@ -172,6 +173,7 @@ class Kafka:
         self.fates = fates
         self.copies: list[tuple[int, int, int, list[tuple[str, bytes]]]] = []
         self.counts: Counter[str] = Counter()
+        self.parked = NO_ROWS
         self._clock = clock
         self._progress: Progress | None = None
         # Highest offset delivered per partition and slot of the due time; the first is of
@@ -287,6 +289,7 @@ class Kafka:
             offset=np.concatenate(offsets),
             origin_offset=origin,
             due_ms=due_ms,
+            not_before_ms=np.full(len(due_ms), ANY_TIME, np.int64),
             rejected=rejected,
             targets=TARGETS,
             target=np.where(rejected, 2, content.target).astype(np.int32),
@@ -298,6 +301,7 @@ class Kafka:
             headers=content.headers,
             header_count=content.header_count,
             roll_times=all_of("rolls"),
+            retries=np.zeros(len(due_ms), np.int32),
             timestamp_ms=all_of("timestamp_ms"),
         )
 

@@ -1,13 +1,15 @@
 """What has happened, and whether it may have: the judge of a simulation.
 
-Timers are counted by their origin; each copy leaves the wheel once, as a delivery or as a roll.
+Timers are counted by their origin; each copy leaves the wheel once: delivered, rolled or parked.
 
     1 early      delivered before its due time, by the host's clock or, with the bound, the brokers'
+                 (a parked copy also: before it may leave again)
     2 lost       not delivered in the end
     3 doubled    a copy leaves twice
     4 order      of two copies of a partition the later one leaves first, though its slot is not the
                  earlier one
     5 memory     a transaction larger than a chunk may be
+    6 held up    parked though its target takes writes; written to one that takes none
     7 floor      the floor, or the progress, moves back; a closed slot takes something
     bytes        a delivery is not what was asked for
 
@@ -20,6 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from tests.simulation.timers import TARGETS, TOPIC, Copy, Timer
@@ -39,6 +42,24 @@ class Violation:
     detail: str
 
 
+class Committed(Protocol):
+    """A transaction.
+
+    Attributes:
+        deliveries: as they were written, parked ones as copies.
+        progress: its record.
+        closable_ms: nothing in it was due later.
+        parked_ms: from which its parked timers wait.
+        down: target partitions that took no writes then.
+    """
+
+    deliveries: Deliveries | None
+    progress: bytes
+    closable_ms: int
+    parked_ms: int
+    down: frozenset[tuple[str, int]]
+
+
 class History:
     """Hears of everything that is written and committed.
 
@@ -46,7 +67,7 @@ class History:
         violations: what has been found so far.
         pending: timers that were written and are not delivered, by source.
         counts: what has happened, by kind.
-        copies: the rolled ones, and their headers as they were written.
+        copies: the rolled and parked ones, and their headers as they were written.
         lines: the schedule, for who wants to read it.
     """
 
@@ -83,13 +104,14 @@ class History:
     def newest(self, timer: Timer) -> Copy:
         return self._newest[timer.source]
 
-    def rolled_in(self, deliveries: Deliveries | None) -> list[Timer]:
-        """The timers that these deliveries write to the timer topic again."""
+    def sent_back(self, deliveries: Deliveries | None) -> list[tuple[Timer, bytes]]:
+        """The timers that these deliveries write to the timer topic again, and their headers."""
         if deliveries is None:
             return []
-        sources = deliveries.source.to_pylist()
+        sources = _texts(deliveries.source.to_pylist())
+        headers = _texts(deliveries.headers.to_pylist())
         rows = np.flatnonzero(deliveries.rolled).tolist()
-        return [self._newest[source].timer for row in rows if (source := sources[row])]
+        return [(self._newest[sources[row]].timer, headers[row]) for row in rows]
 
     def attempted(self, deliveries: Deliveries | None, fate: str) -> None:
         rows = 0 if deliveries is None else len(deliveries)
@@ -102,28 +124,35 @@ class History:
         if rows > records_max or (rows > 1 and size > bytes_max):
             self.violated("5 memory", f"{rows} rows, {size} bytes in one transaction")
 
-    def committed(
-        self, deliveries: Deliveries | None, progress: bytes, copies: list[Copy], closable_ms: int
-    ) -> None:
-        """A transaction of the shard has happened; nothing in it was due after `closable_ms`."""
-        self._advance(Progress.decode(progress))
-        if deliveries is None:
+    def committed(self, done: Committed, copies: list[Copy]) -> None:
+        """A transaction of the shard has happened."""
+        self._advance(Progress.decode(done.progress))
+        if done.deliveries is None:
             return
-        columns = Columns(deliveries)
-        for row in range(len(deliveries)):
-            self._leave(row, columns, closable_ms)
+        columns = Columns(done.deliveries)
+        for row in range(len(done.deliveries)):
+            self._leave(row, columns, done)
         requests = columns.requests()
         self.copies += [(copy, requests[copy.timer.source]) for copy in copies]
         for copy in copies:
+            if copy.retries:
+                self._judge_waiting(copy, done.parked_ms)
             self._newest[copy.timer.source] = copy
-            slot = copy.slot(self._wheel)
-            self.say(f"  rolled {copy.timer.source.decode()} to @{copy.offset} for slot {slot}")
+            slot, what = copy.slot(self._wheel), "parked" if copy.retries else "rolled"
+            self.say(f"  {what} {copy.timer.source.decode()} to @{copy.offset} for slot {slot}")
 
-    def _leave(self, row: int, found: Columns, closable_ms: int) -> None:
+    def _judge_waiting(self, copy: Copy, parked_ms: int) -> None:
+        """From 1 s, doubling to 5 min, less a quarter at most."""
+        longest_ms = min(1_000 * 2 ** (copy.retries - 1), 300_000)
+        waits_ms = copy.not_before_ms - parked_ms
+        if not 3 * longest_ms // 4 < waits_ms <= longest_ms:
+            self.violated("bytes", f"copy {copy.offset} waits {waits_ms} ms, not {longest_ms}")
+
+    def _leave(self, row: int, found: Columns, done: Committed) -> None:
         source = found.source[row]
         timer = self.pending.get(source)
-        rolled = found.rolled[row]
-        self.say(f"  {'rolls' if rolled else 'delivered'} {source.decode()}")
+        sent_back = found.rolled[row]
+        self.say(f"  {'leaves again' if sent_back else 'delivered'} {source.decode()}")
         if timer is None:
             known = source in self._newest
             self.violated("3 doubled" if known else "bytes", f"{source.decode()} is not pending")
@@ -133,16 +162,30 @@ class History:
         if any(offset == copy.offset for offset, _ in left):
             self.violated("3 doubled", f"copy {copy.offset} of {source.decode()} has left before")
         left.append((copy.offset, copy.slot(self._wheel)))
-        if rolled:
-            self.counts["rolled"] += 1
+        rolls = copy.rolled(self._wheel)
+        self._judge_fate(timer, sent_back=sent_back, rolls=rolls, down=done.down)
+        if sent_back:
+            self.counts["rolled" if rolls else "parked"] += 1
         else:
             del self.pending[source]
             self.counts["rejected" if timer.rejected else "delivered"] += 1
-            if not timer.rejected and closable_ms < timer.due_ms:
-                self.violated("1 early", f"{source.decode()}: {timer.due_ms - closable_ms} ms")
-        difference = found.difference(row, copy, rolls=copy.rolled(self._wheel))
+        due_ms = copy.held_ms(self._wheel) if rolls else copy.leaves_ms(self._wheel)
+        if not timer.rejected and done.closable_ms < due_ms:
+            self.violated("1 early", f"{source.decode()}: {due_ms - done.closable_ms} ms")
+        difference = found.difference(row, copy)
         if difference:
             self.violated("bytes", f"{source.decode()}: {difference}")
+
+    def _judge_fate(
+        self, timer: Timer, *, sent_back: bool, rolls: bool, down: frozenset[tuple[str, int]]
+    ) -> None:
+        name, is_down = timer.source.decode(), timer.target_partitions <= down
+        if rolls and not sent_back:
+            self.violated("bytes", f"{name} is not rolled")
+        elif sent_back and not rolls and (timer.rejected or not is_down):
+            self.violated("6 held up", f"{name} is parked, its target takes writes")
+        elif not sent_back and is_down:
+            self.violated("6 held up", f"{name} goes to what takes no writes")
 
     def _advance(self, progress: Progress) -> None:
         before, self._progress = self._progress, progress
@@ -191,7 +234,7 @@ class Columns:
             name: getattr(deliveries, name).tolist()
             for name in (
                 *("target", "target_partition", "key_hash", "due_ms", "header_count"),
-                *("roll_times", "dead_letter"),
+                *("roll_times", "retries", "dead_letter"),
             )
         }
         for name in ("timer_id", "key_value", "headers"):
@@ -203,7 +246,7 @@ class Columns:
         headers = _texts(self._headers)
         return {self.source[row]: headers[row] for row, rolled in enumerate(self.rolled) if rolled}
 
-    def difference(self, row: int, copy: Copy, *, rolls: bool) -> str:
+    def difference(self, row: int, copy: Copy) -> str:
         """How a row differs from what it must be; "" if it does not."""
         timer = copy.timer
         found = {name: column[row] for name, column in self._columns.items()}
@@ -217,15 +260,14 @@ class Columns:
             "due_ms": timer.due_ms,
             "header_count": len(timer.headers),
             "roll_times": copy.rolls,
+            "retries": copy.retries,
             "dead_letter": timer.rejected,
             "timer_id": timer.timer_id,
             "key_value": key_value,
             "headers": headers,
         }
         found["target"] = self._names[target]
-        if self.rolled[row] != rolls:
-            return f"rolled is {self.rolled[row]}"
-        if rolls:
+        if self.rolled[row]:
             # Its request is in its headers again: copies are judged when they are read.
             own = found["headers"]
             assert isinstance(own, bytes)

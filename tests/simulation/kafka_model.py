@@ -9,25 +9,34 @@ A transaction has a fate:
     doubt    it happens, its writer is left in doubt
     open     nobody ends it: the next start with its transactional id does, or the time-out
     die …    the writer dies before it, in it (it stays open), or behind it
+
+Partitions of targets may take no writes for a while. The publisher knows, as the real one does from
+metadata, and parks what would go there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tests.simulation.clocks import WorldClock
+from tests.simulation.contract_check import decoded
 from tests.simulation.history import History
 from tests.simulation.seam import die
-from tests.simulation.timers import TOPIC, Copy, Timer
+from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC, Copy, Timer
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.errors import KafkaUnavailable, PublishDoubt
+from duewheel.schemas import header_names as names
 from duewheel.schemas.timers import Deliveries
-from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.encoding import Known, route
+from duewheel.wheel.publisher import NO_ROWS, Prepared
+from duewheel.wheel.routing import Target
 
 FATES = ("lost", "doubt", "open", "die before", "die open", "die after")
 TIMEOUT_MS = 15_000
+_BATCH_BYTES = 1 << 20
+_AHEAD_MAX_MS = 60_000
 
 
 class Partition:
@@ -97,6 +106,8 @@ class Transaction:
     progress: bytes
     began_ms: int
     closable_ms: int
+    parked_ms: int
+    down: frozenset[tuple[str, int]]
     offsets: dict[int, list[int]] = field(default_factory=dict)
 
 
@@ -111,6 +122,7 @@ class Kafka:
         transaction: the shard's open one.
         away: so many calls fail before it is back.
         slow: users' open transactions: partition, offsets, and how each will end.
+        down: target partitions that take no writes.
         history: hears what is committed.
     """
 
@@ -121,6 +133,7 @@ class Kafka:
     epoch: int = 0
     transaction: Transaction | None = None
     away: int = 0
+    down: frozenset[tuple[str, int]] = frozenset()
     slow: list[tuple[int, list[int], bool]] = field(default_factory=list)
 
     def write(self, number: int, due_ms: int, stamp_ms: int, *, rejected: bool) -> None:
@@ -152,19 +165,38 @@ class Kafka:
         for _ in range(count):
             self.partitions[number].append(None, self.clock.true_ms)
 
+    @property
+    def parked_ms(self) -> int:
+        """From when the shard lets parked timers wait: the host's clock, but not far ahead."""
+        return min(self.clock.now_ms(), self.clock.true_ms + _AHEAD_MAX_MS)
+
     def begin(self, deliveries: Deliveries | None, progress: bytes) -> Transaction:
         """The shard's transaction, with everything in it written."""
         assert self.transaction is None
-        now_ms = self.clock.true_ms
-        begun = Transaction(deliveries, progress, now_ms, self.clock.closable_ms)
-        for timer in self.history.rolled_in(deliveries):
+        begun = Transaction(
+            deliveries,
+            progress,
+            self.clock.true_ms,
+            self.clock.closable_ms,
+            self.parked_ms,
+            self.down,
+        )
+        now_ms = begun.began_ms
+        for timer, headers in self.history.sent_back(deliveries):
             partition = self.partitions[timer.partition]
             begun.offsets.setdefault(timer.partition, []).append(partition.end)
-            rolls = self.history.newest(timer).rolls + 1
-            copy = Copy(timer, partition.end, now_ms, rolls)
-            partition.append(copy, now_ms, opened=True)
+            partition.append(self._copy(timer, headers, partition.end), now_ms, opened=True)
         self.transaction = begun
         return begun
+
+    def _copy(self, timer: Timer, headers: bytes, offset: int) -> Copy:
+        """What a roll has made of a timer; or parking, which says itself how long."""
+        newest, now_ms = self.history.newest(timer), self.clock.true_ms
+        said = dict(decoded(headers))
+        if names.NOT_BEFORE_MS not in said:
+            return Copy(timer, offset, now_ms, newest.rolls + 1)
+        not_before_ms = int(said[names.NOT_BEFORE_MS])
+        return Copy(timer, offset, now_ms, newest.rolls, not_before_ms, newest.retries + 1)
 
     def finish(self, *, commit: bool) -> None:
         """End the shard's transaction."""
@@ -178,7 +210,7 @@ class Kafka:
         ]
         if commit:
             self.progress.append((ended.progress, now_ms))
-            self.history.committed(ended.deliveries, ended.progress, copies, ended.closable_ms)
+            self.history.committed(ended, copies)
 
     def end_forgotten(self) -> None:
         """What the coordinator does with a transaction that has run into its time-out."""
@@ -215,6 +247,7 @@ class SimulatedPublisher:
         self._fate = fate
         self._meanwhile = meanwhile
         self._epoch = -1
+        self.parked = NO_ROWS
 
     def peek(self) -> Progress | None:
         self._kafka.require_there()
@@ -244,6 +277,9 @@ class SimulatedPublisher:
         deliveries = None if prepared is None else prepared.deliveries
         fate = self._fate()
         kafka.history.attempted(deliveries, fate)
+        if deliveries is not None and len(deliveries):
+            routed = route(deliveries, self._known, frozenset(), TARGETS[DEAD], kafka.parked_ms)
+            deliveries, self.parked = routed.deliveries, routed.parked
         if fate == "die before":
             die()
         kafka.begin(deliveries, progress.encode())
@@ -265,6 +301,15 @@ class SimulatedPublisher:
 
     def close(self) -> None:
         self._epoch = -1
+
+    def _known(self, topics: Sequence[str]) -> dict[str, Known]:
+        """What metadata says."""
+        found = {}
+        for topic in topics:
+            down = frozenset(number for name, number in self._kafka.down if name == topic)
+            count = len(self._kafka.partitions) if topic == TOPIC else TARGET_PARTITIONS
+            found[topic] = Known(Target(count, _BATCH_BYTES, unavailable=down), _BATCH_BYTES)
+        return found
 
 
 def offsets_at(kafka: Kafka, stamp_ms: int) -> dict[tuple[str, int], int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.losses import spoil
 from tests.simulation.seam import SEAM
+from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS
 from tests.simulation.world import World
 
 
@@ -87,3 +88,16 @@ def lose_progress(world: World) -> None:
     world.kafka.away = 0
     while not world.kafka.progress and not world.history.violations:
         world.step_dequeue({})
+
+
+def target_unavailable(world: World) -> None:
+    """Some or all partitions of a target take no writes; or those that took none do again."""
+    kafka, rng = world.kafka, world.rng
+    if kafka.down and rng.random() < 0.4:
+        kafka.down = frozenset()
+        return
+    numbers = range(TARGET_PARTITIONS)
+    some = rng.choice((numbers, numbers, rng.sample(numbers, rng.randint(1, TARGET_PARTITIONS))))
+    topic = rng.choice([name for name in TARGETS if name != TARGETS[DEAD]])
+    kafka.down |= {(topic, number) for number in some}
+    world.history.say(f"  {topic}: {sorted(some)}")

@@ -8,36 +8,12 @@ Prints a line per fault: what it is, what found it first, and after how many see
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-SIMULATE = Path(__file__).with_name("simulate.py")
-
-
-@dataclass(frozen=True)
-class Planted:
-    """One clause of the code, broken.
-
-    Attributes:
-        breaks: the invariant.
-        what: in words.
-        path: below src/duewheel.
-        old, new: the text, which must be there once, and what takes its place.
-    """
-
-    breaks: str
-    what: str
-    path: str
-    old: str
-    new: str
-
+# The last place to look for modules: a folder called `wheel` lies there.
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+from tests.simulation.planting import Planted, found
 
 PLANTED = {
     "slot-early": Planted(
@@ -76,6 +52,56 @@ PLANTED = {
         "wheel/dequeue.py",
         "        if floor <= self._close.floor:\n",
         "        if floor == self._close.floor:\n",
+    ),
+    "not-before-ignored": Planted(
+        "1",
+        "a parked copy's slot is that of its due time",
+        "wheel/placing.py",
+        "leaves_ms = np.maximum(np.where(rolled, instants, batch.due_ms), held_ms)",
+        "leaves_ms = np.where(rolled, instants, batch.due_ms)",
+    ),
+    "parked-beyond-window": Planted(
+        "bytes",
+        "a parked copy may leave after the window",
+        "wheel/placing.py",
+        "np.minimum(batch.not_before_ms, batch.timestamp_ms + window_ms)",
+        "batch.not_before_ms",
+    ),
+    "parked-due": Planted(
+        "bytes",
+        "a parked copy is due when it may leave",
+        "wheel/returning.py",
+        "    headers, count = _headers(deliveries, deliveries.roll_times)\n",
+        "    later = replace(deliveries, due_ms=now_ms + waits_ms(deliveries))\n"
+        "    headers, count = _headers(later, deliveries.roll_times)\n",
+    ),
+    "parked-origin": Planted(
+        "bytes",
+        "copies name no origin but the timer's own successor",
+        "wheel/returning.py",
+        "        deliveries.origin_offset,\n",
+        "        deliveries.origin_offset + 1,\n",
+    ),
+    "parked-retries": Planted(
+        "bytes",
+        "a parked copy forgets how often it was parked",
+        "wheel/returning.py",
+        "deliveries.retries + 1",
+        "deliveries.retries * 0 + 1",
+    ),
+    "parked-needlessly": Planted(
+        "6",
+        "timers of all partitions of a topic are parked if one takes no writes",
+        "wheel/routing.py",
+        "        for number in targets[topic].unavailable\n",
+        "        for number in (targets[topic].unavailable and range(4))\n",
+    ),
+    "not-parked": Planted(
+        "6",
+        "nothing is parked",
+        "wheel/encoding.py",
+        "& (reason == Reason.NONE)\n",
+        "& False\n",
     ),
     "ring-full": Planted(
         "2",
@@ -499,40 +525,6 @@ PLANTED = {
         "if False:",
     ),
 }
-
-
-def copied(planted: Planted, folder: Path) -> Path:
-    """A copy of the package with the fault in it."""
-    package = folder / "src" / "duewheel"
-    shutil.copytree(
-        ROOT / "src" / "duewheel", package, ignore=shutil.ignore_patterns("__pycache__")
-    )
-    path = package / planted.path
-    text = path.read_text()
-    if text.count(planted.old) != 1:
-        raise SystemExit(f"{planted.path} holds {planted.old!r} {text.count(planted.old)} times")
-    path.write_text(text.replace(planted.old, planted.new))
-    return folder / "src"
-
-
-def found(planted: Planted, seeds: int) -> str:
-    """What finds the fault, and after how many seeds."""
-    with tempfile.TemporaryDirectory(prefix="duewheel-planted-") as folder:
-        source = copied(planted, Path(folder))
-        done = subprocess.run(
-            [sys.executable, "-P", str(SIMULATE), "--seeds", str(seeds), "--until-violation"],
-            env={**os.environ, "PYTHONPATH": str(source)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    if not done.stdout:
-        return f"broken: {done.stderr[-300:]}"
-    violations = json.loads(done.stdout)["violations"]
-    if not violations:
-        return f"NOT FOUND in {seeds} seeds"
-    first = violations[0]
-    return f"{first['seed'] + 1} seeds: {first['invariant']}: {first['detail'][:90]!r}"
 
 
 def main() -> int:

@@ -67,6 +67,7 @@ FAULTS = {
     "rival": Fault(0.25, 0.15),
     "state topic lost": Fault(0.1, 0.1),
     "clock set": Fault(0.35, 0.3),
+    "target unavailable": Fault(0.5, 0.4),
 }
 
 
@@ -154,6 +155,7 @@ class Schedule:
             "rival": lambda: misfortunes.rival(world),
             "clock set": self._set_clock_and_close,
             "state topic lost": lambda: misfortunes.lose_progress(world),
+            "target unavailable": lambda: misfortunes.target_unavailable(world),
         }
         for name, action in befalls.items():
             if self._happens(name):
@@ -284,6 +286,7 @@ class Schedule:
         world.history.say("calm from here on")
         SEAM.failing, world.kafka.away = 0, 0
         world.clock.step(-world.clock.error_ms)
+        world.kafka.down = frozenset()
         world.kafka.end_slow()
         for _ in range(CALM_TURNS_MAX):
             self._catch_up()

@@ -17,12 +17,13 @@ import numpy.typing as npt
 from duewheel.schemas.columns import binary
 from duewheel.schemas.ids import id_hashes, key_hashes
 from duewheel.schemas.record_tail import framed_bytes, key_values
-from duewheel.schemas.timers import NO_PARTITION, TimerBatch
+from duewheel.schemas.timers import ANY_TIME, NO_PARTITION, TimerBatch
 from duewheel.wheel.layout import EARLIEST_SLOT, WheelConfig, roll_instants, slot_of
 
 TOPIC = "timers"
 TARGETS = ["orders", "bills", "dead"]
 DEAD = 2
+TARGET_PARTITIONS = 4
 HEADERS = [(b"h", b"\xff\0"), (b"again", b""), (b"h", b"\xff\0")]
 
 
@@ -65,7 +66,18 @@ class Timer:
 
     @property
     def target_partition(self) -> int:
-        return NO_PARTITION if self.origin % 5 else self.origin % 4
+        return NO_PARTITION if self.origin % 5 else self.origin % TARGET_PARTITIONS
+
+    @property
+    def target_partitions(self) -> set[tuple[str, int]]:
+        """Where it may go: to one partition, or to any."""
+        if self.target_partition != NO_PARTITION:
+            numbers = {self.target_partition}
+        elif self.key is None:
+            numbers = set(range(TARGET_PARTITIONS))
+        else:
+            numbers = {self.columns[0] % TARGET_PARTITIONS}
+        return {(TARGETS[self.target], number) for number in numbers}
 
     @cached_property
     def columns(self) -> tuple[int, int, bytes, bytes]:
@@ -80,12 +92,22 @@ class Timer:
 
 @dataclass(frozen=True)
 class Copy:
-    """A record of the timer topic: a timer, or what a roll has made of it."""
+    """A record of the timer topic: a timer, or what a roll or parking has made of it."""
 
     timer: Timer
     offset: int
     timestamp_ms: int
     rolls: int
+    not_before_ms: int = ANY_TIME
+    retries: int = 0
+
+    def held_ms(self, wheel: WheelConfig) -> int:
+        """Before which it does not leave."""
+        return min(self.not_before_ms, self.timestamp_ms + wheel.window_ms)
+
+    def leaves_ms(self, wheel: WheelConfig) -> int:
+        """Before which it is not delivered."""
+        return max(self.timer.due_ms, self.held_ms(wheel))
 
     def rolled(self, wheel: WheelConfig) -> bool:
         """Whether it leaves the wheel to be written to the timer topic again."""
@@ -102,7 +124,7 @@ class Copy:
                 for number in (instant, self.timestamp_ms, self.timer.columns[1])
             )
             instant = int(roll_instants(due, stamp, hashed, wheel.window_ms)[0])
-        return slot_of(instant, wheel.precision_ms)
+        return slot_of(max(instant, self.held_ms(wheel)), wheel.precision_ms)
 
 
 def batch_of(copies: Sequence[Copy]) -> TimerBatch:
@@ -121,6 +143,7 @@ def batch_of(copies: Sequence[Copy]) -> TimerBatch:
         offset=column([copy.offset for copy in copies]),
         origin_offset=column([t.origin for t in timers]),
         due_ms=column([t.due_ms for t in timers]),
+        not_before_ms=column([copy.not_before_ms for copy in copies]),
         rejected=rejected,
         targets=TARGETS,
         target=column([t.target for t in timers], np.int32),
@@ -132,5 +155,6 @@ def batch_of(copies: Sequence[Copy]) -> TimerBatch:
         headers=binary(t.columns[3] for t in timers),
         header_count=column([len(t.headers) for t in timers], np.int32),
         roll_times=column([copy.rolls for copy in copies], np.int32),
+        retries=column([copy.retries for copy in copies], np.int32),
         timestamp_ms=column([copy.timestamp_ms for copy in copies]),
     )

@@ -16,6 +16,7 @@ from duewheel.wheel.encoding import Encoded, Known, encode
 from duewheel.wheel.routing import Reason, Target
 
 LIMIT = 1_000
+NOW_MS = 1_800_000_000_000
 THERE = Known(Target(4, LIMIT), 300)
 NOWHERE = Known(Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC), 0)
 
@@ -30,12 +31,16 @@ def rows(targets: Sequence[str], partitions: Sequence[int]) -> Deliveries:
         target_partition=np.array(partitions, np.int32),
         key_hash=zeros,
         due_ms=np.zeros(count, np.int64),
+        homes=[("timers", 0)],
+        home=zeros,
+        origin_offset=np.arange(count),
         source=source,
         timer_id=source,
         key_value=key_values(binary([None] * count), binary([b"v"] * count)),
         headers=binary([b""] * count),
         header_count=zeros,
         roll_times=zeros,
+        retries=zeros,
         dead_letter=np.zeros(count, np.bool_),
         rolled=np.zeros(count, np.bool_),
     )
@@ -51,7 +56,7 @@ def encoded(
         asked.extend(topics)
         return {topic: known[topic] for topic in topics}
 
-    return encode(deliveries, look_up, refused, "dead", random.Random(0)), asked
+    return encode(deliveries, look_up, refused, "dead", random.Random(0), NOW_MS), asked
 
 
 def places(found: Encoded) -> list[tuple[str, int, int]]:

@@ -24,8 +24,8 @@ from duewheel.errors import ConfigError
 from duewheel.schemas.record_batch import Batch
 from duewheel.schemas.timers import NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.varint import varint
+from duewheel.wheel import believed, routing
 from duewheel.wheel import kafka_internals as internals
-from duewheel.wheel import kafka_targets, routing
 from duewheel.wheel.deadline import Deadline, DeadlinePassed, within
 from duewheel.wheel.kafka_clients import ClientSettings
 from duewheel.wheel.kafka_publisher import PublisherLimits
@@ -217,12 +217,16 @@ def rows(key_hash: list[int], target_partition: list[int] | None = None) -> Deli
         target_partition=np.array(target_partition or [NO_PARTITION] * n, np.int32),
         key_hash=np.array(key_hash, np.int32),
         due_ms=np.zeros(n, np.int64),
+        homes=[("timers", 0)],
+        home=np.zeros(n, np.int32),
+        origin_offset=np.arange(n),
         source=source,
         timer_id=source,
         key_value=pa.array([varint(-1) * 2] * n, pa.large_binary()),
         headers=pa.array([b""] * n, pa.large_binary()),
         header_count=np.zeros(n, np.int32),
         roll_times=np.zeros(n, np.int32),
+        retries=np.zeros(n, np.int32),
         dead_letter=np.zeros(n, np.bool_),
         rolled=np.zeros(n, np.bool_),
     )
@@ -280,33 +284,40 @@ def test_reasons() -> None:
 
 def test_refusals_narrow_down_to_the_bad_record() -> None:
     catalog = TargetCatalog(
-        ClientSettings({}), batch_bytes=8_000, batch_bytes_max=90_000, age_s=60, missing_age_s=60
+        ClientSettings({}),
+        batch_bytes=8_000,
+        batch_bytes_max=90_000,
+        age_s=60,
+        missing_age_s=60,
+        unavailable_age_s=60,
     )
     target = Target(1, 90_000)
     error = InvalidRecordError("bad")
-    assert not catalog.learn(SentBatch("t", 8_000, None), NotLeaderForPartitionError("moved"))
+    assert not catalog.learn(SentBatch("t", 0, 8_000, None), NotLeaderForPartitionError("moved"))
     sizes = []
     while (size := catalog.batch_bytes("t", target)) > 100:
         sizes.append(size)
-        assert catalog.learn(SentBatch("t", size, None), error)
+        assert catalog.learn(SentBatch("t", 0, size, None), error)
     assert sizes == [8_000, 4_000, 2_000, 1_000, 500, 250, 125]
     assert catalog.batch_bytes("other", target) == 8_000
-    assert catalog.learn(SentBatch("t", 60, b"orders.delayed-0@7"), error)
-    catalog.settle(rows([1, 2]))
+    assert catalog.learn(SentBatch("t", 0, 60, b"orders.delayed-0@7"), error)
+    catalog.settle(rows([1, 2]), [])
     assert catalog.refused == {b"orders.delayed-0@7"}
-    catalog.settle(replace(rows([1]), source=pa.array([b"orders.delayed-0@7"], pa.large_binary())))
+    catalog.settle(
+        replace(rows([1]), source=pa.array([b"orders.delayed-0@7"], pa.large_binary())), []
+    )
     assert catalog.refused == set()
 
 
 def test_what_is_known_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_targets, "_ENTRIES_MAX", 10)
-    believed: kafka_targets._Believed[int] = kafka_targets._Believed()
+    monkeypatch.setattr(believed, "_ENTRIES_MAX", 10)
+    known: believed.Believed[str, int] = believed.Believed()
     for number in range(100):
-        believed.put(f"t{number}", number, 60)
-    assert len(believed) == 10
-    assert believed.get("t89") is None
-    assert believed.get("t90") == 90
-    believed.put("old", 1, -1)
-    assert believed.get("old") is None
-    believed.drop_old()
-    assert len(believed) == 9
+        known.put(f"t{number}", number, 60)
+    assert len(known) == 10
+    assert known.get("t89") is None
+    assert known.get("t90") == 90
+    known.put("old", 1, -1)
+    assert known.get("old") is None
+    known.drop_old()
+    assert len(known) == 9

@@ -13,7 +13,7 @@ from hypothesis import given
 from duewheel.errors import ConfigError
 from duewheel.schemas.columns import binary, lengths
 from duewheel.schemas.ids import java_hash
-from duewheel.schemas.timers import TimerBatch
+from duewheel.schemas.timers import ANY_TIME, TimerBatch
 from duewheel.wheel.layout import (
     DELAY_MS_MAX,
     ENTRY,
@@ -65,6 +65,7 @@ BATCH = TimerBatch(
     offset=np.array([2**40, 9]),
     origin_offset=np.array([2**40 - 5, 9]),
     due_ms=np.array([1_800_000_000_001, -1]),
+    not_before_ms=np.array([1_800_000_000_002, ANY_TIME]),
     rejected=np.array([False, True]),
     targets=["orders", "dead"],
     target=np.array([0, 1], np.int32),
@@ -76,6 +77,7 @@ BATCH = TimerBatch(
     headers=binary([b"\x02h\x02v", b""]),
     header_count=np.array([1, 0], np.int32),
     roll_times=np.array([2, 0], np.int32),
+    retries=np.array([3, 0], np.int32),
     timestamp_ms=np.array([0, 0]),
 )
 ROLLED = np.array([False, True])
@@ -107,7 +109,7 @@ def test_a_record_and_its_message_are_these_bytes() -> None:
         unsealed = struct.pack(">IHHqqqiiiiiiiHH", 0, *fields) + rest
         return struct.pack(">I", crc32c(unsealed, crc32c(record))) + unsealed[4:]
 
-    message = (0, 5, 2**40, 2**40 - 5, 1_800_000_000_001, 6, 0, 8, 5, 77, 5, 1, 2, 0)
+    message = (0, 5, 2**40, 2**40 - 5, 1_800_000_000_001, 6, 0, 8, 5, 77, 5, 1, 2, 3)
     dead_letter = (1, 0, 9, 9, -1, 4, 3, 9, -1, -1, 7, 0, 0, 0)
     assert bytes(seal(messages, records)) == stored(
         first, message, b"my id" + b"\x06key\x01" + b"\x02h\x02v"

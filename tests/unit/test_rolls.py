@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from duewheel.schemas.columns import binary
 from duewheel.schemas.contract import Contract, parse
-from duewheel.schemas.record_tail import roll_headers
+from duewheel.schemas.record_tail import copy_headers
 from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.timers import NO_PARTITION
 from duewheel.wheel.layout import roll_instants
@@ -51,12 +51,12 @@ def test_timers_written_together_roll_over_an_eighth_of_the_window() -> None:
 @pytest.mark.parametrize("partition", [NO_PARTITION, 3])
 def test_what_a_copy_says_is_read_back(timer_id: bytes, partition: int) -> None:
     """Encoded for the timer topic, decoded by the contract: the same timer, one roll later."""
-    encoded, count = roll_headers(
+    encoded, count = copy_headers(
         binary([b"orders"]),
         np.array([partition], np.int32),
         np.array([NOW_MS + 5], np.int64),
         binary([timer_id]),
-        np.array([2], np.int32),
+        np.array([3], np.int32),
         np.array([17], np.int64),
     )
     headers = decoded(encoded[0].as_py(), int(count[0]))

@@ -78,6 +78,7 @@ def judged(rows: int, seed: int) -> pa.Table:
             "timer_id_bytes": pick(None, 0, 1, 255, 256, 10**6),
             "unsupported": pick(None, None, None, "TIMER_DEL_UNIQKEY"),
             "origin_distance": pick(None, None, None, -1, 0, 1, 10**12),
+            "retries": pick(None, None, None, -1, 1, 10**12),
         },
         schema=JUDGED,
     )
@@ -257,4 +258,4 @@ def test_the_digest_speaks_of_what_decides_and_of_nothing_else() -> None:
     suite["expectations"].pop()
     assert compile_suite(suite, PARAMETERS).digest != digest
     fixed = compile_suite(load_suite(), {"max_delay_ms": 1, "forbidden_targets": []}).digest
-    assert fixed == "c7b66a3f1c8cc488"
+    assert fixed == "608dc4cf83da438c"

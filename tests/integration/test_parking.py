@@ -1,0 +1,233 @@
+"""Targets that take no writes for a while, on a real broker: the others go on, nobody helps.
+
+Timers are written to their topic by a producer, and read from it as ingest reads them, but without
+Spark: what is parked comes in again that way. Delivery goes through a proxy (fault_proxy.py) that
+answers for the broker of one partition: no single broker can be brought to refuse it.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from tests.integration.fault_judge import GIVE_UP_S, Topics, consumer, read_committed
+from tests.integration.fault_proxy import ALWAYS, Action, Fault, FaultProxy
+
+from duewheel.clock import SystemClock
+from duewheel.dev_broker import DevBroker
+from duewheel.schemas.contract import Contract, parse
+from duewheel.schemas.rules import compile_suite, load_suite
+from duewheel.testing import LocalShard
+from duewheel.wheel import outages
+from duewheel.wheel.data_directory import Role
+from duewheel.wheel.dequeue import Dequeue
+from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.kafka_publisher import KafkaPublisher, PublisherLimits
+from duewheel.wheel.layout import WheelConfig
+
+pytestmark = pytest.mark.kafka
+
+WHEEL = WheelConfig(precision_ms=50, slots=10_000, window_ms=400_000, margin_ms=100_000)
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+CLOCK = SystemClock()
+DUE_IN_MS = 1_000  # longer than writing and reading the timers takes
+QUICKLY = PublisherLimits(quiet_s=0.5, unavailable_target_age_s=0.5)
+
+
+class Shard:
+    """A shard whose ingest is a consumer here, and whose dequeue reaches the broker by a proxy."""
+
+    def __init__(self, path: Path, broker: DevBroker, servers: str, topics: Topics) -> None:
+        self.topics, self._servers = topics, broker.bootstrap_servers
+        self._homes = [TopicPartition(topics.timers, number) for number in range(2)]
+        self.publisher = KafkaPublisher(
+            {"bootstrap_servers": servers},
+            transactional_id=f"{topics.state}-0",
+            state_topic=topics.state,
+            dead_letter_topic=topics.dead_letters,
+            shard=0,
+            clock=CLOCK,
+            limits=QUICKLY,
+        )
+        config = DequeueConfig(0, 1, {})
+        self._local = LocalShard(path, WHEEL, self.publisher, CLOCK, config)
+        forbidden = [topics.timers, topics.dead_letters, topics.state]
+        parameters = {"max_delay_ms": 3_600_000, "forbidden_targets": forbidden}
+        rules = compile_suite(load_suite(), parameters)
+        self._contract = Contract((1_000,), {}, topics.dead_letters, rules)
+        self._stack = ExitStack()
+        self._reader: KafkaConsumer = self._stack.enter_context(consumer(self._servers))
+        self._reader.assign(self._homes)
+        self._reader.seek_to_beginning()
+
+    def start(self) -> None:
+        self._local.start_dequeue({(p.topic, p.partition): 0 for p in self._homes})
+        self._local.start_ingest()
+
+    def stop(self) -> None:
+        self._stack.close()
+        for role in Role:
+            self._local.kill(role)
+        self.publisher.close()
+
+    @property
+    def dequeue(self) -> Dequeue:
+        assert self._local.dequeue is not None
+        return self._local.dequeue
+
+    def write(self, timers: Sequence[tuple[str, int]], after_ms: int = DUE_IN_MS) -> int:
+        """Timers, numbered on, by target topic and partition, all due in one slot: when."""
+        due_ms = (CLOCK.now_ms() + after_ms) // WHEEL.precision_ms * WHEEL.precision_ms
+        producer = KafkaProducer(bootstrap_servers=self._servers)
+        for number, (topic, partition) in enumerate(timers):
+            headers = [
+                ("TIMER_DELIVER_MS", b"%d" % due_ms),
+                ("REAL_TOPIC", topic.encode()),
+                ("REAL_QID", b"%d" % partition),
+                ("own", b"%d" % number),
+            ]
+            producer.send(self.topics.timers, b"%d" % number, headers=headers, partition=0)
+        producer.close()
+        return due_ms
+
+    def turn(self) -> None:
+        """Ingest takes what has come, dequeue delivers what is due."""
+        found = [r for some in self._reader.poll(timeout_ms=10).values() for r in some]
+        engine = self._local.ingest
+        assert engine is not None
+        if found:
+            marks = {(p.topic, p.partition): self._reader.position(p) for p in self._homes}
+            engine.append(parse(as_table(found), self._contract), {**engine.marks, **marks})
+        while self.dequeue.tick():
+            pass
+
+    def turn_until(self, condition: Callable[[], bool], what: str) -> None:
+        give_up = time.monotonic() + GIVE_UP_S
+        while not condition():
+            assert time.monotonic() < give_up, what
+            self.turn()
+
+    def arrived(self, topic: str) -> dict[int, list[Any]]:
+        """Committed records by partition, in their order."""
+        with consumer(self._servers) as stranger:
+            partitions = [TopicPartition(topic, n) for n in stranger.partitions_for_topic(topic)]
+        found: dict[int, list[Any]] = {}
+        for record in read_committed(self._servers, dict.fromkeys(partitions, 0)):
+            found.setdefault(record.partition, []).append(record)
+        return found
+
+    def values(self, topic: str) -> dict[int, list[int]]:
+        """What the records of each partition are numbered."""
+        return {p: [int(r.value) for r in some] for p, some in self.arrived(topic).items()}
+
+
+def as_table(records: Sequence[Any]) -> pa.Table:
+    """Records as Spark's Kafka source gives them."""
+    return pa.table(
+        {
+            "topic": [r.topic for r in records],
+            "partition": pa.array([r.partition for r in records], pa.int32()),
+            "offset": pa.array([r.offset for r in records], pa.int64()),
+            "timestamp": pa.array([r.timestamp * 1000 for r in records], pa.timestamp("us", "UTC")),
+            "key": pa.array([r.key for r in records], pa.binary()),
+            "value": pa.array([r.value for r in records], pa.binary()),
+            "headers": pa.array([r.headers for r in records], HEADERS),
+        }
+    )
+
+
+def numbered(timers: Sequence[tuple[str, int]], topic: str, partition: int) -> list[int]:
+    """The numbers of those that go there, in the order of the timer partition."""
+    return [number for number, place in enumerate(timers) if place == (topic, partition)]
+
+
+@pytest.fixture
+def proxy(broker: DevBroker) -> Iterator[FaultProxy]:
+    with FaultProxy(broker.bootstrap_servers) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def shard(
+    tmp_path: Path, broker: DevBroker, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Shard]:
+    monkeypatch.setattr(outages, "VERDICT_S", (1.0, 2.0))
+    topics = Topics.named(f"parking-{uuid.uuid4().hex[:8]}")
+    topics.create(broker.bootstrap_servers)
+    shard = Shard(tmp_path, broker, proxy.bootstrap_servers, topics)
+    yield shard
+    shard.stop()
+
+
+def require_parked_once(shard: Shard, record: Any, due_ms: int) -> None:
+    """A delivery that tells nothing of its way, and what it asked for."""
+    headers = [name for name, _ in record.headers]
+    assert headers == ["own", "TIMER_SOURCE", "TIMER_DUE_MS", "UNIQ_KEY"]
+    said = dict(record.headers)
+    assert said["TIMER_DUE_MS"] == b"%d" % due_ms
+    assert said["TIMER_SOURCE"].startswith(f"{shard.topics.timers}-0@".encode())
+    assert record.timestamp >= due_ms
+
+
+FAULTS: Mapping[str, Fault] = {
+    "no leader": Fault("Metadata", Action.LEADERLESS),
+    "too few in sync": Fault("Produce", Action.REFUSE, 19),
+    "too few in sync after all": Fault("Produce", Action.MISREPORT, 20),
+    "another leader, for ever": Fault("Produce", Action.REFUSE, 6),
+    "leader unknown": Fault("Produce", Action.REFUSE, 5),
+}
+QUICK = ("no leader", "too few in sync")
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        what if what in QUICK else pytest.param(what, marks=pytest.mark.crash_matrix)
+        for what in FAULTS
+    ],
+)
+def test_a_partition_without_writes_holds_up_nobody_else(
+    shard: Shard, proxy: FaultProxy, what: str
+) -> None:
+    """Neighbours of the same slot, also in other partitions of the same topic, go on in order; what
+    is parked comes, once, when the partition takes writes again.
+    """
+    orders, bills = shard.topics.orders, shard.topics.bills
+    shard.start()
+    fault = FAULTS[what]
+    for name, value in (("topic", orders), ("partition", 1), ("times", ALWAYS)):
+        setattr(fault, name, value)
+    placed = proxy.inject(fault)
+    timers = [(topic, number % 3) for number in range(40) for topic in (orders, bills)]
+    due_ms = shard.write(timers)
+    free = {(topic, number) for topic, number in timers} - {(orders, 1)}
+
+    parked = numbered(timers, orders, 1)
+    others = len(timers) - len(parked)
+    shard.turn_until(
+        lambda: shard.dequeue.statistics.delivered >= others, "the neighbours are held up"
+    )
+    for topic, number in free:
+        assert shard.values(topic)[number] == numbered(timers, topic, number), "in order"
+    assert 1 not in shard.values(orders)
+    assert shard.dequeue.statistics.delivered == others
+    assert shard.dequeue.statistics.doubts == (0 if placed.action is Action.LEADERLESS else 1)
+    shard.turn_until(
+        lambda: shard.dequeue.statistics.parked.get(orders, 0) > len(parked), "parked once only"
+    )
+    proxy.clear()
+    shard.turn_until(lambda: shard.dequeue.statistics.delivered >= len(timers), "never come")
+    records = shard.arrived(orders)[1]
+    assert Counter(int(r.value) for r in records) == Counter(parked), "exactly once"
+    for record in records:
+        require_parked_once(shard, record, due_ms)
+    assert shard.values(shard.topics.dead_letters) == {}
+    assert shard.dequeue.statistics.delivered == len(timers)

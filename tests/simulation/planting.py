@@ -1,0 +1,67 @@
+"""Plants one fault in a copy of the code, and lets the simulation look for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SIMULATE = Path(__file__).with_name("simulate.py")
+
+
+@dataclass(frozen=True)
+class Planted:
+    """One clause of the code, broken.
+
+    Attributes:
+        breaks: the invariant.
+        what: in words.
+        path: below src/duewheel.
+        old, new: the text, which must be there once, and what takes its place.
+    """
+
+    breaks: str
+    what: str
+    path: str
+    old: str
+    new: str
+
+
+def copied(planted: Planted, folder: Path) -> Path:
+    """A copy of the package with the fault in it."""
+    package = folder / "src" / "duewheel"
+    shutil.copytree(
+        ROOT / "src" / "duewheel", package, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    path = package / planted.path
+    text = path.read_text()
+    if text.count(planted.old) != 1:
+        raise SystemExit(f"{planted.path} holds {planted.old!r} {text.count(planted.old)} times")
+    path.write_text(text.replace(planted.old, planted.new))
+    return folder / "src"
+
+
+def found(planted: Planted, seeds: int) -> str:
+    """What finds the fault, and after how many seeds."""
+    with tempfile.TemporaryDirectory(prefix="duewheel-planted-") as folder:
+        source = copied(planted, Path(folder))
+        done = subprocess.run(
+            [sys.executable, "-P", str(SIMULATE), "--seeds", str(seeds), "--until-violation"],
+            env={**os.environ, "PYTHONPATH": str(source)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if not done.stdout:
+        return f"broken: {done.stderr[-300:]}"
+    violations = json.loads(done.stdout)["violations"]
+    if not violations:
+        return f"NOT FOUND in {seeds} seeds"
+    first = violations[0]
+    return f"{first['seed'] + 1} seeds: {first['invariant']}: {first['detail'][:90]!r}"

@@ -1,0 +1,284 @@
+"""Timers whose target takes no writes: who is parked, what the copy says, when it leaves."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import structlog
+from tests.unit.test_encoding import rows
+from tests.unit.test_rolls import CONTRACT, HEADERS, decoded
+
+from duewheel.schemas.columns import binary
+from duewheel.schemas.contract import parse
+from duewheel.schemas.ids import key_hashes
+from duewheel.schemas.record_tail import key_values
+from duewheel.schemas.timers import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries, TimerBatch
+from duewheel.wheel import believed
+from duewheel.wheel.dequeue_statistics import Statistics
+from duewheel.wheel.encoding import Known, Routed, encode, route
+from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.outages import Outages
+from duewheel.wheel.placing import meant_slots
+from duewheel.wheel.returning import parked, waits_ms
+from duewheel.wheel.routing import Target
+
+NOW_MS = 1_800_000_000_000
+WHEEL = WheelConfig(1_000, 100_000, window_ms=86_400_000, margin_ms=3_600_000)
+ORIGIN = ("TIMER_ORIGIN", b"17")
+ROOM = Known(Target(4, 1_000), 1_000)
+DOWN = Known(Target(4, 1_000, unavailable=frozenset([1, 2])), 1_000)
+ALL_DOWN = Known(Target(4, 1_000, unavailable=frozenset(range(4))), 1_000)
+
+
+def keyed(deliveries: Deliveries, keys: Sequence[bytes | None]) -> Deliveries:
+    column = binary(keys)
+    values = binary([b"v"] * len(keys))
+    return replace(deliveries, key_hash=key_hashes(column), key_value=key_values(column, values))
+
+
+def routed(deliveries: Deliveries, known: Mapping[str, Known]) -> Routed:
+    known = {"timers": ROOM, "dead": ROOM, **known}
+
+    def look_up(topics: Sequence[str]) -> Mapping[str, Known]:
+        return {topic: known[topic] for topic in topics}
+
+    return route(deliveries, look_up, frozenset(), "dead", NOW_MS)
+
+
+def topics(found: Routed) -> list[str]:
+    return [found.deliveries.targets[index] for index in found.deliveries.target.tolist()]
+
+
+def read_back(headers: list[tuple[str, bytes]], timestamp_ms: int = NOW_MS) -> TimerBatch:
+    """One record at offset 40 of a timer partition, as ingest reads it."""
+    table = pa.table(
+        {
+            "topic": ["timers"],
+            "partition": pa.array([0], pa.int32()),
+            "offset": pa.array([40]),
+            "timestamp": pa.array([timestamp_ms * 1000], pa.timestamp("us", "UTC")),
+            "key": pa.array([b"k"], pa.binary()),
+            "value": pa.array([b"v"], pa.binary()),
+            "headers": pa.array([[("own", b"1"), *headers]], HEADERS),
+        }
+    )
+    return parse(table, CONTRACT)
+
+
+# ---- the copy -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timer_id", [b"", b"mine"])
+@pytest.mark.parametrize(("partition", "rolls", "retries"), [(NO_PARTITION, 0, 0), (3, 2, 4)])
+def test_what_a_parked_copy_says_is_read_back(
+    timer_id: bytes, partition: int, rolls: int, retries: int
+) -> None:
+    """The same timer, as often rolled, once more parked; at its own due time, not before."""
+    due_ms = NOW_MS - 5
+    one = replace(
+        rows(["orders"], [partition]),
+        due_ms=np.array([due_ms]),
+        origin_offset=np.array([17]),
+        source=binary([b"timers-0@17"]),
+        timer_id=binary([timer_id or b"timers-0@17"]),
+        roll_times=np.array([rolls], np.int32),
+        retries=np.array([retries], np.int32),
+    )
+    copy = parked(one, np.array([True]), NOW_MS)
+    assert (copy.targets[copy.target[0]], copy.target_partition[0]) == ("timers", 0)
+    headers = decoded(copy.headers[0].as_py(), int(copy.header_count[0]))
+    batch = read_back(headers)
+    assert not batch.rejected[0]
+    assert batch.header_count[0] == 1, "what it carries for its way is not delivered"
+    assert (batch.origin_offset[0], batch.due_ms[0]) == (17, due_ms)
+    assert (batch.roll_times[0], batch.retries[0]) == (rolls, retries + 1)
+    assert batch.not_before_ms[0] == NOW_MS + waits_ms(one)[0]
+    assert (batch.targets[batch.target[0]], batch.target_partition[0]) == ("orders", partition)
+    assert batch.timer_id[0].as_py() == timer_id
+
+
+def test_the_wait_doubles_from_a_second_to_five_minutes() -> None:
+    count = 4_000
+    some = replace(rows(["t"] * count, [0] * count), key_hash=np.full(count, NO_KEY, np.int32))
+    for retries, longest_ms in enumerate([1_000, 2_000, 4_000, *[300_000] * 3]):
+        again = np.full(count, retries if retries < 3 else 20 * retries, np.int32)
+        waits = waits_ms(replace(some, retries=again))
+        assert 3 * longest_ms // 4 < waits.min() < waits.max() <= longest_ms
+        spread = np.histogram(waits, 10, (3 * longest_ms / 4, longest_ms))[0]
+        assert spread.min() > count / 20, "they do not come back in one instant"
+
+
+def test_timers_of_one_key_wait_equally_long() -> None:
+    keys = [b"a", b"b", b"a", b"c", b"a"]
+    waits = waits_ms(keyed(rows(["t"] * 5, [0] * 5), keys)).tolist()
+    assert waits[0] == waits[2] == waits[4]
+    assert len(set(waits)) > 1
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [("TIMER_NOT_BEFORE_MS", b"1"), ("TIMER_RETRIES", b"1")],
+        [ORIGIN, ("TIMER_NOT_BEFORE_MS", b"1")],
+        [ORIGIN, ("TIMER_RETRIES", b"1")],
+        [ORIGIN, ("TIMER_NOT_BEFORE_MS", b"soon"), ("TIMER_RETRIES", b"1")],
+        [ORIGIN, ("TIMER_NOT_BEFORE_MS", b"1"), ("TIMER_RETRIES", b"-1")],
+        [ORIGIN, ("TIMER_NOT_BEFORE_MS", b"0"), ("TIMER_RETRIES", b"1")],
+    ],
+)
+def test_users_cannot_park(headers: list[tuple[str, bytes]]) -> None:
+    batch = read_back([("TIMER_DELAY_MS", b"1"), ("REAL_TOPIC", b"orders"), *headers])
+    assert batch.rejected[0]
+    assert b"bad_retry" in batch.headers[0].as_py()
+    assert (batch.not_before_ms[0], batch.retries[0]) == (ANY_TIME, 0)
+
+
+@pytest.mark.parametrize(
+    ("due_ms", "not_before_ms", "slot_ms"),
+    [
+        (NOW_MS - 5_000, NOW_MS + 2_000, NOW_MS + 2_000),
+        (NOW_MS + 9_000, NOW_MS + 2_000, NOW_MS + 9_000),
+        (NOW_MS - 5_000, ANY_TIME, NOW_MS - 5_000),
+        (NOW_MS - 5_000, 10**16, NOW_MS + WHEEL.window_ms),
+    ],
+)
+def test_a_slot_is_that_of_the_later_of_due_and_not_before(
+    due_ms: int, not_before_ms: int, slot_ms: int
+) -> None:
+    """Whatever a copy says, it leaves within the window: none that is pending is older."""
+    due = [("TIMER_DELIVER_MS", b"%d" % due_ms), ("REAL_TOPIC", b"orders")]
+    parking = [("TIMER_NOT_BEFORE_MS", b"%d" % not_before_ms), ("TIMER_RETRIES", b"1")]
+    batch = read_back([*due, ORIGIN, *(parking if not_before_ms > 0 else [])])
+    slots, rolled = meant_slots(batch, WHEEL.precision_ms, WHEEL.window_ms)
+    assert (slots[0] * WHEEL.precision_ms, rolled[0]) == (slot_ms, False)
+
+
+# ---- who is parked ------------------------------------------------------------------------------
+
+
+def test_only_what_goes_to_a_partition_without_writes_is_parked() -> None:
+    asked = [0, 1, 2, 3, NO_PARTITION, NO_PARTITION, 1]
+    names = ["a", "a", "a", "a", "a", "a", "b"]
+    by_key = keyed(rows(names, asked), [b"k"] * 4 + [b"4", b"3", b"k"])
+    hashes = (by_key.key_hash % 4).tolist()
+    assert hashes[4] in (1, 2) and hashes[5] not in (1, 2), "one key on either side"
+    found = routed(by_key, {"a": DOWN, "b": ROOM})
+    assert found.parked.tolist() == [1, 2, 4]
+    assert topics(found) == ["a", "timers", "timers", "a", "timers", "a", "b"], "in their places"
+    assert found.deliveries.rolled.tolist() == [row in (1, 2, 4) for row in range(7)]
+
+
+def test_what_is_free_to_go_anywhere_goes_where_it_is_taken() -> None:
+    free = keyed(rows(["a"] * 6, [NO_PARTITION] * 6), [None] * 6)
+    known = {"a": DOWN, "timers": ROOM}
+    for seed in range(20):
+        found = encode(
+            free,
+            lambda topics: {topic: known[topic] for topic in topics},
+            frozenset(),
+            "dead",
+            random.Random(seed),
+            NOW_MS,
+        )
+        assert [part.partition in (0, 3) for part in found.parts] == [True]
+    assert routed(free, {"a": ALL_DOWN}).parked.tolist() == list(range(6))
+
+
+def test_without_a_place_to_wait_at_nothing_is_parked() -> None:
+    """The timer partition takes no writes either: Kafka as a whole is away."""
+    found = routed(rows(["a", "a"], [1, 0]), {"a": DOWN, "timers": ALL_DOWN})
+    assert (found.parked.tolist(), topics(found)) == ([], ["a", "a"])
+
+
+def test_dead_letters_and_rolled_copies_are_never_parked() -> None:
+    sent = rows(["a", "a"], [1, 1])
+    sent = replace(sent, dead_letter=np.array([True, False]), rolled=np.array([False, True]))
+    assert routed(sent, {"a": DOWN}).parked.tolist() == []
+
+
+def test_what_can_never_be_published_is_not_parked() -> None:
+    found = routed(rows(["a", "gone"], [9, 1]), {"a": DOWN, "gone": Known(Target(0, 0), 0)})
+    assert (found.parked.tolist(), topics(found)) == ([], ["dead", "dead"])
+
+
+def test_a_copy_that_its_timer_topic_does_not_take_becomes_a_dead_letter() -> None:
+    sent = keyed(rows(["a"] * 3, [1, 1, 0]), [b"k", b"k" * 450, b"k" * 450])
+    small = Known(Target(1, 600), 600)
+    found = routed(sent, {"a": DOWN, "timers": small})
+    assert (found.parked.tolist(), topics(found)) == ([0], ["timers", "dead", "a"])
+    assert found.condemned == {"target_unavailable": 1}
+    kept = found.deliveries.headers[1].as_py()
+    assert b"TIMER_ERROR_CODE" in kept and b"REAL_TOPIC" in kept and b"REAL_QID" in kept
+    assert b"TIMER_ORIGIN" not in kept, "a replay goes to the real topic"
+
+
+def test_the_statistics_count_them_by_topic_and_not_as_deliveries() -> None:
+    sent = replace(rows(["a", "b", "a", "a"], [0] * 4), due_ms=np.full(4, NOW_MS - 100))
+    known = Statistics().after_commit(sent, np.array([0, 1]), NOW_MS, 5)
+    known = known.after_commit(sent, np.array([2]), NOW_MS, 5)
+    assert (known.delivered, known.parked) == (5, {"a": 2, "b": 1})
+    assert sum(known.lateness_ms.counts) == 5
+
+
+# ---- how it is known ----------------------------------------------------------------------------
+
+
+class Seconds:
+    """Stands in for the module time."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_verdicts_last_longer_each_time_and_end_with_a_success(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    time = Seconds()
+    monkeypatch.setattr(believed, "time", time)
+    outages, target = Outages(), Target(4, 1_000)
+    lasted: list[float] = []
+    for _ in range(6):
+        outages.failed(("a", 2), "no answer")
+        begun = time.now
+        while outages.judged("a", target).unavailable:
+            assert outages.judged("a", target).unavailable == {2}
+            assert outages.judged("b", target) == target
+            time.now += 1
+        lasted.append(time.now - begun)
+    assert lasted == [5, 10, 20, 40, 60, 60]
+    outages.succeeded([("a", 2)])
+    outages.failed(("a", 2), "no answer")
+    time.now += 5
+    assert outages.judged("a", target) == target
+
+
+def test_each_change_is_logged_once() -> None:
+    outages = Outages()
+
+    def look(*unavailable: int) -> list[dict[str, Any]]:
+        with structlog.testing.capture_logs() as lines:
+            for _ in range(3):
+                target = Target(4, 1_000, unavailable=frozenset(unavailable))
+                outages.noticed("a", outages.judged("a", target))
+        return [dict(line) for line in lines]
+
+    assert look() == []
+    assert [line["partitions"] for line in look(1, 3)] == [[1, 3]]
+    assert [(line["log_level"], line["partitions"]) for line in look(1)] == [("info", [3])]
+    with structlog.testing.capture_logs() as lines:
+        outages.failed(("a", 0), "no answer")
+        outages.failed(("a", 0), "no answer")
+    assert [line["partitions"] for line in lines] == [[0]]
+    assert look(1) == [], "a partition that failed takes writes only once it has taken some"
+    with structlog.testing.capture_logs() as lines:
+        outages.succeeded([("a", 0), ("a", 2)])
+    assert [line["partitions"] for line in lines] == [[0]]

@@ -1,0 +1,89 @@
+"""Timers on their way back to their timer topic, in their own place of the delivery order.
+
+A copy goes to the partition that the timer came from, with its request in the headers again: the
+due time absolute, and where its first copy lay. Two kinds:
+
+    rolled    due beyond the window; a count of rolls
+    parked    due, but its target takes no writes for now: the instant before which it does not
+              leave again, and how often in a row it was parked
+
+A parked timer waits from a second to five minutes, doubling. Timers of one key wait equally long,
+so that none overtakes another by its waiting; others leave spread over a quarter of the time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.compute as pc
+
+from duewheel.schemas.columns import EMPTY, Column, binary, choose, join, take
+from duewheel.schemas.ids import id_hashes
+from duewheel.schemas.record_tail import copy_headers, parking_headers
+from duewheel.schemas.requests import COUNT_MAX
+from duewheel.schemas.timers import NO_KEY, Bool, Deliveries, Int32, Int64
+
+WAIT_MS = (1_000, 300_000)  # of what was never parked before, and the longest
+_DOUBLINGS_MAX = 9  # beyond the longest
+
+
+def rolled_back(deliveries: Deliveries, rows: Bool) -> Deliveries:
+    """The deliveries with the given rows as rolled copies."""
+    headers, count = _headers(deliveries, deliveries.roll_times + 1)
+    return _sent_home(deliveries, rows, headers, count)
+
+
+def parked(deliveries: Deliveries, rows: Bool, now_ms: int) -> Deliveries:
+    """The deliveries with the given rows as parked copies."""
+    headers, count = _headers(deliveries, deliveries.roll_times)
+    retries = np.minimum(deliveries.retries + 1, COUNT_MAX).astype(np.int32)
+    parking = parking_headers(now_ms + waits_ms(deliveries), retries)
+    return _sent_home(deliveries, rows, join(headers, parking), count + 2)
+
+
+def waits_ms(deliveries: Deliveries) -> Int64:
+    """How long each row waits if it is parked now. A matter of the row alone."""
+    first_ms, longest_ms = WAIT_MS
+    doublings = np.minimum(deliveries.retries, _DOUBLINGS_MAX).astype(np.int64)
+    wait_ms = np.minimum(first_ms << doublings, longest_ms)
+    keyless = deliveries.key_hash == NO_KEY
+    spread: Int64 = np.where(keyless, id_hashes(deliveries.timer_id), deliveries.key_hash)
+    waits: Int64 = wait_ms - spread % (wait_ms // 4)
+    return waits
+
+
+def _headers(deliveries: Deliveries, roll_times: Int32) -> tuple[Column, Int32]:
+    """The request again. Same partition, same key: order among timers of a key is that of their
+    partition.
+    """
+    default = np.asarray(pc.equal(deliveries.timer_id, deliveries.source))
+    return copy_headers(
+        take(binary(topic.encode() for topic in deliveries.targets), deliveries.target),
+        deliveries.target_partition,
+        deliveries.due_ms,
+        choose(default, EMPTY, deliveries.timer_id),
+        np.minimum(roll_times, COUNT_MAX).astype(np.int32),
+        deliveries.origin_offset,
+    )
+
+
+def _sent_home(deliveries: Deliveries, rows: Bool, headers: Column, count: Int32) -> Deliveries:
+    """The deliveries with the given rows addressed to their timer partitions."""
+    topics = list(dict.fromkeys([*deliveries.targets, *(topic for topic, _ in deliveries.homes)]))
+    topic_of = np.array([topics.index(topic) for topic, _ in deliveries.homes], np.int32)
+    partition_of = np.array([number for _, number in deliveries.homes], np.int32)
+    home = deliveries.home
+    return replace(
+        deliveries,
+        targets=topics,
+        target=_where(rows, topic_of[home], deliveries.target),
+        target_partition=_where(rows, partition_of[home], deliveries.target_partition),
+        headers=join(deliveries.headers, choose(rows, headers, EMPTY)),
+        header_count=deliveries.header_count + _where(rows, count, np.zeros_like(count)),
+        rolled=deliveries.rolled | rows,
+    )
+
+
+def _where(mask: Bool, yes: Int32, no: Int32) -> Int32:
+    return np.where(mask, yes, no).astype(np.int32)
