@@ -39,7 +39,7 @@ def nothing(like: Progress, shard: int, shards: int, lineage: int) -> Progress:
         like: the record of any other one.
     """
     epochs = Epochs.first(like.epochs.newest.values)
-    empty = replace(like, shard=shard, epochs=epochs, partitions={})
+    empty = replace(like, shard=shard, shards=shards, epochs=epochs, partitions={})
     return sealed(empty, shards, lineage)
 
 

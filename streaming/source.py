@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
@@ -32,8 +32,10 @@ class SourceOptions:
     Attributes:
         bootstrap_servers: host:port, comma separated.
         topics: the timer topics.
-        starting_offsets: next offset, EARLIEST or LATEST for every partition of the topics. Counts
+        starting_offsets: next offset, EARLIEST or LATEST for every partition that is read. Counts
             only where there is no checkpoint.
+        only: whether those partitions are all that is read; else the topics are, with whatever
+            partitions they come to have.
         max_offsets_per_trigger: most rows of one batch.
         kafka: further consumer options, without the prefix `kafka.`.
     """
@@ -42,6 +44,7 @@ class SourceOptions:
     topics: Sequence[str]
     starting_offsets: Mapping[TopicPartition, int]
     max_offsets_per_trigger: int
+    only: bool = False
     kafka: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -51,10 +54,13 @@ def timer_stream(spark: SparkSession, options: SourceOptions) -> DataFrame:
     reader = spark.readStream.format("kafka")
     for name, value in kafka.items():
         reader = reader.option(f"kafka.{name}", value)
+    if options.only:
+        reader = reader.option("assign", partitions_json(options.starting_offsets))
+    else:
+        reader = reader.option("subscribe", ",".join(options.topics))
     return (
         reader.option("kafka.bootstrap.servers", options.bootstrap_servers)
         .option("kafka.isolation.level", "read_committed")
-        .option("subscribe", ",".join(options.topics))
         .option("startingOffsets", starting_offsets_json(options.starting_offsets))
         .option("maxOffsetsPerTrigger", str(options.max_offsets_per_trigger))
         .option("includeHeaders", "true")
@@ -62,6 +68,14 @@ def timer_stream(spark: SparkSession, options: SourceOptions) -> DataFrame:
         .load()
         .select(*COLUMNS)
     )
+
+
+def partitions_json(partitions: Iterable[TopicPartition]) -> str:
+    """As the source's option takes them."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        topics.setdefault(topic, []).append(partition)
+    return json.dumps(topics)
 
 
 def starting_offsets_json(offsets: Mapping[TopicPartition, int]) -> str:

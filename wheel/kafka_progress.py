@@ -13,8 +13,9 @@ markers): only the position tells how far a reader has come, never the last reco
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import OffsetSpec
@@ -26,6 +27,8 @@ from duewheel.errors import DuewheelError
 from duewheel.wheel.deadline import Deadline
 from duewheel.wheel.kafka_clients import ClientSettings, close, open_reader
 from duewheel.wheel.publisher import Seen
+
+T = TypeVar("T")
 
 # A shard writes two offsets a transaction, record and marker. The first step covers the newest
 # second or more of a dozen busy shards, the second one minutes.
@@ -66,9 +69,52 @@ def newest_record(
         KafkaUnavailable: not read to the end in time.
     """
     partition = TopicPartition(topic, 0)
+
+    def search(
+        consumer: KafkaConsumer, bounds: tuple[int, int], deadline: Deadline
+    ) -> Found | None:
+        return _search(consumer, partition, key, bounds, deadline)
+
+    return _within_ends(settings, admin, partition, search, deadline, past_open=past_open)
+
+
+def newest_records(
+    settings: ClientSettings,
+    admin: KafkaAdminClient,
+    topic: str,
+    deadline: Deadline,
+    *,
+    past_open: bool = True,
+) -> dict[bytes, Found]:
+    """The newest committed record of every key. All of the topic is read: not for every day.
+
+    The arguments, and what is raised, are those of `newest_record`.
+    """
+    partition = TopicPartition(topic, 0)
+
+    def read(
+        consumer: KafkaConsumer, bounds: tuple[int, int], deadline: Deadline
+    ) -> dict[bytes, Found]:
+        consumer.assign([partition])
+        consumer.seek(partition, bounds[0])
+        return _read(consumer, partition, bounds[1], deadline)
+
+    return _within_ends(settings, admin, partition, read, deadline, past_open=past_open) or {}
+
+
+def _within_ends(
+    settings: ClientSettings,
+    admin: KafkaAdminClient,
+    partition: TopicPartition,
+    reading: Callable[[KafkaConsumer, tuple[int, int], Deadline], T],
+    deadline: Deadline,
+    *,
+    past_open: bool,
+) -> T | None:
+    """What `reading` finds between the ends of the partition; None if that is empty."""
     start, end = settings.call(
         deadline,
-        f"ask for the ends of {topic}",
+        f"ask for the ends of {partition.topic}",
         lambda: (
             _offset(admin, partition, OffsetSpec.EARLIEST),
             _offset(admin, partition, OffsetSpec.LATEST, committed=not past_open),
@@ -82,8 +128,8 @@ def newest_record(
     try:
         return settings.call(
             deadline,
-            f"read the progress in {topic}",
-            lambda: _search(consumer, partition, key, (start, end), inner),
+            f"read the progress in {partition.topic}",
+            lambda: reading(consumer, (start, end), inner),
         )
     finally:
         close(consumer)
@@ -155,7 +201,7 @@ class KafkaProgressReader:
         if end == before:
             return self._found
         if 0 < before < end:
-            return _read(consumer, where, self._key, end, deadline) or self._found
+            return _read(consumer, where, end, deadline).get(self._key, self._found)
         # The first look, or a topic that was made anew.
         firsts = consumer.beginning_offsets([where], timeout_ms=deadline.remaining_ms())
         return _search(consumer, where, self._key, (int(firsts[where]), end), deadline)
@@ -218,21 +264,20 @@ def _search(
     consumer.assign([partition])
     for start in _starts(first, end):
         consumer.seek(partition, start)
-        newest = _read(consumer, partition, key, end, deadline)
+        newest = _read(consumer, partition, end, deadline).get(key)
         if newest is not None:
             return newest
     return None
 
 
 def _read(
-    consumer: KafkaConsumer, partition: TopicPartition, key: bytes, end: int, deadline: Deadline
-) -> Found | None:
-    """Read up to `end`: the newest record with the key."""
-    newest = None
+    consumer: KafkaConsumer, partition: TopicPartition, end: int, deadline: Deadline
+) -> dict[bytes, Found]:
+    """Read up to `end`: the newest record of every key."""
+    newest: dict[bytes, Found] = {}
     while True:
         for record in consumer.poll(timeout_ms=_POLL_MS).get(partition, ()):
-            if record.key == key:
-                newest = Found(record.value, record.timestamp)
+            newest[record.key] = Found(record.value, record.timestamp)
         position = consumer.position(partition, timeout_ms=deadline.remaining_ms())
         if position is not None and position >= end:
             return newest

@@ -303,6 +303,27 @@ def reconfigure(settings: Settings, *, dry_run: bool, output: str) -> None:
         show(result, output)
 
 
+@cli.command()
+@click.option("--to", type=click.IntRange(1), required=True, help="how many shards there will be")
+@click.option("--dry-run", is_flag=True, help="only say what would be done")
+@with_output
+@with_settings()
+def reshard(settings: Settings, to: int, *, dry_run: bool, output: str) -> None:
+    """Deal the timer topics' partitions to another number of shards.
+
+    From anywhere, without a data directory. Shards that run are fenced, and end with exit code 4;
+    then start as many as there are, with the new [shard] count. Killed, it goes on when it is run
+    again.
+    """
+    from duewheel.reshard import reshard as deal
+
+    result = deal(settings, to, dry_run=dry_run)
+    if output == "text" and result["from_shards"] == to:
+        click.echo(f"there are {to} shards")
+    else:
+        show(result, output)
+
+
 @cli.group()
 def config() -> None:
     """The configuration."""

@@ -79,8 +79,6 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
     shard = settings.shard
     if shard.index >= shard.count:
         yield "shard.index", f"must be below shard.count = {shard.count}"
-    if shard.count != 1:
-        yield "shard.count", "more than one shard is not supported yet: leave it at 1"
     yield from _owned("kafka.client", settings.kafka.client, _OWNED_CLIENT)
     yield from _owned("kafka.spark", settings.kafka.spark, _OWNED_SOURCE)
     yield from _owned("spark", settings.spark, _OWNED_SPARK)

@@ -127,7 +127,7 @@ class Storage(Section):
 
 
 class Shard(Section):
-    """[shard]: which part of the partitions is this instance's.
+    """[shard]: which partitions of the timer topics are this instance's: every `count`-th of each.
 
     An empty data directory takes the shard over from one that has been silent for
     `take_over_after`, by the broker's clock.

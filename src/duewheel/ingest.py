@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,12 @@ from pathlib import Path
 import structlog
 
 from duewheel import logs, wiring
-from duewheel.checkpoints.recovery import RecoveryRecord, dequeue_has_decided
+from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.recovery import (
+    RecoveryRecord,
+    dequeue_has_decided,
+    require_same_shard,
+)
 from duewheel.checkpoints.spark_offsets import Resume, resume_point, set_aside
 from duewheel.checkpoints.state import INGEST, State
 from duewheel.clock import Clock
@@ -110,12 +115,15 @@ def _run(
 ) -> None:
     topic_ids = _topic_ids(settings, admin)
     engine = Engine(directory, clock, topic_ids)
-    _require_same_settings(settings, engine)
+    _require_same_settings(settings, directory.state, engine)
     checkpoint = directory.path / SPARK_DIR / CHECKPOINT
-    ends = admin.end_offsets(settings.timer.topics)
-    close = directory.state.close()
+    found = admin.end_offsets(settings.timer.topics)
+    _require_topics(settings, found)
+    ends = wiring.own(settings, found)
+    close, commit = directory.state.close(), directory.state.commit()
     _require_not_below(close.c if close else {}, ends)
-    starts = _starting_offsets(settings, engine.marks, ends)
+    known = {topic for topic, _ in commit.marks} | commit.topic_ids.keys()
+    starts = _starting_offsets(settings, engine.marks, ends, known)
     settle_checkpoint(checkpoint, engine.marks, starts)
     gaps = GapWatch(_log_start(admin), clock)
     judges = contracts(engine.epochs, settings.dead_letter_topic)
@@ -134,12 +142,13 @@ def _run(
         topics=settings.timer.topics,
         starting_offsets=starts,
         max_offsets_per_trigger=settings.ingest.max_offsets_per_trigger,
+        only=settings.shard.count > 1,
         kafka=settings.kafka.source_options(),
     )
     query = QueryOptions(_name(settings), checkpoint, settings.ingest.trigger_ms)
     state = State.open(directory.path)
     metrics = IngestMetrics(state, clock, lambda: sink.statistics)
-    watch = _TopicWatch(settings, clock, topic_ids, lambda: engine.marks)
+    watch = _TopicWatch(settings, clock, topic_ids, starts, lambda: engine.marks)
     interval_s = settings.storage.durable_interval.total_seconds()
     durable = CheckpointThread(directory.path, interval_s, stopping)
     durable.start()
@@ -159,8 +168,11 @@ def _run(
         )
 
 
-def _require_same_settings(settings: Settings, engine: Engine) -> None:
+def _require_same_settings(settings: Settings, state: State, engine: Engine) -> None:
     """Dequeue has refused other settings than the progress's; but its own may be others again."""
+    mirror, shard = state.mirror(), settings.shard
+    assert mirror is not None, "the engine has read it"
+    require_same_shard(Progress.decode(mirror[2]), shard=shard.index, shards=shard.count)
     changes = engine.epochs.newest.changes(wiring.slot_values(settings))
     if changes:
         raise RecoveryRefused(f"dequeue was started with other settings: {', '.join(changes)}")
@@ -240,11 +252,13 @@ class _TopicWatch:
         settings: Settings,
         clock: Clock,
         topic_ids: Mapping[str, str],
+        partitions: Collection[TopicPartition],
         marks: Callable[[], Marks],
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._topic_ids = topic_ids
+        self._partitions = partitions
         self._marks = marks
         self._looked_at_ms = clock.now_ms()
         self.behind = 0
@@ -255,6 +269,7 @@ class _TopicWatch:
         Raises:
             RecoveryRefused: a topic was made anew, or has lost its end: its messages would be
                 taken for old ones.
+            RecoveryPending: a partition has come that the query does not find by itself.
         """
         if abs(self._clock.now_ms() - self._looked_at_ms) < _TOPIC_WATCH_MS:
             return
@@ -264,9 +279,18 @@ class _TopicWatch:
         with suppress(KafkaUnavailable), KafkaAdmin(options, _TOPIC_WATCH_DEADLINE_S) as admin:
             require_same_topics(self._topic_ids, _topic_ids(self._settings, admin))
             marks = self._marks()  # before the ends: those never fall, unless messages are lost
-            ends = admin.end_offsets(self._settings.timer.topics)
+            ends = wiring.own(self._settings, admin.end_offsets(self._settings.timer.topics))
             _require_not_below(marks, ends)
+            self._require_known(ends)
             self.behind = sum(max(0, end - marks.get(p, end)) for p, end in ends.items())
+
+    def _require_known(self, partitions: Iterable[TopicPartition]) -> None:
+        if self._settings.shard.count > 1:
+            added = [
+                f"{topic}-{n}" for topic, n in partitions if (topic, n) not in self._partitions
+            ]
+            if added:
+                raise RecoveryPending(f"{', '.join(added)} was added: starting anew to read it too")
 
 
 def _log_start(admin: KafkaAdmin) -> LogStart:
@@ -302,8 +326,9 @@ def _decision(
 
 def _offsets_at(settings: Settings, admin: KafkaAdmin, time_ms: int) -> Marks:
     """Where a time begins in the timer topics, for a recovery that reads everything again."""
-    found = admin.offsets_at(settings.timer.topics, time_ms)
-    for partition, start in admin.log_start_offsets(settings.timer.topics).items():
+    found = wiring.own(settings, admin.offsets_at(settings.timer.topics, time_ms))
+    starts = wiring.own(settings, admin.log_start_offsets(settings.timer.topics))
+    for partition, start in starts.items():
         if 0 < start == found.get(partition):
             _log.error(
                 "the timer topic begins within the time that is read again: messages before that "
@@ -344,21 +369,26 @@ def _require_not_below(marks: Marks, ends: Marks) -> None:
             )
 
 
-def _starting_offsets(settings: Settings, marks: Marks, ends: Marks) -> dict[TopicPartition, int]:
-    """Where a query without a checkpoint begins, for every partition of the timer topics.
+def _require_topics(settings: Settings, partitions: Iterable[TopicPartition]) -> None:
+    missing = set(settings.timer.topics) - {topic for topic, _ in partitions}
+    if missing:
+        raise ConfigError(
+            f"timer topic {', '.join(sorted(missing))} does not exist: `duewheel init` creates it"
+        )
+
+
+def _starting_offsets(
+    settings: Settings, marks: Marks, ends: Marks, known: Collection[str]
+) -> dict[TopicPartition, int]:
+    """Where a query without a checkpoint begins, for every partition of the shard.
 
     Args:
         settings: names the topics, and where a topic that the engine has never seen begins.
         marks: the engine's.
         ends: the offset of the next record, of every partition that there is.
+        known: topics that it has seen.
     """
-    missing = set(settings.timer.topics) - {topic for topic, _ in ends}
-    if missing:
-        raise ConfigError(
-            f"timer topic {', '.join(sorted(missing))} does not exist: `duewheel init` creates it"
-        )
     _require_not_below(marks, ends)
-    known = {topic for topic, _ in marks}
     unseen = LATEST if settings.ingest.starting_offsets == "latest" else EARLIEST
     # A partition added to a known topic holds nothing that was there before us.
     return {

@@ -13,7 +13,7 @@ import structlog
 
 from duewheel import wiring
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.recovery import look_at
+from duewheel.checkpoints.recovery import look_at, require_not_sealed
 from duewheel.clock import Clock
 from duewheel.config import Settings
 from duewheel.dequeue_metrics import DequeueMetrics
@@ -21,6 +21,7 @@ from duewheel.errors import DuewheelError, KafkaUnavailable, RecoveryPending
 from duewheel.kafka_admin import KafkaAdmin
 from duewheel.metrics import served
 from duewheel.schemas.timers import TopicPartition
+from duewheel.shards import all_shards, require_as_many
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue import Dequeue, first_progress
 from duewheel.wheel.following import Follower, Verdict
@@ -201,8 +202,9 @@ def _first_if_new(
     if not look_at(directory.state, directory.path).is_fresh:
         return None
     with _admin(settings, clock) as admin:
-        starts = admin.log_start_offsets(settings.timer.topics)
-        if any(starts.values()) or admin.end_offsets(settings.timer.topics) != starts:
+        starts = wiring.own(settings, admin.log_start_offsets(settings.timer.topics))
+        ends = wiring.own(settings, admin.end_offsets(settings.timer.topics))
+        if any(starts.values()) or ends != starts:
             return None
     return _first_progress(settings, directory, starts, clock, publisher)
 
@@ -216,7 +218,11 @@ def _first_progress(
 ) -> Progress:
     """The first progress of a shard. A clock that runs ahead must not have a say: the floor that it
     set would hold for ever.
+
+    Raises:
+        RecoveryRefused: there are shards already, and they are more or fewer.
     """
+    require_as_many(settings, all_shards(settings, clock.stopping))
     now_ms = min(clock.now_ms(), publisher.broker_now_ms())
     return first_progress(directory, wiring.dequeue_config(settings), starts, now_ms)
 
@@ -228,6 +234,9 @@ def init_progress(settings: Settings) -> bool:
 
     Returns:
         Whether it was written.
+
+    Raises:
+        RecoveryRefused: there is no such shard: partitions are dealt to others.
     """
     with stop_signals() as stopping:
         clock = wiring.StoppableClock(stopping)
@@ -235,10 +244,13 @@ def init_progress(settings: Settings) -> bool:
         publisher = wiring.publisher(settings, clock)
         try:
             # Files that know a progress hold timers: the next start goes on from their copy of it.
-            if publisher.start() is not None or directory.state.mirror() is not None:
+            found = publisher.start()
+            if found is not None:
+                require_not_sealed(found)
+            if found is not None or directory.state.mirror() is not None:
                 return False
             with _admin(settings, clock) as admin:
-                starts = admin.log_start_offsets(settings.timer.topics)
+                starts = wiring.own(settings, admin.log_start_offsets(settings.timer.topics))
             publisher.publish(None, _first_progress(settings, directory, starts, clock, publisher))
             return True
         finally:

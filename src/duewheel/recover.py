@@ -143,8 +143,9 @@ def _reached(progress: Progress) -> tuple[int, int]:
 
 def _new(settings: Settings, admin: KafkaAdmin, local: Local) -> Marks:
     """Where a shard begins that has no progress anywhere."""
-    starts = admin.log_start_offsets(settings.timer.topics)
-    empty = not any(starts.values()) and admin.end_offsets(settings.timer.topics) == starts
+    starts = wiring.own(settings, admin.log_start_offsets(settings.timer.topics))
+    ends = wiring.own(settings, admin.end_offsets(settings.timer.topics))
+    empty = not any(starts.values()) and ends == starts
     if not (empty and local.is_fresh):
         raise RecoveryRefused(NO_PROGRESS)
     return starts

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from typing import Any
 
-from duewheel.checkpoints.progress import record_key
+from duewheel.checkpoints.progress import record_key, shard_of
+from duewheel.checkpoints.state import Marks
 from duewheel.clock import SystemClock
 from duewheel.config import Settings
 from duewheel.config_values import as_millis
+from duewheel.errors import ConfigError
 from duewheel.schemas.contract import Contract
 from duewheel.schemas.rules import compile_suite, load_suite
+from duewheel.schemas.timers import TopicPartition
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.kafka_clients import ClientSettings
 from duewheel.wheel.kafka_progress import KafkaProgressReader
@@ -61,6 +65,23 @@ def dequeue_config(settings: Settings) -> DequeueConfig:
     )
 
 
+def own(settings: Settings, offsets: Marks) -> dict[TopicPartition, int]:
+    """Those of the timer partitions that are this shard's.
+
+    Raises:
+        ConfigError: there are partitions, and none is.
+    """
+    shard = settings.shard
+    mine = {p: o for p, o in offsets.items() if shard_of(p, shard.count) == shard.index}
+    if offsets and not mine:
+        counts = Counter(topic for topic, _ in offsets)
+        partitions = ", ".join(f"{topic} has {count}" for topic, count in sorted(counts.items()))
+        raise ConfigError(
+            f"shard {shard.index} of {shard.count} has no timer partition: {partitions}"
+        )
+    return mine
+
+
 def read_ahead_config(settings: Settings) -> ReadAheadConfig:
     """What dequeue brings into the page cache before it is due."""
     return ReadAheadConfig(
@@ -80,14 +101,17 @@ def publisher_limits(settings: Settings) -> PublisherLimits:
     )
 
 
-def publisher(settings: Settings, clock: StoppableClock) -> KafkaPublisher:
-    """The shard's publisher; it does not wait for Kafka once told to stop."""
+def publisher(
+    settings: Settings, clock: StoppableClock, shard: int | None = None
+) -> KafkaPublisher:
+    """The shard's publisher, or another one's; it does not wait for Kafka once told to stop."""
+    number = settings.shard.index if shard is None else shard
     return KafkaPublisher(
         settings.kafka.client_options("producer"),
-        transactional_id=f"{settings.app.id}.dequeue.{settings.shard.index}",
+        transactional_id=f"{settings.app.id}.dequeue.{number}",
         state_topic=settings.state_topic,
         dead_letter_topic=settings.dead_letter_topic,
-        shard=settings.shard.index,
+        shard=number,
         clock=clock,
         limits=publisher_limits(settings),
         stopping=clock.stopping,

@@ -1,0 +1,292 @@
+"""`duewheel reshard`: another number of shards, from anywhere, whether the old ones run or not.
+
+The records are those of checkpoints/resharding.py.
+
+    1. `<app>.reshard` is taken: an earlier run of this command can finish nothing any more
+    2. for every shard, old or new: its transactional id is taken, which fences whoever serves it,
+       the newest record read, and written back sealed, with that same id. A process that was served
+       meanwhile may take the id back once, and be quicker: then again
+    3. with `<app>.reshard`, one transaction: the records of the new shards, and of those that are
+       no more
+
+Killed before 3, all is as it was, but sealed: run again it finishes, or undoes (`--to` the old
+number). Before a record is sealed, its writer makes sure that it still holds `<app>.reshard`, by
+writing with it: whoever takes that later also takes the shard's id later, and so fences this one,
+or finds what it wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import structlog
+from kafka import KafkaProducer
+from kafka.errors import InvalidProducerEpochError, ProducerFencedError
+from kafka.structs import TopicPartition
+
+from duewheel import wiring
+from duewheel.checkpoints.epochs import PRECISION
+from duewheel.checkpoints.progress import Progress, record_key, shard_of
+from duewheel.checkpoints.resharding import dealt, nothing, sealed
+from duewheel.config import Settings
+from duewheel.errors import ConfigError, Fenced, PublishDoubt, RecoveryRefused
+from duewheel.processes import stop_signals
+from duewheel.schemas.single_record import single
+from duewheel.shards import Written, all_shards
+from duewheel.wheel import kafka_internals as internals
+from duewheel.wheel.deadline import Deadline, within
+from duewheel.wheel.kafka_clients import ClientSettings
+from duewheel.wheel.kafka_transactions import meet, open_producer, transact
+from duewheel.wheel.layout import WheelConfig, slot_of
+
+_KEY = b"reshard"  # of the record that tells of it
+_ATTEMPTS = 20
+_AGAIN_S = (0.05, 1.0)  # waits between them: chance decides who is quicker
+
+_FENCED = (InvalidProducerEpochError, ProducerFencedError)
+
+log = structlog.get_logger(__name__)
+
+
+def reshard(settings: Settings, to: int, *, dry_run: bool) -> dict[str, Any]:
+    """Deal the partitions of all shards to `to` shards.
+
+    Args:
+        settings: name the application, its Kafka and the wheel; [shard] does not matter.
+        to: how many there will be.
+        dry_run: only say what would be done.
+
+    Returns:
+        dry_run; from_shards, to_shards; moved: how many partitions change their shard; shards: for
+        each new one its partitions, until when they are delivered, by how much they stand apart;
+        took_s.
+
+    Raises:
+        ConfigError: there is no record, so nothing that could be dealt.
+        RecoveryRefused: the partitions cannot be dealt so; nothing has changed, unless the text
+            says that the shards are sealed.
+        Fenced: another run of this command has begun.
+        KafkaUnavailable, PublishDoubt: no answer in time; a new run finishes it.
+    """
+    begun_s = time.monotonic()
+    with ExitStack() as stack:
+        clock = wiring.StoppableClock(stack.enter_context(stop_signals()))
+        run = _Reshard(settings, to, clock)
+        stack.callback(run.close)
+        result = run.run(dry_run=dry_run)
+    return {"dry_run": dry_run, **result, "took_s": round(time.monotonic() - begun_s, 3)}
+
+
+class _Reshard:
+    """One run. Not thread-safe."""
+
+    def __init__(self, settings: Settings, to: int, clock: wiring.StoppableClock) -> None:
+        self._settings, self._to, self._clock = settings, to, clock
+        self._client = ClientSettings(settings.kafka.client_options("producer"))
+        self._limits = wiring.publisher_limits(settings)
+        self._producer: KafkaProducer | None = None
+
+    def close(self) -> None:
+        """Drop the client."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            internals.stop(producer, self._limits.stop_s)
+
+    def run(self, *, dry_run: bool) -> dict[str, Any]:
+        """The steps of the module's head, unless there is nothing to do, or it is not to be."""
+        old = self._look(past_open=False)
+        told = _told(len(old), self._dealt(old))
+        begun = any(written.progress.sealed_for is not None for written in old)
+        if dry_run or (len(old) == self._to and not begun):
+            return told
+        self._take_lock()
+        like, count = old[0].progress, len(self._look(past_open=True))
+        all_sealed = [self._seal(shard, count, like) for shard in range(max(count, self._to))]
+        try:
+            records = self._dealt(
+                [written for written in all_sealed if written.progress.partitions]
+            )
+        except RecoveryRefused as error:
+            raise RecoveryRefused(
+                f"{error}. The shards are sealed: `duewheel reshard --to {count}` undoes that"
+            ) from error
+        gone = [nothing(like, shard, self._to, _lineage()) for shard in range(self._to, count)]
+        written = {record_key(record.shard): record.encode() for record in [*records, *gone]}
+        self._write({**written, _KEY: self._told_in_kafka(count, done=True)})
+        log.info("partitions are dealt anew", from_shards=count, to_shards=self._to)
+        return _told(count, records)
+
+    def _dealt(self, old: Sequence[Written]) -> list[Progress]:
+        require_room(self._settings.wheel, old, self._to)
+        return dealt([written.progress for written in old], self._to, _lineage)
+
+    def _look(self, *, past_open: bool) -> list[Written]:
+        """The records of all shards that there are, sealed or not."""
+        shards = all_shards(self._settings, self._clock.stopping, past_open=past_open)
+        if 0 not in shards:
+            raise ConfigError(f"{self._settings.state_topic} has no progress: nothing to deal")
+        count = shards[0].progress.shards
+        for shard in range(count):
+            if shard not in shards or not shards[shard].progress.partitions:
+                raise RecoveryRefused(
+                    f"shard {shard} of {count} has no progress: `duewheel init` begins it"
+                )
+        return [shards[shard] for shard in range(count)]
+
+    # ---- 1. and 3.: the command's own transactions --------------------------------------------
+
+    def _take_lock(self) -> None:
+        deadline = Deadline(self._limits.start_deadline_s, self._clock.stopping)
+        self._producer = open_producer(
+            self._client,
+            f"{self._settings.app.id}.reshard",
+            timeout_ms=self._limits.transaction_timeout_ms,
+            publish_s=self._limits.publish_deadline_s,
+            stop_s=self._limits.stop_s,
+            deadline=deadline,
+        )
+        meet(self._client, self._producer, [self._settings.state_topic], deadline)
+
+    def _told_in_kafka(self, count: int, *, done: bool) -> bytes:
+        return json.dumps({"from": count, "to": self._to, "done": done}).encode()
+
+    def _write(self, values: Mapping[bytes, bytes]) -> int:
+        """One transaction of these records, by key.
+
+        Returns:
+            The brokers' clock then.
+
+        Raises:
+            Fenced: another run has begun.
+            PublishDoubt: the outcome is unknown.
+        """
+        producer = self._producer
+        assert producer is not None, "the lock is taken first"
+        state = TopicPartition(self._settings.state_topic, 0)
+        batches = [(state, single(key, value)) for key, value in values.items()]
+        deadline = Deadline(self._limits.publish_deadline_s, self._clock.stopping)
+        try:
+            outcomes = within(
+                deadline,
+                "reshard",
+                lambda: transact(producer, batches, self._clock.now_ms(), deadline),
+            )
+            errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+            if errors:
+                raise errors[0]
+            return outcomes[-1].stamp_ms or self._clock.now_ms()
+        except Exception as error:
+            reason = self._client.explain(error)
+            if isinstance(error, _FENCED):
+                raise Fenced(f"another `duewheel reshard` has begun: {reason}") from error
+            raise PublishDoubt(f"{reason}: run it again, it goes on where this ended") from error
+
+    # ---- 2. --------------------------------------------------------------------------------------
+
+    def _seal(self, shard: int, count: int, like: Progress) -> Written:
+        """Seal one shard; returns what its record is from then on.
+
+        Args:
+            shard: its index.
+            count: of the shards that there are: those above it are new.
+            like: any record of theirs.
+        """
+        publisher = wiring.publisher(self._settings, self._clock, shard)
+        wanted: Progress | None = None
+        try:
+            for attempt in range(_ATTEMPTS):
+                found = publisher.start()
+                at_ms = self._write({_KEY: self._told_in_kafka(count, done=False)})
+                if found is not None and wanted is not None and found.encode() == wanted.encode():
+                    return Written(wanted, at_ms)
+                self._require_expected(shard, count, found)
+                if found is None:
+                    wanted = nothing(like, shard, self._to, _lineage())
+                else:
+                    wanted = sealed(found, self._to, _lineage())
+                try:
+                    publisher.publish(None, wanted)
+                except PublishDoubt as doubt:
+                    log.warning("sealing again", shard=shard, reason=str(doubt))
+                    self._clock.sleep(min(_AGAIN_S[0] * 2**attempt, _AGAIN_S[1]))
+                else:
+                    log.info("sealed", shard=shard, to_shards=self._to)
+                    return Written(wanted, at_ms)
+        finally:
+            publisher.close()
+        raise PublishDoubt(f"whoever serves shard {shard} was quicker {_ATTEMPTS} times: try again")
+
+    def _require_expected(self, shard: int, count: int, found: Progress | None) -> None:
+        """Refuse what only another run of this command, or a start of a new shard, explains."""
+        if shard < count:
+            if found is None or not found.partitions or found.shards != count:
+                raise Fenced(f"shard {shard} is not one of {count} any more: run it again")
+        elif found is not None and found.partitions:
+            raise RecoveryRefused(
+                f"shard {shard} of {found.shards} has begun, though there are {count}: it cannot "
+                "be told what it has delivered that another one had"
+            )
+
+
+def require_room(wheel: WheelConfig, old: Sequence[Written], to: int) -> None:
+    """Refuse to bring partitions together that stand too far apart for the ring.
+
+    A shard begins where the last of its partitions stands, and waits until what the first one had
+    taken is in its ring. That was placed below r + ring then; and it had come by the time of the
+    record, so that it lies no further than a roll window, and the margin, behind that.
+
+    Raises:
+        RecoveryRefused: with the numbers.
+    """
+    for shard in range(to):
+        lowest, highest, behind = None, None, 0
+        for written in old:
+            window_ms = written.progress.epochs.longest_window_ms + wheel.margin_ms
+            latest = slot_of(written.at_ms + window_ms, wheel.precision_ms)
+            for partition, part in written.progress.partitions.items():
+                if shard_of(partition, to) == shard:
+                    reach = min(part.r + wheel.ring - 1, latest)
+                    highest = reach if highest is None else max(highest, reach)
+                    if lowest is None or part.r < lowest:
+                        lowest, behind = part.r, written.progress.shard
+        if lowest is not None and highest is not None and highest - lowest >= wheel.ring:
+            raise RecoveryRefused(
+                f"shard {behind} is too far behind: what the others have taken reaches "
+                f"{highest - lowest} slots further than it has delivered, the ring of shard "
+                f"{shard} of {to} has {wheel.ring}: let it run first, until it has caught up"
+            )
+
+
+def _lineage() -> int:
+    return secrets.randbits(62)
+
+
+def _told(count: int, records: Sequence[Progress]) -> dict[str, Any]:
+    """What the command prints, but for the time that it took."""
+    moved = sum(
+        shard_of(partition, count) != record.shard
+        for record in records
+        for partition in record.partitions
+    )
+    return {
+        "from_shards": count,
+        "to_shards": len(records),
+        "moved": moved,
+        "shards": [_shard_told(record) for record in records],
+    }
+
+
+def _shard_told(record: Progress) -> dict[str, Any]:
+    precision_ms = int(record.epochs.newest.values[PRECISION])
+    newest = max(part.r for part in record.partitions.values())
+    return {
+        "shard": record.shard,
+        "partitions": [f"{topic}-{number}" for topic, number in sorted(record.partitions)],
+        "delivered_until_ms": record.slot * precision_ms,
+        "apart_ms": (newest - record.slot) * precision_ms,
+    }

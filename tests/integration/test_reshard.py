@@ -1,0 +1,261 @@
+"""`duewheel reshard` on a real Kafka, without Spark: its records, and who is fenced or refused."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaProducer
+
+from duewheel import processes, reshard, wiring
+from duewheel.checkpoints.epochs import Epochs
+from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress
+from duewheel.clock import SystemClock
+from duewheel.config import Settings, load
+from duewheel.dev_broker import DevBroker
+from duewheel.errors import ConfigError, Fenced, PublishDoubt, RecoveryRefused
+from duewheel.kafka_admin import KafkaAdmin
+from duewheel.shards import all_shards
+from duewheel.testing import LocalShard
+from duewheel.wheel.data_directory import Role
+from duewheel.wheel.kafka_publisher import KafkaPublisher
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(120)]
+
+CONFIG = """
+[app]
+id = "{name}"
+[kafka]
+bootstrap_servers = "{servers}"
+[timer]
+topics = ["{name}.timers"]
+dead_letter_topic = "{name}.dead"
+state_topic = "{name}.state"
+slots = 2048
+roll_window = "60s"
+margin = "0s"
+[storage]
+data_dir = "{path}"
+"""
+
+
+class Application:
+    """An application of four partitions, and what is known of its shards."""
+
+    def __init__(self, path: Path, broker: DevBroker) -> None:
+        self.path = path
+        self.name = f"reshard-{uuid.uuid4().hex[:8]}"
+        servers = broker.bootstrap_servers
+        self._config = path / "duewheel.toml"
+        self._config.write_text(CONFIG.format(name=self.name, servers=servers, path=path / "data"))
+        self.settings = load(self._config)
+        self.topic = f"{self.name}.timers"
+        self.clock = wiring.StoppableClock(threading.Event())
+        with KafkaAdmin(self.settings.kafka.client_options("admin")) as admin:
+            admin.init_topics(self.settings, partitions=4)
+
+    def of(self, index: int, count: int) -> Settings:
+        """The settings of a shard."""
+        shard = {"index": index, "count": count}
+        data_dir = str(self.path / f"{index} of {count}")
+        return load(self._config, {"shard": shard, "storage": {"data_dir": data_dir}})
+
+    def begin(self, count: int = 1, *, behind: int = 0) -> dict[int, Progress]:
+        """As many shards as that have progress, each a bit further than the one before it."""
+        now = SystemClock().now_ms() // self.settings.timer.precision_ms
+        epochs = Epochs.first(wiring.slot_values(self.settings))
+        for index in range(count):
+            r = now - behind * (count - index)
+            parts = {
+                (self.topic, n): PartitionProgress(r, 10 * n, 10 * n + 5, 10 * n + 1)
+                for n in range(index, 4, count)
+            }
+            publisher = wiring.publisher(self.settings, self.clock, index)
+            publisher.start()
+            publisher.publish(None, Progress(index, count, "a directory", 9, 3, epochs, parts))
+            publisher.close()
+        return self.records()
+
+    def records(self) -> dict[int, Progress]:
+        found = all_shards(self.settings, past_open=True)
+        return {index: written.progress for index, written in found.items()}
+
+    def parts(self) -> dict[Any, PartitionProgress]:
+        """Of all shards; each partition is in the one it belongs to."""
+        found: dict[Any, PartitionProgress] = {}
+        for index, record in self.records().items():
+            for partition, part in record.partitions.items():
+                assert partition[1] % record.shards == index
+                assert partition not in found
+                found[partition] = part
+        return found
+
+    def reshard(self, to: int, *, dry_run: bool = False) -> dict[str, Any]:
+        return reshard.reshard(self.settings, to, dry_run=dry_run)
+
+    def local(self, index: int, count: int) -> LocalShard:
+        """A shard whose loop runs here, on the real Kafka."""
+        settings = self.of(index, count)
+        publisher = wiring.publisher(settings, self.clock)
+        config = replace(wiring.dequeue_config(settings), progress_interval_ms=1)
+        path = settings.storage.data_dir
+        return LocalShard(path, settings.wheel, publisher, self.clock, config)
+
+
+@pytest.fixture
+def application(tmp_path: Path, broker: DevBroker) -> Iterator[Application]:
+    application = Application(tmp_path, broker)
+    yield application
+    topics = [f"{application.name}.{kind}" for kind in ("timers", "dead", "state")]
+    with KafkaAdmin(application.settings.kafka.client_options("admin")) as admin:
+        admin.delete_topics(topics)
+
+
+def test_partitions_move_unchanged_and_there_is_an_end_of_each_shard(
+    application: Application,
+) -> None:
+    (first,) = application.begin().values()
+    told = application.reshard(2, dry_run=True)
+    assert (told["from_shards"], told["to_shards"], told["moved"]) == (1, 2, 2)
+    assert application.records() == {0: first}
+    for to in (2, 4, 2):
+        told = application.reshard(to)
+        assert [len(shard["partitions"]) for shard in told["shards"]] == [4 // to] * to
+        assert application.parts() == first.partitions
+        records = application.records()
+        assert {r.shards for r in records.values()} == {to}
+        assert [r.sealed_for for r in records.values()] == [None] * to + [to] * (len(records) - to)
+        assert {r.owner for r in records.values()} == {NOBODY}
+    assert application.reshard(2)["moved"] == 0
+    assert application.records() == records  # nothing was written
+
+    # A directory that served a shard that is no more does not go on from its copy.
+    with pytest.raises(RecoveryRefused, match=r"there is no shard 3: .*made 2 of them"):
+        application.local(3, 4).start_dequeue()
+    with pytest.raises(RecoveryRefused, match=r"shard 0 of 2, the configuration says 0 of 4"):
+        application.local(0, 4).start_dequeue()
+    with pytest.raises(RecoveryRefused, match="there is no shard 2"):
+        processes.init_progress(application.of(2, 3))
+    shard = application.local(1, 2)
+    shard.start_dequeue()  # by any directory, at once
+    assert application.records()[1].owner == shard.directory(Role.DEQUEUE).state.uuid
+    shard.kill(Role.DEQUEUE)
+
+
+def test_a_running_shard_finds_out(application: Application) -> None:
+    application.begin()
+    shard = application.local(0, 1)
+    dequeue = shard.start_dequeue(take_over=True)
+    application.reshard(2)
+    application.clock.sleep(0.01)
+    with pytest.raises(Fenced, match="dealt anew"):
+        dequeue.tick()
+    shard.kill(Role.DEQUEUE)
+    assert application.parts().keys() == {(application.topic, n) for n in range(4)}
+
+
+class Killed(BaseException):
+    """The command ends here."""
+
+
+def test_killed_in_between_it_is_finished_or_undone(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first,) = application.begin().values()
+
+    def killed_at(name: str, to: int) -> None:
+        def die(*_: Any) -> None:
+            raise Killed
+
+        with monkeypatch.context() as patch:
+            patch.setattr(reshard, name, die)
+            with pytest.raises(Killed):
+                application.reshard(to)
+
+    killed_at("nothing", 2)  # when one is sealed, and a new one to be
+    assert [r.sealed_for for r in application.records().values()] == [2]
+    with pytest.raises(RecoveryRefused, match=r"sealed.*--to 2` finishes that, `--to 1` undoes"):
+        application.local(0, 1).start_dequeue()
+    application.reshard(2)
+    killed_at("record_key", 1)  # all are sealed, and the records are made
+    records = application.records()
+    assert [r.sealed_for for r in records.values()] == [1, 1]
+    assert application.reshard(2)["moved"] == 0
+    records = application.records()
+    assert [(r.shards, r.sealed_for) for r in records.values()] == [(2, None)] * 2
+    assert application.parts() == first.partitions
+
+
+def test_a_shard_that_is_quicker_is_sealed_in_the_end(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first,) = application.begin().values()
+    other = wiring.publisher(application.settings, application.clock)
+    publish = KafkaPublisher.publish
+    beaten: list[Progress] = []
+    newer = {p: PartitionProgress(part.r + 1, part.c1 or 0) for p, part in first.partitions.items()}
+
+    def slow(publisher: KafkaPublisher, prepared: None, progress: Progress) -> int | None:
+        if len(beaten) < 2:
+            beaten.append(progress)
+            other.start()  # the old process, on its doubt
+            publish(other, None, replace(first, partitions=newer))
+        return publish(publisher, prepared, progress)
+
+    monkeypatch.setattr(KafkaPublisher, "publish", slow)
+    application.reshard(2)
+    assert application.parts() == newer
+    with pytest.raises(PublishDoubt):
+        publish(other, None, first)
+    other.close()
+
+
+def test_another_reshard_ends_the_first(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first,) = application.begin().values()
+    start = KafkaPublisher.start
+    begun: list[bool] = []
+
+    def overtaken(publisher: KafkaPublisher) -> Progress | None:
+        found = start(publisher)
+        if not begun:
+            begun.append(True)
+            application.reshard(4)
+        return found
+
+    monkeypatch.setattr(KafkaPublisher, "start", overtaken)
+    with pytest.raises(Fenced, match="another `duewheel reshard` has begun"):
+        application.reshard(2)
+    assert application.parts() == first.partitions
+    assert {record.shards for record in application.records().values()} == {4}
+
+
+def test_what_cannot_be_dealt_is_left_alone(application: Application) -> None:
+    with pytest.raises(ConfigError, match="has no progress"):
+        application.reshard(2)
+    ring = application.settings.wheel.ring
+    before = application.begin(2, behind=ring)
+    with pytest.raises(RecoveryRefused, match="shard 4 of 5 would have no partition"):
+        application.reshard(5)
+    with pytest.raises(RecoveryRefused, match=f"shard 0 is too far behind.* has {ring}: let it"):
+        application.reshard(1)
+    assert application.records() == before
+    assert application.reshard(4)["moved"] == 2  # none of these comes together with another
+
+
+def test_a_shard_begins_with_its_own_partitions(application: Application) -> None:
+    producer = KafkaProducer(bootstrap_servers=application.settings.kafka.servers)
+    producer.send(application.topic, b"never scheduled", partition=1).get(30)
+    producer.close()
+    assert processes.init_progress(application.of(1, 3))
+    assert application.parts().keys() == {(application.topic, 1)}
+    with pytest.raises(RecoveryRefused, match="shard 1 is one of 3"):
+        processes.init_progress(application.of(0, 2))
+    with pytest.raises(ConfigError, match=r"shard 4 of 5 has no timer partition: .* has 4"):
+        processes.init_progress(application.of(4, 5))
