@@ -30,7 +30,7 @@ from duewheel.errors import KafkaUnavailable, PublishDoubt
 from duewheel.schemas import header_names as names
 from duewheel.schemas.timers import Deliveries
 from duewheel.wheel.encoding import Known, route
-from duewheel.wheel.publisher import NO_ROWS, Prepared
+from duewheel.wheel.publisher import NO_ROWS, Prepared, Seen
 from duewheel.wheel.routing import Target
 
 FATES = ("lost", "doubt", "open", "die before", "die open", "die after")
@@ -227,6 +227,20 @@ class Kafka:
 
     def newest(self) -> Progress | None:
         return Progress.decode(self.progress[-1][0]) if self.progress else None
+
+
+class SimulatedReader:
+    """The ProgressReader of one standby."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._kafka = kafka
+
+    def newest(self) -> Seen | None:
+        self._kafka.require_there()
+        if not self._kafka.progress:
+            return None
+        value, written_ms = self._kafka.progress[-1]
+        return Seen(Progress.decode(value), written_ms)
 
 
 class SimulatedPublisher:

@@ -56,14 +56,11 @@ def rival(world: World) -> None:
         return  # there is nothing to take over
     world.history.say("! another instance takes over")
     world.history.counts["rivals"] += 1
-    if world.shop is None:
-        world.kill("ingest")
-    else:
-        world.shop.ingest = world.ingest
-        world.former.append(world.shop)
-        world.ingest = world.shop = None
-    served = {shop.directory.path.name for shop in world.former}
-    names = sorted(path.name for path in world.root.iterdir() if path.name not in served)
+    served = world.shop is not None
+    world.set_aside_owner()
+    names = world.unserved()
+    if not served and world.path.exists():
+        names = sorted([*names, world.name])
     name = f"data{world.history.counts['rivals']}"
     if world.path.exists() and world.rng.random() < 0.4:
         with SEAM.acting(None):  # not the doing of the dequeue in whose turn this comes

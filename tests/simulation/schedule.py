@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from tests.simulation import contract_check, misfortunes, seam, spark_model
+from tests.simulation import contract_check, misfortunes, seam, spark_model, standby
 from tests.simulation.history import Violation
 from tests.simulation.kafka_model import FATES, Partition
 from tests.simulation.seam import SEAM, Plan, PowerLost
@@ -68,6 +68,8 @@ FAULTS = {
     "state topic lost": Fault(0.1, 0.1),
     "clock set": Fault(0.35, 0.3),
     "target unavailable": Fault(0.5, 0.4),
+    "standby": Fault(0.4, 0.2),
+    "promotion": Fault(0.5, 0.15),
 }
 
 
@@ -154,6 +156,8 @@ class Schedule:
             "file lost": lambda: misfortunes.lose_file(world),
             "rival": lambda: misfortunes.rival(world),
             "clock set": self._set_clock_and_close,
+            "standby": self._stand_by,
+            "promotion": lambda: standby.want_promotion(world),
             "state topic lost": lambda: misfortunes.lose_progress(world),
             "target unavailable": lambda: misfortunes.target_unavailable(world),
         }
@@ -168,11 +172,19 @@ class Schedule:
             lambda: world.step_dequeue(self._plan(*DEQUEUE_STORES)): 4.0,
             self._pass_time: 3.0,
             lambda: world.step_durable(self._plan(*DURABLE_STORES)): 2.0,
+            lambda: standby.step(world, self._plan(*INGEST_STORES, *DEQUEUE_STORES)): (
+                10.0 if world.standby else 0.0
+            ),
             world.check: 0.15,
             world.step_former: 2.0 if world.former else 0.0,
             self._back_up: 1.5 if self.chance["backup restored"] else 0.0,
         }
         return self.rng.choices(list(weights), list(weights.values()))[0]
+
+    def _stand_by(self) -> None:
+        standby.stand_by(self.world)
+        for _ in range(self.rng.randint(0, 8)):
+            standby.step(self.world, {})
 
     def _rival(self) -> None:
         if self._happens("rival"):
@@ -288,6 +300,8 @@ class Schedule:
         world.clock.step(-world.clock.error_ms)
         world.kafka.down = frozenset()
         world.kafka.end_slow()
+        if world.standby is not None and self.rng.random() < 0.7:
+            self._change_over()
         for _ in range(CALM_TURNS_MAX):
             self._catch_up()
             if world.history.violations or self._done():
@@ -302,6 +316,18 @@ class Schedule:
             if world.history.copies:
                 for difference in contract_check.differences(world.history.copies):
                     world.history.violated("bytes", f"a copy: {difference}")
+
+    def _change_over(self) -> None:
+        """The standby catches up, and is promoted while its owner lives."""
+        world = self.world
+        for turn in range(40):
+            if world.standby is None or world.history.violations:
+                return
+            world.step_dequeue({})
+            world.step_ingest({})
+            if turn > 20:
+                standby.want_promotion(world)
+            standby.step(world, {})
 
     def _catch_up(self) -> None:
         for _ in range(20):

@@ -29,6 +29,7 @@ from tests.simulation.kafka_model import (
     offsets_at,
     offsets_of,
 )
+from tests.simulation.processes import Ingest, Process, Shop, Standby
 from tests.simulation.seam import SEAM, Actor, Killed, Plan
 from tests.simulation.spark_model import CHECKPOINT, Query
 from tests.simulation.timers import TOPIC, batch_of
@@ -54,33 +55,6 @@ from duewheel.wheel.timer_wheel import Runs
 
 TOPIC_IDS = {TOPIC: "an id"}
 WAITS_MAX = 2  # of a batch for a full ring, before the query is stopped
-
-
-@dataclass
-class Ingest:
-    """The ingest process, as far as it has come."""
-
-    actor: Actor
-    directory: DataDirectory
-    engine: Engine | None = None
-    sink: TimerSink | None = None
-    query: Query | None = None
-    durable: DurableCheckpoints | None = None
-    waits: int = 0
-
-
-@dataclass
-class Shop:
-    """The dequeue process.
-
-    Attributes:
-        ingest: the one beside it, once another instance has followed both.
-    """
-
-    actor: Actor
-    directory: DataDirectory
-    dequeue: Dequeue
-    ingest: Ingest | None = None
 
 
 @dataclass(frozen=True)
@@ -125,6 +99,7 @@ class World:
         ingest, shop: its processes, None while they do not run.
         former: dequeues that another instance has followed and that have not found out. What ingest
             beside them takes meanwhile is theirs alone.
+        standby: an instance that follows, None if there is none.
         name: of its data directory; there may be others.
         parted: whether the directory may be another one than the newest progress tells of.
         whole: no file has been changed behind everybody's back.
@@ -148,6 +123,7 @@ class World:
         self.ingest: Ingest | None = None
         self.shop: Shop | None = None
         self.former: list[Shop] = []
+        self.standby: Standby | None = None
         self.name = "data"
         self.parted = self.take_over = False
         self.settled = self.whole = True
@@ -181,8 +157,8 @@ class World:
             self.history.say(f"  {actor.name} is killed")
             self._kill(actor)
         except StoppedWaitingError:
-            self.history.counts["ring full"] += 1
-            self._stop(actor, "the ring was full", {})
+            self.history.counts["ring full" if actor.name == "ingest" else "standby waits"] += 1
+            self._stop(actor, "something had to wait", {})
         except (DuewheelError, OSError, AssertionError) as error:
             expected = SEAM.failed > failed or self._is_expected(error, actor)
             text = str(error).replace(f"{self.root}/", "")
@@ -243,30 +219,38 @@ class World:
     def _running(self, name: str) -> Ingest | Shop | None:
         return self.ingest if name == "ingest" else self.shop
 
-    def _forget(self, actor: Actor) -> Ingest | Shop | None:
+    def _forget(self, actor: Actor) -> Process | None:
         """A process ends: it is none of the shard's any more."""
         for process in self._processes():
             if process.actor is actor:
                 self.ingest = None if process is self.ingest else self.ingest
                 self.shop = None if process is self.shop else self.shop
-                for shop in self.former:
-                    shop.ingest = None if process is shop.ingest else shop.ingest
+                beside: list[Shop | Standby] = [*self.former]
+                if self.standby is not None:
+                    beside.append(self.standby)
+                    if process is self.standby.follower:
+                        self.standby.follower = None
+                for instance in beside:
+                    instance.ingest = None if process is instance.ingest else instance.ingest
                 if process in self.former:
                     self._end_former(process)
                 return process
         return None
 
-    def _end_former(self, process: Ingest | Shop) -> None:
+    def _end_former(self, process: Process) -> None:
         """Whoever runs both ends ingest with dequeue."""
         self.former = [shop for shop in self.former if shop is not process]
         if isinstance(process, Shop) and process.ingest is not None:
             self._let_go(process.ingest.actor)
 
-    def _processes(self) -> list[Ingest | Shop]:
-        found = (self.ingest, self.shop, *self.former, *(shop.ingest for shop in self.former))
+    def _processes(self) -> list[Process]:
+        formers = (*self.former, *(shop.ingest for shop in self.former))
+        standby = self.standby
+        others = (standby.follower, standby.ingest) if standby is not None else ()
+        found: tuple[Process | None, ...] = (self.ingest, self.shop, *formers, *others)
         return [process for process in found if process is not None]
 
-    def _let_go_unless_known(self, actor: Actor) -> None:
+    def let_go_unless_known(self, actor: Actor) -> None:
         """It has not come so far as to be a process of the shard."""
         if all(process.actor is not actor for process in self._processes()):
             self._let_go(actor)
@@ -293,12 +277,16 @@ class World:
         """The other process does something, if it can."""
         if len(self._busy) > 1:
             return
+        beside = actor.name in {"follower", "ingest of the standby"}
         with SEAM.acting(None):
-            if lock_is_held(self.path / ENGINE_LOCK):
+            # Of a lock that it holds nobody is to wait.
+            if not beside and lock_is_held(self.path / ENGINE_LOCK):
                 return
         self.history.say(f"  meanwhile, within {actor.name}:")
         self.history.counts[f"meanwhile, within {actor.name}"] += 1
-        if actor.name == "ingest":
+        if beside and self.rng.random() < 0.5:
+            self.step_ingest({})
+        elif beside or actor.name == "ingest":
             # Slots are closed under a batch only if their time comes meanwhile.
             slots = self.rng.choice((0, 0.5, 1, 2))
             self.clock.pass_ms(round(slots * self.setup.wheel.precision_ms))
@@ -327,7 +315,7 @@ class World:
             actor = Actor("dequeue")
             self.history.say("dequeue starts")
             self.run(actor, lambda: self._start_dequeue(actor), plan)
-            self._let_go_unless_known(actor)
+            self.let_go_unless_known(actor)
         else:
             shop = self.shop
             self.history.say("dequeue ticks")
@@ -381,21 +369,26 @@ class World:
 
     def step_ingest(self, plan: Plan) -> None:
         """Start it, as far as that goes, or one batch."""
-        if self.ingest is None:
-            actor = Actor("ingest")
-            self.history.say("ingest starts")
-            self.run(actor, lambda: self._begin_ingest(actor), plan)
-            self._let_go_unless_known(actor)
-        elif self.ingest.query is None:
-            ingest = self.ingest
+        self.step_ingest_of(self, plan)
+
+    def step_ingest_of(self, instance: World | Standby, plan: Plan) -> None:
+        """The same of one of two."""
+        ingest = instance.ingest
+        if ingest is None:
+            actor = Actor("ingest" if instance is self else "ingest of the standby")
+            self.history.say(f"{actor.name} starts")
+            self.run(actor, lambda: self._begin_ingest(instance, actor), plan)
+            self.let_go_unless_known(actor)
+        elif ingest.query is None:
             self.run(ingest.actor, lambda: self._go_on(ingest), plan)
         else:
-            ingest = self.ingest
             self.run(ingest.actor, lambda: self._take_batch(ingest), plan)
 
     def step_durable(self, plan: Plan) -> None:
-        """A durable checkpoint."""
+        """A durable checkpoint, of the shard's directory or the standby's."""
         ingest = self.ingest
+        if self.standby is not None and self.rng.random() < 0.5:
+            ingest = self.standby.ingest
         if ingest is not None and ingest.durable is not None:
             self.history.say("durable checkpoint")
             durable = ingest.durable
@@ -410,10 +403,11 @@ class World:
 
             self.run(ingest.actor, write, plan)
 
-    def _begin_ingest(self, actor: Actor) -> None:
-        directory = DataDirectory.start(self.path, self.setup.wheel, Role.INGEST)
-        self.ingest = Ingest(actor, directory)
-        self._go_on(self.ingest)
+    def _begin_ingest(self, instance: World | Standby, actor: Actor) -> None:
+        path = self.root / instance.name
+        directory = DataDirectory.start(path, self.setup.wheel, Role.INGEST)
+        instance.ingest = Ingest(actor, directory)
+        self._go_on(instance.ingest)
 
     def _go_on(self, ingest: Ingest) -> None:
         """Behind its wait for dequeue."""
@@ -439,7 +433,7 @@ class World:
         assert ingest.sink is not None
         copies, ends = ingest.query.plan(self.setup.rows_max)
         offsets = [f"{c.timer.partition}@{c.offset}" for c in copies]
-        self.history.say(f"ingest takes {' '.join(offsets) or 'an empty batch'}")
+        self.history.say(f"{ingest.actor.name} takes {' '.join(offsets) or 'an empty batch'}")
         self.history.counts["batches"] += 1
         ingest.waits = 0
         replayed = ingest.sink.statistics.rows_replayed
@@ -460,6 +454,36 @@ class World:
             else:
                 self.run(shop.actor, lambda: self._tick(shop), {})
 
+    def unserved(self) -> list[str]:
+        """Data directories in which no process runs, nor is to."""
+        served = {shop.directory.path.name for shop in self.former} | {self.name}
+        if self.standby is not None:
+            served.add(self.standby.name)
+        return sorted(path.name for path in self.root.iterdir() if path.name not in served)
+
+    def set_aside_owner(self) -> None:
+        """What serves the shard goes on beside whoever follows it."""
+        if self.shop is None:
+            self.kill("ingest")
+        else:
+            self.shop.ingest = self.ingest
+            self.former.append(self.shop)
+            self.ingest = self.shop = None
+
+    def hand_over(self, standby: Standby, *, told: bool) -> None:
+        """The standby is the shard from here on, if its dequeue may start."""
+        follower = standby.follower
+        assert follower is not None
+        self._forget(follower.actor)
+        self._let_go(follower.actor)
+        self.set_aside_owner()
+        self.ingest, self.name, self.standby = standby.ingest, standby.name, None
+        if self.ingest is not None:
+            self.ingest.actor.name = "ingest"
+        self.unsettle(parted=True)
+        self.take_over = told
+        self.step_dequeue({})
+
     def unsettle(self, *, parted: bool | None = None) -> None:
         """Something has befallen the files; `parted`: see the class, None as before."""
         self.settled = False
@@ -479,12 +503,17 @@ class World:
 
     def check(self) -> None:
         """Everything on disk, as `duewheel check` looks at it."""
+        if self.settled:
+            self._check(self.path)
+        if self.standby is not None and self.standby.follower is not None:
+            self._check(self.root / self.standby.name)
+
+    def _check(self, path: Path) -> None:
         with SEAM.acting(None):
-            if not self.settled or not self.whole or not (self.path / "timerwheel").exists():
+            if not self.whole or not (path / "timerwheel").exists():
                 return
-            state = State.open(self.path)
-            if not state.needs_recovery:
-                for finding in check(self.path, self.setup.wheel).findings[:2]:
+            if not State.open(path).needs_recovery:
+                for finding in check(path, self.setup.wheel).findings[:2]:
                     self.history.violated("check", str(finding))
 
 

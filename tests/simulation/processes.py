@@ -1,0 +1,70 @@
+"""What a simulation knows of each process, and which of them make an instance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.simulation.seam import Actor
+from tests.simulation.spark_model import Query
+
+from duewheel.durability import DurableCheckpoints
+from duewheel.streaming.sink import TimerSink
+from duewheel.wheel.data_directory import DataDirectory
+from duewheel.wheel.dequeue import Dequeue
+from duewheel.wheel.engine import Engine
+from duewheel.wheel.following import Follower, Verdict
+
+
+@dataclass
+class Ingest:
+    """The ingest process, as far as it has come."""
+
+    actor: Actor
+    directory: DataDirectory
+    engine: Engine | None = None
+    sink: TimerSink | None = None
+    query: Query | None = None
+    durable: DurableCheckpoints | None = None
+    waits: int = 0
+
+
+@dataclass
+class Shop:
+    """The dequeue process.
+
+    Attributes:
+        ingest: the one beside it, once another instance has followed both.
+    """
+
+    actor: Actor
+    directory: DataDirectory
+    dequeue: Dequeue
+    ingest: Ingest | None = None
+
+
+@dataclass
+class Following:
+    """The follower's process of a standby."""
+
+    actor: Actor
+    directory: DataDirectory
+    follower: Follower
+
+
+@dataclass
+class Standby:
+    """An instance that follows the shard's owner; see standby.py.
+
+    Attributes:
+        name: of its data directory.
+        follower, ingest: its processes, None while they do not run.
+        verdict: why it is to take over, None as long as it is not.
+    """
+
+    name: str
+    follower: Following | None = None
+    ingest: Ingest | None = None
+    verdict: Verdict | None = None
+
+
+Process = Ingest | Shop | Following
