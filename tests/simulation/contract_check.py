@@ -38,7 +38,7 @@ def differences(copies: Sequence[tuple[Copy, bytes]]) -> list[str]:
             "headers": pa.array([decoded(headers) for _, headers in copies], HEADERS),
         }
     )
-    found, wanted = parse(table, contract()), batch_of([copy for copy, _ in copies])
+    found, wanted = parse(table, contract()), batch_of([copy for copy, _ in copies], DEAD)
     different = []
     for field in fields(wanted):
         mine, its = getattr(wanted, field.name), getattr(found, field.name)

@@ -21,10 +21,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+from tests.simulation.settings import Settings
 from tests.simulation.timers import TARGETS, TOPIC, Copy, Timer
 
 from duewheel.checkpoints.progress import Progress
@@ -69,6 +70,7 @@ class History:
         counts: what has happened, by kind.
         copies: the rolled and parked ones, and their headers as they were written.
         lines: the schedule, for who wants to read it.
+        settings: those that have held, and since when.
     """
 
     def __init__(self, wheel: WheelConfig, clock: Clock, chunk: tuple[int, int]) -> None:
@@ -77,7 +79,7 @@ class History:
         self.lines: list[str] = []
         self.counts: Counter[str] = Counter()
         self.copies: list[tuple[Copy, bytes]] = []
-        self._wheel = wheel
+        self.settings = Settings(wheel)
         self._clock = clock
         self._chunk = chunk
         self._newest: dict[bytes, Copy] = {}
@@ -86,7 +88,7 @@ class History:
         self._progress: Progress | None = None
 
     def say(self, text: str) -> None:
-        slot = self._clock.now_ms() / self._wheel.precision_ms
+        slot = self._clock.now_ms() / self.settings.precision_ms
         self.lines.append(f"{slot:.2f} {text}")
 
     def violated(self, invariant: str, detail: str) -> None:
@@ -98,7 +100,7 @@ class History:
     def written(self, copy: Copy) -> None:
         self.pending[copy.timer.source] = copy.timer
         self._newest[copy.timer.source] = copy
-        slot = copy.slot(self._wheel)
+        slot = copy.slot(self.settings.wheel(copy))
         self.say(f"  written {copy.timer.source.decode()} for slot {slot}")
 
     def newest(self, timer: Timer) -> Copy:
@@ -138,7 +140,10 @@ class History:
             if copy.retries:
                 self._judge_waiting(copy, done.parked_ms)
             self._newest[copy.timer.source] = copy
-            slot, what = copy.slot(self._wheel), "parked" if copy.retries else "rolled"
+            slot, what = (
+                copy.slot(self.settings.wheel(copy)),
+                "parked" if copy.retries else "rolled",
+            )
             self.say(f"  {what} {copy.timer.source.decode()} to @{copy.offset} for slot {slot}")
 
     def _judge_waiting(self, copy: Copy, parked_ms: int) -> None:
@@ -157,19 +162,24 @@ class History:
             known = source in self._newest
             self.violated("3 doubled" if known else "bytes", f"{source.decode()} is not pending")
             return
-        copy = self._newest[source]
+        timer = self.settings.judged(timer)
+        copy = replace(self._newest[source], timer=timer)
         left = self._left.setdefault(timer.partition, [])
         if any(offset == copy.offset for offset, _ in left):
             self.violated("3 doubled", f"copy {copy.offset} of {source.decode()} has left before")
-        left.append((copy.offset, copy.slot(self._wheel)))
-        rolls = copy.rolled(self._wheel)
+        left.append((copy.offset, copy.slot(self.settings.wheel(copy))))
+        rolls = copy.rolled(self.settings.wheel(copy))
         self._judge_fate(timer, sent_back=sent_back, rolls=rolls, down=done.down)
         if sent_back:
             self.counts["rolled" if rolls else "parked"] += 1
         else:
             del self.pending[source]
             self.counts["rejected" if timer.rejected else "delivered"] += 1
-        due_ms = copy.held_ms(self._wheel) if rolls else copy.leaves_ms(self._wheel)
+        due_ms = (
+            copy.held_ms(self.settings.wheel(copy))
+            if rolls
+            else copy.leaves_ms(self.settings.wheel(copy))
+        )
         if not timer.rejected and done.closable_ms < due_ms:
             self.violated("1 early", f"{source.decode()}: {due_ms - done.closable_ms} ms")
         difference = found.difference(row, copy)
@@ -189,6 +199,9 @@ class History:
 
     def _advance(self, progress: Progress) -> None:
         before, self._progress = self._progress, progress
+        if self.settings.learn(progress.epochs):
+            self.say(f"  settings change: {progress.epochs.newest}")
+            self.counts["settings changed"] += 1
         if before is None:
             return
         for partition, known in before.partitions.items():
@@ -206,7 +219,8 @@ class History:
         """Everything that will ever happen has happened."""
         for timer in list(self.pending.values())[:3]:
             copy = self._newest[timer.source]
-            text = f"{timer.source.decode()}, copy {copy.offset}, slot {copy.slot(self._wheel)}"
+            slot = copy.slot(self.settings.wheel(copy))
+            text = f"{timer.source.decode()}, copy {copy.offset}, slot {slot}"
             self.violated("2 lost", text)
         for partition, left in self._left.items():
             self._judge_order(partition, left)

@@ -192,6 +192,7 @@ class Kafka:
     def _copy(self, timer: Timer, headers: bytes, offset: int) -> Copy:
         """What a roll has made of a timer; or parking, which says itself how long."""
         newest, now_ms = self.history.newest(timer), self.clock.true_ms
+        timer = self.history.settings.judged(timer)
         said = dict(decoded(headers))
         if names.NOT_BEFORE_MS not in said:
             return Copy(timer, offset, now_ms, newest.rolls + 1)

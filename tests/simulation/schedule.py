@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from tests.simulation import contract_check, misfortunes, seam, spark_model, standby
+from tests.simulation import contract_check, misfortunes, operator, seam, spark_model, standby
 from tests.simulation.history import Violation
 from tests.simulation.kafka_model import FATES, Partition
 from tests.simulation.seam import SEAM, Plan, PowerLost
+from tests.simulation.settings import mapped_to
 from tests.simulation.spark_model import CHECKPOINT
 from tests.simulation.world import Chances, Setup, World
 
@@ -70,6 +71,7 @@ FAULTS = {
     "target unavailable": Fault(0.5, 0.4),
     "standby": Fault(0.4, 0.2),
     "promotion": Fault(0.5, 0.15),
+    "reconfigure": Fault(0.35, 0.12),
 }
 
 
@@ -160,6 +162,7 @@ class Schedule:
             "promotion": lambda: standby.want_promotion(world),
             "state topic lost": lambda: misfortunes.lose_progress(world),
             "target unavailable": lambda: misfortunes.target_unavailable(world),
+            "reconfigure": lambda: operator.reconfigure(world, self._plan(*DEQUEUE_STORES)),
         }
         for name, action in befalls.items():
             if self._happens(name):
@@ -360,7 +363,7 @@ def _setup(rng: Random) -> Setup:
     config = DequeueConfig(
         0,
         1,
-        {"precision_ms": p, "roll_window_ms": window * p},
+        mapped_to(rng.randrange(2)),
         chunk_records=rng.choice((1, 2, 3, 5, 50)),
         chunk_bytes=rng.choice((200, 1_000, 1 << 20)),
         progress_interval_ms=rng.choice((5_000, 2 * p, 10 * p)),

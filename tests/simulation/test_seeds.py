@@ -40,6 +40,7 @@ def test_no_seed_violates_an_invariant() -> None:
         *("rivals", "fenced", "take-over refused"),
         *("power lost, keeps DURABLE", "old copy, keeps ALL", "files lost, keeps NOTHING"),
         *("taken over, keeps NOTHING", "new standby, keeps NOTHING", "promoted: standby"),
+        *("settings changed", "epochs dropped", "reconfigure refused"),
     ]
     assert [name for name in wanted if not met.get(name)] == []
 

@@ -7,7 +7,7 @@ one delivered knows what it must look like.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from duewheel.schemas.columns import binary
 from duewheel.schemas.ids import id_hashes, key_hashes
 from duewheel.schemas.record_tail import framed_bytes, key_values
-from duewheel.schemas.timers import ANY_TIME, NO_PARTITION, TimerBatch
+from duewheel.schemas.timers import ANY_TIME, NO_PARTITION, Int64, TimerBatch
 from duewheel.wheel.layout import EARLIEST_SLOT, WheelConfig, roll_instants, slot_of
 
 TOPIC = "timers"
@@ -29,12 +29,18 @@ HEADERS = [(b"h", b"\xff\0"), (b"again", b""), (b"h", b"\xff\0")]
 
 @dataclass(frozen=True)
 class Timer:
-    """A timer as a user wrote it. `origin` is the offset of its first copy."""
+    """A timer as a user wrote it.
+
+    Attributes:
+        origin: offset of its first copy.
+        mapped: its target if it names none, as the settings had it when it first came.
+    """
 
     partition: int
     origin: int
     due_ms: int
     rejected: bool
+    mapped: int = 0
 
     @property
     def source(self) -> bytes:
@@ -62,7 +68,9 @@ class Timer:
 
     @property
     def target(self) -> int:
-        return DEAD if self.rejected else self.origin % 2
+        if self.rejected:
+            return DEAD
+        return self.mapped if self.origin % 3 == 0 else self.origin % 2
 
     @property
     def target_partition(self) -> int:
@@ -101,6 +109,11 @@ class Copy:
     not_before_ms: int = ANY_TIME
     retries: int = 0
 
+    @property
+    def is_first(self) -> bool:
+        """Whether its headers are the user's."""
+        return not self.rolls and not self.retries
+
     def held_ms(self, wheel: WheelConfig) -> int:
         """Before which it does not leave."""
         return min(self.not_before_ms, self.timestamp_ms + wheel.window_ms)
@@ -127,9 +140,21 @@ class Copy:
         return slot_of(max(instant, self.held_ms(wheel)), wheel.precision_ms)
 
 
-def batch_of(copies: Sequence[Copy]) -> TimerBatch:
-    """What ingest makes of these records."""
-    timers = [copy.timer for copy in copies]
+class Records(list[Copy]):
+    """Records as ingest gets them."""
+
+    def take(self, rows: Int64) -> Records:
+        return Records(self[row] for row in rows.tolist())
+
+
+def batch_of(copies: Sequence[Copy], mapped: int) -> TimerBatch:
+    """What ingest makes of these records; `mapped`: the target of timers that name none."""
+    timers = [
+        replace(copy.timer, mapped=mapped)
+        if copy.is_first and copy.timer.mapped != mapped
+        else copy.timer
+        for copy in copies
+    ]
     numbers = sorted({timer.partition for timer in timers})
     hashes = np.array([t.columns[:2] for t in timers], np.int64).reshape(-1, 2)
     rejected = np.array([t.rejected for t in timers], np.bool_)

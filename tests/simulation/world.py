@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -31,8 +32,9 @@ from tests.simulation.kafka_model import (
 )
 from tests.simulation.processes import Ingest, Process, Shop, Standby
 from tests.simulation.seam import SEAM, Actor, Killed, Plan
+from tests.simulation.settings import mapped
 from tests.simulation.spark_model import CHECKPOINT, Query
-from tests.simulation.timers import TOPIC, batch_of
+from tests.simulation.timers import TOPIC, Records, batch_of
 
 from duewheel.checkpoints.files import lock_is_held
 from duewheel.checkpoints.recovery import dequeue_has_decided
@@ -43,6 +45,7 @@ from duewheel.errors import CorruptFile, DuewheelError, Fenced, RecoveryRefused
 from duewheel.ingest import settle_checkpoint
 from duewheel.schemas.timers import TimerBatch, TopicPartition
 from duewheel.streaming.gaps import GapWatch
+from duewheel.streaming.judging import parse_by_epoch
 from duewheel.streaming.sink import StoppedWaitingError, TimerSink
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import ENGINE_LOCK, DataDirectory, Role
@@ -255,6 +258,10 @@ class World:
         if all(process.actor is not actor for process in self._processes()):
             self._let_go(actor)
 
+    def release(self, actor: Actor) -> None:
+        """A command ends, however it does."""
+        self._let_go(actor)
+
     def _let_go(self, actor: Actor) -> None:
         """What the kernel does when a process ends."""
         actor.dead = True
@@ -437,7 +444,7 @@ class World:
         self.history.counts["batches"] += 1
         ingest.waits = 0
         replayed = ingest.sink.statistics.rows_replayed
-        ingest.sink.take(batch_of(copies), ends)  # type: ignore[arg-type]
+        ingest.sink.take(Records(copies), ends)  # type: ignore[arg-type]
         self.history.counts["rows replayed"] += ingest.sink.statistics.rows_replayed - replayed
         ingest.query.commit(ends)
 
@@ -518,18 +525,21 @@ class World:
 
 
 def sink_of(engine: Engine, checkpoint: Path, kafka: Kafka, clock: Clock) -> TimerSink:
-    """The sink as ingest makes it, for batches that are timers already."""
+    """The sink as ingest makes it, but for what it reads."""
 
-    def same(batch: object) -> TimerBatch:
-        assert isinstance(batch, TimerBatch)
-        return batch
+    epochs = engine.epochs
+    parsers = [partial(batch_of, mapped=mapped(epoch.values)) for epoch in epochs.epochs]
+
+    def parse(records: object) -> TimerBatch:
+        assert isinstance(records, Records)
+        return parse_by_epoch(records, parsers, epochs)
 
     def log_start(_: str, number: int) -> int:
         return kafka.partitions[number].start
 
     return TimerSink(
         engine,
-        same,
+        parse,
         checkpoint,
         GapWatch(log_start, clock),
         clock,
