@@ -152,6 +152,17 @@ class Epochs:
             )
         )
 
+    def cut(self, ends: Marks) -> Epochs:
+        """With the newest epoch beginning at these offsets at the latest, in these partitions: what
+        was behind them is lost, and what comes there is new.
+        """
+        return Epochs(
+            tuple(
+                replace(epoch, since={p: min(o, ends.get(p, o)) for p, o in epoch.since.items()})
+                for epoch in self.epochs
+            )
+        )
+
     @cached_property
     def text(self) -> str:
         """JSON, as the progress record holds them; made once, for it is part of every commit."""

@@ -22,13 +22,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from duewheel.checkpoints.epochs import Epochs
 from duewheel.checkpoints.shapes import MISSHAPEN, integer, name, partition_number
-from duewheel.checkpoints.state import Close
+from duewheel.checkpoints.state import Close, names_from
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.timers import Bool, Int32, Int64, TopicPartition
 
@@ -84,6 +84,7 @@ class Progress:
         deal: how often partitions have changed their shards (resharding.py).
         sealed_for: while partitions move to another number of shards, that number: nobody may own
             the shard then.
+        topic_ids: Kafka's id of each timer topic whose offsets these are, as far as it is known.
     """
 
     shard: int
@@ -95,6 +96,7 @@ class Progress:
     partitions: Mapping[TopicPartition, PartitionProgress]
     deal: int = 0
     sealed_for: int | None = None
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def slot(self) -> int:
@@ -149,6 +151,7 @@ class Progress:
                 "partitions": topics,
                 "deal": self.deal,
                 "sealed_for": self.sealed_for,
+                "topic_ids": dict(self.topic_ids),
             },
             separators=(",", ":"),
             sort_keys=True,
@@ -181,6 +184,7 @@ class Progress:
                 },
                 integer(raw["deal"]),
                 None if sealed_for is None else integer(sealed_for),
+                names_from(raw["topic_ids"]),
             )
         except MISSHAPEN as error:
             raise RecoveryRefused(f"the progress record cannot be read: {error}") from error
@@ -203,7 +207,8 @@ def advanced(
     """
     c = closed.c_before if r == closed.lower else closed.c
     reached = {}
-    for partition in {**known, **closed.c}:
+    # Of topics that were given up there may be rows left, but no marks.
+    for partition in {**known, **closed.c, **(below or {})}:
         part = known.get(partition)
         if part is None or part.r < r:
             part = PartitionProgress(r, c.get(partition, 0))

@@ -414,9 +414,15 @@ def is_older(progress: Progress, known: Progress) -> bool:
 
 
 def _fallen(progress: Progress, known: Progress) -> Iterator[TopicPartition]:
+    newest_r = max((at.r for at in progress.partitions.values()), default=0)
     for partition, before in known.partitions.items():
         found = progress.partitions.get(partition)
-        if found is None or (found.r, found.d or 0) < (before.r, before.d or 0):
+        if found is None:
+            # Given up by the operator; or rows were left of a topic that was, and have gone out.
+            fallen = (progress.epoch, newest_r) <= (known.epoch, before.r)
+        else:
+            fallen = (found.r, found.d or 0) < (before.r, before.d or 0)
+        if fallen:
             yield partition
 
 

@@ -59,13 +59,18 @@ def dealt(old: Sequence[Progress], shards: int, draw: Callable[[], int]) -> list
     parts = {partition: part for record in old for partition, part in record.partitions.items()}
     epochs = functools.reduce(Epochs.beside, (record.epochs for record in old))
     epoch, deal = (max(getattr(r, name) for r in old) + 1 for name in ("epoch", "deal"))
+    topic_ids = {topic: i for record in old for topic, i in record.topic_ids.items()}
     records = []
     for shard in range(shards):
         mine = {p: part for p, part in parts.items() if shard_of(p, shards) == shard}
         if not mine:
             raise RecoveryRefused(f"shard {shard} of {shards} would have no partition")
         own_epochs = epochs.without(parts.keys() - mine.keys())
-        records.append(Progress(shard, shards, NOBODY, draw(), epoch, own_epochs, mine, deal))
+        records.append(
+            Progress(
+                shard, shards, NOBODY, draw(), epoch, own_epochs, mine, deal, topic_ids=topic_ids
+            )
+        )
     return records
 
 
@@ -77,6 +82,12 @@ def _require_one_history(old: Sequence[Progress]) -> None:
                 f"shards {old[0].shard} and {record.shard} differ in {', '.join(changes)}: run "
                 "`duewheel reconfigure` for each of them first"
             )
+        for topic in record.topic_ids.keys() & old[0].topic_ids.keys():
+            if record.topic_ids[topic] != old[0].topic_ids[topic]:
+                raise RecoveryRefused(
+                    f"timer topic {topic!r} was made anew, and not all shards know it: start them, "
+                    "or let them go on without the old one first"
+                )
     counted = Counter(partition for record in old for partition in record.partitions)
     twice = sorted(f"{topic}-{number}" for (topic, number), n in counted.items() if n > 1)
     if twice:

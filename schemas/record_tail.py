@@ -95,6 +95,9 @@ def added_headers(deliveries: Deliveries) -> tuple[Column, Int32]:
     return added, count
 
 
+NO_ORIGIN = -1
+
+
 def copy_headers(
     target: Column,
     target_partition: Int32,
@@ -111,20 +114,21 @@ def copy_headers(
         due_ms: absolute, epoch ms.
         timer_id: empty where the id is the default one, which the origin gives.
         roll_times: this roll included.
-        origin_offset: of the timer's first copy.
+        origin_offset: of the timer's first copy; NO_ORIGIN where there is none.
     """
     asked = target_partition != NO_PARTITION
     partition = join(_named(NATIVE[Request.TARGET_PARTITION]), *framed(decimals(target_partition)))
-    named = lengths(timer_id) > 0
+    named, known = lengths(timer_id) > 0, origin_offset != NO_ORIGIN
     encoded = join(
         *(_named(NATIVE[Request.TARGET_TOPIC]), *framed(target)),
         *(_named(NATIVE[Request.DELIVER_AT]), *framed(decimals(due_ms))),
         choose(asked, partition, EMPTY),
         choose(named, join(_named(names.TIMER_ID), *framed(timer_id)), EMPTY),
         *(_named(names.ROLL_TIMES), *framed(decimals(roll_times))),
-        *(_named(names.ORIGIN), *framed(decimals(origin_offset))),
+        choose(known, join(_named(names.ORIGIN), *framed(decimals(origin_offset))), EMPTY),
     )
-    return encoded, 4 + asked.astype(np.int32) + named.astype(np.int32)
+    added = asked.astype(np.int32) + named.astype(np.int32) + known.astype(np.int32)
+    return encoded, 3 + added
 
 
 def parking_headers(not_before_ms: Int64, retries: Int32) -> Column:

@@ -126,7 +126,7 @@ class Deliveries:
         due_ms: requested due time, epoch ms.
         homes: the timer partitions that `home` indexes.
         home: row → index in `homes`: where the timer came from.
-        origin_offset: as in TimerBatch.
+        origin_offset: as in TimerBatch; or NO_ORIGIN, if the topic that it lay in is no more.
         source: large_binary "topic-partition@offset": home and origin.
         timer_id: large_binary, never empty: default ids are filled in.
         key_value, headers, header_count, roll_times, retries: as in TimerBatch.

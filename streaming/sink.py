@@ -198,7 +198,8 @@ class TimerSink:
             if end < reached:
                 raise RecoveryRefused(
                     f"{topic}-{number} ends at offset {end}, but messages up to {reached} were "
-                    "taken from it: it has lost its end, and new messages would be taken for old"
+                    "taken from it: it has lost its end, and new messages would be taken for old. "
+                    f"`duewheel reconfigure --accept-loss {topic}-{number}` lets the shard go on"
                 )
         self._reached.update(ends)
 

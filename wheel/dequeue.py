@@ -233,6 +233,8 @@ class Dequeue:
             c = {**self._close.c, **commit.marks}
             self._close = Close(self._close.floor, self._close.c, floor, c)
             self._directory.state.write_close(self._close)
+            ids = {**self._claimed.topic_ids, **commit.topic_ids}
+        self._claimed = replace(self._claimed, topic_ids=ids)
         self._chunks.begin(self._r, floor, {})
 
     def _deliver(self, ready: Ready) -> None:

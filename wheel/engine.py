@@ -424,7 +424,8 @@ def require_same_topics(known: Mapping[str, str], found: Mapping[str, str]) -> N
         if found.get(topic, topic_id) != topic_id:
             raise RecoveryRefused(
                 f"timer topic {topic!r} has the id {found[topic]}, it had {topic_id}: it was made "
-                "anew, and offsets in it are not those that were taken"
+                "anew, and offsets in it are not those that were taken. `duewheel reconfigure "
+                "--accept-loss` lets the shard go on with it"
             )
 
 

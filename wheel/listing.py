@@ -25,6 +25,7 @@ from duewheel.wheel.layout import FLAG_DEAD_LETTER, MAGIC_ROLL, RECORD_BYTES, ho
 from duewheel.wheel.message_store import StoredMessages
 from duewheel.wheel.pending_rows import Snapshot, consistently, pieces, rows_out
 from duewheel.wheel.timer_log import Records
+from duewheel.wheel.topic_names import public_name
 
 _MESSAGE_BYTES = 8 << 20  # read in one go; one message may be larger
 _PLACE = re.compile(r"(\d{1,18})-(\d{1,18})")
@@ -194,7 +195,7 @@ def _names(
     pairs = list(zip(prefix["source_topic"].tolist(), prefix["source_partition"], strict=True))
     partitions = sorted(set(pairs))
     index = np.array([partitions.index(pair) for pair in pairs], np.int32)
-    named = [(names[topic], int(number)) for topic, number in partitions]
+    named = [(public_name(names[topic]), int(number)) for topic, number in partitions]
     sources = source_names(named, index, prefix["origin_offset"].astype(np.int64))
     targets = [names[topic] for topic in prefix["target_topic"].tolist()]
     return [name for name in sources.to_pylist() if name is not None], targets

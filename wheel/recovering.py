@@ -80,7 +80,7 @@ def carry_out(
     records = _rebuild(directory, kept, r) if kept else None
     if kept is None or records is None:
         marks = first_marks(directory.config, progress, offsets_at)
-        _start_anew(directory, marks, r)
+        _start_anew(directory, marks, r, progress)
         recovered = Recovered(Keep.NOTHING, 0, marks)
     else:
         recovered = Recovered(record.keep, records, kept.marks)
@@ -199,25 +199,17 @@ def first_marks(config: WheelConfig, progress: Progress, offsets_at: OffsetsAt) 
     }
 
 
-def _start_anew(directory: DataDirectory, marks: Marks, r: int) -> None:
+def _start_anew(directory: DataDirectory, marks: Marks, r: int, progress: Progress) -> None:
     # It names files that are about to go: first of all, and for good.
     files.remove(directory.path / durable.FILE_NAME)
     _cut(directory, {})
     directory.wheel.clear()
     state = directory.state
     state.write_commit(
-        _next_batch(directory, 0), marks, {}, 0, _topic_ids(directory), len(directory.topics)
+        _next_batch(directory, 0), marks, {}, 0, progress.topic_ids, len(directory.topics)
     )
     state.mark_applied()
     state.set_gc_hour(hour_of(r + 1, directory.config.precision_ms))
-
-
-def _topic_ids(directory: DataDirectory) -> Mapping[str, str]:
-    """Kafka's ids of the timer topics, if they were known here: offsets mean those topics."""
-    try:
-        return directory.state.commit().topic_ids
-    except CorruptFile:
-        return {}
 
 
 # ---- rows that come again ----------------------------------------------------------------------

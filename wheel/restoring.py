@@ -14,12 +14,13 @@ import numpy as np
 
 from duewheel.schemas.columns import choose
 from duewheel.schemas.ids import source_names
+from duewheel.schemas.record_tail import NO_ORIGIN
 from duewheel.schemas.timers import Deliveries, Int32, Int64, TopicPartition
 from duewheel.wheel.layout import FLAG_DEAD_LETTER
 from duewheel.wheel.message_store import Prefixes, StoredMessages
 from duewheel.wheel.returning import rolled_back
 from duewheel.wheel.slot_scan import Chunk
-from duewheel.wheel.topic_names import TopicNames
+from duewheel.wheel.topic_names import TopicNames, public_name
 
 # The broker's coordinator keeps an open transaction as one record: each topic's name once, and four
 # bytes for each partition. That record must stay below message.max.bytes (1 MiB unless set), or no
@@ -66,19 +67,22 @@ def restore(chunk: Chunk, messages: StoredMessages, topics: TopicNames) -> Resto
     prefix = messages.prefix
     sources, source = _sources(prefix, topics)
     origin_offset = prefix["origin_offset"].astype(np.int64)
-    origin = source_names(sources, source, origin_offset)
+    homes = [(public_name(topic), number) for topic, number in sources]
+    origin = source_names(homes, source, origin_offset)
+    # In a topic that was made anew the first copy is nothing: what goes back there begins anew.
+    lost = np.array([a != b for a, b in zip(homes, sources, strict=True)], np.bool_)[source]
     numbers, target = np.unique(prefix["target_topic"].astype(np.int32), return_inverse=True)
     names = topics.names(int(numbers[-1]))
     rolled = chunk.rolled
     deliveries = Deliveries(
-        targets=[names[number] for number in numbers.tolist()],
+        targets=[public_name(names[number]) for number in numbers.tolist()],
         target=target.astype(np.int32),
         target_partition=prefix["target_partition"].astype(np.int32),
         key_hash=prefix["key_hash"].astype(np.int32),
         due_ms=prefix["due_ms"].astype(np.int64),
-        homes=sources,
+        homes=homes,
         home=source,
-        origin_offset=origin_offset,
+        origin_offset=np.where(lost, NO_ORIGIN, origin_offset),
         source=origin,
         timer_id=choose(prefix["id_size"] == 0, origin, messages.timer_id),
         key_value=messages.key_value,

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from duewheel.schemas.columns import EMPTY, Column, binary, choose, join, take
 from duewheel.schemas.ids import id_hashes
-from duewheel.schemas.record_tail import copy_headers, parking_headers
+from duewheel.schemas.record_tail import NO_ORIGIN, copy_headers, parking_headers
 from duewheel.schemas.requests import COUNT_MAX
 from duewheel.schemas.timers import NO_KEY, Bool, Deliveries, Int32, Int64
 
@@ -58,6 +58,7 @@ def _headers(deliveries: Deliveries, roll_times: Int32) -> tuple[Column, Int32]:
     partition.
     """
     default = np.asarray(pc.equal(deliveries.timer_id, deliveries.source))
+    default = default & (deliveries.origin_offset != NO_ORIGIN)
     return copy_headers(
         take(binary(topic.encode() for topic in deliveries.targets), deliveries.target),
         deliveries.target_partition,

@@ -6,6 +6,8 @@ again when it meets an id that it does not know. A last line without its end or 
 checksum is an append that a kill cut short: nothing refers to it, and the next append writes over
 it. How many names batches may refer to is in the commit page: if fewer are found, ids would be
 given twice (`require`).
+
+A timer topic that is gone, or was made anew, keeps its id under another name (`retire`).
 """
 
 from __future__ import annotations
@@ -19,6 +21,14 @@ from duewheel.errors import CorruptFile
 from duewheel.schemas.timers import Int32
 
 FILE_NAME = "topics"
+
+
+_RETIRED = "~"
+
+
+def public_name(name: str) -> str:
+    """What Kafka calls, or called, a topic."""
+    return name.partition(_RETIRED)[0]
 
 
 class TopicNames:
@@ -92,6 +102,22 @@ class TopicNames:
         if highest_id >= len(self._names):
             raise CorruptFile(self.path, self._bytes, f"no topic has the id {highest_id}")
         return self._names
+
+    def retire(self, name: str) -> None:
+        """Give the topic that has had this name until now one that no topic of Kafka's can have;
+        `public_name` tells the old one. What comes under it is another topic. Durable.
+        """
+        self.refresh()
+        if name not in self._ids:
+            return
+        number = self._ids[name]
+        names = [*self._names]
+        names[number] = f"{name}{_RETIRED}{number}"
+        lines = [files.checked_line(f"{n} {each}".encode()) for n, each in enumerate(names)]
+        files.replace_file(self.path, b"".join(lines))
+        files.close(self._fd)
+        self._fd = files.open_file(self.path)
+        self.forget()
 
     def cut_damaged(self) -> None:
         """Drop the first line that fails its checksum and all behind it; for a recovery, which

@@ -286,17 +286,28 @@ def recover(settings: Settings, *, dry_run: bool, output: str) -> None:
 
 
 @cli.command()
-@click.option("--dry-run", is_flag=True, help="only say what would change, and from where on")
+@click.option("--dry-run", is_flag=True, help="only say what would be changed")
+@click.option(
+    "--accept-loss",
+    "lost",
+    multiple=True,
+    metavar="TOPIC-PARTITION",
+    help="go on without what is lost of a timer partition that is gone, made anew or cut short",
+)
 @with_output
 @with_settings()
-def reconfigure(settings: Settings, *, dry_run: bool, output: str) -> None:
+def reconfigure(settings: Settings, *, dry_run: bool, lost: tuple[str, ...], output: str) -> None:
     """Let changed settings hold from the next message on: roll window, levels, mapping and others.
 
-    Both processes must be stopped. What is pending stays as it is.
+    Both processes must be stopped. What is pending stays as it is. With --accept-loss settings are
+    left alone.
     """
-    from duewheel.reconfigure import reconfigure as change
+    from duewheel import reconfigure as change
 
-    result = change(settings, dry_run=dry_run)
+    if lost:
+        show(change.accept_loss(settings, lost, dry_run=dry_run), output)
+        return
+    result = change.reconfigure(settings, dry_run=dry_run)
     if output == "text" and not result["changes"]:
         click.echo("these are the settings of the shard: nothing to change")
     else:

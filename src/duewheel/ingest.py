@@ -365,7 +365,8 @@ def _require_not_below(marks: Marks, ends: Marks) -> None:
             raise RecoveryRefused(
                 f"{partition[0]}-{partition[1]} ends at offset {ends[partition]}, but messages up "
                 f"to {marks[partition]} were taken from it: the topic was made anew or has lost "
-                "its end, and new messages would be taken for old ones"
+                "its end, and new messages would be taken for old ones. `duewheel reconfigure "
+                f"--accept-loss {partition[0]}-{partition[1]}` lets the shard go on without"
             )
 
 

@@ -1,18 +1,26 @@
-"""`duewheel reconfigure`: changes the settings that decide a row's slot, on a shard with progress.
+"""`duewheel reconfigure`: changes the settings that decide a row's slot, on a shard with progress;
+or accepts that timer partitions are lost.
 
-The steps are those of wheel/reconfiguring.py. A dry run takes no lock and no transactional id: it
-says what would be done, as far as that can be seen from beside.
+The steps are those of wheel/reconfiguring.py and wheel/accepting.py. A dry run takes no lock and no
+transactional id: it says what would be done, as far as that can be seen from beside.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from duewheel import wiring
+from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.recovery import Local
 from duewheel.config import Settings
+from duewheel.durability import DurableCheckpoints
+from duewheel.errors import ConfigError
 from duewheel.kafka_admin import KafkaAdmin
 from duewheel.processes import stop_signals
+from duewheel.schemas.timers import TopicPartition
+from duewheel.wheel.accepting import Losses, Topics, accept, losses
 from duewheel.wheel.data_directory import DataDirectory, Role, hold_role
 from duewheel.wheel.kafka_publisher import KafkaPublisher
 from duewheel.wheel.reconfiguring import Plan, plan, take
@@ -34,34 +42,105 @@ def reconfigure(settings: Settings, *, dry_run: bool) -> dict[str, Any]:
         RecoveryRefused: the directory is not the owner's, or has to recover first.
         KafkaUnavailable: no answer in time.
     """
+    config = wiring.dequeue_config(settings)
+    with _connected(settings) as (publisher, admin):
+        found = publisher.peek()
+        offsets_at = _offsets_at(found, admin)
+        planned = plan(found, _seen(settings), settings.wheel, config, offsets_at)
+        if planned.changes and not dry_run:
+            with _alone(settings) as directory:
+                planned = take(directory, publisher, config, offsets_at)
+    return _told(planned, dry_run=dry_run)
+
+
+def accept_loss(settings: Settings, named: Sequence[str], *, dry_run: bool) -> dict[str, Any]:
+    """Let the shard go on without what is lost of these timer partitions.
+
+    Args:
+        settings: of the shard.
+        named: "topic-partition" each.
+        dry_run: only say what is lost.
+
+    Returns:
+        dry_run; accepted: {"topic-partition": {kind, was, start, unread}} as in `Loss`.
+
+    Raises:
+        Locked, KafkaUnavailable: as `reconfigure`.
+        ConfigError: there is no such partition, or others of its topic are lost, too.
+        RecoveryRefused: nothing is lost, or that cannot be accepted yet.
+    """
+    partitions = [_partition(name) for name in named]
+    config = wiring.dequeue_config(settings)
+    with _connected(settings) as (publisher, admin):
+        topics = _topics(admin, {topic for topic, _ in partitions})
+        _, told = losses(partitions, publisher.peek(), _seen(settings), config, topics)
+        if not dry_run:
+            with _alone(settings) as directory:
+                taken = publisher.start()
+                found, told = losses(partitions, taken, _seen(settings), config, topics)
+                accept(directory, publisher, found, told, topics.ids)
+                _make_durable(directory)
+    return {"dry_run": dry_run, "accepted": _losses_told(told)}
+
+
+@contextmanager
+def _connected(settings: Settings) -> Iterator[tuple[KafkaPublisher, KafkaAdmin]]:
     with ExitStack() as stack:
         clock = wiring.StoppableClock(stack.enter_context(stop_signals()))
         publisher = wiring.publisher(settings, clock)
         stack.callback(publisher.close)
-        admin = stack.enter_context(KafkaAdmin(settings.kafka.client_options("admin")))
-        planned = _planned(settings, publisher, admin)
-        if planned.changes and not dry_run:
-            directory = DataDirectory.start(settings.storage.data_dir, settings.wheel, Role.DEQUEUE)
-            stack.callback(directory.stop)
-            # Let go before the directory stops: whoever stops last declares a clean stop.
-            stack.callback(hold_role(settings.storage.data_dir, Role.INGEST).close)
-            config = wiring.dequeue_config(settings)
-            planned = take(directory, publisher, config, _offsets_at(planned, admin))
-    return _told(planned, dry_run=dry_run)
+        options = settings.kafka.client_options("admin")
+        yield publisher, stack.enter_context(KafkaAdmin(options, stopping=clock.stopping))
 
 
-def _planned(settings: Settings, publisher: KafkaPublisher, admin: KafkaAdmin) -> Plan:
-    """Seen from beside: nothing is refused that would need a lock to be seen."""
-    found = publisher.peek()
-    local = survey(settings.storage.data_dir, settings.wheel)
-    config = wiring.dequeue_config(settings)
+@contextmanager
+def _alone(settings: Settings) -> Iterator[DataDirectory]:
+    """The data directory, with the locks of both processes."""
+    path = settings.storage.data_dir
+    directory = DataDirectory.start(path, settings.wheel, Role.DEQUEUE)
+    try:
+        ingest = hold_role(path, Role.INGEST)
+        try:
+            yield directory
+        finally:
+            # First: whoever stops last declares a clean stop.
+            ingest.close()
+    finally:
+        directory.stop()
+
+
+def _seen(settings: Settings) -> Local:
+    """The data directory; with `_alone`, nobody changes it."""
+    return survey(settings.storage.data_dir, settings.wheel)
+
+
+def _make_durable(directory: DataDirectory) -> None:
+    checkpoints = DurableCheckpoints(directory.path)
+    try:
+        checkpoints.write()
+    finally:
+        checkpoints.close()
+
+
+def _offsets_at(found: Progress | None, admin: KafkaAdmin) -> OffsetsAt:
     topics = sorted({topic for topic, _ in found.partitions}) if found else []
-    return plan(found, local, settings.wheel, config, lambda ms: admin.offsets_at(topics, ms))
-
-
-def _offsets_at(planned: Plan, admin: KafkaAdmin) -> OffsetsAt:
-    topics = sorted({topic for topic, _ in planned.found.partitions})
     return lambda ms: admin.offsets_at(topics, ms)
+
+
+def _topics(admin: KafkaAdmin, names: Iterable[str]) -> Topics:
+    topics = sorted(names)
+    ids = {topic: str(found) for topic, found in admin.topic_ids(topics).items()}
+    return Topics(ids, admin.log_start_offsets(topics), admin.end_offsets(topics))
+
+
+def _partition(name: str) -> TopicPartition:
+    topic, dash, number = name.rpartition("-")
+    if not (dash and topic and number.isascii() and number.isdigit()):
+        raise ConfigError(f"--accept-loss {name}: write it as topic-partition")
+    return topic, int(number)
+
+
+# ---- what is told -------------------------------------------------------------------------------
 
 
 def _told(planned: Plan, *, dry_run: bool) -> dict[str, Any]:
@@ -73,4 +152,16 @@ def _told(planned: Plan, *, dry_run: bool) -> dict[str, Any]:
         "since": {f"{topic}-{number}": o for (topic, number), o in sorted(planned.since.items())},
         "epochs": len(planned.progress.epochs),
         "dropped": planned.dropped,
+    }
+
+
+def _losses_told(told: Losses) -> dict[str, dict[str, Any]]:
+    return {
+        f"{topic}-{number}": {
+            "kind": loss.kind,
+            "was": loss.was,
+            "start": loss.start,
+            "unread": loss.unread,
+        }
+        for (topic, number), loss in sorted(told.items())
     }

@@ -316,7 +316,7 @@ class LocalShard:
         self.dequeue.start(first, take_over=take_over)
         return self.dequeue
 
-    def start_ingest(self) -> Engine:
+    def start_ingest(self, topic_ids: Mapping[str, str] | None = None) -> Engine:
         """Start the engine, having carried out what dequeue has decided at its last start."""
         directory = self._directories[Role.INGEST] = DataDirectory.start(
             self.path, self._wheel, Role.INGEST
@@ -324,7 +324,7 @@ class LocalShard:
         record = RecoveryRecord.read(self.path)
         assert record is not None, "dequeue must have started here once"
         carry_out(directory, record, self.offsets_at)
-        self.ingest = Engine(directory, self._clock)
+        self.ingest = Engine(directory, self._clock, topic_ids)
         return self.ingest
 
     def append(self, timers: Sequence[Timer], ends: Mapping[TopicPartition, int]) -> Appended:

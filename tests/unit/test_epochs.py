@@ -55,7 +55,12 @@ def test_a_partition_that_was_added_later_belongs_to_the_newest_epoch() -> None:
     # Added between two changes, it has never known the settings before the first.
     later = EPOCHS.followed_by(VALUES, {P: 30, Q: 8, NEW: 3})
     assert of(later, NEW, 0, 2, 3) == [2, 2, 3]
-    assert of(EPOCHS.without([P]), P, 0, 15) == [2, 2]
+
+
+def test_what_comes_behind_a_cut_belongs_to_the_newest_epoch() -> None:
+    assert of(EPOCHS.cut({P: 15}), P, 9, 10, 14, 15, 19) == [0, 1, 1, 2, 2]
+    assert of(EPOCHS.cut({P: 0}), P, 0, 15) == [2, 2]
+    assert EPOCHS.cut({P: 99, NEW: 1}) == EPOCHS
 
 
 def test_one_window_for_all_rows_is_one_number() -> None:

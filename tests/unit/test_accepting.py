@@ -1,0 +1,251 @@
+"""Timer partitions that are gone, made anew or cut short, and an operator who goes on without."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.unit.test_reconfiguring import alone
+from tests.unit.test_recovering import World
+
+from duewheel.checkpoints import files
+from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.state import Marks, State
+from duewheel.errors import ConfigError, RecoveryRefused
+from duewheel.schemas.timers import TopicPartition
+from duewheel.testing import TIMER_TOPIC
+from duewheel.wheel import accepting
+from duewheel.wheel.accepting import Loss, Topics, accept, losses
+from duewheel.wheel.surveying import survey
+
+P: TopicPartition = (TIMER_TOPIC, 0)
+Q: TopicPartition = (TIMER_TOPIC, 1)
+OLD, NEW = {TIMER_TOPIC: "an id"}, {TIMER_TOPIC: "another id"}
+
+
+class Shop(World):
+    """A shard whose timer topic may be made anew.
+
+    Attributes:
+        ids: of the topics.
+        wanted: every timer ever written, by source; topics that are made anew use sources again.
+    """
+
+    def __init__(self, path: Path, chunk_records: int) -> None:
+        self.ids = OLD
+        self.wanted: Counter[bytes] = Counter()
+        super().__init__(path, chunk_records)
+        self.restart()
+
+    def restart(self) -> None:
+        self.kill()
+        self.shard.start_dequeue()
+        self.shard.start_ingest(self.ids)
+
+    def write(self, partition: int, *due_slots: int) -> None:
+        first = len(self.kafka[partition])
+        super().write(partition, *due_slots)
+        self.wanted.update(t.source.encode() for t in self.kafka[partition][first:])
+
+    def make_anew(self) -> None:
+        self.kafka = {number: [] for number in self.kafka}
+        self.ids = NEW
+
+    @property
+    def topics(self) -> Topics:
+        ends: Marks = {(TIMER_TOPIC, p): len(timers) for p, timers in self.kafka.items()}
+        return Topics(self.ids if ends else {}, dict.fromkeys(ends, 0), ends)
+
+    def accept(self, *named: TopicPartition) -> dict[TopicPartition, Loss]:
+        self.kill()
+        with alone(self) as directory:
+            local = survey(self.path, self.wheel)
+            found, told = losses(
+                named, self.publisher.start(), local, self.shard._config, self.topics
+            )
+            accept(directory, self.publisher, found, told, self.topics.ids)
+        return told
+
+    def progress(self) -> Progress:
+        found = self.publisher.peek()
+        assert found is not None
+        return found
+
+    def finish(self) -> None:
+        for _ in range(3):
+            self.ingest()
+            self.at_slot(5_000)
+        assert Counter(self.publisher.sources()) == self.wanted
+        self.kill()
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    shop = Shop.__new__(Shop)
+    shop.boot = str(uuid.uuid4())
+    monkeypatch.setattr(files, "boot_id", lambda: shop.boot)
+    shop.__init__(tmp_path, 1)  # type: ignore[misc]
+    return shop
+
+
+def with_timers(shop: Shop) -> None:
+    """Some delivered, some in the wheel; nothing half delivered."""
+    shop.write(0, 1, 30, 30, 30, 40)
+    shop.write(1, 2, 30, 50)
+    shop.ingest()
+    shop.at_slot(5)
+
+
+def test_a_topic_made_anew_begins_at_its_start_and_what_was_there_is_delivered(shop: Shop) -> None:
+    with_timers(shop)
+    shop.make_anew()
+    shop.write(0, 30, 30, 45)
+    shop.write(1, 30)
+    with pytest.raises(RecoveryRefused, match=r"duewheel reconfigure --accept-loss"):
+        shop.restart()
+    told = shop.accept(P, Q)
+    assert told == {P: Loss("made anew", 5, 0, 0), Q: Loss("made anew", 3, 0, 0)}
+    assert shop.progress().topic_ids == NEW
+    assert {p: at.c for p, at in shop.progress().partitions.items()} == {P: 0, Q: 0}
+    shop.restart()
+    shop.ingest()
+    # Rows of both topics in one slot, and a kill after each of them.
+    for _ in range(12):
+        shop.at_slot(30, ticks=1)
+        shop.restart()
+    shop.finish()
+
+
+def test_a_partition_that_is_gone_is_dropped_and_what_was_there_is_delivered(shop: Shop) -> None:
+    """The topic has come back with fewer partitions."""
+    with_timers(shop)
+    shop.make_anew()
+    del shop.kafka[1]
+    assert shop.accept(P, Q) == {P: Loss("made anew", 5, 0, 0), Q: Loss("gone", 3, None, 0)}
+    assert shop.progress().partitions.keys() == {P}
+    shop.restart()
+    assert State.open(shop.path).commit().marks == {P: 0}
+    shop.write(0, 30)
+    shop.ingest()
+    for _ in range(10):
+        shop.at_slot(30, ticks=1)
+        shop.restart()
+    shop.finish()
+
+
+def test_a_partition_that_was_cut_short_goes_on_at_its_end(shop: Shop) -> None:
+    with_timers(shop)
+    cut(shop, 3)
+    with pytest.raises(RecoveryRefused, match=r"2 timers are pending from behind the cut"):
+        shop.accept(P)
+    shop.restart()
+    shop.at_slot(40)
+    assert shop.accept(P) == {P: Loss("cut short", 5, 3, 0)}
+    assert State.open(shop.path).commit().marks == {P: 3, Q: 3}
+    shop.restart()
+    shop.write(0, 60, 60)
+    shop.ingest()
+    for _ in range(4):
+        shop.at_slot(60, ticks=1)
+        shop.restart()
+    shop.finish()
+
+
+def cut(shop: Shop, end: int) -> None:
+    del shop.kafka[0][end:]
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+def test_what_is_there_is_not_given_up(shop: Shop) -> None:
+    with_timers(shop)
+    with pytest.raises(RecoveryRefused, match="nothing is lost of timers-0"):
+        shop.accept(P)
+    with pytest.raises(ConfigError, match="no timer partition timers-7"):
+        shop.accept((TIMER_TOPIC, 7))
+    shop.make_anew()
+    with pytest.raises(ConfigError, match="add --accept-loss timers-1"):
+        shop.accept(P)
+    shop.kafka = {}
+    with pytest.raises(RecoveryRefused, match="no timer partition left"):
+        shop.accept(P, Q)
+
+
+def test_a_half_delivered_slot_is_finished_first(shop: Shop) -> None:
+    with_timers(shop)
+    shop.at_slot(30, ticks=2)
+    shop.make_anew()
+    with pytest.raises(RecoveryRefused, match="let it finish the slot first"):
+        shop.accept(P, Q)
+    shop.shard.start_dequeue()
+    shop.at_slot(30)
+    shop.accept(P, Q)
+    shop.restart()
+    shop.finish()
+
+
+# ---- kills ---------------------------------------------------------------------------------------
+
+
+class _Killed(BaseException):
+    pass
+
+
+@contextmanager
+def dying(owner: object, name: str) -> Iterator[None]:
+    """Whoever calls it dies before it does anything."""
+
+    def die(*_: object, **__: object) -> None:
+        raise _Killed
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(owner, name, die)
+        with pytest.raises(_Killed):
+            yield
+
+
+STEPS: list[tuple[object, str]] = [
+    (accepting, "commit"),
+    (State, "write_mirror"),
+    (State, "restart_close"),
+    (State, "write_commit"),
+    (State, "mark_applied"),
+]
+
+
+@pytest.mark.parametrize(("owner", "name"), STEPS, ids=[name for _, name in STEPS])
+@pytest.mark.parametrize("between", [False, True])
+def test_a_command_that_was_killed_is_run_again(
+    shop: Shop, owner: object, name: str, between: bool
+) -> None:
+    """Whether dequeue has delivered something meanwhile or not."""
+    with_timers(shop)
+    shop.make_anew()
+    shop.write(0, 30, 45)
+    with dying(owner, name):
+        shop.accept(P, Q)
+    if between:
+        shop.kill()
+        shop.shard.start_dequeue()
+        shop.at_slot(35)
+    if name != "mark_applied":
+        shop.accept(P, Q)
+    shop.restart()
+    shop.ingest()
+    shop.at_slot(36, ticks=1)
+    shop.restart()
+    shop.finish()
+
+
+def test_ingest_is_refused_until_the_command_has_ended(shop: Shop) -> None:
+    with_timers(shop)
+    shop.make_anew()
+    with dying(State, "write_commit"):
+        shop.accept(P, Q)
+    with pytest.raises(RecoveryRefused, match="made anew"):
+        shop.restart()
