@@ -92,6 +92,7 @@ class Dequeue:
         Raises:
             RecoveryRefused: the shard is another one's, or its progress and the local files cannot
                 both be right; nothing has changed.
+            RecoveryPending: a batch that ingest left half done is damaged: the next start recovers.
             KafkaUnavailable: no answer in time.
         """
         self._started_s = time.monotonic()
@@ -103,6 +104,8 @@ class Dequeue:
                 self._begin(started)
             except _Overtaken as overtaken:
                 log.warning("deciding anew", reason=str(overtaken))
+            except CorruptFile as error:
+                raise self._directory.give_up(error) from error
             else:
                 return
 

@@ -16,6 +16,7 @@ from duewheel.errors import RecoveryPending
 from duewheel.testing import TIMER_TOPIC
 from duewheel.wheel.data_directory import Role
 from duewheel.wheel.layout import ENTRY, MAGIC_ABANDONED, RECORD
+from duewheel.wheel.timer_wheel import TimerWheel
 
 SLOT = NOW_MS // PRECISION_MS + 9
 RING = 8192
@@ -103,6 +104,30 @@ def test_a_damaged_message_is_not_delivered(world: World) -> None:
         file.write(bytes([last[0] ^ 1]))
     with pytest.raises(RecoveryPending):
         world.at_slot(5_000)
+    recovers(world)
+
+
+def test_a_half_done_batch_that_is_damaged_is_not_redone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither process lives: the start of dequeue meets it."""
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    world.write(0, 20, 20)
+    with monkeypatch.context() as patched:
+        patched.setattr(TimerWheel, "apply", die)
+        with pytest.raises(Killed):
+            world.ingest()
+    world.kill()
+    (path,) = (world.path / "messages").iterdir()
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(RecoveryPending, match="checksum"):
+        world.start()
     recovers(world)
 
 
