@@ -49,7 +49,9 @@ def _other(world: World) -> Setup:
     p = wheel.precision_ms
     if rng.random() < 0.8:
         longest = wheel.slots - wheel.margin_ms // p
-        wheel = replace(wheel, window_ms=rng.randint(min(2, longest), longest) * p)
+        # Far apart, so that rows of the one look odd to the other.
+        slots = rng.choice((1, 2, longest, longest, rng.randint(1, longest)))
+        wheel = replace(wheel, window_ms=slots * p)
     if rng.random() < 0.5:
         config = replace(config, slot_config=mapped_to(1 - mapped(config.slot_config)))
     return replace(setup, wheel=wheel, config=config)

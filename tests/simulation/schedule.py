@@ -100,7 +100,7 @@ class Schedule:
         self._saved: dict[str, bytes] = {}
         self._timers_left = self.rng.randint(5, 40)
         # Many timers in few slots: slots are delivered in pieces, and losses come in between.
-        self._dense = self.rng.random() < 0.5
+        self._dense = self.rng.random() < (0.25 if self.chance["reconfigure"] else 0.5)
 
     def run(self) -> list[Violation]:
         """All of it; returns what was violated."""
