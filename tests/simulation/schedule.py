@@ -84,6 +84,9 @@ class Schedule:
             name: self.rng.random() * fault.often if self.rng.random() < fault.probability else 0.0
             for name, fault in FAULTS.items()
         }
+        if self.chance["reconfigure"]:
+            # Settings of before matter to what is read again.
+            self.chance["disk lost"] = max(self.chance["disk lost"], 0.04)
         self.calm = False
         self.world = World(
             root,

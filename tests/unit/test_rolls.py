@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from duewheel.schemas.columns import binary
 from duewheel.schemas.contract import Contract, parse
-from duewheel.schemas.record_tail import copy_headers
+from duewheel.schemas.record_tail import NO_ORIGIN, copy_headers
 from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.timers import NO_PARTITION
 from duewheel.wheel.layout import roll_instants
@@ -49,7 +49,10 @@ def test_timers_written_together_roll_over_an_eighth_of_the_window() -> None:
 
 @pytest.mark.parametrize("timer_id", [b"", b"mine"])
 @pytest.mark.parametrize("partition", [NO_PARTITION, 3])
-def test_what_a_copy_says_is_read_back(timer_id: bytes, partition: int) -> None:
+@pytest.mark.parametrize(("origin", "read"), [(17, (40, 17, 3)), (NO_ORIGIN, (40, 40, 0))])
+def test_what_a_copy_says_is_read_back(
+    timer_id: bytes, partition: int, origin: int, read: tuple[int, int, int]
+) -> None:
     """Encoded for the timer topic, decoded by the contract: the same timer, one roll later."""
     encoded, count = copy_headers(
         binary([b"orders"]),
@@ -57,7 +60,7 @@ def test_what_a_copy_says_is_read_back(timer_id: bytes, partition: int) -> None:
         np.array([NOW_MS + 5], np.int64),
         binary([timer_id]),
         np.array([3], np.int32),
-        np.array([17], np.int64),
+        np.array([origin], np.int64),
     )
     headers = decoded(encoded[0].as_py(), int(count[0]))
     table = pa.table(
@@ -74,7 +77,7 @@ def test_what_a_copy_says_is_read_back(timer_id: bytes, partition: int) -> None:
     batch = parse(table, CONTRACT)
     assert not batch.rejected[0]
     assert batch.header_count[0] == 1
-    assert (batch.offset[0], batch.origin_offset[0], batch.roll_times[0]) == (40, 17, 3)
+    assert (batch.offset[0], batch.origin_offset[0], batch.roll_times[0]) == read
     assert (batch.due_ms[0], batch.timer_id[0].as_py()) == (NOW_MS + 5, timer_id)
     assert (batch.targets[batch.target[0]], batch.target_partition[0]) == ("orders", partition)
 
