@@ -285,13 +285,6 @@ PLANTED = {
         "            local.commit.marks.get(p, 0),\n",
         "            0,\n",
     ),
-    "newest-window": Planted(
-        "2",
-        "reading again starts by the window of the newest epoch",
-        "wheel/recovering.py",
-        "- epochs.longest_window_ms -",
-        "- epochs.newest.window_ms -",
-    ),
     "epochs-forgotten": Planted(
         "3",
         "a new epoch takes the place of all before it",
