@@ -13,6 +13,7 @@ from pathlib import Path
 
 # The last place to look for modules: a folder called `wheel` lies there.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
+from tests.simulation.planted_settings import SETTINGS
 from tests.simulation.planting import Planted, found
 
 PLANTED = {
@@ -263,34 +264,6 @@ PLANTED = {
         "schemas/record_tail.py",
         "framed(decimals(origin_offset))",
         "framed(decimals(origin_offset * 0))",
-    ),
-    "epoch-ignored": Planted(
-        "3",
-        "rows are placed by the newest window, whatever their epoch",
-        "wheel/engine.py",
-        "window_ms = self._epochs.windows_ms(batch.partitions, batch.partition, batch.offset)",
-        "window_ms = self._epochs.newest.window_ms",
-    ),
-    "contract-ignored": Planted(
-        "bytes",
-        "rows are parsed under the newest contract, whatever their epoch",
-        "streaming/judging.py",
-        "    if (index == newest).all():\n",
-        "    if True:\n",
-    ),
-    "epoch-at-c": Planted(
-        "bytes",
-        "a new epoch begins at C, though rows above it have been placed",
-        "wheel/reconfiguring.py",
-        "            local.commit.marks.get(p, 0),\n",
-        "            0,\n",
-    ),
-    "epochs-forgotten": Planted(
-        "3",
-        "a new epoch takes the place of all before it",
-        "checkpoints/epochs.py",
-        "all(kept[1].since.get(p, 0) <= o for p, o in lowest.items())",
-        "True",
     ),
     "topic-ids": Planted(
         "bytes",
@@ -580,6 +553,7 @@ PLANTED = {
         "if self._recovered != self.state.recovered:",
         "if False:",
     ),
+    **SETTINGS,
 }
 
 

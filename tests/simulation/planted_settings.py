@@ -1,0 +1,43 @@
+"""Faults of planted.py in what settings that change must keep apart."""
+
+from __future__ import annotations
+
+from tests.simulation.planting import Planted
+
+SETTINGS = {
+    "epoch-ignored": Planted(
+        "3",
+        "rows are placed by the newest window, whatever their epoch",
+        "wheel/engine.py",
+        "window_ms = self._epochs.windows_ms(batch.partitions, batch.partition, batch.offset)",
+        "window_ms = self._epochs.newest.window_ms",
+    ),
+    "contract-ignored": Planted(
+        "bytes",
+        "rows are parsed under the newest contract, whatever their epoch",
+        "streaming/judging.py",
+        "    if (index == newest).all():\n",
+        "    if True:\n",
+    ),
+    "epoch-at-c": Planted(
+        "bytes",
+        "a new epoch begins at C, though rows above it have been placed",
+        "wheel/reconfiguring.py",
+        "            local.commit.marks.get(p, 0),\n",
+        "            0,\n",
+    ),
+    "epochs-forgotten": Planted(
+        "3",
+        "a new epoch takes the place of all before it",
+        "checkpoints/epochs.py",
+        "all(kept[1].since.get(p, 0) <= o for p, o in lowest.items())",
+        "True",
+    ),
+    "newest-window": Planted(
+        "2",
+        "reading again starts by the window of the newest epoch",
+        "wheel/recovering.py",
+        "reach_ms = epochs.longest_window_ms",
+        "reach_ms = epochs.newest.window_ms",
+    ),
+}
