@@ -113,7 +113,7 @@ class Seam:
         text = str(path)
         if self.disk is None or not f"{text}/".startswith(self._root) or text.endswith(".lock"):
             return None
-        return Path(text)
+        return path if isinstance(path, Path) else Path(text)
 
     def store(
         self, kind: str, half: Callable[[], object] | None = None, *, fails: bool = True
