@@ -1,15 +1,18 @@
 """Invariant 7 in one directory's files: what is closed stays closed, and takes nothing.
 
 The floor never falls, but for a recovery: that begins a new count, at R or above it. A closed slot
-takes timers only in the catch-up after a recovery: rows that were there, never below R + 1.
+takes timers only in the catch-up after a recovery: rows that were there when it was closed (they
+lie below C), and never below R + 1.
 """
 
 from __future__ import annotations
 
+import numpy as np
 from tests.simulation.history import History
 
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.state import State
+from duewheel.checkpoints.state import Close, State
+from duewheel.schemas.timers import Int64, TimerBatch
 
 
 class FloorWatch:
@@ -46,6 +49,13 @@ class FloorWatch:
         self._floor = close.floor
         if commit.applied:
             self._catches_up = any(commit.marks.get(p, 0) < c for p, c in close.c.items())
+
+    def put_back(self, batch: TimerBatch, slots: Int64, close: Close) -> None:
+        """Rows of a catch-up have got their slots."""
+        c = np.array([close.c.get(p, 0) for p in batch.partitions], np.int64)[batch.partition]
+        new = slots[batch.offset >= c]
+        if len(new) and new.min() <= close.floor:
+            self._history.violated("7 floor", f"slot {new.min()} is closed, and takes new timers")
 
     def takes(self, slot: int, delivered: int) -> None:
         """The wheel takes a timer.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -28,10 +29,12 @@ PRECISIONS_MS = (1_000, 600_000, 1_800_000)
 STORES_OF_STEP = (4, 12, 60)
 STORES_OF_KIND = {"wheel": 1, "cut": 1, "name": 1, "unlink": 2, "make": 2, "write": 4, "page": 4}
 # Kinds of stores (seam.py) before which a process dies, by what it does then.
-INGEST_STORES = ("write", "make", "cut", "page", "page", "wheel", "wheel")
+INGEST_STORES = ("write", "make", "cut", "page", "page", "wheel", "wheel", "unlink")
 DEQUEUE_STORES = ("page", "page", "name", "sync", "unlink")
 DURABLE_STORES = ("sync", "name")
 CALM_TURNS_MAX = 400
+
+LOSSES = {"power between steps", "disk lost", "backup restored", "file lost"}
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,9 @@ class Schedule:
     def _happens(self, name: str) -> bool:
         return not self.calm and self.rng.random() < self.chance[name]
 
+    def _likely(self) -> bool:
+        return not self.calm and self.rng.random() < 0.3
+
     def _fate(self) -> str:
         return self.rng.choice(FATES) if self._happens("transaction") else "commit"
 
@@ -129,7 +135,8 @@ class Schedule:
         """What goes wrong at which store of a step that makes stores of these kinds."""
         plan = {}
         for what in ("kill", "meanwhile", "power"):
-            if self._happens(what):
+            likely = what == "kill" and self.world.recovers  # a recovery is killed often
+            if self._happens(what) or (likely and self.chance[what] and self._likely()):
                 kind = self.rng.choice(("any", *kinds))
                 last = STORES_OF_KIND.get(kind, self.rng.choice(STORES_OF_STEP))
                 plan[kind, self.rng.randint(1, last)] = what
@@ -171,13 +178,14 @@ class Schedule:
             if self._happens(name):
                 world.history.say(f"! {name}")
                 world.history.counts[name] += 1
-                return action
+                return partial(self._lost_for_long, action) if name in LOSSES else action
+        loses_power = self.chance["power"] or self.chance["power between steps"]
         weights: dict[Callable[[], None], float] = {
             self._write: 3.0,
             lambda: world.step_ingest(self._plan(*INGEST_STORES)): 4.0,
             lambda: world.step_dequeue(self._plan(*DEQUEUE_STORES)): 4.0,
             self._pass_time: 3.0,
-            lambda: world.step_durable(self._plan(*DURABLE_STORES)): 2.0,
+            lambda: world.step_durable(self._plan(*DURABLE_STORES)): 4.0 if loses_power else 1.0,
             lambda: standby.step(world, self._plan(*INGEST_STORES, *DEQUEUE_STORES)): (
                 10.0 if world.standby else 0.0
             ),
@@ -191,6 +199,13 @@ class Schedule:
         standby.stand_by(self.world)
         for _ in range(self.rng.randint(0, 8)):
             standby.step(self.world, {})
+
+    def _lost_for_long(self, loss: Callable[[], None]) -> None:
+        """Perhaps it takes a while until anybody sees to it, and timers come in meanwhile."""
+        loss()
+        if self.chance["away for long"] and self._likely():
+            self._away()
+            self._write()
 
     def _rival(self) -> None:
         if self._happens("rival"):

@@ -26,6 +26,8 @@ from typing import NoReturn
 
 from tests.simulation.disk import Disk
 
+from duewheel.checkpoints.state import Close
+from duewheel.schemas.timers import Int64, TimerBatch
 from duewheel.wheel.timer_wheel import Runs
 
 DISK_FULL, BAD_DISK = errno.ENOSPC, errno.EIO
@@ -78,6 +80,7 @@ class Seam:
         actor: whose stores these are; None: the simulation's own, which pass.
         meanwhile: called for what is planned as such.
         applied: called when the wheel of a directory takes runs.
+        put_back: called when rows of a catch-up have got their slots.
         failing: the errno that stores get at present, 0 for none.
         failed: how many stores have got one.
         boot_id: of the simulated host.
@@ -89,6 +92,7 @@ class Seam:
         self.actor: Actor | None = None
         self.meanwhile: Callable[[Actor], None] = _nothing
         self.applied: Callable[[Path, Runs], None] = _nothing
+        self.put_back: Callable[[TimerBatch, Int64, Close], None] = _nothing
         self.failing = 0
         self.failed = 0
         self.boot_id = ""

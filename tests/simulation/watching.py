@@ -24,8 +24,10 @@ import numpy as np
 from tests.simulation.seam import SEAM
 
 from duewheel.checkpoints import files, state
-from duewheel.schemas.timers import Bool
-from duewheel.wheel import bounded_queue, pipeline, starting
+from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.state import Close
+from duewheel.schemas.timers import Bool, Int64, TimerBatch
+from duewheel.wheel import bounded_queue, pipeline, recovering, starting
 from duewheel.wheel.timer_wheel import Runs, TimerWheel
 
 Call = Callable[..., Any]
@@ -78,6 +80,7 @@ def install() -> None:
     _watch_descriptors()
     _watch_names()
     _watch_maps()
+    _watch_placing()
     _replace_everywhere(files.boot_id, lambda: SEAM.boot_id)
     vars(starting)["secrets"] = SimpleNamespace(randbits=_drawn_bits)
     vars(state)["uuid"] = SimpleNamespace(uuid4=_drawn_uuid, UUID=uuid.UUID)
@@ -208,6 +211,17 @@ def _watch_maps() -> None:
     TimerWheel.apply = watched_apply  # type: ignore[method-assign]
     for name in ("clear", "link"):
         setattr(TimerWheel, name, watched_rebuilding(getattr(TimerWheel, name)))
+
+
+def _watch_placing() -> None:
+    put_back = recovering.put_back
+
+    def watched(batch: TimerBatch, slot: Int64, close: Close, progress: Progress) -> Any:
+        pending, slots = put_back(batch, slot, close, progress)
+        SEAM.put_back(batch, slots, close)
+        return pending, slots
+
+    _replace_everywhere(put_back, watched)
 
 
 def _some_of(count: int) -> Bool:

@@ -135,12 +135,18 @@ class World:
         self._busy: list[str] = []
         SEAM.watch(self.disk)
         SEAM.rng, SEAM.meanwhile, SEAM.applied = self.rng, self._meanwhile, self._applied
+        SEAM.put_back = self._floors.put_back
         self.boot()
 
     @property
     def path(self) -> Path:
         """The data directory."""
         return self.root / self.name
+
+    @property
+    def recovers(self) -> bool:
+        """Whether a recovery has been decided on that is not carried out yet."""
+        return any(process.directory.state.needs_recovery for process in self._processes())
 
     def boot(self) -> None:
         """The host has another boot id from here on."""
@@ -519,7 +525,8 @@ class World:
         with SEAM.acting(None):
             if not self.whole or not (path / "timerwheel").exists():
                 return
-            if not State.open(path).needs_recovery:
+            state = State.open(path)
+            if state.starts and not state.needs_recovery:  # a first start may be half made
                 for finding in check(path, self.setup.wheel).findings[:2]:
                     self.history.violated("check", str(finding))
 
