@@ -11,18 +11,38 @@ by moving its part, unchanged. In two steps, so that at no moment two shards hav
 New shards are sealed first too, with nothing in them: nobody may begin one in between. A shard that
 is no more stays sealed, with nothing in it, for ever: a directory that once served it has a copy of
 a progress that no longer holds, and would go on from that.
+
+A *notice* goes before: a record of its own, which is no condition of anything, but asks whoever is
+fenced by 1 to let the shard go. A busy process would take it back every time, and be quicker.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from duewheel.checkpoints.epochs import Epochs
 from duewheel.checkpoints.progress import NOBODY, Progress, shard_of
+from duewheel.checkpoints.shapes import MISSHAPEN
 from duewheel.errors import RecoveryRefused
+
+NOTICE_KEY = b"reshard"
+
+
+def notice(before: int, after: int, *, done: bool) -> bytes:
+    """The notice that so many shards are to become so many, or have."""
+    return json.dumps({"from": before, "to": after, "done": done}).encode()
+
+
+def asks_to_yield(value: bytes) -> bool:
+    """Whether a notice is of something that is not done yet; no if it cannot be read."""
+    try:
+        return json.loads(value)["done"] is False
+    except MISSHAPEN:
+        return False
 
 
 def sealed(progress: Progress, shards: int, lineage: int) -> Progress:

@@ -13,8 +13,8 @@ markers): only the position tells how far a reader has come, never the last reco
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
@@ -45,10 +45,12 @@ class Found:
     Attributes:
         value: its bytes.
         timestamp_ms: when the broker took it, by its clock.
+        beside: the newest records of other keys, as far as they were met while this one was found.
     """
 
     value: bytes
     timestamp_ms: int
+    beside: Mapping[bytes, Found] = field(default_factory=dict)
 
 
 def newest_record(
@@ -264,9 +266,10 @@ def _search(
     consumer.assign([partition])
     for start in _starts(first, end):
         consumer.seek(partition, start)
-        newest = _read(consumer, partition, end, deadline).get(key)
-        if newest is not None:
-            return newest
+        newest = _read(consumer, partition, end, deadline)
+        found = newest.pop(key, None)
+        if found is not None:
+            return replace(found, beside=newest)
     return None
 
 

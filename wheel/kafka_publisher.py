@@ -40,8 +40,9 @@ from kafka.errors import KafkaError, KafkaTimeoutError, RequestTimedOutError
 from kafka.structs import TopicPartition
 
 from duewheel.checkpoints.progress import Progress, record_key
+from duewheel.checkpoints.resharding import NOTICE_KEY, asks_to_yield
 from duewheel.clock import Clock
-from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable, PublishDoubt
+from duewheel.errors import ConfigError, DuewheelError, Fenced, KafkaUnavailable, PublishDoubt
 from duewheel.schemas.record_batch import HEADER_BYTES
 from duewheel.schemas.single_record import single
 from duewheel.schemas.timers import Deliveries, Int64
@@ -50,7 +51,7 @@ from duewheel.wheel import routing
 from duewheel.wheel.deadline import Deadline, DeadlinePassed, within
 from duewheel.wheel.encoding import Encoded, Known, LookUp, Part, encode
 from duewheel.wheel.kafka_clients import ClientSettings, close
-from duewheel.wheel.kafka_progress import broker_now_ms, newest_record
+from duewheel.wheel.kafka_progress import Found, broker_now_ms, newest_record
 from duewheel.wheel.kafka_targets import SentBatch, TargetCatalog
 from duewheel.wheel.kafka_transactions import (
     meet,
@@ -64,6 +65,8 @@ from duewheel.wheel.routing import Target
 _PATIENCE_MAX = 16
 # Of records' timestamps, beyond the brokers' clock; topics refuse an hour, unless set otherwise.
 _AHEAD_MAX_MS = 60_000
+# A notice that was not followed up is forgotten once progress goes on for so long.
+_NOTICE_AGE_MS = 60_000
 _OUT_OF_TIME = (DeadlinePassed, KafkaTimeoutError, RequestTimedOutError)
 _EXPECTED = (KafkaError, DeadlinePassed, DuewheelError, internals.NoAnswer)
 
@@ -170,6 +173,7 @@ class KafkaPublisher:
         self._admin: KafkaAdminClient | None = None
         self._was_started = False
         self._written_ms = 0  # the progress that was last read
+        self._is_asked_to_yield = False
         self._patience = 1  # of this producer: a factor for the bounds of a transaction
         self._next_patience = 1
         self._met: set[str] = set()  # topics whose metadata the producer has
@@ -236,6 +240,7 @@ class KafkaPublisher:
             past_open=past_open,
         )
         self._written_ms = found.timestamp_ms if found else 0
+        self._is_asked_to_yield = found is not None and _asks_to_yield(found)
         self._count(found.value if found else None)
         return Progress.decode(found.value) if found else None
 
@@ -247,6 +252,7 @@ class KafkaPublisher:
                 would be a ConfigError: what Kafka had and granted once may come back.
             ConfigError: a topic is missing, or kafka-python or the broker does not fit.
             RecoveryRefused: the record there cannot be read.
+            Fenced: once there was a successful start: partitions are being dealt anew.
         """
         self.close()
         # After a failed start the time was not too short, Kafka was away.
@@ -257,6 +263,8 @@ class KafkaPublisher:
             self._require_topics(self._admin, deadline)
             self._producer = self._open_producer(deadline)
             found = self._read_progress(self._admin, deadline)
+            if self._was_started and self._is_asked_to_yield:
+                raise Fenced("the partitions are being dealt anew: `duewheel reshard` was run")
         except ConfigError as error:
             self.close()
             if not self._was_started:
@@ -462,3 +470,11 @@ class KafkaPublisher:
             sent = SentBatch(part.topic, part.partition, size, part.source)
             self._catalog.learn(sent, error, others_taken=others_taken)
         raise judged[0][1] if judged else errors[0]
+
+
+def _asks_to_yield(progress: Found) -> bool:
+    """Whether a notice of `duewheel reshard` was met beside the progress, no older than that."""
+    told = progress.beside.get(NOTICE_KEY)
+    if told is None or progress.timestamp_ms - told.timestamp_ms > _NOTICE_AGE_MS:
+        return False
+    return asks_to_yield(told.value)

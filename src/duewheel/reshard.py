@@ -3,21 +3,20 @@
 The records are those of checkpoints/resharding.py.
 
     1. `<app>.reshard` is taken: an earlier run of this command can finish nothing any more
-    2. for every shard, old or new: its transactional id is taken, which fences whoever serves it,
-       the newest record read, and written back sealed, with that same id. A process that was served
-       meanwhile may take the id back once, and be quicker: then again
+    2. for every shard, old or new: a notice is written, the shard's transactional id taken, which
+       fences whoever serves it, the newest record read, and written back sealed, with that same
+       id. Whoever was fenced reads the notice, and ends; or took the id back before: then again
     3. with `<app>.reshard`, one transaction: the records of the new shards, and of those that are
        no more
 
 Killed before 3, all is as it was, but sealed: run again it finishes, or undoes (`--to` the old
 number). Before a record is sealed, its writer makes sure that it still holds `<app>.reshard`, by
-writing with it: whoever takes that later also takes the shard's id later, and so fences this one,
-or finds what it wrote.
+writing the notice with it once more: whoever takes that later also takes the shard's id later, and
+so fences this one, or finds what it wrote.
 """
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -32,9 +31,15 @@ from kafka.structs import TopicPartition
 from duewheel import wiring
 from duewheel.checkpoints.epochs import PRECISION
 from duewheel.checkpoints.progress import Progress, record_key, shard_of
-from duewheel.checkpoints.resharding import dealt, nothing, sealed
+from duewheel.checkpoints.resharding import NOTICE_KEY, dealt, nothing, notice, sealed
 from duewheel.config import Settings
-from duewheel.errors import ConfigError, Fenced, PublishDoubt, RecoveryRefused
+from duewheel.errors import (
+    ConfigError,
+    Fenced,
+    KafkaUnavailable,
+    PublishDoubt,
+    RecoveryRefused,
+)
 from duewheel.processes import stop_signals
 from duewheel.schemas.single_record import single
 from duewheel.shards import Written, all_shards
@@ -44,7 +49,6 @@ from duewheel.wheel.kafka_clients import ClientSettings
 from duewheel.wheel.kafka_transactions import meet, open_producer, transact
 from duewheel.wheel.layout import WheelConfig, slot_of
 
-_KEY = b"reshard"  # of the record that tells of it
 _ATTEMPTS = 20
 _AGAIN_S = (0.05, 1.0)  # waits between them: chance decides who is quicker
 
@@ -71,7 +75,8 @@ def reshard(settings: Settings, to: int, *, dry_run: bool) -> dict[str, Any]:
         RecoveryRefused: the partitions cannot be dealt so; nothing has changed, unless the text
             says that the shards are sealed.
         Fenced: another run of this command has begun.
-        KafkaUnavailable, PublishDoubt: no answer in time; a new run finishes it.
+        KafkaUnavailable: no answer in time; a new run finishes it.
+        PublishDoubt: whoever serves a shard takes it back every time.
     """
     begun_s = time.monotonic()
     with ExitStack() as stack:
@@ -117,7 +122,7 @@ class _Reshard:
             ) from error
         gone = [nothing(like, shard, self._to, _lineage()) for shard in range(self._to, count)]
         written = {record_key(record.shard): record.encode() for record in [*records, *gone]}
-        self._write({**written, _KEY: self._told_in_kafka(count, done=True)})
+        self._write({**written, NOTICE_KEY: notice(count, self._to, done=True)})
         log.info("partitions are dealt anew", from_shards=count, to_shards=self._to)
         return _told(count, records)
 
@@ -152,9 +157,6 @@ class _Reshard:
         )
         meet(self._client, self._producer, [self._settings.state_topic], deadline)
 
-    def _told_in_kafka(self, count: int, *, done: bool) -> bytes:
-        return json.dumps({"from": count, "to": self._to, "done": done}).encode()
-
     def _write(self, values: Mapping[bytes, bytes]) -> int:
         """One transaction of these records, by key.
 
@@ -163,7 +165,7 @@ class _Reshard:
 
         Raises:
             Fenced: another run has begun.
-            PublishDoubt: the outcome is unknown.
+            KafkaUnavailable: the outcome is unknown.
         """
         producer = self._producer
         assert producer is not None, "the lock is taken first"
@@ -184,7 +186,9 @@ class _Reshard:
             reason = self._client.explain(error)
             if isinstance(error, _FENCED):
                 raise Fenced(f"another `duewheel reshard` has begun: {reason}") from error
-            raise PublishDoubt(f"{reason}: run it again, it goes on where this ended") from error
+            raise KafkaUnavailable(
+                f"{reason}: run it again, it goes on where this ended"
+            ) from error
 
     # ---- 2. --------------------------------------------------------------------------------------
 
@@ -196,29 +200,28 @@ class _Reshard:
             count: of the shards that there are: those above it are new.
             like: any record of theirs.
         """
-        publisher = wiring.publisher(self._settings, self._clock, shard)
+        told = {NOTICE_KEY: notice(count, self._to, done=False)}
         wanted: Progress | None = None
-        try:
-            for attempt in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
+            publisher = wiring.publisher(self._settings, self._clock, shard)
+            try:
+                self._write(told)
                 found = publisher.start()
-                at_ms = self._write({_KEY: self._told_in_kafka(count, done=False)})
-                if found is not None and wanted is not None and found.encode() == wanted.encode():
-                    return Written(wanted, at_ms)
-                self._require_expected(shard, count, found)
-                if found is None:
-                    wanted = nothing(like, shard, self._to, _lineage())
-                else:
-                    wanted = sealed(found, self._to, _lineage())
-                try:
+                at_ms = self._write(told)
+                if found is None or wanted is None or found.encode() != wanted.encode():
+                    self._require_expected(shard, count, found)
+                    if found is None:
+                        wanted = nothing(like, shard, self._to, _lineage())
+                    else:
+                        wanted = sealed(found, self._to, _lineage())
                     publisher.publish(None, wanted)
-                except PublishDoubt as doubt:
-                    log.warning("sealing again", shard=shard, reason=str(doubt))
-                    self._clock.sleep(min(_AGAIN_S[0] * 2**attempt, _AGAIN_S[1]))
-                else:
-                    log.info("sealed", shard=shard, to_shards=self._to)
-                    return Written(wanted, at_ms)
-        finally:
-            publisher.close()
+                log.info("sealed", shard=shard, to_shards=self._to)
+                return Written(wanted, at_ms)
+            except PublishDoubt as doubt:
+                log.warning("sealing again", shard=shard, reason=str(doubt))
+                self._clock.sleep(min(_AGAIN_S[0] * 2**attempt, _AGAIN_S[1]))
+            finally:
+                publisher.close()
         raise PublishDoubt(f"whoever serves shard {shard} was quicker {_ATTEMPTS} times: try again")
 
     def _require_expected(self, shard: int, count: int, found: Progress | None) -> None:

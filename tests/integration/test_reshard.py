@@ -201,10 +201,13 @@ def test_a_shard_that_is_quicker_is_sealed_in_the_end(
     newer = {p: PartitionProgress(part.r + 1, part.c1 or 0) for p, part in first.partitions.items()}
 
     def slow(publisher: KafkaPublisher, prepared: None, progress: Progress) -> int | None:
-        if len(beaten) < 2:
-            beaten.append(progress)
+        beaten.append(progress)
+        if len(beaten) == 1:
             other.start()  # the old process, on its doubt
             publish(other, None, replace(first, partitions=newer))
+        elif len(beaten) == 2:
+            with pytest.raises(Fenced, match="reshard"):
+                other.start()  # it has read the notice
         return publish(publisher, prepared, progress)
 
     monkeypatch.setattr(KafkaPublisher, "publish", slow)

@@ -27,7 +27,6 @@ class Clauses:
     committed_is_a_prefix: bool = True
     waits_for_the_marks: bool = True
     waits_for_the_files: bool = True
-    waits_by_partition: bool = True
     asks_whose_shard_it_is: bool = True
     tombstones_are_in_the_progress: bool = True
     tombstone_mark_waits_for_the_marks: bool = True
@@ -53,6 +52,8 @@ class Clauses:
     standby_begins_with_nothing: bool = True
     moved_partition_keeps_its_progress: bool = True
     floor_of_a_shard_is_its_highest: bool = True
+    partitions_apart_stay_apart: bool = True
+    standby_is_of_the_same_deal: bool = True
     row_is_judged_by_the_epoch_of_its_offset: bool = True
     epoch_begins_above_c: bool = True
     reading_starts_by_the_longest_window: bool = True

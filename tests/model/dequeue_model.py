@@ -113,16 +113,9 @@ class Dequeue:
         return self.directory.is_pending and self._clauses.waits_for_the_files
 
     def _open_until(self) -> int:
-        """The last slot that may leave: up to there all rows are where they belong.
-
-        A partition whose rows are still read again holds back the slots above its own R only: if
-        it came from a shard that was ahead, its rows find room in the ring once R rises.
-        """
-        behind = self._behind()
-        if self._waits_for_the_files() or (behind and not self._clauses.waits_by_partition):
-            return self.r
-        ends = (self._first[p].r if p in self._first else self.r for p in behind)
-        return max(self.r, min(ends, default=self._close.floor))
+        """The last slot that may leave: up to there all rows are where they belong."""
+        waits = self._waits_for_the_files() or self._behind()
+        return self.r if waits else self._close.floor
 
     def _is_caught_up(self) -> bool:
         return not self._waits_for_the_files() and not self._behind()

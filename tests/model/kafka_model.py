@@ -69,6 +69,7 @@ class Progress:
     partitions: Mapping[int, PartitionProgress]
     windows: Mapping[int, Windows]
     window: int
+    deal: int = 0
 
     def windows_of(self, partition: int) -> Windows:
         """Of a partition that was added since the last change, the present window."""

@@ -72,7 +72,8 @@ def decide(directory: Directory, progress: Progress, lineage: int, clauses: Clau
 def begin_to_follow(directory: Directory, progress: Progress, clauses: Clauses) -> None:
     """A standby's start: what is kept does not depend on who has written the progress."""
     keep = _whole(directory, clauses)
-    if not directory.standby and clauses.standby_begins_with_nothing:
+    followed = directory.standby and _is_of_the_same_deal(directory, progress, clauses)
+    if not followed and clauses.standby_begins_with_nothing:
         keep = Keep.NOTHING
     if directory.is_pending or keep is not Keep.ALL:
         directory.recovery = Recovery(keep)
@@ -90,8 +91,14 @@ def follow(directory: Directory, progress: Progress, clauses: Clauses) -> None:
 
 def _kept(directory: Directory, progress: Progress, clauses: Clauses) -> Keep:
     keep = _whole(directory, clauses)
-    may_keep = directory.standby or _is_own(directory, progress, clauses)
-    return keep if may_keep else Keep.NOTHING
+    follows = directory.standby and _is_of_the_same_deal(directory, progress, clauses)
+    return keep if follows or _is_own(directory, progress, clauses) else Keep.NOTHING
+
+
+def _is_of_the_same_deal(directory: Directory, progress: Progress, clauses: Clauses) -> bool:
+    """Whether a standby's files have followed these partitions since they are in this shard."""
+    same = directory.mirror is not None and directory.mirror.deal == progress.deal
+    return same or not clauses.standby_is_of_the_same_deal
 
 
 def _is_own(directory: Directory, progress: Progress, clauses: Clauses) -> bool:

@@ -17,20 +17,21 @@ MET = {
     "durable_goes_before_the_files": ("disks", 800),
     "epoch_begins_above_c": ("windows", 0),
     "floor_is_that_of_the_close_page": ("kills", 0),
-    "floor_of_a_shard_is_its_highest": ("shards apart", 0),
+    "floor_of_a_shard_is_its_highest": ("shards", 1000),
     "floor_of_what_is_kept_counts": ("kills", 0),
     "lineage_is_never_used_twice": ("old disks", 0),
     "lineage_is_new_at_each_start": ("old disks", 0),
+    "partitions_apart_stay_apart": ("shards apart", 0),
     "other_lineage_is_dropped": ("old disks", 0),
     "pending_recovery_keeps_the_lesser": ("disks", 500),
     "reading_starts_by_the_longest_window": ("windows", 0),
     "reschedule_half_of_done_rows_counts": ("losses", 0),
     "standby_begins_with_nothing": ("standby", 0),
+    "standby_is_of_the_same_deal": ("shards and standbys", 0),
     "standby_rows_do_not_move": ("standby without power", 0),
     "standby_takes_only_rows_below_c": ("standby", 0),
     "tombstone_mark_waits_for_the_marks": ("losses", 200),
     "tombstones_are_in_the_progress": ("losses", 0),
-    "waits_by_partition": ("shards apart", 0),
 }
 
 

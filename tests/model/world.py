@@ -12,7 +12,7 @@ from random import Random
 
 from tests.model.clauses import Clauses
 from tests.model.dequeue_model import Dequeue, Outcome, Stopped
-from tests.model.files_model import Directory
+from tests.model.files_model import RING, Directory
 from tests.model.ingest_model import Ingest
 from tests.model.judge import Judge, Violation
 from tests.model.kafka_model import (
@@ -39,6 +39,7 @@ THEMES = {
     "standby without power": ("stand_by", "promote", "lose_power", "take_back"),
     "shards": ("reshard", "lose_disk", "lose_power"),
     "shards apart": ("reshard", "hold", "outage"),
+    "shards and standbys": ("reshard", "stand_by", "promote", "take_back"),
     "windows": ("reconfigure", "lose_disk", "add_partition"),
     "lag": ("lose_disk", "stall"),
     "losses": ("lose_disk",),
@@ -137,7 +138,8 @@ class World:
         windows: dict[int, Windows],
     ) -> Shard:
         name = f"{self._reshards}: {index} of {count}"
-        self.kafka.progress[name] = Progress(0, 0, 0, partitions, windows, self.window)
+        deal = self._reshards
+        self.kafka.progress[name] = Progress(0, 0, 0, partitions, windows, self.window, deal)
         return Shard(name, Instance(Directory(self.number())))
 
     def _partitions(self, shard: Shard) -> list[int]:
@@ -367,9 +369,27 @@ class World:
             self.judge.windows[len(self.kafka.topic)] = ((0, self.window),)
             self.kafka.topic.append([])
 
+    def _are_too_far_apart(self, count: int) -> bool:
+        """Whether the ring of a new shard would not take what its first partition has taken, while
+        its last one is still to be delivered.
+        """
+        known = {
+            number: p
+            for shard in self.shards
+            for number, p in self.kafka.progress[shard.name].partitions.items()
+        }
+        reach = self.now + max(WINDOWS)
+        for index in range(count):
+            slots = [p.r for number, p in known.items() if number % count == index]
+            if slots and max(min(r + RING - 1, reach) for r in slots) - min(slots) >= RING:
+                return True
+        return False
+
     def _reshard(self) -> None:
         count = 3 - len(self.shards)
         if count > len(self.kafka.topic):
+            return
+        if self.clauses.partitions_apart_stay_apart and self._are_too_far_apart(count):
             return
         partitions: dict[int, PartitionProgress] = {}
         windows: dict[int, Windows] = {}
@@ -391,6 +411,9 @@ class World:
         for shard in old:  # they believe in their shard until they are told otherwise
             if shard.primary.dequeue is not None:
                 self.random.choice(self.shards).others.append(shard.primary)
+            if shard.standby is not None:  # its files may come to serve or follow another shard
+                former = Instance(shard.standby.directory)
+                self.random.choice(self.shards).others.append(former)
         self.trace.append(f"{self.now}: {count} shards: {partitions}")
 
     def _reconfigure(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -11,6 +12,7 @@ import pytest
 from tests.unit.test_recovering import PARTITIONS, PRECISION_MS, World, half_delivered
 
 from duewheel.checkpoints import files
+from duewheel.checkpoints.progress import NOBODY
 from duewheel.checkpoints.recovery import RecoveryRecord, close_at
 from duewheel.checkpoints.state import DEQUEUE, State
 from duewheel.durability import DurableCheckpoints
@@ -478,3 +480,22 @@ def test_any_order_of_steps(world: World, tmp_path: Path, seed: int) -> None:
         standby = Standby(world, tmp_path / str(turn + 1))
     standby.kill()
     world.finish()
+
+
+def test_files_that_followed_partitions_of_another_deal_are_not_kept(
+    world: World, tmp_path: Path
+) -> None:
+    standby = Standby(world, tmp_path / "standby")
+    half_delivered(world)
+    standby.follower.tick()
+    before = world.publisher.peek()
+    assert before is not None
+    for after in (replace(before, sealed_for=2), replace(before, deal=before.deal + 1)):
+        world.publisher.committed.append((None, replace(after, owner=NOBODY)))
+        with pytest.raises(RecoveryPending, match="change their shards"):
+            standby.follower.tick()
+    standby.kill()
+    standby.follow()
+    assert standby.case() == ("taken over", "nothing")
+    world.kill()
+    standby.kill()

@@ -16,7 +16,7 @@ import pytest
 from duewheel.checkpoints.epochs import PRECISION, Epoch, Epochs
 from duewheel.checkpoints.epochs import WINDOW as WINDOW_MS
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, shard_of
-from duewheel.checkpoints.resharding import dealt, nothing, sealed
+from duewheel.checkpoints.resharding import asks_to_yield, dealt, nothing, notice, sealed
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.timers import TopicPartition
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
@@ -302,3 +302,9 @@ def test_the_histories_of_two_shards_become_one() -> None:
 def test_what_cannot_be_dealt(old: list[Progress], shards: int, reason: str) -> None:
     with pytest.raises(RecoveryRefused, match=reason):
         dealt(old, shards, lambda: 0)
+
+
+def test_a_notice_asks_to_yield_until_it_is_done() -> None:
+    assert asks_to_yield(notice(1, 2, done=False))
+    for value in (notice(1, 2, done=True), b"", b"{}", b"[]", b'{"done": 0}', b"\xff"):
+        assert not asks_to_yield(value)
