@@ -98,7 +98,9 @@ class Shard:
         record = RecoveryRecord.read(settings.storage.data_dir)
         assert record is not None
         carry_out(self._directories[1], record, lambda _: {})
-        self._engine = Engine(self._directories[1], self._clock)
+        with self.admin() as admin:
+            ids = {topic: str(i) for topic, i in admin.topic_ids([self.timers]).items()}
+        self._engine = Engine(self._directories[1], self._clock, ids)
 
     def admin(self) -> KafkaAdmin:
         return KafkaAdmin(self.settings.kafka.client_options("admin"))

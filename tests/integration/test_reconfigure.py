@@ -1,0 +1,119 @@
+"""`duewheel reconfigure` on a real broker: settings that change, topics that are made anew."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.test_dead_letters import Shard, command, config, read  # noqa: F401
+
+from duewheel.config import load
+from duewheel.errors import ConfigError, Locked, RecoveryRefused
+from duewheel.reconfigure import accept_loss, reconfigure
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+
+class Restartable(Shard):
+    """Lets go of everything if it may not start."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            super().__init__(load(path), 1)
+        except RecoveryRefused:
+            self.close()
+            raise
+
+    def pump_until(self, wanted: list[bytes]) -> None:
+        def reached() -> bool:
+            self.pump()
+            return self.delivered() == wanted
+
+        wait_for(reached)
+
+    def delivered(self) -> list[bytes]:
+        return sorted(record.value for record in read(self.servers, self.target))
+
+
+@contextmanager
+def running(path: Path) -> Iterator[Restartable]:
+    with closing(Restartable(path)) as shard:
+        yield shard
+
+
+def timer(shard: Shard, value: bytes, *due: tuple[str, bytes]) -> Any:
+    return None, value, [("REAL_TOPIC", shard.target.encode()), *due]
+
+
+def set_levels(path: Path, *levels: str) -> None:
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("levels")]
+    at = lines.index("[timer]") + 1
+    quoted = ", ".join(f'"{level}"' for level in levels)
+    path.write_text("\n".join([*lines[:at], f"levels = [{quoted}]", *lines[at:]]) + "\n")
+
+
+def wait_for(reached: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+
+
+def test_settings_change_for_what_comes_from_then_on(config: Path) -> None:  # noqa: F811
+    set_levels(config, "1s")
+    with running(config) as shard:
+        shard.send(shard.timers, 0, timer(shard, b"by the old level", ("DELAY", b"1")))
+        shard.pump()
+        set_levels(config, "3s")
+        with pytest.raises(Locked, match=f"dequeue runs already, as process {os.getpid()}"):
+            reconfigure(load(config), dry_run=False)
+    with pytest.raises(RecoveryRefused, match=r"levels_ms: was \[1000\], is \[3000\].*reconfigure"):
+        Restartable(config)
+    dry = reconfigure(load(config), dry_run=True)
+    _, (done,) = command(config, "reconfigure")
+    assert done == {**dry, "dry_run": False}
+    assert done["changes"] == {"levels_ms": {"old": [1000], "new": [3000]}}
+    # A record and its transaction's marker.
+    assert done["since"] == {f"{shard.timers}-0": 2, f"{shard.timers}-1": 0}
+    assert reconfigure(load(config), dry_run=False)["changes"] == {}
+    with running(config) as shard:
+        shard.send(shard.timers, 0, timer(shard, b"by the new level", ("DELAY", b"1")))
+        shard.pump()
+        shard.pump_until([b"by the new level", b"by the old level"])
+
+
+def test_a_topic_that_was_made_anew_is_accepted_and_the_old_one_delivered(
+    config: Path,  # noqa: F811
+) -> None:
+    with running(config) as shard:
+        for partition in (0, 1):
+            old = [timer(shard, b"old %d" % n, ("TIMER_DELAY_SEC", b"5")) for n in range(3)]
+            shard.send(shard.timers, partition, *old)
+        shard.pump()
+        assert shard.delivered() == []
+    timers = shard.timers
+    with shard.admin() as admin:
+        admin.delete_topics([timers])
+        wait_for(lambda: not admin.describe_partitions([timers]))
+        with pytest.raises(ConfigError, match=f"add --accept-loss {timers}-1"):
+            accept_loss(shard.settings, [f"{timers}-0"], dry_run=False)
+        admin.init_topics(shard.settings, partitions=2)
+    shard.send(timers, 0, timer(shard, b"new", ("TIMER_DELAY_MS", b"1")))
+    with pytest.raises(RecoveryRefused, match=r"made anew.*--accept-loss"):
+        Restartable(config)
+    both = [word for number in (0, 1) for word in ("--accept-loss", f"{timers}-{number}")]
+    _, (done,) = command(config, "reconfigure", *both)
+    expected = {"kind": "made anew", "was": 4, "start": 0, "unread": 0}
+    assert done["accepted"] == {f"{timers}-{number}": expected for number in (0, 1)}
+    with running(config) as shard:
+        wanted = sorted([b"new", *(b"old %d" % n for n in (0, 0, 1, 1, 2, 2))])
+        shard.pump_until(wanted)
+        time.sleep(1)
+        shard.pump()
+        assert shard.delivered() == wanted
+        assert shard.letters() == []
