@@ -134,6 +134,13 @@ def test_a_row_that_is_read_again_means_the_slot_that_it_meant_at_first() -> Non
     assert len(set(meant)) == 3
 
 
+def test_what_lies_below_the_oldest_epoch_is_done_whatever_slot_it_seems_to_mean() -> None:
+    alone = Epochs.first(SHORT).followed_by(LONG, {P: 10, Q: 3}).reaching({P: 10, Q: 3})
+    rows = (np.array([0, 0, 1, 1], np.int32), np.array([9, 10, 2, 3], np.int64))
+    later = np.full(4, 2**40)
+    assert progress_of(alone, 7, 12).done([P, Q], *rows, later).tolist() == [True, False] * 2
+
+
 # ---- what messages may say -----------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.unit.test_reconfiguring import OTHER, reconfigure
 from tests.unit.test_recovering import PARTITIONS, PRECISION_MS, World, half_delivered
 
 from duewheel.checkpoints import files
@@ -499,3 +500,47 @@ def test_files_that_followed_partitions_of_another_deal_are_not_kept(
     assert standby.case() == ("taken over", "nothing")
     world.kill()
     standby.kill()
+
+
+def test_settings_that_change_are_followed_by_starting_anew(world: World, tmp_path: Path) -> None:
+    """Neither the follower nor its ingest judges on by settings that hold no more."""
+    standby = Standby(world, tmp_path / "standby")
+    half_delivered(world)
+    standby.follower.tick()
+    standby.ingest()
+    world.kill()
+    reconfigure(world, OTHER)
+    with pytest.raises(RecoveryPending, match="slot configuration has changed"):
+        standby.follower.tick()
+    standby.directory.close()
+    with pytest.raises(RecoveryRefused, match=r"levels_ms.*duewheel reconfigure"):
+        standby.follow()
+    standby.directory.close()
+    standby.config = OTHER
+    standby.follow()
+    world.start()
+    world.ingest()
+    world.at_slot(8)
+    standby.follower.tick()
+    with pytest.raises(RecoveryPending, match="slot configuration has changed"):
+        standby.ingest()
+    standby.shard.kill(Role.INGEST)
+    standby.ingest()
+    standby.directory.close()
+    world.finish()
+
+
+def test_an_ingest_that_runs_on_hears_of_them_from_the_start_of_dequeue(
+    world: World, tmp_path: Path
+) -> None:
+    standby = Standby(world, tmp_path / "standby")
+    half_delivered(world)
+    standby.follower.tick()
+    standby.ingest()
+    world.kill()
+    reconfigure(world, OTHER)
+    # Promoted with the new settings, while its ingest has still the old ones.
+    standby.shard._config = OTHER
+    standby.take_over()
+    with pytest.raises(RecoveryPending, match="slot configuration has changed"):
+        standby.ingest()
