@@ -26,7 +26,7 @@ from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel import wiring
 from duewheel.checkpoints import files
-from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.progress import NOBODY, Progress
 from duewheel.checkpoints.recovery import (
     Decision,
     Keep,
@@ -158,7 +158,7 @@ def _decide(settings: Settings, progress: Progress, local: Local) -> Decision:
         shards=settings.shard.count,
         slot_config=wiring.slot_values(settings),
     )
-    if not is_own(progress, local):
+    if progress.owner != NOBODY and not is_own(progress, local):
         log.warning(
             "the shard belongs to another data directory, or to another copy of this one: its "
             "owner must have been silent, or the start needs --take-over",

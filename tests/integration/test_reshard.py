@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -10,18 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer
 
-from duewheel import processes, reshard, wiring
+from duewheel import ingest, processes, reshard, wiring
 from duewheel.checkpoints.epochs import Epochs
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress
 from duewheel.clock import SystemClock
 from duewheel.config import Settings, load
+from duewheel.config_sections import Ingest
 from duewheel.dev_broker import DevBroker
-from duewheel.errors import ConfigError, Fenced, PublishDoubt, RecoveryRefused
+from duewheel.errors import ConfigError, Fenced, PublishDoubt, RecoveryPending, RecoveryRefused
 from duewheel.kafka_admin import KafkaAdmin
 from duewheel.shards import all_shards
-from duewheel.testing import LocalShard
+from duewheel.streaming.source import partitions_json
+from duewheel.testing import LocalShard, ManualClock
 from duewheel.wheel.data_directory import Role
 from duewheel.wheel.kafka_publisher import KafkaPublisher
 
@@ -51,9 +56,9 @@ class Application:
         self.path = path
         self.name = f"reshard-{uuid.uuid4().hex[:8]}"
         servers = broker.bootstrap_servers
-        self._config = path / "duewheel.toml"
-        self._config.write_text(CONFIG.format(name=self.name, servers=servers, path=path / "data"))
-        self.settings = load(self._config)
+        self.config = path / "duewheel.toml"
+        self.config.write_text(CONFIG.format(name=self.name, servers=servers, path=path / "data"))
+        self.settings = load(self.config)
         self.topic = f"{self.name}.timers"
         self.clock = wiring.StoppableClock(threading.Event())
         with KafkaAdmin(self.settings.kafka.client_options("admin")) as admin:
@@ -63,7 +68,7 @@ class Application:
         """The settings of a shard."""
         shard = {"index": index, "count": count}
         data_dir = str(self.path / f"{index} of {count}")
-        return load(self._config, {"shard": shard, "storage": {"data_dir": data_dir}})
+        return load(self.config, {"shard": shard, "storage": {"data_dir": data_dir}})
 
     def begin(self, count: int = 1, *, behind: int = 0) -> dict[int, Progress]:
         """As many shards as that have progress, each a bit further than the one before it."""
@@ -120,8 +125,13 @@ def test_partitions_move_unchanged_and_there_is_an_end_of_each_shard(
     application: Application,
 ) -> None:
     (first,) = application.begin().values()
-    told = application.reshard(2, dry_run=True)
+    flags = ["--dry-run", "--output", "json", "--config", str(application.config)]
+    out = subprocess.check_output(
+        [sys.executable, "-P", "-m", "duewheel", "reshard", "--to", "2", *flags], timeout=60
+    )
+    told = json.loads(out)
     assert (told["from_shards"], told["to_shards"], told["moved"]) == (1, 2, 2)
+    assert told["shards"][1]["partitions"] == [f"{application.topic}-{n}" for n in (1, 3)]
     assert application.records() == {0: first}
     for to in (2, 4, 2):
         told = application.reshard(to)
@@ -250,6 +260,32 @@ def test_what_cannot_be_dealt_is_left_alone(application: Application) -> None:
         application.reshard(1)
     assert application.records() == before
     assert application.reshard(4)["moved"] == 2  # none of these comes together with another
+
+
+def test_a_shard_of_several_reads_a_partition_that_is_added(application: Application) -> None:
+    settings, clock = application.of(1, 2), ManualClock()
+    known = {(application.topic, 1): 5, (application.topic, 3): 7}
+    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        ends = wiring.own(settings, admin.end_offsets([application.topic]))
+    assert ends == dict.fromkeys(known, 0)
+    # One of a topic that the shard had no partition of holds nothing that was there before it.
+    latest = settings.model_copy(update={"ingest": Ingest(starting_offsets="latest")})
+    assert ingest._starting_offsets(latest, {}, ends, [application.topic]) == dict.fromkeys(
+        ends, -2
+    )
+    assert ingest._starting_offsets(latest, {}, ends, []) == dict.fromkeys(ends, -1)
+    assert partitions_json(known) == json.dumps({application.topic: [1, 3]})
+
+    watch = ingest._TopicWatch(settings, clock, {}, known, dict)
+    client = KafkaAdminClient(bootstrap_servers=settings.kafka.servers)
+    for count in (5, 6):
+        client.create_partitions({application.topic: count})
+        clock.sleep(60)
+        if count == 5:
+            watch.look()  # the other shard's
+    client.close()
+    with pytest.raises(RecoveryPending, match=f"{application.topic}-5 was added"):
+        watch.look()
 
 
 def test_a_shard_begins_with_its_own_partitions(application: Application) -> None:

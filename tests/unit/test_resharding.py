@@ -23,6 +23,7 @@ from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPubl
 from duewheel.wheel.data_directory import Role
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.recovering import first_marks
 
 PRECISION_MS = 10
 WINDOW = 50
@@ -308,3 +309,18 @@ def test_a_notice_asks_to_yield_until_it_is_done() -> None:
     assert asks_to_yield(notice(1, 2, done=False))
     for value in (notice(1, 2, done=True), b"", b"{}", b"[]", b'{"done": 0}', b"\xff"):
         assert not asks_to_yield(value)
+
+
+def test_each_partition_is_read_again_from_its_own_r() -> None:
+    wheel = WheelConfig(10, 100, 100, margin_ms=20)
+    parts = {PARTITIONS[n]: PartitionProgress(100 * (n + 1), 2_000 - n) for n in range(3)}
+    parts[PARTITIONS[3]] = PartitionProgress(100, 4)
+    progress = replace(record(0, 1), partitions=parts)
+    # A record every millisecond since the beginning.
+    marks = first_marks(wheel, progress, lambda ms: dict.fromkeys(PARTITIONS, ms))
+    assert marks == {
+        PARTITIONS[0]: 1_000 - 120,
+        PARTITIONS[1]: 2_000 - 120,
+        PARTITIONS[2]: 2_000 - 2,
+        PARTITIONS[3]: 4,
+    }
