@@ -91,6 +91,13 @@ def resume_point(checkpoint: Path) -> Resume | None:
     return Resume(0, initial)
 
 
+def is_planned(checkpoint: Path) -> bool:
+    """Whether a batch was planned and not committed."""
+    planned = _newest(checkpoint / "offsets")
+    committed = _newest(checkpoint / "commits")
+    return planned is not None and (committed is None or committed < planned)
+
+
 def set_aside(checkpoint: Path) -> Path | None:
     """Rename a checkpoint out of the way, and drop all but the newest few set aside before.
 

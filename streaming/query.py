@@ -1,23 +1,25 @@
 """Runs the streaming query until it is told to stop, or ends with the error that stopped it.
 
-Nothing is restarted here. A query that ends by itself ends the process, whose supervisor starts it
-again after a pause: every start then takes the same path, and compares the checkpoint with the
-engine's marks. A broker that is away for seconds does not end the query; minutes do.
+Nothing is restarted after an error. A query that ends by itself ends the process, whose supervisor
+starts it again after a pause: every start then takes the same path, and compares the checkpoint
+with the engine's marks. A broker that is away for seconds does not end the query; minutes do.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from duewheel.errors import DuewheelError, KafkaUnavailable
+from duewheel.errors import BatchTooLarge, DuewheelError, KafkaUnavailable
 from duewheel.streaming.progress import QueryProgress, read_progress
 from duewheel.streaming.sink import StoppedWaitingError, TimerSink
 
@@ -29,6 +31,9 @@ _KAFKA_TIMEOUTS = (
     "org.apache.kafka.common.errors.TimeoutException",
     "org.apache.kafka.common.errors.DisconnectException",
 )
+
+_OUT_OF_MEMORY = "java.lang.OutOfMemoryError"
+_LAST_BATCH_S = 30  # until another query takes over
 
 _log = structlog.get_logger(__name__)
 
@@ -53,8 +58,8 @@ def run_query(
     sink: TimerSink,
     options: QueryOptions,
     stop: threading.Event,
-    tick: Callable[[QueryProgress], None],
-) -> None:
+    tick: Callable[[QueryProgress], bool],
+) -> bool:
     """Start the query and stay with it.
 
     Args:
@@ -63,9 +68,14 @@ def run_query(
         options: how.
         stop: set by somebody else to end it; the batch that is being taken is finished first,
             unless it waits for the ring.
-        tick: called about twice a second while the query runs, with its progress.
+        tick: called about twice a second while the query runs, with its progress; says whether
+            another query is to take its place, behind the batch that is being taken.
+
+    Returns:
+        Whether another one is to be started.
 
     Raises:
+        BatchTooLarge: the memory did not suffice, here or in the JVM.
         KafkaUnavailable: the brokers did not answer for minutes.
         DuewheelError: Spark ended the query.
         BaseException: what the sink raised, unchanged.
@@ -77,30 +87,45 @@ def run_query(
         .trigger(processingTime=f"{options.trigger_ms} milliseconds")
         .start()
     )
+    sink.resume()
+    renew = False
     try:
         while not stop.is_set() and not query.awaitTermination(TICK_S):  # type: ignore[arg-type]
-            tick(read_progress(query.lastProgress))
+            if tick(read_progress(query.lastProgress)):
+                renew = True
+                sink.stop()
+                query.awaitTermination(_LAST_BATCH_S)
+                break
     except StreamingQueryException as error:
-        raise _cause(error, sink.error) from error
+        if not renew or not isinstance(sink.error, StoppedWaitingError):
+            raise cause(error, sink.error) from error
+    except (Py4JError, OSError) as error:
+        raise DuewheelError(f"Spark's JVM has ended: {error}") from error
     finally:
         _stop(query, sink)
-    if not stop.is_set():
+    if not stop.is_set() and not renew:
         raise DuewheelError("the streaming query ended by itself, without saying why")
+    return renew
 
 
 def _stop(query: StreamingQuery, sink: TimerSink) -> None:
     """End the query. Spark waits for a running sink; its batch comes again at the next start."""
     sink.stop()
-    query.stop()
+    with suppress(Py4JError, OSError):  # the JVM is gone
+        query.stop()
     if sink.error is not None and not isinstance(sink.error, StoppedWaitingError):
         _log.error("the last batch failed", exc_info=sink.error)
 
 
-def _cause(error: StreamingQueryException, sink_error: BaseException | None) -> BaseException:
+def cause(error: StreamingQueryException, sink_error: BaseException | None) -> BaseException:
     """What really happened. An error of a Spark task also comes out of the sink's first step."""
+    if isinstance(sink_error, MemoryError):
+        return BatchTooLarge(f"a batch did not fit the memory: {sink_error}")
     if sink_error is not None and not isinstance(sink_error, PySparkException):
         return sink_error
     text = str(error)
+    if _OUT_OF_MEMORY in text:
+        return BatchTooLarge("a batch did not fit the heap of Spark's driver")
     first_line = text.strip().splitlines()[0] if text.strip() else "no message"
     if any(name in text for name in _KAFKA_TIMEOUTS):
         return KafkaUnavailable(f"Kafka did not answer the streaming query: {first_line}")

@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import structlog
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -84,6 +86,8 @@ class SessionOptions:
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
+_log = structlog.get_logger(__name__)
+
 Session = SparkSession  # for those who pass one on and must not import pyspark
 
 
@@ -115,6 +119,14 @@ def start_session(options: SessionOptions) -> Session:
         signal.signal(signal.SIGINT, on_interrupt)
     assert hasattr(session, "_jvm"), "a classic session, not Spark Connect's"
     return session
+
+
+def stop_session(session: Session) -> None:
+    """End the JVM, if it has not ended by itself."""
+    try:
+        session.stop()
+    except (Py4JError, OSError) as error:
+        _log.warning("Spark's JVM is gone", reason=str(error))
 
 
 def _refuse_connect() -> None:

@@ -40,6 +40,7 @@ from duewheel.wheel.engine import Appended
 # again, and between two lines in the log about a full ring.
 WAIT_S = 0.05
 RING_FULL_LOG_INTERVAL_MS = 10_000
+_FADES = 0.9  # what large rows count for, from batch to batch
 
 _log = structlog.get_logger(__name__)
 
@@ -78,6 +79,7 @@ class SinkStatistics:
         rows_ahead: rows that wait because the owner that a standby follows has not come so far.
         rows_lost: see GapWatch.
         newest_ms: greatest timestamp of a row taken, 0 before the first.
+        row_bytes: of a row as it comes from Spark, lately; rather too much. 0 before the first.
     """
 
     batches: int = 0
@@ -89,6 +91,7 @@ class SinkStatistics:
     rows_ahead: int = 0
     rows_lost: int = 0
     newest_ms: int = 0
+    row_bytes: float = 0.0
 
 
 class TimerSink:
@@ -137,10 +140,14 @@ class TimerSink:
         """Take one batch; returns when the engine has all of it.
 
         Raises:
-            StoppedWaitingError: `stop` was called while something had to wait.
+            StoppedWaitingError: `stop` was called before, or while something had to wait.
         """
         try:
-            self.take(frame.toArrow(), end_offsets(self._checkpoint, batch_id))
+            if self._stopping.is_set():
+                raise StoppedWaitingError("stopped before the batch was read")
+            table = frame.toArrow()
+            self._note_bytes(table)
+            self.take(table, end_offsets(self._checkpoint, batch_id))
         except BaseException as error:
             self.error = error
             raise
@@ -149,10 +156,20 @@ class TimerSink:
         """Let a waiting call end soon."""
         self._stopping.set()
 
+    def resume(self) -> None:
+        """Take batches again, of another query."""
+        self._stopping.clear()
+        self.error = None
+
     @property
     def statistics(self) -> SinkStatistics:
         """A snapshot."""
         return replace(self._statistics, rows_lost=self._gaps.rows_lost)
+
+    def _note_bytes(self, table: pa.Table) -> None:
+        if table.num_rows:
+            lately = max(table.nbytes / table.num_rows, _FADES * self._statistics.row_bytes)
+            self._statistics = replace(self._statistics, row_bytes=lately)
 
     def take(self, table: pa.Table, ends: Marks) -> None:
         """Steps 3 to 6.

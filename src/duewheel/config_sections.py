@@ -98,6 +98,11 @@ class Ingest(Section):
     starting_offsets: Literal["earliest", "latest"] = "earliest"
     driver_memory: Annotated[str, Field(pattern=r"^\d+[mMgG]$")] = "2g"
 
+    @property
+    def driver_memory_bytes(self) -> int:
+        """The heap of Spark's driver."""
+        return int(self.driver_memory[:-1]) << {"m": 20, "g": 30}[self.driver_memory[-1].lower()]
+
 
 class Dequeue(Section):
     """[dequeue]: how much one transaction holds, how long Kafka may take, what is read ahead.

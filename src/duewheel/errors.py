@@ -77,6 +77,10 @@ class CorruptFile(DuewheelError):
         self.detail = detail
 
 
+class BatchTooLarge(DuewheelError):
+    """A batch of Spark's did not fit the memory: the next start takes fewer rows at a time."""
+
+
 class PublishDoubt(DuewheelError):
     """A transaction may or may not have been committed: rebuild the producer, read the progress."""
 

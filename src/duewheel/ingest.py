@@ -11,7 +11,7 @@ Start, in this order:
 
 The engine's marks decide what is new. A checkpoint below them costs a second reading; one above
 them, or one that cannot be read, would lose messages: it is set aside, and the query starts from
-the marks.
+the marks. So is one whose batch was too large for the memory (streaming/row_limit.py).
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import structlog
 
 from duewheel import logs, wiring
+from duewheel.checkpoints.batch_limit import End
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery import (
     RecoveryRecord,
@@ -38,6 +40,7 @@ from duewheel.clock import Clock
 from duewheel.config import Settings
 from duewheel.durability import CheckpointThread
 from duewheel.errors import (
+    BatchTooLarge,
     ConfigError,
     CorruptFile,
     KafkaUnavailable,
@@ -56,7 +59,8 @@ from duewheel.streaming.gaps import GapWatch, LogStart
 from duewheel.streaming.judging import contracts, parse_by_epoch
 from duewheel.streaming.progress import QueryProgress
 from duewheel.streaming.query import QueryOptions, run_query
-from duewheel.streaming.session import Session, SessionOptions, start_session
+from duewheel.streaming.row_limit import RowLimit
+from duewheel.streaming.session import Session, SessionOptions, start_session, stop_session
 from duewheel.streaming.sink import TimerSink
 from duewheel.streaming.source import EARLIEST, LATEST, SourceOptions, timer_stream
 from duewheel.wheel.data_directory import DataDirectory, Role
@@ -124,6 +128,8 @@ def _run(
     _require_not_below(close.c if close else {}, ends)
     known = {topic for topic, _ in commit.marks} | commit.topic_ids.keys()
     starts = _starting_offsets(settings, engine.marks, ends, known)
+    limit = _row_limit(settings, directory.path / SPARK_DIR)
+    limit.settle(checkpoint, engine.marks)
     settle_checkpoint(checkpoint, engine.marks, starts)
     gaps = GapWatch(_log_start(admin), clock)
     judges = contracts(engine.epochs, settings.dead_letter_topic)
@@ -141,7 +147,7 @@ def _run(
         bootstrap_servers=settings.kafka.servers,
         topics=settings.timer.topics,
         starting_offsets=starts,
-        max_offsets_per_trigger=settings.ingest.max_offsets_per_trigger,
+        max_offsets_per_trigger=limit.rows,  # of the first query
         only=settings.shard.count > 1,
         kafka=settings.kafka.source_options(),
     )
@@ -152,10 +158,14 @@ def _run(
     interval_s = settings.storage.durable_interval.total_seconds()
     durable = CheckpointThread(directory.path, interval_s, stopping)
     durable.start()
-    tick = _tick(directory, clock, sink, gaps, watch, metrics, durable)
+    tick = _tick(directory, clock, sink, gaps, watch, metrics, durable, limit)
     try:
-        with served(metrics, settings.metrics.host, settings.metrics.ingest_port):
-            run_query(timer_stream(spark, source), sink, query, stopping, tick)
+        with served(metrics, settings.metrics.host, settings.metrics.ingest_port), _told(limit):
+            again = True
+            while again:
+                stream = timer_stream(spark, replace(source, max_offsets_per_trigger=limit.rows))
+                limit.begun(engine.marks, sink.statistics.batches)
+                again = run_query(stream, sink, query, stopping, tick)
     finally:
         state.release()
         counted = sink.statistics
@@ -166,6 +176,26 @@ def _run(
             rows_replayed=counted.rows_replayed,
             rows_lost=counted.rows_lost,
         )
+
+
+def _row_limit(settings: Settings, directory: Path) -> RowLimit:
+    known = settings.ingest
+    return RowLimit(directory, known.max_offsets_per_trigger, known.driver_memory_bytes)
+
+
+@contextmanager
+def _told(limit: RowLimit) -> Iterator[None]:
+    """The next start hears how this one has ended, unless nobody knows why."""
+    try:
+        yield
+    except BatchTooLarge:
+        limit.ended(End.OUT_OF_MEMORY)
+        raise
+    except (ConfigError, CorruptFile, KafkaUnavailable, RecoveryPending, RecoveryRefused):
+        limit.ended(End.ORDERLY)
+        raise
+    else:
+        limit.ended(End.ORDERLY)
 
 
 def _require_same_settings(settings: Settings, state: State, engine: Engine) -> None:
@@ -186,11 +216,12 @@ def _tick(
     watch: _TopicWatch,
     metrics: IngestMetrics,
     durable: CheckpointThread,
-) -> Callable[[QueryProgress], None]:
+    limit: RowLimit,
+) -> Callable[[QueryProgress], bool]:
     """What is done about twice a second beside the query."""
     pid = os.getpid()
 
-    def tick(progress: QueryProgress) -> None:
+    def tick(progress: QueryProgress) -> bool:
         if directory.state.needs_recovery:
             raise RecoveryPending("dequeue has decided on a recovery: starting anew")
         metrics.progress = progress
@@ -202,6 +233,7 @@ def _tick(
         gaps.settle()
         watch.look()
         durable.require_alive()
+        return limit.is_outgrown(known.batches, known.row_bytes, progress.behind)
 
     return tick
 
@@ -225,7 +257,7 @@ def _session(settings: Settings) -> Iterator[Session]:
     try:
         yield session
     finally:
-        session.stop()
+        stop_session(session)
 
 
 def _admin(settings: Settings, stopping: threading.Event) -> KafkaAdmin:

@@ -134,6 +134,11 @@ class Shard:
         return code
 
     @property
+    def is_running(self) -> bool:
+        assert self._process is not None
+        return self._process.poll() is None
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid

@@ -80,7 +80,10 @@ def number(value: bytes) -> int | None:
     if not re.fullmatch(rb"[+-]?[0-9]+", value):
         return None
     limit = 10**15 - 1
-    return max(-limit, min(int(value), limit))
+    # Python reads no number of more than some thousand digits.
+    digits = value.lstrip(b"+-0")
+    size = limit if len(digits) > 15 else int(digits or b"0")
+    return -size if value.startswith(b"-") else size
 
 
 def instant(value: bytes) -> int | None:
@@ -264,7 +267,7 @@ NUMBERS = [
 ]
 MALFORMED = [
     *(b"", b"-", b"+-1", b" 5", b"5 ", b"0x10", b"1e3", b"1.5", b"1_0", "٣".encode(), b"\xff"),
-    *(b"5\x00", b"\n", b"null", b"9" * 400 + b"x"),
+    *(b"5\x00", b"\n", b"null", b"9" * 400 + b"x", b"NaN", b"inf", b"-Infinity", b"1e400", b"--1"),
 ]
 INSTANTS = [
     *(b"2027-01-15T08:00:00Z", b"2027-01-15T08:00Z", b"2027-01-15T08:00:00.0001+00:00"),
@@ -352,6 +355,42 @@ def test_many_rows_with_large_ones_between() -> None:
         for i in range(1_000)
     ]
     check(rows, parse(table(rows, cuts=(100, 101, 700)), CONTRACT))
+
+
+HUGE_BYTES = 10_000_000
+
+
+@pytest.mark.parametrize("octet", [b"9", b"0", b"\xff"])
+def test_headers_of_ten_megabytes(octet: bytes) -> None:
+    """A number that is far too large, one with far too many digits, no text at all."""
+    others: list[Header] = [("TIMER_DELAY_MS", b"5"), ("REAL_TOPIC", b"orders")]
+    names = ("TIMER_DELIVER_MS", "DELAY", "REAL_TOPIC", "UNIQ_KEY", "TIMER_ORIGIN", "x")
+    rows = [
+        Record("orders.delayed", 0, NOW_MS, None, b"v", [*others, *huge])
+        for name in names
+        for huge in ([(name, octet * HUGE_BYTES)], [])
+    ]
+    check(rows, parse(table(rows), CONTRACT))
+
+
+def test_thousands_of_headers_and_each_request_thousands_of_times() -> None:
+    """Of a request the last one counts; users' headers keep their order, duplicates and nulls."""
+    values = [None, b"", b"1", b"\xff", b"orders", b"5"]
+    many: list[Header] = [
+        (name, values[(i + place) % len(values)])
+        for i in range(1_000)
+        for place, name in enumerate([*REQUEST, "x", "", "y"])
+    ]
+    sound: list[Header] = [("x", b"%d" % i) for i in range(20_000)]
+    times: list[Header] = [("TIMER_DELAY_MS", b"%d" % i) for i in range(20_000)]
+    rows = [
+        Record("orders.delayed", 0, NOW_MS, b"k", b"v", headers)
+        for headers in (many, [*times, *sound], [], [*sound, ("DELAY", None)], times)
+    ]
+    batch = parse(table(rows), CONTRACT)
+    check(rows, batch)
+    assert batch.due_ms[1] == NOW_MS + 19_999
+    assert batch.header_count[1] == 20_000
 
 
 def test_no_rows() -> None:

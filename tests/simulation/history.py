@@ -43,6 +43,11 @@ class Violation:
     detail: str
 
 
+def waits_of(wheel: WheelConfig) -> tuple[int, int]:
+    """How long parked timers wait here, at first and at last: some slots."""
+    return wheel.precision_ms, 5 * wheel.precision_ms
+
+
 class Committed(Protocol):
     """A transaction.
 
@@ -80,6 +85,7 @@ class History:
         self.counts: Counter[str] = Counter()
         self.copies: list[tuple[Copy, bytes]] = []
         self.settings = Settings(wheel)
+        self._waits = waits_of(wheel)
         self._clock = clock
         self._chunk = chunk
         self._newest: dict[bytes, Copy] = {}
@@ -147,8 +153,9 @@ class History:
             self.say(f"  {what} {copy.timer.source.decode()} to @{copy.offset} for slot {slot}")
 
     def _judge_waiting(self, copy: Copy, parked_ms: int) -> None:
-        """From 1 s, doubling to 5 min, less a quarter at most."""
-        longest_ms = min(1_000 * 2 ** (copy.retries - 1), 300_000)
+        """From the first wait, doubling to the longest, less a quarter at most."""
+        first_ms, last_ms = self._waits
+        longest_ms = min(first_ms * 2 ** (copy.retries - 1), last_ms)
         waits_ms = copy.not_before_ms - parked_ms
         if not 3 * longest_ms // 4 < waits_ms <= longest_ms:
             self.violated("bytes", f"copy {copy.offset} waits {waits_ms} ms, not {longest_ms}")

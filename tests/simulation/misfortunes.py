@@ -94,7 +94,7 @@ def target_unavailable(world: World) -> None:
         kafka.down = frozenset()
         return
     numbers = range(TARGET_PARTITIONS)
-    some = rng.choice((numbers, numbers, rng.sample(numbers, rng.randint(1, TARGET_PARTITIONS))))
+    some = rng.choice((numbers, rng.sample(numbers, rng.randint(1, TARGET_PARTITIONS - 1))))
     topic = rng.choice([name for name in TARGETS if name != TARGETS[DEAD]])
-    kafka.down |= {(topic, number) for number in some}
+    kafka.down = frozenset((topic, number) for number in some)
     world.history.say(f"  {topic}: {sorted(some)}")

@@ -22,7 +22,7 @@ from random import Random
 from tests.simulation.clocks import WorldClock
 from tests.simulation.disk import Disk
 from tests.simulation.floors import FloorWatch
-from tests.simulation.history import History
+from tests.simulation.history import History, waits_of
 from tests.simulation.kafka_model import (
     Kafka,
     Partition,
@@ -47,6 +47,7 @@ from duewheel.schemas.timers import TimerBatch, TopicPartition
 from duewheel.streaming.gaps import GapWatch
 from duewheel.streaming.judging import parse_by_epoch
 from duewheel.streaming.sink import StoppedWaitingError, TimerSink
+from duewheel.wheel import returning
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import ENGINE_LOCK, DataDirectory, Role
 from duewheel.wheel.dequeue import Dequeue, first_progress
@@ -133,6 +134,7 @@ class World:
         self._permitted = False
         self._floors = FloorWatch(self.history)
         self._busy: list[str] = []
+        returning.WAIT_MS = waits_of(self.setup.wheel)
         SEAM.watch(self.disk)
         SEAM.rng, SEAM.meanwhile, SEAM.applied = self.rng, self._meanwhile, self._applied
         SEAM.put_back = self._floors.put_back

@@ -1,0 +1,57 @@
+"""A batch that the memory does not bear: ingest fails, takes fewer rows, and gets everything in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.test_ingest import DEADLINE_S, Headers, Shard
+
+from duewheel.dev_broker import DevBroker
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.crash_matrix]
+
+VALUE_BYTES = 900_000
+COUNT = 300  # 270 MB, of which the heap takes a part at once, several times
+ROWS_MAX = 240
+STARTS_MAX = 8
+
+
+@pytest.fixture
+def shard(broker: DevBroker, unique_name: Callable[[str], str], tmp_path: Path) -> Iterator[Shard]:
+    made = Shard(tmp_path, broker.bootstrap_servers, unique_name("delayed"))
+    text = made.config.read_text().replace('"1g"', '"480m"')
+    made.config.write_text(text.replace("= 2000", f"= {ROWS_MAX}"))
+    yield made
+    made.close()
+
+
+@pytest.mark.timeout(1_200)
+def test_messages_that_exceed_the_heap_come_in_with_fewer_at_a_time(shard: Shard) -> None:
+    shard.begin({(shard.topic, 0): 0, (shard.topic, 1): 0})
+    hour: Headers = [("TIMER_DELAY_SEC", b"3000"), ("REAL_TOPIC", b"orders")]
+    shard.send(0, hour, COUNT, bytes(VALUE_BYTES))
+    starts, give_up = 0, time.monotonic() + 10 * DEADLINE_S
+    while shard.marks[0] < COUNT:
+        assert starts < STARTS_MAX, shard.tail()
+        shard.start()
+        starts += 1
+        while shard.marks[0] < COUNT and shard.is_running:
+            assert time.monotonic() < give_up, shard.tail()
+            time.sleep(0.2)
+        if not shard.is_running:
+            assert shard.wait_for_the_end() == 1
+    fewer = shard.events("the last batch did not come to an end: taking fewer rows at a time")
+    assert fewer, "it failed at first"
+    assert starts == len(fewer) + 1, "a batch that has failed for its size is not tried again"
+    assert fewer[-1]["next_rows"] < COUNT
+    shard.require_taken_once({0: range(COUNT)})
+    assert not any(timer.rejected for timer in shard.taken())
+
+    small = 10 * ROWS_MAX
+    shard.send(1, hour, small)
+    shard.wait_for_marks({0: COUNT, 1: small})
+    wanted = {0: range(COUNT), 1: range(small)}
+    shard.require_taken_once(wanted)
