@@ -66,7 +66,7 @@ def catalog(unavailable_age_s: float = 60) -> TargetCatalog:
 
 
 def look_up(asked: TargetCatalog, cluster: Cluster, *names: str) -> dict[str, Target]:
-    return asked.resolve(cluster, names, Deadline(10))  # type: ignore[arg-type]
+    return asked.resolve(cluster, names, Deadline(10))
 
 
 @pytest.mark.parametrize(
