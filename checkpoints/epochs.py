@@ -115,11 +115,12 @@ class Epochs:
         return Epochs((*self.epochs, Epoch(values, since)))
 
     def reaching(self, lowest: Marks) -> Epochs:
-        """Without the epochs that no row belongs to which lies at or above `lowest`, the offsets of
-        every partition from which a recovery would read.
+        """Without the epochs that no row belongs to which lies at or above `lowest`, the offsets
+        from which a recovery would read. A partition that is not named there, for no progress has
+        told of it yet, would be read from its beginning.
         """
         kept = list(self.epochs)
-        while len(kept) > 1 and all(kept[1].since.get(p, 0) <= o for p, o in lowest.items()):
+        while len(kept) > 1 and all(o <= lowest.get(p, 0) for p, o in kept[1].since.items()):
             del kept[0]
         return Epochs(tuple(kept))
 

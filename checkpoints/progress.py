@@ -30,7 +30,7 @@ from duewheel.checkpoints.epochs import Epochs
 from duewheel.checkpoints.shapes import MISSHAPEN, integer, name, partition_number
 from duewheel.checkpoints.state import Close, names_from
 from duewheel.errors import RecoveryRefused
-from duewheel.schemas.timers import Bool, Int32, Int64, TopicPartition
+from duewheel.schemas.timers import Bool, Int32, Int64, TopicPartition, is_retired
 
 FORMAT = 1
 NOBODY = "nobody"  # as an owner: any data directory may be the next one
@@ -97,6 +97,11 @@ class Progress:
     deal: int = 0
     sealed_for: int | None = None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def topics(self) -> set[str]:
+        """The timer topics that there are."""
+        return {topic for topic, _ in self.partitions if not is_retired(topic)}
 
     @property
     def slot(self) -> int:
@@ -207,7 +212,7 @@ def advanced(
     """
     c = closed.c_before if r == closed.lower else closed.c
     reached = {}
-    # Of topics that were given up there may be rows left, but no marks.
+    # Of topics that were given up there may be rows left: only how far a slot of theirs is out.
     for partition in {**known, **closed.c, **(below or {})}:
         part = known.get(partition)
         if part is None or part.r < r:
@@ -215,7 +220,8 @@ def advanced(
         if part.r == r and below is not None:
             d = max(below.get(partition, 0), part.d or 0)
             part = replace(part, c1=closed.c.get(partition, 0), d=d)
-        reached[partition] = part
+        if part.d or not is_retired(partition[0]):
+            reached[partition] = part
     return reached
 
 

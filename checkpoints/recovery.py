@@ -203,8 +203,8 @@ def decide(progress: Progress, local: Local) -> Decision:
     Raises:
         RecoveryRefused: Kafka has lost progress that the files know of; nothing has been changed.
     """
-    if local.mirror is not None and _may_keep(progress, local):
-        _require_not_older(progress, local.mirror)
+    if _may_keep(progress, local):
+        _require_not_older(progress, local)
     keep = _keep(progress, local)
     base, marks = _kept(local, keep)
     if base is not None and _follows_only(progress, local):
@@ -229,8 +229,10 @@ def decide_to_follow(progress: Progress, local: Local) -> Decision:
     Where Kafka has lost progress that the files know of, rows may be pending again that they have
     dropped as done: they keep nothing, and read again what is pending now.
     """
-    if local.standby and local.mirror is not None and is_older(progress, local.mirror):
-        local = replace(local, damage=Damage.FILES_LOST, mirror=None)
+    mirror = local.mirror
+    fallen = mirror is not None and is_older(progress, mirror)
+    if local.standby and (fallen or _is_below_durable(progress, local)):
+        local = replace(local, damage=Damage.FILES_LOST, mirror=None, durable=None)
     decision = decide(progress, local)
     return decision if local.standby else replace(decision, case="new standby")
 
@@ -426,14 +428,29 @@ def _fallen(progress: Progress, known: Progress) -> Iterator[TopicPartition]:
             yield partition
 
 
-def _require_not_older(progress: Progress, mirrored: Progress) -> None:
-    for partition in _fallen(progress, mirrored):
-        raise RecoveryRefused(
-            f"the progress in Kafka is older than the local copy of it: {partition[0]}-"
-            f"{partition[1]} is at {progress.partitions.get(partition)}, was at "
-            f"{mirrored.partitions[partition]}. Kafka has lost committed records, "
-            "deliveries perhaps among them; this version cannot tell which"
+def _is_below_durable(progress: Progress, local: Local) -> bool:
+    """Whether Kafka has lost progress that the durable checkpoint knows of: the local copy of it is
+    not synced, and may be older than both. No partition that stands apart is below the lowest R.
+    """
+    given_up = local.pending is not None and local.pending.keep is Keep.NOTHING
+    return local.durable is not None and not given_up and progress.slot < local.durable.r
+
+
+def _require_not_older(progress: Progress, local: Local) -> None:
+    mirror, durable = local.mirror, local.durable
+    if mirror is not None and (fallen := next(_fallen(progress, mirror), None)):
+        than = (
+            f"the local copy of it: {fallen[0]}-{fallen[1]} is at "
+            f"{progress.partitions.get(fallen)}, was at {mirror.partitions[fallen]}"
         )
+    elif durable is not None and _is_below_durable(progress, local):
+        than = f"the durable checkpoint: it tells of slot {progress.slot}, that of {durable.r}"
+    else:
+        return
+    raise RecoveryRefused(
+        f"the progress in Kafka is older than {than}. Kafka has lost committed records, "
+        "deliveries perhaps among them; this version cannot tell which"
+    )
 
 
 @dataclass(frozen=True, slots=True)

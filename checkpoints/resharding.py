@@ -28,6 +28,7 @@ from duewheel.checkpoints.epochs import Epochs
 from duewheel.checkpoints.progress import NOBODY, Progress, shard_of
 from duewheel.checkpoints.shapes import MISSHAPEN
 from duewheel.errors import RecoveryRefused
+from duewheel.schemas.timers import is_retired
 
 NOTICE_KEY = b"reshard"
 
@@ -76,7 +77,8 @@ def dealt(old: Sequence[Progress], shards: int, draw: Callable[[], int]) -> list
             in two of them; or a new shard would have none.
     """
     _require_one_history(old)
-    parts = {partition: part for record in old for partition, part in record.partitions.items()}
+    # What is left of a topic that was is in files that no new shard keeps.
+    parts = {p: at for record in old for p, at in record.partitions.items() if not is_retired(p[0])}
     epochs = functools.reduce(Epochs.beside, (record.epochs for record in old))
     epoch, deal = (max(getattr(r, name) for r in old) + 1 for name in ("epoch", "deal"))
     topic_ids = {topic: i for record in old for topic, i in record.topic_ids.items()}
@@ -85,7 +87,8 @@ def dealt(old: Sequence[Progress], shards: int, draw: Callable[[], int]) -> list
         mine = {p: part for p, part in parts.items() if shard_of(p, shards) == shard}
         if not mine:
             raise RecoveryRefused(f"shard {shard} of {shards} would have no partition")
-        own_epochs = epochs.without(parts.keys() - mine.keys())
+        named = {p for epoch in epochs.epochs for p in epoch.since}  # more than have progress
+        own_epochs = epochs.without(p for p in named if shard_of(p, shards) != shard)
         records.append(
             Progress(
                 shard, shards, NOBODY, draw(), epoch, own_epochs, mine, deal, topic_ids=topic_ids

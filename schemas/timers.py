@@ -30,6 +30,13 @@ ANY_TIME = -(2**62)  # not_before_ms of what was not parked
 
 TopicPartition = tuple[str, int]
 
+RETIRED = "~"  # in the name of a timer topic that is gone, or was made anew: Kafka allows no such
+
+
+def is_retired(topic: str) -> bool:
+    """Whether rows of this name can only be those that are left of a topic that was."""
+    return RETIRED in topic
+
 
 @dataclass(frozen=True, slots=True)
 class TimerBatch:

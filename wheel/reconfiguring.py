@@ -26,6 +26,7 @@ from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery import Local, decide, is_own, require_same_shard
 from duewheel.checkpoints.state import Marks
 from duewheel.errors import ConfigError, Fenced, PublishDoubt, RecoveryRefused
+from duewheel.schemas.timers import is_retired
 from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import WheelConfig
@@ -134,6 +135,7 @@ def judged_until(progress: Progress, local: Local) -> dict[tuple[str, int], int]
             (known[p].c1 or 0) if p in known else 0,
         )
         for p in local.commit.marks.keys() | closed.keys() | known.keys()
+        if not is_retired(p[0])
     }
 
 

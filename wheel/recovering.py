@@ -196,6 +196,7 @@ def first_marks(config: WheelConfig, progress: Progress, offsets_at: OffsetsAt) 
             epochs.begins_at(p),
         )
         for p, known in progress.partitions.items()
+        if p[0] in progress.topics
     }
 
 

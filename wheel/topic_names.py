@@ -18,17 +18,14 @@ import numpy as np
 
 from duewheel.checkpoints import files
 from duewheel.errors import CorruptFile
-from duewheel.schemas.timers import Int32
+from duewheel.schemas.timers import RETIRED, Int32
 
 FILE_NAME = "topics"
 
 
-_RETIRED = "~"
-
-
 def public_name(name: str) -> str:
     """What Kafka calls, or called, a topic."""
-    return name.partition(_RETIRED)[0]
+    return name.partition(RETIRED)[0]
 
 
 class TopicNames:
@@ -112,7 +109,7 @@ class TopicNames:
             return
         number = self._ids[name]
         names = [*self._names]
-        names[number] = f"{name}{_RETIRED}{number}"
+        names[number] = f"{name}{RETIRED}{number}"
         lines = [files.checked_line(f"{n} {each}".encode()) for n, each in enumerate(names)]
         files.replace_file(self.path, b"".join(lines))
         files.close(self._fd)

@@ -123,7 +123,7 @@ def _make_durable(directory: DataDirectory) -> None:
 
 
 def _offsets_at(found: Progress | None, admin: KafkaAdmin) -> OffsetsAt:
-    topics = sorted({topic for topic, _ in found.partitions}) if found else []
+    topics = sorted(found.topics) if found else []
     return lambda ms: admin.offsets_at(topics, ms)
 
 

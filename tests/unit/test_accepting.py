@@ -14,12 +14,14 @@ from tests.unit.test_recovering import World
 
 from duewheel.checkpoints import files
 from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.resharding import dealt, sealed
 from duewheel.checkpoints.state import Marks, State
 from duewheel.errors import ConfigError, RecoveryRefused
-from duewheel.schemas.timers import TopicPartition
+from duewheel.schemas.timers import TopicPartition, is_retired
 from duewheel.testing import TIMER_TOPIC
 from duewheel.wheel import accepting
 from duewheel.wheel.accepting import Loss, Topics, accept, losses
+from duewheel.wheel.recovering import first_marks
 from duewheel.wheel.surveying import survey
 
 P: TopicPartition = (TIMER_TOPIC, 0)
@@ -117,6 +119,27 @@ def test_a_topic_made_anew_begins_at_its_start_and_what_was_there_is_delivered(s
     for _ in range(12):
         shop.at_slot(30, ticks=1)
         shop.restart()
+    shop.finish()
+
+
+def test_a_slot_that_holds_rows_of_a_topic_that_was_leaves_no_trace_in_the_progress(
+    shop: Shop,
+) -> None:
+    with_timers(shop)
+    shop.make_anew()
+    shop.accept(P, Q)
+    shop.restart()
+    shop.at_slot(30, ticks=1)
+    half = shop.progress()
+    assert any(is_retired(topic) for topic, _ in half.partitions)
+    assert half.topics == {TIMER_TOPIC}
+    assert first_marks(shop.wheel, half, lambda _: {}).keys() == {P, Q}
+    records = dealt([sealed(half, 2, lineage=1)], 2, lambda: 2)
+    assert [record.partitions.keys() for record in records] == [{P}, {Q}]
+    shop.restart()
+    shop.at_slot(30)
+    assert shop.progress().partitions.keys() == {P, Q}
+    shop.restart()
     shop.finish()
 
 

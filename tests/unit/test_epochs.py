@@ -76,6 +76,8 @@ def test_epochs_are_dropped_that_no_recovery_reads() -> None:
     alone = EPOCHS.reaching({P: 20, Q: 7})
     assert alone.epochs == EPOCHS.epochs[2:]
     assert alone.reaching({P: 99, Q: 99}) == alone
+    # No progress has told of Q yet: it would be read from its beginning.
+    assert EPOCHS.reaching({P: 20}).epochs == EPOCHS.epochs[1:]
     assert (alone.begins_at(P), alone.begins_at(NEW)) == (20, 0)
     assert of(alone, P, 0, 20) == [0, 0]
 

@@ -16,7 +16,7 @@ from duewheel.checkpoints import files
 from duewheel.checkpoints.state import State
 from duewheel.errors import ConfigError, Fenced, RecoveryRefused
 from duewheel.schemas.timers import TopicPartition
-from duewheel.testing import TIMER_TOPIC, LocalShard
+from duewheel.testing import TIMER_TOPIC, LocalShard, Timer
 from duewheel.wheel.data_directory import DataDirectory, Role, hold_role
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import WheelConfig
@@ -101,6 +101,26 @@ def test_the_marks_count_though_nothing_was_closed_since(world: World) -> None:
     world.ingest()
     world.kill()
     assert reconfigure(world, OTHER).since == {P: 3, Q: 0}
+
+
+def test_rows_of_a_partition_that_no_progress_names_yet_keep_their_epoch(world: World) -> None:
+    """They were taken while dequeue was down; then the directory is lost, twice."""
+    added: TopicPartition = (TIMER_TOPIC, 2)
+    world.kafka[2] = [Timer(2, n, world.clock.now_ms() + 15_000) for n in range(3)]
+    world.shard.append(world.kafka[2], {P: 0, Q: 0, added: 3})
+    world.kill()
+    world.shard.offsets_at = lambda _: {P: 0, Q: 0, added: 0}
+    planned = reconfigure(world, OTHER)
+    assert planned.since == {P: 0, Q: 0, added: 3}
+    assert len(planned.progress.epochs) == 2
+    assert added not in planned.progress.partitions
+    world.start()
+    world.at_slot(5)  # a progress that names it
+    for _ in range(2):
+        world.kill()
+        shutil.rmtree(world.path)
+        assert world.start(take_over=True) == "taken over"
+    world.finish()
 
 
 def test_the_same_settings_change_nothing(world: World) -> None:

@@ -24,6 +24,7 @@ from duewheel.checkpoints.recovery import (
     Local,
     RecoveryRecord,
     decide,
+    decide_to_follow,
     dequeue_has_decided,
     require_may_own,
     require_same_settings,
@@ -174,7 +175,7 @@ def marks(offset: int) -> dict[TopicPartition, int]:
 
 CLOSE = Close(20, marks(5), 30, marks(9))
 COMMIT = Commit(3, marks(11), {}, 11, applied=True)
-DURABLE = Durable(2, marks(8), {}, 8, Close(10, marks(3), 15, marks(4)), 15, {}, 0)
+DURABLE = Durable(2, marks(8), {}, 8, Close(10, marks(3), 15, marks(4)), 7, {}, 0)
 LOCAL = Local("uuid", (4, 9), Damage.NONE, COMMIT, CLOSE, None, DURABLE, undone=False, pending=None)
 
 
@@ -288,6 +289,27 @@ def test_a_progress_older_than_the_files_is_refused(found: Progress, mirrored: P
     with pytest.raises(RecoveryRefused, match="older than the local copy"):
         decide(found, replace(LOCAL, mirror=mirrored))
     assert decide(mirrored, replace(LOCAL, mirror=found)).case == "killed"
+
+
+@pytest.mark.parametrize("damage", [Damage.CACHE_LOST, Damage.FILES_LOST])
+def test_a_progress_older_than_the_durable_checkpoint_is_refused(damage: Damage) -> None:
+    """The local copy may have been lost with the power, and be older still."""
+    lost = replace(LOCAL, damage=damage, mirror=progress(5, 3))
+    with pytest.raises(RecoveryRefused, match="durable checkpoint: it tells of slot 6, that of 7"):
+        decide(progress(6, 3), lost)
+    assert decide(progress(7, 3), lost).r >= 7
+    # Neither what was given up counts, nor what another directory has left behind.
+    given_up = RecoveryRecord("a case", Keep.NOTHING, 5, "boot", 1)
+    assert decide(progress(6, 3), replace(lost, pending=given_up)).keep is Keep.NOTHING
+    assert decide(progress(6, 3), replace(lost, uuid="another")).case == "taken over"
+
+
+def test_a_standby_keeps_nothing_if_the_progress_is_older_than_its_durable_checkpoint() -> None:
+    standby = replace(
+        LOCAL, uuid="another", standby=True, damage=Damage.CACHE_LOST, mirror=progress(5, 3)
+    )
+    assert decide_to_follow(progress(7, 8), standby).keep is Keep.DURABLE
+    assert decide_to_follow(progress(6, 8), standby).keep is Keep.NOTHING
 
 
 def apart(p: PartitionProgress, q: PartitionProgress) -> Progress:

@@ -265,6 +265,17 @@ def test_partitions_are_dealt_unchanged() -> None:
     assert (empty.shard, empty.sealed_for, empty.lineage, dict(empty.partitions)) == (4, 2, 7, {})
 
 
+def test_a_shard_is_told_of_no_partition_of_another() -> None:
+    """Not even if it was added, and no progress names it yet."""
+    numbers = range(4)
+    since = {(TIMER_TOPIC, number): 7 for number in numbers}
+    epochs = Epochs.first({"x": 0}).followed_by({"x": 1}, since)
+    parts = {(TIMER_TOPIC, number): PartitionProgress(5, 9) for number in numbers[:2]}
+    one = sealed(Progress(0, 1, "uuid", 4, 7, epochs, parts), 2, lineage=1)
+    told = [record.epochs.newest.since.keys() for record in dealt([one], 2, lambda: 2)]
+    assert told == [{(TIMER_TOPIC, 0), (TIMER_TOPIC, 2)}, {(TIMER_TOPIC, 1), (TIMER_TOPIC, 3)}]
+
+
 def test_the_histories_of_two_shards_become_one() -> None:
     a, b, c, d = ({PRECISION: 10, WINDOW_MS: window} for window in (1, 2, 3, 4))
     p, q, r, s = PARTITIONS
