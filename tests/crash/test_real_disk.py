@@ -1,0 +1,57 @@
+"""A real file system that is full, or may not be written to: loud, nothing lost, over by itself.
+
+The same through the one file seam, with EIO and half-made stores at any moment: the simulation.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHILD = Path(__file__).with_name("disk_child.py")
+# A mount namespace of its own: what is mounted there is gone with the process.
+MOUNTED = 'mount -t tmpfs -o size=8m tmpfs "$0" && exec "$@"'
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Where another user can get to: not below pytest's own, which is private."""
+    with tempfile.TemporaryDirectory(prefix="duewheel-disk-") as name:
+        yield Path(name)
+
+
+def run(kind: str, folder: Path, *within: str) -> dict[str, Any]:
+    line = [*within, sys.executable, "-P", str(CHILD), kind, str(folder)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def judge(found: dict[str, Any], error: str) -> None:
+    assert found["errors"] == dict.fromkeys(("place", "checkpoint", "start", "place again"), error)
+    assert found["meanwhile"] == 100
+    assert found["delivered"] == list(range(200))
+    assert (found["early"], found["findings"]) == (0, [])
+
+
+def test_a_full_disk(folder: Path, require: Callable[[object, str], None]) -> None:
+    small = folder / "small"
+    small.mkdir()
+    within = ["unshare", "--mount", "sh", "-c", MOUNTED, str(small)]
+    can = shutil.which("unshare") and subprocess.run([*within, "true"], check=False).returncode == 0
+    require(can, "mounting a file system of a few megabytes is not allowed here")
+    judge(run("full", folder, *within), "ENOSPC")
+
+
+def test_a_folder_that_may_not_be_written_to(folder: Path) -> None:
+    judge(run("forbidden", folder), "EACCES")
+    assert (folder / "small").stat().st_uid != 0, "root may write everywhere"
