@@ -11,6 +11,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 SIMULATE = Path(__file__).with_name("simulate.py")
 
@@ -24,6 +26,7 @@ class Planted:
         what: in words.
         path: below src/duewheel.
         old, new: the text, which must be there once, and what takes its place.
+        test: in `tests`, that notices it; "" if the simulation does within some hundred seeds.
     """
 
     breaks: str
@@ -31,6 +34,7 @@ class Planted:
     path: str
     old: str
     new: str
+    test: str = ""
 
 
 def copied(planted: Planted, folder: Path) -> Path:
@@ -49,6 +53,8 @@ def copied(planted: Planted, folder: Path) -> Path:
 
 def found(planted: Planted, seeds: int) -> str:
     """What finds the fault, and after how many seeds."""
+    if planted.test:
+        return _found_by_test(planted)
     with tempfile.TemporaryDirectory(prefix="duewheel-planted-") as folder:
         source = copied(planted, Path(folder))
         done = subprocess.run(
@@ -65,3 +71,18 @@ def found(planted: Planted, seeds: int) -> str:
         return f"NOT FOUND in {seeds} seeds"
     first = violations[0]
     return f"{first['seed'] + 1} seeds: {first['invariant']}: {first['detail'][:90]!r}"
+
+
+def _found_by_test(planted: Planted) -> str:
+    with tempfile.TemporaryDirectory(prefix="duewheel-planted-") as folder:
+        source = copied(planted, Path(folder))
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", planted.test],
+            cwd=ROOT / "tests",
+            env={**os.environ, "PYTHONPATH": str(source), "PYTHONSAFEPATH": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    failed = done.returncode == pytest.ExitCode.TESTS_FAILED
+    return planted.test if failed else f"NOT FOUND by {planted.test}"

@@ -25,6 +25,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.progress import track
+
 ROOT = Path(__file__).resolve().parents[2]
 PROCESSES = 2
 AT_ONCE = 20  # seeds that a process takes at a time
@@ -97,7 +100,9 @@ def run_all(folder: Path, first: int, count: int, *, until_violation: bool) -> O
     pieces = [seeds[at : at + AT_ONCE] for at in range(0, count, AT_ONCE)]
     outcome = Outcome()
     with multiprocessing.get_context("forkserver").Pool(PROCESSES, prepare) as pool:
-        for found in pool.imap(partial(run_some, folder), pieces):
+        outcomes = pool.imap(partial(run_some, folder), pieces)
+        console = Console(stderr=True)
+        for found in track(outcomes, f"each {AT_ONCE} seeds", len(pieces), console=console):
             outcome.add(found)
             if until_violation and outcome.violations:
                 break

@@ -1,0 +1,26 @@
+"""The faults to be planted fit the code as it is: what they break is there, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.simulation.planted import PLANTED
+from tests.simulation.planting import ROOT, copied
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_fault_has_its_place(name: str) -> None:
+    planted = PLANTED[name]
+    assert (ROOT / "src" / "duewheel" / planted.path).read_text().count(planted.old) == 1
+    assert planted.old != planted.new
+    if planted.test:
+        path, test = planted.test.split("::")
+        assert f"def {test}(" in (ROOT / "tests" / path).read_text()
+
+
+def test_a_fault_is_planted_in_a_copy(tmp_path: Path) -> None:
+    planted = PLANTED["slot-early"]
+    copy = copied(planted, tmp_path) / "duewheel" / planted.path
+    assert planted.new in copy.read_text()
+    assert planted.new not in (ROOT / "src" / "duewheel" / planted.path).read_text()
