@@ -2,7 +2,17 @@
 
     python -P tests/simulation/planted.py [--seeds 300] [name …]
 
-Prints a line per fault: what it is, what found it first, and after how many seeds.
+Prints a line per fault: what it is, what found it first, and after how many seeds. Those with a
+`test` come up too rarely in random histories, or not at all: a unit test notices them.
+
+Not planted, because a second line of defence makes them harmless:
+
+    file of topic names not missed by dequeue    ingest misses it at its start, and has it recovered
+    an hour's files not missed by dequeue        whoever reads them first has them recovered
+    close page of the state file, not of the     any of the two is exact: what lies below its C is
+    durable checkpoint, after a loss of power    read again, and dequeue waits for it
+    descriptors kept over a recovery             dequeue reads no hour before the files are whole,
+                                                 and decides on the next recovery in a new start
 """
 
 from __future__ import annotations
@@ -391,13 +401,6 @@ PLANTED = {
         "keep = Keep.DURABLE if local.durable and local.durable.close else Keep.NOTHING",
         "keep = Keep.ALL",
     ),
-    "close-survived": Planted(
-        "3",
-        "after a loss of power the close page is the state file's",
-        "checkpoints/recovery.py",
-        "return local.durable.close, local.durable.marks",
-        "return local.close, local.durable.marks",
-    ),
     "not-cut": Planted(
         "bytes",
         "files are not cut to what is kept",
@@ -432,6 +435,7 @@ PLANTED = {
         "checkpoints/recovery.py",
         "Close(progress.slot, c_before, progress.closed, c)",
         "Close(progress.slot, c_before, progress.slot, c)",
+        test="unit/test_recovery.py::test_files_older_than_the_progress_are_kept_and_completed",
     ),
     "half-slot-forgotten": Planted(
         "3",
@@ -446,6 +450,7 @@ PLANTED = {
         "checkpoints/recovery.py",
         "part.c1 is None or part.closed > base.lower for",
         "True for",
+        test="unit/test_recovery.py::test_files_that_cannot_have_led_to_the_progress_are_not_kept",
     ),
     "parted-marks": Planted(
         "2",
@@ -460,6 +465,7 @@ PLANTED = {
         "checkpoints/recovery.py",
         "close, r = base, max(r, base.lower)",
         "close, r = base, r",
+        test="unit/test_recovery.py::test_after_a_kill_delivery_goes_on_in_the_closed_range",
     ),
     "gc-hour": Planted(
         "check",
@@ -474,6 +480,7 @@ PLANTED = {
         "checkpoints/recovery.py",
         "return min(keep, local.pending.keep) if local.pending else keep",
         "return keep",
+        test="unit/test_recovery.py::test_what_was_decided_to_be_given_up_stays_given_up",
     ),
     "undone": Planted(
         "2",
@@ -517,6 +524,7 @@ PLANTED = {
         "wheel/engine.py",
         "            if catches_up and not follows:\n",
         "            if False:\n",
+        test="unit/test_recovering.py::test_what_the_ring_cannot_hold_yet_does_not_hold_up_a_catch_up",
     ),
     "left-for-good": Planted(
         "2",
@@ -531,27 +539,6 @@ PLANTED = {
         "checkpoints/files.py",
         "        sync_directory(path.parent)\n\n\ndef remove",
         "        pass\n\n\ndef remove",
-    ),
-    "topics-lost": Planted(
-        "refused",
-        "nobody misses the file of topic names",
-        "wheel/data_directory.py",
-        "            self.topics.require(commit.topics)\n",
-        "            pass\n",
-    ),
-    "hours-lost": Planted(
-        "refused",
-        "nobody misses an hour's files",
-        "wheel/data_directory.py",
-        "not self.files_are_there(local.commit)",
-        "False",
-    ),
-    "descriptors": Planted(
-        "2",
-        "dequeue reads on in files that a recovery has replaced",
-        "wheel/data_directory.py",
-        "if self._recovered != self.state.recovered:",
-        "if False:",
     ),
     **SETTINGS,
 }
