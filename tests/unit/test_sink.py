@@ -286,3 +286,27 @@ def test_a_gap_waits_until_the_brokers_answer() -> None:
     bench.clock.sleep(ASK_INTERVAL_MS / 1000)
     bench.gaps.settle()
     assert bench.gaps.rows_lost == 5
+
+
+def test_what_lies_ahead_of_a_followed_owner_waits_without_a_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is nothing to warn of; the gauge of a full ring stays at nothing."""
+    bench = Bench({A0: 0})
+    append = bench.engine.append
+    counts: list[tuple[int, int]] = []
+
+    def limited(batch: TimerBatch, marks: Mapping[TopicPartition, int]) -> Appended:
+        if len(counts) < 2:
+            known = bench.sink.statistics
+            counts.append((known.rows_waiting, known.rows_ahead))
+            return Appended(0, waiting=False, ahead=True)
+        return append(batch, marks)
+
+    monkeypatch.setattr(bench.engine, "append", limited)
+    with capture_logs() as logged:
+        bench.sink.take(table((A0, 0), (A0, 1)), {A0: 2})
+    assert counts == [(0, 0), (0, 2)]
+    assert bench.sink.statistics.rows_ahead == 0
+    assert bench.engine.taken == [(A0, 0), (A0, 1)]
+    assert logged == []

@@ -1,0 +1,93 @@
+"""A standby's reader of the progress, on a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from tests.integration.test_kafka_publisher import progress, slot_of
+
+from duewheel.checkpoints.progress import record_key
+from duewheel.dev_broker import DevBroker
+from duewheel.errors import KafkaUnavailable
+from duewheel.wheel import kafka_progress
+from duewheel.wheel.kafka_clients import ClientSettings, open_reader
+from duewheel.wheel.kafka_progress import KafkaProgressReader
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def topic(broker: DevBroker, unique_name: Callable[[str], str]) -> str:
+    name = unique_name("state")
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    configs = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
+    admin.create_topics({name: {"num_partitions": 1, "configs": configs}}, wait_for_metadata=True)
+    admin.close()
+    return name
+
+
+@pytest.fixture
+def producer(broker: DevBroker, topic: str) -> Iterator[KafkaProducer]:
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=topic)
+    producer.init_transactions()
+    yield producer
+    producer.close()
+
+
+def write(producer: KafkaProducer, topic: str, slot: int, shard: int = 0) -> None:
+    producer.send(topic, progress(slot, shard).encode(), record_key(shard)).get(timeout=30)
+
+
+def committed(producer: KafkaProducer, topic: str, *slots: int, shard: int = 0) -> None:
+    producer.begin_transaction()
+    for slot in slots:
+        write(producer, topic, slot, shard)
+    producer.commit_transaction()
+
+
+def test_it_sees_each_new_progress_once_it_is_committed(
+    broker: DevBroker, topic: str, producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ClientSettings({"bootstrap_servers": broker.bootstrap_servers})
+    reader = KafkaProgressReader(settings, topic, record_key(0), deadline_s=30)
+    opened = []
+
+    def counted(*args: Any) -> KafkaConsumer:
+        opened.append(args)
+        return open_reader(*args)
+
+    monkeypatch.setattr(kafka_progress, "open_reader", counted)
+    assert reader.newest() is None
+    committed(producer, topic, 1, 2)
+    committed(producer, topic, 9, shard=1)
+    first = reader.newest()
+    assert first is not None and slot_of(first.progress) == 2
+    assert first.written_ms > 0
+    # Another shard's news are none; nor is what is not committed.
+    committed(producer, topic, 10, shard=1)
+    producer.begin_transaction()
+    write(producer, topic, 3)
+    assert reader.newest() is first
+    producer.abort_transaction()
+    assert reader.newest() is first
+    committed(producer, topic, 4)
+    newest = reader.newest()
+    assert newest is not None and slot_of(newest.progress) == 4
+    assert newest.written_ms >= first.written_ms
+    assert len(opened) == 1
+    # Who comes later finds it, too.
+    later = KafkaProgressReader(settings, topic, record_key(0))
+    assert later.newest() == newest
+    for each in (reader, later):
+        each.close()
+
+
+def test_a_broker_that_is_away_is_noticed(topic: str) -> None:
+    settings = ClientSettings({"bootstrap_servers": "127.0.0.1:1"})
+    reader = KafkaProgressReader(settings, topic, record_key(0), deadline_s=1)
+    with pytest.raises(KafkaUnavailable):
+        reader.newest()
+    reader.close()
