@@ -58,7 +58,7 @@ class Instance:
     follows: bool = False  # the standby's follower runs, in the place of a dequeue
 
     def kill(self) -> None:
-        self.ingest = self.dequeue = None
+        self.ingest = self.dequeue = self.directory.durable_taken = None
         self.follows = False
 
 

@@ -149,27 +149,6 @@ PLANTED = {
         "        if follows:\n",
         "        if False:\n",
     ),
-    "standby-moves": Planted(
-        "3",
-        "rows of a standby move when its owner closes their slots meanwhile",
-        "wheel/engine.py",
-        "if not catches_up and self._close().floor > close.floor:",
-        "if self._close().floor > close.floor:",
-    ),
-    "standby-of-anything": Planted(
-        "2, 3",
-        "files that have served a shard are kept by a standby",
-        "checkpoints/recovery.py",
-        "return (local.standby and followed) or is_own(progress, local)",
-        "return followed or is_own(progress, local)",
-    ),
-    "standby-cold": Planted(
-        "warm",
-        "a standby that takes over does not go one more step with the progress",
-        "checkpoints/recovery.py",
-        "    if base is not None and _follows_only(progress, local):\n",
-        "    if False:\n",
-    ),
     "closed-slot": Planted(
         "7",
         "what comes late goes to its slot, closed or not",

@@ -66,5 +66,10 @@ class Standby:
     ingest: Ingest | None = None
     verdict: Verdict | None = None
 
+    def look(self) -> None:
+        """The follower has a look at the progress."""
+        if self.follower is not None:
+            self.verdict = self.follower.follower.tick()
+
 
 Process = Ingest | Shop | Following

@@ -60,7 +60,7 @@ def step_follower(world: World, standby: Standby, plan: Plan) -> None:
         world.let_go_unless_known(actor)
     else:
         world.history.say("follower looks")
-        world.run(standby.follower.actor, lambda: _look(standby), plan)
+        world.run(standby.follower.actor, standby.look, plan)
 
 
 def _start(world: World, standby: Standby, actor: Actor) -> None:
@@ -69,22 +69,18 @@ def _start(world: World, standby: Standby, actor: Actor) -> None:
     reader = SimulatedReader(world.kafka)
     follower = Follower(directory, reader, world.clock, setup.config)
     standby.follower = Following(actor, directory, follower)
-    _look(standby)
-
-
-def _look(standby: Standby) -> None:
-    assert standby.follower is not None
-    standby.verdict = standby.follower.follower.tick()
+    standby.look()
 
 
 def take_over(world: World, standby: Standby) -> None:
     """The follower's process becomes a dequeue; ingest runs on."""
-    assert standby.follower is not None
-    assert standby.verdict is not None
-    world.history.say(f"! the standby takes over: {standby.verdict.value}")
+    verdict, standby.verdict = standby.verdict, None
+    if verdict is None or standby.follower is None:
+        return  # it has died since
+    world.history.say(f"! the standby takes over: {verdict.value}")
     state = standby.follower.directory.state
     whole = world.whole and not state.needs_recovery
-    world.hand_over(standby, told=standby.verdict is Verdict.PROMOTED)
+    world.hand_over(standby, told=verdict is Verdict.PROMOTED)
     if world.shop is not None and world.settled and world.name == standby.name:
         record = RecoveryRecord.read(world.path)
         case = record.case if record else "none"

@@ -292,22 +292,36 @@ class World:
         """The other process does something, if it can."""
         if len(self._busy) > 1:
             return
-        beside = actor.name in {"follower", "ingest of the standby"}
+        if actor.name in {"follower", "ingest of the standby"}:
+            self._meanwhile_beside(actor)
+            return
         with SEAM.acting(None):
-            # Of a lock that it holds nobody is to wait.
-            if not beside and lock_is_held(self.path / ENGINE_LOCK):
+            if lock_is_held(self.path / ENGINE_LOCK):
                 return
         self.history.say(f"  meanwhile, within {actor.name}:")
         self.history.counts[f"meanwhile, within {actor.name}"] += 1
-        if beside and self.rng.random() < 0.5:
-            self.step_ingest({})
-        elif beside or actor.name == "ingest":
+        if actor.name == "ingest":
             # Slots are closed under a batch only if their time comes meanwhile.
             slots = self.rng.choice((0, 0.5, 1, 2))
             self.clock.pass_ms(round(slots * self.setup.wheel.precision_ms))
             self.step_dequeue({})
         else:
             self.step_ingest({})
+
+    def _meanwhile_beside(self, actor: Actor) -> None:
+        """The owner of a standby does something, and the follower hears of it."""
+        self.history.say(f"  meanwhile, within {actor.name}:")
+        self.history.counts[f"meanwhile, within {actor.name}"] += 1
+        self.clock.pass_ms(self.rng.choice((0, 1, 2)) * self.setup.wheel.precision_ms)
+        for _ in range(self.rng.randint(1, 4)):
+            self.rng.choice((self.step_ingest, self.step_dequeue))({})
+        standby = self.standby
+        if standby is None or standby.follower is None or actor is standby.follower.actor:
+            return
+        with SEAM.acting(None):
+            if lock_is_held(self.root / standby.name / ENGINE_LOCK):
+                return
+        self.run(standby.follower.actor, standby.look, {})
 
     def _applied(self, directory: Path, runs: Runs) -> None:
         if directory == self.path and len(runs):

@@ -29,6 +29,7 @@ from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.following import Follower, Verdict
+from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.publisher import Seen
 
 
@@ -450,6 +451,23 @@ def test_hours_that_are_delivered_go(world: World, tmp_path: Path) -> None:
     assert check(standby.path, world.wheel).findings == []
     standby.take_over()
     standby.become_the_world()
+    world.kill()
+
+
+def test_what_a_smaller_ring_cannot_hold_waits_for_the_owner(world: World, tmp_path: Path) -> None:
+    """Unlike in a catch-up of a shard's own, deliveries go on meanwhile."""
+    world.write(0, 1, 8_100, 3)
+    world.ingest()
+    world.at_slot(2)
+    world.wheel = WheelConfig(PRECISION_MS, 4_000, window_ms=40_000, margin_ms=0)
+    standby = Standby(world, tmp_path / "standby")
+    standby.ingest()
+    assert marks_of(standby.state)[TIMER_TOPIC, 0] == 1
+    world.at_slot(600)
+    standby.follower.tick()
+    standby.ingest()
+    assert marks_of(standby.state)[TIMER_TOPIC, 0] == 3
+    standby.kill()
     world.kill()
 
 
