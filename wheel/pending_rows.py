@@ -7,6 +7,8 @@ be one transaction behind Kafka, never ahead of it.
 
 Of a half-delivered slot a prefix of the delivery order is out, and inside a slot delivery order is
 log order. Where the prefix ends is found by halving: a few messages are looked at, not all.
+The files of a standby may have the partitions of that one slot in another order than its owner: as
+long as the slot is half delivered, its count is near there, and not exact.
 
 Takes no lock. An hour that is delivered may be unlinked at any moment: `consistently` starts again.
 """
