@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from tests.unit.test_reconfiguring import alone
 from tests.unit.test_recovering import World
 
 from duewheel.checkpoints import files
+from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.resharding import dealt, sealed
 from duewheel.checkpoints.state import Marks, State
@@ -182,6 +184,34 @@ def cut(shop: Shop, end: int) -> None:
     del shop.kafka[0][end:]
 
 
+def test_a_lost_directory_does_not_take_the_new_topic_for_the_old_one(shop: Shop) -> None:
+    """Its ids are in the progress. What it had in the wheel is lost with it."""
+    shop.write(0, 1, 2, 3)
+    shop.ingest()
+    shop.at_slot(4)
+    assert shop.progress().topic_ids == OLD
+    shop.kill()
+    shutil.rmtree(shop.path)
+    shop.publisher.silent_ms = 61_000
+    shop.make_anew()
+    shop.write(0, 1, 2, 3, 9)  # as many as there were: no end lies below a mark
+    with pytest.raises(RecoveryRefused, match="made anew"):
+        shop.restart()
+    # As much as the old topic had below C is to be read again, and never will be.
+    assert shop.accept(P, Q)[P] == Loss("made anew", 3, 0, 3)
+    shop.restart()
+    shop.finish()
+
+
+def test_no_durable_checkpoint_outlives_the_topic_that_it_speaks_of(shop: Shop) -> None:
+    with_timers(shop)
+    shop.checkpoint()
+    assert Durable.read(shop.path) is not None
+    shop.make_anew()
+    shop.accept(P, Q)
+    assert Durable.read(shop.path) is None
+
+
 # ---- what is refused -----------------------------------------------------------------------------
 
 
@@ -261,6 +291,20 @@ def test_a_command_that_was_killed_is_run_again(
     shop.restart()
     shop.ingest()
     shop.at_slot(36, ticks=1)
+    shop.restart()
+    shop.finish()
+
+
+def test_a_partition_that_was_given_up_is_no_progress_that_kafka_has_lost(shop: Shop) -> None:
+    """Killed before the local copy of the progress has forgotten it, too."""
+    with_timers(shop)
+    shop.make_anew()
+    del shop.kafka[1]
+    with dying(State, "write_mirror"):
+        shop.accept(P, Q)
+    shop.kill()
+    shop.shard.start_dequeue()
+    assert shop.accept(P, Q)[Q] == Loss("gone", 3, None, 0)
     shop.restart()
     shop.finish()
 
