@@ -30,8 +30,9 @@ from duewheel.schemas.timers import Int32, Int64, TopicPartition
 
 PRECISION = "precision_ms"
 WINDOW = "roll_window_ms"
+SUITE = "suite"
 # Which rules there are is told by the value `rules`; how they word a refusal decides nothing.
-_TELLS_NOTHING = frozenset({"suite"})
+_TELLS_NOTHING = frozenset({SUITE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,18 +167,37 @@ class Epochs:
 
     @cached_property
     def text(self) -> str:
-        """JSON, as the progress record holds them; made once, for it is part of every commit."""
-        raw = [{"values": dict(e.values), "since": marks_to(e.since)} for e in self.epochs]
+        """JSON, as the progress record holds them; made once, for it is part of every commit.
+
+        Most of it would be rules, which seldom change: each suite is there once, and an epoch's
+        value is its place among them.
+        """
+        suites: list[Any] = []
+        epochs = []
+        for epoch in self.epochs:
+            values = dict(epoch.values)
+            if SUITE in values:
+                if values[SUITE] not in suites:
+                    suites.append(values[SUITE])
+                values[SUITE] = suites.index(values[SUITE])
+            epochs.append({"values": values, "since": marks_to(epoch.since)})
+        raw = {"suites": suites, "epochs": epochs}
         return json.dumps(raw, separators=(",", ":"), sort_keys=True)
 
     @classmethod
-    def from_json(cls, raw: Sequence[Mapping[str, Any]]) -> Epochs:
+    def from_json(cls, raw: Mapping[str, Any]) -> Epochs:
         """From what `text` says.
 
         Raises:
             MISSHAPEN: it is something else.
         """
-        return cls(tuple(_epoch(each["values"], each["since"]) for each in raw))
+        suites, epochs = raw["suites"], []
+        for each in raw["epochs"]:
+            values = dict(each["values"])
+            if SUITE in values:
+                values[SUITE] = suites[integer(values[SUITE])]
+            epochs.append(_epoch(values, each["since"]))
+        return cls(tuple(epochs))
 
 
 def _epoch(values: Mapping[str, Any], since: Mapping[str, Mapping[str, Any]]) -> Epoch:

@@ -44,6 +44,11 @@ class Page:
     marked: bool
 
 
+def capacity(size: int) -> int:
+    """Bytes that a page of `size` bytes can hold."""
+    return size - _PAYLOAD
+
+
 class PagePair:
     """The two pages at `offset`, `size` bytes each.
 
@@ -55,7 +60,7 @@ class PagePair:
         assert offset % 8 == 0 and size % 8 == 0
         self._mapped = mapped
         self._offsets = (offset, offset + size)
-        self._capacity = size - _PAYLOAD
+        self._capacity = capacity(size)
 
     def read(self) -> Page | None:
         """The newest whole page, None if nothing was ever written."""

@@ -28,7 +28,7 @@ import numpy as np
 
 from duewheel.checkpoints.epochs import Epochs
 from duewheel.checkpoints.shapes import MISSHAPEN, integer, name, partition_number
-from duewheel.checkpoints.state import Close, names_from
+from duewheel.checkpoints.state import RECORD_BYTES_MAX, Close, names_from
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.timers import Bool, Int32, Int64, TopicPartition, is_retired
 
@@ -162,6 +162,27 @@ class Progress:
             sort_keys=True,
         )
         return f'{text[:-1]},"slot_epochs":{self.epochs.text}}}'.encode()
+
+    def require_room(self) -> None:
+        """Refuse a record that a page of the local copy might not hold one day: no process could
+        start any more once Kafka has it. Kafka's own limit is higher.
+
+        Raises:
+            RecoveryRefused: with the numbers.
+        """
+        highest = int(np.iinfo(np.int64).max)
+        longest = PartitionProgress(*[highest] * 5)
+        at_most = replace(
+            self, lineage=highest, epoch=highest, partitions=dict.fromkeys(self.partitions, longest)
+        )
+        size, most = len(at_most.encode()), RECORD_BYTES_MAX
+        if size > most:
+            raise RecoveryRefused(
+                f"the progress would have up to {size} bytes, of which {len(self.epochs.text)} are "
+                f"{len(self.epochs)} slot configurations, and the local copy has room for {most}: "
+                "try again when messages that belong to the oldest ones are delivered, or with "
+                "more shards"
+            )
 
     @classmethod
     def decode(cls, value: bytes) -> Progress:

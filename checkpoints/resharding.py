@@ -74,7 +74,7 @@ def dealt(old: Sequence[Progress], shards: int, draw: Callable[[], int]) -> list
 
     Raises:
         RecoveryRefused: the old ones do not agree on what decides a row's slot; or a partition is
-            in two of them; or a new shard would have none.
+            in two of them; or a new shard would have none, or more than its record can hold.
     """
     _require_one_history(old)
     # What is left of a topic that was is in files that no new shard keeps.
@@ -87,13 +87,15 @@ def dealt(old: Sequence[Progress], shards: int, draw: Callable[[], int]) -> list
         mine = {p: part for p, part in parts.items() if shard_of(p, shards) == shard}
         if not mine:
             raise RecoveryRefused(f"shard {shard} of {shards} would have no partition")
-        named = {p for epoch in epochs.epochs for p in epoch.since}  # more than have progress
+        named = {p for each in epochs.epochs for p in each.since}  # more than have progress
         own_epochs = epochs.without(p for p in named if shard_of(p, shards) != shard)
         records.append(
             Progress(
                 shard, shards, NOBODY, draw(), epoch, own_epochs, mine, deal, topic_ids=topic_ids
             )
         )
+    for record in records:
+        record.require_room()
     return records
 
 

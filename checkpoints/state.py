@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from duewheel.checkpoints import files
-from duewheel.checkpoints.pages import PagePair
+from duewheel.checkpoints.pages import PagePair, capacity
 from duewheel.checkpoints.shapes import MISSHAPEN, integer, name, partition_number
 from duewheel.errors import ConfigError, CorruptFile
 from duewheel.schemas.timers import TopicPartition
@@ -44,6 +44,7 @@ _MIRROR = _CLOSE + 2 * _CLOSE_PAGE
 _MIRROR_PAGE = 256 * 1024
 _FILE_BYTES = _MIRROR + 2 * _MIRROR_PAGE
 _MIRROR_HEAD = struct.Struct("<qq")
+RECORD_BYTES_MAX = capacity(_MIRROR_PAGE) - _MIRROR_HEAD.size  # of a progress record
 
 # Indexes of the live fields.
 _STARTS, _CLEAN, _DEQUEUE_STARTS, _GC_HOUR, _BOOT, _PAUSED, _HEARTBEATS = 0, 1, 2, 3, 4, 6, 8

@@ -95,7 +95,7 @@ def added_headers(deliveries: Deliveries) -> tuple[Column, Int32]:
     return added, count
 
 
-NO_ORIGIN = -1
+NO_ORIGIN = -1  # of a copy whose first copy is no more: it counts as the first one itself
 
 
 def copy_headers(
@@ -118,17 +118,16 @@ def copy_headers(
     """
     asked = target_partition != NO_PARTITION
     partition = join(_named(NATIVE[Request.TARGET_PARTITION]), *framed(decimals(target_partition)))
-    named, known = lengths(timer_id) > 0, origin_offset != NO_ORIGIN
+    named = lengths(timer_id) > 0
     encoded = join(
         *(_named(NATIVE[Request.TARGET_TOPIC]), *framed(target)),
         *(_named(NATIVE[Request.DELIVER_AT]), *framed(decimals(due_ms))),
         choose(asked, partition, EMPTY),
         choose(named, join(_named(names.TIMER_ID), *framed(timer_id)), EMPTY),
         *(_named(names.ROLL_TIMES), *framed(decimals(roll_times))),
-        choose(known, join(_named(names.ORIGIN), *framed(decimals(origin_offset))), EMPTY),
+        *(_named(names.ORIGIN), *framed(decimals(origin_offset))),
     )
-    added = asked.astype(np.int32) + named.astype(np.int32) + known.astype(np.int32)
-    return encoded, 3 + added
+    return encoded, 4 + asked.astype(np.int32) + named.astype(np.int32)
 
 
 def parking_headers(not_before_ms: Int64, retries: Int32) -> Column:

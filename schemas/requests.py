@@ -8,6 +8,11 @@ must be well-formed:
     TIMER_DELAY_SEC   seconds from the record's timestamp
     TIMER_DELAY_MS    milliseconds from the record's timestamp
     TIMER_DELIVER_MS  an instant (values.py)
+
+What a copy (record_tail.py) asks for was accepted with its first one, under other settings perhaps:
+the length of its delay is not judged again, all else is. Whoever may write to the timer topic can
+make a record look like a copy: he may let a timer wait for longer, as by sending it over and over,
+but reaches no topic that is closed to timers.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ import pyarrow.compute
 from duewheel.schemas.columns import Column, ascii_text, lengths
 from duewheel.schemas.header_names import NATIVE, Request
 from duewheel.schemas.headers import Field, Int8
+from duewheel.schemas.record_tail import NO_ORIGIN
 from duewheel.schemas.timers import ANY_TIME, Bool, Int32, Int64
 from duewheel.schemas.values import SATURATED, parse_instants, parse_numbers
 
@@ -34,7 +40,7 @@ _NAME = pa.dictionary(pa.int8(), pa.string())
 JUDGED = pa.schema(
     [
         pa.field("due_ms", pa.int64()),  # epoch ms; null: not given, or malformed
-        pa.field("delay_ms", pa.int64()),  # due_ms - the record's timestamp
+        pa.field("delay_ms", pa.int64()),  # due_ms - the record's timestamp; null: not asked for
         pa.field("bad_header", _NAME),  # the header that gives the due time, if malformed
         pa.field("target_topic", pa.dictionary(pa.int32(), pa.large_string())),
         pa.field("target_partition", pa.int64()),  # null: not asked for; -1: malformed
@@ -126,15 +132,17 @@ def judged_columns(
     for i, request in enumerate(_UNSUPPORTED):
         if request in fields:
             unsupported[fields[request].rows] = i
+    distances = _sparse(fields.get(Request.ORIGIN), partial(_distances, fields, offset), count)
+    is_copy = np.asarray(_pc.fill_null(distances, 0)) > 0
     columns = [
         _pa.array(due.due_ms, mask=~due.known),
-        _pa.array(due.due_ms - base_ms, mask=~due.known),
+        _pa.array(due.due_ms - base_ms, mask=~due.known | is_copy),
         _named(due.bad, [NATIVE[request] for request in _DUE]),
         _targets(fields.get(Request.TARGET_TOPIC), default_target, mapped),
         _sparse(fields.get(Request.TARGET_PARTITION), _partitions, count),
         _sparse(fields.get(Request.TIMER_ID), lengths, count),
         _named(unsupported, [NATIVE[request] for request in _UNSUPPORTED]),
-        _sparse(fields.get(Request.ORIGIN), partial(_distances, fields, offset), count),
+        distances,
         _retries(fields, count),
     ]
     table: pa.Table = _pa.table(columns, schema=JUDGED)
@@ -180,7 +188,7 @@ def _sparse(field: Field | None, read: Callable[[Column], Int64], count: int) ->
 def _distances(fields: Mapping[Request, Field], offset: Int64, values: Column) -> Int64:
     origin, well_formed = parse_numbers(values)
     before = offset[fields[Request.ORIGIN].rows]
-    return np.where(well_formed & (origin >= 0), before - origin, -1)
+    return np.where(well_formed & (origin >= NO_ORIGIN), before - origin, -1)
 
 
 def _retries(fields: Mapping[Request, Field], count: int) -> pa.Int64Array:
@@ -208,7 +216,8 @@ class Copies:
     """What rows say of themselves as copies.
 
     Attributes:
-        origin_offset: offset of the first copy of each timer, the row's own if that is it.
+        origin_offset: offset of the first copy of each timer, the row's own if that is it, or
+            if it is no more.
         roll_times: how often it was rolled.
         not_before_ms: see TimerBatch.
         retries: how often it was parked.

@@ -32,11 +32,12 @@ class Outages:
 
     def __init__(self) -> None:
         self._failures: Believed[TopicPartition, int] = Believed()  # in a row
+        self._failed: dict[str, set[int]] = {}  # whose are remembered, by topic; never changed
         self._told: dict[str, frozenset[int]] = {}
 
     def judged(self, topic: str, target: Target) -> Target:
         """What metadata says of the topic, and the verdicts that are in force."""
-        failed = {n for name, n in self._failures.remembered() if name == topic}
+        failed = self._failed.get(topic, ())
         down = {number for number in failed if self._failures.get((topic, number)) is not None}
         return replace(target, unavailable=target.unavailable | down) if down else target
 
@@ -46,6 +47,7 @@ class Outages:
         first_s, longest_s = VERDICT_S
         verdict_s = min(first_s * 2.0 ** min(times - 1, 10), longest_s)
         self._failures.put(partition, times, verdict_s)
+        self._sort_failed()
         self._tell(partition[0], self._told.get(partition[0], frozenset()) | {partition[1]}, why)
 
     def succeeded(self, partitions: Iterable[TopicPartition]) -> None:
@@ -53,16 +55,25 @@ class Outages:
         if not self._told:
             return
         for topic, number in set(partitions):
-            self._failures.pop((topic, number))
+            if number in self._failed.get(topic, ()):
+                self._failures.pop((topic, number))
+                self._sort_failed()
             self._tell(topic, self._told.get(topic, frozenset()) - {number})
 
     def noticed(self, topic: str, target: Target) -> None:
         """What `judged` has just said counts; a partition that is on trial is not available yet."""
         if not target.unavailable and topic not in self._told:
             return
-        on_trial = {number for name, number in self._failures.remembered() if name == topic}
+        on_trial = self._failed.get(topic, set())
         down = target.unavailable | (on_trial & self._told.get(topic, frozenset()))
         self._tell(topic, down, "no leader, or too few replicas in sync")
+
+    def _sort_failed(self) -> None:
+        """Failures are few; topics are looked up for every chunk."""
+        failed: dict[str, set[int]] = {}
+        for topic, number in self._failures.remembered():
+            failed.setdefault(topic, set()).add(number)
+        self._failed = failed
 
     def _tell(self, topic: str, down: frozenset[int], why: str = "") -> None:
         before = self._told.pop(topic, frozenset())

@@ -74,7 +74,8 @@ def plan(
         offsets_at: as of `carry_out` in wheel/recovering.py.
 
     Raises:
-        RecoveryRefused: the shard must run first, or is another directory's.
+        RecoveryRefused: the shard must run first, or is another directory's; or there have been too
+            many changes.
         ConfigError: what changes cannot be changed.
     """
     progress = require_settled(found, local, config)
@@ -97,13 +98,9 @@ def plan(
             "the oldest have passed the roll window"
         )
     dropped = len(old) + 1 - len(epochs)
-    return Plan(
-        progress,
-        changes,
-        since,
-        dropped,
-        replace(progress, epochs=epochs, epoch=progress.epoch + 1),
-    )
+    wanted = replace(progress, epochs=epochs, epoch=progress.epoch + 1)
+    wanted.require_room()
+    return Plan(progress, changes, since, dropped, wanted)
 
 
 def require_settled(found: Progress | None, local: Local, config: DequeueConfig) -> Progress:

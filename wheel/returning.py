@@ -7,8 +7,9 @@ due time absolute, and where its first copy lay. Two kinds:
     parked    due, but its target takes no writes for now: the instant before which it does not
               leave again, and how often in a row it was parked
 
-A parked timer waits from a second to five minutes, doubling. Timers of one key wait equally long,
-so that none overtakes another by its waiting; others leave spread over a quarter of the time.
+A parked timer waits from a second to five minutes, doubling. Timers of one key that were parked in
+one transaction for the same number of times wait equally long, and keep their order; one that was
+parked less often waits less, and may overtake them. Others leave spread over a quarter of the time.
 """
 
 from __future__ import annotations

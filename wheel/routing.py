@@ -8,7 +8,9 @@ TIMER_SOURCE still points at the original. Partitions are chosen as Kafka's clie
 requested one, else by the key's hash, else one partition at random for all such rows of a call, of
 those that take writes.
 
-A target partition may exist and take no writes for now: its rows are parked (returning.py).
+A target partition may exist and take no writes for now: its rows are parked (returning.py). One
+whose copy its timer topic does not take becomes a dead letter, which can be replayed: to wait with
+it would hold up every other target for as long.
 """
 
 from __future__ import annotations

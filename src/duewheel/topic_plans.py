@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from duewheel.checkpoints.state import RECORD_BYTES_MAX
 from duewheel.config import Settings
 from duewheel.config_values import as_millis
 from duewheel.durations import format_duration_ms
@@ -26,6 +27,8 @@ ERROR_HEADERS_BYTES_MAX = 4 * 1024
 _UNLIMITED = "-1"
 _STATE_SEGMENT_BYTES = 16 * 1024 * 1024
 _STATE_SEGMENT_MS = 10 * 60 * 1000
+_STATE_MESSAGE_BYTES = 1_048_588  # Kafka's own default
+_FRAME_BYTES = 1024  # of a batch with one record, beside its value
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,13 @@ def state_plan(settings: Settings) -> TopicPlan:
             ),
             Requirement("segment.ms", str(_STATE_SEGMENT_MS), small, "<=", _STATE_SEGMENT_MS),
             Requirement("min.cleanable.dirty.ratio", "0.1", small, "<=", 0.5),
+            Requirement(
+                "max.message.bytes",
+                str(_STATE_MESSAGE_BYTES),
+                "the progress of a shard is one record",
+                ">=",
+                RECORD_BYTES_MAX + _FRAME_BYTES,
+            ),
         ),
     )
 

@@ -140,9 +140,10 @@ def first_copy(asked: dict[str, bytes], offset: int) -> tuple[int, int] | None:
     if "TIMER_ORIGIN" not in asked:
         return offset, 0
     origin, times = number(asked["TIMER_ORIGIN"]), number(asked.get("TIMER_ROLL_TIMES", b"1"))
-    if origin is None or not 0 <= origin < offset:
+    if origin is None or not -1 <= origin < offset:
         return None
-    return origin, min(times, 65_535) if times is not None and times >= 0 else 1
+    rolls = min(times, 65_535) if times is not None and times >= 0 else 1
+    return offset if origin == -1 else origin, rolls
 
 
 def parking(asked: dict[str, bytes]) -> tuple[int, int] | None:
@@ -169,7 +170,7 @@ def expected(record: Record, offset: int) -> Timer:
         code = "cancel_not_supported"
     elif isinstance(when, str):
         code = when
-    elif when - record.timestamp_ms > MAX_DELAY_MS:
+    elif when - record.timestamp_ms > MAX_DELAY_MS and not (copy and "TIMER_ORIGIN" in asked):
         code = "delay_too_long"
     elif bad_target(target):
         code = bad_target(target)
@@ -297,7 +298,7 @@ sound_headers = st.fixed_dictionaries(
         "REAL_TOPIC": st.sampled_from(TOPICS[:2]),
         "REAL_QID": st.just(b"3"),
         "UNIQ_KEY": st.binary(min_size=1, max_size=20),
-        "TIMER_ORIGIN": st.integers(0, 20).map(lambda n: b"%d" % n),
+        "TIMER_ORIGIN": st.integers(-2, 20).map(lambda n: b"%d" % n),
         "TIMER_ROLL_TIMES": st.integers(-1, 70_000).map(lambda n: b"%d" % n),
         "TIMER_NOT_BEFORE_MS": st.integers(0, 2 * NOW_MS).map(lambda n: b"%d" % n),
         "TIMER_RETRIES": st.integers(0, 70_000).map(lambda n: b"%d" % n),

@@ -86,12 +86,28 @@ def test_epochs_are_read_as_they_were_written() -> None:
     assert Epochs.from_json(json.loads(EPOCHS.text)) == EPOCHS
     misshapen: Any
     for misshapen in (
-        [],
-        [{"values": {}, "since": {}}],
-        [{"values": {**VALUES, "precision_ms": 0}}],
+        {},
+        {"suites": [], "epochs": []},
+        {"suites": [], "epochs": [{"values": {}, "since": {}}]},
+        {"suites": [], "epochs": [{"values": {**VALUES, "precision_ms": 0}, "since": {}}]},
+        {"suites": [], "epochs": [{"values": {**VALUES, "suite": 0}, "since": {}}]},
+        {"suites": [1], "epochs": [{"values": {**VALUES, "suite": "0"}, "since": {}}]},
     ):
         with pytest.raises((ValueError, LookupError)):
             Epochs.from_json(misshapen)
+
+
+def test_a_suite_is_written_once() -> None:
+    other = compile_suite({"expectations": load_suite()["expectations"][1:]}, OLD["parameters"])
+    epochs = (
+        Epochs.first(OLD)
+        .followed_by(NOW, {P: 5})
+        .followed_by({**NOW, "suite": other.suite}, {P: 6})
+        .followed_by(OLD, {P: 7})
+    )
+    assert Epochs.from_json(json.loads(epochs.text)) == epochs
+    assert [epoch.text.count("cancel_not_supported") for epoch in (epochs, EPOCHS)] == [1, 0]
+    assert len(epochs.text) < 3 * len(Epochs.first(OLD).text)
 
 
 # ---- what is read again --------------------------------------------------------------------------
@@ -194,6 +210,29 @@ def test_each_row_is_parsed_under_the_contract_of_its_epoch() -> None:
     assert parsed(epochs, (0, 6), (0, 7)) == [(P, 6, 10_000, "dead"), (P, 7, 10_000, "dead")]
     assert parsed(epochs, (0, 3)) == [(P, 3, 2_000, "orders")]
     assert parsed(epochs) == []
+
+
+@pytest.mark.parametrize(
+    ("origin", "target", "found"),
+    [
+        (b"3", b"orders", "orders"),
+        (b"-1", b"orders", "orders"),  # from a topic that is no more
+        (None, b"orders", "dead"),
+        (b"9", b"orders", "dead"),
+        (b"3", b"dead", "dead"),
+    ],
+)
+def test_a_copy_of_what_was_accepted_may_be_due_later_than_is_accepted_now(
+    origin: bytes | None, target: bytes, found: str
+) -> None:
+    """Only that: whatever a record says of itself, no timer reaches a topic that it must not."""
+    headers = [("REAL_TOPIC", target), ("TIMER_DELIVER_MS", b"9999999")]
+    if origin is not None:
+        headers.append(("TIMER_ORIGIN", origin))
+    table = records((0, 9)).drop_columns("headers")
+    table = table.append_column("headers", pa.array([headers], HEADERS))
+    batch = parse(table, contract((1_000,), "orders", 5_000))
+    assert batch.targets[batch.target[0]] == found
 
 
 def test_an_epoch_keeps_the_rules_that_it_was_written_with() -> None:

@@ -17,7 +17,7 @@ from tests.unit.test_rolls import CONTRACT, HEADERS, decoded
 from duewheel.schemas.columns import binary
 from duewheel.schemas.contract import parse
 from duewheel.schemas.ids import key_hashes
-from duewheel.schemas.record_tail import key_values
+from duewheel.schemas.record_tail import NO_ORIGIN, key_values
 from duewheel.schemas.timers import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries, TimerBatch
 from duewheel.wheel import believed
 from duewheel.wheel.dequeue_statistics import Statistics
@@ -76,15 +76,18 @@ def read_back(headers: list[tuple[str, bytes]], timestamp_ms: int = NOW_MS) -> T
 
 @pytest.mark.parametrize("timer_id", [b"", b"mine"])
 @pytest.mark.parametrize(("partition", "rolls", "retries"), [(NO_PARTITION, 0, 0), (3, 2, 4)])
+@pytest.mark.parametrize("origin", [17, NO_ORIGIN])
 def test_what_a_parked_copy_says_is_read_back(
-    timer_id: bytes, partition: int, rolls: int, retries: int
+    timer_id: bytes, partition: int, rolls: int, retries: int, origin: int
 ) -> None:
-    """The same timer, as often rolled, once more parked; at its own due time, not before."""
+    """The same timer, as often rolled, once more parked; at its own due time, not before. One from
+    a topic that is no more counts as its own first copy, but keeps its id.
+    """
     due_ms = NOW_MS - 5
     one = replace(
         rows(["orders"], [partition]),
         due_ms=np.array([due_ms]),
-        origin_offset=np.array([17]),
+        origin_offset=np.array([origin]),
         source=binary([b"timers-0@17"]),
         timer_id=binary([timer_id or b"timers-0@17"]),
         roll_times=np.array([rolls], np.int32),
@@ -96,11 +99,12 @@ def test_what_a_parked_copy_says_is_read_back(
     batch = read_back(headers)
     assert not batch.rejected[0]
     assert batch.header_count[0] == 1, "what it carries for its way is not delivered"
-    assert (batch.origin_offset[0], batch.due_ms[0]) == (17, due_ms)
+    assert (batch.origin_offset[0], batch.due_ms[0]) == (17 if origin == 17 else 40, due_ms)
     assert (batch.roll_times[0], batch.retries[0]) == (rolls, retries + 1)
     assert batch.not_before_ms[0] == NOW_MS + waits_ms(one)[0]
     assert (batch.targets[batch.target[0]], batch.target_partition[0]) == ("orders", partition)
-    assert batch.timer_id[0].as_py() == timer_id
+    kept = b"timers-0@17" if origin == NO_ORIGIN else b""
+    assert batch.timer_id[0].as_py() == (timer_id or kept)
 
 
 def test_the_wait_doubles_from_a_second_to_five_minutes() -> None:
@@ -259,6 +263,17 @@ def test_verdicts_last_longer_each_time_and_end_with_a_success(
     outages.failed(("a", 2), "no answer")
     time.now += 5
     assert outages.judged("a", target) == target
+
+
+def test_failures_are_not_searched_for_each_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    outages, target = Outages(), Target(4, 1_000)
+    for topic in ("a", "b"):
+        outages.failed((topic, 2), "no answer")
+    outages.succeeded([("b", 2), ("c", 1)])
+    monkeypatch.setattr(believed.Believed, "remembered", None)
+    for topic, down in (("a", {2}), ("b", set()), ("c", set())):
+        assert outages.judged(topic, target).unavailable == down
+        outages.noticed(topic, target)
 
 
 def test_each_change_is_logged_once() -> None:

@@ -123,6 +123,25 @@ def test_rows_of_a_partition_that_no_progress_names_yet_keep_their_epoch(world: 
     world.finish()
 
 
+def test_a_change_that_would_make_the_progress_too_large_is_refused(world: World) -> None:
+    """Before Kafka has it: no process could copy it, and none could start."""
+    caught_up(world)
+    mapping = {f"t{number}": "orders" for number in range(1_000)}
+
+    def change_on() -> None:
+        for number in range(100):
+            values = {"mapping": mapping, "levels_ms": [number]}
+            reconfigure(world, replace(OTHER, slot_config=values))
+
+    with pytest.raises(RecoveryRefused, match=r"are \d+ slot configurations"):
+        change_on()
+    found = world.publisher.peek()
+    assert found is not None and len(found.epochs) > 10
+    use(world, replace(OTHER, slot_config=found.epochs.newest.values))
+    assert world.start() == "killed"
+    world.finish()
+
+
 def test_the_same_settings_change_nothing(world: World) -> None:
     caught_up(world)
     committed = len(world.publisher.committed)
