@@ -15,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duewheel.checkpoints import state as state_file
+from duewheel.checkpoints.batch_limit import FILE_NAME as BATCH_LIMIT_FILE
+from duewheel.checkpoints.batch_limit import ROWS_MIN, Attempt
 from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.epochs import Epochs
 from duewheel.checkpoints.files import checked_line
@@ -222,6 +224,23 @@ def test_a_durable_checkpoint_of_another_shape(
     _, _, text = path.read_bytes().partition(b" ")
     path.write_bytes(checked_line(alter(data, text)))
     read_durable(folder)
+
+
+@given(data=st.data(), checked=st.booleans())
+def test_another_batch_limit(
+    folder: Path, damage: Change, alter: Change, data: st.DataObject, checked: bool
+) -> None:
+    """It is a hint only: what cannot be read is not there."""
+    Attempt(MARKS, 240).write(folder)
+    path = folder / BATCH_LIMIT_FILE
+    whole = path.read_bytes()
+    text = whole.partition(b" ")[2]
+    path.write_bytes(checked_line(alter(data, text)) if checked else damage(data, whole))
+    found = Attempt.read(folder)
+    if found is not None:
+        require_marks(found.marks)
+        assert type(found.rows) is int and found.halved() >= ROWS_MIN
+        assert type(found.has_failed(MARKS, planned=True)) is bool
 
 
 @given(data=st.data(), checked=st.booleans())
