@@ -30,7 +30,7 @@ SETTINGS = {
         "3",
         "a new epoch takes the place of all before it",
         "checkpoints/epochs.py",
-        "all(kept[1].since.get(p, 0) <= o for p, o in lowest.items())",
+        "all(o <= lowest.get(p, 0) for p, o in kept[1].since.items())",
         "True",
     ),
     "newest-window": Planted(
