@@ -102,10 +102,9 @@ def test_more_and_fewer_shards_under_load(shard: LoadedShard) -> None:
     shard.load.start()
     shard.wait(lambda: len(shard.arrivals.first) > 100)
     told: list[dict[str, Any]] = []
-    for count in (2, 4, 2):
+    for step, count in enumerate((2, 4, 2)):
         later_ms = CLOCK.now_ms() + 30_000
-        name = b"pending before %d of " % count
-        shard.load.write({name + b"%d" % n: later_ms + n for n in range(PENDING)})
+        shard.load.write({b"pending %d %d" % (step, n): later_ms + n for n in range(PENDING)})
         result = shard.command("reshard", "--to", str(count), "--output", "json")
         at_ms = CLOCK.now_ms()
         shards.await_fenced()
