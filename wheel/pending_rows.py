@@ -44,7 +44,7 @@ class Snapshot:
         log_bytes: committed length of the log of every hour that can hold pending timers, in order.
         current: the first hour that can.
         r: last slot delivered in full, -1 before the first start of dequeue.
-        below: D of slot r + 1 if that is half delivered, else empty.
+        below: D of slot r + 1, of the partitions of which that is half delivered.
     """
 
     log_bytes: Mapping[int, int]
@@ -59,8 +59,8 @@ class Snapshot:
         r, below = -1, {}
         if mirror is not None:
             r = mirror[0]
-            partitions = Progress.decode(mirror[2]).partitions.items()
-            below = {partition: p.d for partition, p in partitions if p.d is not None}
+            parts = Progress.decode(mirror[2]).partitions.items()
+            below = {p: part.d for p, part in parts if part.d is not None and part.r == r}
         current = hour_of(r + 1, directory.config.precision_ms)
         lengths = {hour: h.log_bytes for hour, h in sorted(commit.hours.items()) if hour >= current}
         return cls(lengths, current, r, below)

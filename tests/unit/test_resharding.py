@@ -228,7 +228,10 @@ def misfortunes(cluster: Cluster, chance: Random) -> None:
                     shutil.rmtree(shard.local.path, ignore_errors=True)
 
 
-@pytest.mark.parametrize("seed", range(6))
+RARE = (pytest.param(seed, marks=pytest.mark.crash_matrix) for seed in range(5, 150))
+
+
+@pytest.mark.parametrize("seed", [*range(5), *RARE])
 def test_any_number_of_shards_after_another_with_any_loss(tmp_path: Path, seed: int) -> None:
     chance = Random(seed)
     cluster = Cluster(tmp_path, chance.choice([1, 2, 4]), chance.choice([1, 2, 5]))
