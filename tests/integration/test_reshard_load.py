@@ -32,6 +32,7 @@ pytestmark = [
 
 PENDING = 4_000
 END_S = 60.0
+STARTS_S = 400.0
 
 
 class Shards:
@@ -49,7 +50,7 @@ class Shards:
             flags = ["--config", str(self._shard.config), "--data-dir", str(self.data_dir(index))]
             for pair in (f"shard.index={index}", f"shard.count={count}"):
                 flags += ["--set", pair]
-            with (self._shard.path / f"run{index}.log").open("ab") as log:
+            with (self._shard.path / "run.log").open("ab") as log:
                 line = [sys.executable, "-P", "-m", "duewheel", "run", *flags]
                 self.running.append(Child(line, stderr=log))
         self._shard.supervisors += self.running
@@ -109,7 +110,7 @@ def test_more_and_fewer_shards_under_load(shard: LoadedShard) -> None:
         at_ms = CLOCK.now_ms()
         shards.await_fenced()
         shards.start(count)
-        shard.await_arrivals()
+        await_arrivals(shard)
         away_s = (min(at for *_, at in arrived(shard, at_ms)) - at_ms) / 1000
         told.append({"to": count, "took_s": result["took_s"], "away_s": away_s})
         records = all_shards(shard.settings)
@@ -122,6 +123,14 @@ def test_more_and_fewer_shards_under_load(shard: LoadedShard) -> None:
     shard.await_arrivals()
     shard.judge()
     shards.stop(2)
+
+
+def await_arrivals(shard: LoadedShard) -> None:
+    """All that Kafka has had until now, though as many Sparks have to start as there are shards."""
+    sent, end_s = list(shard.load.due_ms), time.monotonic() + STARTS_S
+    while not all(value in shard.arrivals.first for value in sent):
+        assert time.monotonic() < end_s, (shard.path / "run.log").read_text()[-4000:]
+        time.sleep(0.2)
 
 
 def arrived(shard: LoadedShard, after_ms: int) -> list[tuple[Any, ...]]:
