@@ -5,22 +5,26 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.unit.test_reconfiguring import alone
-from tests.unit.test_recovering import World
+from tests.unit.test_recovering import NOW_MS, World
 
+from duewheel import testing
 from duewheel.checkpoints import files
 from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.resharding import dealt, sealed
 from duewheel.checkpoints.state import Marks, State
 from duewheel.errors import ConfigError, RecoveryRefused
-from duewheel.schemas.timers import TopicPartition, is_retired
-from duewheel.testing import TIMER_TOPIC
+from duewheel.schemas import header_names
+from duewheel.schemas.timers import TimerBatch, TopicPartition, is_retired
+from duewheel.testing import TIMER_TOPIC, Timer, timer_batch
 from duewheel.wheel import accepting
 from duewheel.wheel.accepting import Loss, Topics, accept, losses
 from duewheel.wheel.recovering import first_marks
@@ -210,6 +214,32 @@ def test_no_durable_checkpoint_outlives_the_topic_that_it_speaks_of(shop: Shop) 
     shop.make_anew()
     shop.accept(P, Q)
     assert Durable.read(shop.path) is None
+
+
+def test_a_timer_of_the_old_topic_that_rolls_begins_anew(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new topic has no first copy of it; its id is that which it had."""
+
+    def stamped(timers: Sequence[Timer]) -> TimerBatch:
+        batch = timer_batch(timers)
+        return replace(batch, timestamp_ms=np.full(len(batch), NOW_MS))
+
+    monkeypatch.setattr(testing, "timer_batch", stamped)
+    shop.write(0, 4_900, 4_900)
+    shop.ingest()
+    shop.make_anew()
+    shop.accept(P, Q)
+    shop.shard.start_dequeue()
+    shop.at_slot(4_000)
+    sent = [rows for rows, _ in shop.publisher.committed if rows is not None]
+    assert all(rows.rolled.all() and rows.targets[rows.target[0]] == TIMER_TOPIC for rows in sent)
+    texts = [text for rows in sent for text in rows.headers.to_pylist() if text is not None]
+    assert len(texts) == 2
+    headers = b"".join(texts)
+    assert header_names.ORIGIN.encode() not in headers
+    assert b"id of timers-0@0" in headers
+    assert b"timers-0@1" in headers
 
 
 # ---- what is refused -----------------------------------------------------------------------------
