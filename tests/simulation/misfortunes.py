@@ -90,11 +90,12 @@ def lose_progress(world: World) -> None:
 def target_unavailable(world: World) -> None:
     """Some or all partitions of a target take no writes; or those that took none do again."""
     kafka, rng = world.kafka, world.rng
-    if kafka.down and rng.random() < 0.4:
+    if kafka.down and rng.random() < 0.15:
         kafka.down = frozenset()
         return
     numbers = range(TARGET_PARTITIONS)
     some = rng.choice((numbers, rng.sample(numbers, rng.randint(1, TARGET_PARTITIONS - 1))))
     topic = rng.choice([name for name in TARGETS if name != TARGETS[DEAD]])
-    kafka.down = frozenset((topic, number) for number in some)
+    others = {(name, number) for name, number in kafka.down if name != topic}
+    kafka.down = frozenset((topic, number) for number in some) | others
     world.history.say(f"  {topic}: {sorted(some)}")
