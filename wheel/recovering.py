@@ -23,9 +23,9 @@ import structlog
 from duewheel.checkpoints import durable, files
 from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.recovery import Keep, RecoveryRecord
+from duewheel.checkpoints.recovery import Keep, RecoveryRecord, dequeue_has_decided
 from duewheel.checkpoints.state import Close, Commit, HourFiles, Marks
-from duewheel.errors import CorruptFile
+from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.schemas.timers import Bool, Int64, TimerBatch
 from duewheel.wheel.check import Finding, check_hour
 from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory
@@ -65,14 +65,19 @@ def carry_out(
 
     Returns:
         None if there was nothing to do.
+
+    Raises:
+        RecoveryPending: that dequeue lives no more, and may not have written all of it.
     """
     state, begun_s = directory.state, time.monotonic()
+    with directory.engine_lock.held(LOCK_DEADLINE_S):
+        # What belongs to a record is written behind it, all under the lock.
+        if dequeue_has_decided(state, directory.path) != record:
+            raise RecoveryPending("dequeue has ended, or decided anew: starting anew")
+        mirror, close = state.mirror(), state.close()
     if record.generation <= state.recovered:
         return None
-    with directory.engine_lock.held(LOCK_DEADLINE_S):
-        # Dequeue may still be writing what belongs to its record.
-        mirror, close = state.mirror(), state.close()
-    assert mirror is not None and close is not None, "dequeue writes them before its record"
+    assert mirror is not None and close is not None, "dequeue has decided"
     progress = Progress.decode(mirror[2])
     r = max(progress.slot, close.lower)
     directory.topics.cut_damaged()

@@ -4,9 +4,9 @@
     2. the shard is taken (which ends an open transaction of a predecessor) and the progress read
        again
     3. under engine.lock it is compared with the files (checkpoints/recovery.py): generation raised,
-       unless nothing is to be recovered, progress mirrored, close page written, recovery record
-       written, in this order. A running ingest sees the generation and stops; a starting one
-       carries out the record
+       unless nothing is to be recovered, recovery record written, progress mirrored, close page
+       written, in this order: the last two are what was compared, and the record must outlive
+       them. A running ingest sees the generation and stops; a starting one carries out the record
     4. a lineage is drawn and claimed locally; the caller publishes it with the progress, before
        anything else
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from duewheel.checkpoints.files import boot_id
+from duewheel.checkpoints import files
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery import (
     Decision,
@@ -176,12 +176,12 @@ def tell_ingest(
         if not decision.is_whole:
             generation = max(generation, state.generation) + 1
             state.set_generation(generation)
+        RecoveryRecord(
+            decision.case, decision.keep, generation, files.boot_id(), state.dequeue_starts
+        ).write(directory.path)
         state.write_mirror(found.slot, 0, found.encode())
         if decision.close != local.close or not decision.is_whole:
             state.restart_close(decision.close)
-        RecoveryRecord(
-            decision.case, decision.keep, generation, boot_id(), state.dequeue_starts
-        ).write(directory.path)
         if follows and not state.standby:
             state.set_standby(on=True)
     return decision

@@ -329,6 +329,7 @@ def test_a_take_over_that_is_killed_before_it_is_told_follows_on(
 ) -> None:
     """Until Kafka knows of it, nothing is taken that the owner may still place."""
     standby = Standby(world, tmp_path / "standby")
+    standby.shard.start_ingest()
     half_delivered(world)
     world.write(0, 4, 4)
     standby.follower.tick()

@@ -16,12 +16,15 @@ import pytest
 from duewheel.checkpoints.epochs import PRECISION, Epoch, Epochs
 from duewheel.checkpoints.epochs import WINDOW as WINDOW_MS
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, shard_of
+from duewheel.checkpoints.recovery import RecoveryRecord
 from duewheel.checkpoints.resharding import asks_to_yield, dealt, nothing, notice, sealed
+from duewheel.checkpoints.state import State
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.timers import TopicPartition
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
-from duewheel.wheel.data_directory import Role
+from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.following import Follower
 from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.recovering import first_marks
 
@@ -113,7 +116,7 @@ class Cluster:
         index, batch, ends = self.shards.index(shard), [], {}
         for partition, timers in self.kafka.items():
             if shard_of(partition, len(self.shards)) == index:
-                begin = shard.local.ingest.marks[partition]
+                begin = shard.local.ingest.marks.get(partition, 0)
                 batch += timers[begin : begin + rows]
                 ends[partition] = min(begin + rows, len(timers))
         shard.local.append(batch, ends)
@@ -203,6 +206,76 @@ def test_a_half_slot_whose_rest_went_to_another_shard_is_over(tmp_path: Path) ->
     cluster.tick(other, ticks=1)
     assert other.publisher.sources() == [b"timers-1@0"]
     cluster.reshard(2)  # its D is not that of the slot before
+    cluster.finish()
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def _die(*_: object) -> None:
+    raise Killed
+
+
+def follow(
+    path: Path, cluster: Cluster, shard: Shard, config: DequeueConfig
+) -> tuple[Follower, DataDirectory]:
+    """A follower that has looked once, and what it has open."""
+    directory = DataDirectory.start(path, cluster.wheel, Role.DEQUEUE)
+    follower = Follower(directory, shard.publisher, cluster.clock, config)
+    try:
+        follower.tick()
+    except Killed:
+        directory.close()
+        raise
+    return follower, directory
+
+
+def test_a_standby_killed_while_partitions_come_to_its_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shard 0 has delivered half of a slot, shard 1 is behind; they become one. What the standby
+    of shard 0 holds of the half that is out must not go out again.
+    """
+    cluster = Cluster(tmp_path / "shards", 2)
+    ahead, behind = cluster.shards
+    cluster.write(0, 5, 5, 5, 5, 5, 5, 30)
+    cluster.write(1, 9, 9, 30)
+    for shard in cluster.shards:
+        cluster.ingest(shard)
+    cluster.tick(behind, ticks=1)
+    config = DequeueConfig(0, 2, {}, 2, progress_interval_ms=20)
+    path = tmp_path / "standby"
+    follower, directory = follow(path, cluster, ahead, config)
+    cluster.forward(4)
+    cluster.tick(ahead)
+    follower.tick()
+    standby = LocalShard(path, cluster.wheel, ahead.publisher, cluster.clock, config)
+    standby.offsets_at = cluster._offsets_at
+    standby.start_ingest()
+    rows = [timer for number in (0, 2) for timer in cluster.kafka[PARTITIONS[number]]]
+    ends = {p: len(cluster.kafka[p]) for p in (PARTITIONS[0], PARTITIONS[2])}
+    assert standby.append(rows, ends).rows > 0
+    cluster.forward(1)
+    cluster.tick(ahead, ticks=1)
+    assert ahead.progress.partitions[PARTITIONS[0]].d is not None
+    follower.tick()
+    standby.kill(Role.INGEST)
+    directory.close()
+    cluster.reshard(1)
+    (shard,) = cluster.shards
+    config = replace(config, shards=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(State, "restart_close", _die)
+        with pytest.raises(Killed):
+            follow(path, cluster, shard, config)
+    _, directory = follow(path, cluster, shard, config)
+    directory.close()
+    record = RecoveryRecord.read(path)
+    assert record is not None
+    assert record.keep.name == "NOTHING"
+    shard.local = LocalShard(path, cluster.wheel, shard.publisher, cluster.clock, config)
+    shard.local.offsets_at = cluster._offsets_at
     cluster.finish()
 
 
