@@ -33,9 +33,6 @@ from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.publisher import Publisher
 from duewheel.wheel.recovering import OffsetsAt, first_marks
 
-# Each is some 4 KiB of a record that is written with every transaction, and must fit its page.
-EPOCHS_MAX = 16
-
 log = structlog.get_logger(__name__)
 
 
@@ -92,11 +89,6 @@ def plan(
     since = judged_until(progress, local)
     lowest = first_marks(wheel, progress, offsets_at)
     epochs = old.followed_by(values, since).reaching(lowest)
-    if len(epochs) > EPOCHS_MAX:
-        raise RecoveryRefused(
-            f"messages of {len(old)} earlier configurations may still be read again: wait until "
-            "the oldest have passed the roll window"
-        )
     dropped = len(old) + 1 - len(epochs)
     wanted = replace(progress, epochs=epochs, epoch=progress.epoch + 1)
     wanted.require_room()

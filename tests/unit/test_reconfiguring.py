@@ -20,7 +20,7 @@ from duewheel.testing import TIMER_TOPIC, LocalShard, Timer
 from duewheel.wheel.data_directory import DataDirectory, Role, hold_role
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import WheelConfig
-from duewheel.wheel.reconfiguring import EPOCHS_MAX, Plan, plan, take
+from duewheel.wheel.reconfiguring import Plan, plan, take
 from duewheel.wheel.surveying import survey
 
 P: TopicPartition = (TIMER_TOPIC, 0)
@@ -251,14 +251,6 @@ def test_only_the_owners_directory_may(world: World) -> None:
     other = replace(OTHER, shards=2)
     with pytest.raises(RecoveryRefused, match="shard 0 of 1"):
         reconfigure(world, other)
-
-
-def test_there_are_only_so_many_epochs(world: World) -> None:
-    caught_up(world)
-    for number in range(1, EPOCHS_MAX):
-        reconfigure(world, replace(OTHER, slot_config={"levels_ms": [number]}))
-    with pytest.raises(RecoveryRefused, match="16 earlier configurations"):
-        reconfigure(world, replace(OTHER, slot_config={"levels_ms": [1]}))
 
 
 def test_without_progress_there_is_nothing_to_change(world: World) -> None:
