@@ -36,6 +36,7 @@ directory's own; only then are rows above C taken.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable
 from enum import Enum
 
@@ -48,10 +49,9 @@ from duewheel.checkpoints.recovery import (
     is_older,
     is_own,
     look_at,
-    recovering,
     require_same_settings,
 )
-from duewheel.checkpoints.state import DEQUEUE
+from duewheel.checkpoints.state import DEQUEUE, Close
 from duewheel.clock import Clock
 from duewheel.errors import KafkaUnavailable, RecoveryPending
 from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory
@@ -64,6 +64,7 @@ log = structlog.get_logger(__name__)
 LOOK_S = 0.25  # between two looks at the progress
 _COLLECT_MS = 60_000
 _LOG_MS = 10_000
+_AWAITED_MAX = 1_000  # closings remembered; beyond them the lag is known a little too low
 
 
 class Verdict(Enum):
@@ -99,8 +100,9 @@ class Follower:
         self._config = config
         self._stopping = stopping
         self._seen: Seen | None = None  # followed so far
-        # By boottime: last sign of life of the owner, last moment without anything missing.
-        self._heard_ms = self._whole_ms = clock.boottime_ms()
+        # By boottime: last sign of life of the owner; closings not reached, and when first seen.
+        self._heard_ms = clock.boottime_ms()
+        self._awaited: deque[tuple[int, Close]] = deque()
         self._collected_ms: int | None = None
         self._logged_ms: int | None = None
 
@@ -159,6 +161,7 @@ class Follower:
             owner=progress.owner,
             delivered_slot=progress.slot,
         )
+        self._beat()
         return None
 
     def _go_on(self, seen: Seen) -> None:
@@ -193,11 +196,18 @@ class Follower:
         return Verdict.SILENT if silent_ms > self._config.take_over_after_ms else None
 
     def _beat(self) -> None:
-        """A sign of life, and for how long something that the owner has had is missing here."""
+        """A sign of life, and how old the oldest closing is that ingest has not reached."""
         state, now_ms = self._directory.state, self._clock.boottime_ms()
-        if recovering(state) is None:
-            self._whole_ms = now_ms
-        state.beat(DEQUEUE, os.getpid(), self._clock.now_ms(), now_ms - self._whole_ms)
+        close, awaited = state.close(), self._awaited
+        newest = awaited[-1][1] if awaited else None
+        if close is not None and close != newest and len(awaited) < _AWAITED_MAX:
+            awaited.append((now_ms, close))
+        if not state.needs_recovery:
+            marks = state.commit().marks
+            while awaited and not awaited[0][1].missing(marks):
+                awaited.popleft()
+        behind_ms = now_ms - awaited[0][0] if awaited else 0
+        state.beat(DEQUEUE, os.getpid(), self._clock.now_ms(), behind_ms)
 
     def _collect(self, progress: Progress) -> None:
         now_ms = self._clock.boottime_ms()

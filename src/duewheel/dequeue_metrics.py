@@ -137,7 +137,7 @@ class DequeueMetrics:
         )
         yield gauge(
             "standby_behind_seconds",
-            "For how long a standby has been without something that the owner has closed.",
+            "Age of the oldest closing of the owner that the standby has not reached.",
             behind_s,
         )
 

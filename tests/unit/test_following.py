@@ -432,6 +432,27 @@ def test_it_says_for_how_long_something_has_been_missing(world: World, tmp_path:
     world.kill()
 
 
+def test_a_lag_under_load_is_that_of_the_oldest_closing(world: World, tmp_path: Path) -> None:
+    """Something is always missing, and it is never old."""
+    standby = Standby(world, tmp_path / "standby")
+    standby.ingest()
+    for slot in range(2, 8):
+        world.write(0, slot + 100)
+        world.ingest()
+        world.clock.sleep(1)
+        world.at_slot(200 * slot)
+        standby.follower.tick()
+        assert standby.state.heartbeat(DEQUEUE).detail <= 2_000
+        standby.ingest()
+        world.write(0, 9_000)
+        world.ingest()
+        world.clock.sleep(1)
+        world.at_slot(200 * slot + 100)
+        standby.follower.tick()
+    standby.kill()
+    world.kill()
+
+
 def test_hours_that_are_delivered_go(world: World, tmp_path: Path) -> None:
     standby = Standby(world, tmp_path / "standby")
     world.write(0, 1, 360_000 // PRECISION_MS, *range(2, 40))
