@@ -81,7 +81,8 @@ class Progress:
         epoch: raised by every start of dequeue.
         epochs: the settings that decide a row's slot, and from which offsets they hold.
         partitions: every timer partition known when the record was written.
-        deal: how often partitions have changed their shards (resharding.py).
+        deal: how often partitions have changed their shards (resharding.py), or were given up
+            (wheel/accepting.py): what a standby has followed before says nothing of them.
         sealed_for: while partitions move to another number of shards, that number: nobody may own
             the shard then.
         topic_ids: Kafka's id of each timer topic whose offsets these are, as far as it is known.

@@ -52,6 +52,8 @@ _DAMAGE, _GENERATION, _RECOVERED, _FOUND, _CLAIMED = 24, 25, 26, 27, 28
 _AHEAD, _HELD = 29, 30
 _STANDBY, _PROMOTION = 31, 32
 
+PROMOTION_MS = 120_000  # for how long a promotion is wanted, once it has been
+
 Marks = Mapping[TopicPartition, int]
 
 
@@ -416,14 +418,21 @@ class State:
         self._live[_STANDBY], self._live[_PROMOTION] = int(on), 0
         self.sync()
 
-    @property
-    def promotion_wanted(self) -> bool:
-        """Whether the operator has told this standby to take the shard over."""
-        return bool(self._live[_PROMOTION])
+    def promotion_wanted(self, now_ms: int) -> bool:
+        """Whether the operator tells this standby, at this time, to take the shard over."""
+        return 0 < self._live[_PROMOTION] - now_ms <= PROMOTION_MS
 
-    def want_promotion(self) -> None:
-        """Tell the standby to take the shard over; durably, until it has."""
-        self._live[_PROMOTION] = 1
+    def want_promotion(self, now_ms: int) -> None:
+        """Tell the standby to take the shard over, or at the latest PROMOTION_MS from now; durable.
+
+        Who waits no longer does not want it to happen some day, to an owner that lives.
+        """
+        self._live[_PROMOTION] = now_ms + PROMOTION_MS
+        self.sync()
+
+    def withdraw_promotion(self) -> None:
+        """Tell the standby to go on standing by; durable."""
+        self._live[_PROMOTION] = 0
         self.sync()
 
     @property

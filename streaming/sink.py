@@ -244,7 +244,9 @@ class TimerSink:
         """Append until the engine has taken everything."""
         appended, logged_at_ms = self._engine.append(batch, marks), None
         while appended.waiting or appended.ahead:
-            batch = batch.take(_rows_from(batch, self._engine.marks))
+            rows = _rows_from(batch, self._engine.marks)
+            if len(rows) < len(batch):
+                batch = batch.take(rows)
             full = len(batch) if appended.waiting else 0
             self._statistics = replace(
                 self._statistics, rows_waiting=full, rows_ahead=len(batch) - full

@@ -19,7 +19,6 @@ from duewheel.schemas.timers import TopicPartition
 COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 EARLIEST = -2  # as a starting offset
-LATEST = -1
 
 # A consumer's poll hands Spark at most this many; 10–15 % faster than the default of 500.
 _MAX_POLL_RECORDS = "5000"
@@ -32,7 +31,7 @@ class SourceOptions:
     Attributes:
         bootstrap_servers: host:port, comma separated.
         topics: the timer topics.
-        starting_offsets: next offset, EARLIEST or LATEST for every partition that is read. Counts
+        starting_offsets: next offset, or EARLIEST, for every partition that is read. Counts
             only where there is no checkpoint.
         only: whether those partitions are all that is read; else the topics are, with whatever
             partitions they come to have.

@@ -260,6 +260,7 @@ def _accepted(found: Progress, told: Losses, ids: Mapping[str, str]) -> Progress
         epochs=found.epochs.cut({p: loss.start or 0 for p, loss in told.items()}),
         topic_ids=_ids_after(found.topic_ids, told, ids),
         epoch=found.epoch + 1,
+        deal=found.deal + 1,  # a standby of the shard keeps nothing
     )
 
 

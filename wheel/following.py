@@ -53,7 +53,7 @@ from duewheel.checkpoints.recovery import (
 )
 from duewheel.checkpoints.state import DEQUEUE, Close
 from duewheel.clock import Clock
-from duewheel.errors import KafkaUnavailable, RecoveryPending
+from duewheel.errors import KafkaUnavailable, RecoveryPending, RecoveryRefused
 from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher import ProgressReader, Seen
@@ -119,9 +119,10 @@ class Follower:
         """One look at the progress, and what follows from it.
 
         Raises:
-            RecoveryRefused: the progress cannot be read, or was written under other settings.
+            RecoveryRefused: the progress cannot be read.
             RecoveryPending: files are damaged, or the progress has fallen: the next start keeps
-                what can be kept.
+                what can be kept. Or the shard is sealed, or was written under other settings:
+                the next start looks again.
         """
         try:
             seen = self._reader.newest()
@@ -132,8 +133,7 @@ class Follower:
             self._beat()
             return None
         if seen is None:
-            self._log("waiting for the first progress of the shard")
-            return None
+            return self._without_progress()
         if self._seen is None:
             return self._begin(seen)
         self._directory.require_decided()
@@ -142,13 +142,37 @@ class Follower:
         self._collect(seen.progress)
         return self._verdict()
 
+    def _without_progress(self) -> Verdict | None:
+        """There is none yet; or it is lost, and the operator may say that the mirror counts."""
+        if not self._directory.state.standby:
+            self._log("waiting for the first progress of the shard")
+            return None
+        self._log("the state topic has lost the progress: `duewheel promote` goes on from here")
+        self._beat()
+        return Verdict.PROMOTED if self._is_promoted() else None
+
+    def _is_promoted(self) -> bool:
+        return self._directory.state.promotion_wanted(self._clock.now_ms())
+
+    def _require_same_settings(self, progress: Progress) -> None:
+        config = self._config
+        values = config.slot_values(self._directory.config)
+        try:
+            require_same_settings(
+                progress, shard=config.shard, shards=config.shards, slot_config=values
+            )
+        except RecoveryRefused as refused:
+            if progress.sealed_for is None:
+                raise RecoveryPending(
+                    f"not standing by: the owner's settings are others ({refused}). Here: give "
+                    "this standby the owner's configuration, then stop and start it"
+                ) from refused
+            raise RecoveryPending(f"not standing by yet: {refused}") from refused
+
     def _begin(self, seen: Seen) -> Verdict | None:
         """Decide how much of the files is kept, and tell ingest."""
-        progress, config = seen.progress, self._config
-        values = config.slot_values(self._directory.config)
-        require_same_settings(
-            progress, shard=config.shard, shards=config.shards, slot_config=values
-        )
+        progress = seen.progress
+        self._require_same_settings(progress)
         state = self._directory.state
         if is_own(progress, look_at(state, self._directory.path)):
             return Verdict.OWNER
@@ -178,7 +202,7 @@ class Follower:
             )
             raise RecoveryPending("the progress has fallen: starting anew, keeping nothing")
         if seen.progress.deal != before.progress.deal or seen.progress.sealed_for:
-            raise RecoveryPending("partitions change their shards: starting anew")
+            raise RecoveryPending("partitions change their shards, or are given up: starting anew")
         if seen.progress.epochs != before.progress.epochs:
             raise RecoveryPending("the slot configuration has changed: starting anew")
         if seen.progress.lineage != before.progress.lineage:
@@ -189,8 +213,7 @@ class Follower:
         self._seen, self._heard_ms = seen, self._clock.boottime_ms()
 
     def _verdict(self) -> Verdict | None:
-        state = self._directory.state
-        if state.promotion_wanted:
+        if self._is_promoted():
             return Verdict.PROMOTED
         silent_ms = self._clock.boottime_ms() - self._heard_ms
         return Verdict.SILENT if silent_ms > self._config.take_over_after_ms else None

@@ -81,9 +81,10 @@ def standby(settings: Settings) -> int:
 @with_settings()
 def promote(settings: Settings, output: str) -> None:
     """Have the standby that runs here take the shard over, now; wait until it delivers."""
+    from duewheel.clock import SystemClock
     from duewheel.promotion import promote as promote_standby
 
-    show(promote_standby(settings), output)
+    show(promote_standby(settings, SystemClock()), output)
 
 
 def _own_flags() -> list[str]:

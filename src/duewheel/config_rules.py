@@ -36,7 +36,7 @@ _OWNED_SOURCE = {
     "bootstrap.servers": "set kafka.bootstrap_servers",
     "group.id": "Spark makes its own for every query",
     "isolation.level": "only committed records count",
-    "auto.offset.reset": "set ingest.starting_offsets",
+    "auto.offset.reset": "the engine's marks say where to begin",
     "enable.auto.commit": "the engine's marks are the committed offsets",
     "key.deserializer": "bytes are passed unchanged",
     "value.deserializer": "bytes are passed unchanged",

@@ -95,7 +95,6 @@ class Ingest(Section):
 
     trigger_ms: Annotated[Millis, Field(ge=0)] = 100
     max_offsets_per_trigger: Annotated[int, Field(ge=1)] = 50_000
-    starting_offsets: Literal["earliest", "latest"] = "earliest"
     driver_memory: Annotated[str, Field(pattern=r"^\d+[mMgG]$")] = "2g"
 
     @property

@@ -62,7 +62,7 @@ from duewheel.streaming.query import QueryOptions, run_query
 from duewheel.streaming.row_limit import RowLimit
 from duewheel.streaming.session import Session, SessionOptions, start_session, stop_session
 from duewheel.streaming.sink import TimerSink
-from duewheel.streaming.source import EARLIEST, LATEST, SourceOptions, timer_stream
+from duewheel.streaming.source import EARLIEST, SourceOptions, timer_stream
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.engine import Engine, require_same_topics
 from duewheel.wheel.recovering import carry_out
@@ -124,10 +124,9 @@ def _run(
     found = admin.end_offsets(settings.timer.topics)
     _require_topics(settings, found)
     ends = wiring.own(settings, found)
-    close, commit = directory.state.close(), directory.state.commit()
+    close = directory.state.close()
     _require_not_below(close.c if close else {}, ends)
-    known = {topic for topic, _ in commit.marks} | commit.topic_ids.keys()
-    starts = _starting_offsets(settings, engine.marks, ends, known)
+    starts = _starting_offsets(engine.marks, ends)
     limit = _row_limit(settings, directory.path / SPARK_DIR)
     limit.settle(checkpoint, engine.marks)
     settle_checkpoint(checkpoint, engine.marks, starts)
@@ -410,24 +409,15 @@ def _require_topics(settings: Settings, partitions: Iterable[TopicPartition]) ->
         )
 
 
-def _starting_offsets(
-    settings: Settings, marks: Marks, ends: Marks, known: Collection[str]
-) -> dict[TopicPartition, int]:
+def _starting_offsets(marks: Marks, ends: Marks) -> dict[TopicPartition, int]:
     """Where a query without a checkpoint begins, for every partition of the shard.
 
     Args:
-        settings: names the topics, and where a topic that the engine has never seen begins.
         marks: the engine's.
         ends: the offset of the next record, of every partition that there is.
-        known: topics that it has seen.
     """
     _require_not_below(marks, ends)
-    unseen = LATEST if settings.ingest.starting_offsets == "latest" else EARLIEST
-    # A partition added to a known topic holds nothing that was there before us.
-    return {
-        (topic, number): marks.get((topic, number), EARLIEST if topic in known else unseen)
-        for topic, number in ends
-    }
+    return {partition: marks.get(partition, EARLIEST) for partition in ends}
 
 
 def settle_checkpoint(

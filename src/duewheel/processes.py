@@ -17,7 +17,7 @@ from duewheel.checkpoints.recovery import look_at, require_not_sealed
 from duewheel.clock import Clock
 from duewheel.config import Settings
 from duewheel.dequeue_metrics import DequeueMetrics
-from duewheel.errors import DuewheelError, KafkaUnavailable, RecoveryPending
+from duewheel.errors import DuewheelError, Fenced, KafkaUnavailable, RecoveryPending
 from duewheel.kafka_admin import KafkaAdmin
 from duewheel.metrics import served
 from duewheel.schemas.timers import TopicPartition
@@ -125,7 +125,8 @@ def _stand_by(
             log.warning("taking over", reason=verdict.value)
             try:
                 dequeue.start(take_over=verdict is Verdict.PROMOTED)
-            except (KafkaUnavailable, RecoveryPending) as error:
+            except (Fenced, KafkaUnavailable, RecoveryPending) as error:
+                # Fenced: another standby was quicker.
                 log.warning("not taken over: following on", reason=str(error))
                 publisher.close()
                 clock.sleep(_TAKE_OVER_AGAIN_S)

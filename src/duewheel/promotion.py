@@ -1,8 +1,9 @@
 """`duewheel promote`: the standby that runs in a data directory becomes the shard's owner.
 
 The wish is noted in `state`, durably, and the follower sees to it (wheel/following.py): if it dies
-on the way, its next start does. What is printed is the time from the command until deliveries go
-on.
+on the way, its next start does. It is withdrawn when the command ends without it, and expires if
+that is killed: no living owner loses the shard to it days later. What is printed is the time from
+the command until deliveries go on.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from typing import Any
 
 from duewheel.checkpoints import files
 from duewheel.checkpoints.recovery import recovering
-from duewheel.checkpoints.state import State
+from duewheel.checkpoints.state import PROMOTION_MS, State
+from duewheel.clock import Clock
 from duewheel.config import Settings
 from duewheel.errors import ConfigError, RecoveryPending
 from duewheel.wheel.data_directory import Role
 
 _POLL_S = 0.02
-_PATIENCE_S = 120.0
 
 
-def promote(settings: Settings) -> dict[str, Any]:
+def promote(settings: Settings, clock: Clock) -> dict[str, Any]:
     """Tell the standby, and wait for it.
 
     Returns:
@@ -29,7 +30,8 @@ def promote(settings: Settings) -> dict[str, Any]:
 
     Raises:
         ConfigError: no standby runs there.
-        RecoveryPending: it has not come so far yet; it goes on.
+        RecoveryPending: it has not come so far in PROMOTION_MS: it has not taken over, and stands
+            by; or it has, and still reads again what it lacks.
     """
     begun_s, data_dir = time.monotonic(), settings.storage.data_dir
     try:
@@ -38,15 +40,18 @@ def promote(settings: Settings) -> dict[str, Any]:
         raise ConfigError(f"there is no data directory {data_dir}") from error
     try:
         _require_standby(state)
-        state.want_promotion()
+        state.want_promotion(clock.now_ms())
         while state.standby or recovering(state) is not None:
-            if time.monotonic() - begun_s > _PATIENCE_S:
+            if time.monotonic() - begun_s > PROMOTION_MS / 1000:
+                outcome = "not taken over, and stands by" if state.standby else "to catch up yet"
                 raise RecoveryPending(
-                    f"the standby has not taken over within {_PATIENCE_S:g} s. It goes on trying: "
-                    "see its log, and `duewheel status`"
+                    f"after {PROMOTION_MS // 1000} s the standby has {outcome}: see its log, and "
+                    "`duewheel status`"
                 )
             time.sleep(_POLL_S)
     finally:
+        if state.standby:
+            state.withdraw_promotion()
         state.release()
     took_s = round(time.monotonic() - begun_s, 3)
     return {"shard": settings.shard.index, "data_dir": str(data_dir), "took_s": took_s}

@@ -7,6 +7,7 @@ from typing import Any
 from duewheel.checkpoints import files
 from duewheel.checkpoints.recovery import recovering
 from duewheel.checkpoints.state import DEQUEUE, INGEST, Marks, State
+from duewheel.clock import SystemClock
 from duewheel.config import Settings
 from duewheel.errors import ConfigError
 from duewheel.wheel.data_directory import DataDirectory, Role
@@ -94,7 +95,7 @@ def _standby(state: State) -> dict[str, Any] | None:
         "missing": _named(known.missing) if known else {},
         "behind_ms": state.heartbeat(DEQUEUE).detail,
         "followed_slot": close.lower if close else None,
-        "promotion_wanted": state.promotion_wanted,
+        "promotion_wanted": state.promotion_wanted(SystemClock().now_ms()),
     }
 
 

@@ -20,7 +20,6 @@ from duewheel.checkpoints.epochs import Epochs
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress
 from duewheel.clock import SystemClock
 from duewheel.config import Settings, load
-from duewheel.config_sections import Ingest
 from duewheel.dev_broker import DevBroker
 from duewheel.errors import ConfigError, Fenced, PublishDoubt, RecoveryPending, RecoveryRefused
 from duewheel.kafka_admin import KafkaAdmin
@@ -273,12 +272,8 @@ def test_a_shard_of_several_reads_a_partition_that_is_added(application: Applica
     with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
         ends = wiring.own(settings, admin.end_offsets([application.topic]))
     assert ends == dict.fromkeys(known, 0)
-    # One of a topic that the shard had no partition of holds nothing that was there before it.
-    latest = settings.model_copy(update={"ingest": Ingest(starting_offsets="latest")})
-    assert ingest._starting_offsets(latest, {}, ends, [application.topic]) == dict.fromkeys(
-        ends, -2
-    )
-    assert ingest._starting_offsets(latest, {}, ends, []) == dict.fromkeys(ends, -1)
+    begins = ingest._starting_offsets({(application.topic, 1): 0}, ends)
+    assert begins == {(application.topic, 1): 0, (application.topic, 3): -2}
     assert partitions_json(known) == json.dumps({application.topic: [1, 3]})
 
     watch = ingest._TopicWatch(settings, clock, {}, known, dict)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.unit.test_following import Standby
 from tests.unit.test_reconfiguring import alone
 from tests.unit.test_recovering import NOW_MS, World
 
@@ -21,7 +22,7 @@ from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.resharding import dealt, sealed
 from duewheel.checkpoints.state import Marks, State
-from duewheel.errors import ConfigError, RecoveryRefused
+from duewheel.errors import ConfigError, RecoveryPending, RecoveryRefused
 from duewheel.schemas import header_names
 from duewheel.schemas.record_tail import framed_bytes
 from duewheel.schemas.timers import TimerBatch, TopicPartition, is_retired
@@ -347,3 +348,24 @@ def test_ingest_is_refused_until_the_command_has_ended(shop: Shop) -> None:
         shop.accept(P, Q)
     with pytest.raises(RecoveryRefused, match="made anew"):
         shop.restart()
+
+
+def test_a_standby_does_not_take_the_new_topic_for_the_old(shop: Shop, tmp_path: Path) -> None:
+    with_timers(shop)
+    standby = Standby(shop, tmp_path / "standby")
+    standby.shard.start_ingest(shop.ids)
+    standby.ingest()
+    shop.make_anew()
+    shop.accept(P, Q)
+    shop.restart()
+    shop.write(0, 6, 50, 50, 50, 50, 50, 50)
+    shop.write(1, 6, 50, 50, 50)
+    shop.ingest()
+    shop.at_slot(7)
+    with pytest.raises(RecoveryPending, match="or are given up"):
+        standby.follower.tick()
+    standby.kill()
+    standby.follow()
+    assert standby.case() == ("taken over", "nothing")
+    standby.kill()
+    shop.finish()

@@ -156,10 +156,6 @@ def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         (MINIMAL + '[kafka.spark]\nstartingOffsets = "latest"', "an option of the Spark source"),
         (MINIMAL + '[spark]\n"spark.remote" = "local"', "Spark Connect runs the sink in another"),
         (MINIMAL + "[spark]\nexecutor.cores = 2", "Spark's options begin with `spark.`"),
-        (
-            MINIMAL + '[ingest]\nstarting_offsets = "now"',
-            "ingest.starting_offsets: Input should be",
-        ),
         (MINIMAL + '[dequeue]\nchunk_bytes = "4 potatoes"', '"4 potatoes" is no size'),
     ],
 )

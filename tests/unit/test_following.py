@@ -391,10 +391,10 @@ def test_it_takes_over_when_told_or_when_the_owner_is_silent(world: World, tmp_p
         standby.take_over(promoted=False)
     standby.shard.kill(Role.DEQUEUE)
     standby.follow()
-    standby.state.want_promotion()
+    standby.state.want_promotion(world.clock.now_ms())
     assert standby.follower.tick() is Verdict.PROMOTED
     standby.take_over()
-    assert not standby.shard.directory(Role.DEQUEUE).state.promotion_wanted
+    assert not standby.shard.directory(Role.DEQUEUE).state.promotion_wanted(world.clock.now_ms())
     world.kill()
     standby.shard.kill(Role.DEQUEUE)
 
@@ -533,7 +533,7 @@ def test_files_that_followed_partitions_of_another_deal_are_not_kept(
     assert before is not None
     for after in (replace(before, sealed_for=2), replace(before, deal=before.deal + 1)):
         world.publisher.committed.append((None, replace(after, owner=NOBODY)))
-        with pytest.raises(RecoveryPending, match="change their shards"):
+        with pytest.raises(RecoveryPending, match="change their shards, or are given up"):
             standby.follower.tick()
     standby.kill()
     standby.follow()
@@ -553,7 +553,7 @@ def test_settings_that_change_are_followed_by_starting_anew(world: World, tmp_pa
     with pytest.raises(RecoveryPending, match="slot configuration has changed"):
         standby.follower.tick()
     standby.directory.close()
-    with pytest.raises(RecoveryRefused, match=r"levels_ms.*duewheel reconfigure"):
+    with pytest.raises(RecoveryPending, match=r"levels_ms.*the owner's configuration"):
         standby.follow()
     standby.directory.close()
     standby.config = OTHER

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 from tests.unit.test_following import Killed, Standby, world
-from tests.unit.test_recovering import World
+from tests.unit.test_recovering import World, half_delivered
 
 from duewheel.checkpoints.recovery import RecoveryRecord
-from duewheel.checkpoints.state import State
+from duewheel.checkpoints.resharding import nothing, sealed
+from duewheel.checkpoints.state import PROMOTION_MS, State
 from duewheel.errors import RecoveryPending
 from duewheel.wheel.data_directory import Role
+from duewheel.wheel.following import Verdict
 
 __all__ = ["world"]
 
@@ -87,3 +89,45 @@ def test_ingest_carries_out_nothing_of_a_decision_that_was_not_finished(
     standby.take_over()
     standby.become_the_world()
     world.finish()
+
+
+def test_a_standby_of_a_sealed_shard_looks_again(world: World, tmp_path: Path) -> None:
+    standby = Standby(world, tmp_path / "standby")
+    found = world.publisher.peek()
+    assert found is not None
+    for record in (sealed(found, 2, 77), nothing(found, 0, 1, 77)):
+        world.publisher.committed.append((None, record))
+        standby.directory.close()
+        with pytest.raises(RecoveryPending, match="not standing by yet"):
+            standby.follow()
+    standby.kill()
+    world.kill()
+
+
+def test_a_promotion_does_not_come_true_later(world: World, tmp_path: Path) -> None:
+    standby = Standby(world, tmp_path / "standby")
+    standby.state.want_promotion(world.clock.now_ms())
+    world.clock.sleep(PROMOTION_MS / 2000)
+    assert standby.follower.tick() is Verdict.PROMOTED
+    world.clock.sleep(PROMOTION_MS / 2000)
+    assert world.shard.dequeue is not None
+    world.shard.dequeue.tick()
+    assert standby.follower.tick() is None
+    standby.kill()
+    world.kill()
+
+
+def test_a_standby_is_promoted_though_the_state_topic_is_lost(world: World, tmp_path: Path) -> None:
+    standby = Standby(world, tmp_path / "standby")
+    half_delivered(world)
+    standby.follower.tick()
+    standby.ingest()
+    world.publisher.committed.clear()
+    assert standby.follower.tick() is None
+    standby.state.want_promotion(world.clock.now_ms())
+    assert standby.follower.tick() is Verdict.PROMOTED
+    standby.take_over()
+    assert standby.case() == ("standby", "all")
+    for role in Role:
+        standby.shard.kill(role)
+    world.kill()

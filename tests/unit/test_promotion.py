@@ -116,9 +116,9 @@ def test_a_promotion_waits_until_the_standby_delivers(pair: Pair) -> None:
     pair.catch_up()
     assert pair.directory is not None
     answers: list[dict[str, object]] = []
-    told = threading.Thread(target=lambda: answers.append(promote(pair.settings)))
+    told = threading.Thread(target=lambda: answers.append(promote(pair.settings, pair.clock)))
     told.start()
-    while not pair.directory.state.promotion_wanted:
+    while not pair.directory.state.promotion_wanted(pair.clock.now_ms()):
         told.join(0.01)
     assert pair.follower.tick() is not None
     dequeue = Dequeue(pair.directory, pair.publisher, pair.clock, CONFIG)
@@ -129,21 +129,23 @@ def test_a_promotion_waits_until_the_standby_delivers(pair: Pair) -> None:
     assert status(pair.settings)["standby"] is None
     dequeue.close()
     with pytest.raises(ConfigError, match="follows nobody"):
-        promote(pair.settings)
+        promote(pair.settings, pair.clock)
 
 
-def test_a_promotion_that_takes_long_goes_on(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(promotion, "_PATIENCE_S", 0.1)
-    with pytest.raises(RecoveryPending, match="goes on trying"):
-        promote(pair.settings)
+def test_a_promotion_that_takes_too_long_is_withdrawn(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(promotion, "PROMOTION_MS", 100)
+    with pytest.raises(RecoveryPending, match="not taken over, and stands by"):
+        promote(pair.settings, pair.clock)
     assert pair.directory is not None
-    assert pair.directory.state.promotion_wanted
+    assert not pair.directory.state.promotion_wanted(pair.clock.now_ms())
 
 
 def test_a_standby_that_does_not_run_cannot_be_promoted(pair: Pair) -> None:
     pair.stop_follower()
     with pytest.raises(ConfigError, match=r"no standby runs .*--take-over"):
-        promote(pair.settings)
+        promote(pair.settings, pair.clock)
     shutil.rmtree(pair.path)
     with pytest.raises(ConfigError, match="there is no data directory"):
-        promote(pair.settings)
+        promote(pair.settings, pair.clock)
