@@ -14,7 +14,7 @@ from tests.unit.test_recovering import World, half_delivered
 from duewheel.checkpoints.recovery import RecoveryRecord
 from duewheel.checkpoints.resharding import nothing, sealed
 from duewheel.checkpoints.state import PROMOTION_MS, State
-from duewheel.errors import RecoveryPending
+from duewheel.errors import Fenced, RecoveryPending
 from duewheel.wheel.data_directory import Role
 from duewheel.wheel.following import Verdict
 
@@ -131,3 +131,30 @@ def test_a_standby_is_promoted_though_the_state_topic_is_lost(world: World, tmp_
     for role in Role:
         standby.shard.kill(role)
     world.kill()
+
+
+def test_a_standby_that_was_not_the_quickest_follows_the_one_that_was(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (Standby(world, tmp_path / name) for name in ("first", "second"))
+    half_delivered(world)
+    for standby in (first, second):
+        standby.follower.tick()
+        standby.ingest()
+    publish = world.publisher.publish
+
+    def beaten(*args: object) -> None:
+        monkeypatch.setattr(world.publisher, "publish", publish)
+        first.take_over()
+        raise Fenced("another instance has the shard")
+
+    monkeypatch.setattr(world.publisher, "publish", beaten)
+    with pytest.raises(Fenced):
+        second.take_over()
+    second.shard.kill(Role.DEQUEUE)
+    second.follow()
+    assert second.state.standby
+    assert second.case() == ("standby", "all")
+    second.kill()
+    first.become_the_world()
+    world.finish()

@@ -295,8 +295,10 @@ def test_what_lies_ahead_of_a_followed_owner_waits_without_a_word(
     bench = Bench({A0: 0})
     append = bench.engine.append
     counts: list[tuple[int, int]] = []
+    batches: list[TimerBatch] = []
 
     def limited(batch: TimerBatch, marks: Mapping[TopicPartition, int]) -> Appended:
+        batches.append(batch)
         if len(counts) < 2:
             known = bench.sink.statistics
             counts.append((known.rows_waiting, known.rows_ahead))
@@ -307,6 +309,7 @@ def test_what_lies_ahead_of_a_followed_owner_waits_without_a_word(
     with capture_logs() as logged:
         bench.sink.take(table((A0, 0), (A0, 1)), {A0: 2})
     assert counts == [(0, 0), (0, 2)]
+    assert all(batch is batches[0] for batch in batches)  # nothing of it is copied
     assert bench.sink.statistics.rows_ahead == 0
     assert bench.engine.taken == [(A0, 0), (A0, 1)]
     assert logged == []
