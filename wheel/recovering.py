@@ -72,11 +72,11 @@ def carry_out(
     state, begun_s = directory.state, time.monotonic()
     with directory.engine_lock.held(LOCK_DEADLINE_S):
         # What belongs to a record is written behind it, all under the lock.
+        if record.generation <= state.recovered:
+            return None
         if dequeue_has_decided(state, directory.path) != record:
             raise RecoveryPending("dequeue has ended, or decided anew: starting anew")
         mirror, close = state.mirror(), state.close()
-    if record.generation <= state.recovered:
-        return None
     assert mirror is not None and close is not None, "dequeue has decided"
     progress = Progress.decode(mirror[2])
     r = max(progress.slot, close.lower)
