@@ -213,11 +213,17 @@ class State:
         """
         made = (self.identity["precision_ms"], self.identity["slots"])
         if made != (precision_ms, slots):
+            way_out = (
+                "let what is pending run out and begin anew, with another app.id and an empty data "
+                "directory: the progress counts in slots of that length, too"
+                if made[0] != precision_ms
+                else "start with an empty data directory and --take-over: what is pending is read "
+                "again from Kafka"
+            )
             raise ConfigError(
                 f"{self.path.parent} was made with precision_ms={made[0]}, slots={made[1]}; the "
-                f"configuration says precision_ms={precision_ms}, slots={slots}. Every slot on "
-                "disk would mean another time: restore the old values, or let the pending timers "
-                "run out and start with an empty data directory"
+                f"configuration says precision_ms={precision_ms}, slots={slots}. Every place in "
+                f"the wheel would mean another time: restore the old values, or {way_out}"
             )
 
     @property
