@@ -212,16 +212,18 @@ class DataDirectory:
         they are delivered: once the progress has passed a slot, its messages count as done.
 
         The place of an empty slot was never used, or still is an earlier lap's. If damage to `time`
-        makes a slot's own entry look like that, then its last_pos leads to a record of the slot.
+        makes a slot's own entry look like that, then its last_pos leads to a record of the slot:
+        a committed one, for ingest may have been killed over any other.
 
         Raises:
             CorruptFile: naming the first one.
         """
         slots, last_pos = self.wheel.require_sound(slots)
-        hours = hour_of(slots, self.config.precision_ms)
-        for hour in np.unique(hours).tolist():
+        hours, committed = hour_of(slots, self.config.precision_ms), self.state.commit().hours
+        for hour in committed.keys() & set(hours.tolist()):
             rows = np.flatnonzero(hours == hour)
-            found = self.log.slots_at(hour, last_pos[rows], self.config.precision_ms)
+            log_bytes = committed[hour].log_bytes
+            found = self.log.slots_at(hour, log_bytes, last_pos[rows], self.config.precision_ms)
             lost = rows[found == slots[rows]]
             if len(lost):
                 place = int(slots[lost[0]]) % self.config.ring

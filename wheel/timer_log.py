@@ -105,13 +105,18 @@ class TimerLog:
             yield start, records
             start, wanted = start + records.nbytes, _PIECE_RECORDS
 
-    def slots_at(self, hour: int, positions: Int64, precision_ms: int) -> Int64:
-        """The slot of the record at each position; −1 where none is that leads anywhere."""
+    def slots_at(self, hour: int, log_bytes: int, positions: Int64, precision_ms: int) -> Int64:
+        """The slot of the record at each position below `log_bytes`; −1 where none is that leads
+        anywhere.
+
+        Raises:
+            CorruptFile: the file is shorter than `log_bytes`.
+        """
         inside = (positions >= 0) & (positions % RECORD_BYTES == 0)
-        inside &= positions + RECORD_BYTES <= self.files.size(hour)
+        inside &= positions + RECORD_BYTES <= log_bytes
         slots = np.full(len(positions), -1)
         if inside.any():
-            view = self.view(hour, int(positions[inside].max()) + RECORD_BYTES)
+            view = self.view(hour, log_bytes)
             records = view.take(positions[inside] // RECORD_BYTES)
             slot_ms = records["write_time"].astype(np.int64) + records["delay"]
             alive = records["magic"] != MAGIC_ABANDONED

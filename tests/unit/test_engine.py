@@ -461,3 +461,31 @@ def test_what_a_slot_holds_is_checked_over_all_pieces_of_its_log(
     entries["num"][(SLOT + 1) % len(entries)] = 5
     (finding,) = check(world.shard.path, world.wheel).findings
     assert finding.code == "entry_num"
+
+
+def test_a_record_that_was_never_committed_is_no_lost_entry(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lies where the place's earlier slot has its last record, in the file of another hour."""
+    world = make_world(slots=8)
+    earlier = 360_000 - 10  # slots of an hour
+    world.at_slot(earlier - 5)
+    world.drain()
+    world.append(timer(0, 0, earlier))
+    world.at_slot(earlier + 1)
+    world.drain()
+    with monkeypatch.context() as patch:
+
+        def fails(*_: object) -> None:
+            raise OSError("killed before the commit page")
+
+        patch.setattr(State, "write_commit", fails)
+        with pytest.raises(OSError, match="killed"):
+            world.append(timer(0, 1, earlier + 16))
+    world.at_slot(earlier + 17)
+    world.drain()
+    world.append(timer(0, 1, earlier + 16))
+    world.at_slot(earlier + 18)
+    world.drain()
+    assert world.state.damage is Damage.NONE
+    assert check(world.shard.path, world.wheel).findings == []
