@@ -26,10 +26,9 @@ The close page of a recovery is the one that was kept, if the progress lies in i
 begins at R, with C_R, and holds the half-delivered slot, if there is one, with C_{R+1}. Where the
 partitions stand apart, having come from different shards, R, C and the half-delivered slot are each
 partition's own: the page then begins at the lowest R and ends at the last slot of which anything
-may be out. That is the
-close page of a standby, too, at every moment: whoever wrote the progress, its files may be kept as
-long as progress only rises and partitions stay in their shard. To *own* the shard is another
-question (`require_may_own`).
+may be out. That is the close page of a standby, too, at every moment: whoever wrote the progress,
+its files may be kept as long as progress only rises and partitions stay in their shard. To *own*
+the shard is another question (`require_may_own`).
 """
 
 from __future__ import annotations

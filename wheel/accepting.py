@@ -34,7 +34,7 @@ import structlog
 
 from duewheel.checkpoints import durable, files
 from duewheel.checkpoints.progress import PartitionProgress, Progress
-from duewheel.checkpoints.recovery import Local, decide, is_own, require_same_shard
+from duewheel.checkpoints.recovery import Local, decide
 from duewheel.checkpoints.state import Close, HourFiles, Marks
 from duewheel.errors import ConfigError, RecoveryRefused
 from duewheel.schemas.timers import TopicPartition
@@ -42,7 +42,7 @@ from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.pending_rows import Snapshot, pieces
 from duewheel.wheel.publisher import Publisher
-from duewheel.wheel.reconfiguring import commit
+from duewheel.wheel.reconfiguring import commit, require_owned
 
 GONE, MADE_ANEW, CUT_SHORT = "gone", "made anew", "cut short"
 
@@ -125,12 +125,7 @@ def losses(
 def _require_ready(found: Progress | None, local: Local, config: DequeueConfig) -> Progress:
     if found is None:
         raise RecoveryRefused("Kafka has no progress for this shard: there is nothing to give up")
-    require_same_shard(found, shard=config.shard, shards=config.shards)
-    if local.standby or not is_own(found, local):
-        raise RecoveryRefused(
-            f"shard {found.shard} belongs to the data directory {found.owner}, not to this one: "
-            "run this where its owner ran last"
-        )
+    require_owned(found, local, config)
     if not decide(found, local).is_whole:
         raise RecoveryRefused(
             "the files have to be recovered first: start the shard, and stop it once ingest has "
@@ -171,7 +166,7 @@ def _loss(
 
 def _require_whole_topics(told: Losses, progress: Progress, local: Local) -> None:
     """A topic is made anew with all of its partitions."""
-    for topic in {topic for (topic, _), loss in told.items() if loss.kind != CUT_SHORT}:
+    for topic in _topics_lost(told):
         known = progress.partitions.keys() | local.commit.marks.keys()
         others = sorted(p for p in known if p[0] == topic and p not in told)
         if others:

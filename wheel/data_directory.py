@@ -219,8 +219,10 @@ class DataDirectory:
             CorruptFile: naming the first one.
         """
         slots, last_pos = self.wheel.require_sound(slots)
+        if not len(slots):
+            return
         hours, committed = hour_of(slots, self.config.precision_ms), self.state.commit().hours
-        for hour in committed.keys() & set(hours.tolist()):
+        for hour in committed.keys() & np.unique(hours).tolist():
             rows = np.flatnonzero(hours == hour)
             log_bytes = committed[hour].log_bytes
             found = self.log.slots_at(hour, log_bytes, last_pos[rows], self.config.precision_ms)

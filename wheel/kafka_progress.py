@@ -125,8 +125,7 @@ def _within_ends(
     if start == end:
         return None
     consumer = open_reader(settings, deadline)
-    # Ends a little earlier than the call around it, so that its own words are heard.
-    inner = Deadline(max(0.0, deadline.remaining_s() - _HEADWAY_S))
+    inner = _inner(deadline)
     try:
         return settings.call(
             deadline,
@@ -135,6 +134,11 @@ def _within_ends(
         )
     finally:
         close(consumer)
+
+
+def _inner(deadline: Deadline, stopping: threading.Event | None = None) -> Deadline:
+    """Ends a little earlier than that of the call around it, so that its own words are heard."""
+    return Deadline(max(0.0, deadline.remaining_s() - _HEADWAY_S), stopping)
 
 
 class KafkaProgressReader:
@@ -178,8 +182,7 @@ class KafkaProgressReader:
                 self._end, self._found = 0, None
                 self._consumer = open_reader(self._settings, deadline)
             consumer = self._consumer
-            # Ends a little earlier than the call around it, so that its own words are heard.
-            inner = Deadline(max(0.0, deadline.remaining_s() - _HEADWAY_S), self._stopping)
+            inner = _inner(deadline, self._stopping)
             found = self._settings.call(
                 deadline,
                 f"read the progress in {self._partition.topic}",

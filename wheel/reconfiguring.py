@@ -103,12 +103,7 @@ def require_settled(found: Progress | None, local: Local, config: DequeueConfig)
     """
     if found is None:
         raise RecoveryRefused("Kafka has no progress for this shard: there is nothing to change")
-    require_same_shard(found, shard=config.shard, shards=config.shards)
-    if local.standby or not is_own(found, local):
-        raise RecoveryRefused(
-            f"shard {found.shard} belongs to the data directory {found.owner}, not to this one: "
-            "run this where its owner ran last"
-        )
+    require_owned(found, local, config)
     decision = decide(found, local)
     missing = decision.close.missing(local.commit.marks)
     if not decision.is_whole or missing:
@@ -120,6 +115,20 @@ def require_settled(found: Progress | None, local: Local, config: DequeueConfig)
     return found
 
 
+def require_owned(found: Progress, local: Local, config: DequeueConfig) -> None:
+    """Refuse a directory that is not the owner's.
+
+    Raises:
+        RecoveryRefused: naming the owner; or the progress is another shard's.
+    """
+    require_same_shard(found, shard=config.shard, shards=config.shards)
+    if local.standby or not is_own(found, local):
+        raise RecoveryRefused(
+            f"shard {found.shard} belongs to the data directory {found.owner}, not to this one: "
+            "run this where its owner ran last"
+        )
+
+
 def judged_until(progress: Progress, local: Local) -> dict[tuple[str, int], int]:
     """Behind the last row of each partition that was ever judged."""
     closed = local.close.c if local.close else {}
@@ -128,8 +137,7 @@ def judged_until(progress: Progress, local: Local) -> dict[tuple[str, int], int]
         p: max(
             local.commit.marks.get(p, 0),
             closed.get(p, 0),
-            known[p].c if p in known else 0,
-            (known[p].c1 or 0) if p in known else 0,
+            known[p].closed_c if p in known else 0,
         )
         for p in local.commit.marks.keys() | closed.keys() | known.keys()
         if not is_retired(p[0])

@@ -133,6 +133,14 @@ class LoadedShard(Shard):
         assert self._supervisor.end(signal.SIGKILL, 30)
         self._supervisor = None
 
+    def close(self) -> None:
+        """End all that was started, whatever has become of it."""
+        if self.load.is_alive():
+            self.load.stop()
+        for supervisor in self.supervisors:
+            supervisor.stop(30)
+        super().close()
+
     def events(self, event: str) -> list[dict[str, Any]]:
         lines = (self.path / "run.log").read_text().splitlines()
         found = [json.loads(line) for line in lines if event in line and line.startswith("{")]
@@ -175,10 +183,6 @@ def shard(tmp_path_factory: pytest.TempPathFactory, broker: DevBroker) -> Iterat
         report = check(shard.data, shard.settings.wheel)
         assert report.ok, report.findings
     finally:
-        if shard.load.is_alive():
-            shard.load.stop()
-        for supervisor in shard.supervisors:
-            supervisor.stop(30)
         shard.close()
 
 

@@ -87,10 +87,6 @@ def shard(tmp_path: Path, broker: DevBroker) -> Iterator[LoadedShard]:
         shard.load.start()
         yield shard
     finally:
-        if shard.load.is_alive():
-            shard.load.stop()
-        for supervisor in shard.supervisors:
-            supervisor.stop(30)
         shard.close()
 
 

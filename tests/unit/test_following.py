@@ -94,6 +94,12 @@ class Standby:
         self.world.kill()
         self.world.shard, self.world.path = self.shard, self.path
 
+    def finish(self) -> None:
+        """It takes over, the old owner is gone, and each timer has left once."""
+        self.take_over()
+        self.become_the_world()
+        self.world.finish()
+
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
@@ -142,9 +148,7 @@ def test_it_takes_nothing_that_the_owner_may_still_place(world: World, tmp_path:
     progress = world.publisher.peek()
     assert progress is not None
     assert standby.state.close() == close_at(progress)
-    standby.take_over()
-    standby.become_the_world()
-    world.finish()
+    standby.finish()
 
 
 def test_a_late_row_lies_where_the_owner_has_put_it(world: World, tmp_path: Path) -> None:
@@ -159,9 +163,7 @@ def test_a_late_row_lies_where_the_owner_has_put_it(world: World, tmp_path: Path
     standby.follower.tick()
     standby.ingest()
     assert len(world.publisher.sources()) == 3
-    standby.take_over()
-    standby.become_the_world()
-    world.finish()
+    standby.finish()
 
 
 def test_it_follows_while_a_batch_is_being_placed(world: World, tmp_path: Path) -> None:
@@ -184,9 +186,7 @@ def test_it_follows_while_a_batch_is_being_placed(world: World, tmp_path: Path) 
     engine._write = meanwhile  # type: ignore[method-assign, assignment]
     standby.ingest()
     engine._write = write  # type: ignore[method-assign]
-    standby.take_over()
-    standby.become_the_world()
-    world.finish()
+    standby.finish()
 
 
 def test_its_owner_may_change(world: World, tmp_path: Path) -> None:
@@ -249,9 +249,7 @@ def test_a_standby_that_was_killed_goes_on(world: World, tmp_path: Path) -> None
     assert standby.case() == ("standby", "all")
     assert marks_of(standby.state) == marks
     standby.ingest()
-    standby.take_over()
-    standby.become_the_world()
-    world.finish()
+    standby.finish()
 
 
 def test_a_standby_that_has_lost_power_keeps_its_checkpoint(world: World, tmp_path: Path) -> None:
@@ -270,9 +268,7 @@ def test_a_standby_that_has_lost_power_keeps_its_checkpoint(world: World, tmp_pa
     standby.follow()
     assert standby.case() == ("power lost", "durable")
     standby.ingest()
-    standby.take_over()
-    standby.become_the_world()
-    world.finish()
+    standby.finish()
 
 
 def test_a_standby_whose_disk_is_lost_begins_anew(world: World, tmp_path: Path) -> None:
@@ -285,9 +281,7 @@ def test_a_standby_whose_disk_is_lost_begins_anew(world: World, tmp_path: Path) 
     standby.follow()
     assert standby.case() == ("new standby", "nothing")
     standby.ingest()
-    standby.take_over()
-    standby.become_the_world()
-    world.finish()
+    standby.finish()
 
 
 def test_nothing_is_kept_when_the_progress_has_fallen(world: World, tmp_path: Path) -> None:
@@ -304,9 +298,7 @@ def test_nothing_is_kept_when_the_progress_has_fallen(world: World, tmp_path: Pa
     standby.follow()
     assert standby.case() == ("taken over", "nothing")
     standby.ingest()
-    standby.take_over()
-    standby.become_the_world()
-    world.finish()
+    standby.finish()
 
 
 def test_a_take_over_of_progress_that_has_fallen_is_refused(world: World, tmp_path: Path) -> None:
@@ -345,9 +337,7 @@ def test_a_take_over_that_is_killed_before_it_is_told_follows_on(
     assert standby.state.standby
     assert standby.case() == ("standby", "all")
     standby.ingest()
-    standby.take_over()
-    standby.become_the_world()
-    world.finish()
+    standby.finish()
 
 
 def test_a_directory_that_owns_the_shard_serves_it(world: World, tmp_path: Path) -> None:

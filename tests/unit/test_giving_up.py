@@ -34,11 +34,8 @@ DECISION: list[tuple[object, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("owner", "name"), DECISION, ids=[name for _, name in DECISION])
-def test_a_standby_killed_while_it_gives_up_its_files_gives_them_up(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str
-) -> None:
-    """Once the fallen progress is mirrored nothing looks fallen any more."""
+def beside_lost_progress(world: World, tmp_path: Path) -> Standby:
+    """A standby in a slot, of an owner whose last commit Kafka has lost."""
     standby = Standby(world, tmp_path / "standby")
     world.write(0, 5, 5, 5, 5, 5, 5, 9)
     world.ingest()
@@ -46,6 +43,15 @@ def test_a_standby_killed_while_it_gives_up_its_files_gives_them_up(
     standby.follower.tick()
     standby.ingest()
     world.publisher.committed.pop()
+    return standby
+
+
+@pytest.mark.parametrize(("owner", "name"), DECISION, ids=[name for _, name in DECISION])
+def test_a_standby_killed_while_it_gives_up_its_files_gives_them_up(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str
+) -> None:
+    """Once the fallen progress is mirrored nothing looks fallen any more."""
+    standby = beside_lost_progress(world, tmp_path)
     with pytest.raises(RecoveryPending, match="has fallen"):
         standby.follower.tick()
     standby.kill()
@@ -58,22 +64,14 @@ def test_a_standby_killed_while_it_gives_up_its_files_gives_them_up(
     standby.follow()
     assert standby.case()[1] == "nothing"
     standby.ingest()
-    standby.take_over()
-    standby.become_the_world()
-    world.finish()
+    standby.finish()
 
 
 def test_ingest_carries_out_nothing_of_a_decision_that_was_not_finished(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A record without its pages: the follower died in between, and ingest saw it alive before."""
-    standby = Standby(world, tmp_path / "standby")
-    world.write(0, 5, 5, 5, 5, 5, 5, 9)
-    world.ingest()
-    world.at_slot(6, ticks=2)
-    standby.follower.tick()
-    standby.ingest()
-    world.publisher.committed.pop()
+    standby = beside_lost_progress(world, tmp_path)
     standby.kill()
     world.kill()
     with monkeypatch.context() as patch:
@@ -86,9 +84,7 @@ def test_ingest_carries_out_nothing_of_a_decision_that_was_not_finished(
     standby.shard.kill(Role.INGEST)
     standby.follow()
     standby.ingest()
-    standby.take_over()
-    standby.become_the_world()
-    world.finish()
+    standby.finish()
 
 
 def test_a_standby_of_a_sealed_shard_looks_again(world: World, tmp_path: Path) -> None:
