@@ -147,42 +147,60 @@ class KafkaAdmin:
             ConfigError: a topic is missing, or not as it must be: the numbers and the remedy.
         """
         plans = timer_topic_plans(settings, None)
-        self._require(plans, self._readable_configs([plan.name for plan in plans]))
+        configs = self._readable_configs([plan.name for plan in plans])
+        self._require(self._compare(plans, configs))
 
     def require_topics(self, settings: Settings) -> None:
         """The same for all of duewheel's topics."""
+        self._require(self.topic_findings(settings))
+
+    def topic_findings(self, settings: Settings) -> list[TopicFinding]:
+        """All that is to be said of duewheel's topics; nothing is created, changed or refused."""
         timer_plans = timer_topic_plans(settings, None)
         names = [*settings.timer.topics, settings.dead_letter_topic, settings.state_topic]
         configs = self._readable_configs(names)
         timer_configs = [configs[plan.name] for plan in timer_plans if plan.name in configs]
         others = [dead_letter_plan(settings, timer_configs), state_plan(settings)]
-        self._require([*timer_plans, *others], configs)
+        return self._compare([*timer_plans, *others], configs)
 
-    def _require(
+    def _compare(
         self, plans: Sequence[TopicPlan], configs: Mapping[str, Mapping[str, str]]
-    ) -> None:
+    ) -> list[TopicFinding]:
         partitions = self.describe_partitions([plan.name for plan in plans])
-        missing = [plan.name for plan in plans if plan.name not in partitions]
+        findings = []
+        for plan in plans:
+            if plan.name not in partitions:
+                findings.append(TopicFinding(plan.name, "missing"))
+            elif plan.name not in configs:
+                findings.append(TopicFinding(plan.name, "unreadable"))
+            else:
+                findings += compare(plan, partitions[plan.name], configs[plan.name])
+        return findings
+
+    def _require(self, findings: Sequence[TopicFinding]) -> None:
+        missing = [finding.topic for finding in findings if finding.state == "missing"]
         if missing:
             raise ConfigError(
                 f"Kafka at {self._settings.address} has no topic {', '.join(missing)}: "
                 "`duewheel init` creates what is missing"
             )
-        unreadable = [plan.name for plan in plans if plan.name not in configs]
+        unreadable = [finding.topic for finding in findings if finding.state == "unreadable"]
         if unreadable:
             log.warning(
                 "topic settings cannot be checked: the right DescribeConfigs is missing",
                 topics=unreadable,
             )
-        findings = [
-            finding
-            for plan in plans
-            if plan.name in configs
-            for finding in compare(plan, partitions[plan.name], configs[plan.name])
-            if finding.state == "differs"
-        ]
-        if findings:
-            raise ConfigError(refusal(self._settings.address, findings))
+        for finding in findings:
+            if finding.state == "untold":
+                log.warning(
+                    "a topic setting cannot be checked: the broker does not tell it",
+                    topic=finding.topic,
+                    setting=finding.setting,
+                    wanted=finding.wanted,
+                )
+        differences = [finding for finding in findings if finding.state == "differs"]
+        if differences:
+            raise ConfigError(refusal(self._settings.address, differences))
 
     def create_topic(self, name: str, partitions: int) -> None:
         """Create a plain topic, with the broker's defaults; one that exists is left as it is.

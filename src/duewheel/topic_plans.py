@@ -25,6 +25,7 @@ Relation = Literal["=", ">=", "<="]
 
 ERROR_HEADERS_BYTES_MAX = 4 * 1024
 _UNLIMITED = "-1"
+_BYTES_MAX = "max.message.bytes"
 _STATE_SEGMENT_BYTES = 16 * 1024 * 1024
 _STATE_SEGMENT_MS = 10 * 60 * 1000
 _STATE_MESSAGE_BYTES = 1_048_588  # Kafka's own default
@@ -81,18 +82,19 @@ class TopicPlan:
 
 @dataclass(frozen=True, slots=True)
 class TopicFinding:
-    """One line of `init`'s report; all but the first two only for a difference.
+    """One line about a topic; all but the first two only for a setting of it.
 
     Attributes:
         topic: its name.
-        state: what became of it.
+        state: `init` has created it; it is there, and as it must be; a setting differs; the broker
+            does not tell the setting; there is no such topic; its settings may not be read.
         setting, wanted, found: the difference.
         reason: why it matters.
         remedy: what would mend it, as kafka-configs.sh takes it; empty where that cannot.
     """
 
     topic: str
-    state: Literal["created", "found", "differs"]
+    state: Literal["created", "found", "differs", "untold", "missing", "unreadable"]
     setting: str = ""
     wanted: str = ""
     found: str = ""
@@ -131,7 +133,7 @@ def timer_topic_plans(settings: Settings, partitions: int | None) -> list[TopicP
 
 def dead_letter_plan(settings: Settings, timer_configs: Iterable[Mapping[str, str]]) -> TopicPlan:
     """The dead-letter topic as it must be, given the timer topics' settings as far as known."""
-    timer_max = max((int(config["max.message.bytes"]) for config in timer_configs), default=0)
+    timer_max = max((int(config.get(_BYTES_MAX, 0)) for config in timer_configs), default=0)
     bytes_max = timer_max + ERROR_HEADERS_BYTES_MAX
     kept_ms = as_millis(settings.timer.longest_outage)
     size = f"that is the timer topics' {timer_max} and {ERROR_HEADERS_BYTES_MAX} for the error"
@@ -141,7 +143,7 @@ def dead_letter_plan(settings: Settings, timer_configs: Iterable[Mapping[str, st
         False,
         (
             Requirement("cleanup.policy", "delete", "compaction drops dead letters"),
-            Requirement("max.message.bytes", str(bytes_max), size, ">=", bytes_max),
+            Requirement(_BYTES_MAX, str(bytes_max), size, ">=", bytes_max),
             Requirement("retention.ms", _UNLIMITED, "that is longest_outage", ">=", kept_ms),
             Requirement("retention.bytes", _UNLIMITED, "a limit by size drops dead letters"),
         ),
@@ -164,7 +166,7 @@ def state_plan(settings: Settings) -> TopicPlan:
             Requirement("segment.ms", str(_STATE_SEGMENT_MS), small, "<=", _STATE_SEGMENT_MS),
             Requirement("min.cleanable.dirty.ratio", "0.1", small, "<=", 0.5),
             Requirement(
-                "max.message.bytes",
+                _BYTES_MAX,
                 str(_STATE_MESSAGE_BYTES),
                 "the progress of a shard is one record",
                 ">=",
@@ -176,14 +178,18 @@ def state_plan(settings: Settings) -> TopicPlan:
 
 def compare(plan: TopicPlan, partitions: int, config: Mapping[str, str]) -> list[TopicFinding]:
     """What of an existing topic is not as planned; one line "found" if all is."""
-    differences = [
-        TopicFinding(
-            *(plan.name, "differs", r.setting, r.wanted, config[r.setting], r.reason),
-            remedy=f"{r.setting}={r.value}",
-        )
-        for r in plan.requirements
-        if not r.holds(config[r.setting]) and not _bounded_create_time(plan, r, config)
-    ]
+    differences = []
+    for r in plan.requirements:
+        found = config.get(r.setting)
+        if found is None:
+            differences.append(
+                TopicFinding(plan.name, "untold", r.setting, r.wanted, reason=r.reason)
+            )
+        elif not r.holds(found) and not _bounded_create_time(plan, r, config):
+            remedy = f"{r.setting}={r.value}"
+            differences.append(
+                TopicFinding(plan.name, "differs", r.setting, r.wanted, found, r.reason, remedy)
+            )
     if plan.partitions_exact and partitions != plan.partitions:
         wanted, reason = str(plan.partitions), "partitions cannot be taken away: use another topic"
         differences.append(
@@ -199,7 +205,9 @@ def _bounded_create_time(
     if requirement.setting != "message.timestamp.type" or plan.create_time_within_ms is None:
         return False
     allowed = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
-    return all(int(config[name]) <= plan.create_time_within_ms for name in allowed)
+    return all(
+        name in config and int(config[name]) <= plan.create_time_within_ms for name in allowed
+    )
 
 
 def refusal(address: str, differences: Iterable[TopicFinding]) -> str:
@@ -211,8 +219,13 @@ def refusal(address: str, differences: Iterable[TopicFinding]) -> str:
             f"{each.reason}"
         )
         if each.remedy:
-            lines.append(
-                f"    kafka-configs.sh --bootstrap-server {address} --alter --entity-type topics "
-                f"--entity-name {each.topic} --add-config {each.remedy}"
-            )
+            lines.append(f"    {remedy_command(address, each.topic, each.remedy)}")
     return "\n".join(lines)
+
+
+def remedy_command(address: str, topic: str, setting: str) -> str:
+    """The command that gives a topic a setting, `setting` being name=value."""
+    return (
+        f"kafka-configs.sh --bootstrap-server {address} --alter --entity-type topics "
+        f"--entity-name {topic} --add-config {setting}"
+    )

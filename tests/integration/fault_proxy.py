@@ -144,7 +144,8 @@ class _Request:
 
     def __init__(self, frame: bytes) -> None:
         self.frame = frame
-        self.key, self.version, self.correlation_id = struct.unpack_from(">hhi", frame)
+        self.key, self.version, self.correlation_id, size = struct.unpack_from(">hhih", frame)
+        self.client_id = frame[10 : 10 + max(0, size)].decode()
         self._class = _REQUESTS.get(self.key)
         self.api = self._class.name.removesuffix("Request") if self._class else str(self.key)
 
@@ -312,6 +313,7 @@ class FaultProxy:
 
     Attributes:
         seen: how many requests came, by name.
+        asked: api key, version and client id of every kind of request that came.
         errors: of the proxy itself; raised by the end of the with block.
     """
 
@@ -324,6 +326,7 @@ class FaultProxy:
         host, port = broker.rsplit(":", 1)
         self._broker = (host, int(port))
         self.seen: Counter[str] = Counter()
+        self.asked: set[tuple[int, int, str]] = set()
         self.errors: list[Exception] = []
         self._faults: list[Fault] = []
         self._open: set[asyncio.Task[None]] = set()
@@ -411,6 +414,7 @@ class FaultProxy:
 
     def _fault_of(self, request: _Request) -> Fault | None:
         self.seen[request.api] += 1
+        self.asked.add((request.key, request.version, request.client_id))
         return next((fault for fault in self._faults if fault.takes(request)), None)
 
 
