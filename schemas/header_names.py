@@ -7,7 +7,7 @@ Only the standard library: producers know these names without any of the engine'
 
 from __future__ import annotations
 
-from enum import IntEnum, auto
+from enum import IntEnum, StrEnum, auto
 
 # Added to what is delivered.
 SOURCE = "TIMER_SOURCE"  # topic-partition@offset of the timer
@@ -20,9 +20,24 @@ ORIGIN = "TIMER_ORIGIN"  # offset of the timer's first copy, in the same partiti
 NOT_BEFORE_MS = "TIMER_NOT_BEFORE_MS"  # of a parked one: when it leaves if it is due by then
 RETRIES = "TIMER_RETRIES"  # how often in a row it was parked
 
+# Added to answers to cancels and reschedules, whose value is a JSON object (ANSWER_*).
+ANSWER = "TIMER_ANSWER"  # an Answer: what became of the timers that were met
+ANSWER_WORD = "answer"  # the same word
+ANSWER_ID = "id"  # of the timers that were to be met
+ANSWER_SOURCE = "source"  # topic-partition@offset of the cancel or reschedule
+ANSWER_REQUEST = "request"  # "cancel" or "reschedule"
+
 # Added to dead letters.
 ERROR_CODE = "TIMER_ERROR_CODE"  # one word, for programs
 ERROR = "TIMER_ERROR"  # a sentence, for people
+
+
+class Answer(StrEnum):
+    """What became of the timers that a cancel or reschedule was to meet."""
+
+    CANCELLED = "cancelled"  # none of them will be delivered, and at least one was pending
+    ALREADY_DELIVERED = "already_delivered"
+    UNKNOWN = "unknown"  # there was none, or nobody can tell any more
 
 
 class Request(IntEnum):
@@ -56,6 +71,7 @@ REQUEST: dict[str, Request] = {
     "TIMER_RESCHEDULE": Request.RESCHEDULE,
     SOURCE: Request.IGNORED,
     DUE_MS: Request.IGNORED,
+    ANSWER: Request.IGNORED,
     ORIGIN: Request.ORIGIN,
     ROLL_TIMES: Request.ROLL_TIMES,
     NOT_BEFORE_MS: Request.NOT_BEFORE,

@@ -103,6 +103,15 @@ class Settings(BaseSettings):
         return self.timer.state_topic or f"{self.app.id}.state"
 
     @property
+    def service_topics(self) -> dict[str, str]:
+        """The topics of its own beside the timer topics, by key of the setting; never targets."""
+        reply_topic = self.timer.reply_topic
+        return {
+            "timer.dead_letter_topic": self.dead_letter_topic,
+            "timer.state_topic": self.state_topic,
+        } | ({} if reply_topic is None else {"timer.reply_topic": reply_topic})
+
+    @property
     def wheel(self) -> WheelConfig:
         """Geometry of the wheel."""
         timer = self.timer

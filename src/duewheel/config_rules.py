@@ -101,18 +101,16 @@ def _wheel_problems(timer: Timer) -> Iterator[tuple[str, str]]:
 
 
 def _topic_problems(settings: Settings) -> Iterator[tuple[str, str]]:
-    timer, topics = settings.timer, settings.timer.topics
-    own = {
-        "timer.dead_letter_topic": settings.dead_letter_topic,
-        "timer.state_topic": settings.state_topic,
-    }
+    timer, topics, own = settings.timer, settings.timer.topics, settings.service_topics
     if len(set(topics)) < len(topics):
         yield "timer.topics", "names a topic twice"
     for key, topic in own.items():
         if topic in topics:
             yield key, f'"{topic}" is a timer topic: its messages would be read as timers'
-    if len(set(own.values())) < len(own):
+    if settings.state_topic == settings.dead_letter_topic:
         yield "timer.state_topic", "is the dead-letter topic: the state topic is compacted"
+    if timer.reply_topic in {settings.dead_letter_topic, settings.state_topic}:
+        yield "timer.reply_topic", "is the dead-letter or the state topic: answers are kept apart"
     for topic, target in timer.mapping.items():
         if topic not in topics:
             yield "timer.mapping", f'"{topic}" is no timer topic{nearest(topic, topics)}'

@@ -81,6 +81,7 @@ class Timer(Section):
     longest_outage: Duration = timedelta(days=7)
     dead_letter_topic: TopicName | None = None
     state_topic: TopicName | None = None
+    reply_topic: TopicName | None = None
     levels: Durations = LEVELS
     mapping: TopicTable = Field(default_factory=dict)
 

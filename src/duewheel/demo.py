@@ -146,7 +146,7 @@ class Demo:
         path.write_text(
             f'[app]\nid = "{name}"\n'
             f'[kafka]\nbootstrap_servers = "{servers}"\n'
-            f'[timer]\ntopics = ["{name}.timers"]\n'
+            f'[timer]\ntopics = ["{name}.timers"]\nreply_topic = "{name}.replies"\n'
             f'[storage]\ndata_dir = "{work / "data"}"\n'
         )
         return load(path)
@@ -161,8 +161,7 @@ class Demo:
                 [
                     self._timer_topic,
                     self._target,
-                    settings.dead_letter_topic,
-                    settings.state_topic,
+                    *settings.service_topics.values(),
                 ],
             )
         admin.init_topics(settings, partitions=PARTITIONS)

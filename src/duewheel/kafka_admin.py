@@ -29,9 +29,8 @@ from duewheel.topic_plans import (
     TopicFinding,
     TopicPlan,
     compare,
-    dead_letter_plan,
     refusal,
-    state_plan,
+    service_plans,
     timer_topic_plans,
 )
 from duewheel.wheel.deadline import Deadline
@@ -121,7 +120,7 @@ class KafkaAdmin:
     def init_topics(
         self, settings: Settings, *, partitions: int | None = None, replication_factor: int = -1
     ) -> list[TopicFinding]:
-        """Create what is missing of the timer, dead-letter and state topics, compare the rest.
+        """Create what is missing of duewheel's topics, compare the rest.
 
         Args:
             settings: names and times.
@@ -134,8 +133,7 @@ class KafkaAdmin:
         timer_plans = timer_topic_plans(settings, partitions)
         findings = self._ensure(timer_plans, replication_factor)
         found = self._configs([plan.name for plan in timer_plans])
-        others = [dead_letter_plan(settings, found.values()), state_plan(settings)]
-        return findings + self._ensure(others, replication_factor)
+        return findings + self._ensure(service_plans(settings, found.values()), replication_factor)
 
     def require_timer_topics(self, settings: Settings) -> None:
         """Refuse to work on timer topics that could lose or misjudge messages.
@@ -157,11 +155,10 @@ class KafkaAdmin:
     def topic_findings(self, settings: Settings) -> list[TopicFinding]:
         """All that is to be said of duewheel's topics; nothing is created, changed or refused."""
         timer_plans = timer_topic_plans(settings, None)
-        names = [*settings.timer.topics, settings.dead_letter_topic, settings.state_topic]
+        names = [*settings.timer.topics, *settings.service_topics.values()]
         configs = self._readable_configs(names)
         timer_configs = [configs[plan.name] for plan in timer_plans if plan.name in configs]
-        others = [dead_letter_plan(settings, timer_configs), state_plan(settings)]
-        return self._compare([*timer_plans, *others], configs)
+        return self._compare([*timer_plans, *service_plans(settings, timer_configs)], configs)
 
     def _compare(
         self, plans: Sequence[TopicPlan], configs: Mapping[str, Mapping[str, str]]

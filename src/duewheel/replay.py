@@ -122,8 +122,7 @@ class _Replay:
         self._client = reader.client
         self._limits = wiring.publisher_limits(settings)
         self._timer_topics = set(settings.timer.topics)
-        own = {settings.dead_letter_topic, settings.state_topic}
-        self._own_topics = self._timer_topics | own
+        self._own_topics = self._timer_topics | set(settings.service_topics.values())
         self._catalog = TargetCatalog(
             self._client,
             batch_bytes=self._limits.batch_bytes,

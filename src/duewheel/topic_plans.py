@@ -6,6 +6,8 @@
                     of it may be read again after a loss
     dead letters    takes the largest timer message and its error headers; kept for good
     state topic     one partition, compacted only, small segments: it is read back at every start
+    reply topic     if there is one: takes what the dead-letter topic takes, for an answer holds the
+                    headers of the request; kept for a day
 
 They are created so where they are missing; where they are there, only compared.
 """
@@ -26,6 +28,7 @@ Relation = Literal["=", ">=", "<="]
 ERROR_HEADERS_BYTES_MAX = 4 * 1024
 _UNLIMITED = "-1"
 _BYTES_MAX = "max.message.bytes"
+_ANSWERS_KEPT_MS = 24 * 60 * 60 * 1000
 _STATE_SEGMENT_BYTES = 16 * 1024 * 1024
 _STATE_SEGMENT_MS = 10 * 60 * 1000
 _STATE_MESSAGE_BYTES = 1_048_588  # Kafka's own default
@@ -131,23 +134,54 @@ def timer_topic_plans(settings: Settings, partitions: int | None) -> list[TopicP
     ]
 
 
+def service_plans(
+    settings: Settings, timer_configs: Iterable[Mapping[str, str]]
+) -> list[TopicPlan]:
+    """The other topics as they must be, given the timer topics' settings as far as known."""
+    known = list(timer_configs)
+    plans = [dead_letter_plan(settings, known), state_plan(settings)]
+    if settings.timer.reply_topic is not None:
+        plans.append(reply_plan(settings.timer.reply_topic, known))
+    return plans
+
+
 def dead_letter_plan(settings: Settings, timer_configs: Iterable[Mapping[str, str]]) -> TopicPlan:
     """The dead-letter topic as it must be, given the timer topics' settings as far as known."""
-    timer_max = max((int(config.get(_BYTES_MAX, 0)) for config in timer_configs), default=0)
-    bytes_max = timer_max + ERROR_HEADERS_BYTES_MAX
     kept_ms = as_millis(settings.timer.longest_outage)
-    size = f"that is the timer topics' {timer_max} and {ERROR_HEADERS_BYTES_MAX} for the error"
     return TopicPlan(
         settings.dead_letter_topic,
         None,
         False,
         (
             Requirement("cleanup.policy", "delete", "compaction drops dead letters"),
-            Requirement(_BYTES_MAX, str(bytes_max), size, ">=", bytes_max),
+            _room(timer_configs, "the error"),
             Requirement("retention.ms", _UNLIMITED, "that is longest_outage", ">=", kept_ms),
             Requirement("retention.bytes", _UNLIMITED, "a limit by size drops dead letters"),
         ),
     )
+
+
+def reply_plan(reply_topic: str, timer_configs: Iterable[Mapping[str, str]]) -> TopicPlan:
+    """The reply topic as it must be, given the timer topics' settings as far as known."""
+    kept = "who asked may be away for a day"
+    return TopicPlan(
+        reply_topic,
+        None,
+        False,
+        (
+            Requirement("cleanup.policy", "delete", "compaction drops answers that share a key"),
+            _room(timer_configs, "the answer"),
+            Requirement("retention.ms", str(_ANSWERS_KEPT_MS), kept, ">=", _ANSWERS_KEPT_MS),
+        ),
+    )
+
+
+def _room(timer_configs: Iterable[Mapping[str, str]], added: str) -> Requirement:
+    """For the largest timer message, and what is added to it."""
+    timer_max = max((int(config.get(_BYTES_MAX, 0)) for config in timer_configs), default=0)
+    bytes_max = timer_max + ERROR_HEADERS_BYTES_MAX
+    reason = f"that is the timer topics' {timer_max} and {ERROR_HEADERS_BYTES_MAX} for {added}"
+    return Requirement(_BYTES_MAX, str(bytes_max), reason, ">=", bytes_max)
 
 
 def state_plan(settings: Settings) -> TopicPlan:

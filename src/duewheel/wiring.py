@@ -34,7 +34,7 @@ class StoppableClock(SystemClock):
 
 def contract(settings: Settings) -> Contract:
     """What messages may say."""
-    own_topics = [*settings.timer.topics, settings.dead_letter_topic, settings.state_topic]
+    own_topics = [*settings.timer.topics, *settings.service_topics.values()]
     parameters = {
         "max_delay_ms": as_millis(settings.timer.max_delay),
         "forbidden_targets": sorted(own_topics),

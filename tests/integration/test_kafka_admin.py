@@ -33,6 +33,7 @@ def settings(broker: DevBroker, unique_name: Names) -> Settings:
             topics=(unique_name("a"), unique_name("b")),
             dead_letter_topic=unique_name("dead-letter"),
             state_topic=unique_name("state"),
+            reply_topic=unique_name("replies"),
         ),
     )
 
@@ -44,7 +45,7 @@ def admin(settings: Settings) -> Iterator[KafkaAdmin]:
 
 
 def names(settings: Settings) -> list[str]:
-    return [*settings.timer.topics, settings.dead_letter_topic, settings.state_topic]
+    return [*settings.timer.topics, *settings.service_topics.values()]
 
 
 def configs(broker: DevBroker, topic: str) -> dict[str, str]:
@@ -78,6 +79,7 @@ def test_init_creates_what_is_missing_and_then_finds_it(
         3,
         4,  # the broker's default
         1,
+        4,
     ]
     timer = configs(broker, settings.timer.topics[0])
     assert timer["message.timestamp.type"] == "LogAppendTime"
@@ -85,6 +87,10 @@ def test_init_creates_what_is_missing_and_then_finds_it(
     dead = configs(broker, settings.dead_letter_topic)
     assert int(dead["max.message.bytes"]) == int(timer["max.message.bytes"]) + 4_096
     assert dead["retention.ms"] == "-1"
+    assert settings.timer.reply_topic is not None
+    reply = configs(broker, settings.timer.reply_topic)
+    assert (reply["cleanup.policy"], reply["retention.ms"]) == ("delete", "86400000")
+    assert reply["max.message.bytes"] == dead["max.message.bytes"]
     state = configs(broker, settings.state_topic)
     assert (state["cleanup.policy"], state["segment.ms"]) == ("compact", "600000")
 
@@ -97,6 +103,8 @@ def test_differences_are_named_and_nothing_is_changed(
     alter(broker, first, retention_ms="3600000", max_message_bytes="3000000")
     alter(broker, second, message_timestamp_type="CreateTime")
     alter(broker, settings.state_topic, cleanup_policy="compact,delete")
+    assert settings.timer.reply_topic is not None
+    alter(broker, settings.timer.reply_topic, retention_ms="3600000", max_message_bytes="4000000")
 
     findings = admin.init_topics(settings)
     assert findings == admin.init_topics(settings)
@@ -105,8 +113,12 @@ def test_differences_are_named_and_nothing_is_changed(
         (second, "message.timestamp.type", "CreateTime"),
         (settings.dead_letter_topic, "max.message.bytes", "1052684"),
         (settings.state_topic, "cleanup.policy", "compact,delete"),
+        (settings.timer.reply_topic, "retention.ms", "3600000"),
     ]
-    assert {f.wanted for f in findings if f.setting == "retention.ms"} == {">= 694800000"}
+    kept = [f.wanted for f in findings if f.setting == "retention.ms"]
+    assert kept == [">= 694800000", ">= 86400000"]
+    with pytest.raises(ConfigError, match="is 3600000, wanted is >= 86400000"):
+        admin.require_topics(settings)
 
     # Timestamps of the producers will do, where the broker refuses those that are far off.
     hour = "3600000"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from duewheel import wiring
 from duewheel.config import Settings, load
 from duewheel.config_values import looks_secret, parse_size_bytes
 from duewheel.durations import format_duration_ms, parse_duration_ms
@@ -131,6 +132,15 @@ def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
             'timer.mapping: "duewheel.state" is a topic of duewheel\'s own',
         ),
         (
+            '[timer]\ntopics = ["a"]\nreply_topic = "r"\nmapping = { "a" = "r" }',
+            'timer.mapping: "r" is a topic of duewheel\'s own',
+        ),
+        ('[timer]\ntopics = ["a"]\nreply_topic = "a"', 'timer.reply_topic: "a" is a timer topic'),
+        (
+            '[timer]\ntopics = ["a"]\nreply_topic = "duewheel.state"',
+            "timer.reply_topic: is the dead-letter or the state topic",
+        ),
+        (
             MINIMAL + "roll_window = 24",
             'timer.roll_window: a duration needs its unit, such as "24h"',
         ),
@@ -226,6 +236,14 @@ def test_what_is_shown_can_be_loaded_again(tmp_path: Path) -> None:
     settings = load(write(tmp_path, MINIMAL + 'roll_window = "90m"\nslots = 200000\n'))
     again = Settings(**settings.redacted())
     assert again.redacted() == settings.redacted()
+
+
+def test_answers_are_written_only_where_a_topic_is_named(tmp_path: Path) -> None:
+    without = load(write(tmp_path, MINIMAL))
+    named = load(write(tmp_path, MINIMAL + 'reply_topic = "replies"\n'))
+    assert [s.redacted()["timer"]["reply_topic"] for s in (without, named)] == [None, "replies"]
+    closed = [wiring.slot_values(s)["parameters"]["forbidden_targets"] for s in (without, named)]
+    assert set(closed[1]) - set(closed[0]) == {"replies"}
 
 
 def test_settings_are_frozen(tmp_path: Path) -> None:

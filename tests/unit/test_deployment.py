@@ -58,6 +58,7 @@ def test_settings_are_known(service: str, monkeypatch: pytest.MonkeyPatch, tmp_p
     settings = settings_of(service, monkeypatch, tmp_path)
     assert settings.timer.topics == ("orders.delayed",)
     assert settings.timer.mapping == {"orders.delayed": "orders"}
+    assert settings.timer.reply_topic == "orders.replies"
     volume, path = SERVICES[service]["volumes"][0].split(":")
     assert volume in COMPOSE["volumes"]
     assert settings.storage.data_dir.parent == Path(path)
