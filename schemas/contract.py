@@ -16,6 +16,7 @@ import pyarrow.compute
 
 from duewheel.errors import ConfigError
 from duewheel.schemas import header_names as names
+from duewheel.schemas.cancel_requests import read_cancels
 from duewheel.schemas.columns import Column, binary, join, large_binary, spread, take
 from duewheel.schemas.header_names import Request
 from duewheel.schemas.headers import USERS, Field, Headers, read_headers
@@ -31,6 +32,7 @@ from duewheel.schemas.timers import (
     TimerBatch,
     TopicPartition,
 )
+from duewheel.schemas.topic_contracts import DEFAULT, TopicContract
 
 _pa: Any = pa
 _pc: Any = pyarrow.compute
@@ -42,29 +44,36 @@ class Contract:
 
     Attributes:
         levels_ms: delay of DELAY level 1, 2, …
-        mapping: timer topic → target of its messages without REAL_TOPIC.
+        topics: timer topic → what holds for its messages; for those of others, the defaults.
         dead_letter_topic: where rejected rows go.
         rules: what an acceptable timer is.
     """
 
     levels_ms: tuple[int, ...]
-    mapping: Mapping[str, str]
+    topics: Mapping[str, TopicContract]
     dead_letter_topic: str
     rules: Rules
 
     def __post_init__(self) -> None:
         if not self.levels_ms or min(self.levels_ms) < 0:
             raise ConfigError("delay levels: at least one is needed, and none may be negative")
-        self._check_mapping()
+        self._check_targets()
 
-    def _check_mapping(self) -> None:
-        """A mapped target must be one that a message could ask for."""
-        targets = list(self.mapping.values())
+    def topic(self, name: str) -> TopicContract:
+        """What holds for the messages of a timer topic."""
+        return self.topics.get(name, DEFAULT)
+
+    def _check_targets(self) -> None:
+        """A configured target must be one that a message could ask for."""
+        given = {n: each.target for n, each in self.topics.items() if each.target is not None}
+        targets = list(given.values())
         now = np.zeros(len(targets), np.int64)
         due = DueTimes(now, np.ones(len(now), np.bool_), np.full(len(now), -1, np.int8))
         each = np.arange(len(now), dtype=np.int32)
-        failures = self.rules.first_failure(judged_columns({}, due, now, each, targets, now))
-        for (topic, target), failure in zip(self.mapping.items(), failures.tolist(), strict=True):
+        nothing = read_cancels({}, len(now))
+        columns = judged_columns({}, due, nothing, now, each, targets, now)
+        failures = self.rules.first_failure(columns).tolist()
+        for (topic, target), failure in zip(given.items(), failures, strict=True):
             if failure != ACCEPTED:
                 reason = self.rules.rules[failure].reason
                 raise ConfigError(f"{topic!r} cannot be mapped to {target!r}: {reason}")
@@ -76,10 +85,10 @@ class Contract:
         """
         return {
             "levels_ms": list(self.levels_ms),
-            "mapping": dict(sorted(self.mapping.items())),
             "parameters": dict(sorted(self.rules.parameters.items())),
             "rules": self.rules.digest,
             "suite": self.rules.suite,
+            "topics": {name: each.to_json() for name, each in sorted(self.topics.items())},
         }
 
     @classmethod
@@ -92,7 +101,7 @@ class Contract:
         try:
             return cls(
                 tuple(map(int, values["levels_ms"])),
-                dict(values["mapping"]),
+                {n: TopicContract.from_json(each) for n, each in values["topics"].items()},
                 dead_letter_topic,
                 compile_suite(values["suite"], values["parameters"]),
             )
@@ -123,15 +132,20 @@ def parse(table: pa.Table, contract: Contract) -> TimerBatch:
     offset = np.asarray(table.column("offset")).astype(np.int64)
     timestamp_ms = _timestamps_ms(table.column("timestamp"))
     found = read_headers(table.column("headers"))
-    fields = found.fields()
+    asked = found.fields()
+    cancels = read_cancels(asked, len(offset))
+    fields = cancels.of_timers(asked)
     due = due_times(fields, timestamp_ms, contract.levels_ms)
-    default_target, mapped = _default_targets(sources, contract.mapping)
-    columns = judged_columns(fields, due, timestamp_ms, default_target, mapped, offset)
+    default_target, mapped = _default_targets(sources, contract)
+    default_target[cancels.pure] = -1
+    columns = judged_columns(fields, due, cancels, timestamp_ms, default_target, mapped, offset)
     failure = contract.rules.first_failure(columns)
     rejected = failure != ACCEPTED
-    target, targets = _targets(columns.column("target_topic"), rejected, contract)
+    timer, cancelling = cancels.accepted(rejected)
+    target, targets = _targets(columns.column("target_topic"), timer & ~rejected, contract)
     known = copies(fields, offset, ~rejected)
-    timer_id, id_hash = _ids(fields.get(Request.TIMER_ID), rejected, sources, known.origin_offset)
+    asked_ids = fields.get(Request.TIMER_ID, Field.none()).beside(cancels.ids)
+    timer_id, id_hash = _ids(asked_ids, rejected, sources, known.origin_offset)
     key = large_binary(table.column("key"))
     headers, header_count = _headers(found, failure, contract.rules)
     return TimerBatch(
@@ -142,6 +156,8 @@ def parse(table: pa.Table, contract: Contract) -> TimerBatch:
         due_ms=due.due_ms,
         not_before_ms=known.not_before_ms,
         rejected=rejected,
+        timer=timer,
+        cancels=cancelling,
         targets=targets,
         target=target,
         target_partition=_target_partitions(columns, rejected),
@@ -191,27 +207,28 @@ def _timestamps_ms(column: Any) -> Int64:
     return np.asarray(column.cast(pa.int64())) // 1000
 
 
-def _default_targets(sources: _Sources, mapping: Mapping[str, str]) -> tuple[Int32, list[str]]:
-    """Row → index in the list of targets of the mapping, or -1."""
-    mapped = sorted(set(mapping.values()))
-    index = [mapped.index(mapping[name]) if name in mapping else -1 for name in sources.topics]
+def _default_targets(sources: _Sources, contract: Contract) -> tuple[Int32, list[str]]:
+    """Row → index in the list of targets that the configuration names, or -1."""
+    given = [contract.topic(name).target for name in sources.topics]
+    mapped = sorted({target for target in given if target is not None})
+    index = [-1 if target is None else mapped.index(target) for target in given]
     return np.array(index, np.int32)[sources.topic], mapped
 
 
-def _targets(column: Any, rejected: Bool, contract: Contract) -> tuple[Int32, list[str]]:
-    """Row → index in the list of targets. Only names that some row uses are looked at: those of
-    rejected rows can be anything.
+def _targets(column: Any, placed: Bool, contract: Contract) -> tuple[Int32, list[str]]:
+    """Row → index in the list of targets; the dead-letter topic for rows that are not placed. Only
+    names that some other row uses are looked at: those of rejected rows can be anything.
     """
     encoded = column.combine_chunks()
     index = np.asarray(_pc.fill_null(encoded.indices, 0)).astype(np.int64)
     used = np.zeros(len(encoded.dictionary), np.bool_)
-    used[index[~rejected]] = True
+    used[index[placed]] = True
     accepted = encoded.dictionary.filter(_pa.array(used)).to_pylist()
     targets = list(dict.fromkeys([*accepted, contract.dead_letter_topic]))
     place = {name: i for i, name in enumerate(targets)}
     of_name = np.zeros(max(len(used), 1), np.int32)
     of_name[np.flatnonzero(used)] = [place[name] for name in accepted]
-    return np.where(rejected, place[contract.dead_letter_topic], of_name[index]), targets
+    return np.where(placed, of_name[index], place[contract.dead_letter_topic]), targets
 
 
 def _target_partitions(columns: pa.Table, rejected: Bool) -> Int32:
@@ -221,12 +238,12 @@ def _target_partitions(columns: pa.Table, rejected: Bool) -> Int32:
 
 
 def _ids(
-    field: Field | None, rejected: Bool, sources: _Sources, origin_offset: Int64
+    field: Field, rejected: Bool, sources: _Sources, origin_offset: Int64
 ) -> tuple[Column, Int64]:
     """The timers' ids (empty for the default) and their hashes (of the default too). A rejected
     row's own id may be of any length: it has the default.
     """
-    given = field.where(~rejected[field.rows]) if field else Field.none()
+    given = field.where(~rejected[field.rows])
     default = np.ones(len(origin_offset), np.bool_)
     default[given.rows] = False
     hashes = np.zeros(len(origin_offset), np.int64)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
-from duewheel.schemas.columns import Column, binary, filled, large_binary, take
+from duewheel.schemas.columns import Column, binary, concat, filled, large_binary, take
 from duewheel.schemas.header_names import REQUEST, Request
 from duewheel.schemas.timers import Bool, Int64
 
@@ -81,6 +81,14 @@ class Field:
         if keep.all():
             return self
         return Field(self.rows[keep], take(self.values, np.flatnonzero(keep)))
+
+    def beside(self, other: Field) -> Field:
+        """The same request by other rows, too."""
+        if not len(other.rows):
+            return self
+        rows = np.concatenate([self.rows, other.rows])
+        order = np.argsort(rows)
+        return Field(rows[order], take(concat([self.values, other.values]), order))
 
     @classmethod
     def none(cls) -> Field:

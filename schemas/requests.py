@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
+from duewheel.schemas.cancel_requests import WORDS, Cancels
 from duewheel.schemas.columns import Column, ascii_text, lengths
 from duewheel.schemas.header_names import NATIVE, Request
 from duewheel.schemas.headers import Field, Int8
@@ -42,10 +43,11 @@ JUDGED = pa.schema(
         pa.field("due_ms", pa.int64()),  # epoch ms; null: not given, or malformed
         pa.field("delay_ms", pa.int64()),  # due_ms - the record's timestamp; null: not asked for
         pa.field("bad_header", _NAME),  # the header that gives the due time, if malformed
+        pa.field("missing", _NAME),  # what a timer needs and this one lacks: due_time, target_topic
         pa.field("target_topic", pa.dictionary(pa.int32(), pa.large_string())),
         pa.field("target_partition", pa.int64()),  # null: not asked for; -1: malformed
         pa.field("timer_id_bytes", pa.int64()),  # length of the id; null: not given
-        pa.field("unsupported", _NAME),  # a header for what this version cannot do
+        pa.field("cancel", _NAME),  # what it cancels, or why it cannot (cancel_requests.py)
         pa.field("origin_distance", pa.int64()),  # offset - origin's; null: no copy; -1: malformed
         pa.field("retries", pa.int64()),  # null: not parked; -1: malformed, or on what is no copy
     ]
@@ -53,7 +55,7 @@ JUDGED = pa.schema(
 """The columns that rules may name. A null passes every rule that does not ask for a value."""
 
 _DUE = (Request.LEVEL, Request.DELAY_SEC, Request.DELAY_MS, Request.DELIVER_AT)
-_UNSUPPORTED = (Request.CANCEL, Request.RESCHEDULE)
+_MISSING = ("due_time", "target_topic")
 _NONE = -1
 COUNT_MAX = 65_535  # of rolls and retries: two bytes on disk; the counts stop there
 
@@ -111,6 +113,7 @@ def _delay_ms(request: Request, number: Int64, levels_ms: Sequence[int]) -> Int6
 def judged_columns(
     fields: Mapping[Request, Field],
     due: DueTimes,
+    cancels: Cancels,
     timestamp_ms: Int64,
     default_target: Int32,
     mapped: Sequence[str],
@@ -119,29 +122,31 @@ def judged_columns(
     """The columns of JUDGED.
 
     Args:
-        fields: the requests.
+        fields: the requests; of pure cancels only those that mean something.
         due: their due times.
+        cancels: what the rows cancel.
         timestamp_ms: the records' timestamps.
         default_target: row → index in `mapped` of the target without REAL_TOPIC, or -1 for none.
-        mapped: the targets of the topic mapping.
+        mapped: the targets that the configuration names.
         offset: the records' own.
     """
     base_ms = np.clip(timestamp_ms, -SATURATED, SATURATED)
     count = len(base_ms)
-    unsupported = np.full(count, _NONE, np.int8)
-    for i, request in enumerate(_UNSUPPORTED):
-        if request in fields:
-            unsupported[fields[request].rows] = i
+    target = _targets(fields.get(Request.TARGET_TOPIC), default_target, mapped)
+    missing = np.where(np.asarray(target.is_null()), np.int8(1), np.int8(_NONE))
+    missing[~due.known & (due.bad == _NONE)] = 0
+    missing[cancels.pure] = _NONE
     distances = _sparse(fields.get(Request.ORIGIN), partial(_distances, fields, offset), count)
     is_copy = np.asarray(_pc.fill_null(distances, 0)) > 0
     columns = [
         _pa.array(due.due_ms, mask=~due.known),
         _pa.array(due.due_ms - base_ms, mask=~due.known | is_copy),
         _named(due.bad, [NATIVE[request] for request in _DUE]),
-        _targets(fields.get(Request.TARGET_TOPIC), default_target, mapped),
+        _named(missing, _MISSING),
+        target,
         _sparse(fields.get(Request.TARGET_PARTITION), _partitions, count),
         _sparse(fields.get(Request.TIMER_ID), lengths, count),
-        _named(unsupported, [NATIVE[request] for request in _UNSUPPORTED]),
+        _named(cancels.word, WORDS),
         distances,
         _retries(fields, count),
     ]

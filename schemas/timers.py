@@ -52,6 +52,10 @@ class TimerBatch:
         not_before_ms: of a parked copy: it leaves no earlier, even if it is due; else ANY_TIME.
         rejected: the row goes to the dead-letter topic as soon as possible; `targets[target]`
             is that topic and `headers` already end with the error headers.
+        timer: the row is a timer, or rejected; else a pure cancel: its due time and target mean
+            nothing, key, value and user's headers go to its answer.
+        cancels: the row cancels the timers of its partition with the same id and a lower origin
+            offset: a pure cancel, or the first copy of a reschedule. Its `timer_id` is not empty.
         targets: the topic names that `target` indexes.
         target: row → index in `targets`.
         target_partition: requested partition or NO_PARTITION.
@@ -73,6 +77,8 @@ class TimerBatch:
     due_ms: Int64
     not_before_ms: Int64
     rejected: Bool
+    timer: Bool
+    cancels: Bool
     targets: list[str]
     target: Int32
     target_partition: Int32

@@ -251,6 +251,8 @@ def timer_batch(timers: Sequence[Timer]) -> TimerBatch:
         due_ms=np.array([timer.due_ms for timer in timers], np.int64),
         not_before_ms=np.full(len(timers), ANY_TIME, np.int64),
         rejected=rejected,
+        timer=np.ones(len(timers), np.bool_),
+        cancels=np.zeros(len(timers), np.bool_),
         targets=["orders", "bills", "dead"],
         target=np.where(rejected, 2, offset % 2).astype(np.int32),
         target_partition=np.where(offset % 5, NO_PARTITION, offset % 4).astype(np.int32),

@@ -15,6 +15,7 @@ from duewheel.errors import ConfigError
 from duewheel.schemas.contract import Contract
 from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.timers import TopicPartition
+from duewheel.schemas.topic_contracts import TopicContract
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.kafka_clients import ClientSettings
 from duewheel.wheel.kafka_progress import KafkaProgressReader
@@ -41,7 +42,9 @@ def contract(settings: Settings) -> Contract:
     }
     return Contract(
         levels_ms=settings.timer.levels_ms,
-        mapping=settings.timer.mapping,
+        topics={
+            topic: TopicContract(target=target) for topic, target in settings.timer.mapping.items()
+        },
         dead_letter_topic=settings.dead_letter_topic,
         rules=compile_suite(load_suite(), parameters),
     )

@@ -438,6 +438,8 @@ def placed_directly(number: Int64, due_ms: int, target: str, body_bytes: int) ->
         due_ms=np.full(count, due_ms),
         not_before_ms=np.full(count, ANY_TIME, np.int64),
         rejected=np.zeros(count, np.bool_),
+        timer=np.ones(count, np.bool_),
+        cancels=np.zeros(count, np.bool_),
         targets=[target],
         target=zeros,
         target_partition=np.full(count, NO_PARTITION, np.int32),

@@ -64,6 +64,8 @@ def timers(rng: np.random.Generator, slot: np.ndarray, first_offset: int) -> Tim
         due_ms=due_ms,
         not_before_ms=np.full(count, ANY_TIME, np.int64),
         rejected=np.zeros(count, np.bool_),
+        timer=np.ones(count, np.bool_),
+        cancels=np.zeros(count, np.bool_),
         targets=["orders"],
         target=zeros,
         target_partition=np.full(count, NO_PARTITION, np.int32),

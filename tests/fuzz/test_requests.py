@@ -18,6 +18,7 @@ from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal
 from duewheel.schemas.header_names import LEVELS_MS, REQUEST
 from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.timers import NO_PARTITION
+from duewheel.schemas.topic_contracts import TopicContract
 from duewheel.schemas.varint import read_varint
 from duewheel.wheel.layout import roll_instants, slot_of
 from duewheel.wheel.placing import stored_messages
@@ -27,7 +28,10 @@ Change = Callable[[st.DataObject, bytes], bytes]
 DEAD = "dead.letters"
 PARAMETERS = {"max_delay_ms": 40 * 86_400_000, "forbidden_targets": ["orders.delayed", DEAD]}
 CONTRACT = Contract(
-    LEVELS_MS, {"orders.delayed": "orders"}, DEAD, compile_suite(load_suite(), PARAMETERS)
+    LEVELS_MS,
+    {"orders.delayed": TopicContract(target="orders")},
+    DEAD,
+    compile_suite(load_suite(), PARAMETERS),
 )
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SAMPLES = {
@@ -38,6 +42,8 @@ SAMPLES = {
     "REAL_TOPIC": b"orders.paid",
     "REAL_QID": b"12",
     "UNIQ_KEY": b"order-4711",
+    "TIMER_DEL_UNIQKEY": b"order-4711",
+    "TIMER_RESCHEDULE": b"true",
     "TIMER_ORIGIN": b"17",
     "TIMER_ROLL_TIMES": b"2",
     "TIMER_NOT_BEFORE_MS": b"1800000000250",

@@ -16,11 +16,12 @@ from kafka.partitioner.default import murmur2
 
 from duewheel.errors import ConfigError
 from duewheel.schemas.columns import binary
-from duewheel.schemas.contract import Contract, parse
+from duewheel.schemas.contract import Contract, parse, rejections
 from duewheel.schemas.header_names import REQUEST
 from duewheel.schemas.ids import id_hashes
 from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.timers import ANY_TIME, NO_PARTITION, TimerBatch
+from duewheel.schemas.topic_contracts import TopicContract
 from duewheel.schemas.varint import varint
 
 MAX_DELAY_MS = 86_400_000
@@ -34,12 +35,20 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 Header = tuple[str, bytes | None]
 
 
+TOPIC_CONTRACTS = {"orders.delayed": TopicContract(target="orders")}
+PARAMETERS = {
+    "max_delay_ms": MAX_DELAY_MS,
+    "forbidden_targets": ["orders.delayed", "other.delayed", DEAD_LETTERS],
+}
+
+
 def contract() -> Contract:
-    parameters = {
-        "max_delay_ms": MAX_DELAY_MS,
-        "forbidden_targets": ["orders.delayed", "other.delayed", DEAD_LETTERS],
-    }
-    return Contract(LEVELS_MS, MAPPING, DEAD_LETTERS, compile_suite(load_suite(), parameters))
+    """One that takes cancels."""
+    suite = load_suite()
+    suite["expectations"] = [
+        each for each in suite["expectations"] if each["meta"]["code"] != "cancel_not_supported"
+    ]
+    return Contract(LEVELS_MS, TOPIC_CONTRACTS, DEAD_LETTERS, compile_suite(suite, PARAMETERS))
 
 
 CONTRACT = contract()
@@ -71,6 +80,8 @@ class Timer:
     rolls: int
     not_before_ms: int = ANY_TIME
     retries: int = 0
+    is_timer: bool = True
+    cancels: bool = False
 
 
 # The plain reading.
@@ -157,39 +168,71 @@ def parking(asked: dict[str, bytes]) -> tuple[int, int] | None:
     return (not_before, min(retries, 65_535)) if "TIMER_ORIGIN" in asked else None
 
 
+def bad_cancel(asked: dict[str, bytes]) -> str | None:
+    """The code of what is wrong with what is to be cancelled."""
+    flag = asked.get("TIMER_RESCHEDULE", b"false").lower()
+    pure = asked.get("TIMER_DEL_UNIQKEY")
+    if pure is None and flag == b"false":
+        return None
+    if asked.keys() & {"TIMER_ORIGIN", "TIMER_NOT_BEFORE_MS", "TIMER_RETRIES"}:
+        return "bad_cancel"
+    if pure is not None:
+        return None if flag == b"false" and 1 <= len(pure) <= 255 else "bad_cancel"
+    return None if flag == b"true" and "UNIQ_KEY" in asked else "bad_reschedule"
+
+
+def refused(
+    record: Record,
+    asked: dict[str, bytes],
+    target: bytes | None,
+    copy: tuple[int, int] | None,
+) -> str | None:
+    """Why a timer is rejected."""
+    when = due(asked, record.timestamp_ms)
+    if isinstance(when, str):
+        return when
+    if when - record.timestamp_ms > MAX_DELAY_MS and not (copy and "TIMER_ORIGIN" in asked):
+        return "delay_too_long"
+    partition = number(asked.get("REAL_QID", b"0"))
+    checks = {
+        "bad_target_partition": partition is not None and 0 <= partition < 2**31,
+        "bad_timer_id": 1 <= len(asked.get("UNIQ_KEY", b"x")) <= 255,
+        "bad_origin": copy is not None,
+        "bad_retry": parking(asked) is not None,
+    }
+    return bad_target(target) or next((code for code, good in checks.items() if not good), None)
+
+
 def expected(record: Record, offset: int) -> Timer:
     headers = record.headers or []
     asked = {name: value or b"" for name, value in headers if name in REQUEST}
+    kept = [header for header in headers if header[0] not in REQUEST]
+    refusal = bad_cancel(asked)
+    if refusal is not None:
+        return Timer(refusal, 0, DEAD_LETTERS, NO_PARTITION, b"", headers, offset, 0)
+    if "TIMER_DEL_UNIQKEY" in asked:
+        named = asked["TIMER_DEL_UNIQKEY"]
+        return Timer(
+            *(None, 0, DEAD_LETTERS, NO_PARTITION, named, kept, offset, 0),
+            is_timer=False,
+            cancels=True,
+        )
     mapped = MAPPING.get(record.topic)
     target = asked.get("REAL_TOPIC", None if mapped is None else mapped.encode())
     when = due(asked, record.timestamp_ms)
     partition = number(asked.get("REAL_QID", b"0"))
     copy = first_copy(asked, offset)
-    code: str | None = None
-    if "TIMER_DEL_UNIQKEY" in asked or "TIMER_RESCHEDULE" in asked:
-        code = "cancel_not_supported"
-    elif isinstance(when, str):
-        code = when
-    elif when - record.timestamp_ms > MAX_DELAY_MS and not (copy and "TIMER_ORIGIN" in asked):
-        code = "delay_too_long"
-    elif bad_target(target):
-        code = bad_target(target)
-    elif partition is None or not 0 <= partition < 2**31:
-        code = "bad_target_partition"
-    elif not 1 <= len(asked.get("UNIQ_KEY", b"x")) <= 255:
-        code = "bad_timer_id"
-    elif copy is None:
-        code = "bad_origin"
-    elif parking(asked) is None:
-        code = "bad_retry"
+    code = refused(record, asked, target, copy)
     if code is not None:
         return Timer(code, 0, DEAD_LETTERS, NO_PARTITION, b"", headers, offset, 0)
     assert target is not None and isinstance(when, int) and partition is not None and copy
     wanted = partition if "REAL_QID" in asked else NO_PARTITION
-    kept = [header for header in headers if header[0] not in REQUEST]
     named, waiting = asked.get("UNIQ_KEY", b""), parking(asked)
     assert waiting is not None
-    return Timer(None, when, target.decode(), wanted, named, kept, *copy, *waiting)
+    replaces = asked.get("TIMER_RESCHEDULE", b"").lower() == b"true"
+    return Timer(
+        *(None, when, target.decode(), wanted, named, kept, *copy, *waiting), cancels=replaces
+    )
 
 
 # Encoded parts, read back.
@@ -216,8 +259,9 @@ def check(records: list[Record], batch: TimerBatch) -> None:
         else:
             assert headers == encoded(timer.headers)
             assert batch.header_count[i] == len(timer.headers)
-            assert batch.due_ms[i] == timer.due_ms
+            assert not timer.is_timer or batch.due_ms[i] == timer.due_ms
         assert batch.partitions[batch.partition[i]] == (record.topic, record.partition)
+        assert (batch.timer[i], batch.cancels[i]) == (timer.is_timer, timer.cancels)
         assert batch.targets[batch.target[i]] == timer.target
         assert batch.target_partition[i] == timer.target_partition
         assert batch.timer_id[i].as_py() == timer.timer_id
@@ -282,10 +326,12 @@ TOPICS = [
 ]
 NAMES = [*REQUEST, "x", "", "timer_delay_ms", "TIMER_DELAY_MS ", "é", "TIMER_ERROR_CODE"]
 
+FLAGS = [b"true", b"True", b"false"]
+
 header_values = (
     st.none()
     | st.sampled_from(NUMBERS)
-    | st.sampled_from(NUMBERS + MALFORMED + INSTANTS + TOPICS)
+    | st.sampled_from(NUMBERS + MALFORMED + INSTANTS + TOPICS + FLAGS)
     | st.binary(max_size=12)
     | st.binary(min_size=250, max_size=260)
 )
@@ -298,6 +344,8 @@ sound_headers = st.fixed_dictionaries(
         "REAL_TOPIC": st.sampled_from(TOPICS[:2]),
         "REAL_QID": st.just(b"3"),
         "UNIQ_KEY": st.binary(min_size=1, max_size=20),
+        "TIMER_RESCHEDULE": st.sampled_from(FLAGS),
+        "TIMER_DEL_UNIQKEY": st.binary(min_size=1, max_size=20),
         "TIMER_ORIGIN": st.integers(-2, 20).map(lambda n: b"%d" % n),
         "TIMER_ROLL_TIMES": st.integers(-1, 70_000).map(lambda n: b"%d" % n),
         "TIMER_NOT_BEFORE_MS": st.integers(0, 2 * NOW_MS).map(lambda n: b"%d" % n),
@@ -328,12 +376,16 @@ def test_any_records(rows: list[Record], dictionary: bool, cuts: tuple[int, ...]
 
 
 def test_each_value_in_each_header() -> None:
-    values = [None, *NUMBERS, *MALFORMED, *INSTANTS, *TOPICS]
+    values = [None, *NUMBERS, *MALFORMED, *INSTANTS, *TOPICS, *FLAGS]
     rows = [
         Record("orders.delayed", 0, NOW_MS, b"k", b"v", [*others, (name, value)])
         for name in REQUEST
         for value in values
-        for others in ([], [("TIMER_DELAY_MS", b"5")])
+        for others in (
+            [],
+            [("TIMER_DELAY_MS", b"5")],
+            [("TIMER_DELAY_MS", b"5"), ("UNIQ_KEY", b"id")],
+        )
     ]
     batch = parse(table(rows), CONTRACT)
     check(rows, batch)
@@ -413,7 +465,7 @@ def test_taken_rows_keep_their_fields() -> None:
 def test_slot_values_are_plain_and_ordered() -> None:
     values: dict[str, Any] = CONTRACT.slot_values()
     assert values["levels_ms"] == [1_000, 5_000, 7_200_000]
-    assert values["mapping"] == MAPPING
+    assert values["topics"] == {"orders.delayed": {"target": "orders"}}
     assert values["parameters"]["max_delay_ms"] == MAX_DELAY_MS
     assert values == contract().slot_values()
     assert values == json.loads(json.dumps(values))
@@ -423,7 +475,7 @@ def test_a_contract_can_be_made_again_from_its_values() -> None:
     values = json.loads(json.dumps(CONTRACT.slot_values()))
     again = Contract.from_slot_values(values, DEAD_LETTERS)
     assert again.slot_values() == CONTRACT.slot_values()
-    assert (again.levels_ms, again.mapping) == (CONTRACT.levels_ms, CONTRACT.mapping)
+    assert (again.levels_ms, again.topics) == (CONTRACT.levels_ms, CONTRACT.topics)
     reasons = [(rule.code, rule.reason) for rule in CONTRACT.rules.rules]
     assert [(rule.code, rule.reason) for rule in again.rules.rules] == reasons
 
@@ -433,8 +485,11 @@ def test_a_contract_can_be_made_again_from_its_values() -> None:
     [
         {"levels_ms": None},
         {"levels_ms": ["soon"]},
-        {"mapping": 7},
-        {"mapping": {"orders.delayed": "orders.delayed"}},
+        {"topics": 7},
+        {"topics": {"orders.delayed": {"target": "orders.delayed"}}},
+        {"topics": {"orders.delayed": {"headers": "morse"}}},
+        {"topics": {"orders.delayed": {"delay_ms": "5"}}},
+        {"topics": {"orders.delayed": {"colour": "red"}}},
         {"parameters": {}},
         {"suite": []},
         {"suite": {"expectations": [{"type": "expect_nothing"}]}},
@@ -446,10 +501,26 @@ def test_values_that_make_no_contract_are_refused(change: dict[str, Any]) -> Non
         Contract.from_slot_values(CONTRACT.slot_values() | change, DEAD_LETTERS)
 
 
+def test_until_cancels_are_supported_they_are_rejected() -> None:
+    rules = compile_suite(load_suite(), PARAMETERS)
+    shipped = Contract(LEVELS_MS, TOPIC_CONTRACTS, DEAD_LETTERS, rules)
+    asked: list[list[Header]] = [
+        [("TIMER_DEL_UNIQKEY", b"id")],
+        [("TIMER_RESCHEDULE", b"true"), ("UNIQ_KEY", b"id"), ("TIMER_DELAY_MS", b"5")],
+        [("TIMER_RESCHEDULE", b"false"), ("TIMER_DELAY_MS", b"5")],
+    ]
+    rows = [Record("orders.delayed", 0, NOW_MS, b"k", b"v", headers) for headers in asked]
+    batch = parse(table(rows), shipped)
+    assert rejections(batch, rules.rules) == {"cancel_not_supported": 2}
+    assert batch.rejected.tolist() == [True, True, False]
+    assert batch.timer.all() and not batch.cancels.any()
+
+
 @pytest.mark.parametrize("target", ["", "a/b", "..", "__offsets", DEAD_LETTERS, "orders.delayed"])
 def test_a_mapping_to_no_possible_target_is_refused(target: str) -> None:
+    topics = {"orders.delayed": TopicContract(target=target)}
     with pytest.raises(ConfigError, match=r"orders\.delayed"):
-        Contract(LEVELS_MS, {"orders.delayed": target}, DEAD_LETTERS, CONTRACT.rules)
+        Contract(LEVELS_MS, topics, DEAD_LETTERS, CONTRACT.rules)
 
 
 @pytest.mark.parametrize("levels_ms", [(), (1_000, -1)])

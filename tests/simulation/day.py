@@ -291,6 +291,8 @@ class Kafka:
             due_ms=due_ms,
             not_before_ms=np.full(len(due_ms), ANY_TIME, np.int64),
             rejected=rejected,
+            timer=np.ones(len(due_ms), np.bool_),
+            cancels=np.zeros(len(due_ms), np.bool_),
             targets=TARGETS,
             target=np.where(rejected, 2, content.target).astype(np.int32),
             target_partition=content.target_partition,

@@ -170,6 +170,8 @@ def batch_of(copies: Sequence[Copy], mapped: int) -> TimerBatch:
         due_ms=column([t.due_ms for t in timers]),
         not_before_ms=column([copy.not_before_ms for copy in copies]),
         rejected=rejected,
+        timer=np.ones(len(copies), np.bool_),
+        cancels=np.zeros(len(copies), np.bool_),
         targets=TARGETS,
         target=column([t.target for t in timers], np.int32),
         target_partition=column([t.target_partition for t in timers], np.int32),

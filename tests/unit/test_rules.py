@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from duewheel.errors import ConfigError
+from duewheel.schemas.cancel_requests import WORDS
 from duewheel.schemas.requests import JUDGED
 from duewheel.schemas.rules import Rules, compile_suite, load_suite
 
@@ -76,7 +77,8 @@ def judged(rows: int, seed: int) -> pa.Table:
             "target_topic": pick(*TOPICS),
             "target_partition": pick(None, -1, 0, 3, 2**31 - 1, 2**31, 10**15),
             "timer_id_bytes": pick(None, 0, 1, 255, 256, 10**6),
-            "unsupported": pick(None, None, None, "TIMER_DEL_UNIQKEY"),
+            "missing": pick(None, None, None, "due_time", "target_topic"),
+            "cancel": pick(*[None] * 9, *WORDS),
             "origin_distance": pick(None, None, None, -1, 0, 1, 10**12),
             "retries": pick(None, None, None, -1, 1, 10**12),
         },
@@ -154,7 +156,7 @@ def one(**values: Any) -> pa.Table:
         "target_topic": "orders",
         "target_partition": None,
         "timer_id_bytes": None,
-        "unsupported": None,
+        "cancel": None,
     }
     return pa.Table.from_pylist([{**row, **values}], schema=JUDGED)
 
@@ -170,9 +172,9 @@ def timer_rules() -> Rules:
         ({}, None),
         ({"delay_ms": 86_400_000}, None),
         ({"delay_ms": 86_400_001}, "delay_too_long"),
-        ({"due_ms": None, "delay_ms": None}, "no_due_time"),
+        ({"due_ms": None, "delay_ms": None, "missing": "due_time"}, "no_due_time"),
         ({"due_ms": None, "bad_header": "DELAY"}, "bad_header"),
-        ({"target_topic": None}, "no_target_topic"),
+        ({"target_topic": None, "missing": "target_topic"}, "no_target_topic"),
         ({"target_topic": ""}, "bad_target_topic"),
         ({"target_topic": "orders\n"}, "bad_target_topic"),
         ({"target_topic": "a" * 250}, "bad_target_topic"),
@@ -184,7 +186,13 @@ def timer_rules() -> Rules:
         ({"target_partition": 2**31 - 1}, None),
         ({"timer_id_bytes": 0}, "bad_timer_id"),
         ({"timer_id_bytes": 256}, "bad_timer_id"),
-        ({"unsupported": "TIMER_RESCHEDULE"}, "cancel_not_supported"),
+        ({"cancel": "cancel"}, "cancel_not_supported"),
+        ({"cancel": "reschedule"}, "cancel_not_supported"),
+        ({"cancel": "both"}, "bad_cancel"),
+        ({"cancel": "copy"}, "bad_cancel"),
+        ({"cancel": "bad_id"}, "bad_cancel"),
+        ({"cancel": "bad_flag"}, "bad_reschedule"),
+        ({"cancel": "no_id"}, "bad_reschedule"),
     ],
 )
 def test_the_timer_suite(timer_rules: Rules, values: dict[str, Any], code: str | None) -> None:
@@ -258,4 +266,4 @@ def test_the_digest_speaks_of_what_decides_and_of_nothing_else() -> None:
     suite["expectations"].pop()
     assert compile_suite(suite, PARAMETERS).digest != digest
     fixed = compile_suite(load_suite(), {"max_delay_ms": 1, "forbidden_targets": []}).digest
-    assert fixed == "608dc4cf83da438c"
+    assert fixed == "d08fb2cbb9a781ff"
