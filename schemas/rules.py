@@ -6,8 +6,8 @@ row, at a hundredth of the cost. Hence the limits on what compiles, all checked 
 
 - only expectation types that judge a row by itself;
 - only arguments whose meaning is the same in both, so no `mostly`, no row conditions;
-- only patterns that Python's and Arrow's regular expressions read alike. Both search anywhere in
-  the value. (`$` is refused: Python's also matches before a final newline.)
+- only patterns that Python's and Arrow's regular expressions read alike (name_patterns.py). Both
+  search anywhere in the value.
 
 As in Great Expectations a null passes every rule except "not null". The first rule in the suite
 that a row fails gives the reason: `meta.code` for programs, `meta.reason` for people.
@@ -18,7 +18,6 @@ from __future__ import annotations
 import hashlib
 import importlib.resources
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from duewheel.errors import ConfigError
+from duewheel.schemas.name_patterns import for_arrow, require_portable
 from duewheel.schemas.requests import JUDGED
 from duewheel.schemas.timers import Bool, Int32
 
@@ -257,20 +257,12 @@ def _range(
     return good
 
 
-_UNPORTABLE = re.compile(r"\$|\\[0-9A-Za-z]|\(\?(?!:)|\[\[|\[:|[*+?}]\+|--|&&|~~|\|\|")
-
-
 def _matches(kind: pa.DataType, regex: str) -> Predicate:
     _need_text(kind)
-    found = _UNPORTABLE.search(regex)
-    if found:
-        raise ConfigError(f"{found[0]!r} in {regex!r} does not mean the same everywhere")
-    try:
-        re.compile(regex)
-    except re.error as error:
-        raise ConfigError(f"{regex!r} is no regular expression: {error}") from error
-    _pc.match_substring_regex(_pa.array([""], pa.large_string()), regex)
-    return lambda values: _pc.match_substring_regex(values, regex)
+    require_portable(regex)
+    in_arrow = for_arrow(regex)
+    _pc.match_substring_regex(_pa.array([""], pa.large_string()), in_arrow)
+    return lambda values: _pc.match_substring_regex(values, in_arrow)
 
 
 def _not_matches(kind: pa.DataType, regex: str) -> Predicate:

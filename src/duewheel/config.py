@@ -28,7 +28,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from duewheel.config_rules import contradictions, nearest
+from duewheel.config_rules import contradictions
 from duewheel.config_sections import (
     App,
     Dequeue,
@@ -41,8 +41,10 @@ from duewheel.config_sections import (
     Timer,
     as_text,
 )
+from duewheel.config_topics import nearest
 from duewheel.config_values import Options, as_millis, reveal
 from duewheel.errors import ConfigError
+from duewheel.schemas.name_patterns import TimerTopics
 from duewheel.wheel.layout import WheelConfig
 
 DEFAULT_FILE = Path("duewheel.toml")
@@ -110,6 +112,12 @@ class Settings(BaseSettings):
             "timer.dead_letter_topic": self.dead_letter_topic,
             "timer.state_topic": self.state_topic,
         } | ({} if reply_topic is None else {"timer.reply_topic": reply_topic})
+
+    @property
+    def timer_topics(self) -> TimerTopics:
+        """Which names are timer topics'."""
+        never = frozenset(self.service_topics.values())
+        return TimerTopics(self.timer.topics, self.timer.topics_pattern, never)
 
     @property
     def wheel(self) -> WheelConfig:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from duewheel.config_sections import Timer, client_defaults
+from duewheel.config_topics import nearest, topic_problems
 from duewheel.config_values import as_millis
 from duewheel.wheel.layout import DELAY_MS_MAX
 
@@ -66,16 +66,10 @@ _OWNED_SPARK = {
 }
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f'; did you mean "{close[0]}"?' if close else ""
-
-
 def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
     """Every contradiction: the key to look at, and why."""
     yield from _wheel_problems(settings.timer)
-    yield from _topic_problems(settings)
+    yield from topic_problems(settings)
     shard = settings.shard
     if shard.index >= shard.count:
         yield "shard.index", f"must be below shard.count = {shard.count}"
@@ -98,24 +92,6 @@ def _wheel_problems(timer: Timer) -> Iterator[tuple[str, str]]:
     if span_ms >= DELAY_MS_MAX:
         bound_text = f"must stay below 2**30 ms = {DELAY_MS_MAX} ms, the reach of a log record"
         yield "timer.slots", f"slots × precision_ms = {span_ms} ms {bound_text}"
-
-
-def _topic_problems(settings: Settings) -> Iterator[tuple[str, str]]:
-    timer, topics, own = settings.timer, settings.timer.topics, settings.service_topics
-    if len(set(topics)) < len(topics):
-        yield "timer.topics", "names a topic twice"
-    for key, topic in own.items():
-        if topic in topics:
-            yield key, f'"{topic}" is a timer topic: its messages would be read as timers'
-    if settings.state_topic == settings.dead_letter_topic:
-        yield "timer.state_topic", "is the dead-letter topic: the state topic is compacted"
-    if timer.reply_topic in {settings.dead_letter_topic, settings.state_topic}:
-        yield "timer.reply_topic", "is the dead-letter or the state topic: answers are kept apart"
-    for topic, target in timer.mapping.items():
-        if topic not in topics:
-            yield "timer.mapping", f'"{topic}" is no timer topic{nearest(topic, topics)}'
-        if target in {*topics, *own.values()}:
-            yield "timer.mapping", f'"{target}" is a topic of duewheel\'s own, no target'
 
 
 def _owned(

@@ -16,7 +16,9 @@ from duewheel.config_values import (
     Options,
     Servers,
     Size,
+    TargetPatterns,
     TopicName,
+    TopicPattern,
     Topics,
     TopicTable,
     as_millis,
@@ -72,7 +74,8 @@ class Kafka(Section):
 class Timer(Section):
     """[timer]: the timer topics, and everything that decides a message's slot."""
 
-    topics: Topics
+    topics: Topics = ()
+    topics_pattern: TopicPattern | None = None
     precision_ms: Annotated[Millis, Field(ge=1)] = 50
     slots: Annotated[int, Field(ge=1)] = 2_097_152
     roll_window: Duration = timedelta(hours=24)
@@ -84,6 +87,8 @@ class Timer(Section):
     reply_topic: TopicName | None = None
     levels: Durations = LEVELS
     mapping: TopicTable = Field(default_factory=dict)
+    targets_allow: TargetPatterns = ()
+    targets_deny: TargetPatterns = ()
 
     @property
     def levels_ms(self) -> tuple[int, ...]:

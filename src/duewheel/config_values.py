@@ -15,6 +15,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer, SecretStr
 
 from duewheel.durations import format_duration_ms, parse_duration_ms
+from duewheel.errors import ConfigError
+from duewheel.schemas.name_patterns import of_shell, require_portable, whole
 
 Option = str | int | float | bool
 
@@ -97,6 +99,22 @@ def _topic(name: str) -> str:
     return name
 
 
+def _pattern(regex: str) -> str:
+    try:
+        require_portable(whole(regex))
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    return regex
+
+
+def _target(pattern: str) -> str:
+    try:
+        of_shell([pattern])
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    return pattern
+
+
 def _server(server: str) -> str:
     match = _SERVER.fullmatch(server)
     if match is None or not 0 < int(match[2]) < 1 << 16:
@@ -151,8 +169,10 @@ Duration = Annotated[
 Millis = Annotated[int, BeforeValidator(_millis)]
 Size = Annotated[int, BeforeValidator(_size)]
 TopicName = Annotated[str, AfterValidator(_topic)]
-Topics = Annotated[
-    tuple[TopicName, ...], BeforeValidator(_split(r",\s")), AfterValidator(_not_empty)
+Topics = Annotated[tuple[TopicName, ...], BeforeValidator(_split(r",\s"))]
+TopicPattern = Annotated[str, AfterValidator(_pattern)]
+TargetPatterns = Annotated[
+    tuple[Annotated[str, AfterValidator(_target)], ...], BeforeValidator(_split(r",\s"))
 ]
 Servers = Annotated[
     tuple[Annotated[str, AfterValidator(_server)], ...],

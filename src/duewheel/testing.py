@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,7 @@ from duewheel.clock import Clock
 from duewheel.errors import PublishDoubt
 from duewheel.schemas.columns import binary
 from duewheel.schemas.ids import id_hashes, key_hashes
+from duewheel.schemas.name_patterns import ANY, NONE
 from duewheel.schemas.record_tail import framed_bytes, key_values
 from duewheel.schemas.timers import (
     ANY_TIME,
@@ -34,6 +36,12 @@ from duewheel.wheel.engine import Appended, Engine
 from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.publisher import NO_ROWS, Prepared, Publisher, Seen
 from duewheel.wheel.recovering import OffsetsAt, carry_out
+
+
+def suite_parameters(**given: Any) -> dict[str, Any]:
+    """Parameters of the suite that let timers go far and nearly everywhere; `given` ones count."""
+    targets = {"timer_topics": NONE, "targets_allowed": ANY, "targets_denied": NONE}
+    return {"max_delay_ms": 10**12, "forbidden_targets": [], **targets, **given}
 
 
 class ManualClock:

@@ -13,6 +13,7 @@ from duewheel.config import Settings
 from duewheel.config_values import as_millis
 from duewheel.errors import ConfigError
 from duewheel.schemas.contract import Contract
+from duewheel.schemas.name_patterns import ANY, of_shell
 from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.timers import TopicPartition
 from duewheel.schemas.topic_contracts import TopicContract
@@ -35,10 +36,13 @@ class StoppableClock(SystemClock):
 
 def contract(settings: Settings) -> Contract:
     """What messages may say."""
-    own_topics = [*settings.timer.topics, *settings.service_topics.values()]
+    timer = settings.timer
     parameters = {
-        "max_delay_ms": as_millis(settings.timer.max_delay),
-        "forbidden_targets": sorted(own_topics),
+        "max_delay_ms": as_millis(timer.max_delay),
+        "forbidden_targets": sorted({*timer.topics, *settings.service_topics.values()}),
+        "timer_topics": settings.timer_topics.regex,
+        "targets_allowed": of_shell(timer.targets_allow) if timer.targets_allow else ANY,
+        "targets_denied": of_shell(timer.targets_deny),
     }
     return Contract(
         levels_ms=settings.timer.levels_ms,

@@ -20,13 +20,16 @@ from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.timers import NO_PARTITION
 from duewheel.schemas.topic_contracts import TopicContract
 from duewheel.schemas.varint import read_varint
+from duewheel.testing import suite_parameters
 from duewheel.wheel.layout import roll_instants, slot_of
 from duewheel.wheel.placing import stored_messages
 
 Change = Callable[[st.DataObject, bytes], bytes]
 
 DEAD = "dead.letters"
-PARAMETERS = {"max_delay_ms": 40 * 86_400_000, "forbidden_targets": ["orders.delayed", DEAD]}
+PARAMETERS = suite_parameters(
+    max_delay_ms=40 * 86_400_000, forbidden_targets=["orders.delayed", DEAD]
+)
 CONTRACT = Contract(
     LEVELS_MS,
     {"orders.delayed": TopicContract(target="orders")},

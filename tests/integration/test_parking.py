@@ -25,7 +25,7 @@ from duewheel.clock import SystemClock
 from duewheel.dev_broker import DevBroker
 from duewheel.schemas.contract import Contract, parse
 from duewheel.schemas.rules import compile_suite, load_suite
-from duewheel.testing import LocalShard
+from duewheel.testing import LocalShard, suite_parameters
 from duewheel.wheel import outages
 from duewheel.wheel.data_directory import Role
 from duewheel.wheel.dequeue import Dequeue
@@ -60,7 +60,7 @@ class Shard:
         config = DequeueConfig(0, 1, {})
         self._local = LocalShard(path, WHEEL, self.publisher, CLOCK, config)
         forbidden = [topics.timers, topics.dead_letters, topics.state]
-        parameters = {"max_delay_ms": 3_600_000, "forbidden_targets": forbidden}
+        parameters = suite_parameters(max_delay_ms=3_600_000, forbidden_targets=forbidden)
         rules = compile_suite(load_suite(), parameters)
         self._contract = Contract((1_000,), {}, topics.dead_letters, rules)
         self._stack = ExitStack()

@@ -23,6 +23,7 @@ from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.timers import ANY_TIME, NO_PARTITION, TimerBatch
 from duewheel.schemas.topic_contracts import TopicContract
 from duewheel.schemas.varint import varint
+from duewheel.testing import suite_parameters
 
 MAX_DELAY_MS = 86_400_000
 DEAD_LETTERS = "dead.letters"
@@ -36,10 +37,10 @@ Header = tuple[str, bytes | None]
 
 
 TOPIC_CONTRACTS = {"orders.delayed": TopicContract(target="orders")}
-PARAMETERS = {
-    "max_delay_ms": MAX_DELAY_MS,
-    "forbidden_targets": ["orders.delayed", "other.delayed", DEAD_LETTERS],
-}
+PARAMETERS = suite_parameters(
+    max_delay_ms=MAX_DELAY_MS,
+    forbidden_targets=["orders.delayed", "other.delayed", DEAD_LETTERS],
+)
 
 
 def contract() -> Contract:

@@ -12,13 +12,14 @@ from tests.simulation.timers import DEAD, TARGETS, TOPIC, Copy, batch_of
 
 from duewheel.schemas.contract import Contract, parse
 from duewheel.schemas.rules import compile_suite, load_suite
+from duewheel.testing import suite_parameters
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 @functools.cache
 def contract() -> Contract:
-    parameters = {"max_delay_ms": 10**12, "forbidden_targets": [TOPIC, TARGETS[DEAD]]}
+    parameters = suite_parameters(forbidden_targets=[TOPIC, TARGETS[DEAD]])
     return Contract((1_000,), {}, TARGETS[DEAD], compile_suite(load_suite(), parameters))
 
 

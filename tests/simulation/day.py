@@ -43,7 +43,7 @@ from duewheel.schemas.ids import id_hashes, key_hashes, source_names
 from duewheel.schemas.record_tail import framed_bytes
 from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.timers import ANY_TIME, NO_PARTITION, Bool, Deliveries, Int64, TimerBatch
-from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock
+from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, suite_parameters
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue_config import DequeueConfig
@@ -325,7 +325,7 @@ class Kafka:
                 "headers": pa.array([c[3] for c in kept], HEADERS),
             }
         )
-        parameters = {"max_delay_ms": 10**12, "forbidden_targets": [TIMER_TOPIC, "dead"]}
+        parameters = suite_parameters(forbidden_targets=[TIMER_TOPIC, "dead"])
         rules = compile_suite(load_suite(), parameters)
         found = parse(table, Contract((1_000,), {}, "dead", rules))
         assert not found.rejected.any()

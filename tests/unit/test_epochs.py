@@ -19,7 +19,7 @@ from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.timers import TopicPartition
 from duewheel.schemas.topic_contracts import TopicContract
 from duewheel.streaming.judging import contracts, parse_by_epoch
-from duewheel.testing import Timer, timer_batch
+from duewheel.testing import Timer, suite_parameters, timer_batch
 from duewheel.wheel.layout import WheelConfig, slot_of
 from duewheel.wheel.placing import meant_slots
 from duewheel.wheel.recovering import first_marks
@@ -165,7 +165,7 @@ def test_what_lies_below_the_oldest_epoch_is_done_whatever_slot_it_seems_to_mean
 
 
 def contract(levels_ms: tuple[int, ...], target: str, max_delay_ms: int) -> Contract:
-    parameters = {"max_delay_ms": max_delay_ms, "forbidden_targets": ["dead"]}
+    parameters = suite_parameters(max_delay_ms=max_delay_ms, forbidden_targets=["dead"])
     topics = {"timers": TopicContract(target=target)}
     return Contract(levels_ms, topics, "dead", compile_suite(load_suite(), parameters))
 
@@ -242,7 +242,7 @@ def test_an_epoch_keeps_the_rules_that_it_was_written_with() -> None:
     """Though another version, and the epoch after it, come with others."""
     suite = load_suite()
     suite["expectations"] = [e for e in suite["expectations"] if "target" in str(e["kwargs"])]
-    rules = compile_suite(suite, {"forbidden_targets": []})
+    rules = compile_suite(suite, suite_parameters())
     topics = {"timers": TopicContract(target="orders")}
     fewer = {**VALUES, **Contract((9_000,), topics, "dead", rules).slot_values()}
     epochs = Epochs.first(fewer).followed_by(OLD, {P: 5})

@@ -13,14 +13,13 @@ from duewheel.schemas.contract import Contract, parse
 from duewheel.schemas.record_tail import NO_ORIGIN, copy_headers
 from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.timers import NO_PARTITION
+from duewheel.testing import suite_parameters
 from duewheel.wheel.layout import roll_instants
 
 NOW_MS = 1_800_000_000_000
 WINDOW_MS = 24 * 3_600_000
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-RULES = compile_suite(
-    load_suite(), {"max_delay_ms": 10**12, "forbidden_targets": ["timers", "dead"]}
-)
+RULES = compile_suite(load_suite(), suite_parameters(forbidden_targets=["timers", "dead"]))
 CONTRACT = Contract((1_000,), {}, "dead", RULES)
 
 

@@ -12,10 +12,18 @@ import pytest
 
 from duewheel.errors import ConfigError
 from duewheel.schemas.cancel_requests import WORDS
+from duewheel.schemas.name_patterns import of_shell, whole
 from duewheel.schemas.requests import JUDGED
 from duewheel.schemas.rules import Rules, compile_suite, load_suite
+from duewheel.testing import suite_parameters
 
-PARAMETERS = {"max_delay_ms": 86_400_000, "forbidden_targets": ["orders.delayed", "dlq"]}
+PARAMETERS = suite_parameters(
+    max_delay_ms=86_400_000,
+    forbidden_targets=["orders.delayed", "dlq"],
+    timer_topics=whole("a.b"),
+    targets_allowed=of_shell(["[!_]*"]),
+    targets_denied=of_shell(["dlq?"]),
+)
 
 
 def suite_of(*expectations: dict[str, Any]) -> dict[str, Any]:
@@ -40,6 +48,8 @@ EVERY_TYPE = suite_of(
     rule("values_to_match_regex", column="target_topic", regex="[a-c]|^orders"),
     rule("values_to_match_regex", column="target_topic", regex=r"^[a-z]+(?:\.[a-z]{1,7})?"),
     rule("values_to_not_match_regex", column="target_topic", regex="a.b"),
+    rule("values_to_match_regex", column="target_topic", regex="^(?:orders|a.b|x.*)$"),
+    rule("values_to_not_match_regex", column="target_topic", regex="_x|dlq$"),
     rule("values_to_match_regex", column="bad_header", regex="^DELAY", mostly=1.0),
 )
 
@@ -181,6 +191,9 @@ def timer_rules() -> Rules:
         ({"target_topic": ".."}, "bad_target_topic"),
         ({"target_topic": "dlq"}, "forbidden_target"),
         ({"target_topic": "__consumer_offsets"}, "forbidden_target"),
+        ({"target_topic": "axb"}, "forbidden_target"),
+        ({"target_topic": "_x"}, "target_not_allowed"),
+        ({"target_topic": "dlq2"}, "target_not_allowed"),
         ({"target_partition": -1}, "bad_target_partition"),
         ({"target_partition": 2**31}, "bad_target_partition"),
         ({"target_partition": 2**31 - 1}, None),
@@ -239,7 +252,8 @@ ORDERS: dict[str, Any] = {"column": "target_topic"}
         (rule("values_to_be_in_set", **ORDERS, value_set=["a", None]), "without null"),
         (rule("values_to_be_in_set", **ORDERS, value_set="abc"), "must be a list"),
         (rule("values_to_be_in_set", column="due_ms", value_set=["a"]), "rule 1"),
-        (rule("values_to_match_regex", **ORDERS, regex="^a$"), "the same everywhere"),
+        (rule("values_to_match_regex", **ORDERS, regex="^a$|b"), "the same everywhere"),
+        (rule("values_to_match_regex", **ORDERS, regex=r"^a\$"), "the same everywhere"),
         (rule("values_to_match_regex", **ORDERS, regex=r"\d"), "the same everywhere"),
         (rule("values_to_match_regex", **ORDERS, regex="(?i)a"), "the same everywhere"),
         (rule("values_to_match_regex", **ORDERS, regex="(?=a)"), "the same everywhere"),
@@ -265,5 +279,5 @@ def test_the_digest_speaks_of_what_decides_and_of_nothing_else() -> None:
     assert compile_suite(suite, PARAMETERS).digest == digest
     suite["expectations"].pop()
     assert compile_suite(suite, PARAMETERS).digest != digest
-    fixed = compile_suite(load_suite(), {"max_delay_ms": 1, "forbidden_targets": []}).digest
-    assert fixed == "d08fb2cbb9a781ff"
+    fixed = compile_suite(load_suite(), suite_parameters()).digest
+    assert fixed == "67f7d426dd61df95"

@@ -17,7 +17,7 @@ from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.timers import TimerBatch, TopicPartition
 from duewheel.streaming.gaps import ASK_INTERVAL_MS, GapWatch
 from duewheel.streaming.sink import WAIT_S, StoppedWaitingError, TimerSink
-from duewheel.testing import ManualClock
+from duewheel.testing import ManualClock, suite_parameters
 from duewheel.wheel.engine import Appended
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -91,9 +91,7 @@ class Bench:
     """A sink with everything that surrounds it."""
 
     def __init__(self, marks: Marks, room: int = 1_000) -> None:
-        rules = compile_suite(
-            load_suite(), {"max_delay_ms": 86_400_000, "forbidden_targets": ["a", "b"]}
-        )
+        rules = compile_suite(load_suite(), suite_parameters(forbidden_targets=["a", "b"]))
         contract = Contract((1_000,), {}, "dead", rules)
         self.engine = RecordingEngine(marks, room)
         self.clock = ManualClock()
