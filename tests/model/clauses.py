@@ -28,8 +28,19 @@ class Clauses:
     waits_for_the_marks: bool = True
     waits_for_the_files: bool = True
     asks_whose_shard_it_is: bool = True
+    # what it does with cancels
     tombstones_are_in_the_progress: bool = True
     tombstone_mark_waits_for_the_marks: bool = True
+    tombstone_mark_is_lowered_where_c_is_raised: bool = True
+    tombstone_is_known_before_its_c_is_told: bool = True
+    tombstone_takes_the_place_of_no_other: bool = True
+    tombstone_stays_until_it_is_settled: bool = True
+    tombstone_stays_until_its_rows_have_left: bool = True
+    cancel_is_answered_with_its_c: bool = True
+    cancel_is_answered_once: bool = True
+    unanswered_cancel_is_read_again: bool = True
+    verdict_waits_until_settled: bool = True
+    left_out_is_not_delivered: bool = True
     # what a start keeps, and where it goes on
     lost_page_cache_is_noticed: bool = True
     durable_close_page_is_of_its_marks: bool = True

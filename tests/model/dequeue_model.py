@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from tests.model.cancels_model import Cancels
 from tests.model.clauses import Clauses
-from tests.model.files_model import Close, Directory
+from tests.model.files_model import Close, Directory, Marks
 from tests.model.kafka_model import (
-    NEVER,
+    Answer,
     Fate,
     Fenced,
     Kafka,
@@ -75,6 +76,7 @@ class Dequeue:
         self._outcome, self._unavailable = outcome, unavailable
         self._refused: set[int] = set()  # messages known to be poison
         self._owed: list[Leave] = []
+        self._cancels: Cancels | None = None  # until nothing is missing below C
 
     def start(self, lineage: int) -> None:
         """Take the shard, and decide."""
@@ -82,6 +84,7 @@ class Dequeue:
         self._committed = self._kafka.progress[self._shard]
         progress = decide(self.directory, self._committed, lineage, self._clauses)
         self._first = dict(progress.partitions)
+        self._started, self._cancels = progress, None
         self.r = progress.r
         self._below: dict[int, int] = {}
         self._position = 0
@@ -124,14 +127,28 @@ class Dequeue:
         close = self._close
         idle = self.r == close.floor or not self._clauses.closes_when_all_is_delivered
         if now > close.floor and idle and self._is_caught_up():
+            cancels = self._learnt()
             c = {**close.c, **self.directory.files.marks}
             self.directory.write_close(Close(self.r, close.c, now, c))
+            cancels.learn(self.r, self._known_c(c, close.c))
+
+    def _known_c(self, c: Marks, before: Marks) -> dict[int, int]:
+        return dict(c if self._clauses.tombstone_is_known_before_its_c_is_told else before)
+
+    def _learnt(self) -> Cancels:
+        """The cancels; at first those that were below C when this process started."""
+        if self._cancels is None:
+            self._cancels = Cancels(self.directory, self._kafka, self._clauses, self._started)
+            self._cancels.learn(self.r, self._known_c(self._close.c, self._close.c_before))
+        return self._cancels
 
     def deliver(self, now: int, count: int) -> None:
         """One chunk, one transaction; without rows the closed range counts as delivered."""
         until = self._open_until()
         if until == self.r:
             return
+        if self._is_caught_up() or not self._clauses.waits_for_the_marks:
+            self._learnt()
         chunk = self._next(count, until)
         if not chunk.rows:
             if chunk.r != self.r:
@@ -142,13 +159,19 @@ class Dequeue:
             leaves, self._owed = self._owed + leaves, []
         if not self._clauses.committed_is_a_prefix:
             leaves = self._without_refused(leaves)
-        if self._publish(self._progress(chunk.r, chunk.below, now), leaves):
+        if self._publish(self._progress(chunk.r, chunk.below), leaves):
             self.r, self._below, self._position = chunk.r, chunk.below or {}, chunk.position
 
     def beat(self, now: int) -> None:
-        """Say in Kafka that the shard is served, and how far it is."""
+        """Say in Kafka that the shard is served, how far it is, and what cancels are told."""
         below = self._below if self._position else None
-        self._publish(self._progress(self.r, below, now), [])
+        progress, answers = self._progress(self.r, below), []
+        if self._is_caught_up():
+            cancels = self._learnt()
+            cancels.look()
+            answers = cancels.answers(dict(progress.partitions), 1 + now % 3)
+            progress = self._progress(self.r, below, answers)
+        self._publish(progress, [], answers)
 
     def reconfigure(self, window: int, partitions: list[int]) -> None:
         """Another window, for offsets that no one has judged yet."""
@@ -212,8 +235,7 @@ class Dequeue:
     def _leave(self, slot: int, row: Row, now: int) -> Leave:
         record = self._record(row)
         origin = row.offset if record.origin is None else record.origin
-        tombstone = self.directory.files.tombstones.get((row.partition, record.id))
-        if tombstone is not None and origin < tombstone.origin:
+        if self._cancels is not None and self._cancels.meet(row):
             return Leave(slot, row, Fate.CANCELLED)
         if row.rolls:
             copy = replace(record, timestamp=now, origin=origin)
@@ -239,14 +261,31 @@ class Dequeue:
 
     # progress
 
-    def _progress(self, r: int, below: dict[int, int] | None, now: int) -> Progress:
+    def _progress(
+        self, r: int, below: dict[int, int] | None, answers: list[Answer] | None = None
+    ) -> Progress:
         known = self._close.c.keys() | self._first.keys()
-        marks = self._tombstone_marks(now)
         partitions = {}
         for number in known:
             p = self._partition(number, r, below)
-            partitions[number] = replace(p, k=marks.get(number))
+            partitions[number] = self._with_marks(number, p, r, answers or [])
         return replace(self._committed, partitions=partitions)
+
+    def _with_marks(
+        self, number: int, p: PartitionProgress, r: int, answers: list[Answer]
+    ) -> PartitionProgress:
+        """With K and a. As they were found, while the cancels are not all there again, and of a
+        partition that the shard has not come to.
+        """
+        first, cancels = self._first.get(number), self._cancels
+        if cancels is None and not self._clauses.tombstone_mark_waits_for_the_marks:
+            cancels = Cancels(self.directory, self._kafka, self._clauses, self._started)
+            cancels.learn(r, dict(self._close.c))
+        if cancels is None or (first is not None and r < first.r):
+            before = self._committed.partitions.get(number, p)
+            return replace(p, k=before.k, a=before.a)
+        answered = cancels.answered(number, answers)
+        return replace(p, k=cancels.mark(number, r, answered), a=answered)
 
     def _partition(self, number: int, r: int, below: dict[int, int] | None) -> PartitionProgress:
         close, first = self._close, self._first.get(number)
@@ -261,40 +300,18 @@ class Dequeue:
             return PartitionProgress(r, c)
         return PartitionProgress(r, c, close.c.get(number, 0), below.get(number, 0))
 
-    def _tombstone_marks(self, now: int) -> dict[int, int]:
-        """K: offsets of the oldest live cancels. Forgets those that can meet no timer any more."""
-        if not self._clauses.tombstones_are_in_the_progress:
-            return {}
-        if not self._is_caught_up() and self._clauses.tombstone_mark_waits_for_the_marks:
-            return {n: p.k for n, p in self._committed.partitions.items() if p.k is not None}
-        marks: dict[int, int] = {}
-        files, progress = self.directory.files, self._committed
-        known = [window for epochs in progress.windows.values() for _, window in epochs]
-        longest = max([progress.window, *known])
-        for key, tombstone in list(files.tombstones.items()):
-            partition = key[0]
-            if tombstone.log_end is None:
-                tombstone = replace(tombstone, log_end=len(self._kafka.topic[partition]))
-            elif tombstone.expires is None and files.marks[partition] >= tombstone.log_end:
-                expires = max(self._close.floor + 1, now + longest)
-                tombstone = replace(tombstone, expires=expires)
-            files.tombstones[key] = tombstone
-            if tombstone.expires is not None and tombstone.expires <= self.r:
-                del files.tombstones[key]
-            else:
-                marks[partition] = min(marks.get(partition, NEVER), tombstone.origin)
-        return marks
-
-    def _publish(self, progress: Progress, leaves: list[Leave]) -> bool:
+    def _publish(
+        self, progress: Progress, leaves: list[Leave], answers: Sequence[Answer] = ()
+    ) -> bool:
         """Returns whether it has happened; raises Stopped if this process is at its end."""
         outcome = self._outcome()
         if outcome is Outcome.DIES_BEFORE:
             raise Stopped
         if outcome is Outcome.LOST:
-            return self._settle(progress, leaves, happened=False)
+            return self._settle(progress, answers, happened=False)
         try:
             if outcome is not Outcome.DOUBT_LOST:
-                self._kafka.commit(self._shard, self._producer, progress, leaves)
+                self._kafka.commit(self._shard, self._producer, progress, leaves, list(answers))
         except Fenced:
             outcome = Outcome.DOUBT_LOST
         if outcome is Outcome.DIES_AFTER:
@@ -305,10 +322,12 @@ class Dequeue:
             ours = found in (progress, self._committed)
             if not ours and self._clauses.asks_whose_shard_it_is:
                 raise Stopped
-            return self._settle(progress, leaves, happened=found == progress)
-        return self._settle(progress, leaves, happened=True)
+            return self._settle(progress, answers, happened=found == progress)
+        return self._settle(progress, answers, happened=True)
 
-    def _settle(self, progress: Progress, leaves: list[Leave], *, happened: bool) -> bool:
+    def _settle(self, progress: Progress, answers: Sequence[Answer], *, happened: bool) -> bool:
         if happened:
             self._committed = self.directory.mirror = progress
+            if self._cancels is not None:
+                self._cancels.committed(progress, list(answers), self.r)
         return happened

@@ -25,27 +25,13 @@ class Close:
     c: Marks
 
 
-@dataclass(frozen=True, slots=True)
-class Tombstone:
-    """A cancel: of timers with the id and an origin below its own.
-
-    Attributes:
-        log_end: the partition's end when dequeue first knew it; None until then.
-        expires: once ingest was there: the R from which on it may go.
-    """
-
-    origin: int
-    log_end: int | None = None
-    expires: int | None = None
-
-
 @dataclass(slots=True)
 class Files:
-    """Commit page, logs and wheel."""
+    """Commit page, logs and wheel; `tombstones`: the id that each cancel is of, by its place."""
 
     marks: dict[int, int] = field(default_factory=dict)
     wheel: dict[int, tuple[Row, ...]] = field(default_factory=dict)
-    tombstones: dict[tuple[int, int], Tombstone] = field(default_factory=dict)
+    tombstones: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def copy(self) -> Files:
         return Files(dict(self.marks), dict(self.wheel), dict(self.tombstones))

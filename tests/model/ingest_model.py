@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tests.model.clauses import Clauses
-from tests.model.files_model import RING, Close, Directory, Tombstone
+from tests.model.files_model import RING, Close, Directory
 from tests.model.kafka_model import Kafka, Kind, Record, Row, slot_of, window_at
 from tests.model.recovery_model import placed
 
@@ -21,7 +21,7 @@ class Batch:
     close: Close
     again: bool
     rows: list[tuple[int, Row]] = field(default_factory=list)
-    tombstones: list[tuple[int, Record, int]] = field(default_factory=list)
+    tombstones: dict[tuple[int, int], int] = field(default_factory=dict)
     marks: dict[int, int] = field(default_factory=dict)
 
 
@@ -75,8 +75,8 @@ class Ingest:
             if record.kind is Kind.CANCEL
             else clauses.reschedule_half_of_done_rows_counts
         )
-        if record.kind is not Kind.TIMER and counts:
-            batch.tombstones.append((partition, record, offset))
+        if record.kind is not Kind.TIMER and record.origin is None and counts:
+            batch.tombstones[partition, offset] = record.id
         if record.kind is not Kind.CANCEL and place is not None:
             batch.rows.append((place, Row(partition, offset, rolls)))
         return True
@@ -105,12 +105,7 @@ class Ingest:
         for slot, row in self._moved(batch, floor) if moved else batch.rows:
             directory.files.append(slot, row)
         directory.files.marks.update(batch.marks)
-        for partition, record, offset in batch.tombstones:
-            key = partition, record.id
-            origin = offset if record.origin is None else record.origin
-            known = directory.files.tombstones.get(key)
-            if known is None or known.origin < origin:
-                directory.files.tombstones[key] = Tombstone(origin)
+        directory.files.tombstones.update(batch.tombstones)
         return True
 
     def _moved(self, batch: Batch, floor: int) -> list[tuple[int, Row]]:

@@ -1,19 +1,22 @@
 """Judges a run of the model by what Kafka holds, and by nothing that a process believes.
 
 After each commit: a row has left its slot if and only if the progress calls it done; nothing leaves
-twice, early, or before an earlier row of its partition and slot; what a cancel met that has been
-answered does not leave any more. At the end: nothing is lost.
+twice, early, or before an earlier row of its partition and slot; what a cancel below C met does not
+leave any more; a cancel is answered once, below C, and truly. At the end: nothing is lost, and every
+cancel is answered.
 """
 
 from __future__ import annotations
 
 from tests.model.kafka_model import (
+    Answer,
     Fate,
     Kafka,
     Kind,
     Leave,
     Progress,
     Windows,
+    Word,
     is_done,
     slot_of,
     window_at,
@@ -36,23 +39,26 @@ class Judge:
         self._waiting: dict[int, dict[int, int]] = {}  # partition -> offset -> own slot
         self._left: set[tuple[int, int]] = set()
         self._ended: set[int] = set()
-        self._answered: dict[int, int] = {}
+        self._final: dict[int, int] = {}  # C told so far
         self._cancelled: set[int] = set()
+        self._answered: set[tuple[int, int]] = set()
         self._newest: dict[tuple[str, int, int], int] = {}
         kafka.on_commit = self.committed
 
-    def committed(self, progress: Progress, leaves: list[Leave]) -> None:
+    def committed(self, progress: Progress, leaves: list[Leave], answers: list[Answer]) -> None:
         """Look at a transaction that has just been committed."""
         self._look()
         self.trace.append(
-            f"{self.now}: committed by {progress.owner}: {progress.partitions} {leaves}"
+            f"{self.now}: committed by {progress.owner}: {progress.partitions} {leaves} {answers}"
         )
         for leave in leaves:
             self._judge(leave, progress)
         for partition, p in progress.partitions.items():
             for offset, slot in self._waiting.get(partition, {}).items():
                 _require(not is_done(p, offset, slot), "done and not delivered", partition, offset)
-            self._answer(partition, p.closed_c)
+            self._end(partition, p.closed_c)
+        for answer in answers:
+            self._judge_answer(answer, progress)
 
     def reconfigured(self, windows: dict[int, Windows]) -> None:
         """Rows of the new epochs are seen anew."""
@@ -93,12 +99,24 @@ class Judge:
             _require(record.message not in self._ended, "delivered twice", partition, offset)
             self._ended.add(record.message)
 
-    def _answer(self, partition: int, c: int) -> None:
-        """Cancels below C are answered: what they meet and has not left must not leave."""
-        first = self._answered.get(partition, 0)
-        self._answered[partition] = max(first, c)
+    def _end(self, partition: int, c: int) -> None:
+        """Cancels below C hold: what they meet and has not left must not leave."""
+        first = self._final.get(partition, 0)
+        self._final[partition] = max(first, c)
         for cancel in range(first, c):
             self._cancelled |= self._met(partition, cancel) - self._ended
+
+    def _judge_answer(self, answer: Answer, progress: Progress) -> None:
+        place = answer.partition, answer.offset
+        _require(place not in self._answered, "answered twice", *place)
+        self._answered.add(place)
+        closed_c = progress.partitions[answer.partition].closed_c
+        _require(answer.offset < closed_c, "answered too early", *place)
+        met = self._met(*place)
+        if answer.word is Word.CANCELLED:
+            _require(bool(met - self._ended), "cancelled nothing", *place)
+        if answer.word is Word.ALREADY_DELIVERED:
+            _require(bool(met & self._ended), "was not delivered", *place)
 
     def _met(self, partition: int, cancel: int) -> set[int]:
         records = self._kafka.topic[partition]
@@ -112,7 +130,16 @@ class Judge:
     def settled(self) -> bool:
         """Whether no row waits any more."""
         self._look()
-        return not any(self._waiting.values())
+        return not any(self._waiting.values()) and not self._unanswered()
+
+    def _unanswered(self) -> set[tuple[int, int]]:
+        cancels = {
+            (partition, offset)
+            for partition, records in enumerate(self._kafka.topic)
+            for offset, r in enumerate(records)
+            if r is not None and r.kind is not Kind.TIMER and r.origin is None
+        }
+        return cancels - self._answered
 
     def verdict(self) -> None:
         """At the end: every message has come to its end, or a cancel met it."""

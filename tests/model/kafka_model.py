@@ -47,6 +47,7 @@ class PartitionProgress:
     c1: int | None = None
     d: int = 0
     k: int | None = None
+    a: int = 0
 
     @property
     def closed(self) -> int:
@@ -80,6 +81,23 @@ class Progress:
         return min(p.r for p in self.partitions.values())
 
 
+class Word(Enum):
+    """What a cancel is told."""
+
+    CANCELLED = 1
+    ALREADY_DELIVERED = 2
+    UNKNOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """To the cancel, or the reschedule, at this offset."""
+
+    partition: int
+    offset: int
+    word: Word
+
+
 class Fenced(Exception):
     """Another producer has taken the transactional id."""
 
@@ -91,13 +109,20 @@ class Kafka:
         self.topic: list[list[Record | None]] = [[] for _ in range(partitions)]
         self.progress: dict[str, Progress] = {}
         self.fence: dict[str, int] = {}
-        self.on_commit: Callable[[Progress, list[Leave]], None] = lambda *_: None
+        self.on_commit: Callable[[Progress, list[Leave], list[Answer]], None] = lambda *_: None
 
     def init_transactions(self, shard: str) -> int:
         self.fence[shard] = self.fence.get(shard, 0) + 1
         return self.fence[shard]
 
-    def commit(self, shard: str, producer: int, progress: Progress, leaves: list[Leave]) -> None:
+    def commit(
+        self,
+        shard: str,
+        producer: int,
+        progress: Progress,
+        leaves: list[Leave],
+        answers: list[Answer],
+    ) -> None:
         if self.fence[shard] != producer:
             raise Fenced
         self.progress[shard] = progress
@@ -106,7 +131,7 @@ class Kafka:
                 self.topic[leave.row.partition].append(leave.copy)
         for partition in {leave.row.partition for leave in leaves if leave.copy is not None}:
             self.topic[partition].append(None)  # the transaction's marker takes an offset
-        self.on_commit(progress, leaves)
+        self.on_commit(progress, leaves, answers)
 
     def offset_for_time(self, partition: int, time: int) -> int:
         records = self.topic[partition]

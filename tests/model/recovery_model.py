@@ -22,6 +22,7 @@ from tests.model.clauses import Clauses
 from tests.model.files_model import Close, Directory, Files, Keep, Recovery
 from tests.model.kafka_model import (
     Kafka,
+    PartitionProgress,
     Progress,
     is_done,
 )
@@ -52,7 +53,7 @@ def decide(directory: Directory, progress: Progress, lineage: int, clauses: Clau
     else:
         floor = max((p.floor for p in (base, directory.close) if p), default=progress.r)
         close = _close_at(progress, floor, clauses)
-    rebased = _rebased(progress, close)
+    rebased = _rebased(progress, close, clauses)
     changed = close != directory.close and not follows
     recovers = directory.is_pending or keep is not Keep.ALL or changed
     if recovers:
@@ -150,15 +151,24 @@ def _close_at(progress: Progress, floor: int, clauses: Clauses) -> Close:
     return Close(progress.r, before, floor, c if clauses.half_slot_keeps_its_c else before)
 
 
-def _rebased(progress: Progress, close: Close) -> Progress:
+def _rebased(progress: Progress, close: Close, clauses: Clauses) -> Progress:
     """The progress with the slots that were empty when they were closed, and told no one."""
     partitions = {
         number: p
         if p.r >= close.lower
-        else replace(p, r=close.lower, c=close.c_before.get(number, 0), c1=None, d=0)
+        else replace(
+            p, r=close.lower, c=close.c_before.get(number, 0), c1=None, d=0, k=_lowered(p, clauses)
+        )
         for number, p in progress.partitions.items()
     }
     return replace(progress, partitions=partitions)
+
+
+def _lowered(p: PartitionProgress, clauses: Clauses) -> int | None:
+    """K, if C is raised: of cancels that lie in between nothing is known yet."""
+    if not clauses.tombstone_mark_is_lowered_where_c_is_raised:
+        return p.k
+    return p.closed_c if p.k is None else min(p.k, p.closed_c)
 
 
 def start_offsets(kafka: Kafka, progress: Progress, clauses: Clauses) -> dict[int, int]:

@@ -31,6 +31,7 @@ MET = {
     "standby_rows_do_not_move": ("standby without power", 0),
     "standby_takes_only_rows_below_c": ("standby", 0),
     "tombstone_mark_waits_for_the_marks": ("losses", 200),
+    "verdict_waits_until_settled": ("outages", 0),
     "tombstones_are_in_the_progress": ("losses", 0),
 }
 
