@@ -25,6 +25,8 @@ from duewheel.schemas.record_tail import framed_bytes, header_groups, key_values
 from duewheel.schemas.requests import DueTimes, copies, due_times, judged_columns
 from duewheel.schemas.rules import ACCEPTED, Rule, Rules, compile_suite
 from duewheel.schemas.timers import (
+    LEVEL_MAX,
+    NO_LEVEL,
     NO_PARTITION,
     Bool,
     Int32,
@@ -57,6 +59,8 @@ class Contract:
     def __post_init__(self) -> None:
         if not self.levels_ms or min(self.levels_ms) < 0:
             raise ConfigError("delay levels: at least one is needed, and none may be negative")
+        if len(self.levels_ms) > LEVEL_MAX:
+            raise ConfigError(f"delay levels: {LEVEL_MAX} at most, not {len(self.levels_ms)}")
         self._check_targets()
 
     def topic(self, name: str) -> TopicContract:
@@ -68,7 +72,8 @@ class Contract:
         given = {n: each.target for n, each in self.topics.items() if each.target is not None}
         targets = list(given.values())
         now = np.zeros(len(targets), np.int64)
-        due = DueTimes(now, np.ones(len(now), np.bool_), np.full(len(now), -1, np.int8))
+        none = np.full(len(now), -1, np.int8)
+        due = DueTimes(now, np.ones(len(now), np.bool_), none, np.zeros(len(now), np.int32))
         each = np.arange(len(now), dtype=np.int32)
         nothing = read_cancels({}, len(now))
         columns = judged_columns({}, due, nothing, now, each, targets, now)
@@ -142,7 +147,8 @@ def parse(table: pa.Table, contract: Contract) -> TimerBatch:
     failure = contract.rules.first_failure(columns)
     rejected = failure != ACCEPTED
     timer, cancelling = cancels.accepted(rejected)
-    target, targets = _targets(columns.column("target_topic"), timer & ~rejected, contract)
+    placed = timer & ~rejected
+    target, targets = _targets(columns.column("target_topic"), placed, contract)
     known = copies(fields, offset, ~rejected)
     asked_ids = fields.get(Request.TIMER_ID, Field.none()).beside(cancels.ids)
     timer_id, id_hash = _ids(asked_ids, rejected, sources, known.origin_offset)
@@ -169,6 +175,7 @@ def parse(table: pa.Table, contract: Contract) -> TimerBatch:
         header_count=header_count,
         roll_times=known.roll_times,
         retries=known.retries,
+        level=np.where(placed, np.maximum(due.level, known.level), NO_LEVEL).astype(np.int32),
         timestamp_ms=timestamp_ms,
     )
 

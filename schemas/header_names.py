@@ -19,6 +19,7 @@ ROLL_TIMES = "TIMER_ROLL_TIMES"  # how often the timer was rolled, if it was
 ORIGIN = "TIMER_ORIGIN"  # offset of the timer's first copy, in the same partition
 NOT_BEFORE_MS = "TIMER_NOT_BEFORE_MS"  # of a parked one: when it leaves if it is due by then
 RETRIES = "TIMER_RETRIES"  # how often in a row it was parked
+ASKED_LEVEL = "TIMER_LEVEL"  # the level that the due time was asked for with, if it was
 
 # Added to answers to cancels and reschedules, whose value is a JSON object (ANSWER_*).
 ANSWER = "TIMER_ANSWER"  # an Answer: what became of the timers that were met
@@ -56,6 +57,7 @@ class Request(IntEnum):
     ROLL_TIMES = auto()  # counts beside ORIGIN; without it an earlier delivery has added it
     NOT_BEFORE = auto()  # these two beside ORIGIN only
     RETRIES = auto()
+    ASKED_LEVEL = auto()  # beside ORIGIN only
     IGNORED = auto()  # added by an earlier delivery: taken out, else it would be there twice
 
 
@@ -76,6 +78,7 @@ REQUEST: dict[str, Request] = {
     ROLL_TIMES: Request.ROLL_TIMES,
     NOT_BEFORE_MS: Request.NOT_BEFORE,
     RETRIES: Request.RETRIES,
+    ASKED_LEVEL: Request.ASKED_LEVEL,
 }
 NATIVE = {request: name for name, request in reversed(REQUEST.items())}
 """The name under which duewheel itself makes each request: the first one in REQUEST."""

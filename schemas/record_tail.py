@@ -34,7 +34,7 @@ from duewheel.schemas.columns import (
 )
 from duewheel.schemas.header_names import NATIVE, Request
 from duewheel.schemas.headers import Headers
-from duewheel.schemas.timers import NO_PARTITION, Bool, Deliveries, Int32, Int64
+from duewheel.schemas.timers import NO_LEVEL, NO_PARTITION, Bool, Deliveries, Int32, Int64
 from duewheel.schemas.varint import varint, varints
 
 _ATTRIBUTES_AND_TIMESTAMP_DELTA = constant(b"\0\0")
@@ -105,6 +105,7 @@ def copy_headers(
     timer_id: Column,
     roll_times: Int32,
     origin_offset: Int64,
+    level: Int32,
 ) -> tuple[Column, Int32]:
     """The request headers of copies, encoded, and how many they are in each row.
 
@@ -115,10 +116,12 @@ def copy_headers(
         timer_id: empty where the id is the default one, which the origin gives.
         roll_times: this roll included.
         origin_offset: of the timer's first copy; NO_ORIGIN where there is none.
+        level: that the due time was asked for with, or NO_LEVEL.
     """
     asked = target_partition != NO_PARTITION
     partition = join(_named(NATIVE[Request.TARGET_PARTITION]), *framed(decimals(target_partition)))
     named = lengths(timer_id) > 0
+    by_level = level != NO_LEVEL
     encoded = join(
         *(_named(NATIVE[Request.TARGET_TOPIC]), *framed(target)),
         *(_named(NATIVE[Request.DELIVER_AT]), *framed(decimals(due_ms))),
@@ -126,8 +129,10 @@ def copy_headers(
         choose(named, join(_named(names.TIMER_ID), *framed(timer_id)), EMPTY),
         *(_named(names.ROLL_TIMES), *framed(decimals(roll_times))),
         *(_named(names.ORIGIN), *framed(decimals(origin_offset))),
+        choose(by_level, join(_named(names.ASKED_LEVEL), *framed(decimals(level))), EMPTY),
     )
-    return encoded, 4 + asked.astype(np.int32) + named.astype(np.int32)
+    optional = np.stack([asked, named, by_level])
+    return encoded, 4 + optional.sum(axis=0, dtype=np.int32)
 
 
 def parking_headers(not_before_ms: Int64, retries: Int32) -> Column:

@@ -31,7 +31,7 @@ from duewheel.schemas.columns import Column, ascii_text, lengths
 from duewheel.schemas.header_names import NATIVE, Request
 from duewheel.schemas.headers import Field, Int8
 from duewheel.schemas.record_tail import NO_ORIGIN
-from duewheel.schemas.timers import ANY_TIME, Bool, Int32, Int64
+from duewheel.schemas.timers import ANY_TIME, LEVEL_MAX, NO_LEVEL, Bool, Int32, Int64
 from duewheel.schemas.values import SATURATED, parse_instants, parse_numbers
 
 _pa: Any = pa
@@ -68,11 +68,13 @@ class DueTimes:
         due_ms: epoch ms, 0 where not known.
         known: which rows have a due time.
         bad: index in the order of precedence of the winning header if it is malformed, else -1.
+        level: the delay level that counts, NO_LEVEL where another header does.
     """
 
     due_ms: Int64
     known: Bool
     bad: Int8
+    level: Int32
 
 
 def due_times(
@@ -83,6 +85,7 @@ def due_times(
     due_ms = np.zeros(len(base_ms), np.int64)
     known = np.zeros(len(base_ms), np.bool_)
     bad = np.full(len(base_ms), _NONE, np.int8)
+    level = np.full(len(base_ms), NO_LEVEL, np.int32)
     for request in reversed(_DUE):  # what takes precedence overwrites
         field = fields.get(request)
         if field is None:
@@ -95,11 +98,12 @@ def due_times(
             if request is Request.LEVEL:
                 given = ~well_formed | (number > 0)
                 rows, number, well_formed = rows[given], number[given], well_formed[given]
+                level[rows] = np.where(well_formed, _levels(number, levels_ms), NO_LEVEL)
             due = base_ms[rows] + _delay_ms(request, number, levels_ms)
         due_ms[rows] = np.where(well_formed, due, 0)
         known[rows] = well_formed
         bad[rows] = np.where(well_formed, _NONE, _DUE.index(request))
-    return DueTimes(due_ms, known, bad)
+    return DueTimes(due_ms, known, bad, level)
 
 
 def _delay_ms(request: Request, number: Int64, levels_ms: Sequence[int]) -> Int64:
@@ -107,7 +111,11 @@ def _delay_ms(request: Request, number: Int64, levels_ms: Sequence[int]) -> Int6
         return number * 1000
     if request is Request.DELAY_MS:
         return number
-    return np.array(levels_ms, np.int64)[np.clip(number, 1, len(levels_ms)) - 1]
+    return np.array(levels_ms, np.int64)[_levels(number, levels_ms) - 1]
+
+
+def _levels(number: Int64, levels_ms: Sequence[int]) -> Int64:
+    return np.clip(number, 1, len(levels_ms))
 
 
 def judged_columns(
@@ -226,12 +234,14 @@ class Copies:
         roll_times: how often it was rolled.
         not_before_ms: see TimerBatch.
         retries: how often it was parked.
+        level: that of the first copy's request; NO_LEVEL where the row is none.
     """
 
     origin_offset: Int64
     roll_times: Int32
     not_before_ms: Int64
     retries: Int32
+    level: Int32
 
 
 def copies(fields: Mapping[Request, Field], offset: Int64, accepted: Bool) -> Copies:
@@ -248,6 +258,7 @@ def copies(fields: Mapping[Request, Field], offset: Int64, accepted: Bool) -> Co
         np.zeros(count, np.int32),
         np.full(count, ANY_TIME, np.int64),
         np.zeros(count, np.int32),
+        np.full(count, NO_LEVEL, np.int32),
     )
     field = fields.get(Request.ORIGIN)
     if field is None:
@@ -261,6 +272,7 @@ def copies(fields: Mapping[Request, Field], offset: Int64, accepted: Bool) -> Co
         (Request.ROLL_TIMES, known.roll_times, COUNT_MAX),
         (Request.NOT_BEFORE, known.not_before_ms, SATURATED),
         (Request.RETRIES, known.retries, COUNT_MAX),
+        (Request.ASKED_LEVEL, known.level, LEVEL_MAX),
     ):
         given = fields.get(request)
         if given is not None:

@@ -26,6 +26,8 @@ Bool = npt.NDArray[np.bool_]
 
 NO_PARTITION = -1  # target partition not asked for
 NO_KEY = -1  # key hash of a null key
+NO_LEVEL = 0  # a due time that was not asked for by a level
+LEVEL_MAX = 255  # one byte on disk
 ANY_TIME = -(2**62)  # not_before_ms of what was not parked
 
 TopicPartition = tuple[str, int]
@@ -67,6 +69,7 @@ class TimerBatch:
         header_count: how many headers `headers` holds.
         roll_times: how often the timer has been rolled.
         retries: how often in a row it was parked, for its target took no writes.
+        level: the DELAY level that its due time was asked for with, 0 for none.
         timestamp_ms: of the record; what is due more than the roll window later is rolled.
     """
 
@@ -90,6 +93,7 @@ class TimerBatch:
     header_count: Int32
     roll_times: Int32
     retries: Int32
+    level: Int32
     timestamp_ms: Int64
 
     def __len__(self) -> int:
@@ -142,7 +146,7 @@ class Deliveries:
         origin_offset: as in TimerBatch; or NO_ORIGIN, if the topic that it lay in is no more.
         source: large_binary "topic-partition@offset": home and origin.
         timer_id: large_binary, never empty: default ids are filled in.
-        key_value, headers, header_count, roll_times, retries: as in TimerBatch.
+        key_value, headers, header_count, roll_times, retries, level: as in TimerBatch.
         dead_letter: the row is a dead letter: of the added headers it gets TIMER_SOURCE only.
         rolled: the row is a copy on its way back to its timer topic, rolled or parked: its
             `headers` are complete.
@@ -163,6 +167,7 @@ class Deliveries:
     header_count: Int32
     roll_times: Int32
     retries: Int32
+    level: Int32
     dead_letter: Bool
     rolled: Bool
 

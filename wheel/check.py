@@ -24,6 +24,7 @@ from duewheel.schemas.timers import Bool, Int64
 from duewheel.wheel import message_store, timer_log, timer_wheel
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.layout import (
+    LEVEL_MASK,
     MAGIC_ABANDONED,
     MAGIC_ROLL,
     MAGIC_TIMER,
@@ -207,7 +208,7 @@ def _malformed(
     precision_ms = directory.config.precision_ms
     slot_ms = records["write_time"].astype(np.int64) + records["delay"]
     abandoned = records["magic"] == MAGIC_ABANDONED
-    known = (records["magic"] & ~MAGIC_ROLL) == MAGIC_TIMER
+    known = (records["magic"] & ~(MAGIC_ROLL | LEVEL_MASK)) == MAGIC_TIMER
     distance = distance_of(records["reserved"])
     index = np.arange(len(records))
     position = start + index * RECORD_BYTES

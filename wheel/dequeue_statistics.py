@@ -19,8 +19,8 @@ class Statistics:
     Attributes:
         delivered: messages published, dead letters included.
         dead_letters: those that ingest had rejected.
-        rolled: timers sent back to their timer topic, not among `delivered`.
-        parked: the same because their target took no writes then, by that topic.
+        rolled: timers sent back to their timer topic, by that topic; not among `delivered`.
+        parked: the same because their target took no writes then, by the target.
         transactions: commits, those without messages included.
         doubts: transactions whose outcome had to be read back.
         lateness_max_ms: greatest time of the acknowledgement − due time of accepted messages.
@@ -30,7 +30,7 @@ class Statistics:
 
     delivered: int = 0
     dead_letters: int = 0
-    rolled: int = 0
+    rolled: Mapping[str, int] = field(default_factory=dict)
     parked: Mapping[str, int] = field(default_factory=dict)
     transactions: int = 0
     doubts: int = 0
@@ -60,23 +60,25 @@ class Statistics:
         )
         if deliveries is None or not len(deliveries):
             return known
-        rolled, dead = int(deliveries.rolled.sum()), int(deliveries.dead_letter.sum())
+        rolled, dead = np.flatnonzero(deliveries.rolled), int(deliveries.dead_letter.sum())
         late = ~deliveries.rolled & ~deliveries.dead_letter
         late[parked] = False
         due_ms = deliveries.due_ms[late]
         late_ms = committed_at_ms - due_ms
         return replace(
             known,
-            delivered=self.delivered + len(deliveries) - rolled - len(parked),
+            delivered=self.delivered + len(deliveries) - len(rolled) - len(parked),
             dead_letters=self.dead_letters + dead,
-            rolled=self.rolled + rolled,
-            parked=self._parked_with(deliveries, parked),
+            rolled=_with(self.rolled, deliveries, rolled),
+            parked=_with(self.parked, deliveries, parked),
             lateness_max_ms=max(self.lateness_max_ms, int(late_ms.max(initial=0))),
             lateness_ms=self.lateness_ms.with_values(late_ms),
         )
 
-    def _parked_with(self, deliveries: Deliveries, parked: Int64) -> Mapping[str, int]:
-        if not len(parked):
-            return self.parked
-        counts = enumerate(np.bincount(deliveries.target[parked]).tolist())
-        return Counter(self.parked) + Counter({deliveries.targets[i]: n for i, n in counts if n})
+
+def _with(known: Mapping[str, int], deliveries: Deliveries, rows: Int64) -> Mapping[str, int]:
+    """Counts by topic, and some rows more."""
+    if not len(rows):
+        return known
+    counts = enumerate(np.bincount(deliveries.target[rows]).tolist())
+    return Counter(known) + Counter({deliveries.targets[i]: n for i, n in counts if n})

@@ -19,6 +19,9 @@ RIP-43's two formats, big-endian, no padding:
     40 i4 topic_hash String.hashCode of the topic
     44 i8 reserved   24 bits distance to the run's first record, 40 bits hash of the timer id
 
+RIP-43 has no other bits in magic than these three. Here its second byte is the DELAY level that the
+timer was asked for with, 0 for none: levels are counted without reading a message.
+
 Positions are relative to the hour's own file. A stored message is this prefix, then the timer id
 (if it is not the default one), then key_value, then headers (see schemas/timers.py):
 
@@ -42,7 +45,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duewheel.errors import ConfigError
-from duewheel.schemas.timers import Int64
+from duewheel.schemas.timers import Bool, Int32, Int64
 
 RECORD = np.dtype(
     [
@@ -93,6 +96,8 @@ assert (RECORD_BYTES, ENTRY_BYTES, PREFIX_BYTES) == (52, 32, 64)
 MAGIC_ABANDONED = 0  # written before its slot closed, then written again elsewhere
 MAGIC_TIMER = 1
 MAGIC_ROLL = 2  # set beside MAGIC_TIMER: leaves the wheel to be written to Kafka again
+LEVEL_MASK = 0xFF00  # the timer's delay level
+_LEVEL_BITS = 8
 
 FLAG_DEAD_LETTER = 1
 
@@ -203,6 +208,24 @@ def hour_from_name(name: str) -> int:
         ValueError: it is no such name.
     """
     return int(datetime.strptime(name, "%Y%m%d%H").replace(tzinfo=UTC).timestamp()) // 3600
+
+
+def pack_magic(rolled: Bool, level: Int32) -> Int32:
+    """The magic of live records.
+
+    Args:
+        rolled: whether each timer leaves the wheel to be written to Kafka again.
+        level: of each, 0 … 255.
+    """
+    kind = np.where(rolled, MAGIC_TIMER | MAGIC_ROLL, MAGIC_TIMER)
+    magic: Int32 = (kind | level << _LEVEL_BITS).astype(np.int32)
+    return magic
+
+
+def level_of(magic: npt.NDArray[np.int32]) -> Int32:
+    """The delay level in the magic of records."""
+    level: Int32 = (magic.astype(np.int32) & LEVEL_MASK) >> _LEVEL_BITS
+    return level
 
 
 def pack_reserved(distance: Int64, id_hash: Int64) -> Int64:

@@ -21,7 +21,7 @@ from duewheel.schemas.ids import java_hash, source_names
 from duewheel.schemas.timers import Int64
 from duewheel.schemas.varint import read_varint
 from duewheel.wheel.data_directory import DataDirectory
-from duewheel.wheel.layout import FLAG_DEAD_LETTER, MAGIC_ROLL, RECORD_BYTES, hour_of
+from duewheel.wheel.layout import FLAG_DEAD_LETTER, MAGIC_ROLL, RECORD_BYTES, hour_of, level_of
 from duewheel.wheel.message_store import StoredMessages
 from duewheel.wheel.pending_rows import Snapshot, consistently, pieces, rows_out
 from duewheel.wheel.timer_log import Records
@@ -43,6 +43,7 @@ class PendingTimer:
         target: topic that it goes to in the end.
         key: None for null.
         value_bytes: length of the value, None for null.
+        level: that it was asked for with, 0 for none.
         rolled: whether it is to be written to its timer topic again when it leaves.
         place: what the next page begins behind.
     """
@@ -54,6 +55,7 @@ class PendingTimer:
     target: str
     key: bytes | None
     value_bytes: int | None
+    level: int
     rolled: bool
     place: str
 
@@ -66,12 +68,14 @@ class Filter:
         topic: only timers with this target.
         first_slot, last_slot: only timers that leave in these slots or between.
         after: place of the last timer of the page before.
+        level: only timers asked for with this delay level.
     """
 
     topic: str | None = None
     first_slot: int | None = None
     last_slot: int | None = None
     after: str | None = None
+    level: int | None = None
 
 
 def list_pending(directory: DataDirectory, wanted: Filter, limit: int) -> Iterator[PendingTimer]:
@@ -129,6 +133,8 @@ def _places(
                 fits &= slot <= last
             if topic is not None:
                 fits &= records["topic_hash"] == topic
+            if wanted.level is not None:
+                fits &= level_of(records["magic"]) == wanted.level
             slots = np.concatenate([slots, slot[fits]])
             positions = np.concatenate([positions, position[fits]])
             # Positions rise: a stable sort by slot is delivery order.
@@ -159,7 +165,7 @@ def _timers(
 ) -> Iterator[PendingTimer]:
     messages = directory.messages.read(hour, records)
     sources, targets = _names(directory, messages)
-    rolled = (records["magic"] & MAGIC_ROLL) != 0
+    rolled, level = (records["magic"] & MAGIC_ROLL) != 0, level_of(records["magic"])
     for row, prefix in enumerate(messages.prefix):
         if wanted.topic is not None and targets[row] != wanted.topic:
             continue  # another topic with the same hash
@@ -173,6 +179,7 @@ def _timers(
             target=targets[row],
             key=key,
             value_bytes=value_bytes,
+            level=int(level[row]),
             rolled=bool(rolled[row]),
             place=f"{slot[row]}-{position[row]}",
         )

@@ -1,4 +1,4 @@
-"""Counts what is pending, by topic and by time, from the timer log.
+"""Counts what is pending, by topic, by delay level and by time, from the timer log.
 
 A look reads, in each hour's log, only what has been committed since the look before, and takes off
 what has been delivered. It is exact, and so is the first one after a restart: see pending_rows.py
@@ -8,27 +8,36 @@ A timer counts under its target, a rejected one under the dead-letter topic, and
 which it leaves the wheel: that of its due time; the earliest open one, if that was closed when the
 timer came; that of its roll instant, if it is to be rolled. Between a roll and its copy's way back
 through ingest a timer is not in the wheel. The log knows topics by a 32-bit hash: topics with the
-same one are counted together, under both names.
+same one are counted together, under both names. Level and topic hash make a record's *kind*.
 
-Memory: 4 bytes per slot that the wheel reaches, and 16 for every pair of slot and topic that the
-current hour has.
+Memory: 8 bytes per slot that the wheel reaches, and 16 for every slot and kind that the current
+hour has.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from duewheel.schemas.ids import java_hash
-from duewheel.schemas.timers import Int64
+from duewheel.schemas.timers import LEVEL_MAX, NO_LEVEL, Bool, Int64
 from duewheel.wheel.data_directory import DataDirectory
-from duewheel.wheel.layout import HOUR_MS, RECORD_BYTES, last_slot_of_hour
+from duewheel.wheel.layout import (
+    HOUR_MS,
+    MAGIC_ROLL,
+    RECORD_BYTES,
+    last_slot_of_hour,
+    level_of,
+)
 from duewheel.wheel.pending_rows import Snapshot, consistently, pieces, rows_out
+from duewheel.wheel.timer_log import Records
 
 _HASH_BITS = 32
+_KIND_BITS = 40
+_NONE = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +47,44 @@ class Pending:
     Attributes:
         total: timers that are pending.
         by_topic: how many of them by target topic, topics without any left out.
+        by_level: how many by the level that they were asked for with, levels without any left out;
+            timers that named none are not among them.
+        next_slot: of the same levels, the first slot with such timers.
         within: how many leave up to each of the slots asked for.
         oldest_slot: the first slot with pending timers, None if there is none.
         slot_max: most timers of one slot.
+        rolls: how many of them all leave to be rolled.
+        rolls_ahead: how many of these up to the last of the slots asked for.
+        rolls_per_second: the most in a second of these slots, or in a slot if those are longer.
+        delivered_slot: R, -1 before the first start of dequeue.
     """
 
     total: int
     by_topic: Mapping[str, int]
+    by_level: Mapping[int, int]
+    next_slot: Mapping[int, int]
     within: tuple[int, ...]
     oldest_slot: int | None
     slot_max: int
+    rolls: int
+    rolls_ahead: int
+    rolls_per_second: float
+    delivered_slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Out:
+    """What of the half-delivered slot is out.
+
+    Attributes:
+        slot: r + 1.
+        kinds: rows by kind.
+        rolls: those that were rolled.
+    """
+
+    slot: int
+    kinds: Counter[int]
+    rolls: int
 
 
 class PendingTimers:
@@ -63,41 +100,46 @@ class PendingTimers:
         self._hours: dict[int, _Hour] = {}
         self._names: dict[int, str] = {}
 
-    def look(self, until: Sequence[int] = ()) -> Pending:
+    def look(self, until: Sequence[int] = (), ahead: range = range(0)) -> Pending:
         """Count what is pending now.
 
         Args:
             until: slots for `Pending.within`.
+            ahead: slots for `Pending.rolls_ahead` and `rolls_per_second`.
 
         Raises:
             CorruptFile: a file is damaged.
         """
-        half_slot, out = consistently(self._directory, self._update)
+        out = consistently(self._directory, self._update)
         hours = self._hours.values()
-        hashes: Counter[int] = Counter()
+        kinds: Counter[int] = Counter()
         for hour in hours:
-            hashes.update(hour.topics)
-        hashes.subtract(out)
-        rows_out = out.total()
+            kinds.update(hour.kinds)
+        kinds.subtract(out.kinds)
+        rows_out = out.kinds.total()
         within = [sum(hour.count_until(slot) for hour in hours) for slot in until]
         slots = [slot for hour in hours if (slot := hour.first()) is not None]
+        rolls = self._rolls(ahead, out)
         return Pending(
-            hashes.total(),
-            self._named(hashes),
+            kinds.total(),
+            self._named(_summed(kinds, _topic_hash)),
+            _levels(kinds),
+            self._next_slots(out),
             tuple(
-                count - rows_out * (slot >= half_slot)
+                count - rows_out * (slot >= out.slot)
                 for slot, count in zip(until, within, strict=True)
             ),
             min(slots, default=None),
-            max((hour.fullest(half_slot, rows_out) for hour in hours), default=0),
+            max((hour.fullest(out.slot, rows_out) for hour in hours), default=0),
+            sum(int(hour.rolls.sum(dtype=np.int64)) for hour in hours) - out.rolls,
+            sum(hour.rolls_until(ahead.stop - 1) for hour in hours)
+            - out.rolls * (out.slot < ahead.stop),
+            self._per_second(rolls),
+            out.slot - 1,
         )
 
-    def _update(self, snapshot: Snapshot) -> tuple[int, Counter[int]]:
-        """Take in what was committed, drop what was delivered since the last look.
-
-        Returns:
-            Slot r + 1, and by topic hash how many of its rows are out.
-        """
+    def _update(self, snapshot: Snapshot) -> _Out:
+        """Take in what was committed, drop what was delivered since the last look."""
         directory, current = self._directory, snapshot.current
         self._hours = {hour: known for hour, known in self._hours.items() if hour >= current}
         directory.log.forget_below(current)
@@ -107,15 +149,39 @@ class PendingTimers:
             if known is None or (hour == current and not known.detailed):
                 known = _Hour(hour, self._precision_ms, detailed=hour == current)
             for _, slot, records in pieces(directory, hour, known.log_bytes, log_bytes):
-                known.add(slot, records["topic_hash"].astype(np.int64))
+                known.add(slot, _kinds(records), _is_roll(records))
             known.log_bytes = log_bytes
             known.drop(snapshot.r)
             self._hours[hour] = known
-        out: Counter[int] = Counter()
+        out = _Out(snapshot.r + 1, Counter(), 0)
         for first, end in rows_out(directory, snapshot):
             view = directory.log.view(current, end)[first // RECORD_BYTES : end // RECORD_BYTES]
-            out.update(_counts(view["topic_hash"].astype(np.int64)))
-        return snapshot.r + 1, out
+            out.kinds.update(_counts(_kinds(view)))
+            out = replace(out, rolls=out.rolls + int(_is_roll(view).sum()))
+        return out
+
+    def _next_slots(self, out: _Out) -> dict[int, int]:
+        """By level, the first slot with timers of it. The hours are in order."""
+        found: dict[int, int] = {}
+        for hour in self._hours.values():
+            found = {**hour.first_of_levels(out), **found}
+        return dict(sorted(found.items()))
+
+    def _rolls(self, ahead: range, out: _Out) -> Int64:
+        """How many timers roll in each of these slots."""
+        rolls = np.zeros(len(ahead), np.int64)
+        for hour in self._hours.values():
+            hour.add_rolls(rolls, ahead.start)
+        if out.slot in ahead:
+            rolls[out.slot - ahead.start] -= out.rolls
+        return rolls
+
+    def _per_second(self, rolls: Int64) -> float:
+        if not len(rolls):
+            return 0.0
+        slots = max(1, 1000 // self._precision_ms)
+        counts = np.add.reduceat(rolls, np.arange(0, len(rolls), slots))
+        return int(counts.max()) * 1000 / (slots * self._precision_ms)
 
     def _named(self, hashes: Mapping[int, int]) -> dict[str, int]:
         found = {number: count for number, count in hashes.items() if count}
@@ -133,34 +199,40 @@ class _Hour:
 
     Attributes:
         log_bytes: how far the hour's log has been read.
-        topics: timers by topic hash.
-        detailed: whether the topics of each slot are known, so that slots can be dropped.
+        kinds: timers by kind.
+        rolls: of each slot, how many are to be rolled.
+        detailed: whether the kinds of each slot are known, so that slots can be dropped.
     """
 
     def __init__(self, hour: int, precision_ms: int, *, detailed: bool) -> None:
         self.log_bytes = 0
-        self.topics: Counter[int] = Counter()
+        self.kinds: Counter[int] = Counter()
         self.detailed = detailed
         self._first = last_slot_of_hour(hour - 1, precision_ms) + 1
         self._per_slot = np.zeros(HOUR_MS // precision_ms + 1, np.int32)
-        # Of a detailed hour: slots since the first, then topic hash, as one number; rising.
+        self.rolls = np.zeros_like(self._per_slot)
+        # By level: slots before the first one with such timers.
+        self._first_of_level = np.full(LEVEL_MAX + 1, _NONE)
+        # Of a detailed hour: slots since the first, then kind, as one number; rising.
         self._keys = np.empty(0, np.int64)
         self._counts = np.empty(0, np.int64)
 
-    def add(self, slot: Int64, topic_hash: Int64) -> None:
+    def add(self, slot: Int64, kind: Int64, is_roll: Bool) -> None:
         """Count more records."""
         place = slot - self._first
-        per_slot = np.bincount(place, minlength=len(self._per_slot))
-        self._per_slot += per_slot.astype(np.int32)
-        self.topics.update(_counts(topic_hash))
-        if self.detailed:
-            keys = (place << _HASH_BITS) | (topic_hash & ((1 << _HASH_BITS) - 1))
-            keys, counts = np.unique(keys, return_counts=True)
-            known, self._keys = self._keys, np.union1d(self._keys, keys)
-            merged = np.zeros(len(self._keys), np.int64)
-            merged[np.searchsorted(self._keys, known)] = self._counts
-            merged[np.searchsorted(self._keys, keys)] += counts
-            self._counts = merged
+        slots = len(self._per_slot)
+        self._per_slot += np.bincount(place, minlength=slots).astype(np.int32)
+        self.rolls += np.bincount(place[is_roll], minlength=slots).astype(np.int32)
+        self.kinds.update(_counts(kind))
+        if not self.detailed:
+            np.minimum.at(self._first_of_level, kind >> _HASH_BITS, place)
+            return
+        keys, counts = np.unique((place << _KIND_BITS) | kind, return_counts=True)
+        known, self._keys = self._keys, np.union1d(self._keys, keys)
+        merged = np.zeros(len(self._keys), np.int64)
+        merged[np.searchsorted(self._keys, known)] = self._counts
+        merged[np.searchsorted(self._keys, keys)] += counts
+        self._counts = merged
 
     def drop(self, r: int) -> None:
         """Forget the slots up to `r`."""
@@ -169,19 +241,48 @@ class _Hour:
             return
         assert self.detailed, "only the current hour has slots that are delivered"
         self._per_slot[:place] = 0
-        gone = int(np.searchsorted(self._keys, place << _HASH_BITS))
-        hashes = self._keys[:gone].astype(np.uint32).view(np.int32).astype(np.int64)
-        self.topics.subtract(_counts(hashes, self._counts[:gone]))
+        self.rolls[:place] = 0
+        gone = int(np.searchsorted(self._keys, place << _KIND_BITS))
+        self.kinds.subtract(_counts(_kind(self._keys[:gone]), self._counts[:gone]))
         self._keys, self._counts = self._keys[gone:].copy(), self._counts[gone:].copy()
 
     def count_until(self, slot: int) -> int:
         """Timers up to `slot`."""
         return int(self._per_slot[: max(0, slot + 1 - self._first)].sum(dtype=np.int64))
 
+    def rolls_until(self, slot: int) -> int:
+        """Rolls up to `slot`."""
+        return int(self.rolls[: max(0, slot + 1 - self._first)].sum(dtype=np.int64))
+
+    def add_rolls(self, rolls: Int64, first: int) -> None:
+        """Add each slot's rolls to those from the slot `first` on."""
+        begin = max(first, self._first)
+        end = min(first + len(rolls), self._first + len(self.rolls))
+        if begin < end:
+            rolls[begin - first : end - first] += self.rolls[
+                begin - self._first : end - self._first
+            ]
+
     def first(self) -> int | None:
         """The first slot with timers."""
         filled = np.flatnonzero(self._per_slot)
         return self._first + int(filled[0]) if len(filled) else None
+
+    def first_of_levels(self, out: _Out) -> dict[int, int]:
+        """The first slot with timers of each level, without those that are out."""
+        if self.detailed:
+            left = self._counts.copy()
+            half = (out.slot - self._first) << _KIND_BITS
+            for kind, count in out.kinds.items():
+                left[np.searchsorted(self._keys, half | kind)] -= count
+            keys = self._keys[left > 0]
+            levels, index = np.unique(_kind(keys) >> _HASH_BITS, return_index=True)
+            places = keys[index] >> _KIND_BITS
+        else:
+            levels = np.flatnonzero(self._first_of_level != _NONE)
+            places = self._first_of_level[levels]
+        found = zip(levels.tolist(), places.tolist(), strict=True)
+        return {level: self._first + place for level, place in found if level != NO_LEVEL}
 
     def fullest(self, half_slot: int, rows_out: int) -> int:
         """Most timers of one slot, `rows_out` of `half_slot` left out."""
@@ -191,6 +292,46 @@ class _Hour:
         left = self._per_slot.copy()
         left[place] -= rows_out
         return int(left.max())
+
+
+def _kinds(records: Records) -> Int64:
+    """Level and topic hash of records, as one number."""
+    topic_hash = records["topic_hash"].astype(np.int64) & ((1 << _HASH_BITS) - 1)
+    kinds: Int64 = (level_of(records["magic"]).astype(np.int64) << _HASH_BITS) | topic_hash
+    return kinds
+
+
+def _kind(keys: Int64) -> Int64:
+    kinds: Int64 = keys & ((1 << _KIND_BITS) - 1)
+    return kinds
+
+
+def _is_roll(records: Records) -> Bool:
+    is_roll: Bool = (records["magic"] & MAGIC_ROLL) != 0
+    return is_roll
+
+
+def _topic_hash(kind: int) -> int:
+    """As Java has it: signed."""
+    low = kind & ((1 << _HASH_BITS) - 1)
+    return low - (1 << _HASH_BITS) if low >> (_HASH_BITS - 1) else low
+
+
+def _level(kind: int) -> int:
+    return kind >> _HASH_BITS
+
+
+def _levels(kinds: Mapping[int, int]) -> dict[int, int]:
+    counts = _summed(kinds, _level)
+    return {level: counts[level] for level in sorted(counts) if level != NO_LEVEL and counts[level]}
+
+
+def _summed(kinds: Mapping[int, int], part: Callable[[int], int]) -> Counter[int]:
+    """Counts by a part of the kind."""
+    sums: Counter[int] = Counter()
+    for kind, count in kinds.items():
+        sums[part(kind)] += count
+    return sums
 
 
 def _counts(numbers: Int64, weights: Int64 | None = None) -> dict[int, int]:

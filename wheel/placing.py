@@ -18,13 +18,12 @@ from duewheel.wheel.layout import (
     DELAY_MS_MAX,
     EARLIEST_SLOT,
     FLAG_DEAD_LETTER,
-    MAGIC_ROLL,
-    MAGIC_TIMER,
     PREFIX,
     PREFIX_BYTES,
     RECORD,
     RECORD_BYTES,
     RUN_RECORDS_MAX,
+    pack_magic,
     pack_reserved,
     roll_instants,
     slot_of,
@@ -161,7 +160,7 @@ def log_records(
     records = np.empty(len(batch), RECORD)
     records["size"] = RECORD_BYTES
     records["prev_pos"] = places.prev_pos
-    records["magic"] = np.where(rolled, MAGIC_TIMER | MAGIC_ROLL, MAGIC_TIMER)
+    records["magic"] = pack_magic(rolled, batch.level)
     records["write_time"] = write_time
     records["delay"] = slot_ms - write_time
     records["offset_py"] = places.message_position

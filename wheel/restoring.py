@@ -16,7 +16,7 @@ from duewheel.schemas.columns import choose
 from duewheel.schemas.ids import source_names
 from duewheel.schemas.record_tail import NO_ORIGIN
 from duewheel.schemas.timers import Deliveries, Int32, Int64, TopicPartition
-from duewheel.wheel.layout import FLAG_DEAD_LETTER
+from duewheel.wheel.layout import FLAG_DEAD_LETTER, level_of
 from duewheel.wheel.message_store import Prefixes, StoredMessages
 from duewheel.wheel.returning import rolled_back
 from duewheel.wheel.slot_scan import Chunk
@@ -90,6 +90,7 @@ def restore(chunk: Chunk, messages: StoredMessages, topics: TopicNames) -> Resto
         header_count=prefix["header_count"].astype(np.int32),
         roll_times=prefix["roll_times"].astype(np.int32),
         retries=prefix["retries"].astype(np.int32),
+        level=level_of(chunk.records["magic"]),
         dead_letter=(prefix["flags"] & FLAG_DEAD_LETTER) != 0,
         rolled=np.zeros(len(rolled), np.bool_),
     )

@@ -67,6 +67,7 @@ def _headers(deliveries: Deliveries, roll_times: Int32) -> tuple[Column, Int32]:
         choose(default, EMPTY, deliveries.timer_id),
         np.minimum(roll_times, COUNT_MAX).astype(np.int32),
         deliveries.origin_offset,
+        deliveries.level,
     )
 
 

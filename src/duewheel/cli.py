@@ -171,14 +171,20 @@ def status(settings: Settings, require_running: bool, output: str) -> int:
 
 
 @cli.command()
-@click.option("--by", type=click.Choice(["topic", "time"]), help="one line each, without totals")
+@click.option(
+    "--by", type=click.Choice(["topic", "time", "level"]), help="one line each, without totals"
+)
 @with_output
 @with_settings()
 def stats(settings: Settings, by: str | None, output: str) -> None:
-    """Count what is pending, by target topic and by the seconds until it leaves."""
+    """Count what is pending, by target topic, by delay level, by the seconds until it leaves."""
     from duewheel import inspection
     from duewheel.clock import SystemClock
 
+    if by == "level":
+        for row in inspection.levels(settings, SystemClock()):
+            show_row(row, output)
+        return
     found = inspection.stats(settings, SystemClock())
     if by is None:
         show(found, output)
@@ -190,6 +196,7 @@ def stats(settings: Settings, by: str | None, output: str) -> None:
 
 @cli.command("list")
 @click.option("--topic", help="only timers that will go to this topic")
+@click.option("--level", type=click.IntRange(1), help="only timers of this delay level")
 @click.option("--from", "since", help="only those due from then on: epoch ms, or ISO-8601 and zone")
 @click.option("--to", "until", help="only those due until then")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=100, help="how many at most")
@@ -199,6 +206,7 @@ def stats(settings: Settings, by: str | None, output: str) -> None:
 def list_timers(
     settings: Settings,
     topic: str | None,
+    level: int | None,
     since: str | None,
     until: str | None,
     limit: int,
@@ -212,6 +220,7 @@ def list_timers(
     rows = inspection.listed(
         settings,
         topic=topic,
+        level=level,
         since=None if since is None else parse_instant(since),
         until=None if until is None else parse_instant(until),
         limit=limit,

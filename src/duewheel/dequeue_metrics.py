@@ -14,7 +14,7 @@ from duewheel.errors import CorruptFile
 from duewheel.metrics import counter, counters, gauge, gauges, histogram
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.dequeue_statistics import Statistics
-from duewheel.wheel.layout import closable_slot
+from duewheel.wheel.layout import HOUR_MS, closable_slot
 from duewheel.wheel.pending import Pending, PendingTimers
 
 log = structlog.get_logger(__name__)
@@ -71,7 +71,12 @@ class DequeueMetrics:
             "reason",
             {"rejected": known.dead_letters, **condemned},
         )
-        yield counter("rolled", "Timers written to their timer topic again.", known.rolled)
+        yield counters(
+            "rolled",
+            "Timers written to their timer topic again, for they are due beyond the roll window.",
+            "topic",
+            known.rolled,
+        )
         yield counters(
             "parked",
             "The same because their target took no writes for now; again each time that they wait.",
@@ -148,7 +153,8 @@ def look(
     """What is pending, and how many timers leave within so many seconds from now."""
     precision_ms = directory.config.precision_ms
     until = [closable_slot(now_ms + 1000 * within_s, precision_ms) for within_s in WITHIN_S]
-    pending = timers.look(until)
+    now, hour_later = (closable_slot(ms, precision_ms) for ms in (now_ms, now_ms + HOUR_MS))
+    pending = timers.look(until, range(now + 1, hour_later + 1))
     within = {str(s): count for s, count in zip(WITHIN_S, pending.within, strict=True)}
     return pending, {**within, "+Inf": pending.total}
 
@@ -159,7 +165,22 @@ def pending_families(pending: Pending, within: Mapping[str, float]) -> Iterator[
     yield gauges(
         "pending_by_topic", "The same by the topic they will go to.", "topic", pending.by_topic
     )
+    levels = {str(level): count for level, count in pending.by_level.items()}
+    yield gauges(
+        "pending_by_level", "Those asked for by a delay level, by that level.", "level", levels
+    )
     yield gauges(
         "pending_due_within", "The same by the seconds until they leave, at most.", "le", within
     )
     yield gauge("slot_max_size", "Most timers of one slot.", pending.slot_max)
+    yield gauge(
+        "pending_rolls",
+        "Timers that leave to be rolled: due beyond the roll window.",
+        pending.rolls,
+    )
+    yield gauge("rolls_next_hour", "How many of them within an hour.", pending.rolls_ahead)
+    yield gauge(
+        "rolls_per_second_max",
+        "How many of them in the busiest second of that hour.",
+        pending.rolls_per_second,
+    )

@@ -14,6 +14,7 @@ from duewheel.checkpoints.state import DEQUEUE, INGEST
 from duewheel.clock import Clock
 from duewheel.config import Settings
 from duewheel.dequeue_metrics import look
+from duewheel.durations import format_duration_ms
 from duewheel.errors import ConfigError
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.layout import slot_of
@@ -45,12 +46,13 @@ def opened(settings: Settings) -> Iterator[DataDirectory]:
 
 
 def stats(settings: Settings, clock: Clock) -> dict[str, Any]:
-    """How many timers are pending, by topic, and by the seconds within which they leave.
+    """How many timers are pending, by topic, by level, and by the seconds within which they leave.
 
     Returns:
-        role: "owner" or "standby"; pending; by_topic: {topic: pending}; within_s: {seconds:
-        pending}; oldest_ms: end of the first slot with timers, None if there is none; slot_max:
-        most timers of one slot.
+        role: "owner" or "standby"; pending; by_topic: {topic: pending}; by_level: {level: pending};
+        within_s: {seconds: pending}; oldest_ms: end of the first slot with timers, None if there is
+        none; slot_max: most timers of one slot; rolls: how many leave to be rolled, in all and
+        within an hour, and of that hour the mean and the most per second.
     """
     with opened(settings) as directory:
         pending, within = look(PendingTimers(directory), directory, clock.now_ms())
@@ -60,16 +62,55 @@ def stats(settings: Settings, clock: Clock) -> dict[str, Any]:
         "role": role,
         "pending": pending.total,
         "by_topic": dict(sorted(pending.by_topic.items())),
+        "by_level": {str(level): count for level, count in pending.by_level.items()},
         "within_s": within,
         "oldest_ms": None if oldest is None else oldest * settings.timer.precision_ms,
         "slot_max": pending.slot_max,
+        "rolls": {
+            "pending": pending.rolls,
+            "next_hour": pending.rolls_ahead,
+            "per_second": round(pending.rolls_ahead / 3_600, 3),
+            "per_second_max": pending.rolls_per_second,
+        },
     }
+
+
+def levels(settings: Settings, clock: Clock) -> Iterator[dict[str, Any]]:
+    """Every delay level: how many of its timers are pending, and how far it is delivered.
+
+    Yields:
+        level; delay: as the settings have it now, None for a level that they no longer have;
+        pending; delivered_ms: what of it was due by then is out, None before the first start;
+        next_due_ms, next: due time and source of its next timer, None if there is none.
+    """
+    delays = dict(enumerate(settings.timer.levels_ms, 1))
+    precision_ms = settings.timer.precision_ms
+    with opened(settings) as directory:
+        pending, _ = look(PendingTimers(directory), directory, clock.now_ms())
+        delivered = pending.delivered_slot
+        for level in sorted(delays.keys() | pending.by_level.keys()):
+            following = _next_of(directory, level, pending.next_slot.get(level))
+            yield {
+                "level": level,
+                "delay": format_duration_ms(delays[level]) if level in delays else None,
+                "pending": pending.by_level.get(level, 0),
+                "delivered_ms": delivered * precision_ms if delivered >= 0 else None,
+                "next_due_ms": None if following is None else following.due_ms,
+                "next": None if following is None else following.source,
+            }
+
+
+def _next_of(directory: DataDirectory, level: int, slot: int | None) -> PendingTimer | None:
+    if slot is None:
+        return None
+    return next(list_pending(directory, Filter(level=level, first_slot=slot), 1), None)
 
 
 def listed(
     settings: Settings,
     *,
     topic: str | None,
+    level: int | None = None,
     since: datetime | int | None,
     until: datetime | int | None,
     limit: int,
@@ -80,6 +121,7 @@ def listed(
     Args:
         settings: name the data directory.
         topic: only timers with this target.
+        level: only timers asked for with this delay level.
         since, until: only timers that leave in the slots of these instants or between them.
         limit: how many at most.
         page: `page` of the last timer seen.
@@ -88,7 +130,7 @@ def listed(
         ConfigError: `page` is none, or an instant has no zone.
         CorruptFile: a pending timer is damaged.
     """
-    wanted = Filter(topic, _slot(settings, since), _slot(settings, until), page)
+    wanted = Filter(topic, _slot(settings, since), _slot(settings, until), page, level)
     with opened(settings) as directory:
         for timer in list_pending(directory, wanted, limit):
             yield _row(timer)
@@ -116,6 +158,7 @@ def _row(timer: PendingTimer) -> dict[str, Any]:
         "due_ms": timer.due_ms,
         "leaves_ms": timer.leaves_ms,
         "topic": timer.target,
+        "level": timer.level or None,
         **key_shown(timer.key),
         "value_bytes": timer.value_bytes,
         "rolled": timer.rolled,

@@ -182,7 +182,7 @@ def _counters(dequeue: Dequeue) -> dict[str, int]:
     return {
         "delivered": known.delivered,
         "dead_letters": known.dead_letters,
-        "rolled": known.rolled,
+        "rolled": sum(known.rolled.values()),
         "parked": sum(known.parked.values()),
         "transactions": known.transactions,
         "doubts": known.doubts,

@@ -24,6 +24,7 @@ from duewheel.schemas.name_patterns import ANY, NONE
 from duewheel.schemas.record_tail import framed_bytes, key_values
 from duewheel.schemas.timers import (
     ANY_TIME,
+    NO_LEVEL,
     NO_PARTITION,
     Deliveries,
     TimerBatch,
@@ -225,6 +226,7 @@ class Timer:
     offset: int
     due_ms: int
     rejected: bool = False
+    level: int = NO_LEVEL
 
     @property
     def source(self) -> str:
@@ -272,6 +274,7 @@ def timer_batch(timers: Sequence[Timer]) -> TimerBatch:
         header_count=count,
         roll_times=np.zeros(len(timers), np.int32),
         retries=np.zeros(len(timers), np.int32),
+        level=np.array([timer.level for timer in timers], np.int32),
         timestamp_ms=np.array([timer.due_ms for timer in timers], np.int64),
     )
 

@@ -177,6 +177,7 @@ def requests(number: Int64, due_ms: Int64, target: str) -> Deliveries:
         header_count=zeros + 5,
         roll_times=zeros,
         retries=zeros,
+        level=zeros,
         dead_letter=np.zeros(count, np.bool_),
         rolled=np.ones(count, np.bool_),
     )
@@ -451,6 +452,7 @@ def placed_directly(number: Int64, due_ms: int, target: str, body_bytes: int) ->
         header_count=zeros + 3,
         roll_times=zeros,
         retries=zeros,
+        level=zeros,
         timestamp_ms=np.full(count, due_ms),
     )
 

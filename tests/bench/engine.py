@@ -77,6 +77,7 @@ def timers(rng: np.random.Generator, slot: np.ndarray, first_offset: int) -> Tim
         header_count=zeros + 3,
         roll_times=zeros,
         retries=zeros,
+        level=zeros,
         timestamp_ms=due_ms,
     )
 

@@ -89,6 +89,7 @@ def deliveries(messages: list[Message]) -> Deliveries:
         header_count=np.array([len(m.headers) for m in messages], np.int32),
         roll_times=zeros,
         retries=zeros,
+        level=zeros,
         dead_letter=np.array([m.dead_letter for m in messages], np.bool_),
         rolled=np.zeros(n, np.bool_),
     )

@@ -7,25 +7,45 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duewheel.errors import ConfigError
-from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
+from duewheel.testing import (
+    TIMER_TOPIC,
+    LocalShard,
+    ManualClock,
+    RecordingPublisher,
+    Timer,
+    timer_batch,
+)
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.pending import Pending, PendingTimers
+from duewheel.wheel.placing import meant_slots
 
 NOW_MS = 1_800_000_000_000
 PRECISION_MS = 600_000
 SLOT = NOW_MS // PRECISION_MS  # closed at the start
 PARTITIONS = 3
+WINDOW_SLOTS = 20
+AHEAD = range(SLOT + 10, SLOT + 100)  # a slot is longer than a second
+
+
+@dataclass
+class Row:
+    """A pending timer: the slot in which it leaves, and whether it is rolled then."""
+
+    timer: Timer
+    slot: int
+    rolled: bool
 
 
 @dataclass
@@ -33,10 +53,12 @@ class World:
     """A shard, observers of it, and what should be pending by slot."""
 
     path: Path
-    rows: dict[str, tuple[int, Timer]] = field(default_factory=dict)
+    rows: dict[str, Row] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.wheel = WheelConfig(PRECISION_MS, 64, window_ms=64 * PRECISION_MS, margin_ms=0)
+        self.wheel = WheelConfig(
+            PRECISION_MS, 64, window_ms=WINDOW_SLOTS * PRECISION_MS, margin_ms=0
+        )
         self.clock = ManualClock(NOW_MS)
         self.publisher = RecordingPublisher(self.clock)
         config = DequeueConfig(0, 1, {"precision": PRECISION_MS}, 3, 1 << 20)
@@ -59,14 +81,20 @@ class World:
             partition = chance.randrange(PARTITIONS)
             offset = self.ends[TIMER_TOPIC, partition] + chance.randrange(2)
             due_ms = self.clock.now_ms() + chance.randrange(-2, spread) * PRECISION_MS
-            timer = Timer(partition, offset, due_ms, rejected=chance.random() < 0.1)
-            slot = -1 if timer.rejected else -(-due_ms // PRECISION_MS)
-            self.rows[timer.source] = (max(slot, self.floor + 1), timer)
+            rejected = chance.random() < 0.1
+            level = 0 if rejected else chance.randrange(4)
+            timers.append(Timer(partition, offset, due_ms, rejected, level))
             self.ends[TIMER_TOPIC, partition] = offset + 1
-            timers.append(timer)
-        assert not self.shard.append(timers, self.ends).waiting
+        assert self.shard.ingest is not None
+        batch = timer_batch(timers)
+        batch = replace(batch, timestamp_ms=np.full(count, self.clock.now_ms()))
+        slots, rolled = meant_slots(batch, PRECISION_MS, self.wheel.window_ms)
+        slots = np.maximum(slots, self.floor + 1)
+        for row in map(Row, timers, slots.tolist(), rolled.tolist()):
+            self.rows[row.timer.source] = row
+        assert not self.shard.ingest.append(batch, self.ends).waiting
 
-    def expected(self) -> dict[str, tuple[int, Timer]]:
+    def expected(self) -> dict[str, Row]:
         out = set(self.publisher.sources())
         return {source: row for source, row in self.rows.items() if source.encode() not in out}
 
@@ -87,9 +115,9 @@ class World:
     def look(self) -> Pending:
         """What the observer says, after it has agreed with one that looks for the first time."""
         until = range(SLOT, SLOT + 200, 7)
-        found = self.pending.look(until)
+        found = self.pending.look(until, AHEAD)
         fresh = DataDirectory(self.path, self.wheel)
-        assert PendingTimers(fresh).look(until) == found
+        assert PendingTimers(fresh).look(until, AHEAD) == found
         fresh.close()
         return found
 
@@ -105,22 +133,43 @@ def judge(world: World) -> None:
     """Counts and list must be those of what was appended and not yet published."""
     expected = world.expected()
     found = world.look()
-    slots = Counter(slot for slot, _ in expected.values())
+    slots = Counter(row.slot for row in expected.values())
     assert found.total == len(expected)
-    assert found.by_topic == Counter(target(timer) for _, timer in expected.values())
+    assert found.by_topic == Counter(target(row.timer) for row in expected.values())
     assert found.within == tuple(
-        sum(slot <= until for slot, _ in expected.values()) for until in range(SLOT, SLOT + 200, 7)
+        sum(row.slot <= until for row in expected.values()) for until in range(SLOT, SLOT + 200, 7)
     )
     assert found.oldest_slot == min(slots, default=None)
     assert found.slot_max == max(slots.values(), default=0)
+    judge_levels(found, list(expected.values()))
+    judge_rolls(found, [row.slot for row in expected.values() if row.rolled])
     listed = world.list(Filter())
     assert {timer.source for timer in listed} == expected.keys()
     assert len(listed) == len(expected)
     for timer in listed:
-        slot, asked = expected[timer.source]
-        assert timer.leaves_ms == slot * PRECISION_MS
+        row = expected[timer.source]
+        asked = row.timer
+        assert timer.leaves_ms == row.slot * PRECISION_MS
         assert timer.due_ms == (None if asked.rejected else asked.due_ms)
-        assert (timer.target, timer.rolled) == (target(asked), False)
+        assert (timer.target, timer.rolled) == (target(asked), row.rolled)
+        assert timer.level == asked.level
+    assert world.list(Filter(level=2)) == [timer for timer in listed if timer.level == 2]
+
+
+def judge_levels(found: Pending, expected: list[Row]) -> None:
+    by_level = Counter(row.timer.level for row in expected if row.timer.level)
+    assert found.by_level == by_level
+    assert found.next_slot == {
+        level: min(row.slot for row in expected if row.timer.level == level) for level in by_level
+    }
+
+
+def judge_rolls(found: Pending, slots: list[int]) -> None:
+    assert found.rolls == len(slots)
+    assert found.rolls_ahead == sum(slot < AHEAD.stop for slot in slots)
+    ahead = Counter(slot for slot in slots if slot in AHEAD)
+    most = max(ahead.values(), default=0)
+    assert found.rolls_per_second == pytest.approx(most * 1000 / PRECISION_MS)
 
 
 @settings(max_examples=50)

@@ -142,6 +142,7 @@ class Content:
         self.headers = take(binary(HEADER * n for n in range(3)), origin % 3)
         self.header_count = (origin % 3).astype(np.int32)
         self.target = (origin % 2).astype(np.int32)
+        self.level = (origin % 7).astype(np.int32)
         self.target_partition = np.where(origin % 5, NO_PARTITION, origin % 4).astype(np.int32)
 
 
@@ -216,6 +217,7 @@ class Kafka:
         expected = Content(partition, origin, due_ms)
         rolled, dead = found.rolled, found.dead_letter
         assert np.array_equal(found.due_ms, due_ms)
+        assert np.array_equal(found.level, np.where(found.dead_letter, 0, expected.level))
         assert found.source.equals(expected.source)
         assert found.timer_id.equals(expected.timer_id)
         assert (due_ms[~rolled & ~dead] <= now_ms).all(), "never early"
@@ -304,6 +306,7 @@ class Kafka:
             header_count=content.header_count,
             roll_times=all_of("rolls"),
             retries=np.zeros(len(due_ms), np.int32),
+            level=np.where(rejected, 0, content.level),
             timestamp_ms=all_of("timestamp_ms"),
         )
 
@@ -335,7 +338,7 @@ class Kafka:
             assert getattr(found, name).equals(getattr(expected, name)), name
         for name in (
             *("offset", "origin_offset", "due_ms", "target_partition", "key_hash", "id_hash"),
-            *("header_count", "roll_times", "timestamp_ms"),
+            *("header_count", "roll_times", "level", "timestamp_ms"),
         ):
             assert np.array_equal(getattr(found, name), getattr(expected, name)), name
         return len(kept)

@@ -255,7 +255,7 @@ class Columns:
             name: getattr(deliveries, name).tolist()
             for name in (
                 *("target", "target_partition", "key_hash", "due_ms", "header_count"),
-                *("roll_times", "retries", "dead_letter"),
+                *("roll_times", "retries", "level", "dead_letter"),
             )
         }
         for name in ("timer_id", "key_value", "headers"):
@@ -282,6 +282,7 @@ class Columns:
             "header_count": len(timer.headers),
             "roll_times": copy.rolls,
             "retries": copy.retries,
+            "level": timer.level,
             "dead_letter": timer.rejected,
             "timer_id": timer.timer_id,
             "key_value": key_value,

@@ -67,6 +67,10 @@ class Timer:
         return HEADERS[: self.origin % 4]
 
     @property
+    def level(self) -> int:
+        return 0 if self.rejected else self.origin % 4
+
+    @property
     def target(self) -> int:
         if self.rejected:
             return DEAD
@@ -183,5 +187,6 @@ def batch_of(copies: Sequence[Copy], mapped: int) -> TimerBatch:
         header_count=column([len(t.headers) for t in timers], np.int32),
         roll_times=column([copy.rolls for copy in copies], np.int32),
         retries=column([copy.retries for copy in copies], np.int32),
+        level=column([t.level for t in timers], np.int32),
         timestamp_ms=column([copy.timestamp_ms for copy in copies]),
     )

@@ -42,6 +42,7 @@ def deliveries(rolled: bool) -> Deliveries:
         header_count=np.full(2, len(USERS), np.int32),
         roll_times=np.array([0, 2], np.int32),
         retries=np.zeros(2, np.int32),
+        level=np.zeros(2, np.int32),
         dead_letter=np.zeros(2, np.bool_),
         rolled=np.full(2, rolled),
     )

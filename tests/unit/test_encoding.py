@@ -41,6 +41,7 @@ def rows(targets: Sequence[str], partitions: Sequence[int]) -> Deliveries:
         header_count=zeros,
         roll_times=zeros,
         retries=zeros,
+        level=zeros,
         dead_letter=np.zeros(count, np.bool_),
         rolled=np.zeros(count, np.bool_),
     )

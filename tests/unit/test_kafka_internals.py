@@ -227,6 +227,7 @@ def rows(key_hash: list[int], target_partition: list[int] | None = None) -> Deli
         header_count=np.zeros(n, np.int32),
         roll_times=np.zeros(n, np.int32),
         retries=np.zeros(n, np.int32),
+        level=np.zeros(n, np.int32),
         dead_letter=np.zeros(n, np.bool_),
         rolled=np.zeros(n, np.bool_),
     )

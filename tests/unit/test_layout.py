@@ -80,6 +80,7 @@ BATCH = TimerBatch(
     header_count=np.array([1, 0], np.int32),
     roll_times=np.array([2, 0], np.int32),
     retries=np.array([3, 0], np.int32),
+    level=np.array([0, 18], np.int32),
     timestamp_ms=np.array([0, 0]),
 )
 ROLLED = np.array([False, True])
@@ -103,7 +104,7 @@ def test_a_record_and_its_message_are_these_bytes() -> None:
         *(java_hash("orders"), 2**40 - 1),
     )
     second = struct.pack(
-        ">iqiqiqiiq", 52, 104, 3, now_ms, 1_050, 1_080, 64 + 7, java_hash("dead"), 1 << 40
+        ">iqiqiqiiq", 52, 104, 18 << 8 | 3, now_ms, 1_050, 1_080, 64 + 7, java_hash("dead"), 1 << 40
     )
     assert records.tobytes() == first + second
 

@@ -70,6 +70,7 @@ def deliveries(*messages: Message) -> Deliveries:
         header_count=np.array([len(m.headers or []) for m in messages], np.int32),
         roll_times=np.array([m.roll_times for m in messages], np.int32),
         retries=np.zeros(n, np.int32),
+        level=np.zeros(n, np.int32),
         dead_letter=np.array([m.dead_letter for m in messages], np.bool_),
         rolled=np.zeros(len(messages), np.bool_),
     )

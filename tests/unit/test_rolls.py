@@ -12,7 +12,7 @@ from duewheel.schemas.columns import binary
 from duewheel.schemas.contract import Contract, parse
 from duewheel.schemas.record_tail import NO_ORIGIN, copy_headers
 from duewheel.schemas.rules import compile_suite, load_suite
-from duewheel.schemas.timers import NO_PARTITION
+from duewheel.schemas.timers import NO_LEVEL, NO_PARTITION
 from duewheel.testing import suite_parameters
 from duewheel.wheel.layout import roll_instants
 
@@ -48,9 +48,10 @@ def test_timers_written_together_roll_over_an_eighth_of_the_window() -> None:
 
 @pytest.mark.parametrize("timer_id", [b"", b"mine"])
 @pytest.mark.parametrize("partition", [NO_PARTITION, 3])
+@pytest.mark.parametrize("level", [NO_LEVEL, 18])
 @pytest.mark.parametrize(("origin", "read"), [(17, (40, 17, 3)), (NO_ORIGIN, (40, 40, 3))])
 def test_what_a_copy_says_is_read_back(
-    timer_id: bytes, partition: int, origin: int, read: tuple[int, int, int]
+    timer_id: bytes, partition: int, level: int, origin: int, read: tuple[int, int, int]
 ) -> None:
     """Encoded for the timer topic, decoded by the contract: the same timer, one roll later."""
     encoded, count = copy_headers(
@@ -60,6 +61,7 @@ def test_what_a_copy_says_is_read_back(
         binary([timer_id]),
         np.array([3], np.int32),
         np.array([origin], np.int64),
+        np.array([level], np.int32),
     )
     headers = decoded(encoded[0].as_py(), int(count[0]))
     table = pa.table(
@@ -77,6 +79,7 @@ def test_what_a_copy_says_is_read_back(
     assert not batch.rejected[0]
     assert batch.header_count[0] == 1
     assert (batch.offset[0], batch.origin_offset[0], batch.roll_times[0]) == read
+    assert batch.level[0] == level
     assert (batch.due_ms[0], batch.timer_id[0].as_py()) == (NOW_MS + 5, timer_id)
     assert (batch.targets[batch.target[0]], batch.target_partition[0]) == ("orders", partition)
 
