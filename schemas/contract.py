@@ -70,7 +70,15 @@ class Contract:
     def _check_targets(self) -> None:
         """A configured target must be one that a message could ask for."""
         given = {n: each.target for n, each in self.topics.items() if each.target is not None}
-        targets = list(given.values())
+        refused = self.refused_targets(given.values())
+        for topic, target in given.items():
+            if target in refused:
+                reason = refused[target].reason
+                raise ConfigError(f"{topic!r} cannot be mapped to {target!r}: {reason}")
+
+    def refused_targets(self, names: Iterable[str]) -> dict[str, Rule]:
+        """Those that no message may ask for, and the rule that says so."""
+        targets = list(dict.fromkeys(names))
         now = np.zeros(len(targets), np.int64)
         none = np.full(len(now), -1, np.int8)
         due = DueTimes(now, np.ones(len(now), np.bool_), none, np.zeros(len(now), np.int32))
@@ -78,10 +86,11 @@ class Contract:
         nothing = read_cancels({}, len(now))
         columns = judged_columns({}, due, nothing, now, each, targets, now)
         failures = self.rules.first_failure(columns).tolist()
-        for (topic, target), failure in zip(given.items(), failures, strict=True):
-            if failure != ACCEPTED:
-                reason = self.rules.rules[failure].reason
-                raise ConfigError(f"{topic!r} cannot be mapped to {target!r}: {reason}")
+        return {
+            target: self.rules.rules[failure]
+            for target, failure in zip(targets, failures, strict=True)
+            if failure != ACCEPTED
+        }
 
     def slot_values(self) -> dict[str, Any]:
         """The settings that decide a row's due time and whether it is accepted, for JSON.

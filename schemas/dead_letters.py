@@ -17,7 +17,7 @@ counts, and what follows it was added by duewheel.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,7 +26,9 @@ import pyarrow as pa
 
 from duewheel.schemas import header_names as names
 from duewheel.schemas.columns import EMPTY, Column, binary, choose, constant, decimals, join, take
+from duewheel.schemas.contract import Contract
 from duewheel.schemas.header_names import NATIVE, Request
+from duewheel.schemas.name_patterns import TimerTopics
 from duewheel.schemas.record_tail import framed, framed_bytes
 from duewheel.schemas.single_record import Header
 from duewheel.schemas.timers import NO_PARTITION, Deliveries, Int32
@@ -87,6 +89,12 @@ class Refusal:
 
     code: str
     error: str
+
+
+def why_no_target(contract: Contract, topic: str) -> Refusal | None:
+    """What the rules say of every timer that is to go to a topic; None: nothing."""
+    rule = contract.refused_targets([topic]).get(topic)
+    return None if rule is None else Refusal(rule.code, f"topic {topic!r}: {rule.reason}")
 
 
 @dataclass(frozen=True)
@@ -153,7 +161,10 @@ class DeadLetter:
         return (*self.message_headers, *reason, *rest)
 
     def replayed(
-        self, timer_topics: Collection[str], own_topics: Collection[str], to_topic: str | None
+        self,
+        timer_topics: TimerTopics,
+        why_no_target: Callable[[str], Refusal | None],
+        to_topic: str | None,
     ) -> Outgoing | Refusal:
         """The message as it is to be written again.
 
@@ -162,7 +173,7 @@ class DeadLetter:
 
         Args:
             timer_topics: those that ingest reads.
-            own_topics: all topics of duewheel's own: no targets.
+            why_no_target: asked why timers may not go to a topic.
             to_topic: a real topic, or None.
         """
         source = _SOURCE.fullmatch(self.source)
@@ -173,16 +184,17 @@ class DeadLetter:
         topic = to_topic or self._added.get(_TOPIC)
         if topic is None:
             return self._to_timer_topic(source[1], int(source[2]), timer_topics)
-        if topic in own_topics or topic.startswith("__"):
-            return Refusal("forbidden_target", f"topic {topic!r} cannot be a target")
         asked = None if to_topic else self._added.get(_PARTITION)
         if not _TOPIC_NAME.fullmatch(topic) or not _NUMBER.fullmatch(asked or "0"):
             return Refusal("not_a_dead_letter", f"{_TOPIC} or {_PARTITION} is none")
+        refusal = why_no_target(topic)
+        if refusal is not None:
+            return refusal
         partition = int(asked) if asked else NO_PARTITION
         return Outgoing(topic, partition, partition_needed=True, headers=self._delivered())
 
     def _to_timer_topic(
-        self, topic: str, partition: int, timer_topics: Collection[str]
+        self, topic: str, partition: int, timer_topics: TimerTopics
     ) -> Outgoing | Refusal:
         if self.code == _NEVER_AGAIN:
             return Refusal(self.code, "TIMER_ORIGIN is for duewheel's own use")

@@ -70,6 +70,9 @@ def _overrides(
         parent, nested, name = key.partition(".")
         if nested and section == "kafka":
             table, key = table.setdefault(parent, {}), name
+        elif section == "timer" and parent == "topic" and "." in name:
+            topic, _, key = name.rpartition(".")  # a topic's name has dots, and may be quoted
+            table = table.setdefault("topic", {}).setdefault(topic.strip('"'), {})
         table[key] = value
     return overrides
 

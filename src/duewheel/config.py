@@ -6,8 +6,8 @@ impossible value and a contradiction are refused, and all of them are listed at 
 
 Values: durations "24h", "1h30m"; keys that end in `_ms` also take a bare number; sizes "16MiB" or
 bytes; lists as TOML lists or separated by commas. The tables [kafka.client], [kafka.spark] and
-[spark] are passed through; from the environment they come key by key or as one JSON object. What
-looks like a secret in them is held as SecretStr and never shown.
+[spark] are passed through; from the environment they come key by key or as one JSON object, as
+[timer.topic] does. What looks like a secret in them is held as SecretStr and never shown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -261,11 +261,13 @@ def _sentence(detail: ErrorDetails) -> str:
 
 
 def _fields_at(parents: list[str]) -> Mapping[str, FieldInfo]:
-    fields: Mapping[str, FieldInfo] = Settings.model_fields
+    section: Any = Settings
     for parent in parents:
-        section = fields[parent].annotation
-        assert isinstance(section, type) and issubclass(section, BaseModel)
-        fields = section.model_fields
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            section = section.model_fields[parent].annotation
+        else:  # a table of sections by name
+            section = get_args(section)[1]
+    fields: Mapping[str, FieldInfo] = section.model_fields
     return fields
 
 

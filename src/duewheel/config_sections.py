@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from duewheel.config_values import (
     Duration,
@@ -23,8 +25,10 @@ from duewheel.config_values import (
     TopicTable,
     as_millis,
     reveal,
+    topic_tables,
 )
 from duewheel.schemas.header_names import LEVELS_MS
+from duewheel.schemas.topic_contracts import CANCEL, DEFAULT, KEY, NATIVE, TopicContract
 
 Port = Annotated[int, Field(ge=0, le=65535)]  # 0: a free one
 
@@ -71,6 +75,39 @@ class Kafka(Section):
         return {name: as_text(reveal(value)) for name, value in self.spark.items()}
 
 
+class TimerTopic(Section):
+    """[timer.topic."<name>"]: defaults of one timer topic; see schemas/topic_contracts.py.
+
+    The header modes of other services know no ids but keys, and cancel by null values.
+    """
+
+    headers: Literal["native", "etf1", "karafka", "eifinger"] = "native"
+    id: Literal["header", "key"] = "header"
+    null_value: Literal["message", "cancel"] = "message"
+    target: TopicName | None = None
+    delay: Duration | None = None
+    past_due: Literal["fire", "dead-letter"] = "fire"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _imply(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and values.get("headers", NATIVE) != NATIVE:
+            return {"id": KEY, "null_value": CANCEL, **values}
+        return values
+
+    @property
+    def contract(self) -> TopicContract:
+        """The same for those who judge messages."""
+        return TopicContract(
+            headers=self.headers,
+            id=self.id,
+            null_value=self.null_value,
+            target=self.target,
+            delay_ms=None if self.delay is None else as_millis(self.delay),
+            past_due=self.past_due,
+        )
+
+
 class Timer(Section):
     """[timer]: the timer topics, and everything that decides a message's slot."""
 
@@ -89,11 +126,22 @@ class Timer(Section):
     mapping: TopicTable = Field(default_factory=dict)
     targets_allow: TargetPatterns = ()
     targets_deny: TargetPatterns = ()
+    topic: Annotated[dict[TopicName, TimerTopic], BeforeValidator(topic_tables)] = Field(
+        default_factory=dict
+    )
 
     @property
     def levels_ms(self) -> tuple[int, ...]:
         """Delay of level 1, 2, …"""
         return tuple(as_millis(level) for level in self.levels)
+
+    @property
+    def contracts(self) -> dict[str, TopicContract]:
+        """What holds for the messages of each timer topic of which more is said than its name."""
+        told = {name: table.contract for name, table in self.topic.items()}
+        for name, target in self.mapping.items():
+            told[name] = replace(told.get(name, DEFAULT), target=target)
+        return told
 
 
 class Ingest(Section):

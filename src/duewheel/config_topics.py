@@ -5,10 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from duewheel.config_sections import Timer
+from duewheel.config_sections import Timer, TimerTopic
 from duewheel.schemas.name_patterns import of_shell
+from duewheel.schemas.topic_contracts import CANCEL, FIRE, KEY, NATIVE
 
 if TYPE_CHECKING:
     from duewheel.config import Settings
@@ -46,12 +48,36 @@ def _mapping_problems(settings: Settings) -> Iterator[tuple[str, str]]:
         reason = _why_no_target(settings, target)
         if reason is not None:
             yield key, f'"{target}" {reason}'
+    for topic, table in timer.topic.items():
+        for key, reason in _table_problems(settings, topic, table):
+            yield f"timer.topic.{topic}{key}", reason
 
 
 def _targets(timer: Timer) -> Iterator[tuple[str, str]]:
     """The targets that the configuration names, and where."""
     for target in timer.mapping.values():
         yield "timer.mapping", target
+    for topic, table in timer.topic.items():
+        if table.target is not None:
+            yield f"timer.topic.{topic}.target", table.target
+
+
+def _table_problems(settings: Settings, topic: str, table: TimerTopic) -> Iterator[tuple[str, str]]:
+    """What contradicts in the table of one topic: key within it, and why."""
+    timer = settings.timer
+    if topic not in settings.timer_topics:
+        yield "", f"is no timer topic{nearest(topic, timer.topics)}"
+    if table.headers != NATIVE:
+        if table.id != KEY:
+            yield ".id", f'"{table.headers}" messages have no ids but their keys: "key", or nothing'
+        if table.null_value != CANCEL:
+            yield ".null_value", f'"{table.headers}" cancels by null values: "cancel", or nothing'
+    if table.target is not None and timer.mapping.get(topic, table.target) != table.target:
+        yield ".target", f'is "{table.target}", timer.mapping says "{timer.mapping[topic]}"'
+    if table.delay is not None and table.delay > timer.max_delay:
+        yield ".delay", "is longer than timer.max_delay: each message without another is refused"
+    if table.delay == timedelta(0) and table.past_due != FIRE:
+        yield ".delay", 'is past due at once, and past_due = "dead-letter" refuses that'
 
 
 def _why_no_target(settings: Settings, target: str) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -142,6 +142,33 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[prefix + name] = value
     return flat
+
+
+def topic_tables(value: object) -> object:
+    """Tables by topic. TOML reads an unquoted [timer.topic.orders.delayed] as tables inside tables:
+    the names are joined again.
+    """
+    value = _decode_table(value)
+    if not isinstance(value, Mapping):
+        return value
+    joined: dict[str, Any] = {}
+    for name, table in _tables(value, ""):
+        known = joined.get(name)
+        both = isinstance(known, dict) and isinstance(table, dict)
+        joined[name] = known | table if both else table
+    return joined
+
+
+def _tables(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if not isinstance(value, Mapping):
+            yield prefix + name, value
+            continue
+        own = {key: each for key, each in value.items() if not isinstance(each, Mapping)}
+        if own or not value:
+            yield prefix + name, own
+        inner = {key: each for key, each in value.items() if isinstance(each, Mapping)}
+        yield from _tables(inner, f"{prefix}{name}.")
 
 
 def _options(value: object) -> object:

@@ -30,7 +30,7 @@ from duewheel.config import Settings
 from duewheel.dead_letters import DeadLetterReader
 from duewheel.errors import ConfigError, PublishDoubt
 from duewheel.schemas.columns import binary
-from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal
+from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
 from duewheel.schemas.ids import key_hashes
 from duewheel.schemas.record_batch import HEADER_BYTES, Batch
 from duewheel.schemas.single_record import Header, encode, single
@@ -121,8 +121,8 @@ class _Replay:
         self._reader, self._clock, self._dry_run = reader, clock, dry_run
         self._client = reader.client
         self._limits = wiring.publisher_limits(settings)
-        self._timer_topics = set(settings.timer.topics)
-        self._own_topics = self._timer_topics | set(settings.service_topics.values())
+        self._contract = wiring.contract(settings)
+        self._refusals: dict[str, Refusal | None] = {}
         self._catalog = TargetCatalog(
             self._client,
             batch_bytes=self._limits.batch_bytes,
@@ -160,12 +160,17 @@ class _Replay:
         topic = self._selection.to_topic
         if topic is None:
             return
-        if topic in self._own_topics or topic.startswith("__"):
-            raise ConfigError(
-                f"--to-topic {topic}: not a real topic: nothing can be replayed there"
-            )
+        refusal = self._why_no_target(topic)
+        if refusal is not None:
+            raise ConfigError(f"--to-topic: nothing can be replayed to {refusal.error}")
         if self._catalog.resolve(self._admin, [topic], self._deadline())[topic].refusal:
             raise ConfigError(f"--to-topic {topic}: no such topic, or no right to write to it")
+
+    def _why_no_target(self, topic: str) -> Refusal | None:
+        """What today's rules say of every timer that is to go there."""
+        if topic not in self._refusals:
+            self._refusals[topic] = why_no_target(self._contract, topic)
+        return self._refusals[topic]
 
     def _run(self, position: ReplayPosition) -> None:
         code, left = self._selection.code, self._selection.limit
@@ -213,7 +218,9 @@ class _Replay:
 
     def _plan(self, letters: list[DeadLetter]) -> tuple[Mapping[str, Target], list[_Record]]:
         outgoing = [
-            letter.replayed(self._timer_topics, self._own_topics, self._selection.to_topic)
+            letter.replayed(
+                self._settings.timer_topics, self._why_no_target, self._selection.to_topic
+            )
             for letter in letters
         ]
         topics = {out.topic for out in outgoing if isinstance(out, Outgoing)}

@@ -16,7 +16,6 @@ from duewheel.schemas.contract import Contract
 from duewheel.schemas.name_patterns import ANY, of_shell
 from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.timers import TopicPartition
-from duewheel.schemas.topic_contracts import TopicContract
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.kafka_clients import ClientSettings
 from duewheel.wheel.kafka_progress import KafkaProgressReader
@@ -45,10 +44,8 @@ def contract(settings: Settings) -> Contract:
         "targets_denied": of_shell(timer.targets_deny),
     }
     return Contract(
-        levels_ms=settings.timer.levels_ms,
-        topics={
-            topic: TopicContract(target=target) for topic, target in settings.timer.mapping.items()
-        },
+        levels_ms=timer.levels_ms,
+        topics=timer.contracts,
         dead_letter_topic=settings.dead_letter_topic,
         rules=compile_suite(load_suite(), parameters),
     )

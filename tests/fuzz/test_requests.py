@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duewheel.schemas.contract import Contract, parse
-from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal
+from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
 from duewheel.schemas.header_names import LEVELS_MS, REQUEST
+from duewheel.schemas.name_patterns import TimerTopics
 from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.timers import NO_PARTITION
 from duewheel.schemas.topic_contracts import TopicContract
@@ -172,7 +174,9 @@ def test_any_dead_letter(damage: Change, data: st.DataObject, kept: set[int]) ->
     changed = other if data.draw(st.booleans()) else damage(data, value or b"")
     headers[sorted(kept).index(place)] = (name, changed)
     letter = DeadLetter(0, 5, 1_800_000_000_000, b"key", b"value", headers)
-    found = letter.replayed({"orders.delayed"}, {"orders.delayed", DEAD}, None)
+    found = letter.replayed(
+        TimerTopics(("orders.delayed",)), partial(why_no_target, CONTRACT), None
+    )
     if isinstance(found, Refusal):
         assert letter.again(found)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,25 @@ from kafka.record import MemoryRecords
 
 from duewheel.checkpoints.replay_position import ReplayPosition
 from duewheel.schemas.columns import binary
-from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal
+from duewheel.schemas.contract import Contract
+from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
+from duewheel.schemas.name_patterns import TimerTopics, of_shell
 from duewheel.schemas.record_batch import seal, split
+from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.single_record import Header, encode, framed
 from duewheel.schemas.timers import NO_KEY, NO_PARTITION, Deliveries
+from duewheel.testing import suite_parameters
 from duewheel.wheel import routing
 from duewheel.wheel.routing import Reason, Target
 
 TIMERS, DEAD, STATE = "orders.delayed", "dead", "state"
 OWN = {TIMERS, DEAD, STATE}
+TIMER_TOPICS = TimerTopics((TIMERS,))
+RULES = compile_suite(
+    load_suite(),
+    suite_parameters(forbidden_targets=sorted(OWN), targets_denied=of_shell(["*.secret"])),
+)
+NO_TARGETS = partial(why_no_target, Contract((1,), {}, DEAD, RULES))
 USERS: list[Header] = [("a", None), ("a", b"1"), ("TIMER_ERROR_CODE", b"mine")]
 
 
@@ -93,7 +104,7 @@ def test_a_failed_delivery_keeps_what_it_would_have_carried() -> None:
     ]
     # Replayed, it is byte for byte the delivery that failed.
     for letter, delivery in zip((plain, other), decoded(deliveries(rolled=False)), strict=True):
-        out = letter.replayed({TIMERS}, OWN, None)
+        out = letter.replayed(TIMER_TOPICS, NO_TARGETS, None)
         assert isinstance(out, Outgoing)
         assert (letter.key, letter.value) == (delivery.key, delivery.value)
         assert list(out.headers) == delivery.headers
@@ -102,7 +113,7 @@ def test_a_failed_delivery_keeps_what_it_would_have_carried() -> None:
 
 
 def sent(letter: DeadLetter) -> Outgoing:
-    out = letter.replayed({TIMERS}, OWN, None)
+    out = letter.replayed(TIMER_TOPICS, NO_TARGETS, None)
     assert isinstance(out, Outgoing)
     return out
 
@@ -132,7 +143,7 @@ def test_a_rejected_message_goes_back_as_it_came() -> None:
     out = sent(rejected(*brought))
     assert (out.topic, out.partition, out.partition_needed) == (TIMERS, 1, False)
     assert out.headers == tuple(brought)
-    to_topic = rejected(*brought).replayed({TIMERS}, OWN, "orders")
+    to_topic = rejected(*brought).replayed(TIMER_TOPICS, NO_TARGETS, "orders")
     assert isinstance(to_topic, Outgoing)
     assert (to_topic.topic, to_topic.partition) == ("orders", NO_PARTITION)
     assert to_topic.headers == (*brought, ("TIMER_SOURCE", b"orders.delayed-1@7"))
@@ -153,13 +164,19 @@ def test_a_rejected_message_goes_back_as_it_came() -> None:
     ],
 )
 def test_what_cannot_be_replayed(letter: DeadLetter, code: str) -> None:
-    refusal = letter.replayed({TIMERS}, OWN, None)
+    refusal = letter.replayed(TIMER_TOPICS, NO_TARGETS, None)
     assert isinstance(refusal, Refusal)
     assert refusal.code == code
 
 
-@pytest.mark.parametrize("topic", [*sorted(OWN), "__consumer_offsets", "__transaction_state"])
-def test_own_and_internal_topics_are_no_targets(topic: str) -> None:
+@pytest.mark.parametrize(
+    ("topic", "code"),
+    [
+        *((topic, "forbidden_target") for topic in [*sorted(OWN), "__consumer_offsets"]),
+        ("orders.secret", "target_not_allowed"),
+    ],
+)
+def test_what_no_timer_may_go_to_is_no_target_of_a_replay(topic: str, code: str) -> None:
     letter = DeadLetter(
         *(0, 0, 0, b"k", b"v"),
         (
@@ -169,11 +186,12 @@ def test_own_and_internal_topics_are_no_targets(topic: str) -> None:
         ),
     )
     for refusal in (
-        letter.replayed({TIMERS}, OWN, None),
-        rejected().replayed({TIMERS}, OWN, topic),
+        letter.replayed(TIMER_TOPICS, NO_TARGETS, None),
+        rejected().replayed(TIMER_TOPICS, NO_TARGETS, topic),
     ):
         assert isinstance(refusal, Refusal)
-        assert refusal.code == "forbidden_target"
+        assert refusal.code == code
+        assert topic in refusal.error
 
 
 def test_dead_again_with_todays_reason() -> None:
