@@ -106,6 +106,11 @@ class PublisherLimits:
     unavailable_target_age_s: float = 3.0
     quiet_s: float = 1.5
 
+    @property
+    def transaction_timeout_ms_max(self) -> int:
+        """Of a producer after transactions that ran out of time."""
+        return self.transaction_timeout_ms * _PATIENCE_MAX
+
     def __post_init__(self) -> None:
         if not self.publish_deadline_s * 1000 < self.transaction_timeout_ms:
             raise ConfigError(

@@ -280,6 +280,21 @@ def check(settings: Settings, output: str) -> int:
 
 
 @cli.command()
+@with_output
+@with_settings()
+def doctor(settings: Settings, output: str) -> int:
+    """Examine this host and the cluster: each finding with what mends it.
+
+    Real transactions are tried, on a scratch topic that is deleted afterwards. Nothing of a shard's
+    is touched: it may be running, or not have been begun.
+    """
+    from duewheel.clock import SystemClock
+    from duewheel.doctor import examination
+
+    return examination.run(settings, SystemClock(), output)
+
+
+@cli.command()
 @click.option("--dry-run", is_flag=True, help="needed: recovery itself is part of every start")
 @with_output
 @with_settings()

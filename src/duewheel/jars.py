@@ -94,10 +94,20 @@ def pinned(name: str) -> list[Jar]:
     return [Jar(**jar) for jar in json.loads(PINS.read_text())[name]["jars"]]
 
 
+def is_fetched(name: str) -> bool:
+    """Whether all jars of the list are there, with their checksums."""
+    wanted = pinned(name)
+    return _whole(_folder(name, wanted), wanted)
+
+
+def _folder(name: str, wanted: Sequence[Jar]) -> Path:
+    digest = hashlib.sha256("".join(jar.sha256 for jar in wanted).encode()).hexdigest()[:12]
+    return cache_dir() / "jars" / f"{name}-{digest}"
+
+
 def _jars(name: str, java: Java) -> list[Path]:
     wanted = pinned(name)
-    digest = hashlib.sha256("".join(jar.sha256 for jar in wanted).encode()).hexdigest()[:12]
-    folder = cache_dir() / "jars" / f"{name}-{digest}"
+    folder = _folder(name, wanted)
     if not _whole(folder, wanted):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.parent / "lock"):

@@ -105,6 +105,11 @@ def publisher_limits(settings: Settings) -> PublisherLimits:
     )
 
 
+def transactional_id(settings: Settings, shard: int | None = None) -> str:
+    """The one under which the shard, or another one, delivers: who opens it last owns the shard."""
+    return f"{settings.app.id}.dequeue.{settings.shard.index if shard is None else shard}"
+
+
 def publisher(
     settings: Settings, clock: StoppableClock, shard: int | None = None
 ) -> KafkaPublisher:
@@ -112,7 +117,7 @@ def publisher(
     number = settings.shard.index if shard is None else shard
     return KafkaPublisher(
         settings.kafka.client_options("producer"),
-        transactional_id=f"{settings.app.id}.dequeue.{number}",
+        transactional_id=transactional_id(settings, number),
         state_topic=settings.state_topic,
         dead_letter_topic=settings.dead_letter_topic,
         shard=number,

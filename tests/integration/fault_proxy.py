@@ -11,6 +11,7 @@ do to a request is a `Fault`:
     HOLD          handed on after a while, even if the client has gone meanwhile: a late packet
     HOLD_ANSWER   done by the broker; the answer comes after a while
     LEADERLESS    of Metadata: done by the broker; the answer says that a partition has no leader
+    WITHHOLD      of ApiVersions: done by the broker; the answer lacks an API
     SWALLOW       the connection stays open, and nothing ever comes back on it: half open
 
 and without any request, `away` and `back`: connections are cut and refused, as of a dead broker.
@@ -37,6 +38,7 @@ from typing import Any, Self
 from kafka.protocol.admin import DescribeClusterResponse
 from kafka.protocol.metadata import (
     ApiVersionsRequest,
+    ApiVersionsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     MetadataRequest,
@@ -71,6 +73,7 @@ class Action(Enum):
     HOLD = auto()
     HOLD_ANSWER = auto()
     LEADERLESS = auto()
+    WITHHOLD = auto()
     SWALLOW = auto()
 
 
@@ -81,7 +84,7 @@ class Fault:
     Attributes:
         api: "Produce", "EndTxn", …: one of `_REQUESTS`; "" for every request.
         action: what happens to them.
-        code: Kafka's error code, of REFUSE and MISREPORT.
+        code: Kafka's error code, of REFUSE and MISREPORT; of WITHHOLD the key of the API.
         seconds: how long at most, of HOLD and HOLD_ANSWER; no longer than the fault is in place.
         topic: of Produce, only what goes to this topic; the rest of a refused request is done. Of
             LEADERLESS, whose partition.
@@ -206,6 +209,12 @@ class _Request:
                 if fault.concerns(topic.name, partition.partition_index):
                     partition.leader_id, partition.error_code = -1, _LEADER_NOT_AVAILABLE
                     partition.isr_nodes = []
+        return bytes(response.encode(header=True))
+
+    def withholding(self, fault: Fault, answer: bytes) -> bytes:
+        """The broker's answer to ApiVersions, less one API."""
+        response = ApiVersionsResponse.decode(answer, version=self.version, header=True)
+        response.api_keys = [row for row in response.api_keys if row.api_key != fault.code]
         return bytes(response.encode(header=True))
 
     def readdressed(self, answer: bytes, port: int) -> bytes:
@@ -494,6 +503,8 @@ class _Connection:
                 answer = request.refusal(fault, answer)
             if fault and fault.action is Action.LEADERLESS:
                 answer = request.leaderless(fault, answer)
+            if fault and fault.action is Action.WITHHOLD:
+                answer = request.withholding(fault, answer)
             with suppress(OSError):  # it is gone: what it has asked for is done all the same
                 await _write_frame(self._client[1], answer)
 

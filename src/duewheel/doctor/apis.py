@@ -1,0 +1,105 @@
+"""The Kafka APIs that duewheel's clients use, and the judgement on what a broker offers of them.
+
+The list is what kafka-python 3.0.12 and Spark's Java client 3.9.2 sent while every command ran
+against Kafka 4.3 (docs/kafka.md); a test records it again. Kafka-compatible systems offer some of
+the APIs, at versions of their own.
+
+    version_min   the lowest version that has what is used
+    version_max   the highest one that each client concerned can still send
+
+A broker must offer some version between them: an old one ends below, a future one begins above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from duewheel.doctor.findings import Finding, Severity, judged
+
+Offered = Mapping[int, tuple[int, int]]  # by API key: the lowest and the highest version
+
+_KAFKA_REMEDY = "a Kafka of 2.7 or newer offers it: upgrade the brokers, or ask their vendor"
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One API.
+
+    Attributes:
+        key: Kafka's number for it.
+        name: Kafka's name.
+        version_min, version_max: see the module's head.
+        users: the parts of duewheel that use it.
+        lost: what there is not without it.
+        severity: of its absence.
+    """
+
+    key: int
+    name: str
+    version_min: int
+    version_max: int
+    users: str
+    lost: str
+    severity: Severity = "error"
+
+
+NEEDED = (
+    Api(0, "Produce", 3, 9, "dequeue, client", "transactional record batches"),
+    Api(1, "Fetch", 4, 12, "ingest, progress, dlq", "reading of committed records only"),
+    Api(2, "ListOffsets", 2, 9, "ingest, progress, dlq", "offsets by time, and of the stable end"),
+    Api(3, "Metadata", 10, 12, "everything", "ids of topics: one that is made anew goes unnoticed"),
+    Api(10, "FindCoordinator", 1, 6, "dequeue", "the way to the transaction coordinator"),
+    Api(18, "ApiVersions", 0, 4, "everything", "agreement on versions"),
+    Api(22, "InitProducerId", 4, 4, "dequeue", "fencing of a shard's older instance"),
+    Api(24, "AddPartitionsToTxn", 0, 3, "dequeue", "transactions"),
+    Api(26, "EndTxn", 0, 3, "dequeue", "transactions"),
+    Api(32, "DescribeConfigs", 1, 4, "start, dequeue, init", "topic settings and size limits"),
+    Api(19, "CreateTopics", 4, 7, "init", "creation of missing topics by `init`", "warning"),
+    Api(60, "DescribeCluster", 0, 1, "ingest (Spark), doctor", "nothing: Metadata is", "warning"),
+)
+"""Without SaslHandshake (17) and SaslAuthenticate (36), which only clients with SASL send, no
+connection would have come as far as this list."""
+
+OPTIONAL = (
+    Api(75, "DescribeTopicPartitions", 0, 0, "ingest (Spark)", "nothing: Metadata does", "ok"),
+    Api(23, "OffsetForLeaderEpoch", 3, 4, "ingest (Spark)", "notice of a truncated log", "ok"),
+    Api(25, "AddOffsetsToTxn", 0, 3, "doctor", "the trial of group offsets", "ok"),
+    Api(28, "TxnOffsetCommit", 0, 3, "doctor", "the trial of group offsets", "ok"),
+    Api(9, "OffsetFetch", 1, 10, "doctor", "the trial of group offsets", "ok"),
+    Api(65, "DescribeTransactions", 0, 0, "doctor", "a look at the shards' transactions", "ok"),
+    Api(20, "DeleteTopics", 1, 6, "doctor", "removal of the scratch topic", "ok"),
+)
+
+
+def lacking(api: Api, offered: Offered) -> str:
+    """How a broker fails an API, in words; empty if it does not."""
+    if api.key not in offered:
+        return "not offered"
+    low, high = offered[api.key]
+    if high < api.version_min:
+        return f"offered up to version {high}, needed is {api.version_min}"
+    if low > api.version_max:
+        return f"offered from version {low} on, the clients end at {api.version_max}"
+    return ""
+
+
+def judge(offers: Mapping[str, Offered]) -> Iterator[Finding]:
+    """What brokers, by their names, offer of the APIs."""
+    whole = True
+    for api in (*NEEDED, *OPTIONAL):
+        for broker, offered in offers.items():
+            problem = lacking(api, offered)
+            if problem:
+                whole = False
+                yield judged(
+                    "kafka_api",
+                    broker,
+                    f"{api.name} (key {api.key}) is {problem}; {api.users} would lose: {api.lost}",
+                    error=api.severity == "error",
+                    warning=api.severity == "warning",
+                    remedy=_KAFKA_REMEDY,
+                )
+    if whole and offers:
+        count = len(NEEDED) + len(OPTIONAL)
+        yield Finding("kafka_api", "ok", ", ".join(offers), f"all {count} APIs are offered")

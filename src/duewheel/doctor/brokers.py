@@ -1,0 +1,147 @@
+"""Brokers: whether each can be reached where it says it is, what it offers, how it is set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from duewheel import wiring
+from duewheel.doctor import apis
+from duewheel.doctor.cluster import Cluster
+from duewheel.doctor.findings import Finding, judged
+from duewheel.errors import DuewheelError
+from duewheel.wheel.kafka_internals import OLDEST_BROKER
+from duewheel.wheel.kafka_publisher import PublisherLimits
+
+_AT_A_TIME = 16  # brokers that are asked at once
+_TRANSACTION_MAX = "transaction.max.timeout.ms"
+_REQUEST_MAX = "socket.request.max.bytes"
+_REQUEST_HEADER_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """Of one broker: what it offers, or why it did not answer."""
+
+    name: str
+    place: str
+    took_ms: int = 0
+    version: tuple[int, ...] = ()
+    offered: apis.Offered | None = None
+    problem: str = ""
+
+
+def examine(cluster: Cluster) -> Iterator[Finding]:
+    """All brokers, in parallel: one that is away costs one deadline, not one after the other."""
+    described = cluster.ask("describe the cluster", lambda admin: admin.describe_cluster())
+    rows: list[Mapping[str, Any]] = described["brokers"]
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+        answers = list(pool.map(lambda row: _answer(cluster, row), rows))
+    for answer in answers:
+        yield judged(
+            "broker_reachable",
+            answer.name,
+            answer.problem or f"{answer.place} answers, first after {answer.took_ms} ms",
+            error=bool(answer.problem),
+            remedy=f"this host must reach {answer.place}, which the broker's "
+            "advertised.listeners name: mend them, or name resolution and firewall",
+        )
+    reached = {answer.name: answer for answer in answers if answer.offered is not None}
+    yield from apis.judge({name: a.offered for name, a in reached.items() if a.offered})
+    for name, answer in reached.items():
+        yield _judge_version(name, answer.version)
+    yield _features(cluster)
+    for row in rows:
+        if _name(row) in reached:
+            limits = wiring.publisher_limits(cluster.settings)
+            number = str(row["broker_id"])
+            config = cluster.configs("BROKER", [number]).get(number, {})
+            yield from judge_settings(_name(row), cluster.address, config, limits)
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return f"broker {row['broker_id']}"
+
+
+def _answer(cluster: Cluster, row: Mapping[str, Any]) -> _Answer:
+    name, place = _name(row), f"{row['host']}:{row['port']}"
+    began_ms = cluster.clock.boottime_ms()
+    try:
+        found = cluster.ask(
+            f"connect to {name} at {place}",
+            lambda admin: admin.get_broker_version_data(row["broker_id"]),
+        )
+    except DuewheelError as error:
+        return _Answer(name, place, problem=str(error))
+    took_ms = cluster.clock.boottime_ms() - began_ms
+    return _Answer(name, place, took_ms, found.broker_version, dict(found.api_versions))
+
+
+def _judge_version(name: str, version: tuple[int, ...]) -> Finding:
+    """The version that kafka-python concludes from the APIs; duewheel refuses what is too old."""
+    shown, oldest = (".".join(map(str, v)) for v in (version, OLDEST_BROKER))
+    return judged(
+        "kafka_version",
+        name,
+        f"its APIs are those of Kafka {shown}; needed is {oldest} or newer",
+        error=version < OLDEST_BROKER,
+        remedy="upgrade the brokers: older ones let a fenced producer fence its heir",
+    )
+
+
+def _features(cluster: Cluster) -> Finding:
+    """Whether the cluster guards transactions by itself (KIP-890); without it the clients do."""
+    try:
+        features = cluster.ask("read features", lambda admin: admin.describe_features())
+    except DuewheelError:
+        features = {}
+    low_high = features.get("transaction.version", {}).get("finalized")
+    told = "not told: before Kafka 4.0, or none" if low_high is None else str(low_high[1])
+    return Finding("transaction_version", "ok", "cluster", f"transaction.version is {told}")
+
+
+def judge_settings(
+    name: str, address: str, config: Mapping[str, str], limits: PublisherLimits
+) -> Iterator[Finding]:
+    """A broker's settings against the bounds of the publisher.
+
+    Args:
+        name: of the broker, for the finding.
+        address: of the cluster, for commands.
+        config: its settings, as far as they are told.
+        limits: of the publisher.
+    """
+    if not config:
+        yield Finding(
+            "broker_settings",
+            "warning",
+            name,
+            "its settings may not be read: transaction time-outs and request sizes are not checked",
+            f"kafka-acls.sh --bootstrap-server {address} --add --allow-principal User:… "
+            "--operation DescribeConfigs --cluster",
+        )
+        return
+    if _TRANSACTION_MAX in config:
+        most, usual = int(config[_TRANSACTION_MAX]), limits.transaction_timeout_ms
+        longest = limits.transaction_timeout_ms_max
+        yield judged(
+            "transaction_timeout",
+            name,
+            f"{_TRANSACTION_MAX} is {most}; dequeue.transaction_timeout_ms is {usual}, up to "
+            f"{longest} after transactions that ran out of time",
+            error=most < usual,
+            warning=most < longest,
+            remedy=f"set {_TRANSACTION_MAX}={longest} in the brokers' properties, or lower "
+            "dequeue.transaction_timeout_ms and dequeue.call_deadline here",
+        )
+    if _REQUEST_MAX in config:
+        most, needed = int(config[_REQUEST_MAX]), limits.batch_bytes_max + _REQUEST_HEADER_BYTES
+        yield judged(
+            "request_size",
+            name,
+            f"{_REQUEST_MAX} is {most}, the largest batch {limits.batch_bytes_max}",
+            warning=most < needed,
+            remedy=f"set {_REQUEST_MAX}={needed} in the brokers' properties",
+        )

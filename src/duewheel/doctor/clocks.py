@@ -1,0 +1,71 @@
+"""Clocks: this host's against each broker's, and whether anything keeps it right.
+
+A broker stamps a record of a LogAppendTime topic, at a moment between its sending and its answer:
+that bounds the difference. Nothing becomes due while this host is ahead of the brokers by more than
+`dequeue.clock_skew_max`; while it is behind, timers are late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kafka import KafkaProducer
+from kafka.structs import TopicPartition
+
+from duewheel.config_values import as_millis
+from duewheel.doctor.cluster import Cluster
+from duewheel.doctor.findings import Finding, judged
+from duewheel.doctor.scratch import Scratch
+from duewheel.wheel.kafka_clients import close
+
+_NO_BROKER = -1
+_REMEDY = "run NTP on every host: chronyc tracking; timedatectl"
+
+
+def examine(cluster: Cluster, scratch: Scratch) -> Iterator[Finding]:
+    """One measurement for each broker that leads a partition of the scratch topic."""
+    bound_ms = as_millis(cluster.settings.dequeue.clock_skew_max)
+    deadline = cluster.deadline()
+    producer = cluster.client.open(KafkaProducer, deadline, metrics_enabled=False)
+    try:
+        for broker, partition in sorted(scratch.partition_of.items()):
+            if broker == _NO_BROKER:
+                continue
+            for _ in range(2):  # the first one also connects, which takes long
+                before_ms = cluster.clock.now_ms()
+                stamp_ms = _stamp(cluster, producer, TopicPartition(scratch.topic, partition))
+                after_ms = cluster.clock.now_ms()
+            yield judge_skew(
+                f"broker {broker}", before_ms - stamp_ms, after_ms - stamp_ms, bound_ms
+            )
+    finally:
+        close(producer)
+
+
+def _stamp(cluster: Cluster, producer: KafkaProducer, where: TopicPartition) -> int:
+    """When a record was taken, by the clock of the broker that leads the partition."""
+
+    def send() -> int:
+        sent = producer.send(where.topic, b"", partition=where.partition)
+        return int(sent.get(timeout=cluster.call_s).timestamp)
+
+    return cluster.client.call(cluster.deadline(), f"have {where} stamp a record", send)
+
+
+def judge_skew(broker: str, least_ms: int, most_ms: int, bound_ms: int) -> Finding:
+    """How far this host is ahead of a broker: at least and at most, in ms."""
+    if least_ms > 0:
+        found = f"this host is ahead by {least_ms} to {most_ms} ms"
+    elif most_ms < 0:
+        found = f"this host is behind by {-most_ms} to {-least_ms} ms: timers are that late"
+    else:
+        found = f"no difference seen, to within {max(most_ms, -least_ms)} ms"
+    held = least_ms > bound_ms
+    return judged(
+        "clock",
+        broker,
+        found + (f"; nothing is delivered beyond {bound_ms} (clock_skew_max)" if held else ""),
+        error=held,
+        warning=most_ms < -bound_ms,
+        remedy=_REMEDY,
+    )

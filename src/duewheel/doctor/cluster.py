@@ -1,0 +1,120 @@
+"""The cluster that is examined: one connection to it, and what several examinations ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource
+from kafka.errors import TopicAuthorizationFailedError
+
+from duewheel.clock import Clock
+from duewheel.config import Settings
+from duewheel.wheel.deadline import Deadline
+from duewheel.wheel.kafka_clients import ClientSettings
+
+T = TypeVar("T")
+
+_NOT_AUTHORIZED: int = TopicAuthorizationFailedError.errno
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What a broker says of a topic that is there, or may be.
+
+    Attributes:
+        name: of it.
+        error_code: Kafka's; 0 if the rest is told.
+        partitions: rows of Metadata.
+        rights: operations that are allowed to this client; None if the broker does not say.
+        config: its settings; empty if they may not be read.
+    """
+
+    name: str
+    error_code: int
+    partitions: Sequence[Mapping[str, Any]] = ()
+    rights: frozenset[str] | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_there(self) -> bool:
+        return self.error_code == 0
+
+    @property
+    def is_forbidden(self) -> bool:
+        return self.error_code == _NOT_AUTHORIZED
+
+
+class Cluster:
+    """One admin client, every call of which has a deadline. Not thread-safe, `ask` excepted."""
+
+    def __init__(
+        self, settings: Settings, client: ClientSettings, admin: KafkaAdminClient, clock: Clock
+    ) -> None:
+        """Around an open client, which stays the caller's."""
+        self.settings = settings
+        self.client = client
+        self.admin = admin
+        self.clock = clock
+        self.call_s = settings.dequeue.call_deadline.total_seconds()
+
+    @property
+    def address(self) -> str:
+        """The bootstrap servers, as commands take them."""
+        return self.client.address
+
+    @property
+    def own_topics(self) -> list[str]:
+        """Timer topics, then the others that are duewheel's."""
+        return [*self.settings.timer.topics, *self.settings.service_topics.values()]
+
+    @property
+    def targets(self) -> list[str]:
+        """Real topics, as far as the configuration names any."""
+        return sorted(set(self.settings.timer.mapping.values()))
+
+    def deadline(self) -> Deadline:
+        """For one call."""
+        return Deadline(self.call_s)
+
+    def ask(self, what: str, call: Callable[[KafkaAdminClient], T]) -> T:
+        """The answer to one call.
+
+        Raises:
+            KafkaUnavailable, ConfigError: as `ClientSettings.call`.
+        """
+        return self.client.call(self.deadline(), what, lambda: call(self.admin))
+
+    def topics(self, names: Sequence[str]) -> dict[str, Topic]:
+        """What is told of each topic, whether it is there or not."""
+        rows = self.ask("look up topics", lambda admin: admin.describe_topics(list(names)))
+        there = [row["name"] for row in rows if row["error_code"] == 0]
+        configs = self.configs("TOPIC", there) if there else {}
+        return {row["name"]: _topic(row, configs.get(row["name"], {})) for row in rows}
+
+    def configs(self, kind: str, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        """The settings of topics ("TOPIC") or brokers ("BROKER"); empty where they may not be read.
+
+        A broker answers for itself: ask for it only if it can be reached.
+        """
+        resources = [ConfigResource(kind, name) for name in names]
+        answer = self.ask(
+            "read settings", lambda admin: admin.describe_configs(resources, config_filter="all")
+        )
+        return {
+            name: {key: entry["value"] for key, entry in entries.items()}
+            for name, entries in answer.get(kind.lower(), {}).items()
+        }
+
+
+def _topic(row: Mapping[str, Any], config: Mapping[str, str]) -> Topic:
+    told = row.get("authorized_operations")
+    return Topic(
+        row["name"],
+        row["error_code"],
+        row["partitions"],
+        frozenset(map(str, told)) if told else None,
+        config,
+    )

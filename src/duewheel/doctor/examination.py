@@ -1,0 +1,121 @@
+"""The whole examination: this host, then the cluster, one part after the other.
+
+Nothing is changed but the scratch names (scratch.py), and nothing of a shard's is locked or
+written: it may run meanwhile, or not have been begun. A part that gets no answer is one finding;
+the next one is examined all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+from kafka import KafkaAdminClient
+
+from duewheel.cli_options import progress_bar
+from duewheel.clock import Clock
+from duewheel.config import Settings
+from duewheel.doctor import brokers, clocks, host, rights, topics, trial
+from duewheel.doctor.cluster import Cluster
+from duewheel.doctor.findings import UNREACHABLE, Finding, as_lines, as_object, exit_code
+from duewheel.doctor.scratch import scratch_topic
+from duewheel.errors import DuewheelError, KafkaUnavailable
+from duewheel.wheel.deadline import Deadline
+from duewheel.wheel.kafka_clients import ClientSettings, close
+
+Parts = dict[str, Callable[[Cluster], Iterator[Finding]]]
+Begun = Callable[[str, int], None]  # told of each part: its name, and how many there are
+
+
+def run(settings: Settings, clock: Clock, output: str) -> int:
+    """What `duewheel doctor` does: examine, and print all that was found; the exit code."""
+    with progress_bar() as bar, _silent_clients():
+        task = bar.add_task("examining", total=None)
+
+        def begun(part: str, parts: int) -> None:
+            bar.update(task, description=f"examining: {part}", total=parts, advance=1)
+
+        found = list(examine(settings, clock, begun))
+    if output == "json":
+        click.echo(json.dumps(as_object(found)))
+    else:
+        for line in as_lines(found):
+            click.echo(line)
+    return exit_code(found)
+
+
+@contextmanager
+def _silent_clients() -> Iterator[None]:
+    """Without the clients' own log lines: what fails is a finding, and some things are to fail."""
+    clients = logging.getLogger("kafka")
+    before = clients.level
+    clients.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        clients.setLevel(before)
+
+
+def examine(settings: Settings, clock: Clock, begun: Begun) -> Iterator[Finding]:
+    """Everything there is to be found, as it is found.
+
+    Args:
+        settings: of the shard on this host.
+        clock: of this host.
+        begun: told of each part before it is examined.
+    """
+    parts: Parts = {
+        "brokers": brokers.examine,
+        # Before the topics, so that Kafka's own ones are there.
+        "transactions and clocks": _on_scratch_topic,
+        "topics": topics.examine,
+        "rights": rights.examine,
+    }
+    steps = len(parts) + 1
+    begun("host", steps)
+    yield from host.examine(settings)
+    client = ClientSettings(settings.kafka.client_options("admin"))
+    deadline = Deadline(settings.dequeue.call_deadline.total_seconds())
+    try:
+        admin = client.open(KafkaAdminClient, deadline)
+    except DuewheelError as error:
+        yield _not_connected(client.address, error)
+        return
+    try:
+        cluster = Cluster(settings, client, admin, clock)
+        for name, part in parts.items():
+            begun(name, steps)
+            yield from _examined(name, cluster, part)
+    finally:
+        close(admin)
+
+
+def _examined(
+    name: str, cluster: Cluster, part: Callable[[Cluster], Iterator[Finding]]
+) -> Iterator[Finding]:
+    try:
+        yield from part(cluster)
+    except DuewheelError as error:
+        remedy = "see docs/kafka.md for the APIs and the rights that are needed"
+        yield Finding("not_examined", "error", name, str(error), remedy)
+
+
+def _not_connected(address: str, error: DuewheelError) -> Finding:
+    if isinstance(error, KafkaUnavailable):
+        remedy = "mend kafka.bootstrap_servers, name resolution or firewall"
+        return Finding(UNREACHABLE, "error", address, str(error), remedy)
+    return Finding(
+        "kafka_refuses", "error", address, str(error), "mend the table [kafka.client]: security"
+    )
+
+
+def _on_scratch_topic(cluster: Cluster) -> Iterator[Finding]:
+    with scratch_topic(cluster) as scratch:
+        if isinstance(scratch, Finding):
+            yield scratch
+            return
+        yield from trial.examine(cluster, scratch)
+        yield from clocks.examine(cluster, scratch)

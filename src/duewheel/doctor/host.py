@@ -1,0 +1,234 @@
+"""This host: the data directory's disk, bounds of the process, Java, the pinned jars, its clock.
+
+Nothing of Kafka is asked here. What the engine needs of a file system (blocks that are really
+there, shared mappings, locks) is tried in a folder of its own beside the files, which is removed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import shutil
+import struct
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import psutil
+
+from duewheel import jars
+from duewheel.checkpoints import files
+from duewheel.config import Settings
+from duewheel.doctor.findings import Finding, judged
+from duewheel.errors import ConfigError
+from duewheel.java import find_java
+from duewheel.wheel.layout import ENTRY_BYTES
+
+_REMOTE = {
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "9p",
+    "ceph",
+    "glusterfs",
+    "lustre",
+    "fuse.sshfs",
+}
+_PASSING = {"overlay", "tmpfs", "ramfs", "aufs"}
+_ROOM_BYTES = 2 << 30  # beside the ring: hours of timers at a modest rate
+_TRIAL_BYTES = 1 << 16
+_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's are
+_OPEN_FILES = 4_096
+_LOCK_S = 1.0
+_JVM_BESIDE_HEAP = 1.3  # what a JVM takes per byte of its heap
+# Of the kernel's adjtimex: its answer when nothing keeps the clock, and what `struct timex` begins
+# with: modes, offset, freq, maxerror (µs), esterror, status.
+_UNSYNCHRONISED = 5
+_TIMEX = struct.Struct("=i4xqqqqi")
+_TIMEX_BYTES = 208
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    """The host, as this process sees it."""
+    data_dir = settings.storage.data_dir.absolute()
+    yield judge_file_system(data_dir, _file_system(data_dir))
+    yield _trial(data_dir)
+    yield _room(settings, data_dir)
+    if (data_dir / "timerwheel").exists():
+        yield _allocated(data_dir / "timerwheel")
+    yield _open_files()
+    yield _memory(settings)
+    yield _java()
+    yield _jars()
+    yield _clock()
+
+
+def _existing(path: Path) -> Path:
+    """The nearest folder that is there."""
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+def _file_system(path: Path) -> str:
+    """The type of the file system that holds a path, which may not be there yet."""
+    place = _existing(path).resolve()
+    mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
+    return next((mounts[folder] for folder in (place, *place.parents) if folder in mounts), "?")
+
+
+def judge_file_system(path: Path, kind: str) -> Finding:
+    """Whether files on it last, and may be mapped and locked."""
+    remote, passing = kind in _REMOTE, kind in _PASSING
+    why = ": not local, and so no place for mapped files and locks" if remote else ""
+    why = ": it goes with the container or the host" if passing else why
+    remedy = "set storage.data_dir to a directory on a local disk (ext4, xfs), or mount a volume"
+    return judged(
+        "file_system", str(path), f"{kind}{why}", error=remote, warning=passing, remedy=remedy
+    )
+
+
+def _trial(data_dir: Path) -> Finding:
+    """Allocate, map, write and lock there."""
+    code, subject = "data_directory", str(data_dir)
+    parent = _existing(data_dir)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".doctor-", dir=parent) as folder:
+            path = Path(folder) / "trial"
+            files.create_allocated(path, _TRIAL_BYTES)
+            fd = files.open_existing(path)
+            try:
+                with files.map_file(fd, _TRIAL_BYTES, writable=True) as mapped:
+                    mapped[:4] = b"seen"
+                    mapped.flush()
+                same = os.pread(fd, 4, 0) == b"seen"
+                whole = os.fstat(fd).st_blocks * _BLOCK_BYTES >= _TRIAL_BYTES
+            finally:
+                files.close(fd)
+            lock, other = files.FileLock(path), files.FileLock(path)
+            try:
+                exclusive = lock.try_acquire() and not other.try_acquire()
+            finally:
+                lock.close()
+                other.close()
+    except OSError as error:
+        remedy = f"give user {os.getuid()} the right to write there, or set storage.data_dir"
+        return Finding(code, "error", subject, f"cannot be used: {error}", remedy)
+    problems = [] if same else ["what is mapped is not what is read"]
+    problems += [] if whole else ["what is allocated has no blocks"]
+    problems += [] if exclusive else ["two holders get the same lock"]
+    return judged(
+        code,
+        subject,
+        "; ".join(problems) or "allocates, maps and locks",
+        error=bool(problems),
+        remedy="set storage.data_dir to a directory on a local disk",
+    )
+
+
+def _room(settings: Settings, data_dir: Path) -> Finding:
+    ring = 2 * settings.timer.slots * ENTRY_BYTES
+    there = (data_dir / "timerwheel").exists()
+    free = shutil.disk_usage(_existing(data_dir)).free
+    return judge_room(str(data_dir), free, 0 if there else ring)
+
+
+def judge_room(subject: str, free: int, ring: int) -> Finding:
+    """Whether what is free holds what is still to be allocated, and timers beside it; in bytes."""
+    text = f"{free >> 20} MiB free"
+    text += f", the wheel needs {ring >> 20}" if ring else ""
+    return judged(
+        "disk_space",
+        subject,
+        text,
+        error=free < ring,
+        warning=free < ring + _ROOM_BYTES,
+        remedy="make room: a pending timer takes some 52 bytes and its message, "
+        f"and {_ROOM_BYTES >> 20} MiB beside the wheel are little",
+    )
+
+
+def _allocated(wheel: Path) -> Finding:
+    """A sparse mapped file ends the process when the disk is full."""
+    found = wheel.stat()
+    blocks = found.st_blocks * _BLOCK_BYTES
+    return judged(
+        "wheel_allocated",
+        str(wheel),
+        f"{blocks >> 20} of {found.st_size >> 20} MiB are allocated",
+        warning=blocks < found.st_size,
+        remedy=f"stop duewheel, then: fallocate --length {found.st_size} {wheel}",
+    )
+
+
+def _open_files() -> Finding:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return judged(
+        "open_files",
+        "host",
+        f"a process may hold {soft} files and connections",
+        warning=0 <= soft < _OPEN_FILES,
+        remedy=f"ulimit -n {_OPEN_FILES}, or LimitNOFILE={_OPEN_FILES} in the service's unit",
+    )
+
+
+def _memory(settings: Settings) -> Finding:
+    heap = int(settings.ingest.driver_memory_bytes * _JVM_BESIDE_HEAP)
+    return judge_memory(psutil.virtual_memory().available, heap, settings.dequeue.read_ahead_bytes)
+
+
+def judge_memory(available: int, heap: int, cache: int) -> Finding:
+    """What the host can give against Spark's driver and the page cache that is asked for; bytes."""
+    return judged(
+        "memory",
+        "host",
+        f"{available >> 20} MiB available; Spark's driver takes {heap >> 20}, "
+        f"reading ahead {cache >> 20} of page cache",
+        warning=available < heap + cache,
+        remedy="lower ingest.driver_memory or dequeue.read_ahead_bytes, or give the host more; "
+        "it is enough if duewheel runs already",
+    )
+
+
+def _java() -> Finding:
+    try:
+        java = find_java()
+    except ConfigError as error:
+        first, *rest = str(error).splitlines()
+        return Finding("java", "error", "host", first, rest[-1] if rest else "")
+    spark = version("pyspark")
+    found = f"{java.version} from {java.source} ({java.executable}), pyspark {spark}"
+    return Finding("java", "ok", "host", found)
+
+
+def _jars() -> Finding:
+    there = jars.is_fetched("connector")
+    return judged(
+        "jars",
+        "host",
+        "Spark's Kafka connector is there, with its checksums"
+        if there
+        else "Spark's Kafka connector is not there: the first start fetches it",
+        warning=not there,
+        remedy="python -P -m duewheel.jars",
+    )
+
+
+def _clock() -> Finding:
+    """What the kernel knows of the clock's discipline, which any NTP service tells it."""
+    buffer = ctypes.create_string_buffer(_TIMEX_BYTES)
+    answer = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)
+    _, _, _, error_us, _, _ = _TIMEX.unpack_from(buffer)
+    if answer < 0:
+        return Finding("clock_kept", "ok", "host", "the kernel does not tell here")
+    return judged(
+        "clock_kept",
+        "host",
+        "nothing keeps the clock, as far as the kernel knows"
+        if answer == _UNSYNCHRONISED
+        else f"kept, with an error of {error_us / 1000:.0f} ms at most",
+        warning=answer == _UNSYNCHRONISED,
+        remedy="run NTP: systemctl enable --now chrony (or systemd-timesyncd)",
+    )

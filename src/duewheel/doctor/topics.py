@@ -1,0 +1,175 @@
+"""Topics: what a start would refuse, all of it at once, and how well Kafka keeps them.
+
+The checks of a start are those of topic_plans.py; here they are findings. What a start leaves to
+the operator comes beside them: replicas, elections that lose records, sizes, partitions, progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from duewheel import wiring
+from duewheel.doctor.cluster import Cluster, Topic
+from duewheel.doctor.findings import Finding, Severity, judged
+from duewheel.errors import DuewheelError
+from duewheel.kafka_admin import KafkaAdmin
+from duewheel.shards import Written, all_shards, require_as_many
+from duewheel.topic_plans import TopicFinding, remedy_command
+
+_TRANSACTION_LOG = "__transaction_state"
+_IN_SYNC_MIN = "min.insync.replicas"
+_UNCLEAN = "unclean.leader.election.enable"
+_BYTES_MAX = "max.message.bytes"
+_REPLICAS = 3  # so that one may be away and one fail
+
+
+def examine(cluster: Cluster) -> Iterator[Finding]:
+    """The topics that are duewheel's, and targets as far as they are configured."""
+    settings, own, targets = cluster.settings, cluster.own_topics, cluster.targets
+    with KafkaAdmin(settings.kafka.client_options("admin"), cluster.call_s) as admin:
+        for found in admin.topic_findings(settings):
+            yield as_finding(found, cluster.address)
+    topics = cluster.topics([*own, *targets, _TRANSACTION_LOG])
+    there = {name: topic for name, topic in topics.items() if topic.is_there}
+    for topic in there.values():
+        yield from durability(topic, cluster.address)
+    for target in targets:
+        if not topics[target].is_there and not topics[target].is_forbidden:
+            yield _missing_target(target, cluster.address)
+    timers = [there[name] for name in settings.timer.topics if name in there]
+    yield from sizes(timers, [there[name] for name in targets if name in there], cluster.address)
+    if timers:
+        yield _partitions(cluster, timers)
+    if there.keys() >= set(own):
+        yield _progress(cluster)
+
+
+def as_finding(found: TopicFinding, address: str) -> Finding:
+    """A line of the checks that a start makes."""
+    code, topic = "topic_settings", f"topic {found.topic}"
+    if found.state == "missing":
+        return Finding(code, "error", topic, "there is no such topic", "duewheel init")
+    if found.state == "unreadable":
+        return Finding(
+            code,
+            "warning",
+            topic,
+            "its settings may not be read: nothing of them is checked",
+            f"kafka-acls.sh --bootstrap-server {address} --add --allow-principal User:… "
+            f"--operation DescribeConfigs --topic {found.topic}",
+        )
+    about = f"wanted is {found.wanted}: {found.reason}"
+    if found.state == "untold":
+        text = f"{found.setting} is not told by the broker, {about}"
+        return Finding(code, "warning", topic, text, "ask the broker's vendor for its value")
+    if found.state == "differs":
+        remedy = remedy_command(address, found.topic, found.remedy) if found.remedy else ""
+        text = f"{found.setting} is {found.found}, {about}"
+        return Finding(code, "error", topic, text, remedy or found.reason)
+    return Finding(code, "ok", topic, "as it must be")
+
+
+def durability(topic: Topic, address: str) -> Iterator[Finding]:
+    """What it takes to lose acknowledged records of a topic, and what to stop its writes."""
+    problems = list(_problems(topic, address))
+    for severity, found, remedy in problems:
+        yield Finding("durability", severity, f"topic {topic.name}", found, remedy)
+    if not problems:
+        found = f"{_replicas(topic)} replicas, {_IN_SYNC_MIN} {topic.config.get(_IN_SYNC_MIN, '?')}"
+        yield Finding("durability", "ok", f"topic {topic.name}", found)
+
+
+def _replicas(topic: Topic) -> int:
+    return min((len(row["replica_nodes"]) for row in topic.partitions), default=0)
+
+
+def _problems(topic: Topic, address: str) -> Iterator[tuple[Severity, str, str]]:
+    replicas, in_sync_min = _replicas(topic), int(topic.config.get(_IN_SYNC_MIN, 1))
+
+    def set_to(value: str) -> str:
+        return remedy_command(address, topic.name, value)
+
+    leaderless = [row["partition_index"] for row in topic.partitions if row["leader_id"] < 0]
+    behind = [
+        row["partition_index"]
+        for row in topic.partitions
+        if len(row["isr_nodes"]) < len(row["replica_nodes"])
+    ]
+    status = f"kafka-topics.sh --bootstrap-server {address} --describe --topic {topic.name}"
+    if leaderless:
+        yield "error", f"partitions {leaderless} have no leader", status
+    if behind:
+        yield "warning", f"partitions {behind} have replicas that are not in sync", status
+    if topic.config.get(_UNCLEAN) == "true":
+        text = f"{_UNCLEAN} is true: acknowledged records, progress too, may vanish"
+        yield "error", text, set_to(f"{_UNCLEAN}=false")
+    if replicas == 1:
+        text = "1 replica: what its host had not written is lost with the host"
+        remedy = f"give it {_REPLICAS} with kafka-reassign-partitions.sh --bootstrap-server"
+        yield "warning", text, f"{remedy} {address}; `duewheel init --replication-factor 3` for new"
+    elif _IN_SYNC_MIN not in topic.config:
+        return
+    elif in_sync_min == 1:
+        text = f"{replicas} replicas, {_IN_SYNC_MIN} 1: what only one of them holds is acknowledged"
+        yield "warning", text, set_to(f"{_IN_SYNC_MIN}=2")
+    elif in_sync_min >= replicas:
+        text = f"{replicas} replicas, {_IN_SYNC_MIN} {in_sync_min}: no writes with one broker away"
+        yield "warning", text, set_to(f"{_IN_SYNC_MIN}={replicas - 1}")
+
+
+def sizes(timers: Sequence[Topic], targets: Sequence[Topic], address: str) -> Iterator[Finding]:
+    """Whether a target takes every message that a timer topic takes."""
+    told = [int(topic.config[_BYTES_MAX]) for topic in timers if _BYTES_MAX in topic.config]
+    for target in targets if told else ():
+        if _BYTES_MAX not in target.config:
+            continue
+        most, needed = int(target.config[_BYTES_MAX]), max(told)
+        yield judged(
+            "message_size",
+            f"topic {target.name}",
+            f"{_BYTES_MAX} is {most}, the timer topics' {needed}"
+            + ("" if most >= needed else ": what is larger becomes a dead letter"),
+            warning=most < needed,
+            remedy=remedy_command(address, target.name, f"{_BYTES_MAX}={needed}"),
+        )
+
+
+def _missing_target(topic: str, address: str) -> Finding:
+    return Finding(
+        "target_missing",
+        "error",
+        f"topic {topic}",
+        "timer.mapping names it, and there is no such topic: its messages become dead letters",
+        f"kafka-topics.sh --bootstrap-server {address} --create --topic {topic}",
+    )
+
+
+def _partitions(cluster: Cluster, timers: Sequence[Topic]) -> Finding:
+    """Whether this shard has any."""
+    shard, code = cluster.settings.shard, "shard_partitions"
+    subject = f"shard {shard.index} of {shard.count}"
+    known = {(topic.name, number): 0 for topic in timers for number in range(len(topic.partitions))}
+    try:
+        mine = wiring.own(cluster.settings, known)
+    except DuewheelError as error:
+        remedy = "kafka-topics.sh --bootstrap-server {} --alter --topic {} --partitions {}"
+        name = timers[0].name
+        return Finding(
+            code, "error", subject, str(error), remedy.format(cluster.address, name, shard.count)
+        )
+    return Finding(code, "ok", subject, f"{len(mine)} of {len(known)} timer partitions are its")
+
+
+def _progress(cluster: Cluster) -> Finding:
+    """How far the shard has come, by the newest record that is committed."""
+    shard, code = cluster.settings.shard, "progress"
+    subject = f"shard {shard.index} of {shard.count}"
+    try:
+        shards: Mapping[int, Written] = all_shards(cluster.settings)
+        require_as_many(cluster.settings, shards)
+    except DuewheelError as error:
+        return Finding(code, "error", subject, str(error), "duewheel recover --dry-run")
+    if shard.index not in shards:
+        return Finding(code, "warning", subject, "there is none: not begun yet", "duewheel init")
+    age_s = (cluster.clock.now_ms() - shards[shard.index].at_ms) / 1000
+    return Finding(code, "ok", subject, f"its newest record is {age_s:.1f} s old")

@@ -1,0 +1,214 @@
+"""A trial of what duewheel's word rests on: real transactions, under names of the trial's own.
+
+    committed    a record in a transaction that is committed
+    offsets      a record, and a group's offset with metadata, in one that is committed
+    zombie       a record in a transaction that is open when a second producer takes the id; its
+                 producer then tries to commit
+    aborted      a record in a transaction that is aborted
+
+A reader of committed records must see the first two and never the others. Producers, batches and
+reading are those of delivery. Once a step fails, what would follow from it is not tried.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from kafka import KafkaProducer
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from duewheel import wiring
+from duewheel.doctor.cluster import Cluster
+from duewheel.doctor.findings import Finding, judged
+from duewheel.doctor.scratch import Scratch, name_of
+from duewheel.errors import DuewheelError, KafkaUnavailable
+from duewheel.schemas.single_record import single
+from duewheel.wheel import kafka_internals as internals
+from duewheel.wheel.kafka_progress import newest_records
+from duewheel.wheel.kafka_transactions import meet, open_producer
+
+T = TypeVar("T")
+
+COMMITTED, OFFSETS, ZOMBIE, ABORTED = b"committed", b"offsets", b"zombie", b"aborted"
+_METADATA = "kept with the offset"
+_OFFSET = 7
+_STOP_S = 1.0
+_DOCS = "see docs/kafka.md: exactly once needs it"
+
+
+def examine(cluster: Cluster, scratch: Scratch) -> Iterator[Finding]:
+    """Try it: a second or two where all is well."""
+    trial = _Trial(cluster, scratch)
+    try:
+        yield from trial.run()
+    finally:
+        trial.close()
+
+
+def judge_seen(topic: str, seen: set[bytes], wanted: set[bytes]) -> Iterator[Finding]:
+    """What a reader of committed records has seen.
+
+    Args:
+        topic: the scratch topic.
+        seen: keys of the trial's records.
+        wanted: those that were committed.
+    """
+    subject, missing = f"topic {topic}", wanted - seen
+    yield judged(
+        "committed_seen",
+        subject,
+        f"of {len(wanted)} committed transactions {len(wanted - missing)} are seen",
+        error=bool(missing),
+        remedy=_DOCS,
+    )
+    yield judged(
+        "fencing",
+        subject,
+        "the transaction of a producer that was replaced "
+        + ("was committed all the same" if ZOMBIE in seen else "is never seen"),
+        error=ZOMBIE in seen,
+        remedy=_DOCS,
+    )
+    yield judged(
+        "read_committed",
+        subject,
+        f"an aborted transaction is {'seen' if ABORTED in seen else 'not seen'}",
+        error=ABORTED in seen,
+        remedy=_DOCS,
+    )
+
+
+class _Trial:
+    """One trial. Not thread-safe."""
+
+    def __init__(self, cluster: Cluster, scratch: Scratch) -> None:
+        self._cluster = cluster
+        self._partition = TopicPartition(scratch.topic, 0)
+        self._name = name_of(cluster)
+        self._subject = f"transactional id {self._name}"
+        self._run = uuid.uuid4().bytes  # a topic that stays holds records of earlier trials
+        self._limits = wiring.publisher_limits(cluster.settings)
+        self._producers: list[KafkaProducer] = []
+
+    def run(self) -> Iterator[Finding]:
+        began_ms = self._cluster.clock.boottime_ms()
+        try:
+            producer = self._open()
+            self._write(producer, COMMITTED)
+            self._commit(producer)
+        except DuewheelError as error:
+            yield Finding("transactions", "error", self._subject, str(error), _rights(self._name))
+            return
+        took_ms = self._cluster.clock.boottime_ms() - began_ms
+        found = f"a producer was opened, and a transaction committed, in {took_ms} ms"
+        yield Finding("transactions", "ok", self._subject, found)
+        offsets = self._try_offsets(producer)
+        yield offsets
+        try:
+            self._try_fencing()
+            seen = self._read()
+        except DuewheelError as error:
+            yield Finding("fencing", "error", self._subject, str(error), _DOCS)
+            return
+        wanted = {COMMITTED} | ({OFFSETS} if offsets.severity == "ok" else set())
+        yield from judge_seen(self._partition.topic, seen, wanted)
+
+    def close(self) -> None:
+        """Stop the producers, and forget the group."""
+        for producer in self._producers:
+            internals.stop(producer, _STOP_S)
+        with contextlib.suppress(DuewheelError):
+            self._cluster.ask("delete the trial's group", lambda a: a.delete_groups([self._name]))
+
+    def _try_offsets(self, producer: KafkaProducer) -> Finding:
+        """An offset with metadata, committed with a record, and read back."""
+        subject, kept = f"group {self._name}", OffsetAndMetadata(_OFFSET, _METADATA, -1)
+        offsets = {self._partition: kept}
+        try:
+            self._write(producer, OFFSETS)
+            self._call(
+                "commit a group's offset in a transaction",
+                lambda: producer.send_offsets_to_transaction(offsets, self._name),
+            )
+            self._commit(producer)
+            found = self._cluster.ask(
+                "read the group's offset", lambda admin: admin.list_group_offsets(self._name)
+            )
+        except DuewheelError as error:
+            remedy = "nothing of duewheel needs it: its progress is a record; " + _rights(
+                self._name
+            )
+            return Finding("group_offsets", "warning", subject, str(error), remedy)
+        read = found[self._name].get(self._partition)
+        same = read is not None and (read.offset, read.metadata) == (_OFFSET, _METADATA)
+        return judged(
+            "group_offsets",
+            subject,
+            f"offset {_OFFSET} and {len(_METADATA)} characters of metadata "
+            + ("came back" if same else f"came back as {read}"),
+            warning=not same,
+            remedy="nothing of duewheel needs it: its progress is a record",
+        )
+
+    def _try_fencing(self) -> None:
+        """A transaction that is open when its producer is replaced, and one that is aborted."""
+        older = self._open()
+        self._write(older, ZOMBIE)
+        heir = self._open()
+        with contextlib.suppress(Exception):  # whatever it says: what can be seen tells
+            self._commit(older)
+        self._write(heir, ABORTED)
+        self._call("abort a transaction", heir.abort_transaction)
+
+    def _read(self) -> set[bytes]:
+        found = newest_records(
+            self._cluster.client,
+            self._cluster.admin,
+            self._partition.topic,
+            self._cluster.deadline(),
+        )
+        return {key for key, record in found.items() if record.value == self._run}
+
+    # ---- steps -----------------------------------------------------------------------------
+
+    def _open(self) -> KafkaProducer:
+        deadline = self._cluster.deadline()
+        producer = open_producer(
+            self._cluster.client,
+            self._name,
+            timeout_ms=self._limits.transaction_timeout_ms,
+            publish_s=self._limits.publish_deadline_s,
+            stop_s=_STOP_S,
+            deadline=deadline,
+        )
+        self._producers.append(producer)
+        meet(self._cluster.client, producer, [self._partition.topic], deadline)
+        return producer
+
+    def _write(self, producer: KafkaProducer, key: bytes) -> None:
+        """Begin a transaction, with one record."""
+        deadline, now_ms = self._cluster.deadline(), self._cluster.clock.now_ms()
+
+        def write() -> Exception | None:
+            producer.begin_transaction()
+            batches = [(self._partition, single(key, self._run))]
+            queued = internals.enqueue(producer, batches, now_ms)
+            return internals.await_outcomes(queued, deadline)[0].error
+
+        error = self._call(f"write {key.decode()!r} in a transaction", write)
+        if error is not None:
+            raise KafkaUnavailable(f"{self._name}: {self._cluster.client.explain(error)}")
+
+    def _commit(self, producer: KafkaProducer) -> None:
+        deadline = self._cluster.deadline()
+        self._call("commit a transaction", lambda: internals.commit(producer, deadline))
+
+    def _call(self, what: str, call: Callable[[], T]) -> T:
+        return self._cluster.client.call(self._cluster.deadline(), what, call)
+
+
+def _rights(name: str) -> str:
+    return f"Write and Describe on transactional id, Read on group {name}: see docs/kafka.md"

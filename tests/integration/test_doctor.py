@@ -1,0 +1,173 @@
+"""`duewheel doctor` on real brokers: whole ones, and such as are set wrongly."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource
+from tests.integration.fault_proxy import ALWAYS, Action, Fault, FaultProxy
+
+from duewheel import wiring
+from duewheel.clock import SystemClock
+from duewheel.config import Settings, load
+from duewheel.dev_broker import DevBroker, free_ports
+from duewheel.doctor import examination
+from duewheel.doctor.findings import Finding
+from duewheel.kafka_admin import KafkaAdmin
+from duewheel.processes import init_progress
+
+pytestmark = pytest.mark.kafka
+
+CLOCK = SystemClock()
+
+
+def settings_for(path: Path, servers: str, name: str, **sections: Any) -> Settings:
+    sections = {
+        "app": {"id": name},
+        "kafka": {"bootstrap_servers": servers},
+        "timer": {
+            "topics": f"{name}.timers",
+            "mapping": {f"{name}.timers": f"{name}.orders"},
+            "slots": 100_000,
+            "roll_window": "1h",
+            "margin": "5m",
+        },
+        "storage": {"data_dir": str(path / "data")},
+        **sections,
+    }
+    return load(overrides=sections)
+
+
+def examined(settings: Settings) -> list[Finding]:
+    return list(examination.examine(settings, CLOCK, lambda _part, _parts: None))
+
+
+def errors(found: list[Finding]) -> set[tuple[str, str]]:
+    return {(f.code, f.subject) for f in found if f.severity == "error"}
+
+
+def only(found: list[Finding], code: str, subject: str = "") -> Finding:
+    (finding,) = [f for f in found if f.code == code and subject in f.subject]
+    return finding
+
+
+def init(settings: Settings, client: KafkaAdminClient) -> None:
+    """The topics, the target, and the first progress."""
+    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        admin.init_topics(settings, partitions=1)
+        for target in settings.timer.mapping.values():
+            admin.create_topic(target, 1)
+    init_progress(settings)
+
+
+@pytest.fixture
+def settings(broker: DevBroker, tmp_path: Path, unique_name: Callable[[str], str]) -> Settings:
+    name = unique_name("app")[-60:].strip("-")
+    return settings_for(tmp_path, broker.bootstrap_servers, name)
+
+
+@pytest.fixture
+def client(broker: DevBroker) -> Iterator[KafkaAdminClient]:
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as client:
+        yield client
+
+
+def test_a_whole_cluster_before_init_and_beside_a_running_shard(
+    settings: Settings, client: KafkaAdminClient
+) -> None:
+    before = examined(settings)
+    own = [*settings.timer.topics, settings.dead_letter_topic, settings.state_topic]
+    assert errors(before) == {
+        *(("topic_settings", f"topic {name}") for name in own),
+        ("target_missing", f"topic {settings.app.id}.orders"),
+    }
+    assert only(before, "topic_settings", settings.state_topic).remedy == "duewheel init"
+    assert not settings.storage.data_dir.exists()
+
+    init(settings, client)
+    running = wiring.publisher(settings, wiring.StoppableClock(threading.Event()))
+    try:
+        progress = running.start()
+        assert progress is not None
+        found = examined(settings)
+        assert errors(found) == set()
+        # One broker with one replica; nothing keeps the clock of many a container.
+        warnings = {f.code for f in found if f.severity == "warning"}
+        assert "durability" in warnings
+        assert warnings <= {"durability", "clock_kept", "memory", "disk_space", "file_system"}
+        running.publish(None, progress)  # it has not been fenced
+    finally:
+        running.close()
+
+    names = {f"{settings.app.id}.doctor.0"}
+    assert names.isdisjoint(client.list_topics())
+    assert names.isdisjoint(group["group_id"] for group in client.list_groups())
+    assert sorted(path.name for path in settings.storage.data_dir.glob(".doctor*")) == []
+
+
+def test_what_is_set_wrongly_is_found_at_once(
+    settings: Settings, client: KafkaAdminClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    init(settings, client)
+    (timers,), target = settings.timer.topics, f"{settings.app.id}.orders"
+    unclean = "unclean.leader.election.enable"
+    changes = {
+        timers: {"retention.ms": "3600000", "cleanup.policy": "compact", unclean: "true"},
+        settings.dead_letter_topic: {"max.message.bytes": "1048588"},
+        target: {"max.message.bytes": "1000"},
+    }
+    client.alter_configs([ConfigResource("TOPIC", *change) for change in changes.items()])
+    wrong = settings.model_copy(
+        update={
+            "shard": settings.shard.model_copy(update={"index": 1, "count": 2}),
+            "dequeue": settings.dequeue.model_copy(update={"transaction_timeout_ms": 60_000}),
+        }
+    )
+    capsys.readouterr()
+    assert examination.run(wrong, CLOCK, "json") == 1
+    shown = json.loads(capsys.readouterr().out)
+    found = [Finding(**row) for row in shown["findings"]]
+    wrongs = [(f.code, f.found.split()[0]) for f in found if f.severity == "error"]
+    assert sorted(wrongs) == [
+        ("durability", unclean),
+        ("progress", "shard"),
+        ("shard_partitions", "shard"),
+        ("topic_settings", "cleanup.policy"),
+        ("topic_settings", "max.message.bytes"),
+        ("topic_settings", "retention.ms"),
+    ]
+    assert only(found, "message_size").severity == "warning"
+    assert only(found, "transaction_timeout").severity == "warning"
+    assert all(f.remedy for f in found if f.severity != "ok")
+
+
+def test_a_broker_that_lacks_an_api(settings: Settings, broker: DevBroker) -> None:
+    init_producer_id = 22
+    with FaultProxy(broker.bootstrap_servers) as proxy:
+        proxy.inject(Fault("ApiVersions", Action.WITHHOLD, init_producer_id, times=ALWAYS))
+        kafka = {"bootstrap_servers": (proxy.bootstrap_servers,)}
+        update = {"kafka": settings.kafka.model_copy(update=kafka)}
+        found = examined(settings.model_copy(update=update))
+    lacking = only(found, "kafka_api")
+    assert lacking.severity == "error"
+    assert "InitProducerId (key 22) is not offered" in lacking.found
+    assert {code for code, _ in errors(found)} >= {"kafka_api", "transactions"}
+
+
+def test_a_cluster_that_is_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (port,) = free_ports(1)
+    secret = {"bootstrap_servers": f"127.0.0.1:{port}", "client": {"ssl_password": "hunter2"}}
+    away = settings_for(tmp_path, "", "app", kafka=secret, dequeue={"call_deadline": "1s"})
+    assert examination.run(away, CLOCK, "text") == 3
+    shown = capsys.readouterr().out
+    assert shown.startswith("error")
+    assert "kafka_unreachable" in shown
+    assert "data_directory" in shown  # the host has been examined all the same
+    assert "hunter2" not in shown
