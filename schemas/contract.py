@@ -6,7 +6,7 @@ keeps all its headers, request headers too, and gets TIMER_ERROR_CODE and TIMER_
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,6 +142,11 @@ def parse(table: pa.Table, contract: Contract) -> TimerBatch:
             list<struct<key: string, value: binary>>.
         contract: what the configuration says.
     """
+    return parse_judged(table, contract)[0]
+
+
+def parse_judged(table: pa.Table, contract: Contract) -> tuple[TimerBatch, pa.Table]:
+    """The same, and the columns that the rules have judged (`requests.JUDGED`)."""
     sources = _sources(table)
     offset = np.asarray(table.column("offset")).astype(np.int64)
     timestamp_ms = _timestamps_ms(table.column("timestamp"))
@@ -163,7 +168,7 @@ def parse(table: pa.Table, contract: Contract) -> TimerBatch:
     timer_id, id_hash = _ids(asked_ids, rejected, sources, known.origin_offset)
     key = large_binary(table.column("key"))
     headers, header_count = _headers(found, failure, contract.rules)
-    return TimerBatch(
+    batch = TimerBatch(
         partitions=sources.partitions,
         partition=sources.partition,
         offset=offset,
@@ -187,6 +192,7 @@ def parse(table: pa.Table, contract: Contract) -> TimerBatch:
         level=np.where(placed, np.maximum(due.level, known.level), NO_LEVEL).astype(np.int32),
         timestamp_ms=timestamp_ms,
     )
+    return batch, columns
 
 
 def rejections(batch: TimerBatch, rules: Iterable[Rule]) -> dict[str, int]:
@@ -204,6 +210,19 @@ def rejections(batch: TimerBatch, rules: Iterable[Rule]) -> dict[str, int]:
             if found:
                 counts[code] = counts.get(code, 0) + found
     return counts
+
+
+def rejected_by(batch: TimerBatch, rules: Sequence[Rule]) -> Int32:
+    """For each row the index of the first rule that words its refusal as the ends of its headers
+    do, ACCEPTED where there is none; rows that are not rejected have ACCEPTED too.
+    """
+    failure = np.full(len(batch), ACCEPTED, np.int32)
+    rows = np.flatnonzero(batch.rejected)
+    headers = batch.headers.filter(_pa.array(batch.rejected))
+    for number in reversed(range(len(rules)) if len(rows) else ()):
+        found = np.asarray(_pc.ends_with(headers, _error_headers(rules[number])))
+        failure[rows[found]] = number
+    return failure
 
 
 def _sources(table: pa.Table) -> _Sources:

@@ -40,11 +40,28 @@ Predicate = Callable[[Any], Any]
 ACCEPTED = -1
 
 
-def load_suite() -> dict[str, Any]:
-    """The suite that ships with duewheel, as `ExpectationSuite.to_json_dict` would give it."""
-    text = importlib.resources.files(__package__).joinpath("timer_suite.json").read_text("utf-8")
+def load_suite(name: str = "timer") -> dict[str, Any]:
+    """A suite that ships with duewheel, as `ExpectationSuite.to_json_dict` would give it.
+
+    Args:
+        name: "timer": what an acceptable timer is; or "audit": what only an audit looks at, for it
+            looks across rows.
+    """
+    text = importlib.resources.files(__package__).joinpath(f"{name}_suite.json").read_text("utf-8")
     suite: dict[str, Any] = json.loads(text)
     return suite
+
+
+def filled_in(suite: Suite, parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The expectations of a suite with values in the place of its parameters.
+
+    Raises:
+        ConfigError: a parameter has no value.
+    """
+    return [
+        {**each, "kwargs": {k: _resolve(value, parameters) for k, value in each["kwargs"].items()}}
+        for each in suite["expectations"]
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ def _stop(query: StreamingQuery, sink: TimerSink) -> None:
         _log.error("the last batch failed", exc_info=sink.error)
 
 
-def cause(error: StreamingQueryException, sink_error: BaseException | None) -> BaseException:
+def cause(error: PySparkException, sink_error: BaseException | None) -> BaseException:
     """What really happened. An error of a Spark task also comes out of the sink's first step."""
     if isinstance(sink_error, MemoryError):
         return BatchTooLarge(f"a batch did not fit the memory: {sink_error}")
@@ -128,5 +128,5 @@ def cause(error: StreamingQueryException, sink_error: BaseException | None) -> B
         return BatchTooLarge("a batch did not fit the heap of Spark's driver")
     first_line = text.strip().splitlines()[0] if text.strip() else "no message"
     if any(name in text for name in _KAFKA_TIMEOUTS):
-        return KafkaUnavailable(f"Kafka did not answer the streaming query: {first_line}")
-    return DuewheelError(f"the streaming query failed: {first_line}")
+        return KafkaUnavailable(f"Kafka did not answer Spark's query: {first_line}")
+    return DuewheelError(f"Spark's query failed: {first_line}")

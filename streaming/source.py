@@ -21,7 +21,7 @@ COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers
 EARLIEST = -2  # as a starting offset
 
 # A consumer's poll hands Spark at most this many; 10–15 % faster than the default of 500.
-_MAX_POLL_RECORDS = "5000"
+MAX_POLL_RECORDS = "5000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class SourceOptions:
 
 def timer_stream(spark: SparkSession, options: SourceOptions) -> DataFrame:
     """The stream, with COLUMNS; rows of a partition come in offset order."""
-    kafka = {"max.poll.records": _MAX_POLL_RECORDS} | dict(options.kafka)
+    kafka = {"max.poll.records": MAX_POLL_RECORDS} | dict(options.kafka)
     reader = spark.readStream.format("kafka")
     for name, value in kafka.items():
         reader = reader.option(f"kafka.{name}", value)

@@ -295,6 +295,29 @@ def doctor(settings: Settings, output: str) -> int:
 
 
 @cli.command()
+@click.option("--topic", "topics", multiple=True, help="of the timer topics; by default all")
+@click.option(
+    "--from", "since", help="an offset, ISO-8601 with a zone, or `last`; by default an hour ago"
+)
+@click.option("--to", "until", help="an offset, or ISO-8601 with a zone; by default the end")
+@with_output
+@with_settings("audit")
+def audit(
+    settings: Settings, topics: tuple[str, ...], since: str | None, until: str | None, output: str
+) -> int:
+    """Have Great Expectations judge messages of the timer topics, and compare (Spark).
+
+    Writes Data Docs. `--from last` goes on where the last audit ended. Exit code 1: the rules that
+    ingest applies do not say what the suite says, or a critical expectation across rows fails.
+    """
+    from duewheel.audit import Wanted, run_audit
+
+    result = run_audit(settings, Wanted(topics, since, until))
+    show(result if output == "json" else result["summary"], output)
+    return 0 if result["ok"] else 1
+
+
+@cli.command()
 @click.option("--dry-run", is_flag=True, help="needed: recovery itself is part of every start")
 @with_output
 @with_settings()

@@ -31,6 +31,7 @@ from pydantic_settings import (
 from duewheel.config_rules import contradictions
 from duewheel.config_sections import (
     App,
+    Audit,
     Dequeue,
     Ingest,
     Kafka,
@@ -71,6 +72,7 @@ class Settings(BaseSettings):
     dequeue: Dequeue = Dequeue()
     storage: Storage = Storage()
     shard: Shard = Shard()
+    audit: Audit = Audit()
     metrics: Metrics = Metrics()
     log: Log = Log()
     spark: Options = Field(default_factory=dict)
@@ -120,6 +122,11 @@ class Settings(BaseSettings):
         return TimerTopics(self.timer.topics, self.timer.topics_pattern, never)
 
     @property
+    def audit_dir(self) -> Path:
+        """Where audits are kept."""
+        return self.storage.audit_dir or self.storage.data_dir / "audit"
+
+    @property
     def wheel(self) -> WheelConfig:
         """Geometry of the wheel."""
         timer = self.timer
@@ -139,6 +146,7 @@ class Settings(BaseSettings):
         shown = self.model_dump(mode="json")
         shown["timer"]["dead_letter_topic"] = self.dead_letter_topic
         shown["timer"]["state_topic"] = self.state_topic
+        shown["storage"]["audit_dir"] = str(self.audit_dir)
         return shown
 
 

@@ -73,6 +73,8 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
     shard = settings.shard
     if shard.index >= shard.count:
         yield "shard.index", f"must be below shard.count = {shard.count}"
+    if settings.audit.rows_min > settings.audit.rows_max:
+        yield "audit.rows_min", f"is above audit.rows_max = {settings.audit.rows_max}"
     yield from _owned("kafka.client", settings.kafka.client, _OWNED_CLIENT)
     yield from _owned("kafka.spark", settings.kafka.spark, _OWNED_SOURCE)
     yield from _owned("spark", settings.spark, _OWNED_SPARK)

@@ -32,6 +32,8 @@ from duewheel.schemas.topic_contracts import CANCEL, DEFAULT, KEY, NATIVE, Topic
 
 Port = Annotated[int, Field(ge=0, le=65535)]  # 0: a free one
 
+DriverMemory = Annotated[str, Field(pattern=r"^\d+[mMgG]$")]
+
 LEVELS = tuple(timedelta(milliseconds=level_ms) for level_ms in LEVELS_MS)
 
 
@@ -149,7 +151,7 @@ class Ingest(Section):
 
     trigger_ms: Annotated[Millis, Field(ge=0)] = 100
     max_offsets_per_trigger: Annotated[int, Field(ge=1)] = 50_000
-    driver_memory: Annotated[str, Field(pattern=r"^\d+[mMgG]$")] = "2g"
+    driver_memory: DriverMemory = "2g"
 
     @property
     def driver_memory_bytes(self) -> int:
@@ -182,6 +184,7 @@ class Storage(Section):
 
     data_dir: Path = Path("duewheel-data")
     durable_interval: Duration = timedelta(seconds=5)
+    audit_dir: Path | None = None  # `audit` in data_dir
 
 
 class Shard(Section):
@@ -194,6 +197,21 @@ class Shard(Section):
     index: Annotated[int, Field(ge=0)] = 0
     count: Annotated[int, Field(ge=1)] = 1
     take_over_after: Duration = timedelta(seconds=60)
+
+
+class Audit(Section):
+    """[audit]: how much an audit reads, what it accepts of a range, how many are kept.
+
+    With an `interval`, `run` starts one every so often. `rejected_max` is a share, from 0 to 1;
+    `rows_min` and `rejected_max` are for the whole range.
+    """
+
+    interval: Annotated[Duration, Field(ge=timedelta(minutes=1))] | None = None
+    keep: Annotated[int, Field(ge=1)] = 48
+    rows_max: Annotated[int, Field(ge=1_000)] = 1_000_000
+    rows_min: Annotated[int, Field(ge=0)] = 0
+    rejected_max: Annotated[float, Field(ge=0, le=1)] = 0.05
+    driver_memory: DriverMemory = "1g"
 
 
 class Metrics(Section):

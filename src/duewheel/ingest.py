@@ -27,6 +27,7 @@ from pathlib import Path
 import structlog
 
 from duewheel import logs, wiring
+from duewheel.audit_history import AuditHistory
 from duewheel.checkpoints.batch_limit import End
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery import (
@@ -152,7 +153,7 @@ def _run(
     )
     query = QueryOptions(_name(settings), checkpoint, settings.ingest.trigger_ms)
     state = State.open(directory.path)
-    metrics = IngestMetrics(state, clock, lambda: sink.statistics)
+    metrics = IngestMetrics(state, clock, lambda: sink.statistics, AuditHistory(settings.audit_dir))
     watch = _TopicWatch(settings, clock, topic_ids, starts, lambda: engine.marks)
     interval_s = settings.storage.durable_interval.total_seconds()
     durable = CheckpointThread(directory.path, interval_s, stopping)

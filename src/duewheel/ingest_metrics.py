@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client.core import Metric
 
+from duewheel import audit_metrics
+from duewheel.audit_history import AuditHistory
 from duewheel.checkpoints import durable
 from duewheel.checkpoints.state import INGEST, State
 from duewheel.clock import Clock
@@ -21,17 +23,23 @@ class IngestMetrics:
         state: of the data directory, opened for this object alone.
         clock: this host's.
         statistics: the sink's newest snapshot.
+        audits: the newest one is shown, too.
 
     Attributes:
         progress: the query's newest, set by whoever watches the query.
     """
 
     def __init__(
-        self, state: State, clock: Clock, statistics: Callable[[], SinkStatistics]
+        self,
+        state: State,
+        clock: Clock,
+        statistics: Callable[[], SinkStatistics],
+        audits: AuditHistory,
     ) -> None:
         self._state = state
         self._clock = clock
         self._statistics = statistics
+        self._audits = audits
         self.progress = QueryProgress()
 
     def families(self) -> Iterator[Metric]:
@@ -46,6 +54,9 @@ class IngestMetrics:
         if checkpoint.exists():
             age_s = self._clock.now_ms() / 1000 - checkpoint.stat().st_mtime
             yield gauge("checkpoint_age_seconds", "Since the last durable checkpoint.", age_s)
+        audit = self._audits.newest()
+        if audit is not None:
+            yield from audit_metrics.families(audit)
 
     def _lag(self, known: SinkStatistics) -> Iterator[Metric]:
         lag = self._state.heartbeat(INGEST).detail

@@ -20,6 +20,7 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
     for_code,
 )
+from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.config import Settings
@@ -109,6 +110,10 @@ class KafkaAdmin:
     def end_offsets(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
         """The offset of the next record, committed or not, by partition."""
         return self._offsets(topics, OffsetSpec.LATEST)
+
+    def stable_offsets(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
+        """The first offset of which it is open whether it is committed, by partition."""
+        return self._offsets(topics, OffsetSpec.LATEST, committed=True)
 
     def offsets_at(self, topics: Sequence[str], time_ms: int) -> dict[TopicPartition, int]:
         """The first offset whose timestamp is `time_ms` or later, by partition; partitions without
@@ -285,7 +290,9 @@ class KafkaAdmin:
             if entries
         }
 
-    def _offsets(self, topics: Sequence[str], spec: int) -> dict[TopicPartition, int]:
+    def _offsets(
+        self, topics: Sequence[str], spec: int, *, committed: bool = False
+    ) -> dict[TopicPartition, int]:
         wanted = {
             KafkaPartition(topic, partition): spec
             for topic, count in self.describe_partitions(topics).items()
@@ -293,7 +300,10 @@ class KafkaAdmin:
         }
         if not wanted:
             return {}
-        found = self._call("ask for offsets", lambda c: c.list_partition_offsets(wanted))
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        found = self._call(
+            "ask for offsets", lambda c: c.list_partition_offsets(wanted, isolation_level=level)
+        )
         return {(p.topic, p.partition): int(answer.offset) for p, answer in found.items()}
 
     def _call(self, what: str, call: Callable[[KafkaAdminClient], T]) -> T:

@@ -6,6 +6,7 @@
   what is in the wheel until `run` is told to stop, and the log says so every minute.
 - `--take-over` is handed to dequeue until it has claimed the shard (in the `state` file, before it
   says so in Kafka). Later starts must not take it back from somebody who has taken it over since.
+- Audits are started at their interval (audit_schedule.py), and stopped with the two.
 - When both have ended, `run` declares the clean stop that a killed one could not declare.
 - engine.lock is held for milliseconds: one that is held for seconds belongs to a process that does
   not move (stopped, or stuck in a dying disk), and is freed by killing it.
@@ -20,13 +21,16 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
 
+from duewheel.audit_schedule import AuditSchedule, start_audit
 from duewheel.checkpoints.files import FileLock
 from duewheel.checkpoints.state import State
 from duewheel.child import Child
+from duewheel.clock import SystemClock
 from duewheel.config import Settings
 from duewheel.errors import ConfigError, DuewheelError, Fenced, Locked, RecoveryRefused
 from duewheel.processes import stop_signals
@@ -83,14 +87,16 @@ def run(
     ingest = _Worker("ingest", lambda: flags)
     workers = [dequeue, ingest]
     lock = _LockWatch(settings.storage.data_dir)
+    audits = AuditSchedule(settings, SystemClock(), partial(start_audit, flags))
     with stop_signals() as stopping:
         try:
             while not dequeue.final_code and not stopping.wait(_POLL_S):
                 for worker in workers:
                     _tend(worker)
                 lock.look([worker.child.pid for worker in workers if worker.child])
+                audits.look()
         finally:
-            _stop([worker.child for worker in workers if worker.child])
+            _stop([c for c in (audits.child, *(w.child for w in workers)) if c])
             _declare_stopped(settings.storage.data_dir)
     return dequeue.final_code or ingest.final_code
 

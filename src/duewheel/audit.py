@@ -1,0 +1,262 @@
+"""`duewheel audit`: Great Expectations' own verdict over a range of the timer topics.
+
+    1. the range: committed records, of the partitions of this shard, that its settings epochs tell
+       how to judge; evenly spread stretches of it if it is longer than `audit.rows_max`
+    2. Spark reads one stretch after the other, and each is judged (audit_judging.py)
+    3. Data Docs, a result for programs and metrics are written (audit_history.py)
+
+It runs in a process of its own, beside those that serve the shard or anywhere else: it only reads,
+takes no lock of the shard's, and leaves the processor to others. Findings are disagreements, and
+critical expectations across rows that do not hold. That messages are rejected is no finding.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import structlog
+
+from duewheel import audit_metrics, logs, wiring
+from duewheel.audit_history import INDEX, TEXT_FILE, AuditHistory
+from duewheel.audit_judging import AuditJudge
+from duewheel.audit_range import Bound, Ranges, offsets_in, ranges, stretches
+from duewheel.checkpoints.epochs import Epochs
+from duewheel.checkpoints.state import Marks
+from duewheel.cli_options import progress_bar
+from duewheel.config import Settings
+from duewheel.config_values import as_millis
+from duewheel.data_docs import DataDocs
+from duewheel.errors import ConfigError, DuewheelError
+from duewheel.expectations import GreatExpectations, Tally
+from duewheel.jars import connector_jars
+from duewheel.java import find_java
+from duewheel.kafka_admin import KafkaAdmin
+from duewheel.processes import stop_signals
+from duewheel.streaming.judging import contracts
+from duewheel.streaming.range_reader import read_range
+from duewheel.streaming.session import SessionOptions, start_session, stop_session
+
+LAST = "last"  # as `--from`: where the last audit ended
+
+_HOUR_MS = 3_600_000
+_NICE = 10
+
+log = structlog.get_logger(__name__)
+
+Read = Callable[[Ranges], pa.Table]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to audit.
+
+    Attributes:
+        topics: of the timer topics; all if empty.
+        since: the first offset or time, or LAST; without one the last hour.
+        until: the first offset or time no more; without one the end of what is committed.
+    """
+
+    topics: Sequence[str] = ()
+    since: str | None = None
+    until: str | None = None
+
+
+def run_audit(settings: Settings, wanted: Wanted) -> dict[str, Any]:
+    """Audit a range.
+
+    Returns:
+        What result.json holds: `ok`, `ranges`, `rows`, `rejected` by code, `disagreements`, and
+        what both suites say of each expectation; and a `summary` for people.
+
+    Raises:
+        ConfigError: a topic is not one of the timer topics, or an end of the range is none.
+        Locked: another audit is running.
+        KafkaUnavailable: the brokers do not answer.
+    """
+    os.nice(_NICE)
+    history = AuditHistory(settings.audit_dir)
+    with history.locked(), stop_signals() as stopping:
+        clock = wiring.StoppableClock(stopping)
+        begun_ms = clock.now_ms()
+        epochs = _epochs(settings, clock)
+        between = _ranges(settings, wanted, epochs, begun_ms, history)
+        pieces = stretches(between, settings.audit.rows_max)
+        library = GreatExpectations()
+        judge = AuditJudge(epochs, contracts(epochs, settings.dead_letter_topic), library)
+        if pieces:
+            with _reader(settings, history) as read:
+                _take(judge, read, pieces, stopping.is_set)
+        across = judge.across_rows(_parameters(settings))
+        read_offsets = sum(map(offsets_in, pieces))
+        result = {
+            "id": _id(begun_ms),
+            "shard": settings.shard.index,
+            "started_ms": begun_ms,
+            "ended_ms": clock.now_ms(),
+            "took_s": (clock.now_ms() - begun_ms) / 1000,
+            "ranges": {f"{topic}-{n}": list(ends) for (topic, n), ends in between.items()},
+            "skipped_offsets": offsets_in(between) - read_offsets,
+            **_findings(judge, across),
+        }
+        return _keep(settings, history, result, judge, across)
+
+
+def _findings(judge: AuditJudge, across: Sequence[Tally]) -> dict[str, Any]:
+    rows_suite = [tally.as_json() for tally in across]
+    bad = [each for each in rows_suite if not each["success"] and each["severity"] == "critical"]
+    found = judge.disagreements
+    return {
+        "ok": not found.count and not bad,
+        "rows": judge.rows,
+        "rejected": dict(judge.rejected),
+        "disagreements": {"count": found.count, "first": [asdict(each) for each in found.first]},
+        "rules_suite": [
+            {"epoch": number, "expectations": [tally.as_json() for tally in totals]}
+            for number, totals in sorted(judge.rules.items())
+        ],
+        "rows_suite": rows_suite,
+    }
+
+
+def _parameters(settings: Settings) -> dict[str, Any]:
+    """Of the suite that looks across rows."""
+    return {
+        "rows_min": settings.audit.rows_min,
+        "accepted_min": 1 - settings.audit.rejected_max,
+        "timestamp_step_min_ms": -as_millis(settings.timer.margin),
+    }
+
+
+# ---- the range ----------------------------------------------------------------------------------
+
+
+def _epochs(settings: Settings, clock: wiring.StoppableClock) -> Epochs:
+    """Those of the shard; before its first progress, what its first one would say."""
+    reader = wiring.progress_reader(settings, clock)
+    try:
+        seen = reader.newest()
+    finally:
+        reader.close()
+    return seen.progress.epochs if seen else Epochs.first(wiring.slot_values(settings))
+
+
+def _ranges(
+    settings: Settings, wanted: Wanted, epochs: Epochs, now_ms: int, history: AuditHistory
+) -> Ranges:
+    topics = list(wanted.topics or settings.timer.topics)
+    strangers = set(topics) - set(settings.timer.topics)
+    if strangers:
+        raise ConfigError(f"--topic {', '.join(sorted(strangers))} is no timer topic")
+    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        ends: Marks = wiring.own(settings, admin.stable_offsets(topics))
+        log_starts = admin.log_start_offsets(topics)
+
+        def at_time(time_ms: int) -> Marks:
+            return admin.offsets_at(topics, time_ms)
+
+        since = wanted.since
+        if since in (None, LAST):
+            firsts = Bound(time_ms=now_ms - _HOUR_MS).offsets(ends, at_time)
+            if since == LAST:
+                firsts = _behind_last(firsts, ends, history)
+        else:
+            firsts = Bound.parse("--from", since).offsets(ends, at_time)
+        if wanted.until is not None:
+            ends = Bound.parse("--to", wanted.until).offsets(ends, at_time)
+    starts = {p: max(first, log_starts.get(p, 0)) for p, first in firsts.items()}
+    judged = {p: max(start, epochs.begins_at(p)) for p, start in starts.items()}
+    untold = sum(min(judged[p], end) - min(starts[p], end) for p, end in ends.items())
+    if untold:
+        log.warning("nobody knows any more by what settings these were judged", offsets=untold)
+    return ranges(judged, ends)
+
+
+def _behind_last(otherwise: Marks, ends: Marks, history: AuditHistory) -> Marks:
+    """Where the last audit ended; `otherwise` in partitions that it had not, or that are new."""
+    known = (history.newest() or {"ranges": {}})["ranges"]
+    firsts = {}
+    for (topic, number), first in otherwise.items():
+        _, end = known.get(f"{topic}-{number}", (0, None))
+        is_there = end is not None and end <= ends[topic, number]
+        firsts[topic, number] = end if is_there else first
+    return firsts
+
+
+# ---- reading and keeping ------------------------------------------------------------------------
+
+
+@contextmanager
+def _reader(settings: Settings, history: AuditHistory) -> Iterator[Read]:
+    """Spark, for the length of a with block."""
+    java = find_java()
+    options = SessionOptions(
+        app_name=f"{settings.app.id}.audit.{settings.shard.index}",
+        work_dir=history.spark_dir,
+        java_home=java.home,
+        jars=connector_jars(java),
+        driver_memory=settings.audit.driver_memory,
+        log_pattern=logs.jvm_pattern("audit", logs.resolve(settings.log.format)),
+        conf=settings.spark_conf(),
+    )
+    session = start_session(options)
+    servers, kafka = settings.kafka.servers, settings.kafka.source_options()
+    try:
+        yield lambda between: read_range(session, servers, kafka, between)
+    finally:
+        stop_session(session)
+
+
+def _take(
+    judge: AuditJudge, read: Read, pieces: Sequence[Ranges], stopped: Callable[[], bool]
+) -> None:
+    begun_s = time.monotonic()
+    with progress_bar() as bar:
+        task = bar.add_task("offsets", total=sum(map(offsets_in, pieces)))
+        for piece in pieces:
+            if stopped():
+                raise DuewheelError("the audit was stopped before its end: nothing is kept of it")
+            judge.take(read(piece))
+            bar.update(task, advance=offsets_in(piece))
+    log.info("range judged", rows=judge.rows, took_s=round(time.monotonic() - begun_s, 1))
+
+
+def _keep(
+    settings: Settings,
+    history: AuditHistory,
+    result: dict[str, Any],
+    judge: AuditJudge,
+    across: Sequence[Tally],
+) -> dict[str, Any]:
+    """Write Data Docs, result and metrics."""
+    docs, name = DataDocs(), f"{settings.app.id}, shard {settings.shard.index}, {result['id']}"
+    found, left_out = result["disagreements"]["count"], result["skipped_offsets"]
+    summary = f"{judge.rows} messages, {found} disagreements, {left_out} offsets left out."
+    pages = {
+        f"rules-{number}.html": docs.page("timer", totals, f"Messages of {name}", summary)
+        for number, totals in sorted(judge.rules.items())
+    }
+    pages["rows.html"] = docs.page("audit", across, f"Across the messages of {name}", summary)
+    folder = history.add({**result, "pages": list(pages)}, pages, settings.audit.keep)
+    history.write(INDEX, docs.index(f"Audits of {settings.app.id}", history.results()))
+    history.write(TEXT_FILE, audit_metrics.text(result))
+    failed = [each["code"] for each in result["rows_suite"] if not each["success"]]
+    told = {key: result[key] for key in ("id", "ok", "rows", "skipped_offsets", "rejected")}
+    result["summary"] = told | {
+        "disagreements": found,
+        "failed_across_rows": ", ".join(failed) or None,
+        "docs": str(folder),
+    }
+    return result
+
+
+def _id(time_ms: int) -> str:
+    """A name that sorts by time."""
+    time = datetime.fromtimestamp(time_ms / 1000, UTC)
+    return f"{time:%Y%m%dT%H%M%S}.{time_ms % 1000:03}Z"

@@ -1,0 +1,63 @@
+"""A range of the timer topics, read once: a batch query, as wide as the stream's (source.py).
+
+Values are not read further than whether they are null: no rule looks at them, and they are most of
+what a message has. So the memory that a range takes does not depend on how large messages are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sql
+
+from duewheel.errors import DuewheelError
+from duewheel.schemas.timers import TopicPartition
+from duewheel.streaming.query import cause
+from duewheel.streaming.source import COLUMNS, MAX_POLL_RECORDS, partitions_json
+from duewheel.streaming.source import starting_offsets_json as offsets_json
+
+Ranges = Mapping[TopicPartition, tuple[int, int]]
+
+
+def read_range(
+    spark: SparkSession, bootstrap_servers: str, kafka: Mapping[str, str], between: Ranges
+) -> pa.Table:
+    """The committed records of a range, with the columns of the stream; any non-null value is
+    empty. Rows of a partition come in offset order.
+
+    Args:
+        spark: a session with the Kafka connector.
+        bootstrap_servers: host:port, comma separated.
+        kafka: further consumer options, without the prefix `kafka.`.
+        between: for each partition the first offset, and the one behind the last: no higher than
+            the last stable offset, or the query would wait for what is not committed.
+
+    Raises:
+        KafkaUnavailable: the brokers did not answer for minutes.
+        DuewheelError: Spark has failed.
+    """
+    reader = spark.read.format("kafka")
+    for name, value in ({"max.poll.records": MAX_POLL_RECORDS} | dict(kafka)).items():
+        reader = reader.option(f"kafka.{name}", value)
+    frame = (
+        reader.option("assign", partitions_json(between))
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("kafka.isolation.level", "read_committed")
+        .option("startingOffsets", offsets_json({p: first for p, (first, _) in between.items()}))
+        .option("endingOffsets", offsets_json({p: end for p, (_, end) in between.items()}))
+        .option("includeHeaders", "true")
+        .option("failOnDataLoss", "false")
+        .load()
+        .select(*COLUMNS)
+        .withColumn("value", sql.when(sql.col("value").isNotNull(), sql.lit(b"")))
+    )
+    try:
+        return frame.toArrow()
+    except PySparkException as error:
+        raise cause(error, None) from error
+    except (Py4JError, OSError) as error:
+        raise DuewheelError(f"Spark's JVM has ended: {error}") from error
