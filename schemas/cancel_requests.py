@@ -1,11 +1,15 @@
-"""Which rows cancel timers, and what is wrong with those that cannot.
+"""What timers are called and which rows cancel timers; what is wrong with those that cannot.
 
     TIMER_DEL_UNIQKEY: id     a pure cancel: no timer. It has no due time and no target: headers
-                              that say so mean nothing, but its id is checked
+                              that say so mean nothing
     TIMER_RESCHEDULE: true    a timer that cancels the earlier ones of its own id; "false" is as
                               good as no such header
+    a null value              where the topic's settings say so (row_settings.py), a pure cancel of
+                              the id that is the record's key
+    the key as id             where the topic's settings say so, a timer that cancels the earlier
+                              ones of its own id
 
-Both act on timers of their own partition with a lower offset. Copies (record_tail.py) cancel
+All act on timers of their own partition with a lower offset. Copies (record_tail.py) cancel
 nothing: the cancel half of a reschedule is a matter of its first copy.
 """
 
@@ -21,7 +25,7 @@ import pyarrow.compute
 
 from duewheel.schemas.columns import ascii_text, lengths
 from duewheel.schemas.header_names import Request
-from duewheel.schemas.headers import Field, Int8
+from duewheel.schemas.headers import Field, Int8, rows_of
 from duewheel.schemas.timers import Bool
 
 _pa: Any = pa
@@ -33,14 +37,9 @@ WORDS = ("cancel", "reschedule", "bad_id", "bad_flag", "no_id", "both", "copy")
 _CANCEL, _RESCHEDULE, _BAD_ID, _BAD_FLAG, _NO_ID, _BOTH, _COPY = range(len(WORDS))
 
 ID_BYTES_MAX = 255
-# What a pure cancel has no use for.
-_OF_TIMERS = frozenset(Request) - {
-    Request.CANCEL,
-    Request.ORIGIN,
-    Request.NOT_BEFORE,
-    Request.RETRIES,
-}
 _OF_COPIES = (Request.ORIGIN, Request.NOT_BEFORE, Request.RETRIES)
+# What means something beside a cancel.
+_OF_CANCELS = frozenset({Request.CANCEL, *_OF_COPIES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,8 @@ class Cancels:
     Attributes:
         word: row → index in WORDS, or NOTHING.
         pure: the row is no timer.
-        ids: of these rows: the id that they cancel.
+        ids: of the rows that do not have the default id: of timers their own, of pure cancels the
+            one that they cancel.
     """
 
     word: Int8
@@ -63,41 +63,48 @@ class Cancels:
 
     def of_timers(self, fields: Mapping[Request, Field]) -> Mapping[Request, Field]:
         """The requests without those that mean nothing, because the row is no timer."""
-        if not len(self.ids.rows):
+        if not self.pure.any():
             return fields
-        return {
-            request: field.where(~self.pure[field.rows]) if request in _OF_TIMERS else field
-            for request, field in fields.items()
-        }
+        kept = {}
+        for request, field in fields.items():
+            mine = field if request in _OF_CANCELS else field.where(~self.pure[field.rows])
+            if len(mine.rows):
+                kept[request] = mine
+        return kept
 
 
-def read_cancels(fields: Mapping[Request, Field], count: int) -> Cancels:
-    """What `count` rows cancel, by their requests."""
+def read_cancels(
+    fields: Mapping[Request, Field], cancelling_keys: Field, keys_as_ids: Field, count: int
+) -> Cancels:
+    """What `count` rows are called and cancel.
+
+    Args:
+        fields: the requests.
+        cancelling_keys: rows that are cancels without TIMER_DEL_UNIQKEY: the ids.
+        keys_as_ids: rows without UNIQ_KEY whose key is their id.
+        count: of rows.
+    """
     word = np.full(count, NOTHING, np.int8)
     pure = np.zeros(count, np.bool_)
-    ids = fields.get(Request.CANCEL, Field.none())
+    cancelled = fields.get(Request.CANCEL, Field.none()).beside(cancelling_keys)
+    own = fields.get(Request.TIMER_ID, Field.none()).beside(keys_as_ids)
     flags = fields.get(Request.RESCHEDULE, Field.none())
-    if not len(ids.rows) and not len(flags.rows):
-        return Cancels(word, pure, ids)
-    copy = _any_of(fields, _OF_COPIES, count)
+    if not (len(cancelled.rows) or len(flags.rows) or len(keys_as_ids.rows)):
+        return Cancels(word, pure, own)
+    word[keys_as_ids.rows] = _RESCHEDULE
     asked, unclear = _flags(flags)
-    named = _any_of(fields, (Request.TIMER_ID,), count)
+    named = np.zeros(count, np.bool_)
+    named[own.rows] = True
     word[flags.rows[asked]] = np.where(named[flags.rows[asked]], _RESCHEDULE, _NO_ID)
     word[flags.rows[unclear]] = _BAD_FLAG
-    size = lengths(ids.values)
+    given = np.zeros(count, np.bool_)
+    given[flags.rows[asked | unclear]] = True
+    size = lengths(cancelled.values)
     of_id = np.where((size > 0) & (size <= ID_BYTES_MAX), _CANCEL, _BAD_ID)
-    word[ids.rows] = np.where(word[ids.rows] == NOTHING, of_id, _BOTH)
-    word[(word != NOTHING) & copy] = _COPY
-    pure[ids.rows] = True
-    return Cancels(word, pure, ids)
-
-
-def _any_of(fields: Mapping[Request, Field], requests: tuple[Request, ...], count: int) -> Bool:
-    found = np.zeros(count, np.bool_)
-    for request in requests:
-        if request in fields:
-            found[fields[request].rows] = True
-    return found
+    word[cancelled.rows] = np.where(given[cancelled.rows], _BOTH, of_id)
+    word[(word != NOTHING) & rows_of(fields, _OF_COPIES, count)] = _COPY
+    pure[cancelled.rows] = True
+    return Cancels(word, pure, own.where(~pure[own.rows]).beside(cancelled))
 
 
 def _flags(flags: Field) -> tuple[Bool, Bool]:

@@ -17,12 +17,16 @@ import pyarrow.compute
 from duewheel.errors import ConfigError
 from duewheel.schemas import header_names as names
 from duewheel.schemas.cancel_requests import read_cancels
-from duewheel.schemas.columns import Column, binary, join, large_binary, spread, take
+from duewheel.schemas.columns import Column, binary, filled, join, spread, take
+from duewheel.schemas.drop_in import delivered_keys, placing_hashes, traces
+from duewheel.schemas.due_times import DueTimes, due_times
 from duewheel.schemas.header_names import Request
-from duewheel.schemas.headers import USERS, Field, Headers, read_headers
-from duewheel.schemas.ids import id_hashes, key_hashes, source_names
+from duewheel.schemas.headers import USERS, Field, Headers, read_headers, rows_of
+from duewheel.schemas.ids import id_hashes, source_names
 from duewheel.schemas.record_tail import framed_bytes, header_groups, key_values
-from duewheel.schemas.requests import DueTimes, copies, due_times, judged_columns
+from duewheel.schemas.records import Records, read_records
+from duewheel.schemas.requests import Asked, copies, judged_columns
+from duewheel.schemas.row_settings import RowSettings
 from duewheel.schemas.rules import ACCEPTED, Rule, Rules, compile_suite
 from duewheel.schemas.timers import (
     LEVEL_MAX,
@@ -32,7 +36,6 @@ from duewheel.schemas.timers import (
     Int32,
     Int64,
     TimerBatch,
-    TopicPartition,
 )
 from duewheel.schemas.topic_contracts import DEFAULT, TopicContract
 
@@ -79,12 +82,7 @@ class Contract:
     def refused_targets(self, names: Iterable[str]) -> dict[str, Rule]:
         """Those that no message may ask for, and the rule that says so."""
         targets = list(dict.fromkeys(names))
-        now = np.zeros(len(targets), np.int64)
-        none = np.full(len(now), -1, np.int8)
-        due = DueTimes(now, np.ones(len(now), np.bool_), none, np.zeros(len(now), np.int32))
-        each = np.arange(len(now), dtype=np.int32)
-        nothing = read_cancels({}, len(now))
-        columns = judged_columns({}, due, nothing, now, each, targets, now)
+        columns = judged_columns(Asked.of_targets(targets))
         failures = self.rules.first_failure(columns).tolist()
         return {
             target: self.rules.rules[failure]
@@ -123,18 +121,8 @@ class Contract:
             raise ConfigError(f"these are no settings of a contract: {error!r}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Sources:
-    """Where the rows come from: topic-partitions, and each row's place among them."""
-
-    topics: list[str]
-    topic: Int32
-    partitions: list[TopicPartition]
-    partition: Int32
-
-
 def parse(table: pa.Table, contract: Contract) -> TimerBatch:
-    """Records to timers, in the same order.
+    """Records to timers and cancels, in the same order.
 
     Args:
         table: columns of Spark's Kafka source: topic string, partition int32, offset int64,
@@ -147,33 +135,30 @@ def parse(table: pa.Table, contract: Contract) -> TimerBatch:
 
 def parse_judged(table: pa.Table, contract: Contract) -> tuple[TimerBatch, pa.Table]:
     """The same, and the columns that the rules have judged (`requests.JUDGED`)."""
-    sources = _sources(table)
-    offset = np.asarray(table.column("offset")).astype(np.int64)
-    timestamp_ms = _timestamps_ms(table.column("timestamp"))
-    found = read_headers(table.column("headers"))
-    asked = found.fields()
-    cancels = read_cancels(asked, len(offset))
-    fields = cancels.of_timers(asked)
-    due = due_times(fields, timestamp_ms, contract.levels_ms)
-    default_target, mapped = _default_targets(sources, contract)
-    default_target[cancels.pure] = -1
-    columns = judged_columns(fields, due, cancels, timestamp_ms, default_target, mapped, offset)
+    records = read_records(table)
+    settings = RowSettings([contract.topic(name) for name in records.topics], records.topic)
+    found = read_headers(table.column("headers"), settings.mode)
+    asked = _asked(found.fields(), records, settings, contract.levels_ms)
+    columns = judged_columns(asked)
     failure = contract.rules.first_failure(columns)
     rejected = failure != ACCEPTED
-    timer, cancelling = cancels.accepted(rejected)
+    timer, cancelling = asked.cancels.accepted(rejected)
     placed = timer & ~rejected
     target, targets = _targets(columns.column("target_topic"), placed, contract)
-    known = copies(fields, offset, ~rejected)
-    asked_ids = fields.get(Request.TIMER_ID, Field.none()).beside(cancels.ids)
-    timer_id, id_hash = _ids(asked_ids, rejected, sources, known.origin_offset)
-    key = large_binary(table.column("key"))
+    known = copies(asked.fields, records.offset, ~rejected)
+    timer_id, id_hash = _ids(asked.cancels.ids, rejected, records, known.origin_offset)
+    foreign = settings.drop_in(asked.fields) & placed
+    key = delivered_keys(records.key, foreign, asked.fields)
     headers, header_count = _headers(found, failure, contract.rules)
+    if settings.mode is not None:
+        added, added_count = traces(records, settings.mode, foreign)
+        headers, header_count = join(headers, added), header_count + added_count
     batch = TimerBatch(
-        partitions=sources.partitions,
-        partition=sources.partition,
-        offset=offset,
+        partitions=records.partitions,
+        partition=records.partition,
+        offset=records.offset,
         origin_offset=known.origin_offset,
-        due_ms=due.due_ms,
+        due_ms=_due_ms(asked.due, placed, key, id_hash),
         not_before_ms=known.not_before_ms,
         rejected=rejected,
         timer=timer,
@@ -181,16 +166,16 @@ def parse_judged(table: pa.Table, contract: Contract) -> tuple[TimerBatch, pa.Ta
         targets=targets,
         target=target,
         target_partition=_target_partitions(columns, rejected),
-        key_hash=key_hashes(key),
+        key_hash=placing_hashes(key, placed, asked.fields),
         id_hash=id_hash,
         timer_id=timer_id,
-        key_value=key_values(key, large_binary(table.column("value"))),
+        key_value=key_values(key, records.value),
         headers=headers,
         header_count=header_count,
         roll_times=known.roll_times,
         retries=known.retries,
-        level=np.where(placed, np.maximum(due.level, known.level), NO_LEVEL).astype(np.int32),
-        timestamp_ms=timestamp_ms,
+        level=np.where(placed, np.maximum(asked.due.level, known.level), NO_LEVEL).astype(np.int32),
+        timestamp_ms=records.timestamp_ms,
     )
     return batch, columns
 
@@ -225,29 +210,26 @@ def rejected_by(batch: TimerBatch, rules: Sequence[Rule]) -> Int32:
     return failure
 
 
-def _sources(table: pa.Table) -> _Sources:
-    topic_column: Any = table.column("topic")
-    if not pa.types.is_dictionary(topic_column.type):
-        topic_column = _pc.dictionary_encode(topic_column)
-    encoded = topic_column.unify_dictionaries().combine_chunks()
-    topics, topic = encoded.dictionary.to_pylist(), np.asarray(encoded.indices).astype(np.int32)
-    number = np.asarray(table.column("partition")).astype(np.int64)
-    pairs = _pc.dictionary_encode(_pa.array((topic.astype(np.int64) << 32) | number))
-    partitions = [(topics[pair >> 32], pair & 0xFFFFFFFF) for pair in pairs.dictionary.to_pylist()]
-    return _Sources(topics, topic, partitions, np.asarray(pairs.indices).astype(np.int32))
-
-
-def _timestamps_ms(column: Any) -> Int64:
-    assert column.type.unit == "us", "Spark's timestamps are in microseconds"
-    return np.asarray(column.cast(pa.int64())) // 1000
-
-
-def _default_targets(sources: _Sources, contract: Contract) -> tuple[Int32, list[str]]:
-    """Row → index in the list of targets that the configuration names, or -1."""
-    given = [contract.topic(name).target for name in sources.topics]
-    mapped = sorted({target for target in given if target is not None})
-    index = [-1 if target is None else mapped.index(target) for target in given]
-    return np.array(index, np.int32)[sources.topic], mapped
+def _asked(
+    fields: Mapping[Request, Field],
+    records: Records,
+    settings: RowSettings,
+    levels_ms: Sequence[int],
+) -> Asked:
+    """What the records ask for, under the settings of their topics."""
+    count = len(records)
+    cancelling = settings.cancelling_keys(fields, records.key, records.value)
+    named = settings.keys_as_ids(fields, records.key)
+    cancels = read_cancels(fields, cancelling, named, count)
+    fields = cancels.of_timers(fields)
+    told = cancels.pure | rows_of(fields, [Request.ORIGIN], count)
+    due = due_times(fields, records.timestamp_ms, levels_ms, settings.delay_ms(told))
+    default_target, targets = settings.default_targets()
+    default_target[cancels.pure] = -1
+    return Asked(
+        *(fields, cancels, due, records.timestamp_ms, records.offset, default_target, targets),
+        condemned=settings.condemns_past_due(),
+    )
 
 
 def _targets(column: Any, placed: Bool, contract: Contract) -> tuple[Int32, list[str]]:
@@ -272,8 +254,18 @@ def _target_partitions(columns: pa.Table, rejected: Bool) -> Int32:
     return np.where(rejected, NO_PARTITION, number).astype(np.int32)
 
 
+def _due_ms(due: DueTimes, placed: Bool, key: Column, id_hash: Int64) -> Int64:
+    """Due times, spread inside their windows: timers of a key, or else of an id, alike."""
+    rows = np.flatnonzero(placed & (due.window_ms > 0))
+    if not len(rows):
+        return due.due_ms
+    keys = take(key, rows)
+    spread_by = np.where(np.asarray(keys.is_null()), id_hash[rows], id_hashes(filled(keys)))
+    return due.spread(spread_by, rows)
+
+
 def _ids(
-    field: Field, rejected: Bool, sources: _Sources, origin_offset: Int64
+    field: Field, rejected: Bool, records: Records, origin_offset: Int64
 ) -> tuple[Column, Int64]:
     """The timers' ids (empty for the default) and their hashes (of the default too). A rejected
     row's own id may be of any length: it has the default.
@@ -284,14 +276,14 @@ def _ids(
     hashes = np.zeros(len(origin_offset), np.int64)
     hashes[given.rows] = id_hashes(given.values)
     hashes[default] = id_hashes(
-        source_names(sources.partitions, sources.partition[default], origin_offset[default])
+        source_names(records.partitions, records.partition[default], origin_offset[default])
     )
     return spread(given.values, given.rows, len(origin_offset)), hashes
 
 
 def _headers(found: Headers, failure: Int32, rules: Rules) -> tuple[Column, Int32]:
     """The users' headers; in rejected rows all headers, and the reason."""
-    keep = found.request == USERS
+    keep = (found.request == USERS) | (found.request == Request.PARTITION_KEY)
     rejected = failure != ACCEPTED
     if not rejected.any():
         return header_groups(found, keep)

@@ -22,14 +22,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import pyarrow as pa
 
 from duewheel.schemas import header_names as names
-from duewheel.schemas.columns import EMPTY, Column, binary, choose, constant, decimals, join, take
+from duewheel.schemas.columns import EMPTY, Column, binary, choose, decimals, join, take
 from duewheel.schemas.contract import Contract
 from duewheel.schemas.header_names import NATIVE, Request
 from duewheel.schemas.name_patterns import TimerTopics
-from duewheel.schemas.record_tail import framed, framed_bytes
+from duewheel.schemas.record_tail import framed, header_name
 from duewheel.schemas.single_record import Header
 from duewheel.schemas.timers import NO_PARTITION, Deliveries, Int32
 
@@ -47,20 +46,16 @@ def kept_headers(deliveries: Deliveries) -> tuple[Column, Int32]:
     """What a failed delivery's dead letter keeps beside the error: the headers from REAL_TOPIC to
     TIMER_ROLL_TIMES, encoded, and how many they are in each row.
     """
-
-    def named(name: str) -> pa.LargeBinaryScalar:
-        return constant(framed_bytes(name.encode()))
-
     topics = take(binary(topic.encode() for topic in deliveries.targets), deliveries.target)
     asked = deliveries.target_partition != NO_PARTITION
-    partition = join(named(_PARTITION), *framed(decimals(deliveries.target_partition)))
+    partition = join(header_name(_PARTITION), *framed(decimals(deliveries.target_partition)))
     rolled = deliveries.roll_times > 0
-    times = join(named(names.ROLL_TIMES), *framed(decimals(deliveries.roll_times)))
+    times = join(header_name(names.ROLL_TIMES), *framed(decimals(deliveries.roll_times)))
     encoded = join(
-        *(named(_TOPIC), *framed(topics)),
+        *(header_name(_TOPIC), *framed(topics)),
         choose(asked, partition, EMPTY),
-        *(named(names.DUE_MS), *framed(decimals(deliveries.due_ms))),
-        *(named(names.TIMER_ID), *framed(deliveries.timer_id)),
+        *(header_name(names.DUE_MS), *framed(decimals(deliveries.due_ms))),
+        *(header_name(names.TIMER_ID), *framed(deliveries.timer_id)),
         choose(rolled, times, EMPTY),
     )
     return encoded, 3 + asked.astype(np.int32) + rolled.astype(np.int32)

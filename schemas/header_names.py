@@ -1,7 +1,10 @@
 """The names of all headers, in one place: those a user may set, and those duewheel adds.
 
-A request header under another name (of another delay service, say) is one more line in REQUEST.
-Of headers with the same meaning the last one in a record counts; all are taken out at delivery.
+A request header under another name is one more line in REQUEST; those of other delay services are
+in DROP_IN, and are request headers only in topics of that mode (topic_contracts.py), beside the
+native ones: where both give a due time, the mode's own counts. Of headers with the same meaning
+the last one in a record counts; all are taken out at delivery. Copies (record_tail.py) speak
+natively in every topic.
 Only the standard library: producers know these names without any of the engine's libraries.
 """
 
@@ -42,12 +45,16 @@ class Answer(StrEnum):
 
 
 class Request(IntEnum):
-    """What a request header can mean. The first four are in order of precedence."""
+    """What a request header can mean. The first seven are in order of precedence."""
 
-    LEVEL = 0
+    EPOCH_SEC = 0  # these two in drop-in modes only
+    WHEN = auto()
+    LEVEL = auto()
     DELAY_SEC = auto()
     DELAY_MS = auto()
     DELIVER_AT = auto()
+    DELIVER_AFTER = auto()
+    WINDOW_MS = auto()
     TARGET_TOPIC = auto()
     TARGET_PARTITION = auto()
     TIMER_ID = auto()
@@ -59,6 +66,11 @@ class Request(IntEnum):
     RETRIES = auto()
     ASKED_LEVEL = auto()  # beside ORIGIN only
     IGNORED = auto()  # added by an earlier delivery: taken out, else it would be there twice
+    TARGET_KEY = auto()  # from here on in drop-in modes only
+    PARTITION_KEY = auto()  # not taken out: read again in copies
+    SOURCE_TYPE = auto()
+    SCHEMA_VERSION = auto()
+    RECURRING = auto()
 
 
 REQUEST: dict[str, Request] = {
@@ -66,6 +78,8 @@ REQUEST: dict[str, Request] = {
     "TIMER_DELAY_SEC": Request.DELAY_SEC,
     "TIMER_DELAY_MS": Request.DELAY_MS,
     "TIMER_DELIVER_MS": Request.DELIVER_AT,
+    "deliverAfter": Request.DELIVER_AFTER,  # of KIP-1277
+    "TIMER_WINDOW_MS": Request.WINDOW_MS,
     "REAL_TOPIC": Request.TARGET_TOPIC,
     "REAL_QID": Request.TARGET_PARTITION,
     TIMER_ID: Request.TIMER_ID,
@@ -82,6 +96,47 @@ REQUEST: dict[str, Request] = {
 }
 NATIVE = {request: name for name, request in reversed(REQUEST.items())}
 """The name under which duewheel itself makes each request: the first one in REQUEST."""
+
+# Added to what is delivered out of a topic of another service's mode.
+ETF1_TIMESTAMP = "scheduler-timestamp"  # of the schedule's record, epoch seconds
+ETF1_KEY = "scheduler-key"  # of the schedule's record
+ETF1_TOPIC = "scheduler-topic"
+KARAFKA_TOPIC = "schedule_source_topic"
+KARAFKA_PARTITION = "schedule_source_partition"
+KARAFKA_OFFSET = "schedule_source_offset"
+KARAFKA_KEY = "schedule_source_key"
+
+DROP_IN: dict[str, dict[str, Request]] = {
+    "etf1": {
+        "scheduler-epoch": Request.EPOCH_SEC,
+        "scheduler-target-topic": Request.TARGET_TOPIC,
+        "scheduler-target-key": Request.TARGET_KEY,
+        ETF1_TIMESTAMP: Request.IGNORED,
+        ETF1_KEY: Request.IGNORED,
+        ETF1_TOPIC: Request.IGNORED,
+    },
+    "karafka": {
+        "schedule_schema_version": Request.SCHEMA_VERSION,
+        "schedule_source_type": Request.SOURCE_TYPE,
+        "schedule_target_epoch": Request.EPOCH_SEC,
+        "schedule_target_topic": Request.TARGET_TOPIC,
+        "schedule_target_key": Request.TARGET_KEY,
+        "schedule_target_partition": Request.TARGET_PARTITION,
+        "schedule_target_partition_key": Request.PARTITION_KEY,
+        KARAFKA_TOPIC: Request.IGNORED,
+        KARAFKA_PARTITION: Request.IGNORED,
+        KARAFKA_OFFSET: Request.IGNORED,
+        KARAFKA_KEY: Request.IGNORED,
+    },
+    "eifinger": {
+        "kafka-scheduler-when": Request.WHEN,
+        "kafka-scheduler-topic": Request.TARGET_TOPIC,
+        "kafka-scheduler-key": Request.TARGET_KEY,
+        "kafka-scheduler-cron": Request.RECURRING,
+        "kafka-scheduler-period": Request.RECURRING,
+    },
+}
+"""The names of each drop-in mode: other delay services for Kafka."""
 
 _SECONDS = (1, 5, 10, 30, *range(60, 601, 60), 1_200, 1_800, 3_600, 7_200)
 LEVELS_MS = tuple(1_000 * seconds for seconds in _SECONDS)

@@ -70,7 +70,8 @@ def header_groups(found: Headers, keep: Bool) -> tuple[Column, Int32]:
     return join_groups(encoded, firsts), np.diff(firsts).astype(np.int32)
 
 
-def _named(name: str) -> pa.LargeBinaryScalar:
+def header_name(name: str) -> pa.LargeBinaryScalar:
+    """A header's name as it stands before its framed value."""
     return constant(framed_bytes(name.encode()))
 
 
@@ -78,17 +79,17 @@ def added_headers(deliveries: Deliveries) -> tuple[Column, Int32]:
     """The headers added at publishing, encoded, and how many they are in each row."""
     rolled = deliveries.roll_times > 0
     parts: list[Column | pa.LargeBinaryScalar] = [
-        *(_named(names.DUE_MS), *framed(decimals(deliveries.due_ms))),
-        *(_named(names.TIMER_ID), *framed(deliveries.timer_id)),
+        *(header_name(names.DUE_MS), *framed(decimals(deliveries.due_ms))),
+        *(header_name(names.TIMER_ID), *framed(deliveries.timer_id)),
     ]
     if rolled.any():
-        times = join(_named(names.ROLL_TIMES), *framed(decimals(deliveries.roll_times)))
+        times = join(header_name(names.ROLL_TIMES), *framed(decimals(deliveries.roll_times)))
         parts.append(choose(rolled, times, EMPTY))
     count = 3 + rolled.astype(np.int32)
     if deliveries.dead_letter.any():
         parts = [choose(deliveries.dead_letter, EMPTY, join(*parts))]
         count[deliveries.dead_letter] = 1
-    added = join(_named(names.SOURCE), *framed(deliveries.source), *parts)
+    added = join(header_name(names.SOURCE), *framed(deliveries.source), *parts)
     if deliveries.rolled.any():
         added = choose(deliveries.rolled, EMPTY, added)
         count[deliveries.rolled] = 0
@@ -119,17 +120,19 @@ def copy_headers(
         level: that the due time was asked for with, or NO_LEVEL.
     """
     asked = target_partition != NO_PARTITION
-    partition = join(_named(NATIVE[Request.TARGET_PARTITION]), *framed(decimals(target_partition)))
+    partition = join(
+        header_name(NATIVE[Request.TARGET_PARTITION]), *framed(decimals(target_partition))
+    )
     named = lengths(timer_id) > 0
     by_level = level != NO_LEVEL
     encoded = join(
-        *(_named(NATIVE[Request.TARGET_TOPIC]), *framed(target)),
-        *(_named(NATIVE[Request.DELIVER_AT]), *framed(decimals(due_ms))),
+        *(header_name(NATIVE[Request.TARGET_TOPIC]), *framed(target)),
+        *(header_name(NATIVE[Request.DELIVER_AT]), *framed(decimals(due_ms))),
         choose(asked, partition, EMPTY),
-        choose(named, join(_named(names.TIMER_ID), *framed(timer_id)), EMPTY),
-        *(_named(names.ROLL_TIMES), *framed(decimals(roll_times))),
-        *(_named(names.ORIGIN), *framed(decimals(origin_offset))),
-        choose(by_level, join(_named(names.ASKED_LEVEL), *framed(decimals(level))), EMPTY),
+        choose(named, join(header_name(names.TIMER_ID), *framed(timer_id)), EMPTY),
+        *(header_name(names.ROLL_TIMES), *framed(decimals(roll_times))),
+        *(header_name(names.ORIGIN), *framed(decimals(origin_offset))),
+        choose(by_level, join(header_name(names.ASKED_LEVEL), *framed(decimals(level))), EMPTY),
     )
     optional = np.stack([asked, named, by_level])
     return encoded, 4 + optional.sum(axis=0, dtype=np.int32)
@@ -138,8 +141,8 @@ def copy_headers(
 def parking_headers(not_before_ms: Int64, retries: Int32) -> Column:
     """The two headers that a parked copy has beside those of every copy, encoded."""
     return join(
-        *(_named(names.NOT_BEFORE_MS), *framed(decimals(not_before_ms))),
-        *(_named(names.RETRIES), *framed(decimals(retries))),
+        *(header_name(names.NOT_BEFORE_MS), *framed(decimals(not_before_ms))),
+        *(header_name(names.RETRIES), *framed(decimals(retries))),
     )
 
 

@@ -1,18 +1,9 @@
 """From request headers to the columns that the rules judge.
 
-A row is decided by its record, its Kafka timestamp and the configuration, never by the clock.
-Of the four ways to ask for a time the first in the order of precedence wins, and only the winner
-must be well-formed:
-
-    DELAY             a level; 0 and below count as not given, above the highest as the highest
-    TIMER_DELAY_SEC   seconds from the record's timestamp
-    TIMER_DELAY_MS    milliseconds from the record's timestamp
-    TIMER_DELIVER_MS  an instant (values.py)
-
 What a copy (record_tail.py) asks for was accepted with its first one, under other settings perhaps:
-the length of its delay is not judged again, all else is. Whoever may write to the timer topic can
-make a record look like a copy: he may let a timer wait for longer, as by sending it over and over,
-but reaches no topic that is closed to timers.
+the length of its delay, and whether it is past due, is not judged again, all else is. Whoever may
+write to the timer topic can make a record look like a copy: he may let a timer wait for longer, as
+by sending it over and over, but reaches no topic that is closed to timers.
 """
 
 from __future__ import annotations
@@ -26,13 +17,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from duewheel.schemas.cancel_requests import WORDS, Cancels
+from duewheel.schemas.cancel_requests import WORDS, Cancels, read_cancels
 from duewheel.schemas.columns import Column, ascii_text, lengths
+from duewheel.schemas.due_times import PRECEDENCE, DueTimes
 from duewheel.schemas.header_names import NATIVE, Request
-from duewheel.schemas.headers import Field, Int8
+from duewheel.schemas.headers import Field, Int8, rows_of
 from duewheel.schemas.record_tail import NO_ORIGIN
+from duewheel.schemas.row_settings import CANCEL_TYPE
 from duewheel.schemas.timers import ANY_TIME, LEVEL_MAX, NO_LEVEL, Bool, Int32, Int64
-from duewheel.schemas.values import SATURATED, parse_instants, parse_numbers
+from duewheel.schemas.values import SATURATED, parse_numbers
 
 _pa: Any = pa
 _pc: Any = pyarrow.compute
@@ -40,126 +33,118 @@ _pc: Any = pyarrow.compute
 _NAME = pa.dictionary(pa.int8(), pa.string())
 JUDGED = pa.schema(
     [
+        pa.field("cancel", _NAME),  # what it cancels, or why it cannot (cancel_requests.py)
+        pa.field("unsupported", _NAME),  # of a drop-in mode: what cannot be done
         pa.field("due_ms", pa.int64()),  # epoch ms; null: not given, or malformed
-        pa.field("delay_ms", pa.int64()),  # due_ms - the record's timestamp; null: not asked for
+        pa.field("delay_ms", pa.int64()),  # until the window's end; null: not asked for, or a copy
+        pa.field("past_ms", pa.int64()),  # since its end, where that matters; null: in the future
+        pa.field("window_ms", pa.int64()),  # null: not given; -1: malformed, or in a copy
         pa.field("bad_header", _NAME),  # the header that gives the due time, if malformed
         pa.field("missing", _NAME),  # what a timer needs and this one lacks: due_time, target_topic
         pa.field("target_topic", pa.dictionary(pa.int32(), pa.large_string())),
         pa.field("target_partition", pa.int64()),  # null: not asked for; -1: malformed
         pa.field("timer_id_bytes", pa.int64()),  # length of the id; null: not given
-        pa.field("cancel", _NAME),  # what it cancels, or why it cannot (cancel_requests.py)
         pa.field("origin_distance", pa.int64()),  # offset - origin's; null: no copy; -1: malformed
         pa.field("retries", pa.int64()),  # null: not parked; -1: malformed, or on what is no copy
     ]
 )
 """The columns that rules may name. A null passes every rule that does not ask for a value."""
 
-_DUE = (Request.LEVEL, Request.DELAY_SEC, Request.DELAY_MS, Request.DELIVER_AT)
+DUE_NAMES = ["epoch_seconds", "when", *(NATIVE[request] for request in PRECEDENCE[2:])]
 _MISSING = ("due_time", "target_topic")
+UNSUPPORTED = ("recurring", "schema_version", "source_type")
+_SCHEMA_VERSIONS = (b"1.0.0",)
+_SOURCE_TYPES = (b"schedule", CANCEL_TYPE)
 _NONE = -1
 COUNT_MAX = 65_535  # of rolls and retries: two bytes on disk; the counts stop there
 
 
 @dataclass(frozen=True, slots=True)
-class DueTimes:
-    """When each row is due.
+class Asked:
+    """What the rows of a batch ask for.
 
     Attributes:
-        due_ms: epoch ms, 0 where not known.
-        known: which rows have a due time.
-        bad: index in the order of precedence of the winning header if it is malformed, else -1.
-        level: the delay level that counts, NO_LEVEL where another header does.
-    """
-
-    due_ms: Int64
-    known: Bool
-    bad: Int8
-    level: Int32
-
-
-def due_times(
-    fields: Mapping[Request, Field], timestamp_ms: Int64, levels_ms: Sequence[int]
-) -> DueTimes:
-    """Read the due times that the requests ask for."""
-    base_ms = np.clip(timestamp_ms, -SATURATED, SATURATED)
-    due_ms = np.zeros(len(base_ms), np.int64)
-    known = np.zeros(len(base_ms), np.bool_)
-    bad = np.full(len(base_ms), _NONE, np.int8)
-    level = np.full(len(base_ms), NO_LEVEL, np.int32)
-    for request in reversed(_DUE):  # what takes precedence overwrites
-        field = fields.get(request)
-        if field is None:
-            continue
-        rows = field.rows
-        if request is Request.DELIVER_AT:
-            due, well_formed = parse_instants(field.values)
-        else:
-            number, well_formed = parse_numbers(field.values)
-            if request is Request.LEVEL:
-                given = ~well_formed | (number > 0)
-                rows, number, well_formed = rows[given], number[given], well_formed[given]
-                level[rows] = np.where(well_formed, _levels(number, levels_ms), NO_LEVEL)
-            due = base_ms[rows] + _delay_ms(request, number, levels_ms)
-        due_ms[rows] = np.where(well_formed, due, 0)
-        known[rows] = well_formed
-        bad[rows] = np.where(well_formed, _NONE, _DUE.index(request))
-    return DueTimes(due_ms, known, bad, level)
-
-
-def _delay_ms(request: Request, number: Int64, levels_ms: Sequence[int]) -> Int64:
-    if request is Request.DELAY_SEC:
-        return number * 1000
-    if request is Request.DELAY_MS:
-        return number
-    return np.array(levels_ms, np.int64)[_levels(number, levels_ms) - 1]
-
-
-def _levels(number: Int64, levels_ms: Sequence[int]) -> Int64:
-    return np.clip(number, 1, len(levels_ms))
-
-
-def judged_columns(
-    fields: Mapping[Request, Field],
-    due: DueTimes,
-    cancels: Cancels,
-    timestamp_ms: Int64,
-    default_target: Int32,
-    mapped: Sequence[str],
-    offset: Int64,
-) -> pa.Table:
-    """The columns of JUDGED.
-
-    Args:
         fields: the requests; of pure cancels only those that mean something.
-        due: their due times.
         cancels: what the rows cancel.
-        timestamp_ms: the records' timestamps.
-        default_target: row → index in `mapped` of the target without REAL_TOPIC, or -1 for none.
-        mapped: the targets that the configuration names.
-        offset: the records' own.
+        due: their due times.
+        timestamp_ms: of the records.
+        offset: their own.
+        default_target: row → index in `named` of the target without REAL_TOPIC, or -1 for none.
+        named: the targets that the configuration names.
+        condemned: rows of topics that condemn what is past due.
     """
-    base_ms = np.clip(timestamp_ms, -SATURATED, SATURATED)
-    count = len(base_ms)
-    target = _targets(fields.get(Request.TARGET_TOPIC), default_target, mapped)
-    missing = np.where(np.asarray(target.is_null()), np.int8(1), np.int8(_NONE))
-    missing[~due.known & (due.bad == _NONE)] = 0
-    missing[cancels.pure] = _NONE
-    distances = _sparse(fields.get(Request.ORIGIN), partial(_distances, fields, offset), count)
-    is_copy = np.asarray(_pc.fill_null(distances, 0)) > 0
+
+    fields: Mapping[Request, Field]
+    cancels: Cancels
+    due: DueTimes
+    timestamp_ms: Int64
+    offset: Int64
+    default_target: Int32
+    named: Sequence[str]
+    condemned: Bool
+
+    @classmethod
+    def of_targets(cls, targets: Sequence[str]) -> Asked:
+        """Timers that are due at once, for these targets."""
+        count = len(targets)
+        zeros, none = np.zeros(count, np.int64), Field.none()
+        return cls(
+            *({}, read_cancels({}, none, none, count), DueTimes.at(zeros), zeros, zeros),
+            *(np.arange(count, dtype=np.int32), targets, np.zeros(count, np.bool_)),
+        )
+
+    @property
+    def copy(self) -> Bool:
+        """Rows that say that they are copies."""
+        return rows_of(self.fields, [Request.ORIGIN], len(self.offset))
+
+
+def judged_columns(asked: Asked) -> pa.Table:
+    """The columns of JUDGED."""
+    fields, due, count = asked.fields, asked.due, len(asked.offset)
+    delay_ms = due.latest_ms - np.clip(asked.timestamp_ms, -SATURATED, SATURATED)
+    judged = due.known & ~asked.copy
+    target = _targets(fields.get(Request.TARGET_TOPIC), asked.default_target, asked.named)
+    ids = asked.cancels.ids
     columns = [
+        _named(asked.cancels.word, WORDS),
+        _named(_unsupported(fields, count), UNSUPPORTED),
         _pa.array(due.due_ms, mask=~due.known),
-        _pa.array(due.due_ms - base_ms, mask=~due.known | is_copy),
-        _named(due.bad, [NATIVE[request] for request in _DUE]),
-        _named(missing, _MISSING),
+        _pa.array(delay_ms, mask=~judged),
+        _pa.array(-delay_ms, mask=~(judged & asked.condemned & (delay_ms <= 0))),
+        _pa.array(due.window_ms, mask=~rows_of(fields, [Request.WINDOW_MS], count)),
+        _named(due.bad, DUE_NAMES),
+        _named(_missing(asked, target), _MISSING),
         target,
         _sparse(fields.get(Request.TARGET_PARTITION), _partitions, count),
-        _sparse(fields.get(Request.TIMER_ID), lengths, count),
-        _named(cancels.word, WORDS),
-        distances,
+        _sparse(ids.where(~asked.cancels.pure[ids.rows]), lengths, count),
+        _sparse(fields.get(Request.ORIGIN), partial(_distances, fields, asked.offset), count),
         _retries(fields, count),
     ]
     table: pa.Table = _pa.table(columns, schema=JUDGED)
     return table
+
+
+def _missing(asked: Asked, target: pa.DictionaryArray[Any, Any]) -> Int8:
+    missing = np.where(np.asarray(target.is_null()), np.int8(1), np.int8(_NONE))
+    missing[~asked.due.known & (asked.due.bad == _NONE)] = 0
+    missing[asked.cancels.pure] = _NONE
+    return missing
+
+
+def _unsupported(fields: Mapping[Request, Field], count: int) -> Int8:
+    unsupported = np.full(count, _NONE, np.int8)
+    for i, request, known in (
+        (2, Request.SOURCE_TYPE, _SOURCE_TYPES),
+        (1, Request.SCHEMA_VERSION, _SCHEMA_VERSIONS),
+        (0, Request.RECURRING, ()),
+    ):
+        if request in fields:
+            field = fields[request]
+            value_set = _pa.array(known, pa.large_binary())
+            strange = ~np.asarray(_pc.is_in(field.values, value_set=value_set))
+            unsupported[field.rows[strange]] = i
+    return unsupported
 
 
 def _named(index: Int8, names: Sequence[str]) -> pa.DictionaryArray[Any, Any]:
@@ -216,9 +201,7 @@ def _retries(fields: Mapping[Request, Field], count: int) -> pa.Int64Array:
             given[i, field.rows] = True
             well_formed[i, field.rows] = is_number & (number > 0)
             retries[field.rows] = number  # in the end those of RETRIES
-    copy = np.zeros(count, np.bool_)
-    if Request.ORIGIN in fields:
-        copy[fields[Request.ORIGIN].rows] = True
+    copy = rows_of(fields, [Request.ORIGIN], count)
     retries[~(well_formed.all(0) & copy)] = -1
     column: pa.Int64Array = _pa.array(retries, mask=~given.any(0))
     return column
@@ -260,12 +243,9 @@ def copies(fields: Mapping[Request, Field], offset: Int64, accepted: Bool) -> Co
         np.zeros(count, np.int32),
         np.full(count, NO_LEVEL, np.int32),
     )
-    field = fields.get(Request.ORIGIN)
-    if field is None:
+    if Request.ORIGIN not in fields:
         return known
-    is_copy = np.zeros(count, np.bool_)
-    is_copy[field.rows] = True
-    is_copy &= accepted
+    is_copy = rows_of(fields, [Request.ORIGIN], count) & accepted
     known.roll_times[is_copy] = 1
     for request, column, last in (
         (Request.ORIGIN, known.origin_offset, SATURATED),

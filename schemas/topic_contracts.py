@@ -22,13 +22,14 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from duewheel.errors import ConfigError
+from duewheel.schemas.header_names import DROP_IN
 
 NATIVE = "native"
 HEADER, KEY = "header", "key"
 MESSAGE, CANCEL = "message", "cancel"
 FIRE, DEAD_LETTER = "fire", "dead-letter"
 CHOICES: Mapping[str, tuple[str, ...]] = {
-    "headers": (NATIVE, "etf1", "karafka", "eifinger"),
+    "headers": (NATIVE, *DROP_IN),
     "id": (HEADER, KEY),
     "null_value": (MESSAGE, CANCEL),
     "past_due": (FIRE, DEAD_LETTER),

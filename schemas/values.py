@@ -5,6 +5,7 @@ number     optional sign, decimal digits, nothing else; beyond 15 significant di
 instant    a number of epoch milliseconds, or ISO-8601 with a zone:
            2027-01-31T08:30:00Z, 2027-01-31T08:30+01:00, 2027-01-31T08:30:00.250-05:30;
            digits beyond the millisecond round up, because a timer is never early
+local time ISO-8601 as above; without a zone in UTC
 levels     "1s 5s 10s … 1h 2h": the delay of level 1, of level 2, …; units s, m, h, d
 """
 
@@ -57,12 +58,13 @@ def parse_numbers(column: Column) -> tuple[Int64, Bool]:
     return np.where(first == ord("-"), -numbers, numbers), well_formed
 
 
-_ISO = (
+_ISO_LOCAL = (
     r"^(?P<year>[0-9]{4})-(?P<month>[0-9]{2})-(?P<day>[0-9]{2})"
     r"T(?P<hour>[0-9]{2}):(?P<minute>[0-9]{2})"
     r"(?::(?P<second>[0-9]{2})(?:\.(?P<fraction>[0-9]+))?)?"
-    r"(?:Z|(?P<sign>[+-])(?P<zone_hour>[0-9]{2}):(?P<zone_minute>[0-9]{2}))$"
+    r"(?:Z|(?P<sign>[+-])(?P<zone_hour>[0-9]{2}):(?P<zone_minute>[0-9]{2}))?$"
 )
+_ISO = _ISO_LOCAL.removesuffix("?$") + "$"
 
 
 def parse_instants(column: Column) -> tuple[Int64, Bool]:
@@ -70,13 +72,18 @@ def parse_instants(column: Column) -> tuple[Int64, Bool]:
     instants, well_formed = parse_numbers(column)
     others = np.flatnonzero(~well_formed)
     if len(others):
-        instants[others], well_formed[others] = _parse_iso(take(column, others))
+        instants[others], well_formed[others] = _parse_iso(take(column, others), _ISO)
     return instants, well_formed
 
 
-def _parse_iso(column: Column) -> tuple[Int64, Bool]:
-    """The same for ISO-8601 only."""
-    fields = _pc.extract_regex(ascii_text(column), _ISO)
+def parse_local_times(column: Column) -> tuple[Int64, Bool]:
+    """The same for ISO-8601 only, in UTC without a zone."""
+    return _parse_iso(column, _ISO_LOCAL)
+
+
+def _parse_iso(column: Column, pattern: str) -> tuple[Int64, Bool]:
+    """The same for one form of ISO-8601."""
+    fields = _pc.extract_regex(ascii_text(column), pattern)
     matches = np.asarray(fields.is_valid())
 
     def number(name: str) -> Int64:

@@ -53,6 +53,7 @@ _ROUTED = {
     Request.DELAY_SEC,
     Request.DELAY_MS,
     Request.DELIVER_AT,
+    Request.DELIVER_AFTER,
     Request.CANCEL,
     Request.RESCHEDULE,
 }

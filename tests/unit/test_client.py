@@ -17,10 +17,10 @@ from kafka.partitioner import murmur2
 from duewheel.client import DelayProducer, DueTime, Header, asks_for_time
 from duewheel.errors import ConfigError, DuewheelError, InvalidTimer
 from duewheel.schemas.columns import binary
-from duewheel.schemas.header_names import LEVELS_MS, NATIVE, REQUEST, Request
+from duewheel.schemas.due_times import due_times
+from duewheel.schemas.header_names import DROP_IN, LEVELS_MS, NATIVE, REQUEST, Request
 from duewheel.schemas.headers import Field
 from duewheel.schemas.ids import key_hashes
-from duewheel.schemas.requests import due_times
 from duewheel.sender import parse_instant
 
 HEAVY = ["pyspark", "py4j", "pyarrow", "great_expectations", "pandas", "numpy", "pydantic"]
@@ -142,6 +142,8 @@ def test_it_tells_the_due_time_that_ingest_reads(asked: dict[str, Any], timestam
         ([("DELAY", b"0"), ("TIMER_DELAY_MS", b"5")], True),
         ([("TIMER_DELAY_SEC", b"5")], True),
         ([("TIMER_DELIVER_MS", b"")], True),
+        ([("deliverAfter", b"5")], True),
+        ([("TIMER_WINDOW_MS", b"5")], False),
         ([("TIMER_DEL_UNIQKEY", b"7")], True),
         ([("timer_delay_ms", b"5")], False),
     ],
@@ -151,7 +153,8 @@ def test_records_for_the_timer_topic(headers: list[Header], routed: bool) -> Non
 
 
 def test_every_request_has_a_name() -> None:
-    assert set(NATIVE) == set(Request)
+    foreign = {request for names in DROP_IN.values() for request in names.values()}
+    assert set(NATIVE) | foreign == set(Request)
     assert NATIVE[Request.TARGET_PARTITION] == "REAL_QID"
 
 

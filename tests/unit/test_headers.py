@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from duewheel.errors import ConfigError
 from duewheel.schemas import header_names
 from duewheel.schemas.columns import binary
+from duewheel.schemas.due_times import due_times
 from duewheel.schemas.header_names import REQUEST, Request
 from duewheel.schemas.headers import USERS, read_headers
 from duewheel.schemas.record_tail import header_groups
-from duewheel.schemas.requests import due_times
 from duewheel.schemas.values import SATURATED, parse_instants, parse_levels, parse_numbers
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -13,7 +13,7 @@ from duewheel.errors import ConfigError
 from duewheel.expectations import GreatExpectations
 from duewheel.schemas.cancel_requests import WORDS
 from duewheel.schemas.name_patterns import of_shell, whole
-from duewheel.schemas.requests import JUDGED
+from duewheel.schemas.requests import DUE_NAMES, JUDGED, UNSUPPORTED
 from duewheel.schemas.rules import Rules, compile_suite, load_suite
 from duewheel.testing import suite_parameters
 
@@ -78,12 +78,15 @@ def judged(rows: int, seed: int) -> pa.Table:
         return [values[i] for i in rng.integers(0, len(values), rows)]
 
     delays = pick(None, -5, -1, 0, 1, 86_399_999, 86_400_000, 86_400_001, 10**15)
-    waits = [*("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"), *[None] * 9]
+    waits = [*DUE_NAMES, *[None] * 9]
     return pa.table(
         {
             "due_ms": [None if d is None else 1_800_000_000_000 + d for d in delays],
             "delay_ms": delays,
+            "past_ms": pick(None, None, 0, 1, 10**15),
+            "window_ms": pick(None, None, -1, 0, 86_400_000, 86_400_001),
             "bad_header": pick(*waits),
+            "unsupported": pick(*[None] * 5, *UNSUPPORTED),
             "target_topic": pick(*TOPICS),
             "target_partition": pick(None, -1, 0, 3, 2**31 - 1, 2**31, 10**15),
             "timer_id_bytes": pick(None, 0, 1, 255, 256, 10**6),
@@ -160,6 +163,13 @@ def timer_rules() -> Rules:
         ({"timer_id_bytes": 256}, "bad_timer_id"),
         ({"cancel": "cancel"}, "cancel_not_supported"),
         ({"cancel": "reschedule"}, "cancel_not_supported"),
+        ({"past_ms": 0}, "past_due"),
+        ({"window_ms": -1}, "bad_window"),
+        ({"window_ms": 0}, None),
+        ({"window_ms": 86_400_001}, "bad_window"),
+        ({"unsupported": "recurring"}, "recurring_not_supported"),
+        ({"unsupported": "schema_version"}, "bad_header"),
+        ({"unsupported": "source_type"}, "bad_header"),
         ({"cancel": "both"}, "bad_cancel"),
         ({"cancel": "copy"}, "bad_cancel"),
         ({"cancel": "bad_id"}, "bad_cancel"),
@@ -173,9 +183,10 @@ def test_the_timer_suite(timer_rules: Rules, values: dict[str, Any], code: str |
 
 
 def test_a_malformed_header_is_named(timer_rules: Rules) -> None:
-    for name in ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"):
+    for name in DUE_NAMES:
         (failure,) = timer_rules.first_failure(one(bad_header=name)).tolist()
-        assert timer_rules.rules[failure].reason.startswith(f"{name} is ")
+        shown = {"epoch_seconds": "the due time (scheduler-epoch", "when": "kafka-scheduler-when"}
+        assert timer_rules.rules[failure].reason.startswith(shown.get(name, f"{name} is "))
 
 
 def test_no_rows(timer_rules: Rules) -> None:
@@ -239,4 +250,4 @@ def test_the_digest_speaks_of_what_decides_and_of_nothing_else() -> None:
     suite["expectations"].pop()
     assert compile_suite(suite, PARAMETERS).digest != digest
     fixed = compile_suite(load_suite(), suite_parameters()).digest
-    assert fixed == "67f7d426dd61df95"
+    assert fixed == "7d4373240d0ff761"

@@ -1,0 +1,432 @@
+"""A plain reading of the message contract, one record at a time: what `parse` is compared with."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from kafka.partitioner.default import murmur2
+
+from duewheel.schemas.columns import binary
+from duewheel.schemas.contract import Contract
+from duewheel.schemas.header_names import DROP_IN, REQUEST, Request
+from duewheel.schemas.ids import id_hashes
+from duewheel.schemas.timers import ANY_TIME, NO_KEY, NO_PARTITION, TimerBatch
+from duewheel.schemas.varint import varint
+
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+FIRST_OFFSET = 7
+
+Header = tuple[str, bytes | None]
+Asked = dict[Request, bytes | None]
+
+
+@dataclass
+class Record:
+    """A record of a timer topic."""
+
+    topic: str
+    partition: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header] | None
+
+
+@dataclass
+class Row:
+    """What the contract makes of it; first of all what a rejected record is."""
+
+    code: str | None
+    target: str
+    headers: list[Header]
+    origin: int
+    key: bytes | None
+    key_hash: int
+    due_ms: int = 0
+    target_partition: int = NO_PARTITION
+    timer_id: bytes = b""
+    rolls: int = 0
+    not_before_ms: int = ANY_TIME
+    retries: int = 0
+    is_timer: bool = True
+    cancels: bool = False
+
+
+# ---- values --------------------------------------------------------------------------------------
+
+
+def number(value: bytes | None) -> int | None:
+    """None if it is none."""
+    if value is None or not re.fullmatch(rb"[+-]?[0-9]+", value):
+        return None
+    limit = 10**15 - 1
+    # Python reads no number of more than some thousand digits.
+    digits = value.lstrip(b"+-0")
+    size = limit if len(digits) > 15 else int(digits or b"0")
+    return -size if value.startswith(b"-") else size
+
+
+def iso(value: bytes, zoned: bool) -> int | None:
+    """Epoch ms."""
+    match = re.fullmatch(
+        rb"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d)(?::(\d\d)(?:\.(\d+))?)?(Z|([+-])(\d\d):(\d\d))?",
+        value,
+    )
+    if match is None or (zoned and match[8] is None):
+        return None
+    fraction, sign = match[7] or b"", match[9]
+    try:
+        when = dt.datetime(*(int(match[i] or 0) for i in range(1, 7)), tzinfo=dt.UTC)  # type: ignore[arg-type,misc]
+        zone = dt.time(int(match[10] or 0), int(match[11] or 0))
+    except ValueError:
+        return None
+    minutes = (zone.hour * 60 + zone.minute) * (-1 if sign == b"-" else 1)
+    seconds = (when - EPOCH) // dt.timedelta(seconds=1) - minutes * 60
+    rounded_up: int = -(-int(fraction or b"0") * 1000 // 10 ** len(fraction))
+    return seconds * 1000 + rounded_up
+
+
+def instant(value: bytes) -> int | None:
+    """Epoch ms."""
+    plain = number(value)
+    return iso(value, zoned=True) if plain is None else plain
+
+
+def after(value: bytes, base_ms: int) -> int | None:
+    """What deliverAfter means."""
+    plain = number(value)
+    return base_ms + plain if plain is not None and plain < 10**12 else instant(value)
+
+
+def times(value: bytes, unit_ms: int, base_ms: int) -> int | None:
+    """So many units after the base."""
+    plain = number(value)
+    return None if plain is None else base_ms + plain * unit_ms
+
+
+# ---- one record ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Reading:
+    """A record, its offset, and the contract that it is read under."""
+
+    record: Record
+    offset: int
+    contract: Contract
+
+    def __post_init__(self) -> None:
+        settings = self.contract.topic(self.record.topic)
+        headers = self.record.headers or []
+        self.copy = any(name == "TIMER_ORIGIN" for name, _ in headers)
+        foreign = DROP_IN.get(settings.headers, {})
+        if self.copy:
+            foreign = {n: r for n, r in foreign.items() if r is Request.PARTITION_KEY}
+        names = REQUEST | foreign
+        self.asked: Asked = {names[name]: value for name, value in headers if name in names}
+        self.asked = {
+            request: value if request is Request.TARGET_KEY else value or b""
+            for request, value in self.asked.items()
+        }
+        taken_out = {n for n, r in names.items() if r is not Request.PARTITION_KEY}
+        self.users = [header for header in headers if header[0] not in taken_out]
+        self.settings = settings
+        self.foreign = settings.headers != "native" and not self.copy
+        self.base_ms = self.record.timestamp_ms
+
+    def text(self, request: Request) -> bytes:
+        """The value of a request that is made."""
+        return self.asked[request] or b""
+
+    # What is cancelled.
+
+    @property
+    def pure(self) -> bytes | None:
+        """The id that a pure cancel names."""
+        if Request.CANCEL in self.asked:
+            return self.text(Request.CANCEL)
+        if self.asked.get(Request.SOURCE_TYPE) == b"cancel":
+            return self.record.key or b""
+        null = self.settings.null_cancels and not self.copy and self.record.value is None
+        return self.record.key if null and self.record.key else None
+
+    @property
+    def key_id(self) -> bytes | None:
+        """The record's key, if that is the timer's id."""
+        if not self.settings.key_is_id or self.copy or Request.TIMER_ID in self.asked:
+            return None
+        return self.record.key or None
+
+    @property
+    def timer_id(self) -> bytes | None:
+        """None for the default one."""
+        given = self.asked.get(Request.TIMER_ID)
+        return self.key_id if given is None else given
+
+    @property
+    def flag(self) -> bytes:
+        """Of a reschedule."""
+        return (self.asked.get(Request.RESCHEDULE) or b"").lower()
+
+    def bad_cancel(self) -> str | None:
+        """The code of what is wrong with what is to be cancelled."""
+        flagged = Request.RESCHEDULE in self.asked and self.flag != b"false"
+        if self.pure is None and not flagged and self.key_id is None:
+            return None
+        if self.asked.keys() & {Request.ORIGIN, Request.NOT_BEFORE, Request.RETRIES}:
+            return "bad_cancel"
+        if self.pure is not None:
+            return None if not flagged and 1 <= len(self.pure) <= 255 else "bad_cancel"
+        good = not flagged or (self.flag == b"true" and self.timer_id is not None)
+        return None if good else "bad_reschedule"
+
+    # When it is due.
+
+    def due(self) -> int | str:
+        """Epoch ms without the window, or the code of what is wrong."""
+        level = number(self.asked.get(Request.LEVEL, b"0"))
+        ways: list[tuple[Request, Callable[[bytes], int | None]]] = [
+            (Request.EPOCH_SEC, lambda value: times(value, 1000, 0)),
+            (Request.WHEN, lambda value: iso(value, zoned=False)),
+            (Request.LEVEL, lambda _: self.by_level(level)),
+            (Request.DELAY_SEC, lambda value: times(value, 1000, self.base_ms)),
+            (Request.DELAY_MS, lambda value: times(value, 1, self.base_ms)),
+            (Request.DELIVER_AT, instant),
+            (Request.DELIVER_AFTER, lambda value: after(value, self.base_ms)),
+        ]
+        for request, read in ways:
+            absent = request is Request.LEVEL and level is not None and level <= 0
+            if request in self.asked and not absent:
+                when = read(self.text(request))
+                return "bad_header" if when is None else when
+        if self.settings.delay_ms is not None and not self.copy:
+            return self.base_ms + self.settings.delay_ms
+        return "no_due_time"
+
+    def by_level(self, level: int | None) -> int | None:
+        """Epoch ms."""
+        delays = self.contract.levels_ms
+        return None if level is None else self.base_ms + delays[min(level, len(delays)) - 1]
+
+    @property
+    def window_ms(self) -> int | None:
+        """None if it is malformed."""
+        if Request.WINDOW_MS not in self.asked:
+            return 0
+        window = number(self.text(Request.WINDOW_MS))
+        return None if window is None or window < 0 or self.copy else window
+
+    # The rest.
+
+    def unsupported(self) -> str | None:
+        """The code of what cannot be done."""
+        if Request.RECURRING in self.asked:
+            return "recurring_not_supported"
+        version = self.asked.get(Request.SCHEMA_VERSION, b"1.0.0")
+        kind = self.asked.get(Request.SOURCE_TYPE, b"schedule")
+        return None if (version, kind) == (b"1.0.0", b"schedule") else "bad_header"
+
+    def first_copy(self) -> tuple[int, int] | None:
+        """Offset of the first copy and number of rolls; None if what is said cannot be."""
+        if not self.copy:
+            return self.offset, 0
+        origin = number(self.text(Request.ORIGIN))
+        rolled = number(self.asked.get(Request.ROLL_TIMES, b"1"))
+        if origin is None or not -1 <= origin < self.offset:
+            return None
+        rolls = min(rolled, 65_535) if rolled is not None and rolled >= 0 else 1
+        return self.offset if origin == -1 else origin, rolls
+
+    def parking(self) -> tuple[int, int] | None:
+        """Not before, and how often it was parked; None if what is said cannot be."""
+        if not self.asked.keys() & {Request.NOT_BEFORE, Request.RETRIES}:
+            return ANY_TIME, 0
+        not_before = number(self.asked.get(Request.NOT_BEFORE))
+        retries = number(self.asked.get(Request.RETRIES))
+        if not_before is None or retries is None or min(not_before, retries) < 1:
+            return None
+        return (not_before, min(retries, 65_535)) if self.copy else None
+
+    @property
+    def target(self) -> bytes | None:
+        """Where the message goes."""
+        default = self.settings.target
+        return self.asked.get(Request.TARGET_TOPIC, default.encode() if default else None)
+
+    def bad_time(self) -> str | None:
+        """The code of what is wrong with the due time."""
+        when, window_ms = self.due(), self.window_ms
+        max_delay_ms = self.contract.rules.parameters["max_delay_ms"]
+        if when == "bad_header":
+            return "bad_header"
+        if window_ms is None or window_ms > max_delay_ms:
+            return "bad_window"
+        if isinstance(when, str):
+            return when
+        delay_ms = when + window_ms - self.base_ms
+        if self.copy or 0 < delay_ms <= max_delay_ms:
+            return None
+        if delay_ms > 0:
+            return "delay_too_long"
+        return "past_due" if self.settings.past_due == "dead-letter" else None
+
+    def bad_target(self) -> str | None:
+        """The code of what is wrong with it."""
+        name = self.target
+        if name is None:
+            return "no_target_topic"
+        if not re.fullmatch(rb"[a-zA-Z0-9._-]{1,249}", name) or name in (b".", b".."):
+            return "bad_target_topic"
+        forbidden = [each.encode() for each in self.contract.rules.parameters["forbidden_targets"]]
+        return "forbidden_target" if name in forbidden or name.startswith(b"__") else None
+
+    def refusal(self) -> str | None:
+        """Why the record is rejected."""
+        refusal = self.bad_cancel()
+        if refusal or self.pure is not None:
+            return refusal
+        partition = number(self.asked.get(Request.TARGET_PARTITION, b"0"))
+        named = b"x" if self.timer_id is None else self.timer_id
+        checks = {
+            "bad_target_partition": partition is not None and 0 <= partition < 2**31,
+            "bad_timer_id": 1 <= len(named) <= 255,
+            "bad_origin": self.first_copy() is not None,
+            "bad_retry": self.parking() is not None,
+        }
+        rest = next((code for code, good in checks.items() if not good), None)
+        return self.unsupported() or self.bad_time() or self.bad_target() or rest
+
+    def traces(self) -> list[Header]:
+        """What is added for consumers of another service."""
+        record = self.record
+        if self.settings.headers == "etf1":
+            return [
+                ("scheduler-timestamp", b"%d" % (record.timestamp_ms // 1000)),
+                ("scheduler-key", record.key),
+                ("scheduler-topic", record.topic.encode()),
+            ]
+        if self.settings.headers == "karafka":
+            place: list[Header] = [
+                ("schedule_source_topic", record.topic.encode()),
+                ("schedule_source_partition", b"%d" % record.partition),
+                ("schedule_source_offset", b"%d" % self.offset),
+            ]
+            return place if record.key is None else [*place, ("schedule_source_key", record.key)]
+        return []
+
+    def row(self) -> Row:
+        """What the record becomes."""
+        record, dead = self.record, self.contract.dead_letter_topic
+        code, key = self.refusal(), record.key
+        plain = Row(code, dead, record.headers or [], self.offset, key, placing(key))
+        if code is not None:
+            return plain
+        if self.pure is not None:
+            return replace(
+                plain, headers=self.users, timer_id=self.pure, is_timer=False, cancels=True
+            )
+        return self.timer(plain)
+
+    def timer(self, plain: Row) -> Row:
+        """What an accepted timer becomes."""
+        due_ms, copy, waiting = self.due(), self.first_copy(), self.parking()
+        target, window_ms = self.target, self.window_ms
+        assert isinstance(due_ms, int) and copy and waiting and target and window_ms is not None
+        key = self.asked.get(Request.TARGET_KEY) if self.foreign else plain.key
+        placed_by = self.asked.get(Request.PARTITION_KEY, key)
+        wanted = self.asked.get(Request.TARGET_PARTITION)
+        source = f"{self.record.topic}-{self.record.partition}@{copy[0]}".encode()
+        spread_by = (self.timer_id or source) if key is None else key
+        return replace(
+            plain,
+            target=target.decode(),
+            headers=[*self.users, *(self.traces() if self.foreign else [])],
+            origin=copy[0],
+            key=key,
+            key_hash=placing(placed_by),
+            due_ms=due_ms + int(id_hashes(binary([spread_by]))[0]) % (window_ms + 1),
+            target_partition=NO_PARTITION if wanted is None else int(wanted),
+            timer_id=self.timer_id or b"",
+            rolls=copy[1],
+            not_before_ms=waiting[0],
+            retries=waiting[1],
+            cancels=self.flag == b"true" or self.key_id is not None,
+        )
+
+
+def placing(key: bytes | None) -> int:
+    """The hash by which a partition is chosen."""
+    return NO_KEY if key is None else murmur2(key) & 0x7FFFFFFF
+
+
+# ---- encoded parts, and the comparison -----------------------------------------------------------
+
+
+def framed(value: bytes | None) -> bytes:
+    """With its length before it."""
+    return varint(-1) if value is None else varint(len(value)) + value
+
+
+def encoded(headers: list[Header]) -> bytes:
+    """As they stand in a record."""
+    return b"".join(framed(name.encode()) + framed(value) for name, value in headers)
+
+
+def check(records: list[Record], batch: TimerBatch, contract: Contract) -> None:
+    """Every row of the batch is what the record says."""
+    assert len(batch) == len(records)
+    for i, record in enumerate(records):
+        row = Reading(record, i + FIRST_OFFSET, contract).row()
+        headers = batch.headers[i].as_py()
+        assert batch.rejected[i] == (row.code is not None), (record, row)
+        if row.code is not None:
+            begin = encoded([*row.headers, ("TIMER_ERROR_CODE", row.code.encode())])
+            assert headers.startswith(begin + framed(b"TIMER_ERROR")), (record, row)
+            assert batch.header_count[i] == len(row.headers) + 2
+        else:
+            assert headers == encoded(row.headers), (record, row)
+            assert batch.header_count[i] == len(row.headers)
+            assert not row.is_timer or batch.due_ms[i] == row.due_ms
+        assert batch.partitions[batch.partition[i]] == (record.topic, record.partition)
+        assert (batch.timer[i], batch.cancels[i]) == (row.is_timer, row.cancels), (record, row)
+        assert batch.targets[batch.target[i]] == row.target
+        assert batch.target_partition[i] == row.target_partition
+        assert batch.timer_id[i].as_py() == row.timer_id
+        source = f"{record.topic}-{record.partition}@{row.origin}".encode()
+        assert batch.id_hash[i] == id_hashes(binary([row.timer_id or source]))[0]
+        assert batch.key_value[i].as_py() == framed(row.key) + framed(record.value)
+        assert batch.key_hash[i] == row.key_hash
+        assert (batch.offset[i], batch.origin_offset[i]) == (i + FIRST_OFFSET, row.origin)
+        assert batch.roll_times[i] == row.rolls
+        assert (batch.not_before_ms[i], batch.retries[i]) == (row.not_before_ms, row.retries)
+        assert batch.timestamp_ms[i] == record.timestamp_ms
+
+
+def table(records: list[Record], dictionary: bool = False, cuts: tuple[int, ...] = ()) -> pa.Table:
+    """The records as Spark gives them, in chunks."""
+    text = pa.dictionary(pa.int32(), pa.string()) if dictionary else pa.string()
+    offsets = range(FIRST_OFFSET, len(records) + FIRST_OFFSET)
+    stamps_us = [r.timestamp_ms * 1000 for r in records]
+    headers = [
+        None if r.headers is None else [{"key": k, "value": v} for k, v in r.headers]
+        for r in records
+    ]
+    whole = pa.table(
+        {
+            "topic": pa.array([r.topic for r in records], text),
+            "partition": pa.array([r.partition for r in records], pa.int32()),
+            "offset": pa.array(offsets, pa.int64()),
+            "timestamp": pa.array(stamps_us, pa.timestamp("us", "UTC")),
+            "key": pa.array([r.key for r in records], pa.binary()),
+            "value": pa.array([r.value for r in records], pa.binary()),
+            "headers": pa.array(headers, HEADERS),
+        }
+    )
+    ends = [*sorted(cut % (len(records) + 1) for cut in cuts), len(records)]
+    pieces = [whole.slice(a, b - a) for a, b in zip([0, *ends], ends, strict=False)]
+    return pa.concat_tables(pieces)
