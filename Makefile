@@ -1,7 +1,7 @@
 # Everything here needs make, sh and a Python from 3.11 up; `make help` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test crash-matrix simulate model simulate-day soak fuzz bench-quick lint lock clean
+.PHONY: help setup setup-dev demo test crash-matrix simulate model simulate-day simulate-years soak fuzz bench-quick lint lock clean
 
 # A folder called `wheel` lies here: never let Python put the current folder on its path.
 export PYTHONSAFEPATH = 1
@@ -41,6 +41,9 @@ model: setup-dev  ## the rule of recovery alone, under faults from SEEDS=n FIRST
 
 simulate-day: setup-dev  ## 24 hours of operation in minutes, with kills; everything judged
 	@$(BIN)/python tests/simulation/day.py
+
+simulate-years: setup-dev  ## ten years of timers that are rolled day after day, with kills; DAYS=n
+	@$(BIN)/python tests/simulation/years.py --days $(or $(DAYS),3652)
 
 soak: setup-dev  ## ROUNDS=n of kill -9 under load, judged; SEED=k, BROKERS=3, FOLDER=kept
 	@$(BIN)/python tests/soak/soak.py --rounds $(or $(ROUNDS),10) --seed $(or $(SEED),1) \

@@ -17,17 +17,26 @@ import pyarrow.compute
 from duewheel.errors import ConfigError
 from duewheel.schemas import header_names as names
 from duewheel.schemas.cancel_requests import read_cancels
-from duewheel.schemas.columns import Column, binary, filled, join, spread, take
+from duewheel.schemas.columns import (
+    Column,
+    binary,
+    constant,
+    decimals,
+    filled,
+    join,
+    spread,
+    take,
+)
 from duewheel.schemas.drop_in import delivered_keys, placing_hashes, traces
 from duewheel.schemas.due_times import DueTimes, due_times
 from duewheel.schemas.header_names import Request
 from duewheel.schemas.headers import USERS, Field, Headers, read_headers, rows_of
 from duewheel.schemas.ids import id_hashes, source_names
-from duewheel.schemas.record_tail import framed_bytes, header_groups, key_values
+from duewheel.schemas.record_tail import framed, framed_bytes, header_groups, key_values
 from duewheel.schemas.records import Records, read_records
 from duewheel.schemas.requests import Asked, copies, judged_columns
 from duewheel.schemas.row_settings import RowSettings
-from duewheel.schemas.rules import ACCEPTED, Rule, Rules, compile_suite
+from duewheel.schemas.rules import ACCEPTED, VALUE, Rule, Rules, compile_suite
 from duewheel.schemas.timers import (
     LEVEL_MAX,
     NO_LEVEL,
@@ -149,7 +158,7 @@ def parse_judged(table: pa.Table, contract: Contract) -> tuple[TimerBatch, pa.Ta
     timer_id, id_hash = _ids(asked.cancels.ids, rejected, records, known.origin_offset)
     foreign = settings.drop_in(asked.fields) & placed
     key = delivered_keys(records.key, foreign, asked.fields)
-    headers, header_count = _headers(found, failure, contract.rules)
+    headers, header_count = _headers(found, failure, columns, contract.rules)
     if settings.mode is not None:
         added, added_count = traces(records, settings.mode, foreign)
         headers, header_count = join(headers, added), header_count + added_count
@@ -190,7 +199,7 @@ def rejections(batch: TimerBatch, rules: Iterable[Rule]) -> dict[str, int]:
     counts: dict[str, int] = {}
     if batch.rejected.any():
         headers = batch.headers.filter(_pa.array(batch.rejected))
-        for suffix, code in {_error_headers(rule): rule.code for rule in rules}.items():
+        for suffix, code in {_error_end(rule): rule.code for rule in rules}.items():
             found = _pc.sum(_pc.ends_with(headers, suffix)).as_py()
             if found:
                 counts[code] = counts.get(code, 0) + found
@@ -205,7 +214,7 @@ def rejected_by(batch: TimerBatch, rules: Sequence[Rule]) -> Int32:
     rows = np.flatnonzero(batch.rejected)
     headers = batch.headers.filter(_pa.array(batch.rejected))
     for number in reversed(range(len(rules)) if len(rows) else ()):
-        found = np.asarray(_pc.ends_with(headers, _error_headers(rules[number])))
+        found = np.asarray(_pc.ends_with(headers, _error_end(rules[number])))
         failure[rows[found]] = number
     return failure
 
@@ -281,19 +290,41 @@ def _ids(
     return spread(given.values, given.rows, len(origin_offset)), hashes
 
 
-def _headers(found: Headers, failure: Int32, rules: Rules) -> tuple[Column, Int32]:
+def _headers(
+    found: Headers, failure: Int32, columns: pa.Table, rules: Rules
+) -> tuple[Column, Int32]:
     """The users' headers; in rejected rows all headers, and the reason."""
     keep = (found.request == USERS) | (found.request == Request.PARTITION_KEY)
     rejected = failure != ACCEPTED
     if not rejected.any():
         return header_groups(found, keep)
     encoded, count = header_groups(found, keep | rejected[found.rows()])
-    suffixes = binary([b"", *map(_error_headers, rules.rules)])
-    return join(encoded, take(suffixes, failure + 1)), count + 2 * rejected.astype(np.int32)
+    errors = _errors(failure, columns, rules.rules)
+    return join(encoded, errors), count + 2 * rejected.astype(np.int32)
+
+
+def _errors(failure: Int32, columns: pa.Table, rules: Sequence[Rule]) -> Column:
+    """TIMER_ERROR_CODE and TIMER_ERROR of rejected rows, nothing in the others."""
+    known = [b"" if rule.names_value else _error_headers(rule) for rule in rules]
+    errors = take(binary([b"", *known]), failure + 1)
+    for i, rule in enumerate(rules):
+        rows = np.flatnonzero(failure == i)
+        if rule.names_value and len(rows):
+            values: Any = columns.column(rule.column).take(_pa.array(rows))
+            before, after = rule.reason.encode().split(VALUE)
+            reason = join(constant(before), decimals(np.asarray(values)), constant(after))
+            name = _header(names.ERROR_CODE, rule.code) + framed_bytes(names.ERROR.encode())
+            errors = join(errors, spread(join(constant(name), *framed(reason)), rows, len(failure)))
+    return errors
 
 
 def _error_headers(rule: Rule) -> bytes:
     return _header(names.ERROR_CODE, rule.code) + _header(names.ERROR, rule.reason)
+
+
+def _error_end(rule: Rule) -> bytes:
+    """What the headers of every row end with that this rule has rejected, and of no other's."""
+    return rule.reason.encode().split(VALUE)[1] if rule.names_value else _error_headers(rule)
 
 
 def _header(name: str, value: str) -> bytes:

@@ -10,7 +10,8 @@ row, at a hundredth of the cost. Hence the limits on what compiles, all checked 
   search anywhere in the value.
 
 As in Great Expectations a null passes every rule except "not null". The first rule in the suite
-that a row fails gives the reason: `meta.code` for programs, `meta.reason` for people.
+that a row fails gives the reason: `meta.code` for programs, `meta.reason` for people. In a reason
+{parameter} stands for a parameter's value and {value} for the number judged.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import importlib.resources
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +40,9 @@ Suite = Mapping[str, Any]
 Predicate = Callable[[Any], Any]
 
 ACCEPTED = -1
+VALUE = b"{value}"
+
+_PLACEHOLDER = re.compile(r"\{(\w*)\}")
 
 
 def load_suite(name: str = "timer") -> dict[str, Any]:
@@ -69,7 +74,7 @@ class Rule:
     """One expectation, compiled.
 
     Attributes:
-        code, reason: why a row that fails it is rejected.
+        code, reason: why a row that fails it is rejected; the reason may have VALUE once.
         column: the column that it judges.
         predicate: an Arrow array of values → a boolean array: which of them are good.
         nulls_pass: whether a null is good.
@@ -80,6 +85,11 @@ class Rule:
     column: str
     predicate: Predicate
     nulls_pass: bool
+
+    @property
+    def names_value(self) -> bool:
+        """Whether the reason tells the value that was judged."""
+        return VALUE in self.reason.encode()
 
     def failing(self, table: pa.Table) -> Bool:
         """The rows that fail."""
@@ -176,7 +186,19 @@ def _compile(expectation: Mapping[str, Any], parameters: Mapping[str, Any]) -> R
     predicate = make(_value_type(column), **kwargs)
     nulls_pass = expectation["type"] != "expect_column_values_to_not_be_null"
     meta = expectation["meta"]
-    return Rule(str(meta["code"]), str(meta["reason"]), column, predicate, nulls_pass)
+    reason = _worded(str(meta["reason"]), parameters)
+    if reason.encode().count(VALUE) > int(pa.types.is_integer(_value_type(column)) and nulls_pass):
+        raise ConfigError("a reason can name the value once, of a column of numbers")
+    return Rule(str(meta["code"]), reason, column, predicate, nulls_pass)
+
+
+def _worded(reason: str, parameters: Mapping[str, Any]) -> str:
+    """The reason with the values of parameters."""
+    named = {**parameters, "value": VALUE.decode()}
+    unknown = set(_PLACEHOLDER.findall(reason)) - named.keys()
+    if unknown:
+        raise ConfigError(f"no value for {', '.join(sorted(unknown))!r} in the reason")
+    return _PLACEHOLDER.sub(lambda found: str(named[found[1]]), reason)
 
 
 def _resolve(value: Any, parameters: Mapping[str, Any]) -> Any:

@@ -2,7 +2,8 @@
 
 A timer goes to its real topic as it came, a rolled one back to its timer topic (returning.py).
 
-What is restored is also what one transaction takes: chunks that name too many topics are divided.
+What is restored is also what one transaction takes: chunks that name too many topics, or roll too
+many timers, are divided.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ from duewheel.wheel.topic_names import TopicNames, public_name
 # attempt at the transaction can ever succeed. A thousand of the longest names (249 bytes) are a
 # quarter of it; of partitions there are at most as many as rows.
 TOPICS_MAX = 1_000
+
+# Ingest reads committed records only: what is written to a timer topic behind copies is not seen
+# before their transaction ends. Where many timers roll, transactions are short.
+ROLLS_MAX = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +105,15 @@ def restore(chunk: Chunk, messages: StoredMessages, topics: TopicNames) -> Resto
 
 
 def pieces(restored: Restored) -> Iterator[Restored]:
-    """The same rows in as few pieces as each fits into one transaction: see TOPICS_MAX."""
+    """The same rows in as few pieces as each fits into one transaction: TOPICS_MAX, ROLLS_MAX."""
     first, target = 0, restored.deliveries.target
+    rolls = np.cumsum(restored.deliveries.rolled)
     while first < len(target):
         _, met = np.unique(target[first:], return_index=True)
-        end = len(target)
+        before = int(rolls[first - 1]) if first else 0
+        end = int(np.searchsorted(rolls, before + ROLLS_MAX, "right"))
         if len(met) > TOPICS_MAX:
-            end = first + int(np.sort(met)[TOPICS_MAX])
+            end = min(end, first + int(np.sort(met)[TOPICS_MAX]))
         yield restored.piece(first, end)
         first = end
 

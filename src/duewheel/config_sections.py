@@ -111,7 +111,12 @@ class TimerTopic(Section):
 
 
 class Timer(Section):
-    """[timer]: the timer topics, and everything that decides a message's slot."""
+    """[timer]: the timer topics, and everything that decides a message's slot.
+
+    `max_delay` guards against milliseconds given as seconds, which its default finds from an hour
+    on, and bounds what a timer may cost: a day of waiting beyond `roll_window` is another record in
+    its timer topic. A century at the default window is as far as TIMER_ROLL_TIMES counts.
+    """
 
     topics: Topics = ()
     topics_pattern: TopicPattern | None = None
@@ -119,7 +124,7 @@ class Timer(Section):
     slots: Annotated[int, Field(ge=1)] = 2_097_152
     roll_window: Duration = timedelta(hours=24)
     margin: Duration = timedelta(hours=1)
-    max_delay: Duration = timedelta(days=40)
+    max_delay: Annotated[Duration, Field(le=timedelta(days=36_525))] = timedelta(days=40)
     longest_outage: Duration = timedelta(days=7)
     dead_letter_topic: TopicName | None = None
     state_topic: TopicName | None = None

@@ -56,9 +56,7 @@ PARTITIONS = [(TIMER_TOPIC, number) for number in range(4)]
 TARGETS = ["orders", "bills", "dead"]
 HEADER = framed_bytes(b"h") + framed_bytes(b"\xff\0")
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-# Parts of the day in which a process does not run.
-DEQUEUE_AWAY = ((0.15, 0.32), (0.62, 0.66))
-INGEST_AWAY = ((0.45, 0.53), (0.60, 0.64))
+Parts = tuple[tuple[float, float], ...]
 HOT_SLOTS = 12
 BATCH_ROWS = 50_000
 FATES = {"lose": 0.02, "doubt": 0.02, "die before": 0.01, "die after": 0.01}
@@ -370,14 +368,18 @@ class MeanwhileClock(ManualClock):
 class Day:
     """The shard, its producers, and its misfortunes."""
 
+    # Parts of the day in which a process does not run.
+    dequeue_away: Parts = ((0.15, 0.32), (0.62, 0.66))
+    ingest_away: Parts = ((0.45, 0.53), (0.60, 0.64))
+    durable_chance = 0.1
+
     def __init__(self, path: Path, timers: int, hours: float, step_s: int, seed: int) -> None:
         day_s = int(hours * 3600)
-        slots = day_s // 12
-        self.wheel = WheelConfig(PRECISION_MS, slots, slots * 750, slots * 80)
+        self.wheel = self.wheel_for(day_s)
         self.day_ms, self.step_ms, self.steps = day_s * 1000, step_s * 1000, day_s // step_s
         self.rng = np.random.default_rng(seed)
         self.clock = MeanwhileClock(START_MS)
-        self.kafka = Kafka(self.clock, 2 * timers // len(PARTITIONS) + 4 * self.steps, self.fate)
+        self.kafka = self.kafka_for(timers)
         config = DequeueConfig(0, 1, {}, chunk_records=max(500, timers // 250))
         self.shard = LocalShard(path, self.wheel, self.kafka, self.clock, config)
         self.timers, self.path = timers, path
@@ -387,6 +389,14 @@ class Day:
         self.shard.start_dequeue(dict.fromkeys(PARTITIONS, 0))
         self.shard.start_ingest()
         self.durable = DurableCheckpoints(path)
+
+    @staticmethod
+    def wheel_for(day_s: int) -> WheelConfig:
+        slots = day_s // 12
+        return WheelConfig(PRECISION_MS, slots, slots * 750, slots * 80)
+
+    def kafka_for(self, timers: int) -> Kafka:
+        return Kafka(self.clock, 2 * timers // len(PARTITIONS) + 4 * self.steps, self.fate)
 
     def chance(self, probability: float) -> bool:
         return not self.calm and bool(self.rng.random() < probability)
@@ -434,7 +444,7 @@ class Day:
 
     def turn(self, part: float) -> None:
         """Each process that is not away does what there is to do."""
-        roles = ((Role.INGEST, INGEST_AWAY), (Role.DEQUEUE, DEQUEUE_AWAY))
+        roles = ((Role.INGEST, self.ingest_away), (Role.DEQUEUE, self.dequeue_away))
         for role, away in roles if self.chance(0.5) else roles[::-1]:
             if any(begin <= part < end for begin, end in away):
                 self.end(role)
@@ -444,7 +454,7 @@ class Day:
                 self.dequeue(3 if self.chance(0.1) else sys.maxsize)
             if self.chance(0.01):
                 self.end(role)
-        if self.shard.ingest is not None and self.rng.random() < 0.1:
+        if self.shard.ingest is not None and self.rng.random() < self.durable_chance:
             self.durable.write()
         hours = len(list((self.path / "timerlog").iterdir()))
         self.hours_max = max(self.hours_max, hours)
@@ -517,7 +527,7 @@ class Day:
         """Hours that may have files: what lies in the ring, what is delivered and not yet known to
         be durable while ingest is away, and the two that have just begun.
         """
-        away = max(end - begin for begin, end in INGEST_AWAY)
+        away = max(end - begin for begin, end in self.ingest_away)
         kept_ms = self.wheel.ring * PRECISION_MS + away * self.day_ms
         return int(kept_ms / HOUR_MS) + 3
 

@@ -1,4 +1,4 @@
-"""A few hours of day.py. The whole day is `make simulate-day`."""
+"""A few hours of day.py and some days of years.py: `make simulate-day` and `simulate-years`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 
-def test_some_hours_of_a_shard_with_all_its_misfortunes() -> None:
-    script = str(Path(__file__).with_name("day.py"))
-    words = ["--hours", "6", "--timers", "100000", "--step-s", "90"]
+def run(name: str, *words: str) -> dict[str, Any]:
+    script = str(Path(__file__).with_name(name))
     done = subprocess.run(
         [sys.executable, "-P", script, *words],
         capture_output=True,
@@ -19,7 +19,12 @@ def test_some_hours_of_a_shard_with_all_its_misfortunes() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def test_some_hours_of_a_shard_with_all_its_misfortunes() -> None:
+    result = run("day.py", "--hours", "6", "--timers", "100000", "--step-s", "90")
     # That nothing was lost, doubled, early or out of order is judged there; here, that the run
     # has met what it is for.
     met = [
@@ -28,3 +33,10 @@ def test_some_hours_of_a_shard_with_all_its_misfortunes() -> None:
     ]
     assert [name for name in met if not result.get(name)] == []
     assert result["laps"] > 6
+
+
+def test_some_weeks_of_timers_that_roll_from_day_to_day() -> None:
+    result = run("years.py", "--days", "20", "--timers", "200")
+    assert result["delivered"] == 200
+    assert result["rolls of one timer, most"] >= 19
+    assert result["dequeue killed"] and result["copies through the contract"]
