@@ -11,7 +11,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import (
@@ -91,6 +91,11 @@ class ClientSettings:
         self._secrets = [
             str(value) for name, value in settings.items() if _SECRET.search(name) and value
         ]
+
+    @classmethod
+    def of_producer(cls, options: Mapping[str, Any]) -> Self:
+        """What other clients of the same cluster need of a KafkaProducer's options."""
+        return cls({name: value for name, value in options.items() if name in _ALLOWED})
 
     @property
     def address(self) -> str:

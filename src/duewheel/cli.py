@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from duewheel import __version__, logs
+from duewheel import __version__, cli_messages, logs
 from duewheel.cli_options import show, show_row, with_output, with_settings
 from duewheel.config import Settings
 from duewheel.errors import ConfigError, DuewheelError, Locked
@@ -402,54 +402,9 @@ def config_check(settings: Settings, output: str) -> None:
 # ---- sending, developing ------------------------------------------------------------------------
 
 
-@cli.command()
-@click.option("--topic", required=True, help="where the message goes when it is due")
-@click.option("--value", required=True)
-@click.option("--key")
-@click.option("--header", "headers", multiple=True, help="name=value; may be repeated")
-@click.option("--deliver-at", help="epoch milliseconds, or ISO-8601 with a zone")
-@click.option("--delay", help="such as 90s, 15m or 1h30m")
-@click.option("--level", type=click.IntRange(1), help="one of the delay levels")
-@click.option("--id", "timer_id", help="the timer's id")
-@click.option("--timer-topic", help="by default the first of timer.topics")
-@with_output
-@with_settings()
-def send(
-    settings: Settings,
-    topic: str,
-    value: str,
-    key: str | None,
-    headers: tuple[str, ...],
-    deliver_at: str | None,
-    delay: str | None,
-    level: int | None,
-    timer_id: str | None,
-    timer_topic: str | None,
-    output: str,
-) -> None:
-    """Schedule one message."""
-    from duewheel import sender
-
-    sent = sender.send(
-        settings,
-        topic=topic,
-        value=value.encode(),
-        key=None if key is None else key.encode(),
-        headers=[_header(text) for text in headers],
-        deliver_at=deliver_at,
-        delay=delay,
-        level=level,
-        timer_id=timer_id,
-        timer_topic=timer_topic,
-    )
-    show(sent, output)
-
-
-def _header(text: str) -> tuple[str, bytes]:
-    name, given, value = text.partition("=")
-    if not given:
-        raise ConfigError(f"--header {text}: write it as name=value")
-    return name, value.encode()
+cli.add_command(cli_messages.send)
+cli.add_command(cli_messages.cancel)
+cli.add_command(cli_messages.reschedule)
 
 
 @cli.group()

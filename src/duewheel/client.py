@@ -2,7 +2,8 @@
 
     with DelayProducer("orders.delayed", bootstrap_servers="localhost:9092") as producer:
         asked = producer.schedule("orders", b"pay your order", key=b"order-42", delay="15m")
-        print(asked.result(timeout=10).due_ms)
+        timer = asked.result(timeout=10)
+        producer.cancel(timer.handle)
 
 What is due later is one record in the timer topic, with request headers that say when and where to
 (header_names.py). Its partition there, so that what must keep its order stays together:
@@ -11,6 +12,9 @@ What is due later is one record in the timer topic, with request headers that sa
     key                    Kafka's usual hash of it, murmur2, as the Java client computes it
     neither                one partition until a batch is full, then another (KIP-480, "sticky")
 
+A cancel or reschedule meets timers of its own partition only: it is routed by the same key or
+partition as they were, or goes where the timer's recall handle says (recall.py).
+
 Everything is acknowledged by all replicas, and a retry by the client never doubles it. Imported
 here are the standard library and kafka-python.
 """
@@ -18,30 +22,41 @@ here are the standard library and kafka-python.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Self, TypeGuard
+from typing import Any, Final, Self, TypeVar
 
 from kafka import KafkaProducer
 from kafka.partitioner import StickyPartitioner
 from kafka.producer.future import FutureRecordMetadata
 
-from duewheel.durations import parse_duration_ms
+from duewheel.acknowledged import Cancel, Rescheduled, Timer
+from duewheel.answers import AnswerReader
+from duewheel.due_time import DueTime, Header, whole
 from duewheel.errors import ConfigError, InvalidTimer
+from duewheel.read_back import AsItIs, MessageReader, Untouching
+from duewheel.recall import RecallHandle, id_bytes
 from duewheel.schemas.header_names import (
+    ANSWER,
     DUE_MS,
     LEVELS_MS,
     NATIVE,
     REQUEST,
     ROLL_TIMES,
     SOURCE,
+    Answer,
     Request,
 )
+from duewheel.wheel.kafka_clients import ClientSettings
 
-Header = tuple[str, bytes]
+__all__ = ["SAME", "Answer", "Cancel", "DelayProducer", "Rescheduled", "Timer"]
+
+T = TypeVar("T")
+
+SAME: Final = object()
+"""The value of a message that is read back."""
 
 _OWNED = {
     "acks": "a timer that one broker alone holds may be lost",
@@ -58,71 +73,7 @@ _ROUTED = {
     Request.RESCHEDULE,
 }
 _TARGET = {NATIVE[Request.TARGET_TOPIC], NATIVE[Request.TARGET_PARTITION]}
-_ADDED = {SOURCE, DUE_MS, ROLL_TIMES}  # by an earlier delivery: ingest passes them over
-_MILLISECOND = timedelta(milliseconds=1)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class Timer:
-    """A timer that Kafka has acknowledged.
-
-    Attributes:
-        id: the given one, else "topic-partition@offset" of its record.
-        timer_topic: where the record is.
-        partition: of the timer topic.
-        offset: in that partition.
-        due_ms: when it is due, epoch ms; a delay counts from the record's timestamp.
-    """
-
-    id: str
-    timer_topic: str
-    partition: int
-    offset: int
-    due_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class DueTime:
-    """One way to say when, as a request header: of epoch ms, a delay in ms, or a level."""
-
-    request: Request
-    number: int
-
-    @classmethod
-    def asked(
-        cls,
-        deliver_at: datetime | int | None = None,
-        delay: timedelta | str | None = None,
-        level: int | None = None,
-    ) -> DueTime:
-        """Exactly one of the three, as `DelayProducer.schedule` describes them.
-
-        Raises:
-            InvalidTimer: none or several are given, or one that cannot be read.
-        """
-        if [deliver_at, delay, level].count(None) != 2:
-            raise InvalidTimer("give exactly one of deliver_at, delay and level")
-        if deliver_at is not None:
-            return cls(Request.DELIVER_AT, _instant_ms(deliver_at))
-        if delay is not None:
-            return cls(Request.DELAY_MS, _delay_ms(delay))
-        if not _whole(level) or level < 1:
-            raise InvalidTimer(f"level {level!r} is not a whole number from 1 up")
-        return cls(Request.LEVEL, level)
-
-    @property
-    def header(self) -> Header:
-        """The request header."""
-        return NATIVE[self.request], b"%d" % self.number
-
-    def due_ms(self, timestamp_ms: int, levels_ms: Sequence[int]) -> int:
-        """When a record with this header and timestamp is due, in epoch ms."""
-        if self.request is Request.DELIVER_AT:
-            return self.number
-        if self.request is Request.DELAY_MS:
-            return timestamp_ms + self.number
-        return timestamp_ms + levels_ms[min(self.number, len(levels_ms)) - 1]
+_ADDED = {SOURCE, DUE_MS, ROLL_TIMES, ANSWER}  # by an earlier delivery: ingest passes them over
 
 
 class DelayProducer:
@@ -134,13 +85,19 @@ class DelayProducer:
     """
 
     def __init__(
-        self, timer_topic: str, *, levels_ms: Sequence[int] = LEVELS_MS, **options: Any
+        self,
+        timer_topic: str,
+        *,
+        levels_ms: Sequence[int] = LEVELS_MS,
+        reply_topic: str | None = None,
+        **options: Any,
     ) -> None:
         """Connect; blocks until a broker answers, at most `bootstrap_timeout_ms` (30 s).
 
         Args:
             timer_topic: one of the topics in duewheel's `timer.topics`.
             levels_ms: duewheel's `timer.levels`; only to tell when a level is due.
+            reply_topic: duewheel's `timer.reply_topic`; without it nobody tells what cancels met.
             options: settings of `kafka.KafkaProducer`, under its names.
 
         Raises:
@@ -150,7 +107,16 @@ class DelayProducer:
             raise ConfigError(f"{name} is set by DelayProducer: {_OWNED[name]}")
         self.timer_topic = timer_topic
         self._levels_ms = tuple(levels_ms)
-        own = {"acks": "all", "enable_idempotence": True, "partitioner": StickyPartitioner()}
+        own: dict[str, Any] = {
+            "acks": "all",
+            "enable_idempotence": True,
+            "partitioner": StickyPartitioner(),
+        }
+        for name in ("key_serializer", "value_serializer"):
+            own[name] = Untouching(options.pop(name, None))
+        client = ClientSettings.of_producer(options)
+        self._messages = MessageReader(client)
+        self._answers = None if reply_topic is None else AnswerReader(client, reply_topic)
         self._producer = KafkaProducer(**options, **own)
 
     def schedule(
@@ -178,7 +144,7 @@ class DelayProducer:
             delay: a timedelta, or text such as "90s", "15m" or "1h30m"; counts from the timestamp
                 of the record in the timer topic, so from the broker's clock.
             level: 1, 2, …: one of the configured delays; above the highest counts as the highest.
-            id: the timer's id, for consumers; by default where its record lies.
+            id: the timer's id, for consumers and for cancelling; by default where its record lies.
             partition: of `topic`; by default Kafka's usual choice at delivery.
 
         Returns:
@@ -188,17 +154,118 @@ class DelayProducer:
             InvalidTimer: the arguments contradict each other or cannot be read; nothing was sent.
         """
         when = DueTime.asked(deliver_at, delay, level)
-        given = list(headers)
-        _refuse(given, REQUEST.keys() - _ADDED)
-        request = [when.header]
+        request = [*_users(headers), when.header]
         if id is not None:
-            request.append((NATIVE[Request.TIMER_ID], id.encode()))
-        sent = self._write(topic, value, key, [*given, *request], partition, None)
-        timer: Future[Timer] = Future()
-        timer.set_running_or_notify_cancel()  # Kafka's thread could not answer a cancelled one
-        sent.add_callback(lambda written: timer.set_result(self._timer(id, when, written)))
-        sent.add_errback(timer.set_exception)
-        return timer
+            request.append((NATIVE[Request.TIMER_ID], id_bytes(id)))
+        sent = self._write(topic, value, key, request, partition, None)
+        return _future(sent, lambda at: Timer(*self._timer(id, when, at)))
+
+    def cancel(
+        self,
+        timer: str,
+        *,
+        key: Any = None,
+        partition: int | None = None,
+        timer_topic: str | None = None,
+        headers: Iterable[Header] = (),
+    ) -> Future[Cancel]:
+        """Have timers not delivered: those that have an id, are in its partition, and are pending.
+
+        With a reply topic it blocks while the answers' reader connects, which is once.
+
+        Args:
+            timer: a recall handle; or an id, and with it the key or the partition that `schedule`
+                was given. A timer that was given neither is found by its handle only.
+            key, partition: see there; `Timer.partition` will do, too.
+            timer_topic: by default the producer's. A handle of another one is refused.
+            headers: of your own, for the answer.
+
+        Returns:
+            The cancel, once Kafka has acknowledged it; whether it came in time its `answer` says.
+
+        Raises:
+            InvalidTimer: the handle is none, or was changed; or the arguments contradict each
+                other; nothing was sent.
+            KafkaUnavailable, ConfigError: the reply topic cannot be read; nothing was sent.
+        """
+        topic = timer_topic or self.timer_topic
+        handle = self._handle(timer, topic)
+        if handle is not None and (key is not None or partition is not None):
+            raise InvalidTimer(
+                "a recall handle names its partition: give neither key nor partition"
+            )
+        timer_id = timer if handle is None else handle.id
+        number = self._number(timer, handle, key, partition, topic)
+        request = [*_users(headers), (NATIVE[Request.CANCEL], id_bytes(timer_id))]
+        return self._ask(
+            lambda: self._producer.send(topic, AsItIs(), key, request, number),
+            lambda at, reply: Cancel(timer_id, at.topic, at.partition, at.offset, reply),
+        )
+
+    def reschedule(
+        self,
+        timer: str,
+        *,
+        deliver_at: datetime | int | None = None,
+        delay: timedelta | str | None = None,
+        level: int | None = None,
+        topic: str | None = None,
+        value: Any = SAME,
+        key: Any = None,
+        headers: Iterable[Header] = (),
+        partition: int | None = None,
+        timer_topic: str | None = None,
+    ) -> Future[Rescheduled]:
+        """Put a new timer in the place of those with an id: they are cancelled, it is delivered.
+
+        It is delivered, too, where there was nothing to cancel, or it was too late to: the answer
+        tells.
+
+        Args:
+            timer, timer_topic: as for `cancel`.
+            deliver_at, delay, level: when, as for `schedule`; a delay counts from now.
+            topic, value, key, headers, partition: the message, as for `schedule`. With a handle
+                they may be left out: the message is then read back from the timer topic, blocking,
+                and a `value` takes the place of its own.
+
+        Returns:
+            The new timer, once Kafka has acknowledged it.
+
+        Raises:
+            InvalidTimer: as for `cancel`, or the message to be read back is no longer in Kafka;
+                nothing was sent.
+            KafkaUnavailable, ConfigError: Kafka, or the reply topic, cannot be read; nothing was
+                sent.
+        """
+        when = DueTime.asked(deliver_at, delay, level)
+        timer_topic = timer_topic or self.timer_topic
+        handle = self._handle(timer, timer_topic)
+        timer_id = timer if handle is None else handle.id
+        given = _users(headers)
+        if topic is not None:
+            if value is SAME:
+                raise InvalidTimer("give the value, too: with a topic no message is read back")
+            number = self._number(timer, handle, key, partition, timer_topic)
+            given += _target(topic, partition, timer_topic)
+        elif handle is None:
+            raise InvalidTimer("an id does not tell the message: give topic and value")
+        elif key is not None or partition is not None or given:
+            raise InvalidTimer("without topic the message is read back: give no more than a value")
+        else:
+            number = handle.partition
+            message = self._messages.read(handle)
+            key, given = message.key, message.kept
+            value = message.value if value is SAME else value
+        own = [
+            (NATIVE[Request.TIMER_ID], id_bytes(timer_id)),
+            (NATIVE[Request.RESCHEDULE], b"true"),
+        ]
+        return self._ask(
+            lambda: self._producer.send(
+                timer_topic, value, key, [*given, when.header, *own], number
+            ),
+            lambda at, reply: Rescheduled(*self._timer(timer_id, when, at), reply),
+        )
 
     def send(
         self,
@@ -234,6 +301,9 @@ class DelayProducer:
     def close(self, timeout_s: float | None = None) -> None:
         """Flush, and disconnect."""
         self._producer.close(timeout_s)
+        if self._answers is not None:
+            self._answers.close()
+        self._messages.close()
 
     def __enter__(self) -> Self:
         return self
@@ -256,21 +326,67 @@ class DelayProducer:
         timestamp_ms: int | None,
     ) -> FutureRecordMetadata:
         """A record into the timer topic."""
-        if target == self.timer_topic:
-            raise InvalidTimer(f'the target "{target}" is the timer topic itself')
-        headers = [*headers, (NATIVE[Request.TARGET_TOPIC], target.encode())]
-        if partition is not None:
-            if not _whole(partition) or partition < 0:
-                raise InvalidTimer(f"partition {partition!r} is not a whole number from 0 up")
-            headers.append((NATIVE[Request.TARGET_PARTITION], b"%d" % partition))
-            partition %= len(self._producer.partitions_for(self.timer_topic))
-        return self._producer.send(self.timer_topic, value, key, headers, partition, timestamp_ms)
+        headers = [*headers, *_target(target, partition, self.timer_topic)]
+        number = None if partition is None else self._modulo(partition, self.timer_topic)
+        return self._producer.send(self.timer_topic, value, key, headers, number, timestamp_ms)
 
-    def _timer(self, id: str | None, when: DueTime, written: Any) -> Timer:
-        place = f"{written.topic}-{written.partition}@{written.offset}"
-        due_ms = when.due_ms(written.timestamp, self._levels_ms)
-        timer_id = place if id is None else id
-        return Timer(timer_id, written.topic, written.partition, written.offset, due_ms)
+    def _timer(self, id: str | None, when: DueTime, at: Any) -> tuple[str, str, int, int, int]:
+        """The attributes of the timer whose record is there."""
+        due_ms = when.due_ms(at.timestamp, self._levels_ms)
+        return _source(at) if id is None else id, at.topic, at.partition, at.offset, due_ms
+
+    def _modulo(self, partition: int, timer_topic: str) -> int:
+        return partition % len(self._producer.partitions_for(timer_topic))
+
+    def _handle(self, timer: str, timer_topic: str) -> RecallHandle | None:
+        """The handle that it is; None: then it can only be an id."""
+        if not RecallHandle.is_one(timer):
+            return None
+        handle = RecallHandle.decode(timer)
+        if handle.timer_topic != timer_topic:
+            raise InvalidTimer(
+                f'the recall handle is of the timer topic "{handle.timer_topic}", '
+                f'not of "{timer_topic}"'
+            )
+        if handle.partition not in self._producer.partitions_for(timer_topic):
+            raise InvalidTimer(f'"{timer_topic}" has no partition {handle.partition}')
+        return handle
+
+    def _number(
+        self,
+        timer: str,
+        handle: RecallHandle | None,
+        key: Any,
+        partition: int | None,
+        timer_topic: str,
+    ) -> int | None:
+        """The partition in which the timer lies; None: its key tells."""
+        if handle is not None:
+            return handle.partition
+        if key is None and partition is None:
+            raise InvalidTimer(
+                f"{timer!r} is no recall handle, or was changed or cut short; "
+                "and an id needs the timer's key or partition"
+            )
+        return None if partition is None else self._modulo(_checked(partition), timer_topic)
+
+    def _ask(
+        self,
+        write: Callable[[], FutureRecordMetadata],
+        made: Callable[[Any, Future[Answer] | None], T],
+    ) -> Future[T]:
+        """Write what is answered, and be ready for the answer before it can come."""
+        answers = self._answers
+        if answers is None:
+            return _future(write(), lambda at: made(at, None))
+        request = answers.expect()
+        try:
+            sent = write()
+        except BaseException:
+            answers.failed(request)
+            raise
+        sent.add_errback(lambda _: answers.failed(request))
+        return _future(sent, lambda at: made(at, answers.written(request, _source(at))))
 
 
 def asks_for_time(headers: Iterable[Header]) -> bool:
@@ -284,34 +400,44 @@ def asks_for_time(headers: Iterable[Header]) -> bool:
     return given or not _ROUTED.isdisjoint(asked)
 
 
+def _future(sent: FutureRecordMetadata, made: Callable[[Any], T]) -> Future[T]:
+    """What is made of the acknowledgement, once it is there."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # Kafka's thread could not answer a cancelled one
+    sent.add_callback(lambda at: future.set_result(made(at)))
+    sent.add_errback(future.set_exception)
+    return future
+
+
+def _source(at: Any) -> str:
+    """An acknowledged record, as headers name it."""
+    return f"{at.topic}-{at.partition}@{at.offset}"
+
+
+def _users(headers: Iterable[Header]) -> list[Header]:
+    """The headers that a user gives, none of them a request."""
+    given = list(headers)
+    _refuse(given, REQUEST.keys() - _ADDED)
+    return given
+
+
+def _target(topic: str, partition: int | None, timer_topic: str) -> list[Header]:
+    """The headers that say where to."""
+    if topic == timer_topic:
+        raise InvalidTimer(f'the target "{topic}" is the timer topic itself')
+    aimed = [(NATIVE[Request.TARGET_TOPIC], topic.encode())]
+    if partition is not None:
+        aimed.append((NATIVE[Request.TARGET_PARTITION], b"%d" % _checked(partition)))
+    return aimed
+
+
+def _checked(partition: int) -> int:
+    if not whole(partition) or partition < 0:
+        raise InvalidTimer(f"partition {partition!r} is not a whole number from 0 up")
+    return partition
+
+
 def _refuse(headers: Iterable[Header], reserved: set[str]) -> None:
     for name, _ in headers:
         if name in reserved:
             raise InvalidTimer(f"the header {name} is reserved: give the argument it stands for")
-
-
-def _instant_ms(deliver_at: datetime | int) -> int:
-    """Epoch ms, rounded up: a timer is never early."""
-    if _whole(deliver_at):
-        return deliver_at
-    if not isinstance(deliver_at, datetime):
-        raise InvalidTimer(f"deliver_at {deliver_at!r} is neither a datetime nor epoch ms")
-    if deliver_at.utcoffset() is None:
-        raise InvalidTimer(f"deliver_at {deliver_at.isoformat()} has no zone: it could be any hour")
-    return -((_EPOCH - deliver_at) // _MILLISECOND)
-
-
-def _delay_ms(delay: timedelta | str) -> int:
-    """Milliseconds, rounded up."""
-    if isinstance(delay, timedelta):
-        return -(-delay // _MILLISECOND)
-    if not isinstance(delay, str):
-        raise InvalidTimer(f'delay {delay!r} has no unit: give a timedelta, or text such as "15m"')
-    try:
-        return parse_duration_ms(delay)
-    except ValueError as error:
-        raise InvalidTimer(f"delay: {error}") from error
-
-
-def _whole(number: object) -> TypeGuard[int]:
-    return isinstance(number, int) and not isinstance(number, bool)

@@ -20,6 +20,7 @@ from duewheel.client import DelayProducer, Timer
 from duewheel.dev_broker import DevBroker
 from duewheel.errors import InvalidTimer
 from duewheel.kafka_admin import KafkaAdmin
+from duewheel.recall import RecallHandle
 from duewheel.schemas.header_names import LEVELS_MS
 
 pytestmark = pytest.mark.kafka
@@ -197,7 +198,9 @@ def test_send_command(topics: Topics, tmp_path: Path) -> None:
     sent = run("--deliver-at", "2030-01-01T01:00+01:00", "--id", "7", "--output", "json")
     assert sent.returncode == 0, sent.stderr
     (record,) = topics.records(topics.timers)
-    assert json.loads(sent.stdout) == {
+    told = json.loads(sent.stdout)
+    assert RecallHandle.decode(told.pop("handle")).place == f"{topics.timers}-{record.partition}@0"
+    assert told == {
         "id": "7",
         "timer_topic": topics.timers,
         "partition": record.partition,

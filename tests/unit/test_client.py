@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner import murmur2
 
-from duewheel.client import DelayProducer, DueTime, Header, asks_for_time
+from duewheel.client import DelayProducer, asks_for_time
+from duewheel.due_time import DueTime, Header
 from duewheel.errors import ConfigError, DuewheelError, InvalidTimer
 from duewheel.schemas.columns import binary
 from duewheel.schemas.due_times import due_times

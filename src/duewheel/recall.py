@@ -1,0 +1,127 @@
+"""Recall handles: what a program keeps of a timer, to cancel or reschedule it later.
+
+A handle is text that is safe in URLs, headers and file names: base64 (RFC 4648 §5, no padding) of
+
+    version   u1  1
+    partition i4  of the timer topic                      big-endian
+    offset    i8  of the timer's record
+    due_ms    i8  epoch ms; for people, and to know the record again
+    length    u1  of the topic's name
+    topic         the timer topic, ASCII
+    id            the timer's id, UTF-8; empty: the default one, "topic-partition@offset"
+    checksum  u4  CRC-32 of a fixed word and all of the above
+
+The checksum tells a handle from other text, and finds what was changed or cut off on the way. It is
+no signature: who can make up handles can cancel timers, as can everybody who may write to the timer
+topic. Only the standard library.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Self
+
+from duewheel.errors import InvalidTimer
+
+ID_BYTES_MAX = 255  # what ingest accepts
+
+_VERSION = 1
+_HEAD = struct.Struct(">BiqqB")
+_CHECKSUM = struct.Struct(">I")
+_SEED = zlib.crc32(b"duewheel recall handle")
+_TEXT = re.compile(r"[A-Za-z0-9_-]+")
+_DUE_MS_MAX = 2**63 - 1  # later ones are refused at ingest, whatever the handle says
+
+
+@dataclass(frozen=True, slots=True)
+class RecallHandle:
+    """One timer, as its producer knows it.
+
+    Attributes:
+        timer_topic, partition, offset: where its record lies.
+        due_ms: when it is due, epoch ms.
+        id: the timer's id, the default one too.
+    """
+
+    timer_topic: str
+    partition: int
+    offset: int
+    due_ms: int
+    id: str
+
+    @property
+    def place(self) -> str:
+        """The record, as headers name it; also the default id."""
+        return f"{self.timer_topic}-{self.partition}@{self.offset}"
+
+    def encode(self) -> str:
+        """As text; see the module's head."""
+        topic = self.timer_topic.encode()
+        timer_id = b"" if self.id == self.place else self.id.encode()
+        due_ms = min(max(self.due_ms, -_DUE_MS_MAX), _DUE_MS_MAX)
+        head = _HEAD.pack(_VERSION, self.partition, self.offset, due_ms, len(topic))
+        content = head + topic + timer_id
+        checksum = _CHECKSUM.pack(zlib.crc32(content, _SEED))
+        return base64.urlsafe_b64encode(content + checksum).decode().rstrip("=")
+
+    @classmethod
+    def decode(cls, text: str) -> Self:
+        """Of a handle's text.
+
+        Raises:
+            InvalidTimer: it is no handle, a damaged one, or one of another version.
+        """
+        content = cls._content(text)
+        if content is None:
+            raise InvalidTimer(f"{text!r} is no recall handle, or was changed or cut short")
+        if content[0] != _VERSION:
+            raise InvalidTimer(
+                f"the recall handle is of version {content[0]}, known here is {_VERSION}: "
+                "another version of duewheel has made it"
+            )
+        _, partition, offset, due_ms, length = _HEAD.unpack_from(content)
+        topic, timer_id = (part.decode(errors="replace") for part in _split(content, length))
+        if min(partition, offset) < 0 or not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic):
+            raise InvalidTimer("the recall handle names no place in a topic: it was made up")
+        return cls(topic, partition, offset, due_ms, timer_id or f"{topic}-{partition}@{offset}")
+
+    @classmethod
+    def is_one(cls, text: str) -> bool:
+        """Whether it is a whole handle, of any version."""
+        return cls._content(text) is not None
+
+    @classmethod
+    def _content(cls, text: str) -> bytes | None:
+        """What is before the checksum, None if that is wrong."""
+        if not _TEXT.fullmatch(text):
+            return None  # the decoder passes other characters over
+        try:
+            content = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        except binascii.Error:
+            return None
+        content, checksum = content[: -_CHECKSUM.size], content[-_CHECKSUM.size :]
+        whole = _CHECKSUM.pack(zlib.crc32(content, _SEED)) == checksum
+        return content if whole and len(content) >= _HEAD.size else None
+
+
+def _split(content: bytes, length: int) -> tuple[bytes, bytes]:
+    """Topic and id behind the head."""
+    end = _HEAD.size + length
+    return content[_HEAD.size : end], content[end:]
+
+
+def id_bytes(timer_id: str) -> bytes:
+    """A timer's id as a header holds it.
+
+    Raises:
+        InvalidTimer: ingest would not accept it.
+    """
+    encoded = timer_id.encode()
+    if not 1 <= len(encoded) <= ID_BYTES_MAX:
+        raise InvalidTimer(f"the id has {len(encoded)} bytes, not 1 to {ID_BYTES_MAX}")
+    return encoded

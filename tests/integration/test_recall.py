@@ -1,0 +1,465 @@
+"""Cancelling and rescheduling from outside, on a real broker: what lies in the timer topic, and how
+answers are found. Who answers here is the test, in the form in which the dequeue process does.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.serializer import Serializer
+
+from duewheel import answers, sender
+from duewheel.client import Answer, Cancel, DelayProducer, Timer
+from duewheel.config import load
+from duewheel.dev_broker import DevBroker
+from duewheel.errors import ConfigError, DuewheelError, InvalidTimer
+from duewheel.kafka_admin import KafkaAdmin
+from duewheel.sender import NamedTimer
+from duewheel.wheel.kafka_clients import ClientSettings
+
+pytestmark = pytest.mark.kafka
+
+TIMER_PARTITIONS = 3
+REPLY_PARTITIONS = 2
+WITHIN_S = 60.0
+MASK = 0x7FFFFFFF
+MURMUR2_ABC = 479470107  # of b"abc", as Kafka's Java client computes it
+
+Headers = list[tuple[str, bytes]]
+
+
+@dataclass(frozen=True)
+class Topics:
+    """A timer topic, a target and a reply topic of one test's own."""
+
+    servers: str
+    timers: str
+    orders: str
+    replies: str
+
+    def records(self) -> list[Any]:
+        """Everything in the timer topic now."""
+        consumer = KafkaConsumer(bootstrap_servers=self.servers, enable_auto_commit=False)
+        partitions = [TopicPartition(self.timers, number) for number in range(TIMER_PARTITIONS)]
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(*partitions)
+        ends = consumer.end_offsets(partitions)
+        found: list[Any] = []
+        while any(consumer.position(p) < end for p, end in ends.items()):
+            found += [r for batch in consumer.poll(timeout_ms=200).values() for r in batch]
+        consumer.close()
+        return found
+
+    def producer(self, **options: Any) -> DelayProducer:
+        return DelayProducer(self.timers, bootstrap_servers=self.servers, **options)
+
+
+@pytest.fixture
+def topics(broker: DevBroker, unique_name: Callable[[str], str]) -> Topics:
+    made = Topics(
+        broker.bootstrap_servers, *(unique_name(p) for p in ("timers", "orders", "replies"))
+    )
+    with KafkaAdmin({"bootstrap_servers": [made.servers]}) as admin:
+        admin.create_topic(made.timers, TIMER_PARTITIONS)
+        admin.create_topic(made.replies, REPLY_PARTITIONS)
+    return made
+
+
+@pytest.fixture
+def producer(topics: Topics) -> Iterator[DelayProducer]:
+    with topics.producer() as made:
+        yield made
+
+
+@pytest.fixture
+def asking(topics: Topics) -> Iterator[DelayProducer]:
+    """A producer that is told the answers."""
+    with topics.producer(reply_topic=topics.replies) as made:
+        yield made
+
+
+class Answerer:
+    """Writes answers as the dequeue process does."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self._producer = KafkaProducer(bootstrap_servers=topics.servers)
+
+    def answer(self, source: str, word: str, headers: Headers | None = None) -> None:
+        value = {"answer": word, "id": "7", "source": source, "request": "cancel"}
+        added = [
+            ("TIMER_ANSWER", word.encode()),
+            ("UNIQ_KEY", b"7"),
+            ("TIMER_SOURCE", source.encode()),
+        ]
+        self._producer.send(
+            self._topics.replies, json.dumps(value).encode(), headers=[*(headers or []), *added]
+        ).get(WITHIN_S)
+
+    def close(self) -> None:
+        self._producer.close()
+
+
+@pytest.fixture
+def answerer(topics: Topics) -> Iterator[Answerer]:
+    made = Answerer(topics)
+    yield made
+    made.close()
+
+
+def source(written: Cancel | Timer) -> str:
+    return f"{written.timer_topic}-{written.partition}@{written.offset}"
+
+
+def bracketed(text: str) -> bytes:
+    """Shows how often it was applied."""
+    return f"<{text}>".encode()
+
+
+class Brackets(Serializer):  # type: ignore[misc]  # kafka-python brings no types
+    """The other form that KafkaProducer takes."""
+
+    def serialize(self, topic: str, headers: Headers, data: str | None) -> bytes | None:
+        return None if data is None else bracketed(data)
+
+
+# ---- where requests lie, and what they hold ------------------------------------------------------
+
+
+def test_a_cancel_lies_where_its_timer_lies(topics: Topics) -> None:
+    with topics.producer(key_serializer=Brackets(), value_serializer=bracketed) as producer:
+        by_key = producer.schedule(topics.orders, "v", key="k", delay="1h", id="7")
+        by_partition = producer.schedule(topics.orders, "v", delay="1h", id="8", partition=4)
+        by_handle = producer.schedule(topics.orders, "v", delay="1h").result(WITHIN_S)
+        own: Headers = [("x", b"1"), ("TIMER_ANSWER", b"an earlier one")]
+        cancels = [
+            producer.cancel("7", key="k", headers=own),
+            producer.cancel("8", partition=4),
+            producer.cancel("8", partition=by_partition.result(WITHIN_S).partition),
+            producer.cancel(by_handle.handle),
+        ]
+        written = [asked.result(WITHIN_S) for asked in cancels]
+    timers = [by_key.result(0), by_partition.result(0), by_partition.result(0), by_handle]
+    assert [c.partition for c in written] == [t.partition for t in timers]
+    assert [c.id for c in written] == ["7", "8", "8", source(by_handle)]
+    records = {f"{r.topic}-{r.partition}@{r.offset}": r for r in topics.records()}
+    found = [records[source(c)] for c in written]
+    assert [(r.key, r.value, r.headers) for r in found] == [
+        (b"<k>", b"", [*own, ("TIMER_DEL_UNIQKEY", b"7")]),
+        (None, b"", [("TIMER_DEL_UNIQKEY", b"8")]),
+        (None, b"", [("TIMER_DEL_UNIQKEY", b"8")]),
+        (None, b"", [("TIMER_DEL_UNIQKEY", source(by_handle).encode())]),
+    ]
+
+
+def test_keys_are_placed_as_those_of_timers(topics: Topics, producer: DelayProducer) -> None:
+    asked = producer.cancel("7", key=b"abc").result(WITHIN_S)
+    assert asked.partition == (MURMUR2_ABC & MASK) % TIMER_PARTITIONS
+
+
+def test_a_message_is_read_back_byte_for_byte(topics: Topics) -> None:
+    own: Headers = [("x", b"1"), ("x", b"\xff"), ("empty", b"")]
+    with topics.producer(key_serializer=Brackets(), value_serializer=bracketed) as producer:
+        first = producer.schedule(
+            *(topics.orders, "pay"), key="k", headers=own, delay="1h", partition=4
+        ).result(WITHIN_S)
+        again = producer.reschedule(first.handle, delay="2h").result(WITHIN_S)
+        third = producer.reschedule(again.handle, deliver_at=first.due_ms, value="new")
+        last = producer.reschedule(third.result(WITHIN_S).handle, level=3).result(WITHIN_S)
+    target = [("REAL_TOPIC", topics.orders.encode()), ("REAL_QID", b"4")]
+    request = [("UNIQ_KEY", source(first).encode()), ("TIMER_RESCHEDULE", b"true")]
+    records = topics.records()
+    assert {r.partition for r in records} == {first.partition}
+    assert [(r.key, r.value, r.headers) for r in records] == [
+        (b"<k>", b"<pay>", [*own, ("TIMER_DELAY_MS", b"3600000"), *target]),
+        (b"<k>", b"<pay>", [*own, *target, ("TIMER_DELAY_MS", b"7200000"), *request]),
+        (
+            *(b"<k>", b"<new>"),
+            [*own, *target, ("TIMER_DELIVER_MS", b"%d" % first.due_ms), *request],
+        ),
+        (b"<k>", b"<new>", [*own, *target, ("DELAY", b"3"), *request]),
+    ]
+    assert {t.id for t in (again, last)} == {source(first)}
+    assert [again.due_ms, last.due_ms] == [
+        records[1].timestamp + 7_200_000,
+        records[3].timestamp + 10_000,
+    ]
+
+
+def test_a_message_given_again(topics: Topics, producer: DelayProducer) -> None:
+    timer = producer.schedule(topics.orders, b"old", delay="1h").result(WITHIN_S)
+    own: Headers = [("x", b"1")]
+    written = [
+        producer.reschedule(
+            timer.handle, delay="1s", topic=topics.orders, value=b"new", key=b"k", headers=own
+        ).result(WITHIN_S),
+        producer.reschedule("7", delay="1s", topic=topics.orders, value=None, key=b"abc").result(
+            WITHIN_S
+        ),
+        producer.reschedule("7", delay="1s", topic=topics.orders, value=b"", partition=4).result(
+            WITHIN_S
+        ),
+    ]
+    partitions = [timer.partition, (MURMUR2_ABC & MASK) % TIMER_PARTITIONS, 4 % TIMER_PARTITIONS]
+    assert [t.partition for t in written] == partitions
+    records = {f"{r.topic}-{r.partition}@{r.offset}": r for r in topics.records()}
+    target, when = ("REAL_TOPIC", topics.orders.encode()), ("TIMER_DELAY_MS", b"1000")
+    first, seven = ("UNIQ_KEY", source(timer).encode()), ("UNIQ_KEY", b"7")
+    mark = ("TIMER_RESCHEDULE", b"true")
+    found = [records[source(t)] for t in written]
+    assert [(r.key, r.value, r.headers) for r in found] == [
+        (b"k", b"new", [*own, target, when, first, mark]),
+        (b"abc", None, [target, when, seven, mark]),
+        (None, b"", [target, ("REAL_QID", b"4"), when, seven, mark]),
+    ]
+
+
+def test_what_is_refused_is_not_written(topics: Topics, producer: DelayProducer) -> None:
+    here = Timer("7", topics.timers, 0, 0, 0).handle
+    for asked, reason in (
+        ({"timer": "7"}, "needs the timer's key or partition"),
+        ({"timer": here[:-1]}, "no recall handle, or was changed or cut short"),
+        ({"timer": here, "key": b"k"}, "give neither key nor partition"),
+        ({"timer": here, "partition": 0}, "give neither key nor partition"),
+        ({"timer": Timer("7", "other", 0, 0, 0).handle}, 'of the timer topic "other", not of'),
+        ({"timer": Timer("7", topics.timers, 3, 0, 0).handle}, "has no partition 3"),
+        ({"timer": "", "key": b"k"}, "0 bytes, not 1 to 255"),
+        ({"timer": "7", "partition": -1}, "partition -1"),
+        ({"timer": "7", "key": b"k", "headers": [("DELAY", b"1")]}, "DELAY is reserved"),
+    ):
+        with pytest.raises(InvalidTimer, match=reason):
+            producer.cancel(**asked)
+    message = {"topic": topics.orders, "value": b""}
+    for asked, reason in (
+        ({"timer": here}, "exactly one"),
+        ({"timer": "7", "delay": "1s", **message}, "needs the timer's key or partition"),
+        ({"timer": "7", "delay": "1s", "key": b"k"}, "give topic and value"),
+        ({"timer": here, "delay": "1s", "topic": topics.orders}, "give the value, too"),
+        ({"timer": here, "delay": "1s", "key": b"k"}, "no more than a value"),
+        ({"timer": here, "delay": "1s", "topic": topics.timers, "value": b""}, "topic itself"),
+        ({"timer": here, "delay": "1s"}, "is no longer in Kafka"),
+    ):
+        with pytest.raises(InvalidTimer, match=reason):
+            producer.reschedule(**asked)
+    assert topics.records() == []
+
+
+def test_a_message_that_is_gone_or_another_timers(topics: Topics, producer: DelayProducer) -> None:
+    timers = [
+        producer.schedule(topics.orders, b"", delay="1h", partition=0, id=timer_id).result(WITHIN_S)
+        for timer_id in ("1", "2", "3")
+    ]
+    client = KafkaAdminClient(bootstrap_servers=topics.servers)
+    client.delete_records({TopicPartition(topics.timers, 0): 1})
+    client.close()
+    refused = [
+        (timers[0], "is no longer in Kafka .the topic has offsets 1 to 2"),
+        (Timer("2", topics.timers, 0, 2, timers[2].due_ms), "not the timer of the recall handle"),
+        (Timer("2", topics.timers, 0, 1, timers[2].due_ms + 1), "not the timer of the recall"),
+    ]
+    for timer, reason in refused:
+        with pytest.raises(InvalidTimer, match=reason):
+            producer.reschedule(timer.handle, delay="1s")
+    assert producer.reschedule(timers[1].handle, delay="1s").result(WITHIN_S).id == "2"
+
+
+# ---- answers -------------------------------------------------------------------------------------
+
+
+def test_each_request_finds_its_own_answer(
+    topics: Topics, asking: DelayProducer, answerer: Answerer
+) -> None:
+    first = asking.cancel("7", key=b"k").result(WITHIN_S)
+    with pytest.raises(TimeoutError):
+        first.answer(0.01)
+    answerer.answer("elsewhere-0@1", "cancelled")
+    answerer.answer(source(first), "not a word of ours")
+    again = [("TIMER_SOURCE", b"of what the user had delivered before"), ("TIMER_ANSWER", b"x")]
+    answerer.answer(source(first), "already_delivered", again)
+    assert first.answer(WITHIN_S) is Answer.ALREADY_DELIVERED
+    # Many at a time, one of them a reschedule: one reader, whatever order the answers come in.
+    asked: list[Future[Any]] = [asking.cancel("7", key=b"%d" % n) for n in range(40)]
+    asked.append(asking.reschedule("7", key=b"k", delay="1h", topic=topics.orders, value=b""))
+    written = [each.result(WITHIN_S) for each in asked]
+    words = [list(Answer)[n % 3] for n in range(len(written))]
+    for each, word in reversed(list(zip(written, words, strict=True))):
+        answerer.answer(source(each), word)
+    assert [each.answer(WITHIN_S) for each in written] == words
+    assert [t.name for t in threading.enumerate()].count("answers") == 1
+
+
+def test_an_answer_in_a_transaction_counts_once_that_is_committed(
+    topics: Topics, asking: DelayProducer
+) -> None:
+    cancel = asking.cancel("7", key=b"k").result(WITHIN_S)
+    headers = [("TIMER_ANSWER", b"unknown"), ("TIMER_SOURCE", source(cancel).encode())]
+    aborted = [("TIMER_ANSWER", b"cancelled"), headers[1]]
+    writer = KafkaProducer(bootstrap_servers=topics.servers, transactional_id=topics.replies)
+    writer.init_transactions()
+    writer.begin_transaction()
+    writer.send(topics.replies, b"", headers=aborted).get(WITHIN_S)
+    writer.abort_transaction()
+    writer.begin_transaction()
+    writer.send(topics.replies, b"", headers=headers).get(WITHIN_S)
+    with pytest.raises(TimeoutError):
+        cancel.answer(0.5)
+    writer.commit_transaction()
+    assert cancel.answer(WITHIN_S) is Answer.UNKNOWN
+    writer.close()
+
+
+def reader_of(topics: Topics) -> answers.AnswerReader:
+    client = ClientSettings({"bootstrap_servers": topics.servers})
+    return answers.AnswerReader(client, topics.replies)
+
+
+def wait(done: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + WITHIN_S
+    while not done():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def test_an_answer_may_come_before_the_acknowledgement(
+    topics: Topics, answerer: Answerer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what is kept for that is bounded by the requests that are open."""
+    monkeypatch.setattr(answers, "_EARLY_MAX", 20)
+    reader = reader_of(topics)
+    answerer.answer("t-0@1", "unknown")  # before anything was expected: never read
+    older, open_ = reader.expect(), reader.expect()
+    answerer.answer("t-0@1", "cancelled")
+    wait(lambda: len(reader._early) == 1)
+    newer = reader.expect()
+    for number in range(30):
+        answerer.answer(f"t-0@{number + 2}", "unknown")
+    wait(lambda: len(reader._early) >= 20)
+    last = reader.expect()
+    waited = reader.written(last, "t-0@31")  # reading may have paused before it
+    reader.failed(older)
+    assert "t-0@1" in reader._early
+    reader.failed(open_)  # the first answer could have been theirs only
+    assert "t-0@1" not in reader._early
+    assert reader.written(newer, "t-0@2").result(0) is Answer.UNKNOWN
+    assert waited.result(WITHIN_S) is Answer.UNKNOWN
+    assert not reader._early
+    del waited
+    gc.collect()
+    wait(lambda: not reader._reading)  # nobody asks any more
+    answerer.answer("t-0@77", "unknown")
+    number = reader.expect()
+    answerer.answer("t-0@77", "cancelled")
+    assert reader.written(number, "t-0@77").result(WITHIN_S) is Answer.CANCELLED
+    reader.close()
+
+
+def test_answers_that_nobody_waits_for_are_forgotten(
+    topics: Topics, asking: DelayProducer, answerer: Answerer
+) -> None:
+    reader = asking._answers
+    assert reader is not None
+    cancels = [asking.cancel("7", key=b"%d" % n).result(WITHIN_S) for n in range(3)]
+    assert len(reader._waiting) == 3
+    kept = cancels.pop()
+    cancels.clear()
+    gc.collect()
+    assert list(reader._waiting) == [source(kept)]
+    asking.close()
+    with pytest.raises(DuewheelError, match="closed before the answer came"):
+        kept.answer(0)
+
+
+def test_without_answers(topics: Topics, producer: DelayProducer) -> None:
+    with pytest.raises(ConfigError, match="made without reply_topic"):
+        producer.cancel("7", key=b"k").result(WITHIN_S).answer(1)
+    with topics.producer(reply_topic=f"{topics.replies}.none") as asking:
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="has no reply topic"):
+                asking.cancel("7", key=b"k")
+    assert len(topics.records()) == 1
+
+
+# ---- the command line ----------------------------------------------------------------------------
+
+
+class AnswersAll(threading.Thread):
+    """Answers whatever comes into the timer topic with the request's header `word`."""
+
+    def __init__(self, topics: Topics, answerer: Answerer) -> None:
+        super().__init__()
+        self._topics, self._answerer = topics, answerer
+        self._stop_it = threading.Event()
+
+    def run(self) -> None:
+        consumer = KafkaConsumer(bootstrap_servers=self._topics.servers)
+        partitions = [TopicPartition(self._topics.timers, n) for n in range(TIMER_PARTITIONS)]
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(*partitions)
+        while not self._stop_it.is_set():
+            for batch in consumer.poll(timeout_ms=50).values():
+                for record in batch:
+                    where = f"{record.topic}-{record.partition}@{record.offset}"
+                    request = dict(record.headers)
+                    if "TIMER_DEL_UNIQKEY" in request:
+                        self._answerer.answer(where, "already_delivered")
+                    elif "TIMER_RESCHEDULE" in request:
+                        self._answerer.answer(where, "cancelled")
+        consumer.close()
+
+    def stop(self) -> None:
+        self._stop_it.set()
+        self.join()
+
+
+def test_commands(
+    topics: Topics, producer: DelayProducer, answerer: Answerer, tmp_path: Path
+) -> None:
+    config = tmp_path / "duewheel.toml"
+    config.write_text(
+        f'[kafka]\nbootstrap_servers = "{topics.servers}"\n'
+        f'[timer]\ntopics = ["{topics.timers}"]\nreply_topic = "{topics.replies}"\n'
+    )
+    timer = producer.schedule(topics.orders, b"pay", key=b"abc", delay="1h", id="7").result(
+        WITHIN_S
+    )
+    line = [sys.executable, "-P", "-m", "duewheel", "--config", str(config), "--output", "json"]
+    answering = AnswersAll(topics, answerer)
+    answering.start()
+    try:
+        started = [
+            subprocess.Popen(
+                [*line[:4], *words, "--handle", timer.handle, *line[4:]], stdout=subprocess.PIPE
+            )
+            for words in (["cancel"], ["reschedule", "--delay", "2h"])
+        ]
+        told = [json.loads(each.communicate(timeout=WITHIN_S)[0]) for each in started]
+        assert [each.returncode for each in started] == [1, 0]
+        settings = load(config)
+        by_id = NamedTimer(timer_id="7", key=b"abc")
+        message: dict[str, Any] = {"topic": topics.orders, "value": b"", "headers": []}
+        time_: dict[str, Any] = {"deliver_at": None, "delay": "1h", "level": None}
+        told.append(sender.reschedule(settings, by_id, WITHIN_S, **message, **time_))
+        told.append(sender.cancel(settings, by_id, None))  # does not wait
+    finally:
+        answering.stop()
+    told.append(sender.cancel(settings, by_id, 0.1))  # and here nobody answers
+    words = ["already_delivered", "cancelled", "cancelled", None, None]
+    assert [each["answer"] for each in told] == words
+    assert {(each["id"], each["partition"]) for each in told} == {("7", timer.partition)}
+    records = {record.offset: record for record in topics.records()}
+    again = records[told[1]["offset"]]
+    assert (again.key, again.value) == (b"abc", b"pay")
+    assert told[1]["due_ms"] == again.timestamp + 7_200_000
+    assert producer.cancel(told[1]["handle"]).result(WITHIN_S).id == "7"
