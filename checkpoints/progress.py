@@ -8,6 +8,7 @@ For a timer partition p:
     c1  C_{R+1}, when slot r + 1 is half delivered, else null
     d   then: everything of p below this offset in slot r + 1 is out, else null
     k   lowest offset that holds a live tombstone, else null
+    n   when d is there: how many rows of slot r + 1 are out, those of all partitions
 
 A message of p at offset o whose slot is s is *done* if o < c and s <= r, or if it belongs to the
 half-delivered slot (o < c1 and (s = r + 1, or s <= r and o >= c)) and o < d. All else is pending;
@@ -45,18 +46,19 @@ class PartitionProgress:
     c1: int | None = None
     d: int | None = None
     k: int | None = None
+    n: int | None = None
 
     @classmethod
     def read(cls, r: object, c: object, *half: object) -> PartitionProgress:
-        """From the five values of the JSON form.
+        """From the six values of the JSON form.
 
         Raises:
             MISSHAPEN: they are others.
         """
-        c1, d, k = (None if value is None else integer(value) for value in half)
-        if (c1 is None) != (d is None):
-            raise ValueError("c1 and d are there together or not at all")
-        return cls(integer(r), integer(c), c1, d, k)
+        c1, d, k, n = (None if value is None else integer(value) for value in half)
+        if not (c1 is None) == (d is None) == (n is None):
+            raise ValueError("c1, d and n are there together or not at all")
+        return cls(integer(r), integer(c), c1, d, k, n)
 
     @property
     def closed(self) -> int:
@@ -145,7 +147,7 @@ class Progress:
         """The record's value."""
         topics: dict[str, dict[str, list[int | None]]] = {}
         for (topic, partition), p in self.partitions.items():
-            topics.setdefault(topic, {})[str(partition)] = [p.r, p.c, p.c1, p.d, p.k]
+            topics.setdefault(topic, {})[str(partition)] = [p.r, p.c, p.c1, p.d, p.k, p.n]
         text = json.dumps(
             {
                 "format": FORMAT,
@@ -172,7 +174,7 @@ class Progress:
             RecoveryRefused: with the numbers.
         """
         highest = int(np.iinfo(np.int64).max)
-        longest = PartitionProgress(*[highest] * 5)
+        longest = PartitionProgress(*[highest] * 6)
         at_most = replace(
             self, lineage=highest, epoch=highest, partitions=dict.fromkeys(self.partitions, longest)
         )
@@ -222,6 +224,7 @@ def advanced(
     closed: Close,
     r: int,
     below: Mapping[TopicPartition, int] | None,
+    rows_out: int = 0,
 ) -> dict[TopicPartition, PartitionProgress]:
     """Where the partitions stand once a shard has come to slot `r`.
 
@@ -231,6 +234,7 @@ def advanced(
         closed: the range that r lies in.
         r: last slot delivered in full.
         below: D of slot r + 1 if that is half delivered, else None.
+        rows_out: how many rows of that slot are out then.
     """
     c = closed.c_before if r == closed.lower else closed.c
     reached = {}
@@ -241,10 +245,20 @@ def advanced(
             part = PartitionProgress(r, c.get(partition, 0))
         if part.r == r and below is not None:
             d = max(below.get(partition, 0), part.d or 0)
-            part = replace(part, c1=closed.c.get(partition, 0), d=d)
+            n = max(rows_out, part.n or 0)
+            part = replace(part, c1=closed.c.get(partition, 0), d=d, n=n)
         if part.d or not is_retired(partition[0]):
             reached[partition] = part
     return reached
+
+
+def rows_out(known: Mapping[TopicPartition, PartitionProgress]) -> dict[int, int]:
+    """Of each half-delivered slot, how many rows are out."""
+    found: dict[int, int] = {}
+    for part in known.values():
+        if part.n is not None:
+            found[part.closed] = max(found.get(part.closed, 0), part.n)
+    return found
 
 
 def shard_of(partition: TopicPartition, shards: int) -> int:

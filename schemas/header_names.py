@@ -21,7 +21,7 @@ ROLL_TIMES = "TIMER_ROLL_TIMES"  # how often the timer was rolled, if it was
 # On copies only, which go back to their timer topic: rolled or parked.
 ORIGIN = "TIMER_ORIGIN"  # offset of the timer's first copy, in the same partition
 NOT_BEFORE_MS = "TIMER_NOT_BEFORE_MS"  # of a parked one: when it leaves if it is due by then
-RETRIES = "TIMER_RETRIES"  # how often in a row it was parked
+RETRIES = "TIMER_RETRIES"  # how often in a row it was parked, or spread
 ASKED_LEVEL = "TIMER_LEVEL"  # the level that the due time was asked for with, if it was
 
 # Added to answers to cancels and reschedules, whose value is a JSON object (ANSWER_*).

@@ -29,6 +29,7 @@ NO_KEY = -1  # key hash of a null key
 NO_LEVEL = 0  # a due time that was not asked for by a level
 LEVEL_MAX = 255  # one byte on disk
 ANY_TIME = -(2**62)  # not_before_ms of what was not parked
+NEVER = 2**62  # not_before_ms of what may not go to its target at all
 
 TopicPartition = tuple[str, int]
 
@@ -150,6 +151,9 @@ class Deliveries:
         dead_letter: the row is a dead letter: of the added headers it gets TIMER_SOURCE only.
         rolled: the row is a copy on its way back to its timer topic, rolled or parked: its
             `headers` are complete.
+        not_before_ms: of a row in excess of its slot (wheel/hot_slots.py): it goes back to its
+            timer topic and leaves no earlier, or becomes a dead letter if that is NEVER; else
+            ANY_TIME.
     """
 
     targets: list[str]
@@ -170,6 +174,7 @@ class Deliveries:
     level: Int32
     dead_letter: Bool
     rolled: Bool
+    not_before_ms: Int64
 
     def __len__(self) -> int:
         return len(self.target)

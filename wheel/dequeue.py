@@ -28,7 +28,13 @@ from dataclasses import replace
 import structlog
 
 from duewheel.checkpoints.epochs import Epochs
-from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, advanced
+from duewheel.checkpoints.progress import (
+    NOBODY,
+    PartitionProgress,
+    Progress,
+    advanced,
+    rows_out,
+)
 from duewheel.checkpoints.state import DEQUEUE, Close
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile, Fenced, KafkaUnavailable, PublishDoubt, RecoveryRefused
@@ -73,8 +79,13 @@ class Dequeue:
         self._stopping = stopping
         self._statistics = Statistics()
         self._chunks = Pipeline(
-            directory, publisher.prepare, config.chunk_records, config.chunk_bytes
+            directory,
+            publisher.prepare,
+            config.chunk_records,
+            config.chunk_bytes,
+            config.hot_slots,
         )
+        self._hot_slot: int | None = None  # the last one with rows in excess
         self._delivered = 0
         # By boottime; None: never yet.
         self._beat_at_ms: int | None = None
@@ -150,7 +161,7 @@ class Dequeue:
                 return False
             pending = self._directory.wheel.count_later_than(self._r)
         self._delivered = commit.placed - pending
-        self._chunks.begin(self._r, self._close.floor, self._below)
+        self._chunks.begin(self._r, self._close.floor, self._below, rows_out(self._known))
         took_s = round(time.monotonic() - self._started_s, 3)
         log.info("dequeue is ready", pending=pending, took_s=took_s)
         return True
@@ -238,13 +249,29 @@ class Dequeue:
             self._directory.state.write_close(self._close)
             ids = {**self._claimed.topic_ids, **commit.topic_ids}
         self._claimed = replace(self._claimed, topic_ids=ids)
-        self._chunks.begin(self._r, floor, {})
+        self._chunks.begin(self._r, floor, {}, rows_out(self._known))
 
     def _deliver(self, ready: Ready) -> None:
         """3. and 4. of the module's head, for one chunk."""
         below = self._below_after(ready)
-        self._commit(ready.prepared, self._progress(ready.r_after, below), ready.rows)
+        progress = self._progress(ready.r_after, below, ready.rows_out)
+        self._commit(ready.prepared, progress, ready.rows)
         self._r, self._below = ready.r_after, below or {}
+        self._tell_hot(ready.hot)
+
+    def _tell_hot(self, slots: list[int]) -> None:
+        """Count and log each slot with rows in excess once."""
+        new = [slot for slot in slots if self._hot_slot is None or slot > self._hot_slot]
+        if new:
+            self._hot_slot = new[-1]
+            self._statistics = self._statistics.after_hot_slots(len(new))
+            hot, precision_ms = self._config.hot_slots, self._directory.config.precision_ms
+            log.warning(
+                "more timers in a slot than dequeue.hot_slot_limit",
+                slots_ms=[slot * precision_ms for slot in new],
+                limit=hot.limit,
+                policy=hot.policy,
+            )
 
     def _below_after(self, ready: Ready) -> dict[TopicPartition, int] | None:
         """D after this chunk if it leaves its last slot half delivered, else None."""
@@ -256,9 +283,12 @@ class Dequeue:
 
     # ---- progress --------------------------------------------------------------------------
 
-    def _progress(self, r: int, below: Mapping[TopicPartition, int] | None) -> Progress:
+    def _progress(
+        self, r: int, below: Mapping[TopicPartition, int] | None, rows_out: int = 0
+    ) -> Progress:
         """The progress once slot `r` is delivered in full and, given D, slot r + 1 up to there."""
-        return replace(self._claimed, partitions=advanced(self._known, self._close, r, below))
+        partitions = advanced(self._known, self._close, r, below, rows_out)
+        return replace(self._claimed, partitions=partitions)
 
     def _commit_when_stale(self, progress: Progress) -> None:
         """Nothing is to be delivered: still say now and then how far that is known."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from duewheel.checkpoints.epochs import PRECISION, WINDOW
+from duewheel.wheel.hot_slots import HotSlots
 from duewheel.wheel.layout import WheelConfig
 
 
@@ -24,6 +25,7 @@ class DequeueConfig:
             longer, by the broker's clock.
         clock_skew_max_ms: nothing is closed while this host's clock is ahead of the brokers' by
             more.
+        hot_slots: what is done about slots with many rows.
     """
 
     shard: int
@@ -34,6 +36,7 @@ class DequeueConfig:
     progress_interval_ms: int = 5_000
     take_over_after_ms: int = 60_000
     clock_skew_max_ms: int = 1_000
+    hot_slots: HotSlots = field(default_factory=HotSlots)
 
     def slot_values(self, wheel: WheelConfig) -> dict[str, Any]:
         """Everything that decides a row's slot, as the progress keeps it."""

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from duewheel.schemas.timers import Deliveries, Int64
+from duewheel.schemas.timers import NEVER, Deliveries, Int64
 from duewheel.wheel.histogram import Histogram
+from duewheel.wheel.hot_slots import in_excess
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,9 @@ class Statistics:
         dead_letters: those that ingest had rejected.
         rolled: timers sent back to their timer topic, by that topic; not among `delivered`.
         parked: the same because their target took no writes then, by the target.
+        spread: the same because they were in excess of their slot.
+        hot_dead_letters: what became a dead letter because of that.
+        hot_slots: slots with rows in excess.
         transactions: commits, those without messages included.
         doubts: transactions whose outcome had to be read back.
         lateness_max_ms: greatest time of the acknowledgement − due time of accepted messages.
@@ -32,6 +36,9 @@ class Statistics:
     dead_letters: int = 0
     rolled: Mapping[str, int] = field(default_factory=dict)
     parked: Mapping[str, int] = field(default_factory=dict)
+    spread: int = 0
+    hot_dead_letters: int = 0
+    hot_slots: int = 0
     transactions: int = 0
     doubts: int = 0
     lateness_max_ms: int = 0
@@ -41,6 +48,10 @@ class Statistics:
     def after_doubt(self) -> Statistics:
         """These, and one transaction whose outcome had to be read back."""
         return replace(self, doubts=self.doubts + 1)
+
+    def after_hot_slots(self, count: int) -> Statistics:
+        """These, and so many slots with rows in excess."""
+        return replace(self, hot_slots=self.hot_slots + count)
 
     def after_commit(
         self, deliveries: Deliveries | None, parked: Int64, committed_at_ms: int, took_ms: int
@@ -65,12 +76,15 @@ class Statistics:
         late[parked] = False
         due_ms = deliveries.due_ms[late]
         late_ms = committed_at_ms - due_ms
+        spread = in_excess(deliveries)[parked]
         return replace(
             known,
             delivered=self.delivered + len(deliveries) - len(rolled) - len(parked),
             dead_letters=self.dead_letters + dead,
             rolled=_with(self.rolled, deliveries, rolled),
-            parked=_with(self.parked, deliveries, parked),
+            parked=_with(self.parked, deliveries, parked[~spread]),
+            spread=self.spread + int(spread.sum()),
+            hot_dead_letters=self.hot_dead_letters + int((deliveries.not_before_ms == NEVER).sum()),
             lateness_max_ms=max(self.lateness_max_ms, int(late_ms.max(initial=0))),
             lateness_ms=self.lateness_ms.with_values(late_ms),
         )

@@ -15,8 +15,9 @@ import numpy as np
 
 from duewheel.errors import PublishDoubt
 from duewheel.schemas.record_batch import Batch, split
-from duewheel.schemas.timers import Bool, Deliveries, Int32, Int64
+from duewheel.schemas.timers import ANY_TIME, Bool, Deliveries, Int32, Int64
 from duewheel.wheel import returning, routing
+from duewheel.wheel.hot_slots import in_excess
 from duewheel.wheel.routing import Reason, Target
 
 
@@ -60,7 +61,8 @@ class Encoded:
     Attributes:
         parts: the batches; those of a partition are neighbours, in their order.
         condemned: rows that became dead letters, by reason.
-        parked: rows that go back to their timer topic, for their target takes no writes for now.
+        parked: rows that go back to their timer topic to wait: their target takes no writes for
+            now, or they are in excess of their slot.
         known: what was known of each topic that mattered.
         refused: sources of the records that the broker had refused.
     """
@@ -113,11 +115,12 @@ def route(
     targets = _targets(known)
     reason = routing.why_not(deliveries, targets, list(refused))
     waiting = routing.without_target(deliveries, targets) & (reason == Reason.NONE)
-    if waiting.any():
+    spread = (reason == Reason.NONE) & in_excess(deliveries)
+    if (waiting | spread).any():
         homes = dict.fromkeys(topic for topic, _ in deliveries.homes)
         known.update(look_up([topic for topic in homes if topic not in known]))
         targets = _targets(known)
-        deliveries, waiting = _parked(deliveries, waiting, targets, reason, now_ms)
+        deliveries, waiting = _parked(deliveries, waiting, spread, targets, reason, now_ms)
     counts = enumerate(np.bincount(reason).tolist())
     condemned = Counter({Reason(n).name.lower(): c for n, c in counts if n and c})
     if condemned:
@@ -168,22 +171,28 @@ def _targets(known: Mapping[str, Known]) -> dict[str, Target]:
 def _parked(
     deliveries: Deliveries,
     waiting: Bool,
+    spread: Bool,
     targets: Mapping[str, Target],
     reason: Int32,
     now_ms: int,
 ) -> tuple[Deliveries, Bool]:
-    """The deliveries with rows parked, and which they are. The copies that their timer topic does
-    not take are given a reason. What has no place to wait at stays as it is: then Kafka as a whole
-    is away, and the transaction waits.
+    """The deliveries with rows parked, and which they are.
+
+    What has no place to wait at stays as it is: then Kafka as a whole is away, and the transaction
+    waits. Where the timer topic takes no such copy, what waits for its target is given a reason,
+    and what would only be spread leaves now.
     """
-    waiting = waiting & routing.home_takes_writes(deliveries, targets)
-    parked = returning.parked(deliveries, waiting, now_ms)
-    refused = waiting & (routing.why_not(parked, targets, []) != Reason.NONE)
+    back = (waiting | spread) & routing.home_takes_writes(deliveries, targets)
+    # The later of the two: a key's rows before this one may wait for either.
+    retry_ms = np.where(waiting, now_ms + returning.waits_ms(deliveries), ANY_TIME)
+    not_before_ms = np.maximum(retry_ms, np.where(spread, deliveries.not_before_ms, ANY_TIME))
+    parked = returning.parked(deliveries, back, not_before_ms)
+    refused = back & (routing.why_not(parked, targets, []) != Reason.NONE)
     if refused.any():
-        reason[refused] = Reason.TARGET_UNAVAILABLE
-        waiting &= ~refused
-        parked = returning.parked(deliveries, waiting, now_ms)
-    return parked, waiting
+        reason[refused & waiting] = Reason.TARGET_UNAVAILABLE
+        back &= ~refused
+        parked = returning.parked(deliveries, back, not_before_ms)
+    return parked, back
 
 
 def _dead_letters_fitted(deliveries: Deliveries, targets: Mapping[str, Target]) -> Deliveries:

@@ -1,10 +1,11 @@
 """What comes before a transaction: two stages, each in a thread of its own, and two queues.
 
-    scan ──► queue ──► read, restore, prepare ──► queue ──► the loop publishes
+    scan ──► queue ──► read, restore, judge, prepare ──► queue ──► the loop publishes
 
     scan      finds the closed slots' rows in the log and cuts them into chunks      (slot_scan.py)
     read      reads a chunk's messages and verifies them                          (message_store.py)
     restore   makes deliveries of them, divided if they name too many topics          (restoring.py)
+    judge     finds the rows in excess of their slot                                  (hot_slots.py)
     prepare   encodes them as far as that is possible before the transaction          (publisher.py)
 
 Each queue holds no more records and stored bytes than one chunk may have; a stage that runs ahead
@@ -32,6 +33,7 @@ import numpy as np
 from duewheel.schemas.timers import Bool, Deliveries, TopicPartition
 from duewheel.wheel.bounded_queue import BoundedQueue, QueueClosed
 from duewheel.wheel.data_directory import DataDirectory
+from duewheel.wheel.hot_slots import HotSlots, Places, in_excess
 from duewheel.wheel.publisher import Prepared
 from duewheel.wheel.restoring import Restored, pieces, restore
 from duewheel.wheel.slot_scan import Chunk, SlotScan
@@ -48,6 +50,8 @@ class Ready:
         r_after: last slot that is delivered in full.
         ends: if the slot after it is half delivered, the offset behind its last row, by source
             partition of this chunk; else None.
+        rows_out: how many rows of that slot are out then.
+        hot: slots with rows in excess among those that are not delivered yet.
         last: whether the range ends with this chunk.
     """
 
@@ -56,6 +60,8 @@ class Ready:
     stored_bytes: int
     r_after: int
     ends: Mapping[TopicPartition, int] | None
+    rows_out: int
+    hot: list[int]
     last: bool
 
 
@@ -67,11 +73,13 @@ class _Range:
         scan: over them.
         half_slot: the first slot.
         below: D: per source partition, the offset below which its rows are out.
+        places: counts the rows of each slot.
     """
 
     scan: SlotScan
     half_slot: int
     below: Mapping[TopicPartition, int]
+    places: Places
 
 
 class Pipeline:
@@ -83,30 +91,41 @@ class Pipeline:
         prepare: Callable[[Deliveries], Prepared],
         records_max: int,
         bytes_max: int,
+        hot_slots: HotSlots,
     ) -> None:
         """
         Args:
             directory: whose slots are delivered.
             prepare: the publisher's.
             records_max, bytes_max: rows and stored bytes of one chunk, and of one queue.
+            hot_slots: what is done about slots with many rows.
         """
         self._directory = directory
         self._prepare = prepare
         self._bounds = (records_max, bytes_max)
+        self._hot_slots = hot_slots
         self._range: _Range | None = None
         self._stages: _Stages | None = None
         self._ready: deque[Ready] = deque()  # of a range of one chunk
         self._failure: BaseException | None = None
 
-    def begin(self, after: int, until: int, below: Mapping[TopicPartition, int]) -> None:
+    def begin(
+        self,
+        after: int,
+        until: int,
+        below: Mapping[TopicPartition, int],
+        rows_out: Mapping[int, int],
+    ) -> None:
         """Go on with the slots after < s ≤ until; the range before has been used up.
 
         Args:
             after, until: all of them closed.
             below: D of slot after + 1 if that was found half delivered, else empty.
+            rows_out: of half-delivered slots, how many rows are out.
         """
         assert self._stages is None and not self._ready, "chunks were made and not used"
-        self._range = _Range(SlotScan(self._directory, after, until), after + 1, below)
+        scan = SlotScan(self._directory, after, until)
+        self._range = _Range(scan, after + 1, below, Places(rows_out))
 
     def next(self) -> Ready | None:
         """The next chunk, or None at the end of the range.
@@ -164,19 +183,23 @@ class Pipeline:
         return _Stages(scan, found, read, made)
 
     def _made(self, slots: _Range, chunk: Chunk) -> Iterator[Ready]:
-        """Read, restore, prepare."""
+        """Read, restore, judge, prepare."""
         store, topics = self._directory.messages, self._directory.topics
+        precision_ms = self._directory.config.precision_ms
         for restored in pieces(restore(chunk, store.read(chunk.hour, chunk.records), topics)):
-            deliveries = restored.deliveries
-            delivered = _delivered(slots, restored)
-            if delivered.any():
-                deliveries = deliveries.take(np.flatnonzero(~delivered))
+            slot, pending = restored.chunk.slot, ~_delivered(slots, restored)
+            place = slots.places.of(slot, pending)
+            deliveries = self._hot_slots.judged(restored.deliveries, slot, place, precision_ms)
+            if not pending.all():
+                deliveries, slot = deliveries.take(np.flatnonzero(pending)), slot[pending]
             yield Ready(
                 self._prepare(deliveries),
                 len(restored.chunk),
                 restored.chunk.stored_bytes,
                 restored.chunk.r_after,
                 _ends(restored),
+                slots.places.counted if restored.chunk.slot_open else 0,
+                np.unique(slot[in_excess(deliveries)]).tolist(),
                 restored.chunk.last,
             )
 

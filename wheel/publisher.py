@@ -68,8 +68,9 @@ class Publisher(Protocol):
 
     @property
     def parked(self) -> Int64:
-        """Which of the rows last given to `publish` went back to their timer topic because their
-        target takes no writes for now. Means something once it is known that they were committed.
+        """Which of the rows last given to `publish` went back to their timer topic to wait: because
+        their target takes no writes for now, or in excess of their slot. Means something once it is
+        known that they were committed.
         """
         ...
 

@@ -16,7 +16,7 @@ import numpy as np
 from duewheel.schemas.columns import choose
 from duewheel.schemas.ids import source_names
 from duewheel.schemas.record_tail import NO_ORIGIN
-from duewheel.schemas.timers import Deliveries, Int32, Int64, TopicPartition
+from duewheel.schemas.timers import ANY_TIME, Deliveries, Int32, Int64, TopicPartition
 from duewheel.wheel.layout import FLAG_DEAD_LETTER, level_of
 from duewheel.wheel.message_store import Prefixes, StoredMessages
 from duewheel.wheel.returning import rolled_back
@@ -98,6 +98,7 @@ def restore(chunk: Chunk, messages: StoredMessages, topics: TopicNames) -> Resto
         level=level_of(chunk.records["magic"]),
         dead_letter=(prefix["flags"] & FLAG_DEAD_LETTER) != 0,
         rolled=np.zeros(len(rolled), np.bool_),
+        not_before_ms=np.full(len(rolled), ANY_TIME),
     )
     if rolled.any():
         deliveries = rolled_back(deliveries, rolled)

@@ -4,12 +4,14 @@ A copy goes to the partition that the timer came from, with its request in the h
 due time absolute, and where its first copy lay. Two kinds:
 
     rolled    due beyond the window; a count of rolls
-    parked    due, but its target takes no writes for now: the instant before which it does not
-              leave again, and how often in a row it was parked
+    parked    due, but its target takes no writes for now, or it is in excess of its slot
+              (hot_slots.py): the instant before which it does not leave again, and how often in a
+              row it was parked
 
-A parked timer waits from a second to five minutes, doubling. Timers of one key that were parked in
-one transaction for the same number of times wait equally long, and keep their order; one that was
-parked less often waits less, and may overtake them. Others leave spread over a quarter of the time.
+A timer whose target takes no writes waits from a second to five minutes, doubling. Timers of one
+key that were parked in one transaction for the same number of times wait equally long, and keep
+their order; one that was parked less often waits less, and may overtake them. Others leave spread
+over a quarter of the time.
 """
 
 from __future__ import annotations
@@ -35,16 +37,16 @@ def rolled_back(deliveries: Deliveries, rows: Bool) -> Deliveries:
     return _sent_home(deliveries, rows, headers, count)
 
 
-def parked(deliveries: Deliveries, rows: Bool, now_ms: int) -> Deliveries:
-    """The deliveries with the given rows as parked copies."""
+def parked(deliveries: Deliveries, rows: Bool, not_before_ms: Int64) -> Deliveries:
+    """The deliveries with the given rows as parked copies, which leave no earlier than that."""
     headers, count = _headers(deliveries, deliveries.roll_times)
     retries = np.minimum(deliveries.retries + 1, COUNT_MAX).astype(np.int32)
-    parking = parking_headers(now_ms + waits_ms(deliveries), retries)
+    parking = parking_headers(not_before_ms, retries)
     return _sent_home(deliveries, rows, join(headers, parking), count + 2)
 
 
 def waits_ms(deliveries: Deliveries) -> Int64:
-    """How long each row waits if it is parked now. A matter of the row alone."""
+    """How long each row waits if its target takes no writes. A matter of the row alone."""
     first_ms, longest_ms = WAIT_MS
     doublings = np.minimum(deliveries.retries, _DOUBLINGS_MAX).astype(np.int64)
     wait_ms = np.minimum(first_ms << doublings, longest_ms)

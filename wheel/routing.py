@@ -29,7 +29,15 @@ from duewheel.schemas import header_names as names
 from duewheel.schemas.columns import constant, join, lengths, spread
 from duewheel.schemas.dead_letters import kept_headers
 from duewheel.schemas.record_batch import HEADER_BYTES, bytes_alone
-from duewheel.schemas.timers import NO_KEY, NO_PARTITION, Bool, Deliveries, Int32, Int64
+from duewheel.schemas.timers import (
+    NEVER,
+    NO_KEY,
+    NO_PARTITION,
+    Bool,
+    Deliveries,
+    Int32,
+    Int64,
+)
 from duewheel.schemas.varint import varint
 
 # Everything of a record and its added headers but the columns' own bytes: names, lengths, numbers.
@@ -49,6 +57,7 @@ class Reason(IntEnum):
     RECORD_TOO_LARGE = 5
     RECORD_REFUSED = 6
     TARGET_UNAVAILABLE = 7
+    HOT_SLOT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +128,7 @@ def why_not(
     if refused:
         named = pa.array(refused, pa.large_binary())
         judge(np.asarray(pc.is_in(deliveries.source, value_set=named)), Reason.RECORD_REFUSED)
+    judge(deliveries.not_before_ms == NEVER, Reason.HOT_SLOT)
     reason[deliveries.dead_letter] = Reason.NONE
     return reason
 
@@ -297,4 +307,6 @@ def reason_text(reason: Reason, topic: str, known: Target) -> str:
         Reason.RECORD_REFUSED: f"the broker refused this record for {named}",
         Reason.TARGET_UNAVAILABLE: f"{named} takes no writes for now, and the copy that would wait "
         "for it is more than the timer topic takes",
+        Reason.HOT_SLOT: f"more timers were due with it, for {named} or others, than "
+        "dequeue.hot_slot_limit lets leave at once",
     }[reason]

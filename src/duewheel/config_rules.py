@@ -70,6 +70,11 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
     """Every contradiction: the key to look at, and why."""
     yield from _wheel_problems(settings.timer)
     yield from topic_problems(settings)
+    if settings.dequeue.hot_slot_window > settings.timer.roll_window:
+        yield (
+            "dequeue.hot_slot_window",
+            "must not exceed timer.roll_window: a copy leaves within it",
+        )
     shard = settings.shard
     if shard.index >= shard.count:
         yield "shard.index", f"must be below shard.count = {shard.count}"

@@ -29,6 +29,7 @@ from duewheel.config_values import (
 )
 from duewheel.schemas.header_names import LEVELS_MS
 from duewheel.schemas.topic_contracts import CANCEL, DEFAULT, KEY, NATIVE, TopicContract
+from duewheel.wheel.hot_slots import Policy
 
 Port = Annotated[int, Field(ge=0, le=65535)]  # 0: a free one
 
@@ -173,6 +174,10 @@ class Dequeue(Section):
 
     `read_ahead_bytes` is page cache, which the kernel takes back when it needs it. The default
     holds an hour of 1,000 timers a second of some 180 bytes; `read_ahead = "0s"` turns it off.
+
+    `hot_slot` says what becomes of the timers of one slot beyond `hot_slot_limit`: of those from
+    the limit to its double ever more are in excess, beyond that all. They leave spread over
+    `hot_slot_window`, or become dead letters.
     """
 
     chunk_records: Annotated[int, Field(ge=1)] = 20_000
@@ -182,6 +187,9 @@ class Dequeue(Section):
     clock_skew_max: Annotated[Duration, Field(ge=timedelta(milliseconds=50))] = timedelta(seconds=1)
     read_ahead: Duration = timedelta(minutes=5)
     read_ahead_bytes: Annotated[Size, Field(ge=0)] = 1 << 30
+    hot_slot: Policy = "none"
+    hot_slot_limit: Annotated[int, Field(ge=1)] = 10_000
+    hot_slot_window: Duration = timedelta(minutes=1)
 
 
 class Storage(Section):

@@ -83,6 +83,15 @@ class DequeueMetrics:
             "topic",
             known.parked,
         )
+        yield counter(
+            "hot_slot_slots", "Slots with more timers than may leave at once.", known.hot_slots
+        )
+        yield counters(
+            "hot_slot_excess",
+            "Timers in excess of their slot, by what became of them.",
+            "policy",
+            {"spread": known.spread, "dead-letter": known.hot_dead_letters},
+        )
         yield counter("transactions", "Committed transactions.", known.transactions)
         yield counter("doubts", "Transactions whose outcome had to be read back.", known.doubts)
         yield histogram(

@@ -17,6 +17,7 @@ from duewheel.schemas.name_patterns import ANY, of_shell
 from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.timers import TopicPartition
 from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.hot_slots import HotSlots
 from duewheel.wheel.kafka_clients import ClientSettings
 from duewheel.wheel.kafka_progress import KafkaProgressReader
 from duewheel.wheel.kafka_publisher import KafkaPublisher, PublisherLimits
@@ -66,6 +67,11 @@ def dequeue_config(settings: Settings) -> DequeueConfig:
         chunk_bytes=settings.dequeue.chunk_bytes,
         take_over_after_ms=as_millis(settings.shard.take_over_after),
         clock_skew_max_ms=as_millis(settings.dequeue.clock_skew_max),
+        hot_slots=HotSlots(
+            settings.dequeue.hot_slot,
+            settings.dequeue.hot_slot_limit,
+            as_millis(settings.dequeue.hot_slot_window),
+        ),
     )
 
 

@@ -180,6 +180,7 @@ def requests(number: Int64, due_ms: Int64, target: str) -> Deliveries:
         level=zeros,
         dead_letter=np.zeros(count, np.bool_),
         rolled=np.ones(count, np.bool_),
+        not_before_ms=np.full(count, ANY_TIME),
     )
 
 

@@ -34,8 +34,8 @@ MARKS: Marks = {("orders.delayed", 0): 120, ("orders.delayed", 11): 7}
 CLOSE = Close(900, {("orders.delayed", 0): 100}, 1_000, MARKS)
 HOURS = {500_000: HourFiles(5_200, 12_345, 5_148), 500_001: HourFiles(52, 99, 52)}
 PARTITIONS = {
-    ("orders.delayed", 0): PartitionProgress(950, 100, 120, 110),
-    ("orders.delayed", 11): PartitionProgress(950, 7, 7, 0),
+    ("orders.delayed", 0): PartitionProgress(950, 100, 120, 110, n=9),
+    ("orders.delayed", 11): PartitionProgress(950, 7, 7, 0, n=9),
 }
 VALUES = {"precision_ms": 50, "roll_window_ms": 86_400_000}
 EPOCHS = Epochs.first(VALUES).followed_by({**VALUES, "levels_ms": [1]}, MARKS)

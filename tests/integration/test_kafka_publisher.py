@@ -25,7 +25,7 @@ from duewheel.dev_broker import DevBroker
 from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt
 from duewheel.java import Java
 from duewheel.schemas.columns import binary
-from duewheel.schemas.timers import NO_KEY, NO_PARTITION, Deliveries
+from duewheel.schemas.timers import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.varint import varint
 from duewheel.wheel import (
     kafka_internals,
@@ -92,6 +92,7 @@ def deliveries(messages: list[Message]) -> Deliveries:
         level=zeros,
         dead_letter=np.array([m.dead_letter for m in messages], np.bool_),
         rolled=np.zeros(n, np.bool_),
+        not_before_ms=np.full(n, ANY_TIME),
     )
 
 

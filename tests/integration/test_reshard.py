@@ -76,7 +76,7 @@ class Application:
         for index in range(count):
             r = now - behind * (count - index)
             parts = {
-                (self.topic, n): PartitionProgress(r, 10 * n, 10 * n + 5, 10 * n + 1)
+                (self.topic, n): PartitionProgress(r, 10 * n, 10 * n + 5, 10 * n + 1, n=1)
                 for n in range(index, 4, count)
             }
             publisher = wiring.publisher(self.settings, self.clock, index)

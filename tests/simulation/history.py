@@ -7,9 +7,11 @@ Timers are counted by their origin; each copy leaves the wheel once: delivered, 
     2 lost       not delivered in the end
     3 doubled    a copy leaves twice
     4 order      of two copies of a partition the later one leaves first, though its slot is not the
-                 earlier one
+                 earlier one; of two timers of a key the later one overtakes one that was in excess
+                 of the same slot
     5 memory     a transaction larger than a chunk may be
-    6 held up    parked though its target takes writes; written to one that takes none
+    6 held up    parked though its target takes writes; written to one that takes none; held back
+                 or dead-lettered for a hot slot where none can be (hot_slot_judge.py)
     7 floor      the floor, or the progress, moves back; a closed slot takes something
     bytes        a delivery is not what was asked for
 
@@ -25,13 +27,15 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+from tests.simulation.hot_slot_judge import HotSlotJudge
 from tests.simulation.settings import Settings
-from tests.simulation.timers import TARGETS, TOPIC, Copy, Timer
+from tests.simulation.timers import DEAD, TARGETS, TOPIC, Copy, Timer
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.clock import Clock
 from duewheel.schemas.columns import lengths
-from duewheel.schemas.timers import Deliveries
+from duewheel.schemas.timers import NO_PARTITION, Deliveries
+from duewheel.wheel.hot_slots import HotSlots, in_excess
 from duewheel.wheel.layout import WheelConfig
 
 
@@ -78,7 +82,9 @@ class History:
         settings: those that have held, and since when.
     """
 
-    def __init__(self, wheel: WheelConfig, clock: Clock, chunk: tuple[int, int]) -> None:
+    def __init__(
+        self, wheel: WheelConfig, clock: Clock, chunk: tuple[int, int], hot: HotSlots
+    ) -> None:
         self.violations: list[Violation] = []
         self.pending: dict[bytes, Timer] = {}
         self.lines: list[str] = []
@@ -92,6 +98,7 @@ class History:
         # Per partition, in the order in which they left: offset and slot of each copy.
         self._left: dict[int, list[tuple[int, int]]] = {}
         self._progress: Progress | None = None
+        self._hot = HotSlotJudge(hot, wheel.precision_ms, self.violated)
 
     def say(self, text: str) -> None:
         slot = self._clock.now_ms() / self.settings.precision_ms
@@ -134,16 +141,18 @@ class History:
 
     def committed(self, done: Committed, copies: list[Copy]) -> None:
         """A transaction of the shard has happened."""
-        self._advance(Progress.decode(done.progress))
+        before, after = self._progress, Progress.decode(done.progress)
+        self._advance(after)
         if done.deliveries is None:
             return
         columns = Columns(done.deliveries)
+        self._hot.begin(before, after, columns.excess)
         for row in range(len(done.deliveries)):
             self._leave(row, columns, done)
         requests = columns.requests()
         self.copies += [(copy, requests[copy.timer.source]) for copy in copies]
         for copy in copies:
-            if copy.retries:
+            if copy.retries and columns.held_ms(copy.timer.source) is None:
                 self._judge_waiting(copy, done.parked_ms)
             self._newest[copy.timer.source] = copy
             slot, what = (
@@ -163,7 +172,7 @@ class History:
     def _leave(self, row: int, found: Columns, done: Committed) -> None:
         source = found.source[row]
         timer = self.pending.get(source)
-        sent_back = found.rolled[row]
+        sent_back, excess = found.rolled[row], found.excess[row]
         self.say(f"  {'leaves again' if sent_back else 'delivered'} {source.decode()}")
         if timer is None:
             known = source in self._newest
@@ -176,12 +185,16 @@ class History:
             self.violated("3 doubled", f"copy {copy.offset} of {source.decode()} has left before")
         left.append((copy.offset, copy.slot(self.settings.wheel(copy))))
         rolls = copy.rolled(self.settings.wheel(copy))
-        self._judge_fate(timer, sent_back=sent_back, rolls=rolls, down=done.down)
+        natural = copy.slot(self.settings.wheel(copy))
+        self._hot.leaves(row, copy, natural, found.until_ms[row], rolls=rolls, sent_back=sent_back)
+        if not excess:
+            self._judge_fate(timer, sent_back=sent_back, rolls=rolls, down=done.down)
         if sent_back:
-            self.counts["rolled" if rolls else "parked"] += 1
+            self.counts["spread" if excess else "rolled" if rolls else "parked"] += 1
         else:
             del self.pending[source]
-            self.counts["rejected" if timer.rejected else "delivered"] += 1
+            how = "hot slot" if excess else "rejected" if timer.rejected else "delivered"
+            self.counts[how] += 1
         due_ms = (
             copy.held_ms(self.settings.wheel(copy))
             if rolls
@@ -251,6 +264,8 @@ class Columns:
         self._names = deliveries.targets
         self.source = _texts(deliveries.source.to_pylist())
         self.rolled: list[bool] = deliveries.rolled.tolist()
+        self.excess: list[bool] = in_excess(deliveries).tolist()
+        self.until_ms: list[int] = deliveries.not_before_ms.tolist()
         self._columns: dict[str, list[object]] = {
             name: getattr(deliveries, name).tolist()
             for name in (
@@ -266,6 +281,11 @@ class Columns:
         """Headers of the rolled rows, by source."""
         headers = _texts(self._headers)
         return {self.source[row]: headers[row] for row, rolled in enumerate(self.rolled) if rolled}
+
+    def held_ms(self, source: bytes) -> int | None:
+        """Until when the row of this timer is held back; None if it is not in excess."""
+        row = self.source.index(source)
+        return self.until_ms[row] if self.excess[row] else None
 
     def difference(self, row: int, copy: Copy) -> str:
         """How a row differs from what it must be; "" if it does not."""
@@ -295,6 +315,14 @@ class Columns:
             assert isinstance(own, bytes)
             found["headers"] = own[: len(headers)]
             wanted["target"], wanted["target_partition"] = TOPIC, timer.partition
+            del found["header_count"], wanted["header_count"]
+        elif self.excess[row]:
+            # The reason, and what a replay needs, follow the user's own headers.
+            own = found["headers"]
+            assert isinstance(own, bytes)
+            found["headers"] = own[: len(headers)]
+            wanted["target"], wanted["target_partition"] = TARGETS[DEAD], NO_PARTITION
+            wanted["dead_letter"] = True
             del found["header_count"], wanted["header_count"]
         return "; ".join(
             f"{name} is {found[name]!r} instead of {wanted[name]!r}"

@@ -23,6 +23,7 @@ from pathlib import Path
 
 # The last place to look for modules: a folder called `wheel` lies there.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
+from tests.simulation.planted_hot_slots import HOT_SLOTS
 from tests.simulation.planted_settings import SETTINGS
 from tests.simulation.planting import Planted, found
 
@@ -83,7 +84,7 @@ PLANTED = {
         "a parked copy is due when it may leave",
         "wheel/returning.py",
         "    headers, count = _headers(deliveries, deliveries.roll_times)\n",
-        "    later = replace(deliveries, due_ms=now_ms + waits_ms(deliveries))\n"
+        "    later = replace(deliveries, due_ms=not_before_ms)\n"
         "    headers, count = _headers(later, deliveries.roll_times)\n",
     ),
     "parked-origin": Planted(
@@ -520,6 +521,7 @@ PLANTED = {
         "        pass\n\n\ndef remove",
     ),
     **SETTINGS,
+    **HOT_SLOTS,
 }
 
 

@@ -22,6 +22,7 @@ from tests.simulation.spark_model import CHECKPOINT
 from tests.simulation.world import Chances, Setup, World
 
 from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.hot_slots import HotSlots
 from duewheel.wheel.layout import WheelConfig
 
 PRECISIONS_MS = (1_000, 600_000, 1_800_000)
@@ -386,5 +387,10 @@ def _setup(rng: Random) -> Setup:
         chunk_bytes=rng.choice((200, 1_000, 1 << 20)),
         progress_interval_ms=rng.choice((5_000, 2 * p, 10 * p)),
         clock_skew_max_ms=rng.choice((1_000, p // 2, 2 * p)),
+        hot_slots=HotSlots(
+            rng.choice(("none", "spread", "dead-letter", "spread")),
+            limit=rng.choice((1, 3, 5)),
+            window_ms=rng.choice((0, p // 2, 2 * p, window * p)),
+        ),
     )
     return Setup(wheel, config, rng.randint(1, 3), rng.choice((1, 3, 8, 30)))

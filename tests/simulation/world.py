@@ -119,7 +119,7 @@ class World:
     def __post_init__(self) -> None:
         self.clock = WorldClock(self._slept, self.setup.config.clock_skew_max_ms)
         bounds = (self.setup.config.chunk_records, self.setup.config.chunk_bytes)
-        self.history = History(self.setup.wheel, self.clock, bounds)
+        self.history = History(self.setup.wheel, self.clock, bounds, self.setup.config.hot_slots)
         partitions = [Partition(number) for number in range(self.setup.partitions)]
         self.kafka = Kafka(self.clock, self.history, partitions)
         self.disk = Disk(self.root)

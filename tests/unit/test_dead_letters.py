@@ -18,7 +18,7 @@ from duewheel.schemas.name_patterns import TimerTopics, of_shell
 from duewheel.schemas.record_batch import seal, split
 from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.single_record import Header, encode, framed
-from duewheel.schemas.timers import NO_KEY, NO_PARTITION, Deliveries
+from duewheel.schemas.timers import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.testing import suite_parameters
 from duewheel.wheel import routing
 from duewheel.wheel.routing import Reason, Target
@@ -56,6 +56,7 @@ def deliveries(rolled: bool) -> Deliveries:
         level=np.zeros(2, np.int32),
         dead_letter=np.zeros(2, np.bool_),
         rolled=np.full(2, rolled),
+        not_before_ms=np.full(2, ANY_TIME),
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from duewheel.errors import PublishDoubt
 from duewheel.schemas.columns import binary
 from duewheel.schemas.record_tail import key_values
-from duewheel.schemas.timers import NO_PARTITION, Deliveries
+from duewheel.schemas.timers import ANY_TIME, NO_PARTITION, Deliveries
 from duewheel.wheel.encoding import Encoded, Known, encode
 from duewheel.wheel.routing import Reason, Target
 
@@ -44,6 +44,7 @@ def rows(targets: Sequence[str], partitions: Sequence[int]) -> Deliveries:
         level=zeros,
         dead_letter=np.zeros(count, np.bool_),
         rolled=np.zeros(count, np.bool_),
+        not_before_ms=np.full(count, ANY_TIME),
     )
 
 

@@ -22,7 +22,7 @@ from kafka.record import MemoryRecords
 
 from duewheel.errors import ConfigError
 from duewheel.schemas.record_batch import Batch
-from duewheel.schemas.timers import NO_KEY, NO_PARTITION, Deliveries
+from duewheel.schemas.timers import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.varint import varint
 from duewheel.wheel import believed, routing
 from duewheel.wheel import kafka_internals as internals
@@ -230,6 +230,7 @@ def rows(key_hash: list[int], target_partition: list[int] | None = None) -> Deli
         level=np.zeros(n, np.int32),
         dead_letter=np.zeros(n, np.bool_),
         rolled=np.zeros(n, np.bool_),
+        not_before_ms=np.full(n, ANY_TIME),
     )
 
 

@@ -12,7 +12,7 @@ from kafka.record import MemoryRecords
 
 from duewheel.schemas import record_batch
 from duewheel.schemas.record_tail import Records
-from duewheel.schemas.timers import Deliveries
+from duewheel.schemas.timers import ANY_TIME, Deliveries
 from duewheel.schemas.varint import varint, varints
 
 Headers = list[tuple[str, bytes | None]]
@@ -73,6 +73,7 @@ def deliveries(*messages: Message) -> Deliveries:
         level=np.zeros(n, np.int32),
         dead_letter=np.array([m.dead_letter for m in messages], np.bool_),
         rolled=np.zeros(len(messages), np.bool_),
+        not_before_ms=np.full(len(messages), ANY_TIME),
     )
 
 

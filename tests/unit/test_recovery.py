@@ -337,18 +337,18 @@ def test_partitions_that_come_from_different_shards(
 
 
 def test_a_partition_that_is_ahead_keeps_its_progress_until_the_shard_is_there() -> None:
-    known = {P: PartitionProgress(20, 5, 6, 3), Q: PartitionProgress(24, 7, 9, 8, 2)}
+    known = {P: PartitionProgress(20, 5, 6, 3, n=4), Q: PartitionProgress(24, 7, 9, 8, 2, 7)}
     close = Close(20, {P: 5, Q: 7}, 25, {P: 6, Q: 9})
     for r, below, expected in [
-        (20, {P: 4}, PartitionProgress(20, 5, 6, 4)),
-        (20, {}, PartitionProgress(20, 5, 6, 3)),
+        (20, {P: 4}, PartitionProgress(20, 5, 6, 4, n=5)),
+        (20, {}, PartitionProgress(20, 5, 6, 3, n=5)),
         (21, None, PartitionProgress(21, 6)),
-        (22, {P: 4}, PartitionProgress(22, 6, 6, 4)),
+        (22, {P: 4}, PartitionProgress(22, 6, 6, 4, n=5)),
     ]:
-        assert advanced(known, close, r, below) == {P: expected, Q: known[Q]}
-    assert advanced(known, close, 24, {P: 5}) == {
-        P: PartitionProgress(24, 6, 6, 5),
-        Q: PartitionProgress(24, 7, 9, 8, 2),
+        assert advanced(known, close, r, below, 5) == {P: expected, Q: known[Q]}
+    assert advanced(known, close, 24, {P: 5}, 3) == {
+        P: PartitionProgress(24, 6, 6, 5, n=3),
+        Q: PartitionProgress(24, 7, 9, 8, 2, 7),
     }
     assert advanced(known, close, 24, {Q: 9})[Q].d == 9
     assert advanced(known, close, 25, None)[Q] == PartitionProgress(25, 9)
@@ -442,7 +442,7 @@ def test_a_progress_record_is_read_as_it_was_written() -> None:
         Epochs.first(VALUES).followed_by(
             {**VALUES, "levels": [1, 2]}, {P: 2**53, ("b.c-d", 11): 0}
         ),
-        {("b.c-d", 11): PartitionProgress(5, 2**53, 7, 6, 1), P: PartitionProgress(5, 0)},
+        {("b.c-d", 11): PartitionProgress(5, 2**53, 7, 6, 1, 3), P: PartitionProgress(5, 0)},
     )
     assert Progress.decode(written.encode()) == written
     assert Progress.decode(written.encode()).encode() == written.encode()

@@ -320,7 +320,7 @@ OTHER = Epochs.first({PRECISION: 10, WINDOW_MS: 200})
 
 
 def record(shard: int, shards: int, *numbers: int) -> Progress:
-    parts = {PARTITIONS[n]: PartitionProgress(10 + n, n, n, 1, 7) for n in numbers}
+    parts = {PARTITIONS[n]: PartitionProgress(10 + n, n, n, 1, 7, 2) for n in numbers}
     return Progress(shard, shards, "a directory", 5, 3 + shard, EPOCHS, parts, deal=2)
 
 

@@ -1,0 +1,123 @@
+"""Whether what was in excess of its slot may have been, and has not been overtaken by its key.
+
+The slot that a row leaves is not told with it. What is known:
+
+    spread       the instant before which it does not leave again lies a slot and less than the
+                 window behind the slot's end
+    half a slot  a transaction between two progresses of the same half-delivered slot has rows of
+                 that slot only, and the place of each of them follows from their counts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tests.simulation.timers import TOPIC, Copy
+
+from duewheel.checkpoints.progress import Progress, rows_out
+from duewheel.schemas.timers import ANY_TIME, NEVER
+from duewheel.wheel.hot_slots import HotSlots
+
+
+@dataclass(frozen=True)
+class _Overtakable:
+    """A timer that was spread and has not been delivered since.
+
+    Attributes:
+        natural: the slot that its record meant.
+        below: rows of the partition below this offset were there when that slot was closed.
+    """
+
+    offset: int
+    natural: int
+    below: int
+
+
+class HotSlotJudge:
+    """Hears of each row that leaves, in order."""
+
+    def __init__(
+        self, hot: HotSlots, precision_ms: int, violated: Callable[[str, str], None]
+    ) -> None:
+        self._hot = hot
+        self._precision_ms = precision_ms
+        self._violated = violated
+        self._spread: dict[tuple[int, bytes], dict[bytes, _Overtakable]] = {}
+        self._slots = range(0)
+        self._place: int | None = None
+        self._after: Progress | None = None
+
+    def begin(self, before: Progress | None, after: Progress, excess: Sequence[bool]) -> None:
+        """A transaction that has taken the shard from one progress to the next."""
+        if self._hot.policy == "none" and any(excess):
+            self._violated("6 held up", "a row is in excess, though nobody asked")
+        self._after = after
+        first = before.slot if before else 0
+        self._slots = range(first + 1, after.closed + 1)
+        place = rows_out(before.partitions).get(first + 1) if before else None
+        is_half = after.slot == first and place is not None
+        self._place = place if is_half else None
+        if place is not None and is_half:
+            out = rows_out(after.partitions).get(first + 1)
+            if out != place + len(excess):
+                self._violated("bytes", f"{len(excess)} rows after {place}, and {out} are out")
+
+    def leaves(
+        self, row: int, copy: Copy, natural: int, until_ms: int, *, rolls: bool, sent_back: bool
+    ) -> None:
+        """A row of it.
+
+        Args:
+            row: its number in the transaction.
+            copy: of the timer topic, which leaves.
+            natural: the slot that its record means.
+            until_ms: `not_before_ms` of the delivery.
+            rolls, sent_back: whether it is to roll; whether it goes to its timer topic again.
+        """
+        timer, excess = copy.timer, until_ms != ANY_TIME
+        is_free = rolls or timer.rejected or copy.retries > 0
+        if excess and is_free:
+            self._violated("6 held up", f"{timer.source!r} can never be in excess")
+        if self._place is not None and not is_free:
+            place, limit = self._place + row, self._hot.limit
+            if excess and place <= limit:
+                self._violated("6 held up", f"place {place} is in excess, the limit is {limit}")
+            if not excess and place >= 2 * limit and self._hot.policy != "none":
+                self._violated("6 held up", f"place {place} leaves, the limit is {limit}")
+        if until_ms == NEVER and (sent_back or self._hot.policy != "dead-letter"):
+            self._violated("6 held up", f"{timer.source!r} has no dead letter for its hot slot")
+        elif excess and until_ms != NEVER:
+            self._judge_instant(until_ms)
+        if not rolls:
+            self._judge_key(copy, natural, excess=excess, sent_back=sent_back)
+
+    def _judge_instant(self, until_ms: int) -> None:
+        """It must follow from one of the slots that this transaction can have been of."""
+        p = self._precision_ms
+        latest_ms = max(self._hot.window_ms - 1, 0)
+        if not any(0 <= until_ms - (slot + 1) * p <= latest_ms for slot in self._slots):
+            self._violated("6 held up", f"held back until {until_ms}, of slots {self._slots}")
+
+    def _judge_key(self, copy: Copy, natural: int, *, excess: bool, sent_back: bool) -> None:
+        timer = copy.timer
+        if timer.key is None:
+            return
+        spread = self._spread.setdefault((timer.partition, timer.key), {})
+        if sent_back:
+            if excess:
+                spread[timer.source] = _Overtakable(
+                    copy.offset, natural, self._below(timer.partition)
+                )
+            return
+        spread.pop(timer.source, None)
+        if excess or timer.rejected or copy.retries:
+            return
+        for source, other in spread.items():
+            if other.natural == natural and other.offset < copy.offset < other.below:
+                self._violated("4 order", f"{timer.source!r} overtakes {source!r}, of its key")
+
+    def _below(self, number: int) -> int:
+        assert self._after is not None
+        part = self._after.partitions.get((TOPIC, number))
+        return part.closed_c if part is not None else 0

@@ -1,0 +1,45 @@
+"""Faults of planted.py in what becomes of slots with more timers than should leave at once."""
+
+from __future__ import annotations
+
+from tests.simulation.planting import Planted
+
+HOT_SLOTS = {
+    "hot-from-zero": Planted(
+        "6",
+        "the places of a half-delivered slot begin anew after a loss",
+        "wheel/pipeline.py",
+        "Places(rows_out)",
+        "Places({})",
+    ),
+    "hot-by-id": Planted(
+        "4",
+        "the rows of a key are judged one by one",
+        "wheel/hot_slots.py",
+        "    keyless = np.flatnonzero(hashes == NO_KEY)\n",
+        "    keyless = np.arange(len(rows))\n",
+        test="unit/test_hot_slots.py::"
+        "test_once_a_row_of_a_key_is_in_excess_all_later_ones_are_and_wait_as_long",
+    ),
+    "hot-again": Planted(
+        "6",
+        "what was spread may be in excess of its next slot, too",
+        "wheel/hot_slots.py",
+        " | (deliveries.retries > 0)",
+        "",
+    ),
+    "hot-same-slot": Planted(
+        "6",
+        "what is spread may leave again with the slot that follows",
+        "wheel/hot_slots.py",
+        "(slot[rows] + 1) * precision_ms",
+        "slot[rows] * precision_ms",
+    ),
+    "hot-upside-down": Planted(
+        "6",
+        "what is spread is chosen the other way round",
+        "wheel/hot_slots.py",
+        "excess = fraction < self.probability(place[rows])",
+        "excess = fraction > self.probability(place[rows])",
+    ),
+}
