@@ -26,7 +26,7 @@ import structlog
 from duewheel import audit_metrics, logs, wiring
 from duewheel.audit_history import INDEX, TEXT_FILE, AuditHistory
 from duewheel.audit_judging import AuditJudge
-from duewheel.audit_range import Bound, Ranges, offsets_in, ranges, stretches
+from duewheel.audit_range import Bound, Ranges, offsets_in, ranges, reached, stretches
 from duewheel.checkpoints.epochs import Epochs
 from duewheel.checkpoints.state import Marks
 from duewheel.cli_options import progress_bar
@@ -39,11 +39,12 @@ from duewheel.jars import connector_jars
 from duewheel.java import find_java
 from duewheel.kafka_admin import KafkaAdmin
 from duewheel.processes import stop_signals
+from duewheel.schemas.timers import TopicPartition
 from duewheel.streaming.judging import contracts
 from duewheel.streaming.range_reader import read_range
 from duewheel.streaming.session import SessionOptions, start_session, stop_session
 
-LAST = "last"  # as `--from`: where the last audit ended
+LAST = "last"  # as `--from`: as far as everything has been audited
 
 _HOUR_MS = 3_600_000
 _NICE = 10
@@ -72,7 +73,8 @@ def run_audit(settings: Settings, wanted: Wanted) -> dict[str, Any]:
     """Audit a range.
 
     Returns:
-        What result.json holds: `ok`, `ranges`, `rows`, `rejected` by code, `disagreements`, and
+        What result.json holds: `ok`, the `ranges` looked at, how far everything has been `audited`
+        without a gap, `rows`, `rejected` by code, `disagreements`, and
         what both suites say of each expectation; and a `summary` for people.
 
     Raises:
@@ -86,7 +88,9 @@ def run_audit(settings: Settings, wanted: Wanted) -> dict[str, Any]:
         clock = wiring.StoppableClock(stopping)
         begun_ms = clock.now_ms()
         epochs = _epochs(settings, clock)
-        between = _ranges(settings, wanted, epochs, begun_ms, history)
+        audited = _audited(history)
+        starts, ends = _range(settings, wanted, epochs, begun_ms, audited)
+        between = ranges(starts, ends)
         pieces = stretches(between, settings.audit.rows_max)
         library = GreatExpectations()
         judge = AuditJudge(epochs, contracts(epochs, settings.dead_letter_topic), library)
@@ -102,6 +106,7 @@ def run_audit(settings: Settings, wanted: Wanted) -> dict[str, Any]:
             "ended_ms": clock.now_ms(),
             "took_s": (clock.now_ms() - begun_ms) / 1000,
             "ranges": {f"{topic}-{n}": list(ends) for (topic, n), ends in between.items()},
+            "audited": _named(reached(audited, starts, ends)),
             "skipped_offsets": offsets_in(between) - read_offsets,
             **_findings(judge, across),
         }
@@ -147,9 +152,10 @@ def _epochs(settings: Settings, clock: wiring.StoppableClock) -> Epochs:
     return seen.progress.epochs if seen else Epochs.first(wiring.slot_values(settings))
 
 
-def _ranges(
-    settings: Settings, wanted: Wanted, epochs: Epochs, now_ms: int, history: AuditHistory
-) -> Ranges:
+def _range(
+    settings: Settings, wanted: Wanted, epochs: Epochs, now_ms: int, audited: Marks
+) -> tuple[Marks, Marks]:
+    """First offsets, and those behind the last, of every partition that is looked at."""
     topics = list(wanted.topics or settings.timer.topics)
     strangers = set(topics) - set(settings.timer.topics)
     if strangers:
@@ -162,10 +168,11 @@ def _ranges(
             return admin.offsets_at(topics, time_ms)
 
         since = wanted.since
-        if since in (None, LAST):
+        if since is None or since == LAST:
             firsts = Bound(time_ms=now_ms - _HOUR_MS).offsets(ends, at_time)
             if since == LAST:
-                firsts = _behind_last(firsts, ends, history)
+                go_on = {p: o for p, o in audited.items() if o <= ends.get(p, -1)}
+                firsts = {p: go_on.get(p, first) for p, first in firsts.items()}
         else:
             firsts = Bound.parse("--from", since).offsets(ends, at_time)
         if wanted.until is not None:
@@ -175,18 +182,18 @@ def _ranges(
     untold = sum(min(judged[p], end) - min(starts[p], end) for p, end in ends.items())
     if untold:
         log.warning("nobody knows any more by what settings these were judged", offsets=untold)
-    return ranges(judged, ends)
+    return judged, ends
 
 
-def _behind_last(otherwise: Marks, ends: Marks, history: AuditHistory) -> Marks:
-    """Where the last audit ended; `otherwise` in partitions that it had not, or that are new."""
-    known = (history.newest() or {"ranges": {}})["ranges"]
-    firsts = {}
-    for (topic, number), first in otherwise.items():
-        _, end = known.get(f"{topic}-{number}", (0, None))
-        is_there = end is not None and end <= ends[topic, number]
-        firsts[topic, number] = end if is_there else first
-    return firsts
+def _audited(history: AuditHistory) -> dict[TopicPartition, int]:
+    """How far the audits before have come."""
+    named = (history.newest() or {"audited": {}})["audited"]
+    partitions = {name: name.rpartition("-") for name in named}
+    return {(topic, int(n)): named[name] for name, (topic, _, n) in partitions.items()}
+
+
+def _named(marks: Marks) -> dict[str, int]:
+    return {f"{topic}-{number}": offset for (topic, number), offset in sorted(marks.items())}
 
 
 # ---- reading and keeping ------------------------------------------------------------------------

@@ -68,6 +68,22 @@ def ranges(starts: Marks, ends: Marks) -> Ranges:
     }
 
 
+def reached(before: Marks, starts: Marks, ends: Marks) -> Marks:
+    """How far everything has been audited once `starts` to `ends` is: where the next one goes on
+    that leaves nothing out and reads nothing twice.
+
+    Args:
+        before: how far it was. A partition that ends below that is another one by now.
+    """
+    known = {}
+    for partition, end in ends.items():
+        so_far = before.get(partition)
+        if so_far is None or so_far > end or starts[partition] <= so_far:
+            so_far = end
+        known[partition] = so_far
+    return {**before, **known}
+
+
 def offsets_in(between: Ranges) -> int:
     """How many offsets a range has, transaction markers included."""
     return sum(end - start for start, end in between.values())

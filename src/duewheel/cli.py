@@ -307,7 +307,7 @@ def audit(
 ) -> int:
     """Have Great Expectations judge messages of the timer topics, and compare (Spark).
 
-    Writes Data Docs. `--from last` goes on where the last audit ended. Exit code 1: the rules that
+    Writes Data Docs. `--from last` goes on where audits have come to. Exit code 1: the rules that
     ingest applies do not say what the suite says, or a critical expectation across rows fails.
     """
     from duewheel.audit import Wanted, run_audit

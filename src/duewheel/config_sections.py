@@ -219,7 +219,7 @@ class Audit(Section):
     `rows_min` and `rejected_max` are for the whole range.
     """
 
-    interval: Annotated[Duration, Field(ge=timedelta(minutes=1))] | None = None
+    interval: Annotated[Duration, Field(ge=timedelta(seconds=10))] | None = None
     keep: Annotated[int, Field(ge=1)] = 48
     rows_max: Annotated[int, Field(ge=1_000)] = 1_000_000
     rows_min: Annotated[int, Field(ge=0)] = 0

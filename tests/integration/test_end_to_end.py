@@ -137,6 +137,12 @@ class Shard:
             assert time.monotonic() < end_s, (self.path / "run.log").read_text()[-4000:]
             time.sleep(0.2)
 
+    @property
+    def supervisor_pid(self) -> int:
+        """Process id of `duewheel run`."""
+        assert self._supervisor is not None
+        return self._supervisor.pid
+
     def stop(self) -> int | None:
         """SIGTERM to the supervisor; its exit code."""
         if self._supervisor is None:

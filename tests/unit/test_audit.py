@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from duewheel import audit_metrics
 from duewheel.audit_history import AuditHistory
-from duewheel.audit_range import STRETCH_OFFSETS, Bound, offsets_in, ranges, stretches
+from duewheel.audit_range import STRETCH_OFFSETS, Bound, offsets_in, ranges, reached, stretches
 from duewheel.audit_schedule import AuditSchedule
 from duewheel.checkpoints.state import State
 from duewheel.child import Child
@@ -83,6 +83,22 @@ def test_a_sample_is_spread_over_the_range() -> None:
         {P0: (4 * STRETCH_OFFSETS, 5 * STRETCH_OFFSETS)},
         {P0: (9 * STRETCH_OFFSETS, 10 * STRETCH_OFFSETS)},
     ]
+
+
+@pytest.mark.parametrize(
+    ("before", "start", "end", "after"),
+    [
+        (None, 10, 30, 30),  # the first
+        (10, 10, 30, 30),  # goes on
+        (10, 5, 30, 30),  # reads some again
+        (10, 11, 30, 10),  # leaves something out: the next one must read it
+        (10, 2, 5, 5),  # nothing is there any more above 5: the topic was made anew
+        (10, 10, 10, 10),
+    ],
+)
+def test_where_the_next_audit_goes_on(before: int | None, start: int, end: int, after: int) -> None:
+    known = {P1: 4} if before is None else {P0: before, P1: 4}
+    assert reached(known, {P0: start}, {P0: end}) == {P0: after, P1: 4}
 
 
 # ---- what is kept -------------------------------------------------------------------------------
