@@ -59,9 +59,15 @@ def library() -> Iterator[GreatExpectations]:
 
 
 def contract(max_delay_ms: int = 86_400_000, *, alter: Rule | None = None) -> Contract:
-    """One of a plain topic; `alter` takes the place of the compiled rule of its code."""
+    """One of a plain topic that takes cancels; `alter` takes the place of the compiled rule of its
+    code.
+    """
     parameters = suite_parameters(max_delay_ms=max_delay_ms, forbidden_targets=[TOPIC])
-    rules = compile_suite(load_suite(), parameters)
+    suite = load_suite()
+    suite["expectations"] = [
+        each for each in suite["expectations"] if each["meta"]["code"] != "cancel_not_supported"
+    ]
+    rules = compile_suite(suite, parameters)
     if alter is not None:
         changed = tuple(alter if rule.code == alter.code else rule for rule in rules.rules)
         rules = replace(rules, rules=changed)
@@ -102,8 +108,9 @@ def test_suite_rules_and_ingest_agree_and_everything_is_counted(
     audit.take(records([DAY, NEVER, BROKEN, SOON]))
     audit.take(records([TOO_FAR, SOON, [("REAL_TOPIC", "a b"), *SOON]], first=4))
     audit.take(records([]))
+    audit.take(records([SOON], first=9))
     assert audit.disagreements.count == 0
-    assert audit.rows == 7
+    assert audit.rows == 8
     assert audit.rejected == {
         "no_due_time": 1,
         "bad_header": 1,
@@ -111,7 +118,7 @@ def test_suite_rules_and_ingest_agree_and_everything_is_counted(
         "bad_target_topic": 1,
     }
     too_long = by_code(audit.rules[0])["delay_too_long"]
-    assert (too_long.rows, too_long.nulls, too_long.failed, too_long.success) == (7, 2, 1, False)
+    assert (too_long.rows, too_long.nulls, too_long.failed, too_long.success) == (8, 2, 1, False)
     assert too_long.examples == [(f"{TOPIC}-0@4", 86_401_000)]
 
 
@@ -167,6 +174,18 @@ def test_ingest_must_give_the_reason_of_the_first_rule(library: GreatExpectation
     agreed.take(records([[("REAL_QID", "x"), *BROKEN]]))
     assert agreed.disagreements.count == 0
     assert agreed.rejected == {"bad_target_partition": 1}
+
+
+def test_rules_that_word_a_refusal_alike_are_one_reason(library: GreatExpectations) -> None:
+    suite = load_suite()
+    for each in suite["expectations"]:
+        each["meta"] = {"code": "bad", "reason": "it is bad"}
+    known = contract()
+    alike = compile_suite(suite, known.rules.parameters)
+    audit = judge(library, replace(known, rules=alike))
+    audit.take(records([NEVER, BROKEN, TOO_FAR, SOON]))
+    assert audit.disagreements.count == 0
+    assert audit.rejected == {"bad": 3}
 
 
 def test_across_rows(library: GreatExpectations) -> None:
