@@ -407,10 +407,15 @@ def check(records: list[Record], batch: TimerBatch, contract: Contract) -> None:
         assert batch.timestamp_ms[i] == record.timestamp_ms
 
 
-def table(records: list[Record], dictionary: bool = False, cuts: tuple[int, ...] = ()) -> pa.Table:
+def table(
+    records: list[Record],
+    dictionary: bool = False,
+    cuts: tuple[int, ...] = (),
+    first_offset: int = FIRST_OFFSET,
+) -> pa.Table:
     """The records as Spark gives them, in chunks."""
     text = pa.dictionary(pa.int32(), pa.string()) if dictionary else pa.string()
-    offsets = range(FIRST_OFFSET, len(records) + FIRST_OFFSET)
+    offsets = range(first_offset, len(records) + first_offset)
     stamps_us = [r.timestamp_ms * 1000 for r in records]
     headers = [
         None if r.headers is None else [{"key": k, "value": v} for k, v in r.headers]

@@ -13,7 +13,7 @@ from tests.property.plain_contract import Header, Record, check, table
 from duewheel.errors import ConfigError
 from duewheel.schemas.contract import Contract, parse, rejections
 from duewheel.schemas.header_names import DROP_IN, REQUEST
-from duewheel.schemas.rules import compile_suite, load_suite
+from duewheel.schemas.rules import Rules, compile_suite, load_suite
 from duewheel.schemas.topic_contracts import CHOICES, TopicContract
 from duewheel.testing import suite_parameters
 
@@ -28,13 +28,19 @@ PARAMETERS = suite_parameters(
 )
 
 
-def contract(topics: dict[str, TopicContract]) -> Contract:
-    """One that takes cancels."""
+def taking_cancels() -> Rules:
     suite = load_suite()
     suite["expectations"] = [
         each for each in suite["expectations"] if each["meta"]["code"] != "cancel_not_supported"
     ]
-    return Contract(LEVELS_MS, topics, DEAD_LETTERS, compile_suite(suite, PARAMETERS))
+    return compile_suite(suite, PARAMETERS)
+
+
+RULES = taking_cancels()
+
+
+def contract(topics: dict[str, TopicContract]) -> Contract:
+    return Contract(LEVELS_MS, topics, DEAD_LETTERS, RULES)
 
 
 CONTRACT = contract(TOPIC_CONTRACTS)
