@@ -8,6 +8,7 @@ with the engine's marks. A broker that is away for seconds does not end the quer
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ _KAFKA_TIMEOUTS = (
 )
 
 _OUT_OF_MEMORY = "java.lang.OutOfMemoryError"
-_LAST_BATCH_S = 30  # until another query takes over
+_LAST_BATCH_S = 30  # until another query takes over, at most
+_LOOK_S = 0.05
 
 _log = structlog.get_logger(__name__)
 
@@ -94,7 +96,7 @@ def run_query(
             if tick(read_progress(query.lastProgress)):
                 renew = True
                 sink.stop()
-                query.awaitTermination(_LAST_BATCH_S)
+                _await_batch(query, sink)
                 break
     except StreamingQueryException as error:
         if not renew or not isinstance(sink.error, StoppedWaitingError):
@@ -106,6 +108,14 @@ def run_query(
     if not stop.is_set() and not renew:
         raise DuewheelError("the streaming query ended by itself, without saying why")
     return renew
+
+
+def _await_batch(query: StreamingQuery, sink: TimerSink) -> None:
+    """Let the batch that is being taken come to its end: else it comes again."""
+    end_s = time.monotonic() + _LAST_BATCH_S
+    while sink.is_busy and time.monotonic() < end_s:
+        if query.awaitTermination(_LOOK_S):  # type: ignore[arg-type]
+            return
 
 
 def _stop(query: StreamingQuery, sink: TimerSink) -> None:

@@ -97,7 +97,7 @@ class SinkStatistics:
 class TimerSink:
     """The function object given to foreachBatch. Called by one thread at a time.
 
-    `stop` and `statistics` may be used from other threads.
+    `stop`, `is_busy` and `statistics` may be used from other threads.
 
     Attributes:
         error: what ended the last call, the object itself: Spark only passes its text on.
@@ -132,6 +132,7 @@ class TimerSink:
         self._rejections = rejections
         self._paused = paused
         self._stopping = threading.Event()
+        self._busy = False
         self._reached: dict[TopicPartition, int] = {}
         self._statistics = SinkStatistics()
         self.error: BaseException | None = None
@@ -142,6 +143,7 @@ class TimerSink:
         Raises:
             StoppedWaitingError: `stop` was called before, or while something had to wait.
         """
+        self._busy = True
         try:
             if self._stopping.is_set():
                 raise StoppedWaitingError("stopped before the batch was read")
@@ -151,6 +153,13 @@ class TimerSink:
         except BaseException as error:
             self.error = error
             raise
+        finally:
+            self._busy = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a batch is being taken."""
+        return self._busy
 
     def stop(self) -> None:
         """Let a waiting call end soon."""

@@ -134,6 +134,15 @@ class Engine:
         except CorruptFile as error:
             raise directory.give_up(error) from error
 
+    def know_topics(self, topic_ids: Mapping[str, str]) -> None:
+        """Kafka's ids of the timer topics, of which some may have come since.
+
+        Raises:
+            RecoveryRefused: one was made anew.
+        """
+        require_same_topics(self._directory.state.commit().topic_ids, topic_ids)
+        self._topic_ids |= topic_ids
+
     @property
     def epochs(self) -> Epochs:
         """The settings under which rows are judged, as dequeue's progress has them."""

@@ -153,11 +153,14 @@ class Timer(Section):
 
 
 class Ingest(Section):
-    """[ingest]: how the streaming query reads."""
+    """[ingest]: how the streaming query reads, and how often it looks for new timer topics."""
 
     trigger_ms: Annotated[Millis, Field(ge=0)] = 100
     max_offsets_per_trigger: Annotated[int, Field(ge=1)] = 50_000
     driver_memory: DriverMemory = "2g"
+    topics_interval: Annotated[Duration, Field(ge=timedelta(milliseconds=100))] = timedelta(
+        seconds=10
+    )
 
     @property
     def driver_memory_bytes(self) -> int:

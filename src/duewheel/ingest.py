@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,7 @@ from duewheel.errors import (
     BatchTooLarge,
     ConfigError,
     CorruptFile,
+    DuewheelError,
     KafkaUnavailable,
     RecoveryPending,
     RecoveryRefused,
@@ -63,9 +64,11 @@ from duewheel.streaming.query import QueryOptions, run_query
 from duewheel.streaming.row_limit import RowLimit
 from duewheel.streaming.session import Session, SessionOptions, start_session, stop_session
 from duewheel.streaming.sink import TimerSink
-from duewheel.streaming.source import EARLIEST, SourceOptions, timer_stream
+from duewheel.streaming.source import SourceOptions, timer_stream
+from duewheel.timer_topics import Known, look_up
+from duewheel.topic_watch import TopicWatch
 from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.engine import Engine, require_same_topics
+from duewheel.wheel.engine import Engine
 from duewheel.wheel.recovering import carry_out
 
 # Below the data directory: everything of Spark's, and its checkpoint therein.
@@ -74,8 +77,6 @@ CHECKPOINT = "checkpoint"
 
 _WAIT_S = 0.2
 _WAIT_LOG_INTERVAL_MS = 10_000
-_TOPIC_WATCH_MS = 10_000
-_TOPIC_WATCH_DEADLINE_S = 3.0
 
 _log = structlog.get_logger(__name__)
 
@@ -103,7 +104,8 @@ def run_ingest(settings: Settings) -> None:
                 with _session(settings) as spark, _admin(settings, stopping) as admin:
                     record = _decision(directory, clock, stopping)
                     if record is not None:
-                        carry_out(directory, record, partial(_offsets_at, settings, admin))
+                        offsets_at = partial(_offsets_at, settings, directory.state, admin)
+                        carry_out(directory, record, offsets_at)
                         with _checkpoint_forgiven(directory.path / SPARK_DIR):
                             _run(settings, directory, spark, admin, clock, stopping)
         finally:
@@ -118,19 +120,13 @@ def _run(
     clock: Clock,
     stopping: threading.Event,
 ) -> None:
-    topic_ids = _topic_ids(settings, admin)
-    engine = Engine(directory, clock, topic_ids)
+    watch = TopicWatch(settings, directory.state, clock, lambda: directory.state.commit().marks)
+    engine = Engine(directory, clock, watch.find(admin))
     _require_same_settings(settings, directory.state, engine)
     checkpoint = directory.path / SPARK_DIR / CHECKPOINT
-    found = admin.end_offsets(settings.timer.topics)
-    _require_topics(settings, found)
-    ends = wiring.own(settings, found)
-    close = directory.state.close()
-    _require_not_below(close.c if close else {}, ends)
-    starts = _starting_offsets(engine.marks, ends)
     limit = _row_limit(settings, directory.path / SPARK_DIR)
     limit.settle(checkpoint, engine.marks)
-    settle_checkpoint(checkpoint, engine.marks, starts)
+    source = _source(settings, watch, admin, checkpoint, engine)
     gaps = GapWatch(_log_start(admin), clock)
     judges = contracts(engine.epochs, settings.dead_letter_topic)
     parsers = [partial(parse, contract=contract) for contract in judges]
@@ -143,29 +139,23 @@ def _run(
         rejections=partial(rejections, rules=[r for judge in judges for r in judge.rules.rules]),
         paused=partial(directory.state.paused, INGEST),
     )
-    source = SourceOptions(
-        bootstrap_servers=settings.kafka.servers,
-        topics=settings.timer.topics,
-        starting_offsets=starts,
-        max_offsets_per_trigger=limit.rows,  # of the first query
-        only=settings.shard.count > 1,
-        kafka=settings.kafka.source_options(),
-    )
     query = QueryOptions(_name(settings), checkpoint, settings.ingest.trigger_ms)
     state = State.open(directory.path)
     metrics = IngestMetrics(state, clock, lambda: sink.statistics, AuditHistory(settings.audit_dir))
-    watch = _TopicWatch(settings, clock, topic_ids, starts, lambda: engine.marks)
     interval_s = settings.storage.durable_interval.total_seconds()
     durable = CheckpointThread(directory.path, interval_s, stopping)
     durable.start()
     tick = _tick(directory, clock, sink, gaps, watch, metrics, durable, limit)
     try:
         with served(metrics, settings.metrics.host, settings.metrics.ingest_port), _told(limit):
-            again = True
-            while again:
+            while True:
                 stream = timer_stream(spark, replace(source, max_offsets_per_trigger=limit.rows))
                 limit.begun(engine.marks, sink.statistics.batches)
-                again = run_query(stream, sink, query, stopping, tick)
+                with _topics_forgiven(watch):
+                    if not run_query(stream, sink, query, stopping, tick):
+                        break
+                engine.know_topics(watch.find(admin))
+                source = _source(settings, watch, admin, checkpoint, engine)
     finally:
         state.release()
         counted = sink.statistics
@@ -176,6 +166,35 @@ def _run(
             rows_replayed=counted.rows_replayed,
             rows_lost=counted.rows_lost,
         )
+
+
+def _source(
+    settings: Settings, watch: TopicWatch, admin: KafkaAdmin, checkpoint: Path, engine: Engine
+) -> SourceOptions:
+    """What the next query reads, and from where."""
+    starts = watch.starts(admin)
+    settle_checkpoint(checkpoint, engine.marks, starts)
+    return SourceOptions(
+        bootstrap_servers=settings.kafka.servers,
+        topics=watch.found.topics,
+        starting_offsets=starts,
+        max_offsets_per_trigger=settings.ingest.max_offsets_per_trigger,
+        only=settings.shard.count > 1,
+        kafka=settings.kafka.source_options(),
+    )
+
+
+@contextmanager
+def _topics_forgiven(watch: TopicWatch) -> Iterator[None]:
+    """A query that fails because a topic that it reads is gone, or was made anew, is followed by
+    one of the topics that there are, unless the topic is listed.
+    """
+    try:
+        yield
+    except DuewheelError as error:
+        if type(error) not in {DuewheelError, RecoveryRefused} or not watch.has_changed():
+            raise
+        _log.warning("the timer topics have changed: another query follows", reason=str(error))
 
 
 def _row_limit(settings: Settings, directory: Path) -> RowLimit:
@@ -213,7 +232,7 @@ def _tick(
     clock: Clock,
     sink: TimerSink,
     gaps: GapWatch,
-    watch: _TopicWatch,
+    watch: TopicWatch,
     metrics: IngestMetrics,
     durable: CheckpointThread,
     limit: RowLimit,
@@ -231,9 +250,9 @@ def _tick(
         # A batch that waits keeps Spark from telling what has come since.
         directory.state.beat(INGEST, pid, clock.now_ms(), max(lag, watch.behind * bool(waiting)))
         gaps.settle()
-        watch.look()
         durable.require_alive()
-        return limit.is_outgrown(known.batches, known.row_bytes, progress.behind)
+        outgrown = limit.is_outgrown(known.batches, known.row_bytes, progress.behind)
+        return watch.look() or outgrown
 
     return tick
 
@@ -268,63 +287,6 @@ def _name(settings: Settings) -> str:
     return f"{settings.app.id}.ingest.{settings.shard.index}"
 
 
-def _topic_ids(settings: Settings, admin: KafkaAdmin) -> dict[str, str]:
-    return {topic: str(found) for topic, found in admin.topic_ids(settings.timer.topics).items()}
-
-
-class _TopicWatch:
-    """Asked often, looks now and then whether the topics are still the same ones.
-
-    Attributes:
-        behind: how many offsets the engine's marks were behind the topics' ends at the last look.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        clock: Clock,
-        topic_ids: Mapping[str, str],
-        partitions: Collection[TopicPartition],
-        marks: Callable[[], Marks],
-    ) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._topic_ids = topic_ids
-        self._partitions = partitions
-        self._marks = marks
-        self._looked_at_ms = clock.now_ms()
-        self.behind = 0
-
-    def look(self) -> None:
-        """Look, if it is time to.
-
-        Raises:
-            RecoveryRefused: a topic was made anew, or has lost its end: its messages would be
-                taken for old ones.
-            RecoveryPending: a partition has come that the query does not find by itself.
-        """
-        if abs(self._clock.now_ms() - self._looked_at_ms) < _TOPIC_WATCH_MS:
-            return
-        self._looked_at_ms = self._clock.now_ms()
-        # A client of its own: the other one is the sink's, and the heartbeat must not wait long.
-        options = self._settings.kafka.client_options("admin")
-        with suppress(KafkaUnavailable), KafkaAdmin(options, _TOPIC_WATCH_DEADLINE_S) as admin:
-            require_same_topics(self._topic_ids, _topic_ids(self._settings, admin))
-            marks = self._marks()  # before the ends: those never fall, unless messages are lost
-            ends = wiring.own(self._settings, admin.end_offsets(self._settings.timer.topics))
-            _require_not_below(marks, ends)
-            self._require_known(ends)
-            self.behind = sum(max(0, end - marks.get(p, end)) for p, end in ends.items())
-
-    def _require_known(self, partitions: Iterable[TopicPartition]) -> None:
-        if self._settings.shard.count > 1:
-            added = [
-                f"{topic}-{n}" for topic, n in partitions if (topic, n) not in self._partitions
-            ]
-            if added:
-                raise RecoveryPending(f"{', '.join(added)} was added: starting anew to read it too")
-
-
 def _log_start(admin: KafkaAdmin) -> LogStart:
     def log_start(topic: str, partition: int) -> int:
         # A partition that is gone has lost nothing that a gap could tell.
@@ -356,10 +318,18 @@ def _decision(
     return None if stopping.is_set() else record
 
 
-def _offsets_at(settings: Settings, admin: KafkaAdmin, time_ms: int) -> Marks:
+def _offsets_at(settings: Settings, state: State, admin: KafkaAdmin, time_ms: int) -> Marks:
     """Where a time begins in the timer topics, for a recovery that reads everything again."""
-    found = wiring.own(settings, admin.offsets_at(settings.timer.topics, time_ms))
-    starts = wiring.own(settings, admin.log_start_offsets(settings.timer.topics))
+    known = Known.of(state)
+    there = look_up(settings, admin, known)
+    for topic in known.topics & there.left_out.keys():
+        _log.error(
+            "a timer topic cannot be read again: those of its messages that were pending are lost",
+            topic=topic,
+            reason=there.left_out[topic],
+        )
+    found = wiring.own(settings, admin.offsets_at(there.topics, time_ms))
+    starts = wiring.own(settings, admin.log_start_offsets(there.topics))
     for partition, start in starts.items():
         if 0 < start == found.get(partition):
             _log.error(
@@ -384,41 +354,6 @@ def _checkpoint_forgiven(spark_dir: Path) -> Iterator[None]:
         if not error.path.is_relative_to(spark_dir):
             raise
         raise RecoveryPending(f"{error}: starting anew without it") from error
-
-
-def _require_not_below(marks: Marks, ends: Marks) -> None:
-    """Refuse partitions that end below what was taken from them.
-
-    Raises:
-        RecoveryRefused: naming the partition and both offsets.
-    """
-    for partition in ends.keys() & marks.keys():
-        if ends[partition] < marks[partition]:
-            raise RecoveryRefused(
-                f"{partition[0]}-{partition[1]} ends at offset {ends[partition]}, but messages up "
-                f"to {marks[partition]} were taken from it: the topic was made anew or has lost "
-                "its end, and new messages would be taken for old ones. `duewheel reconfigure "
-                f"--accept-loss {partition[0]}-{partition[1]}` lets the shard go on without"
-            )
-
-
-def _require_topics(settings: Settings, partitions: Iterable[TopicPartition]) -> None:
-    missing = set(settings.timer.topics) - {topic for topic, _ in partitions}
-    if missing:
-        raise ConfigError(
-            f"timer topic {', '.join(sorted(missing))} does not exist: `duewheel init` creates it"
-        )
-
-
-def _starting_offsets(marks: Marks, ends: Marks) -> dict[TopicPartition, int]:
-    """Where a query without a checkpoint begins, for every partition of the shard.
-
-    Args:
-        marks: the engine's.
-        ends: the offset of the next record, of every partition that there is.
-    """
-    _require_not_below(marks, ends)
-    return {partition: marks.get(partition, EARLIEST) for partition in ends}
 
 
 def settle_checkpoint(

@@ -31,7 +31,9 @@ from duewheel.topic_plans import (
     TopicPlan,
     compare,
     refusal,
+    room_plans,
     service_plans,
+    timer_topic_plan,
     timer_topic_plans,
 )
 from duewheel.wheel.deadline import Deadline
@@ -93,6 +95,10 @@ class KafkaAdmin:
         if client is not None:
             close(client)
 
+    def topic_names(self) -> list[str]:
+        """All topics of the cluster that may be seen."""
+        return self._call("list topics", lambda c: [str(name) for name in c.list_topics()])
+
     def describe_partitions(self, topics: Sequence[str]) -> dict[str, int]:
         """Number of partitions by topic; a topic that does not exist is left out."""
         return {name: len(row["partitions"]) for name, row in self._describe(topics).items()}
@@ -125,7 +131,8 @@ class KafkaAdmin:
     def init_topics(
         self, settings: Settings, *, partitions: int | None = None, replication_factor: int = -1
     ) -> list[TopicFinding]:
-        """Create what is missing of duewheel's topics, compare the rest.
+        """Create what is missing of duewheel's topics, compare the rest, and what matches the
+        pattern of timer topics.
 
         Args:
             settings: names and times.
@@ -138,7 +145,18 @@ class KafkaAdmin:
         timer_plans = timer_topic_plans(settings, partitions)
         findings = self._ensure(timer_plans, replication_factor)
         found = self._configs([plan.name for plan in timer_plans])
+        matching = self.matching_topics(settings)
+        for plan in [timer_topic_plan(settings, topic) for topic in matching]:
+            found |= self._configs([plan.name])
+            findings += compare(plan, 0, found[plan.name])
         return findings + self._ensure(service_plans(settings, found.values()), replication_factor)
+
+    def matching_topics(self, settings: Settings) -> list[str]:
+        """The topics of the cluster that match the pattern of timer topics and are not listed."""
+        if settings.timer.topics_pattern is None:
+            return []
+        matching = {name for name in self.topic_names() if settings.timer_topics.matches(name)}
+        return sorted(matching - set(settings.timer.topics))
 
     def require_timer_topics(self, settings: Settings) -> None:
         """Refuse to work on timer topics that could lose or misjudge messages.
@@ -164,6 +182,31 @@ class KafkaAdmin:
         configs = self._readable_configs(names)
         timer_configs = [configs[plan.name] for plan in timer_plans if plan.name in configs]
         return self._compare([*timer_plans, *service_plans(settings, timer_configs)], configs)
+
+    def timer_topic_findings(
+        self, settings: Settings, topics: Sequence[str]
+    ) -> dict[str, list[TopicFinding]]:
+        """What speaks against reading topics that are there as timer topics, by topic: settings of
+        their own, or room for their messages in the topics of dead letters and answers; or that
+        none of this can be told.
+        """
+        services = sorted(settings.service_topics.values())
+        configs = self._readable_configs([*topics, *services]) if topics else {}
+        found: dict[str, list[TopicFinding]] = {}
+        for topic in topics:
+            if topic not in configs:
+                found[topic] = [TopicFinding(topic, "unreadable")]
+                continue
+            plans = [timer_topic_plan(settings, topic)]
+            plans += room_plans(settings, configs[topic])
+            compared = [
+                finding
+                for plan in plans
+                if plan.name in configs
+                for finding in compare(plan, 0, configs[plan.name])
+            ]
+            found[topic] = [finding for finding in compared if finding.state == "differs"]
+        return found
 
     def _compare(
         self, plans: Sequence[TopicPlan], configs: Mapping[str, Mapping[str, str]]

@@ -22,6 +22,7 @@ from duewheel.kafka_admin import KafkaAdmin
 from duewheel.metrics import served
 from duewheel.schemas.timers import TopicPartition
 from duewheel.shards import all_shards, require_as_many
+from duewheel.timer_topics import timer_topics
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue import Dequeue, first_progress
 from duewheel.wheel.following import Follower, Verdict
@@ -203,8 +204,9 @@ def _first_if_new(
     if not look_at(directory.state, directory.path).is_fresh:
         return None
     with _admin(settings, clock) as admin:
-        starts = wiring.own(settings, admin.log_start_offsets(settings.timer.topics))
-        ends = wiring.own(settings, admin.end_offsets(settings.timer.topics))
+        topics = timer_topics(settings, admin)
+        starts = wiring.own(settings, admin.log_start_offsets(topics))
+        ends = wiring.own(settings, admin.end_offsets(topics))
         if any(starts.values()) or ends != starts:
             return None
     return _first_progress(settings, directory, starts, clock, publisher)
@@ -251,7 +253,8 @@ def init_progress(settings: Settings) -> bool:
             if found is not None or directory.state.mirror() is not None:
                 return False
             with _admin(settings, clock) as admin:
-                starts = wiring.own(settings, admin.log_start_offsets(settings.timer.topics))
+                topics = timer_topics(settings, admin)
+                starts = wiring.own(settings, admin.log_start_offsets(topics))
             publisher.publish(None, _first_progress(settings, directory, starts, clock, publisher))
             return True
         finally:

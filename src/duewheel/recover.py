@@ -44,6 +44,7 @@ from duewheel.processes import stop_signals
 from duewheel.schemas.contract import parse
 from duewheel.schemas.timers import TopicPartition
 from duewheel.streaming.judging import contracts, parse_by_epoch
+from duewheel.timer_topics import timer_topics
 from duewheel.wheel.data_directory import Role
 from duewheel.wheel.deadline import Deadline
 from duewheel.wheel.kafka_clients import ClientSettings, close, open_reader
@@ -143,8 +144,9 @@ def _reached(progress: Progress) -> tuple[int, int]:
 
 def _new(settings: Settings, admin: KafkaAdmin, local: Local) -> Marks:
     """Where a shard begins that has no progress anywhere."""
-    starts = wiring.own(settings, admin.log_start_offsets(settings.timer.topics))
-    ends = wiring.own(settings, admin.end_offsets(settings.timer.topics))
+    topics = timer_topics(settings, admin)
+    starts = wiring.own(settings, admin.log_start_offsets(topics))
+    ends = wiring.own(settings, admin.end_offsets(topics))
     empty = not any(starts.values()) and ends == starts
     if not (empty and local.is_fresh):
         raise RecoveryRefused(NO_PROGRESS)
@@ -177,7 +179,7 @@ def _starts(
     if decision.keep is Keep.DURABLE:
         assert local.durable is not None, "a decision for what is not there"
         return local.durable.marks
-    topics = settings.timer.topics
+    topics = sorted(progress.topics)
     return first_marks(settings.wheel, progress, lambda ms: admin.offsets_at(topics, ms))
 
 
@@ -188,8 +190,8 @@ def _judge(
     settings: Settings, admin: KafkaAdmin, progress: Progress, starts: Marks, c: Marks
 ) -> Judged:
     """Read and judge what lies between `starts` and `c`."""
-    log_starts = admin.log_start_offsets(settings.timer.topics)
-    ends = admin.end_offsets(settings.timer.topics)
+    topics = sorted(progress.topics)
+    log_starts, ends = admin.log_start_offsets(topics), admin.end_offsets(topics)
     bounds = {}
     for partition, end in c.items():
         first, last = log_starts.get(partition, end), min(end, ends.get(partition, end))

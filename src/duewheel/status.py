@@ -7,6 +7,7 @@ from typing import Any
 from duewheel.checkpoints import files
 from duewheel.checkpoints.recovery import recovering
 from duewheel.checkpoints.state import DEQUEUE, INGEST, Marks, State
+from duewheel.checkpoints.topic_set import TopicSet
 from duewheel.clock import SystemClock
 from duewheel.config import Settings
 from duewheel.errors import ConfigError
@@ -35,6 +36,7 @@ def status(settings: Settings) -> dict[str, Any]:
             "role": "standby" if state.standby else "owner",
             "data_dir": str(data_dir),
             "ingest": _ingest(state, settings),
+            "timer_topics": _timer_topics(settings),
             "dequeue": _dequeue(state, settings),
             "standby": _standby(state),
             "recovering": _recovering(state),
@@ -68,6 +70,18 @@ def _ingest(state: State, settings: Settings) -> dict[str, Any]:
         **known,
         "lag": state.heartbeat(INGEST).detail if alive else None,
         "high_water": {f"{topic}-{number}": mark for (topic, number), mark in marks.items()},
+    }
+
+
+def _timer_topics(settings: Settings) -> dict[str, Any] | None:
+    """As ingest has found them last; None if it never has."""
+    found = TopicSet.read(settings.storage.data_dir)
+    if found is None:
+        return None
+    return {
+        "read": list(found.topics),
+        "left_out": dict(found.left_out),
+        "faulty": dict(found.faulty),
     }
 
 

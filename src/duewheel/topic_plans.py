@@ -106,7 +106,12 @@ class TopicFinding:
 
 
 def timer_topic_plans(settings: Settings, partitions: int | None) -> list[TopicPlan]:
-    """The timer topics as they must be."""
+    """The listed timer topics as they must be."""
+    return [timer_topic_plan(settings, topic, partitions) for topic in settings.timer.topics]
+
+
+def timer_topic_plan(settings: Settings, topic: str, partitions: int | None = None) -> TopicPlan:
+    """A timer topic as it must be."""
     timer = settings.timer
     margin_ms = as_millis(timer.margin)
     parts = {
@@ -128,10 +133,7 @@ def timer_topic_plans(settings: Settings, partitions: int | None) -> list[TopicP
         Requirement("retention.ms", str(kept_ms), f"that is {sum_text}", ">=", kept_ms),
         Requirement("retention.bytes", _UNLIMITED, "a limit by size drops pending timers"),
     )
-    return [
-        TopicPlan(topic, partitions, False, requirements, create_time_within_ms=margin_ms)
-        for topic in timer.topics
-    ]
+    return TopicPlan(topic, partitions, False, requirements, create_time_within_ms=margin_ms)
 
 
 def service_plans(
@@ -174,6 +176,14 @@ def reply_plan(reply_topic: str, timer_configs: Iterable[Mapping[str, str]]) -> 
             Requirement("retention.ms", str(_ANSWERS_KEPT_MS), kept, ">=", _ANSWERS_KEPT_MS),
         ),
     )
+
+
+def room_plans(settings: Settings, timer_config: Mapping[str, str]) -> list[TopicPlan]:
+    """What the other topics must be for the messages of one timer topic."""
+    rooms = {settings.dead_letter_topic: _room([timer_config], "the error")}
+    if settings.timer.reply_topic is not None:
+        rooms[settings.timer.reply_topic] = _room([timer_config], "the answer")
+    return [TopicPlan(topic, None, False, (room,)) for topic, room in rooms.items()]
 
 
 def _room(timer_configs: Iterable[Mapping[str, str]], added: str) -> Requirement:
@@ -248,13 +258,15 @@ def refusal(address: str, differences: Iterable[TopicFinding]) -> str:
     """Every difference with its reason and its remedy, a few lines each."""
     lines = ["these topics must be changed first:"]
     for each in differences:
-        lines.append(
-            f"  {each.topic}: {each.setting} is {each.found}, wanted is {each.wanted}: "
-            f"{each.reason}"
-        )
+        lines.append(f"  {described(each)}")
         if each.remedy:
             lines.append(f"    {remedy_command(address, each.topic, each.remedy)}")
     return "\n".join(lines)
+
+
+def described(each: TopicFinding) -> str:
+    """A difference in a sentence."""
+    return f"{each.topic}: {each.setting} is {each.found}, wanted is {each.wanted}: {each.reason}"
 
 
 def remedy_command(address: str, topic: str, setting: str) -> str:

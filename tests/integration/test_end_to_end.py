@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import ConfigResource
 from prometheus_client.parser import text_string_to_metric_families
 
 from duewheel.child import Child
@@ -69,8 +70,9 @@ class Shard:
             f'[kafka]\nbootstrap_servers = "{servers}"\n'
             f'[timer]\ntopics = ["{self.timers}"]\nslots = 100000\nroll_window = "{window}"\n'
             f'margin = "5m"\nmapping = {{ "{self.timers}" = "{self.target}" }}\n'
+            f"topics_pattern = '{name}[.]later.*'\n"
             f'[storage]\ndata_dir = "{path / "data"}"\n'
-            '[ingest]\ndriver_memory = "1g"\n'
+            '[ingest]\ndriver_memory = "1g"\ntopics_interval = "500ms"\n'
             "[metrics]\ningest_port = 0\ndequeue_port = 0\n"
             '[log]\nformat = "json"\n'
         )
@@ -113,12 +115,16 @@ class Shard:
     def status(self) -> dict[str, Any]:
         return read_status(self.settings)
 
+    def events(self, event: str) -> list[dict[str, Any]]:
+        """Log lines with this text."""
+        lines = (self.path / "run.log").read_text().splitlines()
+        found = [json.loads(line) for line in lines if event in line and line.startswith("{")]
+        return [line for line in found if line["event"] == event]
+
     def scrape(self, name: str) -> dict[str, float]:
         """The newest metrics of one of the two processes: by name and the value of the label."""
         pid = self.status()[name]["pid"]
-        lines = (self.path / "run.log").read_text().splitlines()
-        events = [json.loads(line) for line in lines if "metrics served" in line]
-        (url,) = [event["url"] for event in events if event["pid"] == pid]
+        (url,) = [each["url"] for each in self.events("metrics served") if each["pid"] == pid]
         with urllib.request.urlopen(url, timeout=30) as answer:
             families = list(text_string_to_metric_families(answer.read().decode()))
         return {
@@ -456,6 +462,58 @@ def test_pause_and_resume(served: Shard) -> None:
     assert b"in Kafka" not in shard.arrivals.first
     shard.command("resume", "ingest")
     shard.wait(lambda: b"in Kafka" in shard.arrivals.first)
+    assert set(shard.arrivals.count.values()) == {1}
+
+
+def make_topic(shard: Shard, topic: str, **changed: str) -> None:
+    """A timer topic as it must be, but for what is changed."""
+    right = {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
+    admin = KafkaAdminClient(bootstrap_servers=shard.servers)
+    configs = right | {name.replace("_", "."): value for name, value in changed.items()}
+    admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1, "configs": configs}})
+    admin.close()
+
+
+@pytest.mark.timeout(600)
+def test_topics_that_come_later_and_go(served: Shard) -> None:
+    """One is right, and taken from its beginning; one is not, until it is mended; one goes."""
+    shard = served
+    shard.forget()
+    right, wrong = (f"{shard.settings.app.id}.later.{end}" for end in ("right", "wrong"))
+    ingest = shard.status()["ingest"]["pid"]
+    producer = KafkaProducer(bootstrap_servers=shard.servers)
+    at_once: Headers = [("TIMER_DELAY_MS", b"0"), ("REAL_TOPIC", shard.target.encode())]
+    make_topic(shard, wrong, retention_ms="3600000")
+    make_topic(shard, right)
+    for topic in (wrong, right):
+        producer.send(topic, topic.encode(), headers=at_once).get(timeout=30)
+    shard.wait(lambda: right.encode() in shard.arrivals.first)
+    known = shard.status()["timer_topics"]
+    assert known["read"] == sorted([shard.timers, right])
+    assert known["left_out"].keys() == {wrong}
+    assert "retention.ms is 3600000, wanted is >= " in known["left_out"][wrong]
+    assert wrong.encode() not in shard.arrivals.first
+    (told,) = shard.events("a timer topic is not read")
+    assert (told["level"], told["topic"]) == ("error", wrong)
+    # As all names that match, it is no target.
+    loops: Headers = [("TIMER_DELAY_MS", b"0"), ("REAL_TOPIC", wrong.encode())]
+    producer.send(shard.timers, b"loops", headers=loops).get(timeout=30)
+    shard.wait(lambda: b"loops" in shard.arrivals.first)
+    assert ("TIMER_ERROR_CODE", b"forbidden_target") in shard.arrivals.first[b"loops"][1]
+
+    admin = KafkaAdminClient(bootstrap_servers=shard.servers)
+    admin.alter_configs([ConfigResource("TOPIC", wrong, {"retention.ms": "-1"})])
+    shard.wait(lambda: wrong.encode() in shard.arrivals.first)
+    assert shard.status()["timer_topics"]["left_out"] == {}
+    assert shard.status()["ingest"]["pid"] == ingest, "only its query begins anew"
+
+    admin.delete_topics([right])
+    admin.close()
+    shard.wait(lambda: "it is gone" in shard.status()["timer_topics"]["left_out"].get(right, ""))
+    for topic in (wrong, shard.timers):
+        producer.send(topic, b"after %s" % topic.encode(), headers=at_once).get(timeout=30)
+    producer.close()
+    shard.wait(lambda: len(shard.arrivals.first) == 5)
     assert set(shard.arrivals.count.values()) == {1}
 
 

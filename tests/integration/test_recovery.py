@@ -5,7 +5,6 @@ One shard serves all tests of this module, one after the other; each leaves it r
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 import signal
@@ -140,11 +139,6 @@ class LoadedShard(Shard):
         for supervisor in self.supervisors:
             supervisor.stop(30)
         super().close()
-
-    def events(self, event: str) -> list[dict[str, Any]]:
-        lines = (self.path / "run.log").read_text().splitlines()
-        found = [json.loads(line) for line in lines if event in line and line.startswith("{")]
-        return [line for line in found if line["event"] == event]
 
     def wait_for(self, event: str, count: int) -> dict[str, Any]:
         """The newest event of this name, once there are more than `count`."""

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 
-from duewheel import ingest, processes, reshard, wiring
+from duewheel import processes, reshard, wiring
 from duewheel.checkpoints.epochs import Epochs
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress
 from duewheel.clock import SystemClock
@@ -26,7 +26,8 @@ from duewheel.kafka_admin import KafkaAdmin
 from duewheel.shards import all_shards
 from duewheel.streaming.source import partitions_json
 from duewheel.testing import LocalShard, ManualClock
-from duewheel.wheel.data_directory import Role
+from duewheel.topic_watch import TopicWatch
+from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.kafka_publisher import KafkaPublisher
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(120)]
@@ -268,24 +269,24 @@ def test_what_cannot_be_dealt_is_left_alone(application: Application) -> None:
 
 def test_a_shard_of_several_reads_a_partition_that_is_added(application: Application) -> None:
     settings, clock = application.of(1, 2), ManualClock()
-    known = {(application.topic, 1): 5, (application.topic, 3): 7}
+    directory = DataDirectory.start(settings.storage.data_dir, settings.wheel, Role.INGEST)
+    watch = TopicWatch(settings, directory.state, clock, lambda: {(application.topic, 1): 0})
     with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
-        ends = wiring.own(settings, admin.end_offsets([application.topic]))
-    assert ends == dict.fromkeys(known, 0)
-    begins = ingest._starting_offsets({(application.topic, 1): 0}, ends)
+        assert list(watch.find(admin)) == [application.topic]
+        begins = watch.starts(admin)
     assert begins == {(application.topic, 1): 0, (application.topic, 3): -2}
-    assert partitions_json(known) == json.dumps({application.topic: [1, 3]})
+    assert partitions_json(begins) == json.dumps({application.topic: [1, 3]})
 
-    watch = ingest._TopicWatch(settings, clock, {}, known, dict)
     client = KafkaAdminClient(bootstrap_servers=settings.kafka.servers)
     for count in (5, 6):
         client.create_partitions({application.topic: count})
         clock.sleep(60)
         if count == 5:
-            watch.look()  # the other shard's
+            assert not watch.look()  # the other shard's
     client.close()
     with pytest.raises(RecoveryPending, match=f"{application.topic}-5 was added"):
         watch.look()
+    directory.stop()
 
 
 def test_a_shard_begins_with_its_own_partitions(application: Application) -> None:

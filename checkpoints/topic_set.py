@@ -1,0 +1,56 @@
+"""The file `timer-topics`: which topics ingest reads, and which of those that match it does not.
+
+JSON behind its CRC-32, replaced by ingest whenever something changes. Only `status` reads it: what
+is read is found in Kafka anew by every start.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from duewheel.checkpoints import files
+from duewheel.checkpoints.shapes import MISSHAPEN, name
+from duewheel.checkpoints.state import names_from
+
+FILE_NAME = "timer-topics"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSet:
+    """The timer topics as they are at one time.
+
+    Attributes:
+        topics: those that are read, sorted.
+        left_out: those that match the pattern and are not read, and why.
+        faulty: those that are read though they are not as they must be, for timers were taken from
+            them before; and what is wrong.
+    """
+
+    topics: tuple[str, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    faulty: Mapping[str, str] = field(default_factory=dict)
+
+    def write(self, directory: Path) -> None:
+        """Replace the file, durably."""
+        told = {
+            "topics": self.topics,
+            "left_out": dict(self.left_out),
+            "faulty": dict(self.faulty),
+        }
+        files.replace_file(directory / FILE_NAME, files.checked_line(json.dumps(told).encode()))
+
+    @classmethod
+    def read(cls, directory: Path) -> TopicSet | None:
+        """What ingest wrote last; None if there is nothing, or nothing that is whole."""
+        try:
+            text = files.checked_text((directory / FILE_NAME).read_bytes())
+            if text is None:
+                return None
+            raw = json.loads(text)
+            topics = tuple(name(topic) for topic in raw["topics"])
+            return cls(topics, names_from(raw["left_out"]), names_from(raw["faulty"]))
+        except (FileNotFoundError, *MISSHAPEN):
+            return None
