@@ -109,7 +109,10 @@ class ClientSettings:
     def explain(self, error: BaseException) -> str:
         """What happened, in one line, without the value of any secret setting."""
         name = type(error).__name__
-        text = f"{name}: {str(error).removeprefix(f'{name}: ')}".replace("\n", " ")
+        return self.redacted(f"{name}: {str(error).removeprefix(f'{name}: ')}".replace("\n", " "))
+
+    def redacted(self, text: str) -> str:
+        """A text without the value of any secret setting."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text

@@ -6,7 +6,7 @@ partitions of the transaction and the commit stay kafka-python's. What is relied
 
     accumulator   a deque of ProducerBatch per partition, the set of incomplete ones, a lock each
     sender        one thread; drains one batch per partition at a time (idempotence mutes the rest)
-    metadata      asks one question about the set of topics it is told to watch
+    metadata      asks one question about the set of topics it is told to watch; knows the brokers
     batch         asks its records for set_producer_state, close, buffer, size_in_bytes, next_offset
     transactions  partitions are added before their first batch; EndTxn waits for incomplete batches
 
@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import kafka
-from kafka import KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer
 from kafka.producer.producer_batch import FinalState, ProducerBatch
 from kafka.structs import TopicPartition
 
@@ -174,6 +174,15 @@ class NoAnswer(Exception):
         shown = ", ".join(names[:_NAMES_SHOWN]) + (" …" if len(names) > _NAMES_SHOWN else "")
         super().__init__(f"{shown}: no answer to a batch for {seconds:g} s, others were answered")
         self.partitions = partitions
+
+
+def known_brokers(admin: KafkaAdminClient) -> list[tuple[int, str, int]]:
+    """Id, host and port of every broker as the bootstrap server told them, in order of the ids.
+
+    It is known even where none of them can be reached: then no public call gets that far.
+    """
+    brokers = admin._manager.cluster.brokers()
+    return sorted((broker.node_id, broker.host, broker.port) for broker in brokers)
 
 
 def announce(producer: KafkaProducer, topics: Iterable[str]) -> None:

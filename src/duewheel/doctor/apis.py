@@ -56,12 +56,12 @@ NEEDED = (
     Api(26, "EndTxn", 0, 3, "dequeue", "transactions"),
     Api(32, "DescribeConfigs", 1, 4, "start, dequeue, init", "topic settings and size limits"),
     Api(19, "CreateTopics", 4, 7, "init", "creation of missing topics by `init`", "warning"),
-    Api(60, "DescribeCluster", 0, 1, "ingest (Spark), doctor", "nothing: Metadata is", "warning"),
 )
 """Without SaslHandshake (17) and SaslAuthenticate (36), which only clients with SASL send, no
 connection would have come as far as this list."""
 
 OPTIONAL = (
+    Api(60, "DescribeCluster", 0, 1, "ingest (Spark)", "nothing: Metadata does", "ok"),
     Api(75, "DescribeTopicPartitions", 0, 0, "ingest (Spark)", "nothing: Metadata does", "ok"),
     Api(23, "OffsetForLeaderEpoch", 3, 4, "ingest (Spark)", "notice of a truncated log", "ok"),
     Api(25, "AddOffsetsToTxn", 0, 3, "doctor", "the trial of group offsets", "ok"),
@@ -69,6 +69,7 @@ OPTIONAL = (
     Api(9, "OffsetFetch", 1, 10, "doctor", "the trial of group offsets", "ok"),
     Api(65, "DescribeTransactions", 0, 0, "doctor", "a look at the shards' transactions", "ok"),
     Api(20, "DeleteTopics", 1, 6, "doctor", "removal of the scratch topic", "ok"),
+    Api(42, "DeleteGroups", 0, 2, "doctor", "removal of the trial's group", "ok"),
 )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 from duewheel import wiring
 from duewheel.doctor import apis
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Finding, judged
+from duewheel.doctor.findings import UNREACHABLE, Finding, judged
 from duewheel.errors import DuewheelError
+from duewheel.wheel import kafka_internals as internals
 from duewheel.wheel.kafka_internals import OLDEST_BROKER
 from duewheel.wheel.kafka_publisher import PublisherLimits
 
@@ -35,10 +35,9 @@ class _Answer:
 
 def examine(cluster: Cluster) -> Iterator[Finding]:
     """All brokers, in parallel: one that is away costs one deadline, not one after the other."""
-    described = cluster.ask("describe the cluster", lambda admin: admin.describe_cluster())
-    rows: list[Mapping[str, Any]] = described["brokers"]
+    brokers = internals.known_brokers(cluster.admin)
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
-        answers = list(pool.map(lambda row: _answer(cluster, row), rows))
+        answers = list(pool.map(lambda broker: _answer(cluster, *broker), brokers))
     for answer in answers:
         yield judged(
             "broker_reachable",
@@ -48,30 +47,33 @@ def examine(cluster: Cluster) -> Iterator[Finding]:
             remedy=f"this host must reach {answer.place}, which the broker's "
             "advertised.listeners name: mend them, or name resolution and firewall",
         )
+    if all(answer.problem for answer in answers):
+        found = "no broker can be reached at the address that it gives to its clients"
+        yield Finding(UNREACHABLE, "error", cluster.address, found, "as above")
+        return
     reached = {answer.name: answer for answer in answers if answer.offered is not None}
     yield from apis.judge({name: a.offered for name, a in reached.items() if a.offered})
     for name, answer in reached.items():
         yield _judge_version(name, answer.version)
     yield _features(cluster)
-    for row in rows:
-        if _name(row) in reached:
-            limits = wiring.publisher_limits(cluster.settings)
-            number = str(row["broker_id"])
-            config = cluster.configs("BROKER", [number]).get(number, {})
-            yield from judge_settings(_name(row), cluster.address, config, limits)
+    limits = wiring.publisher_limits(cluster.settings)
+    for number, _, _ in brokers:
+        if (name := _name(number)) in reached:
+            config = cluster.configs("BROKER", [str(number)]).get(str(number), {})
+            yield from judge_settings(name, cluster.address, config, limits)
 
 
-def _name(row: Mapping[str, Any]) -> str:
-    return f"broker {row['broker_id']}"
+def _name(number: int) -> str:
+    return f"broker {number}"
 
 
-def _answer(cluster: Cluster, row: Mapping[str, Any]) -> _Answer:
-    name, place = _name(row), f"{row['host']}:{row['port']}"
+def _answer(cluster: Cluster, number: int, host: str, port: int) -> _Answer:
+    name, place = _name(number), f"{host}:{port}"
     began_ms = cluster.clock.boottime_ms()
     try:
         found = cluster.ask(
             f"connect to {name} at {place}",
-            lambda admin: admin.get_broker_version_data(row["broker_id"]),
+            lambda admin: admin.get_broker_version_data(number),
         )
     except DuewheelError as error:
         return _Answer(name, place, problem=str(error))

@@ -8,9 +8,7 @@ the next one is examined all the same.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import click
 from kafka import KafkaAdminClient
@@ -18,11 +16,11 @@ from kafka import KafkaAdminClient
 from duewheel.cli_options import progress_bar
 from duewheel.clock import Clock
 from duewheel.config import Settings
-from duewheel.doctor import brokers, clocks, host, rights, topics, trial
+from duewheel.doctor import bootstrap, brokers, clocks, host, rights, topics, trial
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import UNREACHABLE, Finding, as_lines, as_object, exit_code
 from duewheel.doctor.scratch import scratch_topic
-from duewheel.errors import DuewheelError, KafkaUnavailable
+from duewheel.errors import DuewheelError
 from duewheel.wheel.deadline import Deadline
 from duewheel.wheel.kafka_clients import ClientSettings, close
 
@@ -32,7 +30,7 @@ Begun = Callable[[str, int], None]  # told of each part: its name, and how many 
 
 def run(settings: Settings, clock: Clock, output: str) -> int:
     """What `duewheel doctor` does: examine, and print all that was found; the exit code."""
-    with progress_bar() as bar, _silent_clients():
+    with progress_bar() as bar:
         task = bar.add_task("examining", total=None)
 
         def begun(part: str, parts: int) -> None:
@@ -45,18 +43,6 @@ def run(settings: Settings, clock: Clock, output: str) -> int:
         for line in as_lines(found):
             click.echo(line)
     return exit_code(found)
-
-
-@contextmanager
-def _silent_clients() -> Iterator[None]:
-    """Without the clients' own log lines: what fails is a finding, and some things are to fail."""
-    clients = logging.getLogger("kafka")
-    before = clients.level
-    clients.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        clients.setLevel(before)
 
 
 def examine(settings: Settings, clock: Clock, begun: Begun) -> Iterator[Finding]:
@@ -78,19 +64,27 @@ def examine(settings: Settings, clock: Clock, begun: Begun) -> Iterator[Finding]
     begun("host", steps)
     yield from host.examine(settings)
     client = ClientSettings(settings.kafka.client_options("admin"))
-    deadline = Deadline(settings.dequeue.call_deadline.total_seconds())
-    try:
-        admin = client.open(KafkaAdminClient, deadline)
-    except DuewheelError as error:
-        yield _not_connected(client.address, error)
-        return
-    try:
-        cluster = Cluster(settings, client, admin, clock)
-        for name, part in parts.items():
-            begun(name, steps)
-            yield from _examined(name, cluster, part)
-    finally:
-        close(admin)
+    with bootstrap.listening() as words:
+        for finding in bootstrap.examine(settings):
+            yield finding
+            if finding.code == UNREACHABLE:
+                return
+        deadline = Deadline(settings.dequeue.call_deadline.total_seconds())
+        try:
+            admin = client.open(KafkaAdminClient, deadline)
+        except DuewheelError as error:
+            yield bootstrap.not_through(client, error, words.text)
+            return
+        try:
+            cluster = Cluster(settings, client, admin, clock)
+            for name, part in parts.items():
+                begun(name, steps)
+                for finding in _examined(name, cluster, part):
+                    yield finding
+                    if finding.code == UNREACHABLE:
+                        return
+        finally:
+            close(admin)
 
 
 def _examined(
@@ -101,15 +95,6 @@ def _examined(
     except DuewheelError as error:
         remedy = "see docs/kafka.md for the APIs and the rights that are needed"
         yield Finding("not_examined", "error", name, str(error), remedy)
-
-
-def _not_connected(address: str, error: DuewheelError) -> Finding:
-    if isinstance(error, KafkaUnavailable):
-        remedy = "mend kafka.bootstrap_servers, name resolution or firewall"
-        return Finding(UNREACHABLE, "error", address, str(error), remedy)
-    return Finding(
-        "kafka_refuses", "error", address, str(error), "mend the table [kafka.client]: security"
-    )
 
 
 def _on_scratch_topic(cluster: Cluster) -> Iterator[Finding]:

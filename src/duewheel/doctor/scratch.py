@@ -18,6 +18,7 @@ from kafka.errors import TopicAlreadyExistsError, for_code
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Finding
 from duewheel.errors import DuewheelError
+from duewheel.wheel.kafka_internals import known_brokers
 
 _SETTINGS = {"message.timestamp.type": "LogAppendTime", "retention.ms": "3600000"}
 
@@ -56,7 +57,7 @@ def scratch_topic(cluster: Cluster) -> Iterator[Scratch | Finding]:
 
 def _create(cluster: Cluster, name: str) -> str:
     """Create it and wait until it is known; why that is refused, if it is."""
-    brokers = cluster.ask("describe the cluster", lambda admin: admin.describe_cluster())["brokers"]
+    brokers = known_brokers(cluster.admin)
     wanted = {
         name: {
             "num_partitions": max(1, len(brokers)),

@@ -1,0 +1,97 @@
+"""The bootstrap servers: whether they take connections, and what becomes of a client's there.
+
+kafka-python tries again, until its deadline, whatever the servers say: why they let no client
+through shows only in its log lines. So these are listened to while a client is opened.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from duewheel.config import Settings
+from duewheel.doctor.findings import UNREACHABLE, Finding
+from duewheel.errors import DuewheelError
+from duewheel.wheel.kafka_clients import ClientSettings
+
+_AT_A_TIME = 16
+_REMEDY = "mend kafka.bootstrap_servers, name resolution or firewall"
+
+
+class _LastWords(logging.Handler):
+    """Keeps the last line about a connection that failed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if line.startswith("Bootstrap connection to"):
+            self.text = line
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    """Each server by itself, from this host; not where a proxy stands between."""
+    if settings.kafka.client.get("proxy_url") or settings.kafka.client.get("socks5_proxy"):
+        return
+    seconds = settings.dequeue.call_deadline.total_seconds()
+    servers = settings.kafka.bootstrap_servers
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+        yield from judge(
+            list(pool.map(lambda server: (server, _refusal(server, seconds)), servers))
+        )
+
+
+def judge(refusals: Sequence[tuple[str, str]]) -> Iterator[Finding]:
+    """Servers, each with what is wrong, or nothing. One is enough; none is the end."""
+    if all(refusal for _, refusal in refusals):
+        servers = ",".join(server for server, _ in refusals)
+        found = "; ".join(dict.fromkeys(refusal for _, refusal in refusals))
+        yield Finding(UNREACHABLE, "error", servers, f"takes no connections: {found}", _REMEDY)
+        return
+    for server, refusal in refusals:
+        if refusal:
+            found = f"takes no connections: {refusal}"
+            yield Finding("bootstrap_server", "warning", server, found, _REMEDY)
+        else:
+            yield Finding("bootstrap_server", "ok", server, "takes connections")
+
+
+def _refusal(server: str, seconds: float) -> str:
+    host, _, port = server.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), seconds).close()
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def not_through(client: ClientSettings, error: DuewheelError, last_words: str) -> Finding:
+    """The servers take connections, and no client gets through."""
+    said = f"; last heard: {client.redacted(last_words)}" if last_words else ""
+    return Finding(
+        "kafka_refuses",
+        "error",
+        client.address,
+        f"takes connections, and lets no client through: {error}{said}",
+        "mend [kafka.client]: a broker that disconnects wants another security_protocol, or knows "
+        "no such user and password",
+    )
+
+
+@contextmanager
+def listening() -> Iterator[_LastWords]:
+    """Keep the clients' log lines to ourselves: what fails is a finding, and some things must."""
+    clients, words = logging.getLogger("kafka"), _LastWords()
+    before = clients.propagate
+    clients.propagate = False
+    clients.addHandler(words)
+    try:
+        yield words
+    finally:
+        clients.removeHandler(words)
+        clients.propagate = before

@@ -1,0 +1,212 @@
+"""`duewheel doctor` where Kafka asks who one is: rights that are missing, or just enough.
+
+One broker, whose operator comes by a listener without security, and duewheel by SASL. A third
+listener tells its clients an address at which nobody listens.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import (
+    ACL,
+    ACLFilter,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ResourcePattern,
+    ResourcePatternFilter,
+    ResourceType,
+)
+from tests.integration.test_doctor import CLOCK, errors, examined, only, settings_for
+
+from duewheel import wiring
+from duewheel.config import Settings
+from duewheel.dev_broker import HOST, DevBroker, free_ports
+from duewheel.doctor import examination
+from duewheel.doctor.findings import exit_code
+from duewheel.java import Java
+from duewheel.kafka_admin import KafkaAdmin
+from duewheel.processes import init_progress
+
+pytestmark = [pytest.mark.kafka, pytest.mark.crash_matrix]
+
+USER, PASSWORD = "duewheel", "hunter2"
+LITERAL, PREFIXED = ACLResourcePatternType.LITERAL, ACLResourcePatternType.PREFIXED
+ANYTHING = ACLOperation.ANY
+
+
+@dataclass(frozen=True)
+class Secured:
+    """The broker by its three listeners."""
+
+    plain: str
+    sasl: str
+    astray: str
+    nobody: str
+
+
+@pytest.fixture(scope="module")
+def secured(java: Java, kafka_jars: list[Path]) -> Iterator[Secured]:
+    plain, sasl, astray, controller, nobody = free_ports(5)
+    at = {"PLAINTEXT": plain, "SASL": sasl, "ASTRAY": astray}
+    told = at | {"ASTRAY": nobody}
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    properties = {
+        "listeners": ",".join(
+            f"{name}://{HOST}:{port}" for name, port in (at | {"CONTROLLER": controller}).items()
+        ),
+        "advertised.listeners": ",".join(f"{name}://{HOST}:{p}" for name, p in told.items()),
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,"
+        "SASL:SASL_PLAINTEXT,ASTRAY:PLAINTEXT",
+        "controller.quorum.voters": f"1@{HOST}:{controller}",
+        "listener.name.sasl.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl.plain.sasl.jaas.config": f'{module} required user_{USER}="{PASSWORD}";',
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+        "transaction.max.timeout.ms": "60000",
+    }
+    with DevBroker(java=java, port=plain, properties=properties):
+        yield Secured(*(f"{HOST}:{port}" for port in (plain, sasl, astray, nobody)))
+
+
+@pytest.fixture
+def operator(secured: Secured) -> Iterator[KafkaAdminClient]:
+    with closing(KafkaAdminClient(bootstrap_servers=secured.plain)) as client:
+        yield client
+
+
+@pytest.fixture
+def settings(secured: Secured, tmp_path: Path) -> Settings:
+    return by_sasl(secured, tmp_path, f"app-{uuid.uuid4().hex[:8]}", PASSWORD)
+
+
+def by_sasl(secured: Secured, path: Path, name: str, password: str, **sections: Any) -> Settings:
+    client = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": USER,
+        "sasl_plain_password": password,
+    }
+    return settings_for(
+        path, "", name, kafka={"bootstrap_servers": secured.sasl, "client": client}, **sections
+    )
+
+
+def documented(settings: Settings) -> list[tuple[ResourcePattern, str]]:
+    """The table of rights in docs/kafka.md."""
+    app, (timers,) = settings.app.id, settings.timer.topics
+    topic = ResourceType.TOPIC
+    own = [timers, settings.dead_letter_topic, settings.state_topic]
+    return [
+        *((ResourcePattern(topic, name), "CREATE READ WRITE DESCRIBE_CONFIGS") for name in own),
+        (ResourcePattern(topic, f"{app}.orders"), "WRITE DESCRIBE_CONFIGS"),
+        (ResourcePattern(ResourceType.TRANSACTIONAL_ID, f"{app}.", PREFIXED), "WRITE"),
+        (ResourcePattern(topic, f"{app}.doctor.", PREFIXED), "CREATE DELETE READ WRITE"),
+        (ResourcePattern(ResourceType.GROUP, f"{app}.doctor.", PREFIXED), "READ DELETE"),
+        (ResourcePattern(ResourceType.CLUSTER, "kafka-cluster"), "DESCRIBE_CONFIGS"),
+    ]
+
+
+def grant(operator: KafkaAdminClient, rights: list[tuple[ResourcePattern, str]]) -> None:
+    allow = ACLPermissionType.ALLOW
+    operator.create_acls(
+        [
+            ACL(f"User:{USER}", "*", ACLOperation[name], allow, pattern)
+            for pattern, names in rights
+            for name in names.split()
+        ]
+    )
+
+
+def revoke(operator: KafkaAdminClient, pattern: ResourcePattern, operation: ACLOperation) -> None:
+    named = ResourcePatternFilter(
+        pattern.resource_type, pattern.resource_name, pattern.pattern_type
+    )
+    anyone = ACLPermissionType.ANY
+    operator.delete_acls([ACLFilter(f"User:{USER}", None, operation, anyone, named)])
+
+
+def test_the_documented_rights_are_enough_and_each_is_missed(
+    settings: Settings, operator: KafkaAdminClient
+) -> None:
+    rights = documented(settings)
+    (timers,), app = settings.timer.topics, settings.app.id
+    grant(operator, rights)
+    with KafkaAdmin({"bootstrap_servers": operator.config["bootstrap_servers"]}) as admin:
+        admin.create_topic(f"{app}.orders", 1)
+    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        admin.init_topics(settings)
+    init_progress(settings)
+    found = examined(settings)
+    assert errors(found) == set()
+    codes = {f.code for f in found if f.severity == "warning"}
+    assert codes <= {"durability", "clock_kept", "transaction_timeout", "memory", "disk_space"}
+    assert "transaction_timeout" in codes
+    running = wiring.publisher(settings, wiring.StoppableClock(threading.Event()))
+    try:
+        progress = running.start()
+        assert progress is not None
+        running.publish(None, progress)
+    finally:
+        running.close()
+
+    patterns = {(p.resource_type, p.resource_name): p for p, _ in rights}
+    topic = ResourceType.TOPIC
+    revoke(operator, patterns[topic, timers], ACLOperation.WRITE)
+    revoke(operator, patterns[topic, settings.dead_letter_topic], ACLOperation.DESCRIBE_CONFIGS)
+    revoke(operator, patterns[topic, f"{app}.orders"], ANYTHING)
+    revoke(operator, patterns[topic, f"{app}.doctor."], ACLOperation.CREATE)
+    revoke(operator, patterns[ResourceType.TRANSACTIONAL_ID, f"{app}."], ANYTHING)
+    revoke(operator, patterns[ResourceType.CLUSTER, "kafka-cluster"], ANYTHING)
+    found = examined(settings)
+    assert errors(found) == {
+        ("topic_rights", f"topic {timers}"),
+        ("topic_rights", f"topic {app}.orders"),
+        ("transactional_id", f"transactional id {app}.dequeue.0"),
+    }
+    lacking = only(found, "topic_rights", timers)
+    assert f"User:{USER} lacks WRITE" in lacking.found
+    assert f"--allow-principal User:{USER} --operation Write --topic {timers}" in lacking.remedy
+    assert only(found, "topic_settings", settings.dead_letter_topic).severity == "warning"
+    assert only(found, "broker_settings").severity == "warning"
+    scratch = only(found, "scratch_topic")
+    assert scratch.severity == "warning"
+    assert f"--create --topic {app}.doctor.0" in scratch.remedy
+
+    # What the remedy says: an operator makes the topic, and gives the rights to the ids.
+    with KafkaAdmin({"bootstrap_servers": operator.config["bootstrap_servers"]}) as admin:
+        admin.create_topic(f"{app}.doctor.0", 1)
+    (refused,) = [f for f in examined(settings) if f.code == "transactions"]
+    assert refused.severity == "error"
+    assert "TransactionalIdAuthorizationFailed" in refused.found
+    assert f"{app}.doctor.0" in operator.list_topics()  # it is not the doctor's to delete
+
+
+def test_a_wrong_password_is_no_absence(
+    secured: Secured, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = by_sasl(secured, tmp_path, "app", "hunter3", dequeue={"call_deadline": "4s"})
+    assert examination.run(wrong, CLOCK, "text") == 1
+    shown = capsys.readouterr().out
+    assert "kafka_refuses" in shown
+    assert "last heard: Bootstrap connection to" in shown
+    assert "hunter3" not in shown
+
+
+def test_an_advertised_address_at_which_nobody_listens(secured: Secured, tmp_path: Path) -> None:
+    astray = settings_for(tmp_path, secured.astray, "app", dequeue={"call_deadline": "2s"})
+    found = examined(astray)
+    reachable = only(found, "broker_reachable")
+    assert reachable.severity == "error"
+    assert secured.nobody in reachable.found
+    assert "advertised.listeners" in reachable.remedy
+    assert exit_code(found) == 3

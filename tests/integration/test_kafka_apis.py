@@ -1,0 +1,116 @@
+"""The list of needed Kafka APIs is what the clients really send: recorded anew, through a proxy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from kafka import KafkaProducer
+from tests.integration.fault_proxy import FaultProxy
+from tests.integration.test_doctor import settings_for
+
+from duewheel.child import Child
+from duewheel.config import Settings
+from duewheel.dev_broker import DevBroker
+from duewheel.doctor import apis
+from duewheel.kafka_admin import KafkaAdmin
+from duewheel.status import status
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.crash_matrix,
+    pytest.mark.usefixtures("spark_jars"),
+]
+
+DEADLINE_S = 180.0
+LISTED = {api.key: api for api in (*apis.NEEDED, *apis.OPTIONAL)}
+# Sent only when a leader has changed; known from the Java client's documentation.
+NOT_RECORDED = {"OffsetForLeaderEpoch"}
+
+
+class Commands:
+    """Commands that reach the broker through the proxy only."""
+
+    def __init__(self, path: Path, broker: DevBroker, proxy: FaultProxy) -> None:
+        self.broker, self.proxy, self.name = broker, proxy, f"apis-{proxy.port}"
+        self.timers, self.data_dir = f"{self.name}.timers", path / "data"
+        self.config = path / "duewheel.toml"
+        self._write("5s")
+        with KafkaAdmin({"bootstrap_servers": broker.bootstrap_servers}) as admin:
+            admin.create_topic(f"{self.name}.orders", 2)
+
+    def _write(self, window: str) -> None:
+        self.config.write_text(
+            f'[app]\nid = "{self.name}"\n'
+            f'[kafka]\nbootstrap_servers = "{self.proxy.bootstrap_servers}"\n'
+            f'[timer]\ntopics = ["{self.timers}"]\nslots = 100000\nroll_window = "{window}"\n'
+            f'margin = "5m"\nmapping = {{ "{self.timers}" = "{self.name}.orders" }}\n'
+            f'[storage]\ndata_dir = "{self.data_dir}"\n[ingest]\ndriver_memory = "1g"\n'
+        )
+
+    def line(self, *words: str) -> list[str]:
+        return [sys.executable, "-P", "-m", "duewheel", *words, "--config", str(self.config)]
+
+    def run(self, *words: str, codes: frozenset[int] = frozenset({0})) -> None:
+        line = self.line(*words)
+        done = subprocess.run(line, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        assert done.returncode in codes, done.stderr
+
+    def serve(self, settings: Settings) -> None:
+        """`run`, until timers, some of which roll, and dead letters have come through."""
+        supervisor = Child(self.line("run"))
+        try:
+            with closing(KafkaProducer(bootstrap_servers=self.broker.bootstrap_servers)) as to:
+                for number in range(40):
+                    after_ms = b"%d" % (200 * number)  # the last ones beyond the window
+                    to.send(self.timers, b"%d" % number, headers=[("TIMER_DELAY_MS", after_ms)])
+                to.send(self.timers, b"no due time")
+                nowhere = [("TIMER_DELAY_MS", b"0"), ("REAL_TOPIC", b"no.such.topic")]
+                to.send(self.timers, b"no target", headers=nowhere)
+            give_up = time.monotonic() + DEADLINE_S
+            while not self.data_dir.exists() or status(settings)["delivered"] < 42:
+                assert time.monotonic() < give_up, "not delivered in time"
+                time.sleep(0.2)
+        finally:
+            supervisor.stop(60)
+
+
+@pytest.fixture
+def proxy(broker: DevBroker) -> Iterator[FaultProxy]:
+    with FaultProxy(broker.bootstrap_servers) as proxy:
+        yield proxy
+
+
+def test_every_request_is_listed_at_a_version_that_is_allowed(
+    tmp_path: Path, broker: DevBroker, proxy: FaultProxy
+) -> None:
+    commands = Commands(tmp_path, broker, proxy)
+    settings = settings_for(tmp_path, proxy.bootstrap_servers, commands.name)
+    commands.run("init", "--partitions", "2")
+    commands.serve(settings)
+    commands.run("send", "--topic", f"{commands.name}.orders", "--value", "x", "--delay", "1s")
+    commands.run("dlq", "list")
+    commands.run("dlq", "replay", codes=frozenset({0, 1}))
+    commands.run("recover", "--dry-run")
+    commands.run("doctor")
+    commands.run("reshard", "--to", "2")
+
+    sent: dict[int, dict[bool, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for key, version, client_id in proxy.asked:
+        sent[key][client_id.startswith("kafka-python")].add(version)
+    unlisted = {key: dict(by_client) for key, by_client in sent.items() if key not in LISTED}
+    assert unlisted == {}
+    unsent = {api.name for api in LISTED.values() if api.key not in sent}
+    assert unsent == NOT_RECORDED
+    for key, by_client in sent.items():
+        api = LISTED[key]
+        assert min(map(min, by_client.values())) >= api.version_min, api
+        # Of two kinds of clients both must be able to speak to a broker.
+        assert min(map(max, by_client.values())) == api.version_max, (api, dict(by_client))
