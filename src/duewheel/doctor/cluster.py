@@ -73,7 +73,8 @@ class Cluster:
     @property
     def targets(self) -> list[str]:
         """Real topics, as far as the configuration names any."""
-        return sorted(set(self.settings.timer.mapping.values()))
+        told = self.settings.timer.contracts.values()
+        return sorted({contract.target for contract in told if contract.target})
 
     def deadline(self) -> Deadline:
         """For one call."""

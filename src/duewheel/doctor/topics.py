@@ -139,7 +139,8 @@ def _missing_target(topic: str, address: str) -> Finding:
         "target_missing",
         "error",
         f"topic {topic}",
-        "timer.mapping names it, and there is no such topic: its messages become dead letters",
+        "the configuration names it as a target, and it is not there: its messages become "
+        "dead letters",
         f"kafka-topics.sh --bootstrap-server {address} --create --topic {topic}",
     )
 
