@@ -13,8 +13,8 @@ well-formed:
     TIMER_DELIVER_MS         an instant (values.py)
     deliverAfter             the field that KIP-1277 proposes, as a header; whether it is to be a
                              delay or an instant is not settled there. A number below 10**12 is
-                             milliseconds from the record's timestamp (32 years, more than any
-                             delay; as an instant it would be before 2001); else, an instant
+                             milliseconds from the record's timestamp (31 years; as an instant it
+                             would be before 2001); anything else is an instant
 
 Without any of them the topic's own delay counts, if it has one.
 

@@ -13,10 +13,12 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.property.plain_contract import Record, check
+from tests.property.plain_contract import table as records_table
 
 from duewheel.schemas.contract import Contract, parse
 from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
-from duewheel.schemas.header_names import LEVELS_MS, REQUEST
+from duewheel.schemas.header_names import DROP_IN, LEVELS_MS, REQUEST
 from duewheel.schemas.name_patterns import TimerTopics
 from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.timers import NO_PARTITION
@@ -38,12 +40,21 @@ CONTRACT = Contract(
     DEAD,
     compile_suite(load_suite(), PARAMETERS),
 )
+TAKING_CANCELS = load_suite()
+TAKING_CANCELS["expectations"] = [
+    each
+    for each in TAKING_CANCELS["expectations"]
+    if each["meta"]["code"] != "cancel_not_supported"
+]
+RULES = compile_suite(TAKING_CANCELS, PARAMETERS)
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SAMPLES = {
     "DELAY": b"3",
     "TIMER_DELAY_SEC": b"3600",
     "TIMER_DELAY_MS": b"250",
     "TIMER_DELIVER_MS": b"2027-01-31T08:30:00.250+01:00",
+    "deliverAfter": b"900000",
+    "TIMER_WINDOW_MS": b"60000",
     "REAL_TOPIC": b"orders.paid",
     "REAL_QID": b"12",
     "UNIQ_KEY": b"order-4711",
@@ -57,6 +68,27 @@ SAMPLES = {
     "trace": b"0123456789abcdef",
 }
 assert SAMPLES.keys() - {"trace"} <= REQUEST.keys()
+FOREIGN = {
+    "scheduler-epoch": b"1800000001",
+    "scheduler-target-topic": b"orders.paid",
+    "scheduler-target-key": b"key",
+    "schedule_target_epoch": b"1800000001",
+    "schedule_target_topic": b"orders.paid",
+    "schedule_target_key": b"key",
+    "schedule_target_partition": b"12",
+    "schedule_target_partition_key": b"customer-9",
+    "schedule_source_type": b"schedule",
+    "schedule_schema_version": b"1.0.0",
+    "kafka-scheduler-when": b"2027-01-31T08:30:00.250",
+    "kafka-scheduler-topic": b"orders.paid",
+    "kafka-scheduler-key": b"key",
+    "kafka-scheduler-cron": b"*/5 * * * * *",
+    "TIMER_WINDOW_MS": b"60000",
+    "TIMER_RESCHEDULE": b"true",
+    "TIMER_ORIGIN": b"5",
+    "trace": b"0123456789abcdef",
+}
+assert FOREIGN.keys() - {"trace"} <= {*REQUEST, *(n for each in DROP_IN.values() for n in each)}
 LONG = (b"9" * 10_000, b"0" * 100_000 + b"1", b"-" * 70_000, b"\xff" * 66_000)
 TIMES_MS = st.sampled_from([0, -1, 1_800_000_000_000, 9_223_372_036_854_774, -62_135_596_800_000])
 
@@ -74,11 +106,12 @@ def records(draw: st.DrawFn) -> list[tuple[int, list[str]]]:
 
 def value_of(name: str, damage: Change, data: st.DataObject) -> bytes | None:
     kind = data.draw(st.sampled_from(["as it should be", "damaged", "damaged", "null", "long"]))
+    sample = FOREIGN[name] if name in FOREIGN else SAMPLES[name]
     if kind == "damaged":
-        return damage(data, SAMPLES[name])
+        return damage(data, sample)
     if kind == "long":
         return data.draw(st.sampled_from(LONG))
-    return None if kind == "null" else SAMPLES[name]
+    return None if kind == "null" else sample
 
 
 def table(rows: list[tuple[int, list[tuple[str, bytes | None]]]]) -> pa.Table:
@@ -151,6 +184,38 @@ def test_any_headers(
             assert batch.due_ms[i] - batch.timestamp_ms[i] + 10**16 >= 0
             assert len(batch.timer_id[i].as_py()) < 2**16
             assert 0 <= batch.origin_offset[i] <= batch.offset[i]
+
+
+@given(
+    data=st.data(),
+    mode=st.sampled_from(sorted(DROP_IN)),
+    asked=st.lists(
+        st.tuples(
+            st.sampled_from([0, -1, 1_800_000_000_000, -62_135_596_800_000]),
+            st.sampled_from([None, b"", b"order-4711", b"x" * 256]),
+            st.sampled_from([None, b"", b"value"]),
+            st.lists(st.sampled_from(sorted(FOREIGN)), max_size=6),
+        ),
+        min_size=1,
+        max_size=2,
+    ),
+)
+def test_any_headers_of_another_service(
+    damage: Change,
+    data: st.DataObject,
+    mode: str,
+    asked: list[tuple[int, bytes | None, bytes | None, list[str]]],
+) -> None:
+    topics = {"schedules": TopicContract(headers=mode, target="orders", past_due="dead-letter")}
+    under = Contract(LEVELS_MS, topics, DEAD, RULES)
+    rows = [
+        Record(
+            *("schedules", 3, at, key, value),
+            [(name, value_of(name, damage, data)) for name in names],
+        )
+        for at, key, value, names in asked
+    ]
+    check(rows, parse(records_table(rows), under), under)
 
 
 LETTER: list[tuple[str, bytes | None]] = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -187,6 +188,11 @@ def test_a_malformed_header_is_named(timer_rules: Rules) -> None:
         (failure,) = timer_rules.first_failure(one(bad_header=name)).tolist()
         shown = {"epoch_seconds": "the due time (scheduler-epoch", "when": "kafka-scheduler-when"}
         assert timer_rules.rules[failure].reason.startswith(shown.get(name, f"{name} is "))
+
+
+def test_every_reason_for_a_dead_letter_is_documented(timer_rules: Rules) -> None:
+    text = Path(__file__).parents[2].joinpath("docs", "messages.md").read_text("utf-8")
+    assert [rule.code for rule in timer_rules.rules if f"`{rule.code}`" not in text] == []
 
 
 def test_no_rows(timer_rules: Rules) -> None:
