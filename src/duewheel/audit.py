@@ -249,11 +249,19 @@ def _keep(
         f"rules-{number}.html": docs.page("timer", totals, f"Messages of {name}", summary)
         for number, totals in sorted(judge.rules.items())
     }
-    pages["rows.html"] = docs.page("audit", across, f"Across the messages of {name}", summary)
+    pages["rows.html"] = docs.page(
+        "audit",
+        across,
+        f"Across the messages of {name}",
+        summary,
+        result["disagreements"]["first"],
+    )
     folder = history.add({**result, "pages": list(pages)}, pages, settings.audit.keep)
     history.write(INDEX, docs.index(f"Audits of {settings.app.id}", history.results()))
     history.write(TEXT_FILE, audit_metrics.text(result))
     failed = [each["code"] for each in result["rows_suite"] if not each["success"]]
+    if not result["ok"]:
+        log.warning("audit with findings", disagreements=found, failed_across_rows=failed)
     told = {key: result[key] for key in ("id", "ok", "rows", "skipped_offsets", "rejected")}
     result["summary"] = told | {
         "disagreements": found,

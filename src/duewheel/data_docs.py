@@ -28,7 +28,14 @@ class DataDocs:
         self._renderer = ValidationResultsPageRenderer()
         self._env = DefaultJinjaPageView().env
 
-    def page(self, suite: str, tallies: Sequence[Tally], title: str, summary: str) -> str:
+    def page(
+        self,
+        suite: str,
+        tallies: Sequence[Tally],
+        title: str,
+        summary: str,
+        disagreements: Sequence[Mapping[str, Any]] = (),
+    ) -> str:
         """What a suite says, as HTML.
 
         Args:
@@ -36,6 +43,7 @@ class DataDocs:
             tallies: of its expectations.
             title: of the page.
             summary: a sentence before the results.
+            disagreements: shown before them, too (audit_judging.py).
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -45,7 +53,12 @@ class DataDocs:
         overview[:] = [each for each in overview if each["content_block_type"] == "table"]
         failed = [each.as_json() for each in tallies if not each.success]
         return self._render(
-            "page", title, sections=document["sections"], summary=summary, failed=failed
+            "page",
+            title,
+            summary=summary,
+            disagreements=disagreements,
+            failed=failed,
+            sections=document["sections"],
         )
 
     def index(self, title: str, audits: Sequence[Mapping[str, Any]]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pyarrow as pa
@@ -244,6 +244,16 @@ def test_data_docs_load_nothing_and_quote_what_strangers_wrote(library: GreatExp
     for text in (page, index):
         assert not re.findall(r"<script|<link|<img|src=|url\(|@import", text)
     assert re.findall(r'href="[^"#]', page) == []
+
+
+def test_data_docs_show_disagreements(library: GreatExpectations) -> None:
+    audit = judge(library, contract(alter=altered(passes=True)))
+    audit.take(records([TOO_FAR]))
+    found = [asdict(each) for each in audit.disagreements.first]
+    page = DataDocs().page("audit", audit.across_rows(ACROSS), "An audit", "", found)
+    cells = re.findall(r"<td>([^<]*)</td>", page)
+    verdict = [f"{TOPIC}-0@0", "delay_too_long", "rejected"]
+    assert cells[:10] == [*verdict, "compiled rules", "accepted", *verdict, "ingest", "accepted"]
 
 
 def test_nobody_is_called(library: GreatExpectations) -> None:
