@@ -3,7 +3,8 @@
 Every few seconds ingest syncs what has been written since, and then says so in one small file:
 
     1. under engine.lock: commit, close and mirror page are read together
-    2. the hours' files that have grown, `topics`, and the folders with new entries are synced
+    2. the files of hours and segments that have grown, `topics`, and the folders with new entries
+       are synced
     3. the file `durable` is replaced, durably: JSON behind its CRC-32
 
 Everything that it names was on disk before it appeared. The wheel is not synced: it can be rebuilt
@@ -15,13 +16,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from duewheel.checkpoints import files
 from duewheel.checkpoints.shapes import MISSHAPEN, integer
-from duewheel.checkpoints.state import Close, Marks, State, marks_from, marks_to, names_from
+from duewheel.checkpoints.state import (
+    Close,
+    Marks,
+    State,
+    lengths_from,
+    marks_from,
+    marks_to,
+    names_from,
+)
 from duewheel.errors import CorruptFile
 
 FILE_NAME = "durable"
@@ -39,7 +48,7 @@ class Durable:
         placed: timers placed so far.
         close: the closed range, None before the first.
         r: last slot known to be delivered in full.
-        topic_ids, topics: as in Commit.
+        topic_ids, topics, cancels: as in Commit.
     """
 
     batch: int
@@ -50,6 +59,7 @@ class Durable:
     r: int
     topic_ids: Mapping[str, str]
     topics: int
+    cancels: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     def write(self, directory: Path) -> None:
         """Replace the file, durably."""
@@ -64,6 +74,7 @@ class Durable:
                 "r": self.r,
                 "topic_ids": dict(self.topic_ids),
                 "topics": self.topics,
+                "cancels": dict(self.cancels),
             },
             separators=(",", ":"),
         ).encode()
@@ -95,15 +106,13 @@ class Durable:
         return cls(
             integer(raw["batch"]),
             marks_from(raw["marks"]),
-            {
-                int(hour): (integer(log), integer(messages))
-                for hour, (log, messages) in raw["hours"].items()
-            },
+            lengths_from(raw["hours"]),
             integer(raw["placed"]),
             Close.from_json(raw["close"]) if raw["close"] else None,
             integer(raw["r"]),
             names_from(raw["topic_ids"]),
             integer(raw["topics"]),
+            lengths_from(raw["cancels"]),
         )
 
 
@@ -121,4 +130,5 @@ def take_durable(state: State) -> Durable:
         r,
         commit.topic_ids,
         commit.topics,
+        commit.cancels,
     )

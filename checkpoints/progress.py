@@ -7,8 +7,10 @@ For a timer partition p:
     c   C_R: high-water mark of p when slot r was closed
     c1  C_{R+1}, when slot r + 1 is half delivered, else null
     d   then: everything of p below this offset in slot r + 1 is out, else null
-    k   lowest offset that holds a live tombstone, else null
+    k   lowest offset of a cancel that may still meet a timer, or is not answered, else null: what
+        is lost is read again from there
     n   when d is there: how many rows of slot r + 1 are out, those of all partitions
+    a   cancels below this offset are answered
 
 A message of p at offset o whose slot is s is *done* if o < c and s <= r, or if it belongs to the
 half-delivered slot (o < c1 and (s = r + 1, or s <= r and o >= c)) and o < d. All else is pending;
@@ -47,18 +49,20 @@ class PartitionProgress:
     d: int | None = None
     k: int | None = None
     n: int | None = None
+    a: int = 0
 
     @classmethod
-    def read(cls, r: object, c: object, *half: object) -> PartitionProgress:
-        """From the six values of the JSON form.
+    def read(cls, r: object, c: object, *rest: object) -> PartitionProgress:
+        """From the seven values of the JSON form.
 
         Raises:
             MISSHAPEN: they are others.
         """
+        *half, a = rest
         c1, d, k, n = (None if value is None else integer(value) for value in half)
         if not (c1 is None) == (d is None) == (n is None):
             raise ValueError("c1, d and n are there together or not at all")
-        return cls(integer(r), integer(c), c1, d, k, n)
+        return cls(integer(r), integer(c), c1, d, k, n, integer(a))
 
     @property
     def closed(self) -> int:
@@ -69,6 +73,11 @@ class PartitionProgress:
     def closed_c(self) -> int:
         """C of slot `closed`."""
         return self.c if self.c1 is None else self.c1
+
+    @property
+    def cancels_from(self) -> int:
+        """Cancels below have done all their work."""
+        return self.closed_c if self.k is None else self.k
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +156,8 @@ class Progress:
         """The record's value."""
         topics: dict[str, dict[str, list[int | None]]] = {}
         for (topic, partition), p in self.partitions.items():
-            topics.setdefault(topic, {})[str(partition)] = [p.r, p.c, p.c1, p.d, p.k, p.n]
+            fields = [p.r, p.c, p.c1, p.d, p.k, p.n, p.a]
+            topics.setdefault(topic, {})[str(partition)] = fields
         text = json.dumps(
             {
                 "format": FORMAT,
@@ -174,7 +184,7 @@ class Progress:
             RecoveryRefused: with the numbers.
         """
         highest = int(np.iinfo(np.int64).max)
-        longest = PartitionProgress(*[highest] * 6)
+        longest = PartitionProgress(*[highest] * 7)
         at_most = replace(
             self, lineage=highest, epoch=highest, partitions=dict.fromkeys(self.partitions, longest)
         )
@@ -224,6 +234,7 @@ def advanced(
     closed: Close,
     r: int,
     below: Mapping[TopicPartition, int] | None,
+    cancels: Mapping[TopicPartition, tuple[int | None, int]],
     rows_out: int = 0,
 ) -> dict[TopicPartition, PartitionProgress]:
     """Where the partitions stand once a shard has come to slot `r`.
@@ -234,15 +245,19 @@ def advanced(
         closed: the range that r lies in.
         r: last slot delivered in full.
         below: D of slot r + 1 if that is half delivered, else None.
+        cancels: k and a once slot `r` is delivered; partitions without cancels may be left out.
         rows_out: how many rows of that slot are out then.
     """
-    c = closed.c_before if r == closed.lower else closed.c
+    c, nothing = closed.c_before if r == closed.lower else closed.c, (None, 0)
     reached = {}
     # Of topics that were given up there may be rows left: only how far a slot of theirs is out.
     for partition in {**known, **closed.c, **(below or {})}:
         part = known.get(partition)
-        if part is None or part.r < r:
-            part = PartitionProgress(r, c.get(partition, 0))
+        if part is None or part.r <= r:
+            k, a = cancels.get(partition, nothing)
+            a = max(a, part.a if part else 0)
+            part = part if part and part.r == r else PartitionProgress(r, c.get(partition, 0))
+            part = replace(part, k=k, a=a)
         if part.r == r and below is not None:
             d = max(below.get(partition, 0), part.d or 0)
             n = max(rows_out, part.n or 0)

@@ -51,6 +51,7 @@ _STARTS, _CLEAN, _DEQUEUE_STARTS, _GC_HOUR, _BOOT, _PAUSED, _HEARTBEATS = 0, 1, 
 _DAMAGE, _GENERATION, _RECOVERED, _FOUND, _CLAIMED = 24, 25, 26, 27, 28
 _AHEAD, _HELD = 29, 30
 _STANDBY, _PROMOTION = 31, 32
+_GC_CANCELS = 33
 
 PROMOTION_MS = 120_000  # for how long a promotion is wanted, once it has been
 
@@ -86,6 +87,7 @@ class Commit:
         topic_ids: what Kafka calls each timer topic; another id under the same name is another
             topic, whose offsets the marks know nothing of.
         topics: how many names the file `topics` holds at least.
+        cancels: bytes of the two files of every segment of the cancel log, by its hour.
     """
 
     batch: int
@@ -95,6 +97,7 @@ class Commit:
     applied: bool
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     topics: int = 0
+    cancels: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +256,7 @@ class State:
                 page.marked,
                 names_from(raw["topic_ids"]),
                 integer(raw["topics"]),
+                lengths_from(raw["cancels"]),
             )
         except MISSHAPEN as error:
             raise CorruptFile(self.path, _COMMIT, f"this is no commit page: {error!r}") from error
@@ -265,6 +269,7 @@ class State:
         placed: int,
         topic_ids: Mapping[str, str] | None = None,
         topics: int = 0,
+        cancels: Mapping[int, tuple[int, int]] | None = None,
     ) -> None:
         """Write a commit page, not yet applied: the batch exists from here on."""
         payload = {
@@ -276,6 +281,7 @@ class State:
             "placed": placed,
             "topic_ids": dict(topic_ids or {}),
             "topics": topics,
+            "cancels": dict(cancels or {}),
         }
         self._commit.write(json.dumps(payload, separators=(",", ":")).encode())
 
@@ -465,6 +471,18 @@ class State:
         """Where a recovery begins to keep files, whatever was given up before."""
         self._live[_GC_HOUR] = hour
 
+    @property
+    def gc_cancels(self) -> int:
+        """Segments of the cancel log below this hour are no more, or about to go."""
+        return self._live[_GC_CANCELS]
+
+    def set_gc_cancels(self, hour: int) -> None:
+        """Give up the segments below `hour`. Called under engine.lock, before they are unlinked;
+        durable: a checkpoint that names them must not look damaged without them.
+        """
+        self._live[_GC_CANCELS] = hour
+        self.sync()
+
     def paused(self, process: int) -> bool:
         """Whether INGEST or DEQUEUE is to take, or deliver, nothing."""
         return bool(self._live[_PAUSED + process])
@@ -547,6 +565,15 @@ def marks_from(topics: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, 
         for topic, partitions in topics.items()
         for number, offset in partitions.items()
     }
+
+
+def lengths_from(raw: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
+    """Lengths of pairs of files by hour, from their JSON form.
+
+    Raises:
+        MISSHAPEN: they have another one.
+    """
+    return {int(hour): (integer(first), integer(second)) for hour, (first, second) in raw.items()}
 
 
 def names_from(raw: Mapping[str, str]) -> dict[str, str]:

@@ -86,9 +86,10 @@ def added_headers(deliveries: Deliveries) -> tuple[Column, Int32]:
         times = join(header_name(names.ROLL_TIMES), *framed(decimals(deliveries.roll_times)))
         parts.append(choose(rolled, times, EMPTY))
     count = 3 + rolled.astype(np.int32)
-    if deliveries.dead_letter.any():
-        parts = [choose(deliveries.dead_letter, EMPTY, join(*parts))]
-        count[deliveries.dead_letter] = 1
+    bare = deliveries.dead_letter | deliveries.answer
+    if bare.any():
+        parts = [choose(bare, EMPTY, join(*parts))]
+        count[bare] = 1
     added = join(header_name(names.SOURCE), *framed(deliveries.source), *parts)
     if deliveries.rolled.any():
         added = choose(deliveries.rolled, EMPTY, added)

@@ -154,6 +154,8 @@ class Deliveries:
         not_before_ms: of a row in excess of its slot (wheel/hot_slots.py): it goes back to its
             timer topic and leaves no earlier, or becomes a dead letter if that is NEVER; else
             ANY_TIME.
+        answer: the row tells what has become of a cancel: of the added headers it gets TIMER_SOURCE
+            only, and it never waits.
     """
 
     targets: list[str]
@@ -175,6 +177,7 @@ class Deliveries:
     dead_letter: Bool
     rolled: Bool
     not_before_ms: Int64
+    answer: Bool
 
     def __len__(self) -> int:
         return len(self.target)
@@ -186,6 +189,20 @@ class Deliveries:
     def slice(self, first: int, end: int) -> Deliveries:
         """Rows `first` to `end` − 1; copies nothing."""
         return _picked(self, lambda column: column[first:end], lambda column: column[first:end])
+
+    def followed_by(self, other: Deliveries) -> Deliveries:
+        """The rows of both, these first; they have the same targets."""
+        assert self.targets == other.targets, "rows of one kind"
+        homes = list(dict.fromkeys([*self.homes, *other.homes]))
+        at = np.array([homes.index(home) for home in other.homes], np.int32)
+        joined: dict[str, Any] = {"homes": homes, "home": np.append(self.home, at[other.home])}
+        for field in fields(self):
+            first, second = getattr(self, field.name), getattr(other, field.name)
+            if isinstance(first, np.ndarray) and field.name != "home":
+                joined[field.name] = np.concatenate([first, second])
+            elif isinstance(first, pa.Array):
+                joined[field.name] = pa.concat_arrays([first, second])
+        return replace(self, **joined)
 
 
 Rows = TypeVar("Rows", TimerBatch, Deliveries)

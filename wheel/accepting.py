@@ -14,7 +14,7 @@ slot that holds rows of both counts each by itself. Of a partition that was cut 
 lost, and there is no such name: no timer from behind the cut may be pending.
 
     1. locks and transactional id, as in reconfiguring.py
-    2. the old topic gets its other name
+    2. the old topic gets its other name; cancels from behind a cut are abandoned
     3. one transaction: the progress; then its mirror
     4. the close page
     5. the durable checkpoint goes, then the commit page is written: marks and topic ids. Only now
@@ -35,7 +35,7 @@ import structlog
 from duewheel.checkpoints import durable, files
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.recovery import Local, decide
-from duewheel.checkpoints.state import Close, HourFiles, Marks
+from duewheel.checkpoints.state import Close, Commit, HourFiles, Marks
 from duewheel.errors import ConfigError, RecoveryRefused
 from duewheel.schemas.timers import TopicPartition
 from duewheel.wheel.data_directory import DataDirectory
@@ -197,8 +197,9 @@ def accept(
         RecoveryRefused: timers are pending from behind a cut.
         Fenced, KafkaUnavailable: as `commit` of reconfiguring.py.
     """
-    with directory.locked():
+    with directory.locked() as before:
         _require_none_behind(directory, told)
+        _abandon_cancels_behind(directory, told, before)
         for topic in sorted(_topics_lost(told)):
             directory.topics.retire(topic)
     commit(directory, publisher, found, _accepted(found, told, ids))
@@ -242,13 +243,34 @@ def _require_none_behind(directory: DataDirectory, told: Losses) -> None:
         )
 
 
+def _abandon_cancels_behind(directory: DataDirectory, told: Losses, before: Commit) -> None:
+    """Cancels from behind a cut meet nothing that comes there anew."""
+    cuts = {p: loss.start or 0 for p, loss in told.items() if loss.kind == CUT_SHORT}
+    names = directory.topics.names()
+    for hour, (length, _) in before.cancels.items():
+        if not cuts or hour < directory.state.gc_cancels:
+            continue
+        for rows in directory.cancels.read(hour, 0, length):
+            behind = np.zeros(len(rows), np.bool_)
+            for (topic, number), end in cuts.items():
+                numbers = [n for n, name in enumerate(names) if name == topic]
+                behind |= (
+                    np.isin(rows.topic, numbers) & (rows.partition == number) & (rows.offset >= end)
+                )
+            directory.cancels.abandon(hour, rows.position[behind])
+
+
 def _accepted(found: Progress, told: Losses, ids: Mapping[str, str]) -> Progress:
     partitions = dict(found.partitions)
     for partition, loss in told.items():
         known = partitions.pop(partition, PartitionProgress(found.slot, 0))
         if loss.start is not None:
             half = None if known.c1 is None else loss.start
-            partitions[partition] = replace(known, c=loss.start, c1=half, k=None)
+            k, a = None, loss.start
+            if loss.kind == CUT_SHORT:
+                k = known.k if known.k is not None and known.k < loss.start else None
+                a = min(known.a, loss.start)
+            partitions[partition] = replace(known, c=loss.start, c1=half, k=k, a=a)
     return replace(
         found,
         partitions=partitions,
@@ -274,7 +296,8 @@ def _write_pages(directory: DataDirectory, told: Losses, ids: Mapping[str, str])
             h: HourFiles(x.log_bytes, x.message_bytes, x.log_bytes) for h, x in before.hours.items()
         }
         topic_ids = _ids_after(before.topic_ids, told, ids)
-        state.write_commit(before.batch + 1, marks, hours, before.placed, topic_ids, before.topics)
+        number, names = before.batch + 1, before.topics
+        state.write_commit(number, marks, hours, before.placed, topic_ids, names, before.cancels)
         state.mark_applied()
 
 

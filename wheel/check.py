@@ -6,6 +6,7 @@ rest is compared with that snapshot; files only grow behind it. Checked, per hou
     log       every record well formed, each run whole, each run linked to the slot's run before
     wheel     the entry of every slot still named there: first, last, num; each in its place
     messages  every record's message inside the file and matching its checksum
+    cancels   every record well formed, and its request matching its checksum
     counts    as many timers placed as were counted, unless hours have been unlinked
     state     every batch that entries refer to, and every topic name that messages refer to
 """
@@ -21,7 +22,7 @@ import numpy as np
 from duewheel.checkpoints.state import Commit, HourFiles
 from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.schemas.timers import Bool, Int64
-from duewheel.wheel import message_store, timer_log, timer_wheel
+from duewheel.wheel import cancel_log, message_store, timer_log, timer_wheel
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.layout import (
     LEVEL_MASK,
@@ -90,6 +91,8 @@ def check(path: Path, config: WheelConfig) -> Report:
         report.findings += _misplaced(entries)
         for hour in commit.hours:
             _check_kept_hour(directory, hour, commit.hours[hour], entries, report)
+        for hour, lengths in commit.cancels.items():
+            _check_kept_segment(directory, hour, lengths, report)
         _check_placed(directory, commit, report)
     except CorruptFile as error:
         report.findings.append(_finding(path, error))
@@ -128,6 +131,35 @@ def _check_kept_hour(
     except CorruptFile:
         if hour >= directory.state.gc_hour:
             raise
+
+
+def _check_kept_segment(
+    directory: DataDirectory, hour: int, lengths: tuple[int, int], report: Report
+) -> None:
+    """Check a segment of the cancel log, unless dequeue has unlinked it."""
+    try:
+        if hour >= directory.state.gc_cancels:
+            report.findings += check_segment(directory, hour, lengths)
+    except CorruptFile:
+        if hour >= directory.state.gc_cancels:
+            raise
+
+
+def check_segment(directory: DataDirectory, hour: int, lengths: tuple[int, int]) -> list[Finding]:
+    """Check one segment of the cancel log: every record, and its request.
+
+    Raises:
+        CorruptFile: a file is missing, damaged, or shorter than `lengths` says.
+    """
+    name = f"{cancel_log.FOLDER}/{directory.cancels.files.path(hour).name}"
+    if lengths[0] % RECORD_BYTES:
+        return [Finding(name, lengths[0], "log_length", "not a whole number of records")]
+    for rows in directory.cancels.read(hour, 0, lengths[0]):
+        directory.topics.names(int(rows.topic.max(initial=-1)))
+    size = directory.cancels.requests.files.size(hour)
+    if size < lengths[1]:
+        return [Finding(name, size, "request_outside", f"requests end before {lengths[1]}")]
+    return []
 
 
 def check_hour(directory: DataDirectory, hour: int, lengths: HourFiles, entries: Entries) -> Report:

@@ -1,6 +1,7 @@
 """One shard's data directory: its files, who may work in it, and what both processes do there.
 
     state timerwheel topics timerlog/<hour> messages/<hour>     see layout.py and checkpoints/
+    cancels/<hour> requests/<hour>                              see cancel_log.py
     ingest.lock dequeue.lock    held for life by the one process of each kind
     engine.lock                 held for moments: placing, closing, starting, stopping
 
@@ -23,12 +24,14 @@ import structlog
 from duewheel.checkpoints import files, state
 from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.files import FileLock
+from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery import Local, look_at
 from duewheel.checkpoints.state import Commit, Damage, State
 from duewheel.errors import CorruptFile, Locked, RecoveryPending
 from duewheel.schemas.timers import Int64
 from duewheel.wheel import timer_wheel
-from duewheel.wheel.layout import ENTRY_BYTES, MAGIC_ABANDONED, WheelConfig, hour_of
+from duewheel.wheel.cancel_log import CancelLog
+from duewheel.wheel.layout import ENTRY_BYTES, HOUR_MS, MAGIC_ABANDONED, WheelConfig, hour_of
 from duewheel.wheel.message_store import MessageStore, pieces
 from duewheel.wheel.timer_log import TimerLog, runs_in
 from duewheel.wheel.timer_wheel import TimerWheel, batch_magic
@@ -67,6 +70,7 @@ class DataDirectory:
         self.wheel = TimerWheel(path / timer_wheel.FILE_NAME, config.ring)
         self.log = TimerLog(path)
         self.messages = MessageStore(path)
+        self.cancels = CancelLog(path)
         self.topics = TopicNames(path)
         self.engine_lock = FileLock(path / ENGINE_LOCK)
         self._recovered = self.state.recovered
@@ -180,6 +184,7 @@ class DataDirectory:
         """After a recovery: files of the same names are other ones."""
         self.log.close()
         self.messages.close()
+        self.cancels.close()
         self.topics.forget()
         self._recovered = self.state.recovered
 
@@ -205,6 +210,11 @@ class DataDirectory:
             and self.messages.files.size(hour) >= lengths.message_bytes
             for hour, lengths in commit.hours.items()
             if hour >= self.state.gc_hour
+        ) and all(
+            folder.size(hour) >= length
+            for hour, lengths in commit.cancels.items()
+            if hour >= self.state.gc_cancels
+            for folder, length in zip(self.cancels.folders, lengths, strict=True)
         )
 
     def require_entries(self, slots: Int64) -> None:
@@ -254,14 +264,14 @@ class DataDirectory:
         if carried_out and self.state.damage is not Damage.NONE:
             raise RecoveryPending(f"the files of {self.path} are to be recovered first")
 
-    def collect(self, r: int) -> int:
-        """Unlink the hours in which nothing is pending: dequeue's duty.
+    def collect(self, progress: Progress) -> int:
+        """Unlink the hours in which nothing is pending, and cancels that are over: dequeue's duty.
 
         Below both what Kafka has committed as delivered and what the durable checkpoint says is,
         so that a start from that checkpoint misses no file.
 
         Args:
-            r: last slot delivered in full, as committed in Kafka.
+            progress: as committed in Kafka.
 
         Returns:
             The first hour that is kept.
@@ -274,7 +284,8 @@ class DataDirectory:
             durable = None
         if durable is None:
             return self.state.gc_hour
-        hour = hour_of(min(r, durable.r) + 1, self.config.precision_ms)
+        self._collect_cancels(progress)
+        hour = hour_of(min(progress.slot, durable.r) + 1, self.config.precision_ms)
         if hour > self.state.gc_hour:
             with self.engine_lock.held(LOCK_DEADLINE_S):
                 self.state.raise_gc_hour(hour)
@@ -282,6 +293,40 @@ class DataDirectory:
         self.log.unlink_below(self.state.gc_hour)
         self.messages.files.unlink_below(self.state.gc_hour)
         return self.state.gc_hour
+
+    def _collect_cancels(self, progress: Progress) -> None:
+        """Unlink the oldest segments of the cancel log, as long as all in them is over.
+
+        The one that is written to, or may be at this moment, stays.
+        """
+        commit, gone = self.state.commit(), self.state.gc_cancels
+        hour = gone
+        for hour in sorted(h for h in commit.cancels if h >= gone)[:-1]:
+            if not self._is_over(hour, commit.cancels[hour][0], progress):
+                break
+            gone = hour + 1
+        if gone > self.state.gc_cancels:
+            with self.engine_lock.held(LOCK_DEADLINE_S):
+                self.state.set_gc_cancels(gone)
+        self.cancels.unlink_below(self.state.gc_cancels)
+
+    def _is_over(self, hour: int, length: int, progress: Progress) -> bool:
+        """Whether every cancel of a segment lies below K; of a topic that was given up, whether
+        nothing that it may meet can be in the wheel any more.
+        """
+        precision_ms = self.config.precision_ms
+        reach = self.config.ring * precision_ms // HOUR_MS + 1
+        past = hour + reach < hour_of(progress.slot, precision_ms)
+        for rows in self.cancels.read(hour, 0, length):
+            names = self.topics.names(int(rows.topic.max(initial=-1)))
+            for topic, number, offset in zip(
+                rows.topic.tolist(), rows.partition.tolist(), rows.offset.tolist(), strict=True
+            ):
+                part = progress.partitions.get((names[topic], number))
+                is_over = past if part is None else offset < part.cancels_from
+                if not is_over:
+                    return False
+        return True
 
     def other_runs(self) -> bool:
         """Whether the process of the other role is alive."""
@@ -300,6 +345,7 @@ class DataDirectory:
             self._life_lock.close()
         self.log.close()
         self.messages.close()
+        self.cancels.close()
         self.topics.close()
         self.engine_lock.close()
         self.state.release()

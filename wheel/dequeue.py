@@ -5,6 +5,7 @@
        time, ahead of the transactions (pipeline.py)
     3. one transaction per chunk: the messages and the progress
     4. the progress is mirrored locally
+    5. what has become of cancels is told, in a transaction of its own (cancelling.py)
 
 - One closed range at a time, with one vector C for all its slots. A range without rows counts as
   delivered without a commit; the next commit tells.
@@ -23,6 +24,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from dataclasses import replace
 
 import structlog
@@ -35,15 +37,17 @@ from duewheel.checkpoints.progress import (
     advanced,
     rows_out,
 )
-from duewheel.checkpoints.state import DEQUEUE, Close
+from duewheel.checkpoints.state import DEQUEUE, Close, Commit, Marks
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile, Fenced, KafkaUnavailable, PublishDoubt, RecoveryRefused
 from duewheel.schemas.timers import TopicPartition
+from duewheel.wheel.cancelling import Cancelling, Counts, Start
 from duewheel.wheel.clock_guard import ClockGuard
 from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.dequeue_statistics import Statistics
 from duewheel.wheel.layout import closable_slot
+from duewheel.wheel.lookups import Lookups
 from duewheel.wheel.pipeline import Pipeline, Ready
 from duewheel.wheel.publisher import Prepared, Publisher
 from duewheel.wheel.starting import Started, start
@@ -70,7 +74,18 @@ class Dequeue:
         clock: Clock,
         config: DequeueConfig,
         stopping: Callable[[], bool] = lambda: False,
+        executor: Callable[[], Executor] | None = None,
     ) -> None:
+        """
+        Args:
+            directory: started as DEQUEUE.
+            publisher: of the shard.
+            clock: this host's.
+            config: bounds and identity.
+            stopping: whether to end.
+            executor: makes one of one thread, in which lookups run beside the loop; None: they are
+                made by the loop.
+        """
         self._directory = directory
         self._publisher = publisher
         self._clock = clock
@@ -86,6 +101,8 @@ class Dequeue:
             config.hot_slots,
         )
         self._hot_slot: int | None = None  # the last one with rows in excess
+        self._executor = executor
+        self._cancels: Cancelling | None = None  # until nothing is missing
         self._delivered = 0
         # By boottime; None: never yet.
         self._beat_at_ms: int | None = None
@@ -161,10 +178,42 @@ class Dequeue:
                 return False
             pending = self._directory.wheel.count_later_than(self._r)
         self._delivered = commit.placed - pending
-        self._chunks.begin(self._r, self._close.floor, self._below, rows_out(self._known))
+        self._cancels = self._begin_cancels(commit)
+        self._rows_out = 0
+        self._begin_range(self._below)
         took_s = round(time.monotonic() - self._started_s, 3)
         log.info("dequeue is ready", pending=pending, took_s=took_s)
         return True
+
+    def _begin_cancels(self, commit: Commit) -> Cancelling:
+        """Those that were below C when this process started: all of them are there again."""
+        if self._cancels is not None:
+            self._cancels.close()
+        directory = self._directory
+        executor = self._executor() if self._executor else None
+        precision_ms = directory.config.precision_ms
+        lookups = Lookups(directory.path, precision_ms, self._clock, executor)
+        cancels = Cancelling(
+            directory,
+            self._publisher,
+            self._clock,
+            lookups,
+            Start(self._r, self._below, self._known),
+            self._config.reply_topic,
+        )
+        cancels.learn(commit, self._close.c, self._r)
+        return cancels
+
+    @property
+    def _cancelling(self) -> Cancelling:
+        assert self._cancels is not None, "asked only once nothing is missing"
+        return self._cancels
+
+    @property
+    def cancel_counts(self) -> Counts:
+        """What is known of cancels, in numbers. May be asked from any thread."""
+        cancels = self._cancels
+        return Counts() if cancels is None else cancels.counts
 
     @property
     def statistics(self) -> Statistics:
@@ -186,6 +235,9 @@ class Dequeue:
     def close(self) -> None:
         """Let go of the files; the directory may be stopped then."""
         self._chunks.close()
+        if self._cancels is not None:
+            self._cancels.close()
+            self._cancels = None
 
     def run(self) -> None:
         """Tick until told to stop."""
@@ -222,14 +274,16 @@ class Dequeue:
         ready = self._chunks.next()
         if ready is None:
             self._r, self._below = self._close.floor, {}
+            self._answer()
             self._commit_when_stale(self._progress(self._r, None))
             return False
         self._deliver(ready)
+        self._answer()
         return True
 
     def _collect(self) -> None:
         if self._is_time(self._collected_at_ms, _COLLECT_MS):
-            self._directory.collect(self._committed.slot)
+            self._directory.collect(self._committed)
             self._collected_at_ms = self._clock.boottime_ms()
 
     def _close_slots(self) -> None:
@@ -249,7 +303,13 @@ class Dequeue:
             self._directory.state.write_close(self._close)
             ids = {**self._claimed.topic_ids, **commit.topic_ids}
         self._claimed = replace(self._claimed, topic_ids=ids)
-        self._chunks.begin(self._r, floor, {}, rows_out(self._known))
+        self._cancelling.learn(commit, c, self._r)
+        self._begin_range({})
+
+    def _begin_range(self, below: Mapping[TopicPartition, int]) -> None:
+        """Have the slots behind R made ready, up to the floor; `below`: D of the first."""
+        out, cancels = rows_out(self._known), self._cancelling.filter
+        self._chunks.begin(self._r, self._close.floor, below, out, cancels)
 
     def _deliver(self, ready: Ready) -> None:
         """3. and 4. of the module's head, for one chunk."""
@@ -257,6 +317,9 @@ class Dequeue:
         progress = self._progress(ready.r_after, below, ready.rows_out)
         self._commit(ready.prepared, progress, ready.rows)
         self._r, self._below = ready.r_after, below or {}
+        self._rows_out = ready.rows_out
+        self._statistics = self._statistics.after_cancels(ready.cancelled)
+        self._cancelling.committed(self._r, {})
         self._tell_hot(ready.hot)
 
     def _tell_hot(self, slots: list[int]) -> None:
@@ -273,6 +336,20 @@ class Dequeue:
                 policy=hot.policy,
             )
 
+    def _answer(self) -> None:
+        """Tell cancels what has become of them, as far as that is known, in a transaction."""
+        cancels = self._cancelling
+        cancels.look()
+        below = self._below or None
+        said = cancels.answers(self._progress(self._r, below, self._rows_out).partitions)
+        if said is None:
+            return
+        progress = self._progress(self._r, below, self._rows_out, said.answered)
+        if said.rows is not None:
+            self._commit(Prepared(said.rows), progress, 0)
+            self._statistics = self._statistics.after_answers(said.words)
+        cancels.committed(self._r, said.answered)
+
     def _below_after(self, ready: Ready) -> dict[TopicPartition, int] | None:
         """D after this chunk if it leaves its last slot half delivered, else None."""
         if ready.ends is None:
@@ -284,11 +361,22 @@ class Dequeue:
     # ---- progress --------------------------------------------------------------------------
 
     def _progress(
-        self, r: int, below: Mapping[TopicPartition, int] | None, rows_out: int = 0
+        self,
+        r: int,
+        below: Mapping[TopicPartition, int] | None,
+        rows_out: int = 0,
+        answered: Marks | None = None,
     ) -> Progress:
-        """The progress once slot `r` is delivered in full and, given D, slot r + 1 up to there."""
-        partitions = advanced(self._known, self._close, r, below, rows_out)
-        return replace(self._claimed, partitions=partitions)
+        """The progress once slot `r` is delivered in full and, given D, slot r + 1 up to there.
+
+        Args:
+            r, below: as above.
+            rows_out: how many rows of slot r + 1 are out then.
+            answered: `a` of what is answered with it.
+        """
+        cancels = self._cancelling.marks(r, answered or {})
+        reached = advanced(self._known, self._close, r, below, cancels, rows_out)
+        return replace(self._claimed, partitions=reached)
 
     def _commit_when_stale(self, progress: Progress) -> None:
         """Nothing is to be delivered: still say now and then how far that is known."""

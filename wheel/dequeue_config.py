@@ -26,6 +26,7 @@ class DequeueConfig:
         clock_skew_max_ms: nothing is closed while this host's clock is ahead of the brokers' by
             more.
         hot_slots: what is done about slots with many rows.
+        reply_topic: where answers to cancels go; None: there are none.
     """
 
     shard: int
@@ -37,6 +38,7 @@ class DequeueConfig:
     take_over_after_ms: int = 60_000
     clock_skew_max_ms: int = 1_000
     hot_slots: HotSlots = field(default_factory=HotSlots)
+    reply_topic: str | None = None
 
     def slot_values(self, wheel: WheelConfig) -> dict[str, Any]:
         """Everything that decides a row's slot, as the progress keeps it."""

@@ -20,6 +20,8 @@ class Statistics:
     Attributes:
         delivered: messages published, dead letters included.
         dead_letters: those that ingest had rejected.
+        cancelled: timers that a cancel has kept from leaving.
+        answers: to cancels and reschedules, by what they were told.
         rolled: timers sent back to their timer topic, by that topic; not among `delivered`.
         parked: the same because their target took no writes then, by the target.
         spread: the same because they were in excess of their slot.
@@ -34,6 +36,8 @@ class Statistics:
 
     delivered: int = 0
     dead_letters: int = 0
+    cancelled: int = 0
+    answers: Mapping[str, int] = field(default_factory=dict)
     rolled: Mapping[str, int] = field(default_factory=dict)
     parked: Mapping[str, int] = field(default_factory=dict)
     spread: int = 0
@@ -53,6 +57,14 @@ class Statistics:
         """These, and so many slots with rows in excess."""
         return replace(self, hot_slots=self.hot_slots + count)
 
+    def after_cancels(self, cancelled: int) -> Statistics:
+        """These, and so many timers that were left out."""
+        return replace(self, cancelled=self.cancelled + cancelled) if cancelled else self
+
+    def after_answers(self, words: Mapping[str, int]) -> Statistics:
+        """These, and so many answers by word."""
+        return replace(self, answers=Counter(self.answers) + Counter(words))
+
     def after_commit(
         self, deliveries: Deliveries | None, parked: Int64, committed_at_ms: int, took_ms: int
     ) -> Statistics:
@@ -69,8 +81,8 @@ class Statistics:
             transactions=self.transactions + 1,
             commit_ms=self.commit_ms.with_values(np.array([took_ms])),
         )
-        if deliveries is None or not len(deliveries):
-            return known
+        if deliveries is None or not len(deliveries) or deliveries.answer.all():
+            return known  # answers have a transaction of their own
         rolled, dead = np.flatnonzero(deliveries.rolled), int(deliveries.dead_letter.sum())
         late = ~deliveries.rolled & ~deliveries.dead_letter
         late[parked] = False

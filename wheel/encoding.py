@@ -115,6 +115,8 @@ def route(
     targets = _targets(known)
     reason = routing.why_not(deliveries, targets, list(refused))
     waiting = routing.without_target(deliveries, targets) & (reason == Reason.NONE)
+    reason[waiting & deliveries.answer] = Reason.TARGET_UNAVAILABLE
+    waiting &= ~deliveries.answer
     spread = (reason == Reason.NONE) & in_excess(deliveries)
     if (waiting | spread).any():
         homes = dict.fromkeys(topic for topic, _ in deliveries.homes)

@@ -7,7 +7,8 @@ One batch:
     2. what the ring cannot take yet stays out, and with it the rest of its partition; it waits for
        deliveries, or, in a catch-up, which they wait for, until everything else has come. In a
        standby rows at or above C stay out, too (wheel/following.py)
-    3. messages and log records are appended; nobody knows of them yet
+    3. messages and log records are appended, and what cancels (cancel_log.py), of rows below the
+       new marks; nobody knows of them yet
     4. under engine.lock: slots that were closed since 1 are left, their rows written again; if the
        ring cannot take them there, nothing of the batch exists and all of it waits
     5. the commit page is written: from here on the batch exists
@@ -93,7 +94,7 @@ class _Written:
 
 
 class Engine:
-    """The only writer of log, messages, wheel and topics. Not thread-safe.
+    """The only writer of log, messages, wheel, cancels and topics. Not thread-safe.
 
     The directory must have been started as INGEST, and dequeue must have said where the floor is
     (the first close page).
@@ -188,6 +189,9 @@ class Engine:
             ends, marks = marks, _up_to(close.c, known, marks)
             ahead = marks != ends
             batch = batch.take(self._rows_below(batch, marks))
+        # What a row cancels counts also if its timer is done.
+        cancels = batch.take(np.flatnonzero(batch.cancels))
+        batch = batch.take(np.flatnonzero(batch.timer))
         batch, slots, rolled = self._open_slots(batch, close, progress)
         fits = self._fits(slots)
         waiting = not bool(fits.all())
@@ -198,10 +202,12 @@ class Engine:
                 waiting = False
             rows = self._rows_below(batch, marks)
             batch, slots, rolled = batch.take(rows), slots[rows], rolled[rows]
-        if not len(batch) and marks.items() <= known.items():
+        cancels = cancels.take(self._rows_below(cancels, marks))
+        if not len(batch) and not len(cancels) and marks.items() <= known.items():
             return Appended(0, waiting, ahead)
-        lengths = _lengths(before)
+        lengths, segments = _lengths(before), dict(before.cancels)
         written = self._write(batch, slots, rolled, lengths)
+        self._write_cancels(cancels, close, segments)
         with self._directory.locked():
             runs = written.runs
             # Rows that come again stay where they were, whatever a followed owner has closed since.
@@ -209,12 +215,13 @@ class Engine:
                 if not self._closed_fit(written):
                     return Appended(0, waiting=True)
                 runs = self._replace_closed(batch, rolled, written, lengths)
+            segments = self._segments_after(cancels, segments, dict(before.cancels))
             number = before.batch + 1
             hours = self._hours_after(before, lengths)
             placed = before.placed + len(batch)
             ids = {**before.topic_ids, **self._topic_ids}
             names = len(self._directory.topics)
-            state.write_commit(number, {**known, **marks}, hours, placed, ids, names)
+            state.write_commit(number, {**known, **marks}, hours, placed, ids, names, segments)
             self._directory.wheel.apply(runs, number)
             state.mark_applied()
         self._require_none_left()
@@ -397,6 +404,37 @@ class Engine:
                 left["magic"] = MAGIC_ABANDONED
                 self._directory.log.files.write(hour, left.tobytes(), log_position)
 
+    # ---- cancels ---------------------------------------------------------------------------
+
+    def _write_cancels(
+        self, cancels: TimerBatch, close: Close, segments: dict[int, tuple[int, int]]
+    ) -> None:
+        """Append to the segment of the earliest open slot, behind `segments`, which move on."""
+        if len(cancels):
+            directory = self._directory
+            hour = hour_of(close.floor + 1, directory.config.precision_ms)
+            ids = directory.topics.ids([topic for topic, _ in cancels.partitions])
+            now_ms, known = self._clock.now_ms(), segments.get(hour, (0, 0))
+            segments[hour] = directory.cancels.write(hour, known, cancels, ids, now_ms)
+
+    def _segments_after(
+        self,
+        cancels: TimerBatch,
+        segments: dict[int, tuple[int, int]],
+        before: dict[int, tuple[int, int]],
+    ) -> dict[int, tuple[int, int]]:
+        """Under the lock: what the commit page says of segments; those that are gone are left out.
+
+        The segment that was written to may have been given up meanwhile: what was over there is
+        not what has just come.
+        """
+        gone = self._directory.state.gc_cancels
+        self._directory.cancels.forget_below(gone)
+        if any(hour < gone and before.get(hour) != length for hour, length in segments.items()):
+            segments = before
+            self._write_cancels(cancels, self._close(), segments)
+        return {hour: length for hour, length in segments.items() if hour >= gone}
+
     # ---- lengths ---------------------------------------------------------------------------
 
     def _hours_after(
@@ -415,12 +453,17 @@ class Engine:
 
     def _cut(self, commit: Commit) -> None:
         """Drop bytes that belong to no batch."""
-        lengths, gone = _lengths(commit), self._directory.state.gc_hour
-        for kind, folder in enumerate((self._directory.log.files, self._directory.messages.files)):
-            for hour in folder.hours():
-                # Hours that were given up are dequeue's to unlink, at any moment.
-                if hour >= gone:
-                    folder.cut(hour, lengths.get(hour, (0, 0))[kind])
+        directory = self._directory
+        hours = (directory.log.files, directory.messages.files)
+        for folders, lengths, gone in (
+            (hours, _lengths(commit), directory.state.gc_hour),
+            (directory.cancels.folders, commit.cancels, directory.state.gc_cancels),
+        ):
+            for kind, folder in enumerate(folders):
+                for hour in folder.hours():
+                    # What was given up is dequeue's to unlink, at any moment.
+                    if hour >= gone:
+                        folder.cut(hour, lengths.get(hour, (0, 0))[kind])
 
 
 def require_same_topics(known: Mapping[str, str], found: Mapping[str, str]) -> None:

@@ -236,7 +236,7 @@ class Follower:
         now_ms = self._clock.boottime_ms()
         due = self._collected_ms is None or now_ms - self._collected_ms >= _COLLECT_MS
         if due and not self._directory.state.needs_recovery:
-            self._directory.collect(progress.slot)
+            self._directory.collect(progress)
             self._collected_ms = now_ms
 
     def _log(self, text: str, **details: str) -> None:

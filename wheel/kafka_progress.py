@@ -12,18 +12,21 @@ markers): only the position tells how far a reader has come, never the last reco
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import OffsetSpec
+from kafka.errors import KafkaError
 from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.errors import DuewheelError
+from duewheel.schemas.timers import TopicPartition as Place
 from duewheel.wheel.deadline import Deadline
 from duewheel.wheel.kafka_clients import ClientSettings, close, open_reader
 from duewheel.wheel.publisher import Seen
@@ -240,6 +243,37 @@ def broker_now_ms(settings: ClientSettings, partition: TopicPartition, deadline:
         )
     finally:
         close(producer)
+
+
+def log_ends(
+    settings: ClientSettings,
+    admin: KafkaAdminClient,
+    partitions: Sequence[Place],
+    deadline: Deadline,
+) -> dict[Place, int]:
+    """The end of each partition, open transactions included; one without an answer is left out.
+
+    Raises:
+        KafkaUnavailable: there was no answer at all in time.
+    """
+
+    def ask(places: Sequence[Place]) -> dict[Place, int]:
+        wanted = {TopicPartition(*place): OffsetSpec.LATEST for place in places}
+        level = IsolationLevel.READ_UNCOMMITTED
+        found = admin.list_partition_offsets(wanted, isolation_level=level)
+        return {(p.topic, p.partition): int(end.offset) for p, end in found.items()}
+
+    def ask_each() -> dict[Place, int]:
+        try:
+            return ask(partitions)
+        except KafkaError:  # one that is missing, or has no leader, fails them all
+            ends: dict[Place, int] = {}
+            for place in partitions:
+                with contextlib.suppress(KafkaError):
+                    ends |= ask([place])
+            return ends
+
+    return settings.call(deadline, "ask for the ends of timer partitions", ask_each)
 
 
 def _offset(

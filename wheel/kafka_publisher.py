@@ -46,12 +46,13 @@ from duewheel.errors import ConfigError, DuewheelError, Fenced, KafkaUnavailable
 from duewheel.schemas.record_batch import HEADER_BYTES
 from duewheel.schemas.single_record import single
 from duewheel.schemas.timers import Deliveries, Int64
+from duewheel.schemas.timers import TopicPartition as Place
 from duewheel.wheel import kafka_internals as internals
 from duewheel.wheel import routing
 from duewheel.wheel.deadline import Deadline, DeadlinePassed, within
 from duewheel.wheel.encoding import Encoded, Known, LookUp, Part, encode
 from duewheel.wheel.kafka_clients import ClientSettings, close
-from duewheel.wheel.kafka_progress import Found, broker_now_ms, newest_record
+from duewheel.wheel.kafka_progress import Found, broker_now_ms, log_ends, newest_record
 from duewheel.wheel.kafka_targets import SentBatch, TargetCatalog
 from duewheel.wheel.kafka_transactions import (
     meet,
@@ -286,6 +287,17 @@ class KafkaPublisher:
         self._was_started, self._next_patience = True, self._patience
         log.info("publisher started", transactional_id=self._transactional_id)
         return found
+
+    def log_ends(self, partitions: Sequence[Place]) -> Mapping[Place, int]:
+        """See Publisher.
+
+        Raises:
+            KafkaUnavailable: no answer in time, or the publisher is not started.
+        """
+        if self._admin is None:
+            raise KafkaUnavailable("the publisher is not started")
+        deadline = Deadline(self._limits.quiet_s, self._stopping)
+        return log_ends(self._settings, self._admin, partitions, deadline)
 
     def prepare(self, deliveries: Deliveries) -> Prepared:
         """Encode the deliveries, if what is known of their targets, however old, is enough."""

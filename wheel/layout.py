@@ -26,7 +26,7 @@ Positions are relative to the hour's own file. A stored message is this prefix, 
 (if it is not the default one), then key_value, then headers (see schemas/timers.py):
 
      0 u4 crc               CRC-32C of the log record, then of the stored message with crc = 0
-     4 u2 flags             1 = dead letter
+     4 u2 flags             1 = dead letter, 2 = reschedule
      6 u2 id_size
      8 i8 source_offset    16 i8 origin_offset    24 i8 due_ms
     32 i4 source_topic     36 i4 source_partition       (ids of the `topics` file)
@@ -96,10 +96,12 @@ assert (RECORD_BYTES, ENTRY_BYTES, PREFIX_BYTES) == (52, 32, 64)
 MAGIC_ABANDONED = 0  # written before its slot closed, then written again elsewhere
 MAGIC_TIMER = 1
 MAGIC_ROLL = 2  # set beside MAGIC_TIMER: leaves the wheel to be written to Kafka again
+MAGIC_CANCEL = 4  # in the cancel log only, and nothing else there
 LEVEL_MASK = 0xFF00  # the timer's delay level
 _LEVEL_BITS = 8
 
 FLAG_DEAD_LETTER = 1
+FLAG_RESCHEDULE = 2  # a timer that cancels the earlier ones of its id
 
 NO_POSITION = -1  # prev_pos of a slot's first record
 EARLIEST_SLOT = -(2**62)  # of a rejected row: as soon as possible
@@ -237,3 +239,9 @@ def distance_of(reserved: npt.NDArray[np.int64]) -> Int64:
     """Records between a record and the first of its run."""
     unsigned = reserved.astype(np.int64).view(np.uint64)
     return (unsigned >> np.uint64(ID_HASH_BITS)).astype(np.int64)
+
+
+def id_hash_of(reserved: npt.NDArray[np.int64]) -> Int64:
+    """Hash of the timer id in the last field of records."""
+    hashes: Int64 = reserved.astype(np.int64) & ((1 << ID_HASH_BITS) - 1)
+    return hashes

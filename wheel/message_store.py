@@ -91,8 +91,8 @@ def pieces(
 class MessageStore:
     """The messages of every hour. Ingest writes, everybody reads. Not thread-safe."""
 
-    def __init__(self, directory: Path) -> None:
-        self.files = HourFiles(directory / FOLDER)
+    def __init__(self, directory: Path, folder: str = FOLDER) -> None:
+        self.files = HourFiles(directory / folder)
 
     def read(self, hour: int, records: Records) -> StoredMessages:
         """The messages of the given log records of one hour, in the records' order.

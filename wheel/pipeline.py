@@ -5,6 +5,7 @@
     scan      finds the closed slots' rows in the log and cuts them into chunks      (slot_scan.py)
     read      reads a chunk's messages and verifies them                          (message_store.py)
     restore   makes deliveries of them, divided if they name too many topics          (restoring.py)
+              and leaves out what is cancelled                                    (tombstones.py)
     judge     finds the rows in excess of their slot                                  (hot_slots.py)
     prepare   encodes them as far as that is possible before the transaction          (publisher.py)
 
@@ -34,9 +35,11 @@ from duewheel.schemas.timers import Bool, Deliveries, TopicPartition
 from duewheel.wheel.bounded_queue import BoundedQueue, QueueClosed
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.hot_slots import HotSlots, Places, in_excess
+from duewheel.wheel.layout import id_hash_of
 from duewheel.wheel.publisher import Prepared
 from duewheel.wheel.restoring import Restored, pieces, restore
 from duewheel.wheel.slot_scan import Chunk, SlotScan
+from duewheel.wheel.tombstones import Filter
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,8 @@ class Ready:
 
     Attributes:
         prepared: the rows that are not delivered yet.
-        rows: how many there were with those that a predecessor has delivered.
+        cancelled: how many were left out because they are cancelled.
+        rows: how many there were with these and those that a predecessor has delivered.
         stored_bytes: of their stored messages.
         r_after: last slot that is delivered in full.
         ends: if the slot after it is half delivered, the offset behind its last row, by source
@@ -56,6 +60,7 @@ class Ready:
     """
 
     prepared: Prepared
+    cancelled: int
     rows: int
     stored_bytes: int
     r_after: int
@@ -74,12 +79,14 @@ class _Range:
         half_slot: the first slot.
         below: D: per source partition, the offset below which its rows are out.
         places: counts the rows of each slot.
+        cancels: known since before the slots could be delivered.
     """
 
     scan: SlotScan
     half_slot: int
     below: Mapping[TopicPartition, int]
     places: Places
+    cancels: Filter
 
 
 class Pipeline:
@@ -115,6 +122,7 @@ class Pipeline:
         until: int,
         below: Mapping[TopicPartition, int],
         rows_out: Mapping[int, int],
+        cancels: Filter,
     ) -> None:
         """Go on with the slots after < s ≤ until; the range before has been used up.
 
@@ -122,10 +130,11 @@ class Pipeline:
             after, until: all of them closed.
             below: D of slot after + 1 if that was found half delivered, else empty.
             rows_out: of half-delivered slots, how many rows are out.
+            cancels: what they meet is left out.
         """
         assert self._stages is None and not self._ready, "chunks were made and not used"
         scan = SlotScan(self._directory, after, until)
-        self._range = _Range(scan, after + 1, below, Places(rows_out))
+        self._range = _Range(scan, after + 1, below, Places(rows_out), cancels)
 
     def next(self) -> Ready | None:
         """The next chunk, or None at the end of the range.
@@ -188,12 +197,16 @@ class Pipeline:
         precision_ms = self._directory.config.precision_ms
         for restored in pieces(restore(chunk, store.read(chunk.hour, chunk.records), topics)):
             slot, pending = restored.chunk.slot, ~_delivered(slots, restored)
+            # Also what is cancelled has a place in its slot: it may be out already elsewhere.
             place = slots.places.of(slot, pending)
             deliveries = self._hot_slots.judged(restored.deliveries, slot, place, precision_ms)
-            if not pending.all():
-                deliveries, slot = deliveries.take(np.flatnonzero(pending)), slot[pending]
+            cancelled = _cancelled(slots, restored) & pending
+            leaves = pending & ~cancelled
+            if not leaves.all():
+                deliveries, slot = deliveries.take(np.flatnonzero(leaves)), slot[leaves]
             yield Ready(
                 self._prepare(deliveries),
+                int(cancelled.sum()),
                 len(restored.chunk),
                 restored.chunk.stored_bytes,
                 restored.chunk.r_after,
@@ -253,6 +266,19 @@ def _delivered(slots: _Range, restored: Restored) -> Bool:
     below = np.array([slots.below.get(p, 0) for p in restored.sources], np.int64)
     done: Bool = (slot == slots.half_slot) & (restored.offset < below[restored.source])
     return done
+
+
+def _cancelled(slots: _Range, restored: Restored) -> Bool:
+    """Timers that a cancel meets; they leave without a trace, but that D and R move past them."""
+    deliveries = restored.deliveries
+    met = slots.cancels.leaves_out(
+        restored.sources,
+        restored.source,
+        restored.origin,
+        id_hash_of(restored.chunk.records["reserved"]),
+        deliveries.timer_id,
+    )
+    return met & ~deliveries.dead_letter
 
 
 def _ends(restored: Restored) -> dict[TopicPartition, int] | None:

@@ -18,6 +18,7 @@ from duewheel.wheel.layout import (
     DELAY_MS_MAX,
     EARLIEST_SLOT,
     FLAG_DEAD_LETTER,
+    FLAG_RESCHEDULE,
     PREFIX,
     PREFIX_BYTES,
     RECORD,
@@ -123,6 +124,7 @@ def stored_messages(batch: TimerBatch, source_ids: Int32, target_ids: Int32) -> 
     prefix = np.zeros(len(batch), PREFIX)
     partitions = np.array([number for _, number in batch.partitions], np.int32)
     prefix["flags"] = np.where(batch.rejected, FLAG_DEAD_LETTER, 0)
+    prefix["flags"] |= np.where(batch.timer & batch.cancels, FLAG_RESCHEDULE, 0).astype(np.uint16)
     prefix["id_size"] = columns.lengths(batch.timer_id)
     prefix["source_offset"] = batch.offset
     prefix["origin_offset"] = batch.origin_offset

@@ -6,13 +6,14 @@ next chunk while one is in flight; `publish` is the transaction.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from duewheel.checkpoints.progress import Progress
-from duewheel.schemas.timers import Deliveries, Int64
+from duewheel.schemas.timers import Deliveries, Int64, TopicPartition
 from duewheel.wheel.encoding import Encoded
 
 NO_ROWS: Int64 = np.empty(0, np.int64)
@@ -107,6 +108,15 @@ class Publisher(Protocol):
         """
         ...
 
+    def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """The ends of timer partitions, open transactions included; those that do not exist are
+        left out.
+
+        Raises:
+            KafkaUnavailable: no answer in time.
+        """
+        ...
+
     def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
         """One transaction: all deliveries in their order, and the progress record.
 
@@ -116,7 +126,8 @@ class Publisher(Protocol):
 
         Rows that can never be published (no such topic or partition, too large) leave as dead
         letters in the same transaction, those whose target takes no writes for now as parked copies
-        (returning.py). The same `prepared` may be given again after PublishDoubt.
+        (returning.py); answers as dead letters then, too. The same `prepared` may be given again
+        after PublishDoubt.
 
         Raises:
             PublishDoubt: the outcome is unknown or the transaction failed: call `start`.

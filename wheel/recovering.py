@@ -27,7 +27,7 @@ from duewheel.checkpoints.recovery import Keep, RecoveryRecord, dequeue_has_deci
 from duewheel.checkpoints.state import Close, Commit, HourFiles, Marks
 from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.schemas.timers import Bool, Int64, TimerBatch
-from duewheel.wheel.check import Finding, check_hour
+from duewheel.wheel.check import Finding, check_hour, check_segment
 from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory
 from duewheel.wheel.layout import RECORD_BYTES, WheelConfig, hour_of
 from duewheel.wheel.timer_log import runs_in
@@ -116,7 +116,14 @@ def _kept(directory: DataDirectory, keep: Keep) -> Commit | None:
         return None
     hours = {h: HourFiles(*lengths, lengths[0]) for h, lengths in known.hours.items()}
     return Commit(
-        known.batch, known.marks, hours, known.placed, False, known.topic_ids, known.topics
+        known.batch,
+        known.marks,
+        hours,
+        known.placed,
+        False,
+        known.topic_ids,
+        known.topics,
+        known.cancels,
     )
 
 
@@ -128,14 +135,15 @@ def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
     state = directory.state
     first = hour_of(r + 1, directory.config.precision_ms)
     hours = {h: lengths for h, lengths in kept.hours.items() if h >= first}
+    segments = {h: at for h, at in kept.cancels.items() if h >= state.gc_cancels}
     batch = _next_batch(directory, kept.batch)
     try:
         directory.topics.require(kept.topics)
-        _cut(directory, hours)
+        _cut(directory, hours, segments)
         directory.wheel.clear()
         for hour, lengths in sorted(hours.items()):
             _link_hour(directory, hour, lengths.log_bytes, batch)
-        findings = _verify(directory, hours)
+        findings = _verify(directory, hours, segments)
     except (CorruptFile, ValueError, IndexError) as error:
         # Of damaged bytes anything may be read.
         log.error("files are damaged: all is read again", reason=repr(error))  # noqa: TRY400
@@ -143,7 +151,8 @@ def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
     if findings:
         log.error("files are damaged: all is read again", findings=findings[:10])
         return None
-    state.write_commit(batch, kept.marks, hours, kept.placed, kept.topic_ids, len(directory.topics))
+    names = len(directory.topics)
+    state.write_commit(batch, kept.marks, hours, kept.placed, kept.topic_ids, names, segments)
     state.mark_applied()
     state.set_gc_hour(first)
     return sum(lengths.log_bytes for lengths in hours.values()) // RECORD_BYTES
@@ -157,15 +166,23 @@ def _next_batch(directory: DataDirectory, kept: int) -> int:
         return kept + 1
 
 
-def _cut(directory: DataDirectory, hours: Mapping[int, HourFiles]) -> None:
-    """Every file as long as it is to be; other hours go."""
-    for kind, folder in enumerate((directory.log.files, directory.messages.files)):
-        for hour in folder.hours():
-            lengths = hours.get(hour)
-            if lengths is None:
-                folder.unlink(hour)
-            else:
-                folder.cut(hour, (lengths.log_bytes, lengths.message_bytes)[kind])
+def _cut(
+    directory: DataDirectory,
+    hours: Mapping[int, HourFiles],
+    segments: Mapping[int, tuple[int, int]],
+) -> None:
+    """Every file as long as it is to be; other hours and segments go."""
+    lengths = {hour: (at.log_bytes, at.message_bytes) for hour, at in hours.items()}
+    for folders, kept in (
+        ((directory.log.files, directory.messages.files), lengths),
+        (directory.cancels.folders, segments),
+    ):
+        for kind, folder in enumerate(folders):
+            for hour in folder.hours():
+                if hour in kept:
+                    folder.cut(hour, kept[hour][kind])
+                else:
+                    folder.unlink(hour)
 
 
 def _link_hour(directory: DataDirectory, hour: int, log_bytes: int, batch: int) -> None:
@@ -174,13 +191,20 @@ def _link_hour(directory: DataDirectory, hour: int, log_bytes: int, batch: int) 
         directory.wheel.link(runs_in(records, start, directory.config.precision_ms), batch)
 
 
-def _verify(directory: DataDirectory, hours: Mapping[int, HourFiles]) -> list[Finding]:
+def _verify(
+    directory: DataDirectory,
+    hours: Mapping[int, HourFiles],
+    segments: Mapping[int, tuple[int, int]],
+) -> list[Finding]:
     entries = directory.wheel.snapshot()
-    return [
+    findings = [
         finding
         for hour, lengths in hours.items()
         for finding in check_hour(directory, hour, lengths, entries).findings
     ]
+    for hour, length in segments.items():
+        findings += check_segment(directory, hour, length)
+    return findings
 
 
 # ---- keeping nothing ---------------------------------------------------------------------------
@@ -208,7 +232,7 @@ def first_marks(config: WheelConfig, progress: Progress, offsets_at: OffsetsAt) 
 def _start_anew(directory: DataDirectory, marks: Marks, r: int, progress: Progress) -> None:
     # It names files that are about to go: first of all, and for good.
     files.remove(directory.path / durable.FILE_NAME)
-    _cut(directory, {})
+    _cut(directory, {}, {})
     directory.wheel.clear()
     state = directory.state
     state.write_commit(
@@ -216,6 +240,7 @@ def _start_anew(directory: DataDirectory, marks: Marks, r: int, progress: Progre
     )
     state.mark_applied()
     state.set_gc_hour(hour_of(r + 1, directory.config.precision_ms))
+    state.set_gc_cancels(0)
 
 
 # ---- rows that come again ----------------------------------------------------------------------

@@ -44,6 +44,7 @@ class Restored:
         sources: the source partitions that `source` indexes.
         source: row → index in `sources`.
         offset: source offset of each row: of the copy, if the timer was rolled before.
+        origin: that of its first copy, also if the topic that it lay in is no more.
     """
 
     chunk: Chunk
@@ -51,6 +52,7 @@ class Restored:
     sources: list[TopicPartition]
     source: Int32
     offset: Int64
+    origin: Int64
 
     def piece(self, first: int, end: int) -> Restored:
         """Rows `first` to `end` − 1 alone; copies nothing."""
@@ -60,6 +62,7 @@ class Restored:
             self.sources,
             self.source[first:end],
             self.offset[first:end],
+            self.origin[first:end],
         )
 
 
@@ -99,10 +102,12 @@ def restore(chunk: Chunk, messages: StoredMessages, topics: TopicNames) -> Resto
         dead_letter=(prefix["flags"] & FLAG_DEAD_LETTER) != 0,
         rolled=np.zeros(len(rolled), np.bool_),
         not_before_ms=np.full(len(rolled), ANY_TIME),
+        answer=np.zeros(len(rolled), np.bool_),
     )
     if rolled.any():
         deliveries = rolled_back(deliveries, rolled)
-    return Restored(chunk, deliveries, sources, source, prefix["source_offset"].astype(np.int64))
+    offset = prefix["source_offset"].astype(np.int64)
+    return Restored(chunk, deliveries, sources, source, offset, origin_offset)
 
 
 def pieces(restored: Restored) -> Iterator[Restored]:

@@ -305,8 +305,8 @@ def reason_text(reason: Reason, topic: str, known: Target) -> str:
         Reason.RECORD_TOO_LARGE: f"{named} takes {known.batch_bytes_max} bytes at most, "
         "the record with its headers needs more",
         Reason.RECORD_REFUSED: f"the broker refused this record for {named}",
-        Reason.TARGET_UNAVAILABLE: f"{named} takes no writes for now, and the copy that would wait "
-        "for it is more than the timer topic takes",
+        Reason.TARGET_UNAVAILABLE: f"{named} takes no writes for now, and the record cannot wait: "
+        "its copy is more than the timer topic takes, or it is an answer",
         Reason.HOT_SLOT: f"more timers were due with it, for {named} or others, than "
         "dequeue.hot_slot_limit lets leave at once",
     }[reason]

@@ -12,13 +12,18 @@ from pathlib import Path
 from duewheel.checkpoints.recovery import Local, look_at
 from duewheel.checkpoints.state import Damage, State
 from duewheel.errors import CorruptFile
-from duewheel.wheel import message_store, timer_log, timer_wheel, topic_names
+from duewheel.wheel import cancel_log, message_store, timer_log, timer_wheel, topic_names
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.timer_wheel import TimerWheel
 
 # Opening a directory that lacks one of them makes it.
-_MADE_WHEN_OPENED = (timer_log.FOLDER, message_store.FOLDER, topic_names.FILE_NAME)
+_MADE_WHEN_OPENED = (
+    timer_log.FOLDER,
+    message_store.FOLDER,
+    *cancel_log.FOLDERS,
+    topic_names.FILE_NAME,
+)
 
 
 def survey(path: Path, config: WheelConfig) -> Local:

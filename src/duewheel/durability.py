@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import structlog
@@ -13,7 +14,7 @@ from duewheel.checkpoints.durable import Durable, take_durable
 from duewheel.checkpoints.files import FileLock
 from duewheel.checkpoints.state import State
 from duewheel.errors import CorruptFile, DuewheelError, Locked
-from duewheel.wheel import message_store, timer_log, topic_names
+from duewheel.wheel import cancel_log, message_store, timer_log, topic_names
 from duewheel.wheel.data_directory import ENGINE_LOCK, LOCK_DEADLINE_S
 from duewheel.wheel.layout import hour_name
 
@@ -51,25 +52,37 @@ class DurableCheckpoints:
             durable = take_durable(self._state)
         if durable == self._last:
             return durable
-        known = self._last.hours if self._last else {}
-        for hour, lengths in durable.hours.items():
-            if known.get(hour) != lengths and hour >= self._state.gc_hour:
-                self._sync_hour(hour)
-        if durable.hours.keys() != known.keys():
-            for folder in _FOLDERS:
-                files.sync_directory(self._directory / folder)
+        known, state = self._last, self._state
+        hours, segments = (known.hours, known.cancels) if known else ({}, {})
+        self._sync(_FOLDERS, hours, durable.hours, lambda: state.gc_hour)
+        self._sync(cancel_log.FOLDERS, segments, durable.cancels, lambda: state.gc_cancels)
         files.sync_path(self._directory / topic_names.FILE_NAME)
         durable.write(self._directory)
         self._last = durable
         return durable
 
-    def _sync_hour(self, hour: int) -> None:
-        for folder in _FOLDERS:
-            try:
-                files.sync_path(self._directory / folder / hour_name(hour))
-            except FileNotFoundError:
-                # Unlinked by dequeue meanwhile: nothing in it is pending.
-                assert hour < self._state.gc_hour, "only hours that were given up vanish"
+    def _sync(
+        self,
+        folders: Sequence[str],
+        known: Mapping[int, tuple[int, int]],
+        lengths: Mapping[int, tuple[int, int]],
+        gone: Callable[[], int],
+    ) -> None:
+        """The files of these folders that have grown; `gone`: hours below it have none any more."""
+        for hour, length in lengths.items():
+            if known.get(hour) != length and hour >= gone():
+                for folder in folders:
+                    self._sync_hour(folder, hour, gone)
+        if lengths.keys() != known.keys():
+            for folder in folders:
+                files.sync_directory(self._directory / folder)
+
+    def _sync_hour(self, folder: str, hour: int, gone: Callable[[], int]) -> None:
+        try:
+            files.sync_path(self._directory / folder / hour_name(hour))
+        except FileNotFoundError:
+            # Unlinked by dequeue meanwhile: nothing in it is needed.
+            assert hour < gone(), "only hours that were given up vanish"
 
     def close(self) -> None:
         """Let go of the files."""

@@ -6,6 +6,7 @@ import ctypes
 import signal
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 import pyarrow as pa
@@ -82,7 +83,7 @@ def run_dequeue(settings: Settings, *, take_over: bool = False, standby: bool = 
         directory = DataDirectory.start(settings.storage.data_dir, settings.wheel, Role.DEQUEUE)
         publisher = wiring.publisher(settings, clock)
         config = wiring.dequeue_config(settings)
-        dequeue = Dequeue(directory, publisher, clock, config, stopping.is_set)
+        dequeue = Dequeue(directory, publisher, clock, config, stopping.is_set, _one_thread)
         try:
             with forgiven_once(stopping):
                 with _admin(settings, clock) as admin:
@@ -101,6 +102,11 @@ def run_dequeue(settings: Settings, *, take_over: bool = False, standby: bool = 
             dequeue.close()
             publisher.close()
             directory.stop()
+
+
+def _one_thread() -> ThreadPoolExecutor:
+    """In which the loop has lookups made."""
+    return ThreadPoolExecutor(1, "lookups")
 
 
 def _deliver(settings: Settings, clock: Clock, dequeue: Dequeue) -> None:

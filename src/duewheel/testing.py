@@ -94,6 +94,7 @@ class RecordingPublisher:
         committed: every committed transaction: its deliveries and its progress.
         fate: asked before each transaction: "commit", "lose" (PublishDoubt, nothing committed) or
             "doubt" (PublishDoubt, committed).
+        ends: of timer partitions; 0 where none is given: nothing is on its way there.
         silent_ms: how old the newest progress is.
     """
 
@@ -105,6 +106,7 @@ class RecordingPublisher:
         self.silent_ms = 0
         self.parked = NO_ROWS
         self.fate = fate
+        self.ends: dict[TopicPartition, int] = {}
 
     def peek(self) -> Progress | None:
         return self.committed[-1][1] if self.committed else None
@@ -121,6 +123,9 @@ class RecordingPublisher:
 
     def prepare(self, deliveries: Deliveries) -> Prepared:
         return Prepared(deliveries)
+
+    def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return {partition: self.ends.get(partition, 0) for partition in partitions}
 
     def publish(self, prepared: Prepared | None, progress: Progress) -> int:
         fate = self.fate()
@@ -142,7 +147,8 @@ class RecordingPublisher:
             source
             for deliveries, _ in self.committed
             if deliveries is not None
-            for source in _texts(deliveries.source)
+            for source, answer in zip(_texts(deliveries.source), deliveries.answer, strict=True)
+            if not answer
         ]
 
 
@@ -190,6 +196,9 @@ class JournalPublisher:
     def prepare(self, deliveries: Deliveries) -> Prepared:
         return Prepared(deliveries)
 
+    def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return dict.fromkeys(partitions, 0)
+
     def publish(self, prepared: Prepared | None, progress: Progress) -> int:
         rows: list[tuple[str, int, int, bool]] = []
         if prepared is not None:
@@ -220,13 +229,26 @@ class JournalPublisher:
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """One row for `timer_batch`. What its message holds follows from its place in Kafka."""
+    """One row for `timer_batch`. What its message holds follows from its place in Kafka.
+
+    Attributes:
+        partition, offset: where it lies.
+        due_ms: its due time.
+        rejected: whether it is a dead letter.
+        level: that it asks for, 0 for none.
+        timer_id: its id; None: it follows from its place, too.
+        request: "cancel" or "reschedule" with this id, or "".
+        origin: offset of its first copy, if it is another one.
+    """
 
     partition: int
     offset: int
     due_ms: int
     rejected: bool = False
     level: int = NO_LEVEL
+    timer_id: bytes | None = None
+    request: str = ""
+    origin: int | None = None
 
     @property
     def source(self) -> str:
@@ -250,24 +272,29 @@ def timer_batch(timers: Sequence[Timer]) -> TimerBatch:
         None if timer.offset % 11 == 7 else timer.source.encode() * (timer.offset % 13)
         for timer in timers
     )
-    timer_id = binary(b"" if t.offset % 2 else b"id of " + t.source.encode() for t in timers)
+    given = [b"" if t.offset % 2 else b"id of " + t.source.encode() for t in timers]
+    ids = [own if t.timer_id is None else t.timer_id for t, own in zip(timers, given, strict=True)]
+    timer_id = binary(ids)
+    origin = [t.offset if t.origin is None else t.origin for t in timers]
     header = framed_bytes(b"h") + framed_bytes(b"\xff\0")
     count = (offset % 3).astype(np.int32)
     return TimerBatch(
         partitions=[(TIMER_TOPIC, number) for number in numbers],
         partition=np.searchsorted(numbers, [t.partition for t in timers]).astype(np.int32),
         offset=offset,
-        origin_offset=offset,
+        origin_offset=np.array(origin, np.int64),
         due_ms=np.array([timer.due_ms for timer in timers], np.int64),
         not_before_ms=np.full(len(timers), ANY_TIME, np.int64),
         rejected=rejected,
-        timer=np.ones(len(timers), np.bool_),
-        cancels=np.zeros(len(timers), np.bool_),
+        timer=np.array([t.request != "cancel" for t in timers], np.bool_),
+        cancels=np.array([t.request != "" for t in timers], np.bool_),
         targets=["orders", "bills", "dead"],
         target=np.where(rejected, 2, offset % 2).astype(np.int32),
         target_partition=np.where(offset % 5, NO_PARTITION, offset % 4).astype(np.int32),
         key_hash=key_hashes(key),
-        id_hash=id_hashes(timer_id),
+        id_hash=id_hashes(
+            binary(own or t.source.encode() for t, own in zip(timers, ids, strict=True))
+        ),
         timer_id=timer_id,
         key_value=key_values(key, value),
         headers=binary(header * times for times in count.tolist()),

@@ -72,6 +72,7 @@ def dequeue_config(settings: Settings) -> DequeueConfig:
             settings.dequeue.hot_slot_limit,
             as_millis(settings.dequeue.hot_slot_window),
         ),
+        reply_topic=settings.timer.reply_topic,
     )
 
 

@@ -181,6 +181,7 @@ def requests(number: Int64, due_ms: Int64, target: str) -> Deliveries:
         dead_letter=np.zeros(count, np.bool_),
         rolled=np.ones(count, np.bool_),
         not_before_ms=np.full(count, ANY_TIME),
+        answer=np.zeros(count, np.bool_),
     )
 
 

@@ -1,9 +1,9 @@
 """The model's cancels: what dequeue knows of them, for how long, and what they are told.
 
-A cancel becomes known at a closing, or at a start, with all others below C. From then on no row that
-it meets leaves any more but by being left out. Copies that were made before may still be on their
-way: they lie below the partition's end as of then. Once ingest is there, the cancel is *settled*:
-all that it can ever meet is in the wheel. It lives until that has left.
+A cancel becomes known at a closing, or at a start, with all others below C. From then on no row
+that it meets leaves any more but by being left out. Copies that were made before may still be on
+their way: they lie below the partition's end as of then. Once ingest is there, the cancel is
+*settled*: all that it can ever meet is in the wheel. It lives until that has left.
 """
 
 from __future__ import annotations

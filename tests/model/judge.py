@@ -2,8 +2,8 @@
 
 After each commit: a row has left its slot if and only if the progress calls it done; nothing leaves
 twice, early, or before an earlier row of its partition and slot; what a cancel below C met does not
-leave any more; a cancel is answered once, below C, and truly. At the end: nothing is lost, and every
-cancel is answered.
+leave any more; a cancel is answered once, below C, and truly. At the end: nothing is lost, and
+every cancel is answered.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.property.plain_contract import Header, Record, check, table
 
 from duewheel.errors import ConfigError
-from duewheel.schemas.contract import Contract, parse, rejections
+from duewheel.schemas.contract import Contract, parse
 from duewheel.schemas.header_names import DROP_IN, REQUEST
-from duewheel.schemas.rules import Rules, compile_suite, load_suite
+from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.topic_contracts import CHOICES, TopicContract
 from duewheel.testing import suite_parameters
 
@@ -28,15 +28,7 @@ PARAMETERS = suite_parameters(
 )
 
 
-def taking_cancels() -> Rules:
-    suite = load_suite()
-    suite["expectations"] = [
-        each for each in suite["expectations"] if each["meta"]["code"] != "cancel_not_supported"
-    ]
-    return compile_suite(suite, PARAMETERS)
-
-
-RULES = taking_cancels()
+RULES = compile_suite(load_suite(), PARAMETERS)
 
 
 def contract(topics: dict[str, TopicContract]) -> Contract:
@@ -279,21 +271,6 @@ def test_a_contract_can_be_made_again_from_its_values() -> None:
 def test_values_that_make_no_contract_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         Contract.from_slot_values(CONTRACT.slot_values() | change, DEAD_LETTERS)
-
-
-def test_until_cancels_are_supported_they_are_rejected() -> None:
-    rules = compile_suite(load_suite(), PARAMETERS)
-    shipped = Contract(LEVELS_MS, TOPIC_CONTRACTS, DEAD_LETTERS, rules)
-    asked: list[list[Header]] = [
-        [("TIMER_DEL_UNIQKEY", b"id")],
-        [("TIMER_RESCHEDULE", b"true"), ("UNIQ_KEY", b"id"), ("TIMER_DELAY_MS", b"5")],
-        [("TIMER_RESCHEDULE", b"false"), ("TIMER_DELAY_MS", b"5")],
-    ]
-    rows = [Record("orders.delayed", 0, NOW_MS, b"k", b"v", headers) for headers in asked]
-    batch = parse(table(rows), shipped)
-    assert rejections(batch, rules.rules) == {"cancel_not_supported": 2}
-    assert batch.rejected.tolist() == [True, True, False]
-    assert batch.timer.all() and not batch.cancels.any()
 
 
 @pytest.mark.parametrize("target", ["", "a/b", "..", "__offsets", DEAD_LETTERS, "orders.delayed"])

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -193,6 +193,9 @@ class Kafka:
 
     def prepare(self, deliveries: Deliveries) -> Prepared:
         return Prepared(deliveries)
+
+    def log_ends(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        return dict.fromkeys(partitions, 0)  # nobody cancels anything here
 
     def publish(self, prepared: Prepared | None, progress: Progress) -> int:
         fate = self.fates()
@@ -539,7 +542,7 @@ class Day:
         assert mirror is not None
         assert mirror[1] == commit.placed == records
         self.durable.write()
-        kept = self.shard.directory(Role.DEQUEUE).collect(mirror[0])
+        kept = self.shard.directory(Role.DEQUEUE).collect(Progress.decode(mirror[2]))
         assert kept == hour_of(mirror[0] + 1, PRECISION_MS)
         left = self.check()
         assert self.hours_max <= self.hours_allowed(), "files are bounded"

@@ -16,7 +16,7 @@ metadata, and parks what would go there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.simulation.clocks import WorldClock
@@ -28,7 +28,7 @@ from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC, Cop
 from duewheel.checkpoints.progress import Progress
 from duewheel.errors import KafkaUnavailable, PublishDoubt
 from duewheel.schemas import header_names as names
-from duewheel.schemas.timers import Deliveries
+from duewheel.schemas.timers import Deliveries, TopicPartition
 from duewheel.wheel.encoding import Known, route
 from duewheel.wheel.publisher import NO_ROWS, Prepared, Seen
 from duewheel.wheel.routing import Target
@@ -284,6 +284,11 @@ class SimulatedPublisher:
 
     def prepare(self, deliveries: Deliveries) -> Prepared:
         return Prepared(deliveries)
+
+    def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        self._kafka.require_there()
+        ends = offsets_of(self._kafka, "end")
+        return {partition: ends[partition] for partition in partitions}
 
     def publish(self, prepared: Prepared | None, progress: Progress) -> int:
         kafka = self._kafka

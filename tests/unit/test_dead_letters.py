@@ -57,6 +57,7 @@ def deliveries(rolled: bool) -> Deliveries:
         dead_letter=np.zeros(2, np.bool_),
         rolled=np.full(2, rolled),
         not_before_ms=np.full(2, ANY_TIME),
+        answer=np.zeros(2, np.bool_),
     )
 
 

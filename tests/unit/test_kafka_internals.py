@@ -231,6 +231,7 @@ def rows(key_hash: list[int], target_partition: list[int] | None = None) -> Deli
         dead_letter=np.zeros(n, np.bool_),
         rolled=np.zeros(n, np.bool_),
         not_before_ms=np.full(n, ANY_TIME),
+        answer=np.zeros(n, np.bool_),
     )
 
 

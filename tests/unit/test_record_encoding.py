@@ -74,6 +74,7 @@ def deliveries(*messages: Message) -> Deliveries:
         dead_letter=np.array([m.dead_letter for m in messages], np.bool_),
         rolled=np.zeros(len(messages), np.bool_),
         not_before_ms=np.full(len(messages), ANY_TIME),
+        answer=np.zeros(len(messages), np.bool_),
     )
 
 

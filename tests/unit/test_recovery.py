@@ -345,16 +345,17 @@ def test_a_partition_that_is_ahead_keeps_its_progress_until_the_shard_is_there()
         (21, None, PartitionProgress(21, 6)),
         (22, {P: 4}, PartitionProgress(22, 6, 6, 4, n=5)),
     ]:
-        assert advanced(known, close, r, below, 5) == {P: expected, Q: known[Q]}
-    assert advanced(known, close, 24, {P: 5}, 3) == {
-        P: PartitionProgress(24, 6, 6, 5, n=3),
-        Q: PartitionProgress(24, 7, 9, 8, 2, 7),
+        cancels: dict[TopicPartition, tuple[int | None, int]] = {Q: (3, 1)}
+        assert advanced(known, close, r, below, cancels, 5) == {P: expected, Q: known[Q]}
+    assert advanced(known, close, 24, {P: 5}, {P: (None, 4), Q: (3, 1)}, 3) == {
+        P: PartitionProgress(24, 6, 6, 5, n=3, a=4),
+        Q: PartitionProgress(24, 7, 9, 8, 3, 7, 1),
     }
-    assert advanced(known, close, 24, {Q: 9})[Q].d == 9
-    assert advanced(known, close, 25, None)[Q] == PartitionProgress(25, 9)
+    assert advanced(known, close, 24, {Q: 9}, {})[Q].d == 9
+    assert advanced(known, close, 25, None, {})[Q] == PartitionProgress(25, 9)
     later = Close(25, {P: 6, Q: 9}, 30, {P: 11, Q: 12})
-    assert advanced(known, later, 25, None)[P] == PartitionProgress(25, 6)
-    assert advanced(known, later, 30, None)[P] == PartitionProgress(30, 11)
+    assert advanced(known, later, 25, None, {})[P] == PartitionProgress(25, 6)
+    assert advanced(known, later, 30, None, {})[P] == PartitionProgress(30, 11)
 
 
 @pytest.mark.parametrize(
