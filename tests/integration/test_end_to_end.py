@@ -531,10 +531,10 @@ def test_metrics_are_those_of_what_was_sent(served: Shard) -> None:
     known = schedule(shard, 1_000, seed=6)
     producer = KafkaProducer(bootstrap_servers=shard.servers)
     nowhere: Headers = [("DELAY", b"1"), ("REAL_TOPIC", shard.target.encode() + b".none")]
-    later: Headers = [("TIMER_DELAY_SEC", b"1800")]
+    later: list[Headers] = [[("TIMER_DELAY_SEC", b"1800")]] * 2 + [[("DELAY", b"16")]]
     for number in range(3):
         producer.send(shard.timers, b"nowhere %d" % number, headers=nowhere)
-        producer.send(shard.timers, b"later %d" % number, headers=later)
+        producer.send(shard.timers, b"later %d" % number, headers=later[number])
     producer.close()
     shard.wait(lambda: len(shard.arrivals.first) >= len(known) + 3)
     shard.wait(lambda: bool(shard.status()["ingest"]["lag"] == 0))
@@ -564,8 +564,12 @@ def test_metrics_are_those_of_what_was_sent(served: Shard) -> None:
     again = shard.scrape("dequeue")
     assert (again["delivered_total"], again["pending"]) == (0, 3)
     assert again[f"pending_by_topic:{shard.target}"] == again["pending_due_within:3600"] == 3
+    assert (again["pending_by_level:16"], again["pending_rolls"]) == (1, 0)
     stats = shard.command("stats", "--output", "json")
     assert (stats["pending"], stats["by_topic"]) == (3, {shard.target: 3})
+    assert (stats["by_level"], stats["rolls"]["pending"]) == ({"16": 1}, 0)
+    of_level = shard.command("list", "--level", "16", "--output", "json")
+    assert (of_level["level"], of_level["value_bytes"]) == (16, len(b"later 2"))
     listed = shard.command("list", "--topic", shard.target, "--limit", "1", "--output", "json")
     assert listed["due_ms"] > CLOCK.now_ms()
     assert (listed["topic"], listed["value_bytes"]) == (shard.target, len(b"later 0"))
