@@ -70,7 +70,8 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
     """Every contradiction: the key to look at, and why."""
     yield from _wheel_problems(settings.timer)
     yield from topic_problems(settings)
-    if settings.dequeue.hot_slot_window > settings.timer.roll_window:
+    spreads = settings.dequeue.hot_slot == "spread"
+    if spreads and settings.dequeue.hot_slot_window > settings.timer.roll_window:
         yield (
             "dequeue.hot_slot_window",
             "must not exceed timer.roll_window: a copy leaves within it",

@@ -85,9 +85,12 @@ class World:
             level = 0 if rejected else chance.randrange(4)
             timers.append(Timer(partition, offset, due_ms, rejected, level))
             self.ends[TIMER_TOPIC, partition] = offset + 1
+        self.put(timers)
+
+    def put(self, timers: list[Timer]) -> None:
         assert self.shard.ingest is not None
         batch = timer_batch(timers)
-        batch = replace(batch, timestamp_ms=np.full(count, self.clock.now_ms()))
+        batch = replace(batch, timestamp_ms=np.full(len(timers), self.clock.now_ms()))
         slots, rolled = meant_slots(batch, PRECISION_MS, self.wheel.window_ms)
         slots = np.maximum(slots, self.floor + 1)
         for row in map(Row, timers, slots.tolist(), rolled.tolist()):
@@ -200,6 +203,19 @@ def test_counts_and_lists_are_those_of_a_plain_model(
         judge(world)
     finally:
         world.close()
+
+
+def test_of_a_slot_that_is_half_rolled_the_rest_counts(tmp_path: Path) -> None:
+    world = World(tmp_path / "data")
+    due_ms = NOW_MS + 60 * PRECISION_MS
+    world.ends[TIMER_TOPIC, 0] = 40
+    world.put([Timer(0, offset, due_ms, level=offset % 3) for offset in range(40)])
+    world.clock.sleep(WINDOW_SLOTS * PRECISION_MS / 1000)
+    for out in range(3, 30, 3):
+        world.tick(1)
+        assert len(world.publisher.sources()) == out
+        judge(world)
+    world.close()
 
 
 @settings(max_examples=40)

@@ -193,6 +193,15 @@ def test_every_problem_is_listed_with_its_source(
     assert any("shard.index" in line and line.endswith("(flags)") for line in lines)
 
 
+def test_a_short_roll_window_needs_a_shorter_one_for_hot_slots_only_if_those_are_spread(
+    tmp_path: Path,
+) -> None:
+    short = MINIMAL + 'roll_window = "10s"\n'
+    assert load(write(tmp_path, short)).dequeue.hot_slot == "none"
+    message = refusal(write(tmp_path, short + '[dequeue]\nhot_slot = "spread"\n'))
+    assert "dequeue.hot_slot_window: must not exceed timer.roll_window" in message
+
+
 def test_contradictions_between_good_values_are_all_listed(tmp_path: Path) -> None:
     path = write(tmp_path, MINIMAL + 'roll_window = "48h"\n[shard]\nindex = 3\ncount = 2\n')
     message = refusal(path)
