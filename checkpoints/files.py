@@ -13,6 +13,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from duewheel.errors import CorruptFile, Locked
@@ -85,6 +86,20 @@ def read_into(fd: int, target: memoryview, offset: int, path: Path) -> None:
             raise CorruptFile(path, offset, f"the file ends {len(target)} bytes early")
         target = target[count:]
         offset += count
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Of a file system, in bytes: what a user may still write, and all of it."""
+
+    free_bytes: int
+    total_bytes: int
+
+
+def space(directory: Path) -> Space:
+    """Of the file system that a directory lies in."""
+    found = os.statvfs(directory)
+    return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
 
 
 def create_allocated(path: Path, size: int) -> None:

@@ -51,7 +51,7 @@ _STARTS, _CLEAN, _DEQUEUE_STARTS, _GC_HOUR, _BOOT, _PAUSED, _HEARTBEATS = 0, 1, 
 _DAMAGE, _GENERATION, _RECOVERED, _FOUND, _CLAIMED = 24, 25, 26, 27, 28
 _AHEAD, _HELD = 29, 30
 _STANDBY, _PROMOTION = 31, 32
-_GC_CANCELS = 33
+_GC_CANCELS, _WITHOUT_ROOM = 33, 34
 
 PROMOTION_MS = 120_000  # for how long a promotion is wanted, once it has been
 
@@ -512,6 +512,15 @@ class State:
     def note_host_clock(self, ahead_ms: int, *, held: bool) -> None:
         """Called by dequeue."""
         self._live[_AHEAD], self._live[_HELD] = ahead_ms, int(held)
+
+    @property
+    def rows_without_room(self) -> int:
+        """How many messages ingest holds back, for the disk would be too full with them."""
+        return self._live[_WITHOUT_ROOM]
+
+    def note_rows_without_room(self, rows: int) -> None:
+        """Called by ingest."""
+        self._live[_WITHOUT_ROOM] = rows
 
     def sync(self) -> None:
         """Make the file durable."""

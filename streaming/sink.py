@@ -8,8 +8,8 @@ One batch:
     3. records become timers (schemas/contract.py)
     4. rows below the engine's marks are dropped: Spark has delivered them before
     5. offsets that were skipped are noted as gaps
-    6. the engine takes the rest; while ingest is paused all of it waits here, and what the ring
-       cannot hold yet, or a standby must not take yet
+    6. the engine takes the rest; while ingest is paused, or the disk would be too full with it, all
+       of it waits here, and what the ring cannot hold yet, or a standby must not take yet
 
 The engine's marks decide what is new, nothing else: a batch that is replayed, or planned anew after
 its checkpoint was lost, changes nothing. The batch id only finds the file of step 2.
@@ -33,6 +33,7 @@ from duewheel.checkpoints.spark_offsets import end_offsets
 from duewheel.clock import Clock
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.timers import Int64, TimerBatch, TopicPartition
+from duewheel.streaming.disk_guard import DiskGuard, written_bytes
 from duewheel.streaming.gaps import GapWatch
 from duewheel.wheel.engine import Appended
 
@@ -40,6 +41,7 @@ from duewheel.wheel.engine import Appended
 # again, and between two lines in the log about a full ring.
 WAIT_S = 0.05
 RING_FULL_LOG_INTERVAL_MS = 10_000
+NO_ROOM_LOG_INTERVAL_MS = 60_000
 _FADES = 0.9  # what large rows count for, from batch to batch
 
 _log = structlog.get_logger(__name__)
@@ -60,6 +62,10 @@ class TimerEngine(Protocol):
         """Take the batch, or what of it the ring can hold, and move the marks."""
         ...
 
+    def let_go(self) -> None:
+        """Close the files of hours that are given up: until then unlinking them frees nothing."""
+        ...
+
 
 class StoppedWaitingError(Exception):
     """The sink was told to stop while it waited; Spark will deliver the batch again."""
@@ -76,6 +82,7 @@ class SinkStatistics:
         rows_replayed: rows that were dropped because the engine had them.
         rows_waiting: rows that the ring cannot hold at this moment.
         rows_held: rows that wait because ingest is paused.
+        rows_without_room: rows that wait because the disk would be too full with them.
         rows_ahead: rows that wait because the owner that a standby follows has not come so far.
         rows_lost: see GapWatch.
         newest_ms: greatest timestamp of a row taken, 0 before the first.
@@ -88,6 +95,7 @@ class SinkStatistics:
     rows_replayed: int = 0
     rows_waiting: int = 0
     rows_held: int = 0
+    rows_without_room: int = 0
     rows_ahead: int = 0
     rows_lost: int = 0
     newest_ms: int = 0
@@ -113,6 +121,7 @@ class TimerSink:
         *,
         rejections: Callable[[TimerBatch], Mapping[str, int]],
         paused: Callable[[], bool],
+        guard: DiskGuard,
     ) -> None:
         """
         Args:
@@ -123,6 +132,7 @@ class TimerSink:
             clock: for waiting.
             rejections: how many rows of a batch are rejected, by reason.
             paused: whether to take nothing for now.
+            guard: of the disk.
         """
         self._engine = engine
         self._parse = parse
@@ -131,6 +141,7 @@ class TimerSink:
         self._clock = clock
         self._rejections = rejections
         self._paused = paused
+        self._guard = guard
         self._stopping = threading.Event()
         self._busy = False
         self._reached: dict[TopicPartition, int] = {}
@@ -200,6 +211,7 @@ class TimerSink:
         self._note_gaps(batch, known, ends)
         marks = {partition: max(end, known.get(partition, 0)) for partition, end in ends.items()}
         self._wait_while_paused(len(batch))
+        self._wait_for_room(batch)
         self._append(batch, marks)
         done = self._statistics
         self._statistics = replace(
@@ -249,6 +261,25 @@ class TimerSink:
         self._statistics = replace(self._statistics, rows_held=0)
         _log.warning("goes on taking timers")
 
+    def _wait_for_room(self, batch: TimerBatch) -> None:
+        size, rows = written_bytes(batch), len(batch)
+        if not rows or self._guard.has_room(size, waited=False):
+            return
+        self._statistics = replace(self._statistics, rows_without_room=rows)
+        logged_at_ms: int | None = None
+        while not self._guard.has_room(size, waited=True):
+            if self._is_time(logged_at_ms, NO_ROOM_LOG_INTERVAL_MS):
+                logged_at_ms = self._clock.boottime_ms()
+                _log.error(
+                    "the disk is nearly full: nothing is taken, see storage.min_free",
+                    rows_held=rows,
+                    batch_bytes=size,
+                )
+            self._wait("the disk was nearly full")
+            self._engine.let_go()
+        self._statistics = replace(self._statistics, rows_without_room=0)
+        _log.warning("the disk has room: goes on taking timers")
+
     def _append(self, batch: TimerBatch, marks: Marks) -> None:
         """Append until the engine has taken everything."""
         appended, logged_at_ms = self._engine.append(batch, marks), None
@@ -260,16 +291,15 @@ class TimerSink:
             self._statistics = replace(
                 self._statistics, rows_waiting=full, rows_ahead=len(batch) - full
             )
-            boottime_ms = self._clock.boottime_ms()
-            is_time = (
-                logged_at_ms is None or boottime_ms - logged_at_ms >= RING_FULL_LOG_INTERVAL_MS
-            )
-            if appended.waiting and is_time:
+            if appended.waiting and self._is_time(logged_at_ms, RING_FULL_LOG_INTERVAL_MS):
                 _log.warning("ring full: waiting for deliveries", rows_waiting=len(batch))
-                logged_at_ms = boottime_ms
+                logged_at_ms = self._clock.boottime_ms()
             self._wait("the ring was full" if appended.waiting else "the owner had not come so far")
             appended = self._engine.append(batch, marks)
         self._statistics = replace(self._statistics, rows_waiting=0, rows_ahead=0)
+
+    def _is_time(self, last_ms: int | None, interval_ms: int) -> bool:
+        return last_ms is None or self._clock.boottime_ms() - last_ms >= interval_ms
 
     def _wait(self, why: str) -> None:
         if self._stopping.is_set():

@@ -437,13 +437,18 @@ class Engine:
 
     # ---- lengths ---------------------------------------------------------------------------
 
+    def let_go(self) -> None:
+        """Close the files of hours that are given up: until then unlinking them frees nothing."""
+        gone = self._directory.state.gc_hour
+        self._directory.log.forget_below(gone)
+        self._directory.messages.files.forget_below(gone)
+
     def _hours_after(
         self, before: Commit, lengths: Mapping[int, tuple[int, int]]
     ) -> dict[int, HourFiles]:
         """What the commit page says of the files; hours that are gone are left out."""
         gone = self._directory.state.gc_hour
-        self._directory.log.forget_below(gone)
-        self._directory.messages.files.forget_below(gone)
+        self.let_go()
         old = before.hours
         return {
             hour: HourFiles(log, messages, old[hour].log_bytes if hour in old else 0)

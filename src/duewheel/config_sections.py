@@ -17,7 +17,9 @@ from duewheel.config_values import (
     Option,
     Options,
     Servers,
+    Share,
     Size,
+    SizeOrShare,
     TargetPatterns,
     TopicName,
     TopicPattern,
@@ -196,10 +198,14 @@ class Dequeue(Section):
 
 
 class Storage(Section):
-    """[storage]: where the shard's files are, on a local file system."""
+    """[storage]: where the shard's files are, on a local file system.
+
+    Ingest takes nothing while less than `min_free` of it, bytes or percent, would be left free.
+    """
 
     data_dir: Path = Path("duewheel-data")
     durable_interval: Duration = timedelta(seconds=5)
+    min_free: SizeOrShare = Share(256 << 20)
     audit_dir: Path | None = None  # `audit` in data_dir
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -44,6 +45,21 @@ def parse_size_bytes(text: str) -> int:
     return int(match[1]) * _UNIT_BYTES[match[2].lower()]
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """So many bytes, or so many percent of a whole."""
+
+    bytes: int = 0
+    percent: float = 0.0
+
+    def of(self, whole_bytes: int) -> int:
+        """In bytes."""
+        return self.bytes + int(whole_bytes * self.percent / 100)
+
+    def __str__(self) -> str:
+        return f"{self.percent:g}%" if self.percent else str(self.bytes)
+
+
 def as_millis(duration: timedelta) -> int:
     """Whole milliseconds of a duration."""
     return duration // timedelta(milliseconds=1)
@@ -76,6 +92,21 @@ def _millis(value: object) -> object:
 
 def _size(value: object) -> object:
     return parse_size_bytes(value) if isinstance(value, str) else value
+
+
+def _share(value: object) -> object:
+    if isinstance(value, str) and value.strip().endswith("%"):
+        try:
+            percent = float(value.strip()[:-1])
+        except ValueError:
+            percent = 0.0
+        if not 0 < percent < 100:
+            raise ValueError(f'"{value}" is no share: a number between 0 and 100, and %')
+        return Share(percent=percent)
+    size = _size(value)
+    if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
+        return Share(size)
+    return value
 
 
 def _split(separators: str) -> Callable[[object], object]:
@@ -195,6 +226,7 @@ Duration = Annotated[
 ]
 Millis = Annotated[int, BeforeValidator(_millis)]
 Size = Annotated[int, BeforeValidator(_size)]
+SizeOrShare = Annotated[Share, BeforeValidator(_share), PlainSerializer(str, return_type=str)]
 TopicName = Annotated[str, AfterValidator(_topic)]
 Topics = Annotated[tuple[TopicName, ...], BeforeValidator(_split(r",\s"))]
 TopicPattern = Annotated[str, AfterValidator(_pattern)]

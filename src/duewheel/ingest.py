@@ -28,11 +28,13 @@ import structlog
 
 from duewheel import logs, wiring
 from duewheel.audit_history import AuditHistory
+from duewheel.checkpoints import files
 from duewheel.checkpoints.batch_limit import End
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery import (
     RecoveryRecord,
     dequeue_has_decided,
+    recovering,
     require_same_shard,
 )
 from duewheel.checkpoints.spark_offsets import Resume, resume_point, set_aside
@@ -57,6 +59,7 @@ from duewheel.metrics import served
 from duewheel.processes import forgiven_once, stop_signals
 from duewheel.schemas.contract import parse, rejections
 from duewheel.schemas.timers import TopicPartition
+from duewheel.streaming.disk_guard import DiskGuard
 from duewheel.streaming.gaps import GapWatch, LogStart
 from duewheel.streaming.judging import contracts, parse_by_epoch
 from duewheel.streaming.progress import QueryProgress
@@ -138,10 +141,17 @@ def _run(
         clock,
         rejections=partial(rejections, rules=[r for judge in judges for r in judge.rules.rules]),
         paused=partial(directory.state.paused, INGEST),
+        guard=_guard(settings, directory),
     )
     query = QueryOptions(_name(settings), checkpoint, settings.ingest.trigger_ms)
     state = State.open(directory.path)
-    metrics = IngestMetrics(state, clock, lambda: sink.statistics, AuditHistory(settings.audit_dir))
+    metrics = IngestMetrics(
+        state,
+        clock,
+        lambda: sink.statistics,
+        settings.storage.min_free,
+        AuditHistory(settings.audit_dir),
+    )
     interval_s = settings.storage.durable_interval.total_seconds()
     durable = CheckpointThread(directory.path, interval_s, stopping)
     durable.start()
@@ -197,6 +207,15 @@ def _topics_forgiven(watch: TopicWatch) -> Iterator[None]:
         _log.warning("the timer topics have changed: another query follows", reason=str(error))
 
 
+def _guard(settings: Settings, directory: DataDirectory) -> DiskGuard:
+    state, min_free = directory.state, settings.storage.min_free
+    return DiskGuard(
+        partial(files.space, directory.path),
+        lambda space: min_free.of(space.total_bytes),
+        lambda: not state.standby and recovering(state) is not None,
+    )
+
+
 def _row_limit(settings: Settings, directory: Path) -> RowLimit:
     known = settings.ingest
     return RowLimit(directory, known.max_offsets_per_trigger, known.driver_memory_bytes)
@@ -245,7 +264,8 @@ def _tick(
             raise RecoveryPending("dequeue has decided on a recovery: starting anew")
         metrics.progress = progress
         known = sink.statistics
-        waiting = known.rows_waiting + known.rows_held + known.rows_ahead
+        waiting = known.rows_waiting + known.rows_held + known.rows_ahead + known.rows_without_room
+        directory.state.note_rows_without_room(known.rows_without_room)
         lag = progress.behind + waiting
         # A batch that waits keeps Spark from telling what has come since.
         directory.state.beat(INGEST, pid, clock.now_ms(), max(lag, watch.behind * bool(waiting)))

@@ -8,9 +8,10 @@ from prometheus_client.core import Metric
 
 from duewheel import audit_metrics
 from duewheel.audit_history import AuditHistory
-from duewheel.checkpoints import durable
+from duewheel.checkpoints import durable, files
 from duewheel.checkpoints.state import INGEST, State
 from duewheel.clock import Clock
+from duewheel.config_values import Share
 from duewheel.metrics import counter, counters, gauge, gauges
 from duewheel.streaming.progress import QueryProgress
 from duewheel.streaming.sink import SinkStatistics
@@ -23,6 +24,7 @@ class IngestMetrics:
         state: of the data directory, opened for this object alone.
         clock: this host's.
         statistics: the sink's newest snapshot.
+        min_free: of the file system, below which nothing is taken.
         audits: the newest one is shown, too.
 
     Attributes:
@@ -34,11 +36,13 @@ class IngestMetrics:
         state: State,
         clock: Clock,
         statistics: Callable[[], SinkStatistics],
+        min_free: Share,
         audits: AuditHistory,
     ) -> None:
         self._state = state
         self._clock = clock
         self._statistics = statistics
+        self._min_free = min_free
         self._audits = audits
         self.progress = QueryProgress()
 
@@ -54,9 +58,24 @@ class IngestMetrics:
         if checkpoint.exists():
             age_s = self._clock.now_ms() / 1000 - checkpoint.stat().st_mtime
             yield gauge("checkpoint_age_seconds", "Since the last durable checkpoint.", age_s)
+        yield from self._disk(known)
         audit = self._audits.newest()
         if audit is not None:
             yield from audit_metrics.families(audit)
+
+    def _disk(self, known: SinkStatistics) -> Iterator[Metric]:
+        space = files.space(self._state.path.parent)
+        yield gauge("disk_free_bytes", "Of the data directory's file system.", space.free_bytes)
+        yield gauge(
+            "disk_min_free_bytes",
+            "Of these; with less ingest takes nothing.",
+            self._min_free.of(space.total_bytes),
+        )
+        yield gauge(
+            "disk_waiting",
+            "Messages read that wait, for the disk would be too full with them.",
+            known.rows_without_room,
+        )
 
     def _lag(self, known: SinkStatistics) -> Iterator[Metric]:
         lag = self._state.heartbeat(INGEST).detail

@@ -38,6 +38,7 @@ def status(settings: Settings) -> dict[str, Any]:
             "ingest": _ingest(state, settings),
             "timer_topics": _timer_topics(settings),
             "dequeue": _dequeue(state, settings),
+            "disk": _disk(state, settings),
             "standby": _standby(state),
             "recovering": _recovering(state),
             **_counts(state, settings),
@@ -96,6 +97,17 @@ def _dequeue(state: State, settings: Settings) -> dict[str, Any]:
         "behind_ms": state.heartbeat(DEQUEUE).detail if alive and not state.standby else None,
         "clock_skew_ms": skew_ms if alive else None,
         "closing_held": held if alive else None,
+    }
+
+
+def _disk(state: State, settings: Settings) -> dict[str, Any]:
+    """Free bytes, those below which ingest takes nothing, and how many messages wait for that."""
+    space = files.space(settings.storage.data_dir)
+    known = _process(state, settings, Role.INGEST, INGEST)
+    return {
+        "free_bytes": space.free_bytes,
+        "min_free_bytes": settings.storage.min_free.of(space.total_bytes),
+        "rows_held": state.rows_without_room if known["state"] in ALIVE else 0,
     }
 
 

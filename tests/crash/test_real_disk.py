@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 CHILD = Path(__file__).with_name("disk_child.py")
+GUARD_CHILD = Path(__file__).with_name("guard_child.py")
 # A mount namespace of its own: what is mounted there is gone with the process.
 MOUNTED = 'mount -t tmpfs -o size=8m tmpfs "$0" && exec "$@"'
 
@@ -28,8 +29,8 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def run(kind: str, folder: Path, *within: str) -> dict[str, Any]:
-    line = [*within, sys.executable, "-P", str(CHILD), kind, str(folder)]
+def run(child: Path, arguments: list[str], *within: str) -> dict[str, Any]:
+    line = [*within, sys.executable, "-P", str(child), *arguments]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
@@ -43,15 +44,30 @@ def judge(found: dict[str, Any], error: str) -> None:
     assert (found["early"], found["findings"]) == (0, [])
 
 
-def test_a_full_disk(folder: Path, require: Callable[[object, str], None]) -> None:
+@pytest.fixture
+def small(folder: Path, require: Callable[[object, str], None]) -> list[str]:
+    """What runs a command in which `folder`/small is a file system of a few megabytes."""
     small = folder / "small"
     small.mkdir()
     within = ["unshare", "--mount", "sh", "-c", MOUNTED, str(small)]
     can = shutil.which("unshare") and subprocess.run([*within, "true"], check=False).returncode == 0
     require(can, "mounting a file system of a few megabytes is not allowed here")
-    judge(run("full", folder, *within), "ENOSPC")
+    return within
+
+
+def test_a_full_disk(folder: Path, small: list[str]) -> None:
+    judge(run(CHILD, ["full", str(folder)], *small), "ENOSPC")
+
+
+def test_a_disk_that_would_be_full_is_not_filled(folder: Path, small: list[str]) -> None:
+    """What is taken waits for deliveries to make room, and is never more than the disk can hold."""
+    found = run(GUARD_CHILD, [str(folder)], *small)
+    assert found["waits"] >= 2
+    assert found["least_free"] >= 1_500_000
+    assert found["delivered"] == list(range(800))
+    assert found["findings"] == []
 
 
 def test_a_folder_that_may_not_be_written_to(folder: Path) -> None:
-    judge(run("forbidden", folder), "EACCES")
+    judge(run(CHILD, ["forbidden", str(folder)]), "EACCES")
     assert (folder / "small").stat().st_uid != 0, "root may write everywhere"

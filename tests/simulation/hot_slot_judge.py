@@ -56,12 +56,13 @@ class HotSlotJudge:
         first = before.slot if before else 0
         self._slots = range(first + 1, after.closed + 1)
         place = rows_out(before.partitions).get(first + 1) if before else None
-        is_half = after.slot == first and place is not None
-        self._place = place if is_half else None
-        if place is not None and is_half:
-            out = rows_out(after.partitions).get(first + 1)
-            if out != place + len(excess):
+        self._place = None
+        if place is not None and after.slot == first:
+            out = rows_out(after.partitions).get(first + 1, 0)
+            if out < place + len(excess):
                 self._violated("bytes", f"{len(excess)} rows after {place}, and {out} are out")
+            # Where cancelled rows lie between them, their places are not known.
+            self._place = place if out == place + len(excess) else None
 
     def leaves(
         self, row: int, copy: Copy, natural: int, until_ms: int, *, rolls: bool, sent_back: bool

@@ -85,5 +85,6 @@ def take_over(world: World, standby: Standby) -> None:
         record = RecoveryRecord.read(world.path)
         case = record.case if record else "none"
         world.history.counts[f"promoted: {case}"] += 1
-        if whole and case not in {"standby", "killed"}:
+        # In a new directory there is nothing yet that could be kept.
+        if whole and case not in {"standby", "killed", "new"}:
             world.history.violated("warm", f"{case} is carried out")

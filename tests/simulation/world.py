@@ -36,7 +36,7 @@ from tests.simulation.settings import mapped
 from tests.simulation.spark_model import CHECKPOINT, Query
 from tests.simulation.timers import TOPIC, Records, batch_of
 
-from duewheel.checkpoints.files import lock_is_held
+from duewheel.checkpoints.files import Space, lock_is_held
 from duewheel.checkpoints.recovery import dequeue_has_decided
 from duewheel.checkpoints.state import Marks, State
 from duewheel.clock import Clock
@@ -44,6 +44,7 @@ from duewheel.durability import DurableCheckpoints
 from duewheel.errors import CorruptFile, DuewheelError, Fenced, RecoveryRefused
 from duewheel.ingest import settle_checkpoint
 from duewheel.schemas.timers import TimerBatch, TopicPartition
+from duewheel.streaming.disk_guard import DiskGuard
 from duewheel.streaming.gaps import GapWatch
 from duewheel.streaming.judging import parse_by_epoch
 from duewheel.streaming.sink import StoppedWaitingError, TimerSink
@@ -568,6 +569,7 @@ def sink_of(engine: Engine, checkpoint: Path, kafka: Kafka, clock: Clock) -> Tim
         clock,
         rejections=lambda _: {},
         paused=lambda: False,
+        guard=DiskGuard(lambda: Space(1 << 60, 1 << 60), lambda _: 0, lambda: False),
     )
 
 

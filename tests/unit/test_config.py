@@ -167,6 +167,13 @@ def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         (MINIMAL + '[spark]\n"spark.remote" = "local"', "Spark Connect runs the sink in another"),
         (MINIMAL + "[spark]\nexecutor.cores = 2", "Spark's options begin with `spark.`"),
         (MINIMAL + '[dequeue]\nchunk_bytes = "4 potatoes"', '"4 potatoes" is no size'),
+        (MINIMAL + '[dequeue]\nhot_slot = "refuse"', "dequeue.hot_slot: Input should be 'none'"),
+        (
+            MINIMAL + '[dequeue]\nhot_slot_window = "25h"',
+            "dequeue.hot_slot_window: must not exceed timer.roll_window",
+        ),
+        (MINIMAL + '[storage]\nmin_free = "120%"', "a number between 0 and 100, and %"),
+        (MINIMAL + '[storage]\nmin_free = "some"', '"some" is no size'),
     ],
 )
 def test_refused_with_key_reason_and_source(tmp_path: Path, text: str, expected: str) -> None:
@@ -287,6 +294,17 @@ def test_sizes() -> None:
     assert parse_size_bytes("16 MiB") == 16 << 20
     assert parse_size_bytes("4kB") == 4000
     assert parse_size_bytes("17") == 17
+
+
+@pytest.mark.parametrize(
+    ("text", "of_a_gigabyte"), [("5%", 50 * 10**6), ("64MiB", 64 << 20), ("0", 0), (4096, 4096)]
+)
+def test_free_space_is_a_size_or_a_share(text: str | int, of_a_gigabyte: int) -> None:
+    settings = load(None, {"timer": {"topics": "a"}, "storage": {"min_free": text}})
+    assert settings.storage.min_free.of(10**9) == of_a_gigabyte
+    shown = settings.redacted()["storage"]["min_free"]
+    again = load(None, {"timer": {"topics": "a"}, "storage": {"min_free": shown}})
+    assert again.storage == settings.storage
 
 
 def test_names_of_secrets() -> None:

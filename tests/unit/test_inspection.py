@@ -50,6 +50,13 @@ def listed(settings: Settings, **wanted: Any) -> list[dict[str, Any]]:
     return list(inspection.listed(settings, **{**asked, **wanted}))
 
 
+def test_status_tells_what_the_disk_must_keep_free(shard: Settings) -> None:
+    found = status(shard)["disk"]
+    assert found["min_free_bytes"] == 256 << 20
+    assert found["free_bytes"] > 0
+    assert found["rows_held"] == 0, "nobody waits where nothing runs"
+
+
 def test_stats_of_a_stopped_shard(shard: Settings) -> None:
     found = inspection.stats(shard, CLOCK)
     assert (found["pending"], found["slot_max"]) == (60, 1)

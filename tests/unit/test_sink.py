@@ -11,14 +11,17 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
+from duewheel.checkpoints.files import Space
 from duewheel.errors import KafkaUnavailable, RecoveryRefused
 from duewheel.schemas.contract import Contract, parse, rejections
 from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.timers import TimerBatch, TopicPartition
+from duewheel.streaming.disk_guard import DiskGuard
 from duewheel.streaming.gaps import ASK_INTERVAL_MS, GapWatch
 from duewheel.streaming.sink import WAIT_S, StoppedWaitingError, TimerSink
 from duewheel.testing import ManualClock, suite_parameters
 from duewheel.wheel.engine import Appended
+from duewheel.wheel.layout import PREFIX_BYTES
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 COLUMNS: dict[str, pa.DataType] = {
@@ -31,6 +34,7 @@ COLUMNS: dict[str, pa.DataType] = {
     "headers": HEADERS,
 }
 SCHEMA = pa.schema(COLUMNS)
+MIN_FREE = 100_000
 WRITTEN = datetime(2026, 11, 20, tzinfo=UTC)
 
 Marks = dict[TopicPartition, int]
@@ -71,6 +75,9 @@ class RecordingEngine:
         self.marks = self.marks | {p: min(m, stops.get(p, m)) for p, m in marks.items()}
         return Appended(len(fitting), bool(stops))
 
+    def let_go(self) -> None:
+        pass
+
 
 class LogStarts:
     """What the broker would say, and how often it was asked."""
@@ -106,7 +113,10 @@ class Bench:
             clock=self.clock,
             rejections=lambda batch: rejections(batch, rules.rules),
             paused=self.paused,
+            guard=DiskGuard(lambda: self.space, lambda _: MIN_FREE, lambda: self.must_take),
         )
+        self.space = Space(1 << 30, 1 << 30)
+        self.must_take = False
         self.pauses = 0
 
     def paused(self) -> bool:
@@ -213,6 +223,57 @@ def test_a_paused_sink_can_be_stopped() -> None:
         bench.sink.take(table((A0, 0)), {A0: 1})
     assert bench.engine.taken == []
     assert bench.sink.statistics.rows_held == 1
+
+
+def test_a_batch_waits_until_the_disk_has_room_for_it_and_some_more() -> None:
+    bench = Bench({A0: 0})
+    rows = table((A0, 0), (A0, 1))
+    free_bytes = MIN_FREE
+    waits: list[int] = []
+
+    def slept(seconds: float) -> None:
+        """The disk empties; told of the free bytes at which the batch still waits."""
+        nonlocal free_bytes
+        assert seconds == WAIT_S
+        waits.append(free_bytes)
+        assert bench.sink.statistics.rows_without_room == 2
+        free_bytes += 1_000
+        bench.space = Space(free_bytes, 1 << 30)
+        bench.clock.set(bench.clock.now_ms() + 20_000)
+
+    bench.space = Space(free_bytes, 1 << 30)
+    bench.clock.sleep = slept  # type: ignore[method-assign]
+    with capture_logs() as lines:
+        bench.sink.take(rows, {A0: 2})
+    assert bench.engine.taken == [(A0, 0), (A0, 1)]
+    assert bench.sink.statistics.rows_without_room == 0
+    assert MIN_FREE * 11 // 10 <= waits[-1] + 1_000 < MIN_FREE * 11 // 10 + 3_000, "a tenth more"
+    told = [line for line in lines if "min_free" in line["event"]]
+    assert len(told) == -(-len(waits) // 3), "once a minute"
+    assert {line["rows_held"] for line in told} == {2}
+
+
+def test_what_a_batch_writes_counts_before_it_is_taken() -> None:
+    bench = Bench({A0: 0})
+    needed = 2 * (52 + PREFIX_BYTES)  # of two rows, at least; each may be written twice
+    bench.space = Space(MIN_FREE + needed, 1 << 30)
+    bench.sink.stop()
+    with pytest.raises(StoppedWaitingError, match="disk"):
+        bench.sink.take(table((A0, 0), (A0, 1)), {A0: 2})
+    bench.sink.resume()
+    bench.space = Space(MIN_FREE + 3 * needed, 1 << 30)
+    bench.sink.take(table((A0, 0), (A0, 1)), {A0: 2})
+    assert len(bench.engine.taken) == 2
+    bench.space = Space(0, 1 << 30)
+    bench.sink.take(SCHEMA.empty_table(), {A0: 3})
+    assert bench.engine.marks == {A0: 3}, "what writes nothing waits for nothing"
+
+
+def test_what_delivery_waits_for_is_taken_on_a_full_disk_too() -> None:
+    bench = Bench({A0: 0})
+    bench.space, bench.must_take = Space(0, 1 << 30), True
+    bench.sink.take(table((A0, 0)), {A0: 1})
+    assert bench.engine.taken == [(A0, 0)]
 
 
 def test_rejected_rows_are_counted_by_reason() -> None:

@@ -1,0 +1,118 @@
+"""A shard on a real file system that is too small for what comes, but not for what is pending.
+
+Batches come until they would leave less than MIN_FREE bytes; while one waits, hours pass, and what
+was due in them is delivered and unlinked.
+
+Prints a line of JSON: how often a batch had to wait, how much was free when least was, what was
+delivered in the end, what `check` finds.
+
+    python -P guard_child.py FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import structlog
+
+from duewheel.checkpoints import files
+from duewheel.durability import DurableCheckpoints
+from duewheel.schemas.columns import binary
+from duewheel.schemas.timers import TimerBatch
+from duewheel.streaming.disk_guard import DiskGuard
+from duewheel.streaming.gaps import GapWatch
+from duewheel.streaming.sink import TimerSink
+from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, Timer
+from duewheel.testing import timer_batch as small_batch
+from duewheel.wheel.check import check
+from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.layout import HOUR_MS, WheelConfig
+
+WHEEL = WheelConfig(1_000, 8_192, window_ms=2 * HOUR_MS, margin_ms=0)
+COUNT = 100  # of timers in a batch, of which two are due in each hour
+BATCHES = 8
+VALUE_BYTES = 10_000
+MIN_FREE = 1_500_000
+
+
+class WaitingClock(ManualClock):
+    """Who waits sees an hour go by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = 0
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def sleep(self, seconds: float) -> None:
+        self.waits += 1
+        super().sleep(seconds + HOUR_MS / 1000)
+        self.meanwhile()
+
+
+def batch(first: int, begin_ms: int) -> TimerBatch:
+    due_ms = begin_ms + first // (2 * COUNT) * HOUR_MS + 5_000
+    timers = [Timer(0, offset, due_ms) for offset in range(first, first + COUNT)]
+    values = binary([os.urandom(VALUE_BYTES) for _ in timers])
+    return replace(small_batch(timers), key_value=values)
+
+
+def scenario(folder: Path) -> dict[str, object]:
+    """See the module's head."""
+    clock = WaitingClock()
+    publisher = JournalPublisher(folder / "journal", clock)
+    config = DequeueConfig(0, 1, {"precision_ms": 1_000, "roll_window_ms": 2 * HOUR_MS})
+    shard = LocalShard(folder / "small" / "data", WHEEL, publisher, clock, config)
+    shard.start_dequeue({(TIMER_TOPIC, 0): 0})
+    engine = shard.start_ingest()
+    durable = DurableCheckpoints(shard.path)
+
+    def deliver() -> None:
+        durable.write()
+        assert shard.dequeue is not None
+        for _ in range(5):  # the first one may only end the range before
+            shard.dequeue.tick()
+
+    clock.meanwhile = deliver
+    space = partial(files.space, shard.path)
+    batches: list[TimerBatch] = []
+    sink = TimerSink(
+        engine,
+        lambda _: batches[-1],
+        Path("unused"),
+        GapWatch(lambda _topic, _number: 0, clock),
+        clock,
+        rejections=lambda _: {},
+        paused=lambda: False,
+        guard=DiskGuard(space, lambda _: MIN_FREE, lambda: False),
+    )
+    free, begin_ms = [], clock.now_ms()
+    for first in range(0, BATCHES * COUNT, COUNT):
+        batches.append(batch(first, begin_ms))
+        sink.take(pa.table({}), {(TIMER_TOPIC, 0): first + COUNT})
+        free.append(space().free_bytes)
+    waits = clock.waits
+    for _ in range(BATCHES):
+        clock.sleep(0)
+    return {
+        "waits": waits,
+        "least_free": min(free),
+        "delivered": sorted(int(row.source.split("@")[1]) for row in publisher.delivered()),
+        "findings": [str(finding) for finding in check(shard.path, WHEEL).findings],
+    }
+
+
+def main(folder: Path) -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    print(json.dumps(scenario(folder)))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
