@@ -28,6 +28,7 @@ from duewheel.audit_history import INDEX, TEXT_FILE, AuditHistory
 from duewheel.audit_judging import AuditJudge
 from duewheel.audit_range import Bound, Ranges, offsets_in, ranges, reached, stretches
 from duewheel.checkpoints.epochs import Epochs
+from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.state import Marks
 from duewheel.cli_options import progress_bar
 from duewheel.config import Settings
@@ -43,6 +44,7 @@ from duewheel.schemas.timers import TopicPartition
 from duewheel.streaming.judging import contracts
 from duewheel.streaming.range_reader import read_range
 from duewheel.streaming.session import SessionOptions, start_session, stop_session
+from duewheel.timer_topics import Known, look_up, require_some
 
 LAST = "last"  # as `--from`: as far as everything has been audited
 
@@ -86,28 +88,32 @@ def run_audit(settings: Settings, wanted: Wanted) -> dict[str, Any]:
     history = AuditHistory(settings.audit_dir)
     with history.locked(), stop_signals() as stopping:
         clock = wiring.StoppableClock(stopping)
-        begun_ms = clock.now_ms()
-        epochs = _epochs(settings, clock)
-        audited = _audited(history)
-        starts, ends = _range(settings, wanted, epochs, begun_ms, audited)
+        begun_ms, audited = clock.now_ms(), _audited(history)
+        progress = _progress(settings, clock)
+        # Before the first progress: as its first one would have it.
+        epochs = progress.epochs if progress else Epochs.first(wiring.slot_values(settings))
+        with KafkaAdmin(settings.kafka.client_options("admin"), stopping=stopping) as admin:
+            topics = _topics(settings, admin, wanted, progress)
+            starts, ends = _range(settings, admin, topics, wanted, begun_ms, audited)
+        starts = _judged(starts, ends, epochs)
         between = ranges(starts, ends)
         pieces = stretches(between, settings.audit.rows_max)
-        library = GreatExpectations()
-        judge = AuditJudge(epochs, contracts(epochs, settings.dead_letter_topic), library)
+        judges = contracts(epochs, settings.dead_letter_topic)
+        judge = AuditJudge(epochs, judges, GreatExpectations())
         if pieces:
             with _reader(settings, history) as read:
                 _take(judge, read, pieces, stopping.is_set)
         across = judge.across_rows(_parameters(settings))
-        read_offsets = sum(map(offsets_in, pieces))
+        ended_ms = clock.now_ms()
         result = {
             "id": _id(begun_ms),
             "shard": settings.shard.index,
             "started_ms": begun_ms,
-            "ended_ms": clock.now_ms(),
-            "took_s": (clock.now_ms() - begun_ms) / 1000,
-            "ranges": {f"{topic}-{n}": list(ends) for (topic, n), ends in between.items()},
+            "ended_ms": ended_ms,
+            "took_s": (ended_ms - begun_ms) / 1000,
+            "ranges": {f"{topic}-{n}": list(both) for (topic, n), both in between.items()},
             "audited": _named(reached(audited, starts, ends)),
-            "skipped_offsets": offsets_in(between) - read_offsets,
+            "skipped_offsets": offsets_in(between) - sum(map(offsets_in, pieces)),
             **_findings(judge, across),
         }
         return _keep(settings, history, result, judge, across)
@@ -142,47 +148,65 @@ def _parameters(settings: Settings) -> dict[str, Any]:
 # ---- the range ----------------------------------------------------------------------------------
 
 
-def _epochs(settings: Settings, clock: wiring.StoppableClock) -> Epochs:
-    """Those of the shard; before its first progress, what its first one would say."""
+def _progress(settings: Settings, clock: wiring.StoppableClock) -> Progress | None:
     reader = wiring.progress_reader(settings, clock)
     try:
         seen = reader.newest()
     finally:
         reader.close()
-    return seen.progress.epochs if seen else Epochs.first(wiring.slot_values(settings))
+    return seen.progress if seen else None
+
+
+def _topics(
+    settings: Settings, admin: KafkaAdmin, wanted: Wanted, progress: Progress | None
+) -> Sequence[str]:
+    """Those of the timer topics that are wanted."""
+    known = Known(frozenset(progress.topics), progress.topic_ids) if progress else None
+    there = require_some(settings, look_up(settings, admin, known))
+    strangers = set(wanted.topics) - set(there)
+    if strangers:
+        raise ConfigError(f"--topic {', '.join(sorted(strangers))}: no timer topic that is read")
+    return wanted.topics or there
 
 
 def _range(
-    settings: Settings, wanted: Wanted, epochs: Epochs, now_ms: int, audited: Marks
+    settings: Settings,
+    admin: KafkaAdmin,
+    topics: Sequence[str],
+    wanted: Wanted,
+    now_ms: int,
+    audited: Marks,
 ) -> tuple[Marks, Marks]:
     """First offsets, and those behind the last, of every partition that is looked at."""
-    topics = list(wanted.topics or settings.timer.topics)
-    strangers = set(topics) - set(settings.timer.topics)
-    if strangers:
-        raise ConfigError(f"--topic {', '.join(sorted(strangers))} is no timer topic")
-    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
-        ends: Marks = wiring.own(settings, admin.stable_offsets(topics))
-        log_starts = admin.log_start_offsets(topics)
+    ends: Marks = wiring.own(settings, admin.stable_offsets(topics))
+    missing = set(topics) - {topic for topic, _ in ends}
+    if missing:
+        raise ConfigError(f"timer topic {', '.join(sorted(missing))} does not exist")
 
-        def at_time(time_ms: int) -> Marks:
-            return admin.offsets_at(topics, time_ms)
+    def at_time(time_ms: int) -> Marks:
+        return admin.offsets_at(topics, time_ms)
 
-        since = wanted.since
-        if since is None or since == LAST:
-            firsts = Bound(time_ms=now_ms - _HOUR_MS).offsets(ends, at_time)
-            if since == LAST:
-                go_on = {p: o for p, o in audited.items() if o <= ends.get(p, -1)}
-                firsts = {p: go_on.get(p, first) for p, first in firsts.items()}
-        else:
-            firsts = Bound.parse("--from", since).offsets(ends, at_time)
-        if wanted.until is not None:
-            ends = Bound.parse("--to", wanted.until).offsets(ends, at_time)
-    starts = {p: max(first, log_starts.get(p, 0)) for p, first in firsts.items()}
+    since = wanted.since
+    if since is None or since == LAST:
+        firsts = Bound(time_ms=now_ms - _HOUR_MS).offsets(ends, at_time)
+        if since == LAST:
+            go_on = {p: o for p, o in audited.items() if o <= ends.get(p, -1)}
+            firsts = {p: go_on.get(p, first) for p, first in firsts.items()}
+    else:
+        firsts = Bound.parse("--from", since).offsets(ends, at_time)
+    if wanted.until is not None:
+        ends = Bound.parse("--to", wanted.until).offsets(ends, at_time)
+    log_starts = admin.log_start_offsets(topics)
+    return {p: max(first, log_starts.get(p, 0)) for p, first in firsts.items()}, ends
+
+
+def _judged(starts: Marks, ends: Marks, epochs: Epochs) -> Marks:
+    """Where what can be judged begins, at or above `starts`."""
     judged = {p: max(start, epochs.begins_at(p)) for p, start in starts.items()}
     untold = sum(min(judged[p], end) - min(starts[p], end) for p, end in ends.items())
     if untold:
         log.warning("nobody knows any more by what settings these were judged", offsets=untold)
-    return judged, ends
+    return judged
 
 
 def _audited(history: AuditHistory) -> dict[TopicPartition, int]:
