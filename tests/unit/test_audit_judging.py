@@ -59,15 +59,9 @@ def library() -> Iterator[GreatExpectations]:
 
 
 def contract(max_delay_ms: int = 86_400_000, *, alter: Rule | None = None) -> Contract:
-    """One of a plain topic that takes cancels; `alter` takes the place of the compiled rule of its
-    code.
-    """
+    """One of a plain topic; `alter` takes the place of the compiled rule of its code."""
     parameters = suite_parameters(max_delay_ms=max_delay_ms, forbidden_targets=[TOPIC])
-    suite = load_suite()
-    suite["expectations"] = [
-        each for each in suite["expectations"] if each["meta"]["code"] != "cancel_not_supported"
-    ]
-    rules = compile_suite(suite, parameters)
+    rules = compile_suite(load_suite(), parameters)
     if alter is not None:
         changed = tuple(alter if rule.code == alter.code else rule for rule in rules.rules)
         rules = replace(rules, rules=changed)
@@ -206,7 +200,7 @@ def test_across_rows(library: GreatExpectations) -> None:
     assert again == [f"{TOPIC}-0@0", f"{TOPIC}-0@10", f"{TOPIC}-0@11", f"{TOPIC}-1@11"]
 
 
-def test_who_replaces_by_intent_and_copies_share_an_id(library: GreatExpectations) -> None:
+def test_cancels_and_copies_share_an_id_with_their_timer(library: GreatExpectations) -> None:
     named: Headers = [("UNIQ_KEY", "42"), *SOON]
     audit = judge(library)
     audit.take(
@@ -214,11 +208,13 @@ def test_who_replaces_by_intent_and_copies_share_an_id(library: GreatExpectation
             [
                 named,
                 [("TIMER_RESCHEDULE", "true"), *named],
+                [("TIMER_DEL_UNIQKEY", "42")],
                 [("TIMER_ORIGIN", "0"), ("TIMER_ROLL_TIMES", "1"), *named],
             ]
         )
     )
     assert by_code(audit.across_rows(ACROSS))["ids_again"].success
+    assert (audit.disagreements.count, audit.rejected) == (0, {})
 
 
 def test_a_range_without_messages(library: GreatExpectations) -> None:
