@@ -169,7 +169,7 @@ def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         (MINIMAL + '[dequeue]\nchunk_bytes = "4 potatoes"', '"4 potatoes" is no size'),
         (MINIMAL + '[dequeue]\nhot_slot = "refuse"', "dequeue.hot_slot: Input should be 'none'"),
         (
-            MINIMAL + '[dequeue]\nhot_slot_window = "25h"',
+            MINIMAL + '[dequeue]\nhot_slot = "spread"\nhot_slot_window = "25h"',
             "dequeue.hot_slot_window: must not exceed timer.roll_window",
         ),
         (MINIMAL + '[storage]\nmin_free = "120%"', "a number between 0 and 100, and %"),
