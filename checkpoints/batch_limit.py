@@ -24,6 +24,7 @@ from duewheel.checkpoints import files
 from duewheel.checkpoints.shapes import MISSHAPEN, integer
 from duewheel.checkpoints.state import Marks, marks_from, marks_to
 
+SPARK_DIR = "spark"  # in the data directory: everything of Spark's
 FILE_NAME = "batch-limit"
 ROWS_MIN = 1  # of all partitions together; Spark still reads one of each
 

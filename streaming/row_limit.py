@@ -4,8 +4,8 @@ Two bounds beside the configured one:
 
     what failed   half of it, and half again, until batches pass (checkpoints/batch_limit.py);
                   after some that did, twice as much
-    bytes         a batch's rows should not take more than a share of the driver's heap, by the
-                  bytes that a row has had lately
+    bytes         a batch's rows should not take more than so many, by the bytes that a row has had
+                  lately; a share of the driver's heap unless configured
 
 Spark takes the limit when a query starts: another one means another query, on the same checkpoint.
 """
@@ -20,9 +20,6 @@ from duewheel.checkpoints.batch_limit import ROWS_MIN, Attempt, End
 from duewheel.checkpoints.spark_offsets import is_planned, set_aside
 from duewheel.checkpoints.state import Marks
 
-# A row is in the heap several times, as it is fetched, collected and handed over, and then again in
-# this process.
-HEAP_SHARE = 8
 PASSED_BATCHES = 10  # before the limit grows
 
 _log = structlog.get_logger(__name__)
@@ -35,16 +32,16 @@ class RowLimit:
         rows: of the query that runs, or is to be started.
     """
 
-    def __init__(self, directory: Path, rows_max: int, heap_bytes: int) -> None:
+    def __init__(self, directory: Path, rows_max: int, bytes_max: int) -> None:
         """
         Args:
             directory: for its file.
             rows_max: the configured limit.
-            heap_bytes: of the driver's JVM.
+            bytes_max: of a batch's rows, as they come from Spark.
         """
         self._directory = directory
         self._rows_max = rows_max
-        self._batch_bytes = heap_bytes // HEAP_SHARE
+        self._bytes_max = bytes_max
         self._marks: Marks = {}
         self._passed = 0
         self.rows = rows_max
@@ -89,7 +86,7 @@ class RowLimit:
         """
         bound = self._rows_max
         if row_bytes:
-            bound = min(bound, max(ROWS_MIN, int(self._batch_bytes / row_bytes)))
+            bound = min(bound, max(ROWS_MIN, int(self._bytes_max / row_bytes)))
         rows = self.rows
         if 2 * bound <= rows:
             rows = bound

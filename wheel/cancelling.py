@@ -57,7 +57,7 @@ from duewheel.wheel.tombstones import (
 
 log = structlog.get_logger(__name__)
 
-_ANSWERS_MAX = 1_000  # of one transaction
+ANSWERS_MAX = 1_000  # of one transaction
 _ASK_AGAIN_MS = 10_000  # for the ends of partitions, after there was no answer
 _NEVER = np.iinfo(np.int64).max
 _CANCELLED, _ALREADY_DELIVERED, _UNKNOWN = (
@@ -370,7 +370,7 @@ class Cancelling:
         said = said[np.lexsort((live.offset[said], live.partition[said]))]
         if self._reply_topic is None:
             return Said(None, self._behind(live.take(said)), {})
-        return self._answers(live.take(said[:_ANSWERS_MAX]), self._reply_topic)
+        return self._answers(live.take(said[:ANSWERS_MAX]), self._reply_topic)
 
     def _answers(self, said: Tombstones, topic: str) -> Said:
         parts, answered = [], self._behind(said)

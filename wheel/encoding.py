@@ -17,7 +17,7 @@ from duewheel.errors import PublishDoubt
 from duewheel.schemas.record_batch import Batch, split
 from duewheel.schemas.timers import ANY_TIME, Bool, Deliveries, Int32, Int64
 from duewheel.wheel import returning, routing
-from duewheel.wheel.hot_slots import in_excess
+from duewheel.wheel.hot_slots import to_be_spread
 from duewheel.wheel.routing import Reason, Target
 
 
@@ -117,7 +117,7 @@ def route(
     waiting = routing.without_target(deliveries, targets) & (reason == Reason.NONE)
     reason[waiting & deliveries.answer] = Reason.TARGET_UNAVAILABLE
     waiting &= ~deliveries.answer
-    spread = (reason == Reason.NONE) & in_excess(deliveries)
+    spread = (reason == Reason.NONE) & to_be_spread(deliveries)
     if (waiting | spread).any():
         homes = dict.fromkeys(topic for topic, _ in deliveries.homes)
         known.update(look_up([topic for topic in homes if topic not in known]))

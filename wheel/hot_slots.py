@@ -105,8 +105,14 @@ def in_excess(deliveries: Deliveries) -> Bool:
     return rows
 
 
+def to_be_spread(deliveries: Deliveries) -> Bool:
+    """Those of them that go back to their timer topic."""
+    rows: Bool = in_excess(deliveries) & (deliveries.not_before_ms != NEVER)
+    return rows
+
+
 class Places:
-    """Counts the rows of one slot after another, from piece to piece. Not thread-safe."""
+    """Counts the rows of one slot after another, from chunk to chunk. Not thread-safe."""
 
     def __init__(self, out: Mapping[int, int]) -> None:
         """
@@ -118,10 +124,10 @@ class Places:
         self._counted = 0
 
     def of(self, slot: Int64, counted: Bool) -> Int64:
-        """The places of the rows of the next piece.
+        """The places of the rows of the next chunk.
 
         Args:
-            slot: of each row; not falling, from piece to piece either.
+            slot: of each row; not falling, from chunk to chunk either.
             counted: the others are out, and are counted as such.
         """
         before: Int64 = np.cumsum(counted) - counted
@@ -131,11 +137,6 @@ class Places:
         self._slot = int(slot[-1])
         self._counted = int(place[-1]) + int(counted[-1])
         return place
-
-    @property
-    def counted(self) -> int:
-        """How many rows of the last slot have come so far, those that are out included."""
-        return self._counted
 
     def _base(self, slot: int) -> int:
         return self._counted if slot == self._slot else self._out.get(slot, 0)

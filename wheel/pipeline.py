@@ -27,7 +27,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -195,11 +195,15 @@ class Pipeline:
         """Read, restore, judge, prepare."""
         store, topics = self._directory.messages, self._directory.topics
         precision_ms = self._directory.config.precision_ms
-        for restored in pieces(restore(chunk, store.read(chunk.hour, chunk.records), topics)):
-            slot, pending = restored.chunk.slot, ~_delivered(slots, restored)
-            # Also what is cancelled has a place in its slot: it may be out already elsewhere.
-            place = slots.places.of(slot, pending)
-            deliveries = self._hot_slots.judged(restored.deliveries, slot, place, precision_ms)
+        whole = restore(chunk, store.read(chunk.hour, chunk.records), topics)
+        # Also what is cancelled has a place in its slot: it may be out already elsewhere.
+        place = slots.places.of(chunk.slot, ~_delivered(slots, whole))
+        judged = self._hot_slots.judged(whole.deliveries, chunk.slot, place, precision_ms)
+        end = 0
+        for restored in pieces(replace(whole, deliveries=judged)):
+            end += len(restored.chunk)
+            slot, deliveries = restored.chunk.slot, restored.deliveries
+            pending = ~_delivered(slots, restored)
             cancelled = _cancelled(slots, restored) & pending
             leaves = pending & ~cancelled
             if not leaves.all():
@@ -211,7 +215,7 @@ class Pipeline:
                 restored.chunk.stored_bytes,
                 restored.chunk.r_after,
                 _ends(restored),
-                slots.places.counted if restored.chunk.slot_open else 0,
+                int(place[end - 1]) + int(pending[-1]) if restored.chunk.slot_open else 0,
                 np.unique(slot[in_excess(deliveries)]).tolist(),
                 restored.chunk.last,
             )

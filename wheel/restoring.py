@@ -17,6 +17,7 @@ from duewheel.schemas.columns import choose
 from duewheel.schemas.ids import source_names
 from duewheel.schemas.record_tail import NO_ORIGIN
 from duewheel.schemas.timers import ANY_TIME, Deliveries, Int32, Int64, TopicPartition
+from duewheel.wheel.hot_slots import to_be_spread
 from duewheel.wheel.layout import FLAG_DEAD_LETTER, level_of
 from duewheel.wheel.message_store import Prefixes, StoredMessages
 from duewheel.wheel.returning import rolled_back
@@ -30,7 +31,7 @@ from duewheel.wheel.topic_names import TopicNames, public_name
 TOPICS_MAX = 1_000
 
 # Ingest reads committed records only: what is written to a timer topic behind copies is not seen
-# before their transaction ends. Where many timers roll, transactions are short.
+# before their transaction ends. Where many timers roll, or are spread, transactions are short.
 ROLLS_MAX = 2_000
 
 
@@ -113,7 +114,7 @@ def restore(chunk: Chunk, messages: StoredMessages, topics: TopicNames) -> Resto
 def pieces(restored: Restored) -> Iterator[Restored]:
     """The same rows in as few pieces as each fits into one transaction: TOPICS_MAX, ROLLS_MAX."""
     first, target = 0, restored.deliveries.target
-    rolls = np.cumsum(restored.deliveries.rolled)
+    rolls = np.cumsum(restored.deliveries.rolled | to_be_spread(restored.deliveries))
     while first < len(target):
         _, met = np.unique(target[first:], return_index=True)
         before = int(rolls[first - 1]) if first else 0

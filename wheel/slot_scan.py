@@ -24,7 +24,7 @@ from duewheel.wheel.timer_log import Records, Stretches
 # Entries looked at in one go: 2 MiB of the wheel.
 _SLOTS_AT_ONCE = 1 << 16
 # Records of one window; their positions take 8 bytes each while the window lasts.
-_WINDOW_RECORDS = 1 << 20
+WINDOW_RECORDS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class SlotScan:
             self._directory.require_entries(np.arange(self._scanned + 1, end + 1))
             entries = self._directory.wheel.range(self._scanned, end)
             if len(entries):
-                within = np.cumsum(entries["num"].astype(np.int64)) <= _WINDOW_RECORDS
+                within = np.cumsum(entries["num"].astype(np.int64)) <= WINDOW_RECORDS
                 count = max(1, int(within.sum()))
                 if count < len(entries):
                     end = int(entries["time"][count]) - 1

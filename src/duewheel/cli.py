@@ -392,11 +392,12 @@ def config() -> None:
 @with_output
 @with_settings()
 def config_check(settings: Settings, output: str) -> None:
-    """Read the settings as the processes would, and print them without secrets."""
+    """Read the settings as the processes would, and print them without secrets, and all bounds."""
     from duewheel import wiring
+    from duewheel.bounds import bounds
 
     wiring.contract(settings)
-    show(settings.redacted(), output)
+    show({**settings.redacted(), "bounds": bounds(settings)}, output)
 
 
 # ---- sending, developing ------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
@@ -76,6 +76,8 @@ class Settings(BaseSettings):
     metrics: Metrics = Metrics()
     log: Log = Log()
     spark: Options = Field(default_factory=dict)
+
+    _set_by: tuple[tuple[str, frozenset[str]], ...] = PrivateAttr(default=())
 
     @classmethod
     def settings_customise_sources(
@@ -137,6 +139,11 @@ class Settings(BaseSettings):
             margin_ms=as_millis(timer.margin),
         )
 
+    def source(self, key: str) -> str:
+        """Where section.key comes from: "default", the file's path, "environment" or "flags"."""
+        found = (source for source, keys in reversed(self._set_by) if key in keys)
+        return next(found, "default")
+
     def spark_conf(self) -> dict[str, str]:
         """The table [spark], in clear."""
         return {name: as_text(reveal(value)) for name, value in self.spark.items()}
@@ -174,6 +181,7 @@ def load(
     problems = list(_stray_variables())
     try:
         settings = Settings(**merged)
+        settings._set_by = tuple((source, frozenset(_keys(layer))) for source, layer in layers)
     except ValidationError as error:
         problems += [_explain(key, text, layers) for key, text in _problems(error)]
     except UnicodeEncodeError:
@@ -235,6 +243,13 @@ def _merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
         both = isinstance(below, Mapping) and isinstance(value, Mapping)
         merged[key] = _merge(below, value) if both else value  # type: ignore[arg-type]
     return merged
+
+
+def _keys(layer: Mapping[str, Any]) -> Iterator[str]:
+    """section.key of everything that a layer sets."""
+    for section, table in layer.items():
+        if isinstance(table, Mapping):
+            yield from (f"{section}.{key}" for key in table)
 
 
 def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,6 +37,10 @@ Port = Annotated[int, Field(ge=0, le=65535)]  # 0: a free one
 
 DriverMemory = Annotated[str, Field(pattern=r"^\d+[mMgG]$")]
 
+# A row is in the driver's heap several times, as it is fetched, collected and handed over, and then
+# again in the ingest process.
+HEAP_SHARE = 8
+
 LEVELS = tuple(timedelta(milliseconds=level_ms) for level_ms in LEVELS_MS)
 
 
@@ -155,14 +159,23 @@ class Timer(Section):
 
 
 class Ingest(Section):
-    """[ingest]: how the streaming query reads, and how often it looks for new timer topics."""
+    """[ingest]: how the streaming query reads, and how often it looks for new timer topics.
+
+    `max_bytes_per_trigger` is an eighth of `driver_memory` unless given.
+    """
 
     trigger_ms: Annotated[Millis, Field(ge=0)] = 100
     max_offsets_per_trigger: Annotated[int, Field(ge=1)] = 50_000
+    max_bytes_per_trigger: Annotated[Size, Field(ge=1)] | None = None
     driver_memory: DriverMemory = "2g"
     topics_interval: Annotated[Duration, Field(ge=timedelta(milliseconds=100))] = timedelta(
         seconds=10
     )
+
+    @property
+    def bytes_per_trigger(self) -> int:
+        """The most that a batch's rows may take, by the bytes that rows have had lately."""
+        return self.max_bytes_per_trigger or self.driver_memory_bytes // HEAP_SHARE
 
     @property
     def driver_memory_bytes(self) -> int:

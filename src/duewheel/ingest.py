@@ -29,7 +29,7 @@ import structlog
 from duewheel import logs, wiring
 from duewheel.audit_history import AuditHistory
 from duewheel.checkpoints import files
-from duewheel.checkpoints.batch_limit import End
+from duewheel.checkpoints.batch_limit import SPARK_DIR, End
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery import (
     RecoveryRecord,
@@ -74,8 +74,7 @@ from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.engine import Engine
 from duewheel.wheel.recovering import carry_out
 
-# Below the data directory: everything of Spark's, and its checkpoint therein.
-SPARK_DIR = "spark"
+# In the folder of everything of Spark's.
 CHECKPOINT = "checkpoint"
 
 _WAIT_S = 0.2
@@ -218,7 +217,7 @@ def _guard(settings: Settings, directory: DataDirectory) -> DiskGuard:
 
 def _row_limit(settings: Settings, directory: Path) -> RowLimit:
     known = settings.ingest
-    return RowLimit(directory, known.max_offsets_per_trigger, known.driver_memory_bytes)
+    return RowLimit(directory, known.max_offsets_per_trigger, known.bytes_per_trigger)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from duewheel.bounds import bounds
 from duewheel.checkpoints import files
 from duewheel.checkpoints.recovery import recovering
 from duewheel.checkpoints.state import DEQUEUE, INGEST, Marks, State
@@ -40,6 +41,7 @@ def status(settings: Settings) -> dict[str, Any]:
             "dequeue": _dequeue(state, settings),
             "disk": _disk(state, settings),
             "standby": _standby(state),
+            "bounds": bounds(settings),
             "recovering": _recovering(state),
             **_counts(state, settings),
         }

@@ -22,12 +22,13 @@ from kafka import TopicPartition as KafkaPartition
 
 from duewheel import wiring
 from duewheel.checkpoints import files
+from duewheel.checkpoints.batch_limit import SPARK_DIR
 from duewheel.checkpoints.recovery import Keep, RecoveryRecord
 from duewheel.checkpoints.state import INGEST, Close
 from duewheel.clock import SystemClock
 from duewheel.config import load
 from duewheel.dev_broker import DevBroker
-from duewheel.ingest import CHECKPOINT, SPARK_DIR
+from duewheel.ingest import CHECKPOINT
 from duewheel.schemas.timers import TopicPartition
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import DataDirectory, Role

@@ -22,6 +22,7 @@ from kafka import KafkaProducer
 from tests.integration.test_end_to_end import CLOCK, Shard
 
 from duewheel import wiring
+from duewheel.checkpoints.batch_limit import SPARK_DIR
 from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.spark_offsets import resume_point
@@ -29,7 +30,7 @@ from duewheel.child import Child
 from duewheel.config import Settings, load
 from duewheel.dev_broker import DevBroker
 from duewheel.errors import Fenced, Locked
-from duewheel.ingest import CHECKPOINT, SPARK_DIR
+from duewheel.ingest import CHECKPOINT
 from duewheel.wheel.check import check
 from duewheel.wheel.layout import hour_name
 

@@ -253,7 +253,7 @@ def test_chunks_are_bounded_by_records_and_by_bytes(make_world: MakeWorld) -> No
 def test_a_window_is_bounded_and_a_slot_may_be_larger(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slot_scan, "_WINDOW_RECORDS", 4)
+    monkeypatch.setattr(slot_scan, "WINDOW_RECORDS", 4)
     world = make_world(chunk_records=3)
     slots = [1, 1, 1, 2, 2, 2, 2, 2, 2, 3, 5, 5, 5, 5]
     world.append(*(timer(offset % 2, offset, slot) for offset, slot in enumerate(slots)))

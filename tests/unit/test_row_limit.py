@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from duewheel.checkpoints.batch_limit import FILE_NAME, ROWS_MIN, Attempt, End
-from duewheel.streaming.row_limit import HEAP_SHARE, PASSED_BATCHES, RowLimit
+from duewheel.streaming.row_limit import PASSED_BATCHES, RowLimit
 
 MARKS = {("timers", 0): 7, ("timers", 1): 0}
 MOVED = {("timers", 0): 7, ("timers", 1): 1}
 ROWS_MAX = 1_000
-HEAP_BYTES = HEAP_SHARE * 100_000
+BYTES_MAX = 100_000
 
 
 class Shard:
@@ -32,7 +32,7 @@ class Shard:
 
     def start(self, marks: dict[tuple[str, int], int] | None = None) -> RowLimit:
         """A process, up to the start of its query."""
-        limit = RowLimit(self.path, ROWS_MAX, HEAP_BYTES)
+        limit = RowLimit(self.path, ROWS_MAX, BYTES_MAX)
         limit.settle(self.checkpoint, marks or MARKS)
         limit.begun(marks or MARKS, 0)
         return limit
