@@ -34,7 +34,7 @@ from kafka.producer.future import FutureRecordMetadata
 
 from duewheel.acknowledged import Cancel, Rescheduled, Timer
 from duewheel.answers import AnswerReader
-from duewheel.due_time import DueTime, Header, whole
+from duewheel.due_time import DueTime, Header, whole, window_headers
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.read_back import AsItIs, MessageReader, Untouching
 from duewheel.recall import RecallHandle, id_bytes
@@ -129,6 +129,7 @@ class DelayProducer:
         deliver_at: datetime | int | None = None,
         delay: timedelta | str | None = None,
         level: int | None = None,
+        window: timedelta | str | None = None,
         id: str | None = None,
         partition: int | None = None,
     ) -> Future[Timer]:
@@ -144,6 +145,8 @@ class DelayProducer:
             delay: a timedelta, or text such as "90s", "15m" or "1h30m"; counts from the timestamp
                 of the record in the timer topic, so from the broker's clock.
             level: 1, 2, …: one of the configured delays; above the highest counts as the highest.
+            window: deliver it within so long after that time, at a moment that follows from its
+                key, or else its id; `due_ms` of the result is the time without it.
             id: the timer's id, for consumers and for cancelling; by default where its record lies.
             partition: of `topic`; by default Kafka's usual choice at delivery.
 
@@ -154,7 +157,7 @@ class DelayProducer:
             InvalidTimer: the arguments contradict each other or cannot be read; nothing was sent.
         """
         when = DueTime.asked(deliver_at, delay, level)
-        request = [*_users(headers), when.header]
+        request = [*_users(headers), when.header, *window_headers(window)]
         if id is not None:
             request.append((NATIVE[Request.TIMER_ID], id_bytes(id)))
         sent = self._write(topic, value, key, request, partition, None)
@@ -209,6 +212,7 @@ class DelayProducer:
         deliver_at: datetime | int | None = None,
         delay: timedelta | str | None = None,
         level: int | None = None,
+        window: timedelta | str | None = None,
         topic: str | None = None,
         value: Any = SAME,
         key: Any = None,
@@ -223,7 +227,7 @@ class DelayProducer:
 
         Args:
             timer, timer_topic: as for `cancel`.
-            deliver_at, delay, level: when, as for `schedule`; a delay counts from now.
+            deliver_at, delay, level, window: when, as for `schedule`; a delay counts from now.
             topic, value, key, headers, partition: the message, as for `schedule`. With a handle
                 they may be left out: the message is then read back from the timer topic, blocking,
                 and a `value` takes the place of its own.
@@ -256,14 +260,13 @@ class DelayProducer:
             message = self._messages.read(handle)
             key, given = message.key, message.kept
             value = message.value if value is SAME else value
-        own = [
+        given += [when.header, *window_headers(window)]
+        given += [
             (NATIVE[Request.TIMER_ID], id_bytes(timer_id)),
             (NATIVE[Request.RESCHEDULE], b"true"),
         ]
         return self._ask(
-            lambda: self._producer.send(
-                timer_topic, value, key, [*given, when.header, *own], number
-            ),
+            lambda: self._producer.send(timer_topic, value, key, given, number),
             lambda at, reply: Rescheduled(*self._timer(timer_id, when, at), reply),
         )
 

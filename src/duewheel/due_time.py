@@ -41,7 +41,7 @@ class DueTime:
         if deliver_at is not None:
             return cls(Request.DELIVER_AT, _instant_ms(deliver_at))
         if delay is not None:
-            return cls(Request.DELAY_MS, _delay_ms(delay))
+            return cls(Request.DELAY_MS, _span_ms(delay, "delay"))
         if not whole(level) or level < 1:
             raise InvalidTimer(f"level {level!r} is not a whole number from 1 up")
         return cls(Request.LEVEL, level)
@@ -60,6 +60,20 @@ class DueTime:
         return timestamp_ms + levels_ms[min(self.number, len(levels_ms)) - 1]
 
 
+def window_headers(window: timedelta | str | None) -> list[Header]:
+    """The request header that spreads a timer over a window after its due time, if there is one.
+
+    Raises:
+        InvalidTimer: it cannot be read, or is below 0.
+    """
+    if window is None:
+        return []
+    window_ms = _span_ms(window, "window")
+    if window_ms < 0:
+        raise InvalidTimer(f"window {window!r} is below 0")
+    return [(NATIVE[Request.WINDOW_MS], b"%d" % window_ms)]
+
+
 def whole(number: object) -> TypeGuard[int]:
     """Whether it is an int; True and False are none."""
     return isinstance(number, int) and not isinstance(number, bool)
@@ -76,13 +90,13 @@ def _instant_ms(deliver_at: datetime | int) -> int:
     return -((_EPOCH - deliver_at) // _MILLISECOND)
 
 
-def _delay_ms(delay: timedelta | str) -> int:
+def _span_ms(span: timedelta | str, name: str) -> int:
     """Milliseconds, rounded up."""
-    if isinstance(delay, timedelta):
-        return -(-delay // _MILLISECOND)
-    if not isinstance(delay, str):
-        raise InvalidTimer(f'delay {delay!r} has no unit: give a timedelta, or text such as "15m"')
+    if isinstance(span, timedelta):
+        return -(-span // _MILLISECOND)
+    if not isinstance(span, str):
+        raise InvalidTimer(f'{name} {span!r} has no unit: give a timedelta, or text such as "15m"')
     try:
-        return parse_duration_ms(delay)
+        return parse_duration_ms(span)
     except ValueError as error:
-        raise InvalidTimer(f"delay: {error}") from error
+        raise InvalidTimer(f"{name}: {error}") from error

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -173,23 +174,31 @@ def test_a_message_is_read_back_byte_for_byte(topics: Topics) -> None:
     own: Headers = [("x", b"1"), ("x", b"\xff"), ("empty", b"")]
     with topics.producer(key_serializer=Brackets(), value_serializer=bracketed) as producer:
         first = producer.schedule(
-            *(topics.orders, "pay"), key="k", headers=own, delay="1h", partition=4
+            *(topics.orders, "pay"), key="k", headers=own, delay="1h", window="2m", partition=4
         ).result(WITHIN_S)
         again = producer.reschedule(first.handle, delay="2h").result(WITHIN_S)
         third = producer.reschedule(again.handle, deliver_at=first.due_ms, value="new")
-        last = producer.reschedule(third.result(WITHIN_S).handle, level=3).result(WITHIN_S)
+        last = producer.reschedule(
+            third.result(WITHIN_S).handle, level=3, window=timedelta(seconds=5)
+        ).result(WITHIN_S)
     target = [("REAL_TOPIC", topics.orders.encode()), ("REAL_QID", b"4")]
     request = [("UNIQ_KEY", source(first).encode()), ("TIMER_RESCHEDULE", b"true")]
     records = topics.records()
     assert {r.partition for r in records} == {first.partition}
     assert [(r.key, r.value, r.headers) for r in records] == [
-        (b"<k>", b"<pay>", [*own, ("TIMER_DELAY_MS", b"3600000"), *target]),
+        (
+            *(b"<k>", b"<pay>"),
+            [*own, ("TIMER_DELAY_MS", b"3600000"), ("TIMER_WINDOW_MS", b"120000"), *target],
+        ),
         (b"<k>", b"<pay>", [*own, *target, ("TIMER_DELAY_MS", b"7200000"), *request]),
         (
             *(b"<k>", b"<new>"),
             [*own, *target, ("TIMER_DELIVER_MS", b"%d" % first.due_ms), *request],
         ),
-        (b"<k>", b"<new>", [*own, *target, ("DELAY", b"3"), *request]),
+        (
+            *(b"<k>", b"<new>"),
+            [*own, *target, ("DELAY", b"3"), ("TIMER_WINDOW_MS", b"5000"), *request],
+        ),
     ]
     assert {t.id for t in (again, last)} == {source(first)}
     assert [again.due_ms, last.due_ms] == [

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kafka.partitioner import murmur2
 
 from duewheel.client import DelayProducer, asks_for_time
-from duewheel.due_time import DueTime, Header
+from duewheel.due_time import DueTime, Header, window_headers
 from duewheel.errors import ConfigError, DuewheelError, InvalidTimer
 from duewheel.schemas.columns import binary
 from duewheel.schemas.due_times import due_times
@@ -106,6 +106,15 @@ def test_impossible_requests_are_refused(asked: dict[str, Any], reason: str) -> 
     assert isinstance(refused.value, ValueError)
     assert isinstance(refused.value, DuewheelError)
     assert refused.value.exit_code == 2
+
+
+def test_windows() -> None:
+    assert window_headers(None) == []
+    assert window_headers("5m") == [("TIMER_WINDOW_MS", b"300000")]
+    assert window_headers(timedelta(microseconds=1)) == [("TIMER_WINDOW_MS", b"1")]
+    for refused, reason in ((5, "window 5 has no unit"), (timedelta(-1), "below 0")):
+        with pytest.raises(InvalidTimer, match=reason):
+            window_headers(refused)  # type: ignore[arg-type]
 
 
 @given(
