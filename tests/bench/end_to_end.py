@@ -3,6 +3,7 @@
     stream    a steady rate, each timer due 2 to 8 s later: lateness where an independent
               read_committed consumer receives it, memory meanwhile
     enqueue   as fast as it goes, due in an hour: timers placed per second, bytes on disk for each
+    cancels   one after the other, beside all of these: how long until it is answered
     spike     timers that are all due in one instant: how long until the last is visible
     hot-slot  one slot of very many, with dequeue alone: its memory, and how long
 
@@ -30,6 +31,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from duewheel.checkpoints.recovery import dequeue_has_decided
 from duewheel.child import Child
+from duewheel.client import DelayProducer
 from duewheel.clock import SystemClock
 from duewheel.config import load
 from duewheel.dev_broker import DevBroker
@@ -55,6 +57,7 @@ BODY_BYTES, KEY_BYTES, NUMBER_DIGITS = 100, 16, 12
 LARGEST = 10 ** (NUMBER_DIGITS - 1)
 TICK_MS = 10
 DEADLINE_S = 300.0
+REPLIES = "bench.replies"
 CLOCK = SystemClock()
 USER_HEADERS = ((b"trace", b"0" * 16), (b"tenant", b"acme"), (b"kind", b"reminder"))
 ENCODED_HEADERS = b"".join(framed_bytes(name) + framed_bytes(v) for name, v in USER_HEADERS)
@@ -71,7 +74,7 @@ class Rig:
         self.config.write_text(
             '[app]\nid = "bench"\n'
             f'[kafka]\nbootstrap_servers = "{self.servers}"\n'
-            '[timer]\ntopics = ["bench.timers"]\n'
+            f'[timer]\ntopics = ["bench.timers"]\nreply_topic = "{REPLIES}"\n'
             f'[storage]\ndata_dir = "{path / "data"}"\n'
         )
         self.settings = load(self.config)
@@ -399,6 +402,28 @@ def burst(rig: Rig, due_ms: int, count: int, workload: str, roles: list[str], **
     usage.report(workload, count, **config)
 
 
+def cancels(rig: Rig, count: int) -> None:
+    with DelayProducer(
+        "bench.timers", bootstrap_servers=rig.servers, reply_topic=REPLIES
+    ) as client:
+        asked = [
+            client.schedule(rig.target, b"", key=b"%d" % number, delay="2h")
+            for number in range(count)
+        ]
+        handles = [timer.result(DEADLINE_S).handle for timer in asked]
+        wait(lambda: status(rig.settings)["ingest"]["lag"] == 0)
+        pending = status(rig.settings)["pending"]
+        took_ms = []
+        for handle in handles:
+            began_s = time.monotonic()
+            answer = client.cancel(handle).result(DEADLINE_S).answer(DEADLINE_S)
+            took_ms.append((time.monotonic() - began_s) * 1_000)
+            assert answer == "cancelled"
+    for name, q in (("p50", 50), ("p95", 95), ("max", 100)):
+        value = float(np.percentile(took_ms, q))
+        report("cancels", f"until answered {name}", "ms", [value], count=count, pending=pending)
+
+
 def spike(rig: Rig, count: int, lead_s: float) -> None:
     due_ms = CLOCK.now_ms() + int(lead_s * 1_000)
     fill(rig, np.full(count, due_ms))
@@ -465,12 +490,13 @@ def main() -> None:
     parser.add_argument("--rates", type=int, nargs="*", default=[1_000, 5_000])
     parser.add_argument("--seconds", type=int, default=20, help="of each stream")
     parser.add_argument("--enqueue", type=int, default=500_000)
+    parser.add_argument("--cancels", type=int, default=50)
     parser.add_argument("--spike", type=int, default=100_000)
     parser.add_argument("--spikes", type=int, default=3)
     parser.add_argument("--hot-slot", type=int, default=2_000_000)
     parser.add_argument("--hot-slot-body-bytes", type=int, default=BODY_BYTES)
     args = parser.parse_args()
-    if args.rates or args.enqueue or args.spikes:
+    if args.rates or args.enqueue or args.spikes or args.cancels:
         with tempfile.TemporaryDirectory(dir=args.dir) as path, ExitStack() as stack:
             rig = Rig(Path(path), stack)
             rig.start("run", stack)
@@ -482,6 +508,8 @@ def main() -> None:
                 spike(rig, args.spike, 5 + args.spike / 20_000)
             if args.enqueue:
                 fill_up(rig, args.enqueue)
+            if args.cancels:
+                cancels(rig, args.cancels)
     if args.hot_slot:
         with tempfile.TemporaryDirectory(dir=args.dir) as path, ExitStack() as stack:
             rig = Rig(Path(path), stack)

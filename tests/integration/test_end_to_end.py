@@ -14,6 +14,7 @@ import urllib.request
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,10 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource
 from prometheus_client.parser import text_string_to_metric_families
+from tests.integration.random_timers import PARTITIONS, Headers, Sent, a_timer
 
 from duewheel.child import Child
+from duewheel.client import Answer, Cancel, DelayProducer, Rescheduled, Timer
 from duewheel.clock import SystemClock
 from duewheel.config import load
 from duewheel.dev_broker import DevBroker
@@ -38,8 +41,6 @@ pytestmark = [
     pytest.mark.usefixtures("spark_jars"),
 ]
 
-Headers = list[tuple[str, bytes]]
-PARTITIONS = 3
 DEADLINE_S = 180.0
 CLOCK = SystemClock()
 
@@ -70,6 +71,7 @@ class Shard:
             f'[kafka]\nbootstrap_servers = "{servers}"\n'
             f'[timer]\ntopics = ["{self.timers}"]\nslots = 100000\nroll_window = "{window}"\n'
             f'margin = "5m"\nmapping = {{ "{self.timers}" = "{self.target}" }}\n'
+            f'reply_topic = "{name}.replies"\n'
             f"topics_pattern = '{name}[.]later.*'\n"
             f'[storage]\ndata_dir = "{path / "data"}"\n'
             '[ingest]\ndriver_memory = "1g"\ntopics_interval = "500ms"\n'
@@ -201,87 +203,6 @@ def shard(tmp_path: Path, broker: DevBroker, unique_name: Callable[[str], str]) 
         yield shard
     finally:
         shard.close()
-
-
-@dataclass(frozen=True)
-class Sent:
-    """A timer, what is asked for, and what must come out.
-
-    Attributes:
-        request: request headers.
-        users: the user's headers.
-        due_ms: from the record's timestamp; None: rejected, with this `code`.
-    """
-
-    key: bytes | None
-    request: Headers
-    users: Headers
-    due_ms: Callable[[int], int] | None
-    code: bytes = b""
-    partition: int | None = None
-
-
-Asked = tuple[Headers, Callable[[int], int] | None, bytes]
-
-
-def rejected(code: bytes, *request: tuple[str, bytes]) -> Callable[[int, int], Asked]:
-    return lambda _now_ms, _delay_ms: (list(request), None, code)
-
-
-def at_instant(now_ms: int, delay_ms: int) -> Asked:
-    due_ms = now_ms + delay_ms
-    return [("TIMER_DELIVER_MS", b"%d" % due_ms)], lambda _: due_ms, b""
-
-
-def at_text(now_ms: int, delay_ms: int) -> Asked:
-    due_s = (now_ms + delay_ms) // 1000
-    text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(due_s))
-    return [("TIMER_DELIVER_MS", text.encode())], lambda _: due_s * 1000, b""
-
-
-def past_due(now_ms: int, delay_ms: int) -> Asked:
-    return at_instant(now_ms, -1 - 1000 * delay_ms)
-
-
-def after_ms(now_ms: int, delay_ms: int) -> Asked:
-    return [("TIMER_DELAY_MS", b"%d" % delay_ms)], lambda at_ms: at_ms + delay_ms, b""
-
-
-def after_sec(now_ms: int, delay_ms: int) -> Asked:
-    seconds = delay_ms // 1000
-    return [("TIMER_DELAY_SEC", b"%d" % seconds)], lambda at_ms: at_ms + 1000 * seconds, b""
-
-
-def at_level(now_ms: int, delay_ms: int) -> Asked:
-    level, length_ms = [(1, 1_000), (2, 5_000), (3, 10_000)][delay_ms % 3]
-    request = [("DELAY", b"%d" % level), ("TIMER_DELAY_SEC", b"of lower precedence")]
-    return request, lambda at_ms: at_ms + length_ms, b""
-
-
-ACCEPTED = [at_instant, at_text, past_due, after_ms, after_ms, after_sec, at_level]
-REJECTED = [
-    rejected(b"no_due_time"),
-    rejected(b"bad_header", ("TIMER_DELAY_MS", b"soon")),
-    rejected(b"delay_too_long", ("TIMER_DELAY_SEC", b"8640000")),
-    rejected(b"forbidden_target", ("DELAY", b"1"), ("REAL_TOPIC", b"__consumer_offsets")),
-]
-USERS: list[Headers] = [
-    [],
-    [("trace", b"0123"), ("trace", b"again"), ("empty", b"")],
-    [("binary", bytes(range(256)))],
-]
-
-
-def a_timer(dice: random.Random, target: str) -> Sent:
-    """A random timer of 0 to 10 s: every header form, past due ones, rejected ones."""
-    forms = REJECTED if dice.random() < 0.15 else ACCEPTED
-    request, due_ms, code = dice.choice(forms)(CLOCK.now_ms(), dice.randrange(10_000))
-    partition = None
-    if due_ms is not None and dice.random() < 0.3:
-        partition = dice.randrange(PARTITIONS)
-        request = [*request, ("REAL_TOPIC", target.encode()), ("REAL_QID", b"%d" % partition)]
-    key = None if dice.random() < 0.1 else b"key-%d" % dice.randrange(500)
-    return Sent(key, request, dice.choice(USERS), due_ms, code, partition)
 
 
 def schedule(
@@ -573,3 +494,55 @@ def test_metrics_are_those_of_what_was_sent(served: Shard) -> None:
     listed = shard.command("list", "--topic", shard.target, "--limit", "1", "--output", "json")
     assert listed["due_ms"] > CLOCK.now_ms()
     assert (listed["topic"], listed["value_bytes"]) == (shard.target, len(b"later 0"))
+
+
+@pytest.mark.timeout(600)
+def test_what_is_cancelled_from_outside(served: Shard) -> None:
+    """By command and client; by handle, key and partition; answered truly; rescheduled. The last
+    test, for it leaves cancelled timers that are due in an hour.
+    """
+    shard = served
+    shard.forget()
+    replies = shard.settings.timer.reply_topic
+    with DelayProducer(
+        shard.timers, bootstrap_servers=shard.servers, reply_topic=replies
+    ) as client:
+
+        def timer(value: bytes, **asked: Any) -> Timer:
+            return client.schedule(shard.target, value, **asked).result(30)
+
+        def told(asked: Future[Cancel] | Future[Rescheduled]) -> Answer:
+            return asked.result(30).answer(DEADLINE_S)
+
+        gone = timer(b"gone", key=b"k", delay="0s", id="gone")
+        moved = timer(b"moved", key=b"k", delay="1h", id="moved")
+        timer(b"by key", key=b"k", delay="1h", id="7")
+        timer(b"by partition", delay="1h", id="7", partition=1)
+        by_handle, by_command = (timer(b"by handle", delay="1h") for _ in range(2))
+        near = timer(b"near", delay="3s")
+        near_is = told(client.cancel(near.handle))
+        assert told(client.cancel("7", key=b"k")) == "cancelled"
+        assert told(client.cancel("7", partition=1)) == "cancelled"
+        assert told(client.cancel(by_handle.handle)) == "cancelled"
+        handle = ("cancel", "--output", "json", "--handle")
+        assert shard.command(*handle, by_command.handle)["answer"] == "cancelled"
+        elsewhere = (moved.partition + 1) % PARTITIONS
+        assert told(client.cancel("moved", partition=elsewhere)) == "unknown"
+        later = client.reschedule(moved.handle, delay="1s")
+        assert told(later) == "cancelled"
+        timer(b"of an id again", key=b"k", delay="0s", id="7")
+        shard.wait(lambda: {b"gone", b"moved", b"of an id again"} <= shard.arrivals.first.keys())
+        assert shard.command(*handle, gone.handle, code=1)["answer"] == "already_delivered"
+        assert told(client.cancel("gone", key=b"k")) == "already_delivered"
+    shard.wait(lambda: CLOCK.now_ms() > near.due_ms + 1_000)
+    assert near_is in {"cancelled", "already_delivered"}
+    assert (b"near" in shard.arrivals.first) == (near_is == "already_delivered")
+    del shard.arrivals.count[b"near"]
+    assert shard.arrivals.count == {b"gone": 1, b"moved": 1, b"of an id again": 1}
+    _, headers, _, seen_ms = shard.arrivals.first[b"moved"]
+    due_ms = later.result(0).due_ms
+    assert due_ms <= seen_ms < moved.due_ms
+    assert [v for k, v in headers if k in {"UNIQ_KEY", "TIMER_DUE_MS"}] == [
+        b"%d" % due_ms,
+        b"moved",
+    ]
