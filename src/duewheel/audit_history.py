@@ -16,12 +16,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from duewheel.checkpoints.files import FileLock, make_directory, replace_file
-from duewheel.errors import Locked
+from duewheel.errors import ConfigError, Locked
 
 RESULT = "result.json"
 INDEX = "index.html"
@@ -48,9 +48,14 @@ class AuditHistory:
 
         Raises:
             Locked: somebody does.
+            ConfigError: the directory cannot be written to.
         """
-        make_directory(self.directory)
-        lock = FileLock(self.directory / _LOCK)
+        try:
+            make_directory(self.directory)
+            lock = FileLock(self.directory / _LOCK)
+        except OSError as error:
+            where = f"audits cannot be kept in {self.directory}"
+            raise ConfigError(f"{where}: {error.strerror}") from error
         try:
             if not lock.try_acquire():
                 raise Locked(f"another audit runs here: process {lock.holder()}")
@@ -60,12 +65,19 @@ class AuditHistory:
 
     def results(self) -> list[dict[str, Any]]:
         """All that are kept, the newest first."""
-        return [json.loads((path / RESULT).read_bytes()) for path in self._folders()]
+        return list(self._readable())
 
     def newest(self) -> dict[str, Any] | None:
         """The result of the last audit that came to its end."""
-        folders = self._folders()
-        return json.loads((folders[0] / RESULT).read_bytes()) if folders else None
+        return next(self._readable(), None)
+
+    def _readable(self) -> Iterator[dict[str, Any]]:
+        """Whatever is wrong with one that was kept, it must not keep others from anything; and the
+        oldest may be removed meanwhile.
+        """
+        for path in self._folders():
+            with suppress(OSError, ValueError):
+                yield json.loads((path / RESULT).read_bytes())
 
     def add(self, result: Mapping[str, Any], pages: Mapping[str, str], keep: int) -> Path:
         """Keep an audit, and no more than `keep` of them.

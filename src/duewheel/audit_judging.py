@@ -265,7 +265,7 @@ def _across_rows(batch: TimerBatch, codes: pa.DictionaryArray[Any, Any]) -> pa.T
     high, low = murmur2(batch.timer_id, *_ID_SEEDS)
     digest = (high.astype(np.int64) << 32) | low.astype(np.int64)
     named = lengths(batch.timer_id) > 0
-    named &= batch.timer & ~batch.cancels & (batch.origin_offset == batch.offset)
+    named &= ~batch.cancels & (batch.origin_offset == batch.offset)
     columns = [
         codes,
         step(batch.offset),

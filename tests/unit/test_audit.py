@@ -147,6 +147,28 @@ def test_an_audit_that_was_killed_while_it_was_written_is_none(tmp_path: Path) -
     assert not unfinished.exists()
 
 
+def test_what_cannot_be_read_any_more_is_passed_over(tmp_path: Path) -> None:
+    """Half a file, or one that is removed while it is looked for."""
+    history = AuditHistory(tmp_path)
+    for number in range(4):
+        history.add(a_result(number), {}, keep=9)
+    newest, second = (tmp_path / a_result(number)["id"] / "result.json" for number in (3, 2))
+    newest.write_text(newest.read_text()[:-20])
+    second.unlink()
+    second.symlink_to("gone")
+    assert history.newest() == a_result(1)
+    assert history.results() == [a_result(1), a_result(0)]
+
+
+def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(ConfigError, match=r"audits cannot be kept in .*/file/audit: "),
+        AuditHistory(tmp_path / "file" / "audit").locked(),
+    ):
+        pass
+
+
 def test_one_audit_at_a_time(tmp_path: Path) -> None:
     history = AuditHistory(tmp_path)
     with history.locked(), pytest.raises(Locked, match="another audit"), history.locked():
