@@ -261,7 +261,7 @@ def _tick(
     def tick(progress: QueryProgress) -> bool:
         if directory.state.needs_recovery:
             raise RecoveryPending("dequeue has decided on a recovery: starting anew")
-        metrics.progress = progress
+        metrics.progress, metrics.topics_left_out = progress, watch.left_out
         known = sink.statistics
         waiting = known.rows_waiting + known.rows_held + known.rows_ahead + known.rows_without_room
         directory.state.note_rows_without_room(known.rows_without_room)

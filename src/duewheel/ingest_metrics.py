@@ -29,6 +29,7 @@ class IngestMetrics:
 
     Attributes:
         progress: the query's newest, set by whoever watches the query.
+        topics_left_out: how many topics that match the pattern are not read, set likewise.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class IngestMetrics:
         self._min_free = min_free
         self._audits = audits
         self.progress = QueryProgress()
+        self.topics_left_out = 0
 
     def families(self) -> Iterator[Metric]:
         """See metrics.Source."""
@@ -52,6 +54,11 @@ class IngestMetrics:
         yield from _taken(known)
         yield from self._lag(known)
         yield from _spark(self.progress, known)
+        yield gauge(
+            "timer_topics_left_out",
+            "Topics that match timer.topics_pattern and are not read: see `duewheel status`.",
+            self.topics_left_out,
+        )
         paused = int(self._state.paused(INGEST))
         yield gauge("ingest_paused", "1 while ingest is paused.", paused)
         checkpoint = self._state.path.parent / durable.FILE_NAME

@@ -55,12 +55,18 @@ class TopicWatch:
         self._clock = clock
         self._marks = marks
         self._interval_ms = as_millis(settings.ingest.topics_interval)
-        self._looked_at_ms = self._reminded_at_ms = clock.boottime_ms()
+        self._looked_at_ms = clock.boottime_ms()
         self._told: TopicSet | None = None
+        self._said: dict[str, tuple[tuple[str, str], int]] = {}  # by topic: what, and when
         self._ids: dict[str, str] = {}
         self._partitions: frozenset[TopicPartition] = frozenset()
         self.found = TopicSet(())
         self.behind = 0
+
+    @property
+    def left_out(self) -> int:
+        """How many topics that match are not read, as far as is known."""
+        return len(self._told.left_out) if self._told else 0
 
     # ---- before a query ------------------------------------------------------------------------
 
@@ -148,20 +154,25 @@ class TopicWatch:
 
     def _tell(self, found: TopicSet) -> None:
         """Say what is new, and every minute what is wrong."""
-        before, now_ms = self._told or TopicSet(()), self._clock.boottime_ms()
         if found != self._told:
             found.write(self._state.path.parent)
             _log.info("timer topics", read=list(found.topics))
-        remind = now_ms - self._reminded_at_ms >= _REMIND_MS
-        for topic, reason in found.left_out.items():
-            if remind or before.left_out.get(topic) != reason:
-                _log.error("a timer topic is not read", topic=topic, reason=reason)
-        for topic, reason in found.faulty.items():
-            if remind or before.faulty.get(topic) != reason:
-                _log.error("a timer topic is read that is not right", topic=topic, reason=reason)
+        problems = {
+            topic: (text, reason)
+            for text, reasons in (
+                ("a timer topic is not read", found.left_out),
+                ("a timer topic is read that is not right", found.faulty),
+            )
+            for topic, reason in reasons.items()
+        }
+        now_ms = self._clock.boottime_ms()
+        self._said = {topic: said for topic, said in self._said.items() if topic in problems}
+        for topic, problem in problems.items():
+            said, at_ms = self._said.get(topic, (None, 0))
+            if said != problem or now_ms - at_ms >= _REMIND_MS:
+                _log.error(problem[0], topic=topic, reason=problem[1])
+                self._said[topic] = (problem, now_ms)
         self._told = found
-        if remind:
-            self._reminded_at_ms = now_ms
 
 
 def _ids(admin: KafkaAdmin, topics: Iterable[str]) -> dict[str, str]:

@@ -40,6 +40,7 @@ from duewheel.wheel.recovering import carry_out
 
 pytestmark = pytest.mark.kafka
 
+DENIED = "orders.denied"
 Message = tuple[bytes | None, bytes | None, list[Header]]
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -169,7 +170,7 @@ def config(broker: DevBroker, tmp_path: Path, unique_name: Callable[[str], str])
         f'[app]\nid = "{unique_name("app")[-40:]}"\n'
         f'[kafka]\nbootstrap_servers = "{broker.bootstrap_servers}"\n'
         f'[timer]\ntopics = ["{unique_name("timers")}"]\nslots = 100000\nroll_window = "1h"\n'
-        f'margin = "5m"\n[storage]\ndata_dir = "{tmp_path / "data"}"\n'
+        f'margin = "5m"\ntargets_deny = ["*.denied"]\n[storage]\ndata_dir = "{tmp_path / "data"}"\n'
     )
     return path
 
@@ -302,14 +303,14 @@ def test_own_topics_are_no_targets_and_a_replay_ends(shard: Shard) -> None:
     assert shard.outcomes() == (4, {})
     shard.pump()
     assert len(shard.letters()) == 8
-    for topic in own:
+    for topic in [*own, DENIED]:
         with pytest.raises(ConfigError, match="nothing can be replayed to"):
             shard.replay(to_topic=topic)
 
     # Dead letters that somebody has forged.
     forged: list[list[Header]] = [
         [("TIMER_ERROR_CODE", b"x"), ("REAL_TOPIC", name.encode()), ("TIMER_SOURCE", b"t-0@1")]
-        for name in own
+        for name in [*own, DENIED]
     ]
     forged += [
         [("TIMER_ERROR_CODE", b"x"), ("TIMER_SOURCE", f"{name}-0@1".encode())] for name in own[1:]
@@ -318,7 +319,7 @@ def test_own_topics_are_no_targets_and_a_replay_ends(shard: Shard) -> None:
     dead = shard.settings.dead_letter_topic
     before = len(read(shard.servers, shard.timers))
     shard.send(dead, 0, *[(b"k", b"v", headers) for headers in forged])
-    refused = {"forbidden_target": 4, "not_a_timer_topic": 3, "not_a_dead_letter": 2}
+    refused = {"forbidden_target": 4, "target_not_allowed": 1, "not_a_timer_topic": 3, "not_a_dead_letter": 2}
     assert shard.outcomes() == (4, refused)
     assert len(read(shard.servers, shard.timers)) == before + 4
     assert shard.outcomes() == (0, refused), "each is in a run once"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
 from structlog.testing import capture_logs
 
 from duewheel.checkpoints.files import Space
@@ -296,6 +297,20 @@ def test_a_waiting_sink_can_be_stopped() -> None:
         bench.sink.take(table((A0, 0)), {A0: 1})
     assert bench.sink.statistics.rows_waiting == 1
     assert bench.engine.marks == {A0: 0}
+
+
+def test_it_says_while_a_batch_is_being_taken() -> None:
+    bench, seen = Bench({A0: 0}), []
+
+    class Frame:
+        def toArrow(self) -> pa.Table:  # noqa: N802 - as in Spark
+            seen.append(bench.sink.is_busy)
+            raise MemoryError("too large")
+
+    with pytest.raises(MemoryError):
+        bench.sink(cast("DataFrame", Frame()), 0)
+    assert seen == [True]
+    assert not bench.sink.is_busy
 
 
 def test_a_gap_of_markers_is_no_loss() -> None:

@@ -7,6 +7,7 @@ the operator comes beside them: replicas, elections that lose records, sizes, pa
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from duewheel import wiring
 from duewheel.doctor.cluster import Cluster, Topic
@@ -29,6 +30,7 @@ def examine(cluster: Cluster) -> Iterator[Finding]:
     with KafkaAdmin(settings.kafka.client_options("admin"), cluster.call_s) as admin:
         for found in admin.topic_findings(settings):
             yield as_finding(found, cluster.address)
+        yield from _matching(cluster, admin)
     topics = cluster.topics([*own, *targets, _TRANSACTION_LOG])
     there = {name: topic for name, topic in topics.items() if topic.is_there}
     for topic in there.values():
@@ -42,6 +44,17 @@ def examine(cluster: Cluster) -> Iterator[Finding]:
         yield _partitions(cluster, timers)
     if there.keys() >= set(own):
         yield _progress(cluster)
+
+
+def _matching(cluster: Cluster, admin: KafkaAdmin) -> Iterator[Finding]:
+    """Topics that match the pattern: what is wrong with one keeps that one from being read."""
+    matching = admin.matching_topics(cluster.settings)
+    for topic, findings in admin.timer_topic_findings(cluster.settings, matching).items():
+        if not findings:
+            yield as_finding(TopicFinding(topic, "found"), cluster.address)
+        for found in findings:
+            finding = replace(as_finding(found, cluster.address), severity="warning")
+            yield replace(finding, found=f"{finding.found} (so {topic} is not read, if it is new)")
 
 
 def as_finding(found: TopicFinding, address: str) -> Finding:

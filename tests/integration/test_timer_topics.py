@@ -1,0 +1,183 @@
+"""Which topics that match a pattern are read, on a real Kafka; and the watch over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource
+from structlog.testing import capture_logs
+
+from duewheel.checkpoints.state import Close, State
+from duewheel.checkpoints.topic_set import TopicSet
+from duewheel.config import Settings
+from duewheel.config_sections import App, Ingest, Kafka, Storage, Timer
+from duewheel.dev_broker import DevBroker
+from duewheel.errors import ConfigError, RecoveryPending, RecoveryRefused
+from duewheel.kafka_admin import KafkaAdmin
+from duewheel.streaming.source import EARLIEST
+from duewheel.testing import ManualClock
+from duewheel.timer_topics import Known, look_up, timer_topics
+from duewheel.topic_watch import TopicWatch
+from duewheel.wheel.data_directory import DataDirectory, Role
+
+pytestmark = pytest.mark.kafka
+
+RIGHT = {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
+
+
+@dataclass
+class Cluster:
+    """One listed timer topic, and a pattern that matches all that begins with the same name."""
+
+    settings: Settings
+    admin: KafkaAdmin
+    client: KafkaAdminClient
+
+    @property
+    def listed(self) -> str:
+        return self.settings.timer.topics[0]
+
+    def name(self, end: str) -> str:
+        return f"{self.settings.app.id}.{end}"
+
+    def make(self, end: str, **changed: str) -> str:
+        configs = RIGHT | {key.replace("_", "."): value for key, value in changed.items()}
+        topic = {"num_partitions": 1, "replication_factor": 1, "configs": configs}
+        self.client.create_topics({self.name(end): topic})
+        self.client.wait_for_topics([self.name(end)], 30_000)
+        return self.name(end)
+
+    def read(self, known: Known | None = None) -> tuple[str, ...]:
+        return look_up(self.settings, self.admin, known).topics
+
+
+@pytest.fixture
+def cluster(
+    broker: DevBroker, unique_name: Callable[[str], str], tmp_path: Path
+) -> Iterator[Cluster]:
+    name = unique_name("app")[-60:].strip("-")
+    settings = Settings(
+        app=App(id=name),
+        kafka=Kafka(bootstrap_servers=(broker.bootstrap_servers,)),
+        timer=Timer(
+            topics=(f"{name}.listed",), topics_pattern=f"{name}[.].*", reply_topic=f"{name}.replies"
+        ),
+        storage=Storage(data_dir=tmp_path / "data"),
+        ingest=Ingest(),
+    )
+    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        admin.init_topics(settings, partitions=1)
+        yield Cluster(settings, admin, client)
+    client.close()
+
+
+def test_what_is_not_right_is_left_out_and_stops_nobody(cluster: Cluster) -> None:
+    # The dead-letter, the state and the reply topic match, too.
+    assert cluster.read() == (cluster.listed,)
+    right = cluster.make("right")
+    wrong = cluster.make("wrong", cleanup_policy="compact")
+    large = cluster.make("large", max_message_bytes="5000000")
+
+    found = look_up(cluster.settings, cluster.admin)
+    assert found.topics == tuple(sorted([cluster.listed, right]))
+    assert found.left_out.keys() == {wrong, large}
+    assert found.faulty == {}
+    assert "cleanup.policy is compact, wanted is delete" in found.left_out[wrong]
+    assert f"--entity-name {wrong} --add-config cleanup.policy=delete" in found.left_out[wrong]
+    for room in (cluster.name("dead-letter"), cluster.name("replies")):
+        assert f"{room}: max.message.bytes is" in found.left_out[large]
+    assert "max.message.bytes=5004096" in found.left_out[large]
+    cluster.admin.require_topics(cluster.settings)
+    told = {each.topic for each in cluster.admin.init_topics(cluster.settings, partitions=1)}
+    assert told >= {right, wrong, large, cluster.listed}
+
+    before = Known(frozenset([wrong, cluster.name("gone")]))
+    found = look_up(cluster.settings, cluster.admin, before)
+    assert found.topics == tuple(sorted([cluster.listed, right, wrong]))
+    assert found.faulty.keys() == {wrong}
+    assert found.left_out.keys() == {large, cluster.name("gone")}
+    assert "it is gone" in found.left_out[cluster.name("gone")]
+
+    anew = Known(frozenset([right]), {right: "another"})
+    found = look_up(cluster.settings, cluster.admin, anew)
+    assert found.topics == (cluster.listed,)
+    assert "made anew" in found.left_out[right]
+
+    follows = Known(frozenset([right]), only=True)
+    assert cluster.read(follows) == tuple(sorted([cluster.listed, right]))
+    assert cluster.read(Known(only=True)) == (cluster.listed,)
+
+    resource = ConfigResource("TOPIC", wrong, {"cleanup.policy": "delete"})
+    cluster.client.alter_configs([resource])
+    while wrong not in cluster.read():
+        pass
+
+
+def test_without_any_topic_there_is_nothing_to_begin_with(cluster: Cluster) -> None:
+    timer = Timer(topics_pattern=cluster.name("none.*"))
+    settings = cluster.settings.model_copy(update={"timer": timer})
+    with pytest.raises(ConfigError, match=r"no topic matches timer\.topics_pattern"):
+        timer_topics(settings, cluster.admin)
+
+
+@pytest.fixture
+def state(cluster: Cluster) -> Iterator[State]:
+    settings = cluster.settings
+    directory = DataDirectory.start(settings.storage.data_dir, settings.wheel, Role.INGEST)
+    yield directory.state
+    directory.stop()
+
+
+def test_the_watch_says_when_another_query_is_to_begin(cluster: Cluster, state: State) -> None:
+    clock, marks = ManualClock(), {(cluster.listed, 0): 0}
+    watch = TopicWatch(cluster.settings, state, clock, lambda: marks)
+    assert watch.find(cluster.admin).keys() == {cluster.listed}
+    assert watch.starts(cluster.admin) == {(cluster.listed, 0): 0}
+    clock.sleep(10)
+    assert not watch.look()
+
+    wrong, right = cluster.make("wrong", retention_bytes="1000"), cluster.make("right")
+    assert not watch.look(), "it is not time yet"
+    with capture_logs() as logs:
+        clock.sleep(10)
+        while not watch.look():
+            clock.sleep(10)
+        assert watch.has_changed()
+    assert [each["topic"] for each in logs if each["log_level"] == "error"] == [wrong]
+    with capture_logs() as logs:
+        assert watch.find(cluster.admin).keys() == {cluster.listed, right}
+        clock.sleep(50)
+        assert not watch.look()
+        assert not [each for each in logs if each["log_level"] == "error"], "said once a minute"
+        clock.sleep(10)
+        assert not watch.look()
+    assert [each["topic"] for each in logs if each["log_level"] == "error"] == [wrong]
+    assert watch.starts(cluster.admin) == {(cluster.listed, 0): 0, (right, 0): EARLIEST}
+    known = TopicSet.read(cluster.settings.storage.data_dir)
+    assert known is not None
+    assert known == watch.found
+    assert known.left_out.keys() == {wrong}
+    assert not watch.has_changed()
+
+    # Of a topic that is no more, messages would have to be read again.
+    lost = (cluster.name("gone"), 0)
+    state.write_close(Close(1, {}, 2, {lost: 7}))
+    with pytest.raises(RecoveryRefused, match=f"--accept-loss {lost[0]}-0"):
+        watch.starts(cluster.admin)
+    marks[lost] = 7
+    assert lost not in watch.starts(cluster.admin)
+
+
+def test_ingest_waits_for_the_first_topic(cluster: Cluster, state: State) -> None:
+    timer = Timer(topics_pattern=cluster.name("first"))
+    settings = cluster.settings.model_copy(update={"timer": timer})
+    watch = TopicWatch(settings, state, ManualClock(), dict)
+    with pytest.raises(RecoveryPending, match="nothing to read yet"):
+        watch.find(cluster.admin)
+    first = cluster.make("first")
+    assert watch.find(cluster.admin).keys() == {first}
