@@ -17,7 +17,7 @@ after a loss is judged as it was at first: under the epoch of its offset.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -48,10 +48,22 @@ class Epoch:
         return int(self.values[WINDOW])
 
     def changes(self, values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-        """What differs in `values`: the old and the new value, by key; None where there is none."""
-        keys = (self.values.keys() | values.keys()) - _TELLS_NOTHING
-        pairs = {key: (self.values.get(key), values.get(key)) for key in sorted(keys)}
+        """What differs in `values`: the old and the new value, by key; None where there is none.
+        Within a table each key counts by itself: "parameters.max_delay_ms".
+        """
+        ours, theirs = dict(_told(self.values)), dict(_told(values))
+        pairs = {key: (ours.get(key), theirs.get(key)) for key in sorted(ours.keys() | theirs)}
         return {key: (old, new) for key, (old, new) in pairs.items() if old != new}
+
+
+def _told(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if key in _TELLS_NOTHING:
+            continue
+        if isinstance(value, Mapping):
+            yield from ((f"{key}.{name}", each) for name, each in value.items())
+        else:
+            yield key, value
 
 
 @dataclass(frozen=True)

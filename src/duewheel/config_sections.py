@@ -155,7 +155,7 @@ class Timer(Section):
         told = {name: table.contract for name, table in self.topic.items()}
         for name, target in self.mapping.items():
             told[name] = replace(told.get(name, DEFAULT), target=target)
-        return told
+        return {name: contract for name, contract in told.items() if contract != DEFAULT}
 
 
 class Ingest(Section):

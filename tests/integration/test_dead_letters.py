@@ -319,7 +319,12 @@ def test_own_topics_are_no_targets_and_a_replay_ends(shard: Shard) -> None:
     dead = shard.settings.dead_letter_topic
     before = len(read(shard.servers, shard.timers))
     shard.send(dead, 0, *[(b"k", b"v", headers) for headers in forged])
-    refused = {"forbidden_target": 4, "target_not_allowed": 1, "not_a_timer_topic": 3, "not_a_dead_letter": 2}
+    refused = {
+        "forbidden_target": 4,
+        "target_not_allowed": 1,
+        "not_a_timer_topic": 3,
+        "not_a_dead_letter": 2,
+    }
     assert shard.outcomes() == (4, refused)
     assert len(read(shard.servers, shard.timers)) == before + 4
     assert shard.outcomes() == (0, refused), "each is in a run once"

@@ -247,9 +247,28 @@ def test_an_epoch_keeps_the_rules_that_it_was_written_with() -> None:
     fewer = {**VALUES, **Contract((9_000,), topics, "dead", rules).slot_values()}
     epochs = Epochs.first(fewer).followed_by(OLD, {P: 5})
     assert parsed(epochs, (0, 4), (0, 5)) == [(P, 4, 10_000, "orders"), (P, 5, 2_000, "orders")]
-    assert set(epochs.epochs[0].changes(OLD)) == {"levels_ms", "parameters", "rules"}
+    changes = epochs.epochs[0].changes(OLD)
+    assert set(changes) == {
+        "levels_ms",
+        "rules",
+        "parameters.forbidden_targets",
+        "parameters.max_delay_ms",
+    }
+    assert changes["parameters.max_delay_ms"] == (10**12, 5_000)
 
 
 def test_an_epoch_that_cannot_be_judged_is_refused() -> None:
     with pytest.raises(RecoveryRefused, match="cannot judge"):
         contracts(Epochs.first(VALUES), "dead")
+
+
+def test_a_change_in_a_table_is_named_by_its_key() -> None:
+    before = {**VALUES, "topics": {"a": {"target": "x"}}, "parameters": {"p": 1, "q": 2}}
+    changes = Epochs.first(before).newest.changes
+    after = {**VALUES, "topics": {"a": {"target": "y"}, "b": {}}, "parameters": {"p": 1}}
+    assert changes(after) == {
+        "parameters.q": (2, None),
+        "topics.a": ({"target": "x"}, {"target": "y"}),
+        "topics.b": (None, {}),
+    }
+    assert changes(before) == {}

@@ -9,6 +9,7 @@ import typing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
@@ -17,10 +18,24 @@ from duewheel.cli import cli
 from duewheel.config import Settings, load
 from duewheel.config_sections import TimerTopic
 from duewheel.errors import ConfigError
+from duewheel.schemas.contract import parse, rejections
 from duewheel.schemas.topic_contracts import CHOICES, TopicContract
 
 LISTED = '[timer]\ntopics = ["orders.delayed", "mails"]\n'
 PATTERN = "[timer]\ntopics_pattern = '.*\\.delayed'\n"
+
+
+HEADER: dict[str, pa.DataType] = {"key": pa.string(), "value": pa.binary()}
+FIELDS: dict[str, pa.DataType] = {
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": pa.list_(pa.struct(list(HEADER.items()))),
+}
+SOURCE = pa.schema(FIELDS)
 
 
 @pytest.fixture(autouse=True)
@@ -228,6 +243,34 @@ def test_lists_of_targets(tmp_path: Path) -> None:
     )
     assert "targets_deny" in refused["orders.secret"].reason
     assert "targets_allow" in refused["bills"].reason
+
+
+def test_a_copy_is_judged_by_the_lists_of_its_own_time(tmp_path: Path) -> None:
+    """A timer that rolls comes in again; one that was accepted before is refused then."""
+    headers = [
+        {"key": key, "value": value}
+        for key, value in {
+            "TIMER_DELIVER_MS": b"1800000000000",
+            "REAL_TOPIC": b"orders",
+            "TIMER_ORIGIN": b"3",
+            "TIMER_ROLL_TIMES": b"1",
+        }.items()
+    ]
+    row = {
+        "topic": "mails",
+        "partition": 0,
+        "offset": 7,
+        "timestamp": 1_799_999_000_000_000,
+        "key": b"k",
+        "value": b"v",
+        "headers": headers,
+    }
+    table = pa.Table.from_pylist([row], SOURCE)
+    for deny, codes in (("bills", {}), ("order?", {"target_not_allowed": 1})):
+        contract = wiring.contract(loaded(tmp_path, LISTED + f'targets_deny = ["{deny}"]\n'))
+        batch = parse(table, contract)
+        assert batch.origin_offset.tolist() == [3 if not codes else 7]
+        assert rejections(batch, contract.rules.rules) == codes
 
 
 @pytest.mark.parametrize(
