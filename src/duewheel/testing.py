@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -239,6 +240,7 @@ class Timer:
         timer_id: its id; None: it follows from its place, too.
         request: "cancel" or "reschedule" with this id, or "".
         origin: offset of its first copy, if it is another one.
+        timestamp_ms: of its record; its due time if none is given.
     """
 
     partition: int
@@ -249,6 +251,7 @@ class Timer:
     timer_id: bytes | None = None
     request: str = ""
     origin: int | None = None
+    timestamp_ms: int | None = None
 
     @property
     def source(self) -> str:
@@ -302,7 +305,9 @@ def timer_batch(timers: Sequence[Timer]) -> TimerBatch:
         roll_times=np.zeros(len(timers), np.int32),
         retries=np.zeros(len(timers), np.int32),
         level=np.array([timer.level for timer in timers], np.int32),
-        timestamp_ms=np.array([timer.due_ms for timer in timers], np.int64),
+        timestamp_ms=np.array(
+            [t.due_ms if t.timestamp_ms is None else t.timestamp_ms for t in timers], np.int64
+        ),
     )
 
 
@@ -324,6 +329,7 @@ class LocalShard:
         clock: Clock,
         config: DequeueConfig,
         stopping: Callable[[], bool] = lambda: False,
+        executor: Callable[[], Executor] | None = None,
     ) -> None:
         self.path = path
         self.ingest: Engine | None = None
@@ -332,8 +338,9 @@ class LocalShard:
         self._wheel = wheel
         self._publisher = publisher
         self._clock = clock
-        self._config = config
+        self.config = config
         self._stopping = stopping
+        self._executor = executor
         self._directories: dict[Role, DataDirectory] = {}
 
     def directory(self, role: Role) -> DataDirectory:
@@ -348,11 +355,16 @@ class LocalShard:
             self.path, self._wheel, Role.DEQUEUE
         )
         self.dequeue = Dequeue(
-            directory, self._publisher, self._clock, self._config, self._stopping
+            directory,
+            self._publisher,
+            self._clock,
+            self.config,
+            self._stopping,
+            self._executor,
         )
         first = None
         if starts is not None:
-            first = first_progress(directory, self._config, starts, self._clock.now_ms())
+            first = first_progress(directory, self.config, starts, self._clock.now_ms())
         self.dequeue.start(first, take_over=take_over)
         return self.dequeue
 
