@@ -53,7 +53,7 @@ class CancelRows:
         partition, offset: where the cancel lies there.
         id_hash, timer_id: of the timers that it is to meet.
         reschedule: it is a timer itself.
-        hour, position: its record in the cancel log.
+        hour, position, size: its record in the cancel log, and bytes of its request there.
     """
 
     topic: Int32
@@ -64,6 +64,7 @@ class CancelRows:
     reschedule: Bool
     hour: Int64
     position: Int64
+    size: Int64
 
     def __len__(self) -> int:
         return len(self.offset)
@@ -79,6 +80,7 @@ class CancelRows:
             self.reschedule[rows],
             self.hour[rows],
             self.position[rows],
+            self.size[rows],
         )
 
 
@@ -145,6 +147,7 @@ class CancelLog:
                 reschedule=(prefix["flags"] & FLAG_RESCHEDULE) != 0,
                 hour=np.full(len(piece), hour, np.int64),
                 position=position[first : first + len(piece)],
+                size=piece["size_py"].astype(np.int64),
             )
             first += len(piece)
 

@@ -125,6 +125,7 @@ class Cancelling:
         lookups: Lookups,
         start: Start,
         reply_topic: str | None,
+        answers_max: tuple[int, int],
     ) -> None:
         """Nothing is known yet.
 
@@ -135,6 +136,7 @@ class Cancelling:
             lookups: of the same directory.
             start: where the loop has begun.
             reply_topic: where answers go; None: they are not given.
+            answers_max: in one transaction, and bytes of their requests.
         """
         self._directory = directory
         self._publisher = publisher
@@ -142,6 +144,7 @@ class Cancelling:
         self._lookups = lookups
         self._start = start
         self._reply_topic = reply_topic
+        self._answers_max = answers_max
         self._answered = {p: part.a for p, part in start.partitions.items()}
         self._from = {p: part.cancels_from for p, part in start.partitions.items()}
         self._partitions: list[TopicPartition] = []
@@ -370,7 +373,10 @@ class Cancelling:
         said = said[np.lexsort((live.offset[said], live.partition[said]))]
         if self._reply_topic is None:
             return Said(None, self._behind(live.take(said)), {})
-        return self._answers(live.take(said[:ANSWERS_MAX]), self._reply_topic)
+        records_max, bytes_max = self._answers_max
+        fits = np.searchsorted(np.cumsum(live.size[said]), bytes_max, "right")
+        count = max(1, min(int(fits), records_max, ANSWERS_MAX))
+        return self._answers(live.take(said[:count]), self._reply_topic)
 
     def _answers(self, said: Tombstones, topic: str) -> Said:
         parts, answered = [], self._behind(said)

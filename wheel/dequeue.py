@@ -200,6 +200,7 @@ class Dequeue:
             lookups,
             Start(self._r, self._below, self._known),
             self._config.reply_topic,
+            (self._config.chunk_records, self._config.chunk_bytes),
         )
         cancels.learn(commit, self._close.c, self._r)
         return cancels

@@ -33,7 +33,7 @@ class Tombstones:
     Attributes:
         number: of each, rising as they become known.
         partition: index in a list of topic-partitions that only grows.
-        offset, id_hash, timer_id, reschedule, hour, position: as in CancelRows.
+        offset, id_hash, timer_id, reschedule, hour, position, size: as in CancelRows.
         after: R when it became known: what it meets in later slots does not leave any more.
         log_end: end of its partition then, or later, NOT_ASKED until that is known: copies made
             before it became known lie below.
@@ -50,6 +50,7 @@ class Tombstones:
     reschedule: Bool
     hour: Int64
     position: Int64
+    size: Int64
     after: Int64
     log_end: Int64
     last: Int64
@@ -71,6 +72,7 @@ class Tombstones:
             reschedule=flags,
             hour=nothing,
             position=nothing,
+            size=nothing,
             after=nothing,
             log_end=nothing,
             last=nothing,
@@ -91,6 +93,7 @@ class Tombstones:
             rows.reschedule,
             rows.hour,
             rows.position,
+            rows.size,
             np.full(count, after),
             np.full(count, NOT_ASKED),
             np.full(count, NOT_SETTLED),

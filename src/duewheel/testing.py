@@ -338,7 +338,7 @@ class LocalShard:
         self._wheel = wheel
         self._publisher = publisher
         self._clock = clock
-        self.config = config
+        self._config = config
         self._stopping = stopping
         self._executor = executor
         self._directories: dict[Role, DataDirectory] = {}
@@ -358,13 +358,13 @@ class LocalShard:
             directory,
             self._publisher,
             self._clock,
-            self.config,
+            self._config,
             self._stopping,
             self._executor,
         )
         first = None
         if starts is not None:
-            first = first_progress(directory, self.config, starts, self._clock.now_ms())
+            first = first_progress(directory, self._config, starts, self._clock.now_ms())
         self.dequeue.start(first, take_over=take_over)
         return self.dequeue
 

@@ -13,6 +13,8 @@ Timers are counted by their origin; each copy leaves the wheel once: delivered, 
     6 held up    parked though its target takes writes; written to one that takes none; held back
                  or dead-lettered for a hot slot where none can be (hot_slot_judge.py)
     7 floor      the floor, or the progress, moves back; a closed slot takes something
+    8 cancelled  delivered, though a cancel that it meets lies below C
+    9 answers    not one to each cancel, in order, and true (cancel_judge.py)
     bytes        a delivery is not what was asked for
 
 From others than this module: `refused` (an error that nothing explains), `check` (of the files),
@@ -27,6 +29,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+from tests.simulation.cancel_judge import CancelJudge
 from tests.simulation.hot_slot_judge import HotSlotJudge
 from tests.simulation.settings import Settings
 from tests.simulation.timers import DEAD, TARGETS, TOPIC, Copy, Timer
@@ -99,6 +102,7 @@ class History:
         self._left: dict[int, list[tuple[int, int]]] = {}
         self._progress: Progress | None = None
         self._hot = HotSlotJudge(hot, wheel.precision_ms, self.violated)
+        self.cancels = CancelJudge(self.violated, self.counts)
 
     def say(self, text: str) -> None:
         slot = self._clock.now_ms() / self.settings.precision_ms
@@ -111,6 +115,10 @@ class History:
     # ---- what is written and leaves --------------------------------------------------------
 
     def written(self, copy: Copy) -> None:
+        self.cancels.written(copy.timer)
+        if not copy.timer.is_timer:
+            self.say(f"  written {copy.timer.source.decode()} cancels {copy.timer.timer_id!r}")
+            return
         self.pending[copy.timer.source] = copy.timer
         self._newest[copy.timer.source] = copy
         slot = copy.slot(self.settings.wheel(copy))
@@ -135,7 +143,8 @@ class History:
         if deliveries is None:
             return
         records_max, bytes_max = self._chunk
-        size = int(lengths(deliveries.key_value).sum())
+        # Of answers it is the requests that are counted.
+        size = int(lengths(deliveries.key_value)[~deliveries.answer].sum())
         if rows > records_max or (rows > 1 and size > bytes_max):
             self.violated("5 memory", f"{rows} rows, {size} bytes in one transaction")
 
@@ -143,10 +152,14 @@ class History:
         """A transaction of the shard has happened."""
         before, after = self._progress, Progress.decode(done.progress)
         self._advance(after)
+        self.cancels.advanced(after)
         if done.deliveries is None:
             return
+        if done.deliveries.answer.any():
+            self.cancels.answered(done.deliveries, after)
+            return
         columns = Columns(done.deliveries)
-        self._hot.begin(before, after, columns.excess)
+        self._hot.begin(before, after, columns.excess, whole=not self.cancels.asked)
         for row in range(len(done.deliveries)):
             self._leave(row, columns, done)
         requests = columns.requests()
@@ -193,6 +206,7 @@ class History:
             self.counts["spread" if excess else "rolled" if rolls else "parked"] += 1
         else:
             del self.pending[source]
+            self.cancels.ended(timer)
             how = "hot slot" if excess else "rejected" if timer.rejected else "delivered"
             self.counts[how] += 1
         due_ms = (
@@ -233,11 +247,17 @@ class History:
             ):
                 self.violated("7 floor", f"progress of {partition} falls from {known} to {now}")
 
+    def waiting(self) -> list[Timer]:
+        """Timers that are still to be delivered."""
+        cancelled = self.cancels.cancelled
+        return [timer for source, timer in self.pending.items() if source not in cancelled]
+
     # ---- in the end ------------------------------------------------------------------------
 
     def judge_end(self) -> None:
         """Everything that will ever happen has happened."""
-        for timer in list(self.pending.values())[:3]:
+        self.cancels.judge_end()
+        for timer in self.waiting()[:3]:
             copy = self._newest[timer.source]
             slot = copy.slot(self.settings.wheel(copy))
             text = f"{timer.source.decode()}, copy {copy.offset}, slot {slot}"

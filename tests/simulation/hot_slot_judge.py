@@ -48,8 +48,12 @@ class HotSlotJudge:
         self._place: int | None = None
         self._after: Progress | None = None
 
-    def begin(self, before: Progress | None, after: Progress, excess: Sequence[bool]) -> None:
-        """A transaction that has taken the shard from one progress to the next."""
+    def begin(
+        self, before: Progress | None, after: Progress, excess: Sequence[bool], *, whole: bool
+    ) -> None:
+        """A transaction that has taken the shard from one progress to the next; `whole`: nobody has
+        cancelled anything, so that every row shows that leaves its slot.
+        """
         if self._hot.policy == "none" and any(excess):
             self._violated("6 held up", "a row is in excess, though nobody asked")
         self._after = after
@@ -59,7 +63,7 @@ class HotSlotJudge:
         self._place = None
         if place is not None and after.slot == first:
             out = rows_out(after.partitions).get(first + 1, 0)
-            if out < place + len(excess):
+            if out < place + len(excess) or (whole and out > place + len(excess)):
                 self._violated("bytes", f"{len(excess)} rows after {place}, and {out} are out")
             # Where cancelled rows lie between them, their places are not known.
             self._place = place if out == place + len(excess) else None

@@ -136,10 +136,19 @@ class Kafka:
     down: frozenset[tuple[str, int]] = frozenset()
     slow: list[tuple[int, list[int], bool]] = field(default_factory=list)
 
-    def write(self, number: int, due_ms: int, stamp_ms: int, *, rejected: bool) -> None:
-        """A user's timer."""
+    def write(
+        self,
+        number: int,
+        due_ms: int,
+        stamp_ms: int,
+        *,
+        rejected: bool,
+        named: bytes | None = None,
+        request: str = "",
+    ) -> None:
+        """A user's timer, or cancel."""
         partition = self.partitions[number]
-        timer = Timer(number, partition.end, due_ms, rejected)
+        timer = Timer(number, partition.end, due_ms, rejected, named=named, request=request)
         partition.append(Copy(timer, partition.end, stamp_ms, 0), stamp_ms)
         self.history.written(Copy(timer, partition.end - 1, stamp_ms, 0))
 

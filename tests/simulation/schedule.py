@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 
 from tests.simulation import contract_check, misfortunes, operator, seam, spark_model, standby
+from tests.simulation.cancel_judge import REPLIES
 from tests.simulation.history import Violation
 from tests.simulation.kafka_model import FATES, Partition
 from tests.simulation.seam import SEAM, Plan, PowerLost
@@ -103,6 +104,8 @@ class Schedule:
                 self._clock,
             ),
         )
+        # Chance of its own: a seed without cancels is what it would be if there were none.
+        self._cancels = _cancels(seed)
         self._backup: dict[str, bytes | None] = {}
         self._saved: dict[str, bytes] = {}
         self._timers_left = self.rng.randint(5, 40)
@@ -261,9 +264,26 @@ class Schedule:
             due_ms = now_ms + delay * p + rng.choice((0, 0, 1, -1, rng.randint(-p, p)))
             stamp_ms = now_ms - rng.choice((0, 0, 0, rng.randint(0, wheel.margin_ms)))
             number = rng.randrange(len(world.kafka.partitions))
-            world.kafka.write(number, due_ms, stamp_ms, rejected=rng.random() < 0.1)
+            rejected = rng.random() < 0.1
+            asked: tuple[bytes | None, str] = (None, "")
+            if self._cancels and not rejected:
+                asked = self._asked(number)
+            world.kafka.write(
+                number, due_ms, stamp_ms, rejected=rejected, named=asked[0], request=asked[1]
+            )
         if rng.random() < 0.3:
             world.kafka.gap(rng.randrange(len(world.kafka.partitions)), rng.randint(1, 3))
+
+    def _asked(self, number: int) -> tuple[bytes | None, str]:
+        """Id and request of the next record of a partition: mostly of timers that are there."""
+        rng = self._cancels
+        assert rng is not None
+        known = [copy.timer for copy in self.world.kafka.partitions[number].read(0, 1 << 30)]
+        if not known or rng.random() < 0.4:
+            return None, ""
+        timer_id = rng.choice(known[-8:]).timer_id
+        request = rng.choices(("cancel", "reschedule", ""), (4, 3, 1))[0]
+        return timer_id, request
 
     def _write_slowly(self) -> None:
         """A producer's transaction begins, or all that are open end."""
@@ -367,12 +387,19 @@ class Schedule:
     def _done(self) -> bool:
         ingest = self.world.ingest
         return (
-            not self.world.history.pending
+            not self.world.history.waiting()
+            and not self.world.history.cancels.unanswered
             and not self.world.former
             and ingest is not None
             and ingest.query is not None
             and not ingest.query.behind
         )
+
+
+def _cancels(seed: int) -> Random | None:
+    """What decides of cancels in this run; None if there are none."""
+    rng = Random(-seed - 1)
+    return rng if rng.random() < 0.45 else None
 
 
 def _setup(rng: Random) -> Setup:
@@ -387,6 +414,7 @@ def _setup(rng: Random) -> Setup:
         chunk_bytes=rng.choice((200, 1_000, 1 << 20)),
         progress_interval_ms=rng.choice((5_000, 2 * p, 10 * p)),
         clock_skew_max_ms=rng.choice((1_000, p // 2, 2 * p)),
+        reply_topic=REPLIES,
         hot_slots=HotSlots(
             rng.choice(("none", "spread", "dead-letter", "spread")),
             limit=rng.choice((1, 3, 5)),

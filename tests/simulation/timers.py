@@ -34,6 +34,8 @@ class Timer:
     Attributes:
         origin: offset of its first copy.
         mapped: its target if it names none, as the settings had it when it first came.
+        named: its id, if that does not follow from its place; of a cancel that of whom it meets.
+        request: "cancel" or "reschedule", or "".
     """
 
     partition: int
@@ -41,6 +43,12 @@ class Timer:
     due_ms: int
     rejected: bool
     mapped: int = 0
+    named: bytes | None = None
+    request: str = ""
+
+    @property
+    def is_timer(self) -> bool:
+        return self.request != "cancel"
 
     @property
     def source(self) -> bytes:
@@ -48,6 +56,8 @@ class Timer:
 
     @property
     def given_id(self) -> bytes:
+        if self.named is not None:
+            return self.named
         return b"id of " + self.source if self.origin % 2 else b""
 
     @property
@@ -163,7 +173,7 @@ def batch_of(copies: Sequence[Copy], mapped: int) -> TimerBatch:
     hashes = np.array([t.columns[:2] for t in timers], np.int64).reshape(-1, 2)
     rejected = np.array([t.rejected for t in timers], np.bool_)
 
-    def column(values: list[int], dtype: type = np.int64) -> npt.NDArray[Any]:
+    def column(values: list[Any], dtype: type = np.int64) -> npt.NDArray[Any]:
         return np.array(values, dtype)
 
     return TimerBatch(
@@ -174,8 +184,8 @@ def batch_of(copies: Sequence[Copy], mapped: int) -> TimerBatch:
         due_ms=column([t.due_ms for t in timers]),
         not_before_ms=column([copy.not_before_ms for copy in copies]),
         rejected=rejected,
-        timer=np.ones(len(copies), np.bool_),
-        cancels=np.zeros(len(copies), np.bool_),
+        timer=column([t.is_timer for t in timers], np.bool_),
+        cancels=column([copy.is_first and copy.timer.request != "" for copy in copies], np.bool_),
         targets=TARGETS,
         target=column([t.target for t in timers], np.int32),
         target_partition=column([t.target_partition for t in timers], np.int32),

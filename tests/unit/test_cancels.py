@@ -48,11 +48,11 @@ class World:
         self.wheel = WheelConfig(PRECISION_MS, slots, window_ms=slots * PRECISION_MS, margin_ms=0)
         self.clock = ManualClock(NOW_MS)
         self.publisher = RecordingPublisher(self.clock)
-        config = DequeueConfig(
+        self.config = DequeueConfig(
             0, 1, {"precision": PRECISION_MS}, **{"reply_topic": REPLIES, **settings}
         )
         self.shard = LocalShard(
-            path, self.wheel, self.publisher, self.clock, config, executor=executor
+            path, self.wheel, self.publisher, self.clock, self.config, executor=executor
         )
         self.shard.start_dequeue({P0: 0, P1: 0})
         self.engine = self.shard.start_ingest()
@@ -348,9 +348,7 @@ def test_a_lost_directory_reads_its_live_cancels_again(
     assert world.progress() == (1, 2)
     world.shard.kill(Role.DEQUEUE)
     world.shard.kill(Role.INGEST)
-    other = LocalShard(
-        tmp_path / "other", world.wheel, world.publisher, world.clock, world.shard.config
-    )
+    other = LocalShard(tmp_path / "other", world.wheel, world.publisher, world.clock, world.config)
     other.offsets_at = lambda _: {P0: 2, P1: 0}
     world.shard = other
     other.start_dequeue(take_over=True)
