@@ -430,7 +430,8 @@ class Engine:
         """
         gone = self._directory.state.gc_cancels
         self._directory.cancels.forget_below(gone)
-        if any(hour < gone and before.get(hour) != length for hour, length in segments.items()):
+        written = [hour for hour, length in segments.items() if before.get(hour) != length]
+        if any(hour < gone for hour in written):
             segments = before
             self._write_cancels(cancels, self._close(), segments)
         return {hour: length for hour, length in segments.items() if hour >= gone}

@@ -23,6 +23,7 @@ from pathlib import Path
 
 # The last place to look for modules: a folder called `wheel` lies there.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
+from tests.simulation.planted_cancels import CANCELS
 from tests.simulation.planted_hot_slots import HOT_SLOTS
 from tests.simulation.planted_settings import SETTINGS
 from tests.simulation.planting import Planted, found
@@ -161,8 +162,8 @@ PLANTED = {
         "2",
         "hours are unlinked an hour early",
         "wheel/data_directory.py",
-        "hour = hour_of(min(r, durable.r) + 1, self.config.precision_ms)",
-        "hour = hour_of(min(r, durable.r) + 1, self.config.precision_ms) + 1",
+        "hour = hour_of(min(progress.slot, durable.r) + 1, self.config.precision_ms)",
+        "hour = hour_of(min(progress.slot, durable.r) + 1, self.config.precision_ms) + 1",
     ),
     "checkpoint-ahead": Planted(
         "2",
@@ -385,21 +386,21 @@ PLANTED = {
         "bytes",
         "files are not cut to what is kept",
         "wheel/recovering.py",
-        "                folder.cut(hour, (lengths.log_bytes, lengths.message_bytes)[kind])",
-        "                pass",
+        "                    folder.cut(hour, kept[hour][kind])",
+        "                    pass",
     ),
     "not-unlinked": Planted(
         "2",
         "files of which nothing is kept stay",
         "wheel/recovering.py",
-        "                folder.unlink(hour)",
-        "                pass",
+        "                    folder.unlink(hour)",
+        "                    pass",
     ),
     "not-verified": Planted(
         "refused",
         "what was kept is not verified",
         "wheel/recovering.py",
-        "        findings = _verify(directory, hours)",
+        "        findings = _verify(directory, hours, segments)",
         "        findings = []",
     ),
     "half-slot-c": Planted(
@@ -522,6 +523,7 @@ PLANTED = {
     ),
     **SETTINGS,
     **HOT_SLOTS,
+    **CANCELS,
 }
 
 

@@ -408,6 +408,27 @@ def test_what_is_over_is_collected(make_world: MakeWorld) -> None:
     assert check(world.path, world.wheel).ok
 
 
+def test_a_segment_with_a_live_cancel_stays(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.publisher.ends = {P0: 100}  # copies may be on their way for all that time
+    world.append(timer(0, 5), cancel(1))
+    world.at_slot(9)
+    world.clock.sleep(3 * 3600)
+    world.drain()
+    world.append(cancel(2))
+    checkpoints = DurableCheckpoints(world.path)
+    for _ in range(2):
+        checkpoints.write()
+        world.clock.sleep(61)
+        world.drain()
+    checkpoints.close()
+    assert len(list((world.path / cancel_log.FOLDER).iterdir())) == 2
+    world.restart(Role.DEQUEUE, Role.INGEST)
+    world.append(timer(3, 0, origin=0))
+    world.drain()
+    assert world.sources() == [], "a cancel that has waited for its copy for hours"
+
+
 @pytest.mark.parametrize("folder", cancel_log.FOLDERS)
 def test_a_lost_segment_is_noticed(make_world: MakeWorld, folder: str) -> None:
     world = make_world()

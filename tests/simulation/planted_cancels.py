@@ -1,0 +1,120 @@
+"""Faults of planted.py in what cancels meet, for how long they are kept, and what they are told."""
+
+from __future__ import annotations
+
+from tests.simulation.planting import Planted
+
+CANCELLING = "wheel/cancelling.py"
+CASES = "unit/test_cancels.py::"
+
+CANCELS = {
+    "cancel-half-of-done": Planted(
+        "8",
+        "what comes again after a loss cancels nothing",
+        "wheel/engine.py",
+        "cancels = cancels.take(self._rows_below(cancels, marks))",
+        "cancels = cancels.take(np.arange(0) if catches_up else self._rows_below(cancels, marks))",
+    ),
+    "cancel-not-in-k": Planted(
+        "8",
+        "the progress does not say from where cancels are to be read again",
+        CANCELLING,
+        "None if (o := lowest.get(p, _NEVER)) == _NEVER else o,",
+        "None,",
+    ),
+    "cancel-k-without-answer": Planted(
+        "9",
+        "a cancel without an answer is not read again once it meets nothing any more",
+        CANCELLING,
+        "settled & (live.last <= r) & ~self._unanswered(live, said)",
+        "settled & (live.last <= r)",
+    ),
+    "cancel-known-late": Planted(
+        "8",
+        "what lies below C is known only when the next slots are closed",
+        "wheel/dequeue.py",
+        "self._cancelling.learn(commit, c, self._r)",
+        "self._cancelling.learn(commit, self._close.c_before, self._r)",
+    ),
+    "cancel-not-settled": Planted(
+        "8",
+        "copies that are still on their way are not waited for",
+        CANCELLING,
+        "settled = (live.log_end != NOT_ASKED) & (marks >= live.log_end)",
+        "settled = (live.log_end != NOT_ASKED) & (marks >= 0)",
+    ),
+    "cancel-forgotten-early": Planted(
+        "8",
+        "a cancel is forgotten before what it meets has left",
+        CANCELLING,
+        "settled & (live.last <= r) &",
+        "settled &",
+    ),
+    "answer-before-c": Planted(
+        "9",
+        "a cancel is answered before its C is told",
+        CANCELLING,
+        "silent = live.offset >= np.array(ends, np.int64)[live.partition]",
+        "silent = live.offset < np.zeros(len(ends), np.int64)[live.partition]",
+    ),
+    "answer-again": Planted(
+        "9",
+        "a start does not know what was answered before it",
+        CANCELLING,
+        "self._answered = {p: part.a for p, part in start.partitions.items()}",
+        "self._answered = dict.fromkeys(start.partitions, 0)",
+    ),
+    "answer-of-left-out": Planted(
+        "9",
+        "what a cancel has kept from leaving counts as delivered",
+        CANCELLING,
+        "left_out[met[found.slot[met] > others.after[other]]] = True",
+        "left_out[met[found.slot[met] > others.after[other]]] = False",
+    ),
+    "answer-of-before": Planted(
+        "9",
+        "what left before the start counts as delivered",
+        CANCELLING,
+        "seen = (found.slot > self._start.r) & ~was_out & ~found.rolled",
+        "seen = (found.slot > 0) & ~found.rolled",
+    ),
+    "cancel-later-ones": Planted(
+        "2",
+        "a cancel also meets timers that come behind it",
+        "wheel/tombstones.py",
+        "    meets &= rows.origin[row] < tombstones.offset[cancel]\n",
+        "",
+    ),
+    "cancel-anywhere": Planted(
+        "2",
+        "a cancel meets timers of every partition",
+        "wheel/tombstones.py",
+        "meets = tombstones.partition[cancel] == rows.partition[row]",
+        "meets = np.ones(len(row), np.bool_)",
+        test=CASES + "test_a_cancel_in_another_partition_meets_nothing",
+    ),
+    "cancel-by-hash": Planted(
+        "2",
+        "the hash of an id is taken for the id",
+        "wheel/tombstones.py",
+        "alike = np.asarray(same, np.bool_)",
+        "alike = np.ones(len(same), np.bool_)",
+        test=CASES + "test_ids_with_the_same_hash_are_told_apart",
+    ),
+    "cancel-collected-early": Planted(
+        "8",
+        "a segment of the cancel log is unlinked though a cancel in it is live",
+        "wheel/data_directory.py",
+        "is_over = past if part is None else offset < part.cancels_from",
+        "is_over = True",
+        test=CASES + "test_a_segment_with_a_live_cancel_stays",
+    ),
+    "cancel-segment-given-up": Planted(
+        "8",
+        "a batch writes to a segment that has been given up meanwhile",
+        "wheel/engine.py",
+        "if any(hour < gone for hour in written):",
+        "if not segments:",
+        test=CASES + "test_a_segment_that_goes_while_a_batch_is_written_takes_nothing_along",
+    ),
+}
