@@ -58,13 +58,17 @@ def load_suite(name: str = "timer") -> dict[str, Any]:
 
 
 def filled_in(suite: Suite, parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The expectations of a suite with values in the place of its parameters.
+    """The expectations of a suite with values in the place of its parameters, in reasons too.
 
     Raises:
         ConfigError: a parameter has no value.
     """
     return [
-        {**each, "kwargs": {k: _resolve(value, parameters) for k, value in each["kwargs"].items()}}
+        {
+            **each,
+            "kwargs": {name: _resolve(value, parameters) for name, value in each["kwargs"].items()},
+            "meta": {**each["meta"], "reason": _worded(each["meta"]["reason"], parameters)},
+        }
         for each in suite["expectations"]
     ]
 

@@ -114,6 +114,7 @@ def test_suite_rules_and_ingest_agree_and_everything_is_counted(
     too_long = by_code(audit.rules[0])["delay_too_long"]
     assert (too_long.rows, too_long.nulls, too_long.failed, too_long.success) == (8, 2, 1, False)
     assert too_long.examples == [(f"{TOPIC}-0@4", 86_401_000)]
+    assert "allows 86400000 ms" in too_long.as_json()["reason"]
 
 
 def test_each_row_is_judged_by_the_settings_of_its_epoch(library: GreatExpectations) -> None:
