@@ -40,6 +40,7 @@ from duewheel.schemas.timers import Bool, Deliveries, Int32, Int64, TopicPartiti
 from duewheel.wheel.answers import WORDS, answer_rows
 from duewheel.wheel.cancel_log import CancelRows
 from duewheel.wheel.data_directory import DataDirectory
+from duewheel.wheel.dequeue_statistics import CancelCounts
 from duewheel.wheel.layout import hour_of
 from duewheel.wheel.lookups import Found, Lookups
 from duewheel.wheel.publisher import Publisher
@@ -95,25 +96,6 @@ class Said:
     words: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Of cancels.
-
-    Attributes:
-        live: how many are known and not over.
-        remembered: how many are over, and their rows' log is on disk.
-        lookups: rounds so far.
-        lookup_ms: how long they took in all.
-        scanned: records looked at in all of them.
-    """
-
-    live: int = 0
-    remembered: int = 0
-    lookups: int = 0
-    lookup_ms: int = 0
-    scanned: int = 0
-
-
 class Cancelling:
     """The cancels of one shard; see the module's head."""
 
@@ -160,7 +142,9 @@ class Cancelling:
         self._next_round_ms = 0
         self._next_ends_ms = 0
         self._next_number = 0
-        self.counts = Counts()
+        # How many have no answer, and how many are not settled: mostly none, and little is to do.
+        self._unsaid = self._unsettled = 0
+        self.counts = CancelCounts()
 
     @property
     def filter(self) -> Filter:
@@ -221,7 +205,12 @@ class Cancelling:
         taken = np.flatnonzero(below & (rows.offset >= begins))
         return Tombstones.known(rows.take(taken), index[taken], r)
 
+    def _recount(self) -> None:
+        self._unsaid = int(self._unanswered(self._live, {}).sum())
+        self._unsettled = int((self._live.last == NOT_SETTLED).sum())
+
     def _refilter(self) -> None:
+        self._recount()
         self._filter = Filter(self._live.by_hash(), dict(self._places))
         self.counts = replace(self.counts, live=len(self._live), remembered=len(self._past))
 
@@ -233,7 +222,7 @@ class Cancelling:
         Raises:
             CorruptFile: a message that cancels meet is damaged.
         """
-        if not len(self._live):
+        if not self._unsettled:
             return
         self._ask_for_ends()
         # Twice: a round that the loop itself makes is over at once, and another may be needed.
@@ -346,8 +335,14 @@ class Cancelling:
         words, lasts, looked = live.word.copy(), live.last.copy(), live.looked.copy()
         words[at], lasts[at], looked[at] = word, last, True
         self._live = replace(live, word=words, last=lasts, looked=looked)
+        self._recount()
 
     # ---- telling -----------------------------------------------------------------------------
+
+    @property
+    def waits(self) -> bool:
+        """Whether any cancel is still to be told something."""
+        return self._unsaid > 0
 
     def answers(self, partitions: Mapping[TopicPartition, PartitionProgress]) -> Said | None:
         """What may be said in a transaction whose progress says so of C; None if nothing.
@@ -356,8 +351,6 @@ class Cancelling:
             CorruptFile: the cancel log is damaged.
         """
         live = self._live
-        if not len(live):
-            return None
         open_ = self._unanswered(live, {})
         ends = [partitions[p].closed_c if p in partitions else 0 for p in self._partitions]
         silent = live.offset >= np.array(ends, np.int64)[live.partition]
@@ -436,6 +429,8 @@ class Cancelling:
     def committed(self, r: int, said: Marks) -> None:
         """What the progress now says: R, and which answers have left."""
         self._answered |= said
+        if said:
+            self._recount()
         if not len(self._live):
             return
         over = self._are_over(self._live, r, {})

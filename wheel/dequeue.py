@@ -41,7 +41,7 @@ from duewheel.checkpoints.state import DEQUEUE, Close, Commit, Marks
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile, Fenced, KafkaUnavailable, PublishDoubt, RecoveryRefused
 from duewheel.schemas.timers import TopicPartition
-from duewheel.wheel.cancelling import Cancelling, Counts, Start
+from duewheel.wheel.cancelling import Cancelling, Start
 from duewheel.wheel.clock_guard import ClockGuard
 from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory
 from duewheel.wheel.dequeue_config import DequeueConfig
@@ -211,15 +211,10 @@ class Dequeue:
         return self._cancels
 
     @property
-    def cancel_counts(self) -> Counts:
-        """What is known of cancels, in numbers. May be asked from any thread."""
-        cancels = self._cancels
-        return Counts() if cancels is None else cancels.counts
-
-    @property
     def statistics(self) -> Statistics:
-        """A frozen copy of the counters."""
-        return self._statistics
+        """A frozen copy of the counters. May be asked from any thread."""
+        cancels = self._cancels
+        return replace(self._statistics, cancels=cancels.counts) if cancels else self._statistics
 
     @property
     def delivered_slot(self) -> int:
@@ -341,6 +336,8 @@ class Dequeue:
         """Tell cancels what has become of them, as far as that is known, in a transaction."""
         cancels = self._cancelling
         cancels.look()
+        if not cancels.waits:
+            return
         below = self._below or None
         said = cancels.answers(self._progress(self._r, below, self._rows_out).partitions)
         if said is None:

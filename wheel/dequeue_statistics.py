@@ -14,6 +14,25 @@ from duewheel.wheel.hot_slots import in_excess
 
 
 @dataclass(frozen=True, slots=True)
+class CancelCounts:
+    """What is known of cancels, in numbers.
+
+    Attributes:
+        live: how many are known and not over.
+        remembered: how many are over, and their rows' log is on disk.
+        lookups: rounds so far.
+        lookup_ms: how long they took in all.
+        scanned: records looked at in all of them.
+    """
+
+    live: int = 0
+    remembered: int = 0
+    lookups: int = 0
+    lookup_ms: int = 0
+    scanned: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Statistics:
     """What the loop has done since it started.
 
@@ -22,6 +41,7 @@ class Statistics:
         dead_letters: those that ingest had rejected.
         cancelled: timers that a cancel has kept from leaving.
         answers: to cancels and reschedules, by what they were told.
+        cancels: what is known of them.
         rolled: timers sent back to their timer topic, by that topic; not among `delivered`.
         parked: the same because their target took no writes then, by the target.
         spread: the same because they were in excess of their slot.
@@ -38,6 +58,7 @@ class Statistics:
     dead_letters: int = 0
     cancelled: int = 0
     answers: Mapping[str, int] = field(default_factory=dict)
+    cancels: CancelCounts = field(default_factory=CancelCounts)
     rolled: Mapping[str, int] = field(default_factory=dict)
     parked: Mapping[str, int] = field(default_factory=dict)
     spread: int = 0

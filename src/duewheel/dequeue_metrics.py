@@ -92,6 +92,7 @@ class DequeueMetrics:
             "policy",
             {"spread": known.spread, "dead-letter": known.hot_dead_letters},
         )
+        yield from self._cancels(known)
         yield counter("transactions", "Committed transactions.", known.transactions)
         yield counter("doubts", "Transactions whose outcome had to be read back.", known.doubts)
         yield histogram(
@@ -104,6 +105,22 @@ class DequeueMetrics:
             "From handing a transaction over until it is known to be committed.",
             known.commit_ms,
         )
+
+    def _cancels(self, known: Statistics) -> Iterator[Metric]:
+        cancels = known.cancels
+        yield counter("cancelled", "Timers that a cancel has kept from leaving.", known.cancelled)
+        yield counters(
+            "answers",
+            "Answers to cancels and reschedules, by what they were told.",
+            "answer",
+            known.answers,
+        )
+        yield gauge("cancels_live", "Cancels that may still meet a timer.", cancels.live)
+        yield counter("cancel_lookups", "Rounds of lookups for cancels.", cancels.lookups)
+        yield counter(
+            "cancel_lookup_seconds", "How long these took in all.", cancels.lookup_ms / 1000
+        )
+        yield counter("cancel_lookup_records", "Log records looked at in them.", cancels.scanned)
 
     def _standing(self) -> Iterator[Metric]:
         state, precision_ms = self._directory.state, self._directory.config.precision_ms

@@ -191,6 +191,7 @@ def _counters(dequeue: Dequeue) -> dict[str, int]:
         "dead_letters": known.dead_letters,
         "rolled": sum(known.rolled.values()),
         "parked": sum(known.parked.values()),
+        "cancelled": known.cancelled,
         "transactions": known.transactions,
         "doubts": known.doubts,
         "lateness_max_ms": known.lateness_max_ms,

@@ -1,4 +1,4 @@
-"""`make bench-quick`: all figures of engine.py and end_to_end.py, one JSON line each, in a file.
+"""`make bench-quick`: all figures of the scripts here, one JSON line each, in a file.
 
 Each line: system, workload, metric, unit, value (the median of the runs), runs (their values) and
 config: what was done, on which machine, and how busy it was before and after. A figure says
@@ -20,7 +20,7 @@ from typing import Any
 
 from duewheel import __version__
 
-SCRIPTS = ("engine.py", "end_to_end.py")
+SCRIPTS = ("engine.py", "lookups.py", "end_to_end.py")
 
 
 def figures(script: str) -> Iterator[dict[str, Any]]:

@@ -104,7 +104,7 @@ class World:
     def known(self) -> tuple[int, int]:
         """Live and remembered cancels."""
         assert self.shard.dequeue is not None
-        counts = self.shard.dequeue.cancel_counts
+        counts = self.shard.dequeue.statistics.cancels
         return counts.live, counts.remembered
 
     def progress(self, partition: TopicPartition = P0) -> tuple[int | None, int]:
