@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tests.unit.test_following import Standby
 from tests.unit.test_reconfiguring import alone
-from tests.unit.test_recovering import NOW_MS, World
+from tests.unit.test_recovering import NOW_MS, PRECISION_MS, World
 
 from duewheel import testing
 from duewheel.checkpoints import files
@@ -368,4 +368,49 @@ def test_a_standby_does_not_take_the_new_topic_for_the_old(shop: Shop, tmp_path:
     standby.follow()
     assert standby.case() == ("taken over", "nothing")
     standby.kill()
+    shop.finish()
+
+
+def ask(shop: Shop, due_slot: int, request: str = "") -> Timer:
+    """A timer with the id "x" in the first partition, or a request about it."""
+    timers = shop.kafka[0]
+    asked = Timer(0, len(timers), NOW_MS + due_slot * PRECISION_MS, timer_id=b"x", request=request)
+    timers.append(asked)
+    return asked
+
+
+def test_a_cancel_from_behind_a_cut_meets_nothing_new(shop: Shop) -> None:
+    shop.write(0, 1, 2)
+    ask(shop, 60)
+    for _ in range(3):
+        ask(shop, 0, "cancel")
+    shop.ingest()
+    shop.at_slot(5)
+    cut(shop, 4)
+    assert shop.accept(P) == {P: Loss("cut short", 6, 4, 0)}
+    assert shop.progress().partitions[P].k == 3, "what lies before the cut holds"
+    shop.restart()
+    shop.wanted[ask(shop, 50).source.encode()] += 1  # where a cancel was
+    shop.write(0, 51)
+    shop.ingest()
+    shop.at_slot(70)
+    shop.finish()
+
+
+def test_a_cancel_of_a_topic_made_anew_meets_what_is_left_of_the_old_one(shop: Shop) -> None:
+    shop.write(0, 1)
+    ask(shop, 60)
+    ask(shop, 0, "cancel")
+    shop.write(0, 70)
+    shop.ingest()
+    shop.at_slot(5)
+    shop.make_anew()
+    shop.accept(P, Q)
+    assert shop.progress().partitions[P].k is None
+    shop.wanted[ask(shop, 60).source.encode()] += 1
+    shop.write(0, 61)
+    for slot in (6, 65):
+        shop.restart()
+        shop.ingest()
+        shop.at_slot(slot)
     shop.finish()

@@ -14,6 +14,7 @@ import pytest
 
 from duewheel.checkpoints.recovery import RecoveryRecord
 from duewheel.durability import DurableCheckpoints
+from duewheel.errors import RecoveryPending
 from duewheel.schemas import header_names as names
 from duewheel.schemas.record_tail import added_headers, framed_bytes
 from duewheel.schemas.timers import TopicPartition
@@ -479,3 +480,34 @@ def test_a_segment_that_goes_while_a_batch_is_written_takes_nothing_along(
     world.append(cancel(1))
     (hour,) = world.shard.directory(Role.INGEST).state.commit().cancels
     assert hour >= world.shard.directory(Role.INGEST).state.gc_cancels
+
+
+def test_a_damaged_segment_leads_to_reading_again(make_world: MakeWorld) -> None:
+    world = make_world()
+    rows = [timer(0, 50), cancel(1)]
+    world.append(*rows)
+    world.at_slot(2)
+    world.shard.kill(Role.DEQUEUE)
+    world.shard.kill(Role.INGEST)
+    (segment,) = (world.path / cancel_log.REQUESTS_FOLDER).iterdir()
+    data = bytearray(segment.read_bytes())
+    data[70] ^= 0x40
+    segment.write_bytes(bytes(data))
+    with pytest.raises(RecoveryPending, match="does not match its checksum"):
+        world.shard.start_dequeue()
+    world.shard.offsets_at = lambda _: {P0: 0, P1: 0}
+    world.restart(Role.DEQUEUE, Role.INGEST)
+    assert world.engine.marks[P0] == 0
+    world.append(*rows)
+    world.at_slot(60)
+    assert (world.sources(), world.answers()) == ([], [("timers-0@1", "cancelled")])
+
+
+def test_all_of_it_is_counted(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.append(timer(0, 5), cancel(1), cancel(2, timer_id=b"b"))
+    world.at_slot(9)
+    assert world.shard.dequeue is not None
+    known = world.shard.dequeue.statistics
+    assert (known.cancelled, known.answers) == (1, {"cancelled": 1, "unknown": 1})
+    assert (known.delivered, known.cancels.lookups, known.cancels.scanned) == (0, 1, 1)
