@@ -6,9 +6,10 @@ for the moment that it speaks of.
 
 A timer counts under its target, a rejected one under the dead-letter topic, and at the slot in
 which it leaves the wheel: that of its due time; the earliest open one, if that was closed when the
-timer came; that of its roll instant, if it is to be rolled. Between a roll and its copy's way back
-through ingest a timer is not in the wheel. The log knows topics by a 32-bit hash: topics with the
-same one are counted together, under both names. Level and topic hash make a record's *kind*.
+timer came; that of its roll instant, if it is to be rolled. One that is cancelled counts until that
+slot has passed. Between a roll and its copy's way back through ingest a timer is not in the wheel.
+The log knows topics by a 32-bit hash: topics with the same one are counted together, under both
+names. Level and topic hash make a record's *kind*.
 
 Memory: 8 bytes per slot that the wheel reaches, and 16 for every slot and kind that the current
 hour has.
@@ -336,6 +337,9 @@ def _summed(kinds: Mapping[int, int], part: Callable[[int], int]) -> Counter[int
 
 def _counts(numbers: Int64, weights: Int64 | None = None) -> dict[int, int]:
     """How often each number is there, or the sum of its weights."""
-    found, row = np.unique(numbers, return_inverse=True)
-    sums = np.bincount(row, weights).astype(np.int64)
+    if weights is None:
+        found, sums = np.unique(numbers, return_counts=True)
+    else:
+        found, row = np.unique(numbers, return_inverse=True)
+        sums = np.bincount(row, weights).astype(np.int64)
     return dict(zip(found.tolist(), sums.tolist(), strict=True))
