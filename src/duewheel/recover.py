@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import structlog
 from kafka import KafkaConsumer
@@ -211,6 +212,7 @@ def _judge(
         task = bar.add_task("offsets", total=sum(end - start for start, end in bounds.values()))
         for records, advance in _read(settings, bounds):
             rows = parse_by_epoch(records, parsers, epochs)
+            rows = rows.take(np.flatnonzero(rows.timer))  # cancels take no slot
             windows_ms = epochs.windows_ms(rows.partitions, rows.partition, rows.offset)
             slot, _ = meant_slots(rows, settings.wheel.precision_ms, windows_ms)
             done = int(progress.done(rows.partitions, rows.partition, rows.offset, slot).sum())

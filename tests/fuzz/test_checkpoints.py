@@ -5,7 +5,7 @@ read as something that can be worked with.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +83,13 @@ def require_commit(commit: Commit) -> None:
         for length in (lengths.log_bytes, lengths.message_bytes, lengths.batch_from):
             assert type(length) is int and length in INT64
     assert all(type(each) is str for pair in commit.topic_ids.items() for each in pair)
+    require_lengths(commit.cancels)
+
+
+def require_lengths(segments: Mapping[int, tuple[int, int]]) -> None:
+    for hour, lengths in segments.items():
+        assert type(hour) is int and len(lengths) == 2
+        assert all(type(length) is int and length in INT64 for length in lengths)
 
 
 # ---- the state file --------------------------------------------------------------------------
@@ -93,7 +100,8 @@ def written(folder: Path) -> Iterator[State]:
     """A state file with two pages of every kind."""
     state = State.create(folder, 50, 64)
     for batch in (1, 2):
-        state.write_commit(batch, MARKS, HOURS, 40 * batch, {"orders.delayed": "an-id"})
+        ids = {"orders.delayed": "an-id"}
+        state.write_commit(batch, MARKS, HOURS, 40 * batch, ids, 3, {500_000: (104, 300)})
         state.write_close(replace(CLOSE, floor=CLOSE.floor + batch))
         state.write_mirror(940 + batch, 20 * batch, PROGRESS.encode())
     yield state
@@ -187,7 +195,8 @@ def test_whole_mirror_pages_of_another_shape(written: State, payload: bytes) -> 
 # ---- durable checkpoint, recovery record -------------------------------------------------------
 
 
-DURABLE = Durable(2, MARKS, {500_000: (5_200, 12_345)}, 80, CLOSE, 940, {"orders.delayed": "id"}, 3)
+LENGTHS = {500_000: (5_200, 12_345)}
+DURABLE = Durable(2, MARKS, LENGTHS, 80, CLOSE, 940, {"orders.delayed": "id"}, 3, LENGTHS)
 
 
 def read_durable(folder: Path) -> None:

@@ -99,15 +99,20 @@ class Sample:
 
 
 def batches() -> Iterator[list[Timer]]:
-    """Runs of several lengths, several to a slot; two hours; rejected and rolled rows."""
+    """Runs of several lengths, several to a slot; two hours; rejected and rolled rows; a timer that
+    is cancelled, and its cancel.
+    """
     offsets = [0, 0]
-    for spread in (1, 40, 7, 40, 3):
+    for number, spread in enumerate((1, 40, 7, 40, 3)):
         batch = []
         for row in range(24):
             partition = row % 2
             due_ms = BEGIN_MS + 60 + (row * spread * PRECISION_MS) % 400
             rejected = row == 5
-            batch.append(Timer(partition, offsets[partition], due_ms, rejected))
+            timer = Timer(partition, offsets[partition], due_ms, rejected)
+            if row == 9 and number < 2:
+                timer = replace(timer, timer_id=b"gone", request="cancel" if number else "")
+            batch.append(timer)
             offsets[partition] += 1
         yield sorted(batch, key=lambda timer: (timer.partition, timer.offset))
 
@@ -166,7 +171,7 @@ def fill(path: Path, last_batch_unlinked: bool) -> Sample:
     shard.start_dequeue()
     drain(shard, clock)
     shard.kill(Role.DEQUEUE)
-    assert len(publisher.found) == 5 * 24
+    assert len(publisher.found) == 5 * 24 - 2, "all but the cancelled one and its cancel"
     return Sample(path, now_ms, committed, delivered, publisher.found)
 
 
@@ -239,12 +244,15 @@ def outcome(sample: Sample, place: Path, *, ingest_too: bool) -> str:
     return "whole" if publisher.found.keys() >= wanted else "something is missing"
 
 
+LOGS = ("timerlog/*", "messages/*", "cancels/*", "requests/*")
+
+
 def files_of(sample: Sample) -> list[Path]:
-    kinds = ("timerwheel", "topics", "timerlog/*", "messages/*")
+    kinds = ("timerwheel", "topics", *LOGS)
     return [path.relative_to(sample.path) for kind in kinds for path in sample.path.glob(kind)]
 
 
-FILES = ("state", "timerwheel", "timerwheel", "topics", "timerlog/*", "messages/*")
+FILES = ("state", "timerwheel", "timerwheel", "topics", *LOGS)
 # In the state file: identity, live fields, and both pages of every kind.
 PAGES = (0, 4_096, *range(8_192, 8_192 + 6 * 262_144, 262_144))
 _PIECE = 300

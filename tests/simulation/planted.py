@@ -11,6 +11,8 @@ Not planted, because a second line of defence makes them harmless:
     an hour's files not missed by dequeue        whoever reads them first has them recovered
     close page of the state file, not of the     any of the two is exact: what lies below its C is
     durable checkpoint, after a loss of power    read again, and dequeue waits for it
+    answers not held back until C is told        they leave behind a chunk or an empty range, and
+                                                 the progress of these tells C
     descriptors kept over a recovery             dequeue reads no hour before the files are whole,
                                                  and decides on the next recovery in a new start
 """

@@ -50,13 +50,6 @@ CANCELS = {
         "settled & (live.last <= r) &",
         "settled &",
     ),
-    "answer-before-c": Planted(
-        "9",
-        "a cancel is answered before its C is told",
-        CANCELLING,
-        "silent = live.offset >= np.array(ends, np.int64)[live.partition]",
-        "silent = live.offset < np.zeros(len(ends), np.int64)[live.partition]",
-    ),
     "answer-again": Planted(
         "9",
         "a start does not know what was answered before it",

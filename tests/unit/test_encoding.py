@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -113,3 +114,19 @@ def test_without_a_dead_letter_topic_nothing_is_decided() -> None:
         encoded(rows(["gone"], [NO_PARTITION]), {"gone": NOWHERE, "dead": NOWHERE})
     found, _ = encoded(rows(["a"], [NO_PARTITION]), {"a": THERE})
     assert places(found)[0][2] == 1, "it does not matter to what can be delivered"
+
+
+@pytest.mark.parametrize(
+    ("replies", "reason"),
+    [
+        (NOWHERE, "unknown_target_topic"),
+        (Known(Target(4, LIMIT, unavailable=frozenset({0})), 300), "target_unavailable"),
+    ],
+)
+def test_an_answer_waits_for_nothing_and_goes_nowhere_else(replies: Known, reason: str) -> None:
+    sent = rows(["a", "replies", "a"], [1, 0, 2])
+    sent = replace(sent, answer=np.array([False, True, False]))
+    known = {"a": THERE, "replies": replies, "dead": Known(Target(1, LIMIT), 300)}
+    found, _ = encoded(sent, known | {"timers": THERE})
+    assert (found.condemned, len(found.parked)) == ({reason: 1}, 0)
+    assert sorted(place for place in places(found) if place[0] == "dead") == [("dead", 0, 1)]

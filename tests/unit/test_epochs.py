@@ -272,3 +272,14 @@ def test_a_change_in_a_table_is_named_by_its_key() -> None:
         "topics.b": (None, {}),
     }
     assert changes(before) == {}
+
+
+def test_the_epoch_of_a_live_cancel_is_kept() -> None:
+    epochs = Epochs.first(SHORT).followed_by(LONG, {P: 10, Q: 3})
+    progress = progress_of(epochs, 0, 12)
+    later = {P: 11, Q: 12}
+    assert len(epochs.reaching(first_marks(WHEEL, progress, lambda _: later))) == 1
+    live = {**progress.partitions, P: replace(progress.partitions[P], k=4)}
+    marks = first_marks(WHEEL, replace(progress, partitions=live), lambda _: later)
+    assert marks == {P: 4, Q: 12}
+    assert len(epochs.reaching(marks)) == 2
