@@ -234,7 +234,6 @@ def _asked(
     told = cancels.pure | rows_of(fields, [Request.ORIGIN], count)
     due = due_times(fields, records.timestamp_ms, levels_ms, settings.delay_ms(told))
     default_target, targets = settings.default_targets()
-    default_target[cancels.pure] = -1
     return Asked(
         *(fields, cancels, due, records.timestamp_ms, records.offset, default_target, targets),
         condemned=settings.condemns_past_due(),
