@@ -34,19 +34,8 @@ DEAD = "dead.letters"
 PARAMETERS = suite_parameters(
     max_delay_ms=40 * 86_400_000, forbidden_targets=["orders.delayed", DEAD]
 )
-CONTRACT = Contract(
-    LEVELS_MS,
-    {"orders.delayed": TopicContract(target="orders")},
-    DEAD,
-    compile_suite(load_suite(), PARAMETERS),
-)
-TAKING_CANCELS = load_suite()
-TAKING_CANCELS["expectations"] = [
-    each
-    for each in TAKING_CANCELS["expectations"]
-    if each["meta"]["code"] != "cancel_not_supported"
-]
-RULES = compile_suite(TAKING_CANCELS, PARAMETERS)
+RULES = compile_suite(load_suite(), PARAMETERS)
+CONTRACT = Contract(LEVELS_MS, {"orders.delayed": TopicContract(target="orders")}, DEAD, RULES)
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SAMPLES = {
     "DELAY": b"3",

@@ -73,6 +73,7 @@ class Shard:
             f'margin = "5m"\nmapping = {{ "{self.timers}" = "{self.target}" }}\n'
             f'reply_topic = "{name}.replies"\n'
             f"topics_pattern = '{name}[.]later.*'\n"
+            f'topic."{name}.later.right".headers = "etf1"\n'
             f'[storage]\ndata_dir = "{path / "data"}"\n'
             '[ingest]\ndriver_memory = "1g"\ntopics_interval = "500ms"\n'
             "[metrics]\ningest_port = 0\ndequeue_port = 0\n"
@@ -395,9 +396,40 @@ def make_topic(shard: Shard, topic: str, **changed: str) -> None:
     admin.close()
 
 
+def schedule_as_etf1_does(shard: Shard, topic: str) -> int:
+    """Three schedules, of which one replaces another and one is cancelled; when all are due."""
+    producer = KafkaProducer(bootstrap_servers=shard.servers)
+    now_s = CLOCK.now_ms() // 1_000
+
+    def schedule(key: bytes, value: bytes | None, after_s: int) -> None:
+        headers: Headers = [
+            ("scheduler-epoch", b"%d" % (now_s + after_s)),
+            ("scheduler-target-topic", shard.target.encode()),
+            ("scheduler-target-key", b"vid1"),
+            ("customer-header", b"dummy"),
+        ]
+        producer.send(topic, value, key, headers)
+
+    schedule(b"vid1-online", b"replaced", 6)
+    schedule(b"vid2-online", b"cancelled", 6)
+    schedule(b"vid1-online", b"video 1", 1)
+    schedule(b"vid2-online", None, 0)
+    producer.close()
+    shard.wait(lambda: b"video 1" in shard.arrivals.first)
+    key, headers, *_ = shard.arrivals.first[b"video 1"]
+    assert (key, headers[0]) == (b"vid1", ("customer-header", b"dummy"))
+    added = dict(headers[1:4])
+    assert added.keys() == {"scheduler-timestamp", "scheduler-key", "scheduler-topic"}
+    assert now_s - 5 <= int(added["scheduler-timestamp"]) <= CLOCK.now_ms() // 1_000 + 5
+    assert (added["scheduler-key"], added["scheduler-topic"]) == (b"vid1-online", topic.encode())
+    return (now_s + 6) * 1_000
+
+
 @pytest.mark.timeout(600)
 def test_topics_that_come_later_and_go(served: Shard) -> None:
-    """One is right, and taken from its beginning; one is not, until it is mended; one goes."""
+    """One is right, and taken from its beginning, as its own table says; one is not, until it is
+    mended; one goes.
+    """
     shard = served
     shard.forget()
     right, wrong = (f"{shard.settings.app.id}.later.{end}" for end in ("right", "wrong"))
@@ -422,12 +454,14 @@ def test_topics_that_come_later_and_go(served: Shard) -> None:
     producer.send(shard.timers, b"loops", headers=loops).get(timeout=30)
     shard.wait(lambda: b"loops" in shard.arrivals.first)
     assert ("TIMER_ERROR_CODE", b"forbidden_target") in shard.arrivals.first[b"loops"][1]
+    due_ms = schedule_as_etf1_does(shard, right)
 
     admin = KafkaAdminClient(bootstrap_servers=shard.servers)
     admin.alter_configs([ConfigResource("TOPIC", wrong, {"retention.ms": "-1"})])
     shard.wait(lambda: wrong.encode() in shard.arrivals.first)
     assert shard.status()["timer_topics"]["left_out"] == {}
     assert shard.status()["ingest"]["pid"] == ingest, "only its query begins anew"
+    shard.wait(lambda: CLOCK.now_ms() > due_ms + 1_000 and shard.status()["pending"] == 0)
 
     admin.delete_topics([right])
     admin.close()
@@ -435,8 +469,9 @@ def test_topics_that_come_later_and_go(served: Shard) -> None:
     for topic in (wrong, shard.timers):
         producer.send(topic, b"after %s" % topic.encode(), headers=at_once).get(timeout=30)
     producer.close()
-    shard.wait(lambda: len(shard.arrivals.first) == 5)
+    shard.wait(lambda: len(shard.arrivals.first) == 6)
     assert set(shard.arrivals.count.values()) == {1}
+    assert shard.arrivals.first.keys().isdisjoint({b"replaced", b"cancelled"})
 
 
 def grown(before: Counter[str], after: dict[str, float]) -> dict[str, float]:

@@ -23,13 +23,7 @@ from duewheel.wheel.layout import WheelConfig
 
 NOW_MS = 1_607_918_336_000
 YEARS_MS = 20 * 366 * 86_400_000
-TAKING_CANCELS = load_suite()
-TAKING_CANCELS["expectations"] = [
-    each
-    for each in TAKING_CANCELS["expectations"]
-    if each["meta"]["code"] != "cancel_not_supported"
-]
-RULES = compile_suite(TAKING_CANCELS, suite_parameters(max_delay_ms=YEARS_MS))
+RULES = compile_suite(load_suite(), suite_parameters(max_delay_ms=YEARS_MS))
 TOPIC = "schedules"
 Message = tuple[bytes | None, bytes | None, list[Header]]
 

@@ -134,6 +134,9 @@ def one(**values: Any) -> pa.Table:
     return pa.Table.from_pylist([{**row, **values}], schema=JUDGED)
 
 
+ORDERS: dict[str, Any] = {"column": "target_topic"}
+
+
 @pytest.fixture(scope="module")
 def timer_rules() -> Rules:
     return compile_suite(load_suite(), PARAMETERS)
@@ -195,6 +198,11 @@ def test_every_reason_for_a_dead_letter_is_documented(timer_rules: Rules) -> Non
     assert [rule.code for rule in timer_rules.rules if f"`{rule.code}`" not in text] == []
 
 
+def test_a_column_of_nulls_fails_where_a_value_is_needed() -> None:
+    needed = compile_suite(suite_of(rule("values_to_not_be_null", **ORDERS)), PARAMETERS)
+    assert needed.first_failure(one(target_topic=None)).tolist() == [0]
+
+
 def test_no_rows(timer_rules: Rules) -> None:
     assert timer_rules.first_failure(JUDGED.empty_table()).tolist() == []
 
@@ -205,9 +213,6 @@ def test_the_digest_follows_the_rules(timer_rules: Rules) -> None:
     assert compile_suite(suite, {**PARAMETERS, "max_delay_ms": 1}).digest == timer_rules.digest
     suite["expectations"].pop()
     assert compile_suite(suite, PARAMETERS).digest != timer_rules.digest
-
-
-ORDERS: dict[str, Any] = {"column": "target_topic"}
 
 
 @pytest.mark.parametrize(
