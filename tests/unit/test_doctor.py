@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from duewheel import doctor
 from duewheel.doctor import apis, brokers, clocks, findings, host, rights, topics, trial
 from duewheel.doctor.cluster import Topic
 from duewheel.doctor.findings import Finding
@@ -15,6 +17,7 @@ from duewheel.topic_plans import TopicFinding
 from duewheel.wheel.kafka_publisher import PublisherLimits
 
 ADDRESS = "kafka:9092"
+DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "kafka.md").read_text()
 WHOLE = {api.key: (0, api.version_max) for api in (*apis.NEEDED, *apis.OPTIONAL)}
 
 
@@ -97,6 +100,31 @@ def test_the_list_is_one_of_kafka() -> None:
         assert api.version_min <= api.version_max
     keys = [api.key for api in (*apis.NEEDED, *apis.OPTIONAL)]
     assert len(keys) == len(set(keys))
+
+
+def test_the_documentation_lists_the_same_apis() -> None:
+    table = re.findall(r"^\| ([0-9, ]+) \| ([\w, ]+) \| ([0-9, ]+) \|", DOCUMENT, re.MULTILINE)
+    documented = {
+        (int(key), name, int(lowest))
+        for row in table
+        for key, name, lowest in zip(*(column.split(", ") for column in row), strict=True)
+    }
+    listed = {(api.key, api.name, api.version_min) for api in (*apis.NEEDED, *apis.OPTIONAL)}
+    assert documented == listed
+
+
+def test_the_documentation_names_every_finding() -> None:
+    sources = "".join(path.read_text() for path in Path(doctor.__path__[0]).glob("*.py"))
+    codes = set(re.findall(r'(?:Finding|judged)\(\s*"(\w+)"|code(?:, \w+)? = "(\w+)"', sources))
+    named = {first or second for first, second in codes} | {findings.UNREACHABLE}
+    assert len(named) > 25
+    section = DOCUMENT.split("## What `duewheel doctor` finds")[1].split("\n## ")[0]
+    documented = {
+        code
+        for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+        for code in re.findall(r"`(\w+)`", row)
+    }
+    assert documented == named
 
 
 # ---- brokers ------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient
@@ -12,6 +13,7 @@ from kafka.errors import TopicAuthorizationFailedError
 
 from duewheel.clock import Clock
 from duewheel.config import Settings
+from duewheel.kafka_admin import KafkaAdmin
 from duewheel.wheel.deadline import Deadline
 from duewheel.wheel.kafka_clients import ClientSettings
 
@@ -68,7 +70,17 @@ class Cluster:
     @property
     def own_topics(self) -> list[str]:
         """Timer topics, then the others that are duewheel's."""
-        return [*self.settings.timer.topics, *self.settings.service_topics.values()]
+        return [*self.timer_topics, *self.settings.service_topics.values()]
+
+    @cached_property
+    def timer_topics(self) -> list[str]:
+        """The listed ones, there or not, and those that match the pattern."""
+        with self.open_topics() as topics:
+            return [*self.settings.timer.topics, *topics.matching_topics(self.settings)]
+
+    def open_topics(self) -> KafkaAdmin:
+        """What a start checks topics with; to be closed by the caller."""
+        return KafkaAdmin(self.settings.kafka.client_options("admin"), self.call_s)
 
     @property
     def targets(self) -> list[str]:

@@ -38,7 +38,7 @@ def examine(cluster: Cluster) -> Iterator[Finding]:
     settings = cluster.settings
     needed = dict.fromkeys(cluster.targets, _TARGET)
     needed |= dict.fromkeys(settings.service_topics.values(), _WRITTEN)
-    needed |= dict.fromkeys(settings.timer.topics, _TIMER) | {settings.state_topic: _STATE}
+    needed |= dict.fromkeys(cluster.timer_topics, _TIMER) | {settings.state_topic: _STATE}
     principal = _principal(cluster)
     for name, topic in cluster.topics(list(needed)).items():
         if topic.is_there or topic.is_forbidden:

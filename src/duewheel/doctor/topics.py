@@ -27,10 +27,10 @@ _REPLICAS = 3  # so that one may be away and one fail
 def examine(cluster: Cluster) -> Iterator[Finding]:
     """The topics that are duewheel's, and targets as far as they are configured."""
     settings, own, targets = cluster.settings, cluster.own_topics, cluster.targets
-    with KafkaAdmin(settings.kafka.client_options("admin"), cluster.call_s) as admin:
-        for found in admin.topic_findings(settings):
+    with cluster.open_topics() as checks:
+        for found in checks.topic_findings(settings):
             yield as_finding(found, cluster.address)
-        yield from _matching(cluster, admin)
+        yield from _matching(cluster, checks)
     topics = cluster.topics([*own, *targets, _TRANSACTION_LOG])
     there = {name: topic for name, topic in topics.items() if topic.is_there}
     for topic in there.values():
@@ -38,7 +38,7 @@ def examine(cluster: Cluster) -> Iterator[Finding]:
     for target in targets:
         if not topics[target].is_there and not topics[target].is_forbidden:
             yield _missing_target(target, cluster.address)
-    timers = [there[name] for name in settings.timer.topics if name in there]
+    timers = [there[name] for name in cluster.timer_topics if name in there]
     yield from sizes(timers, [there[name] for name in targets if name in there], cluster.address)
     if timers:
         yield _partitions(cluster, timers)
@@ -46,10 +46,11 @@ def examine(cluster: Cluster) -> Iterator[Finding]:
         yield _progress(cluster)
 
 
-def _matching(cluster: Cluster, admin: KafkaAdmin) -> Iterator[Finding]:
+def _matching(cluster: Cluster, checks: KafkaAdmin) -> Iterator[Finding]:
     """Topics that match the pattern: what is wrong with one keeps that one from being read."""
-    matching = admin.matching_topics(cluster.settings)
-    for topic, findings in admin.timer_topic_findings(cluster.settings, matching).items():
+    listed = cluster.settings.timer.topics
+    matching = [name for name in cluster.timer_topics if name not in listed]
+    for topic, findings in checks.timer_topic_findings(cluster.settings, matching).items():
         if not findings:
             yield as_finding(TopicFinding(topic, "found"), cluster.address)
         for found in findings:
@@ -160,8 +161,8 @@ def _missing_target(topic: str, address: str) -> Finding:
 
 def _partitions(cluster: Cluster, timers: Sequence[Topic]) -> Finding:
     """Whether this shard has any."""
-    shard, code = cluster.settings.shard, "shard_partitions"
-    subject = f"shard {shard.index} of {shard.count}"
+    shard = cluster.settings.shard
+    code, subject = "shard_partitions", f"shard {shard.index} of {shard.count}"
     known = {(topic.name, number): 0 for topic in timers for number in range(len(topic.partitions))}
     try:
         mine = wiring.own(cluster.settings, known)
@@ -176,8 +177,8 @@ def _partitions(cluster: Cluster, timers: Sequence[Topic]) -> Finding:
 
 def _progress(cluster: Cluster) -> Finding:
     """How far the shard has come, by the newest record that is committed."""
-    shard, code = cluster.settings.shard, "progress"
-    subject = f"shard {shard.index} of {shard.count}"
+    shard = cluster.settings.shard
+    code, subject = "progress", f"shard {shard.index} of {shard.count}"
     try:
         shards: Mapping[int, Written] = all_shards(cluster.settings)
         require_as_many(cluster.settings, shards)
