@@ -18,7 +18,7 @@ from duewheel import wiring
 from duewheel.clock import SystemClock
 from duewheel.config import Settings, load
 from duewheel.dev_broker import DevBroker, free_ports
-from duewheel.doctor import examination
+from duewheel.doctor import apis, examination
 from duewheel.doctor.findings import Finding
 from duewheel.kafka_admin import KafkaAdmin
 from duewheel.processes import init_progress
@@ -123,9 +123,13 @@ def test_what_is_set_wrongly_is_found_at_once(
         settings.dead_letter_topic: {"max.message.bytes": "1048588"},
         target: {"max.message.bytes": "1000"},
     }
+    matching = f"{settings.app.id}.more"
+    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        admin.create_topic(matching, 1)
     client.alter_configs([ConfigResource("TOPIC", *change) for change in changes.items()])
     wrong = settings.model_copy(
         update={
+            "timer": settings.timer.model_copy(update={"topics_pattern": matching[:-1] + "."}),
             "shard": settings.shard.model_copy(update={"index": 1, "count": 2}),
             "dequeue": settings.dequeue.model_copy(update={"transaction_timeout_ms": 60_000}),
         }
@@ -141,24 +145,46 @@ def test_what_is_set_wrongly_is_found_at_once(
         ("shard_partitions", "shard"),
         ("topic_settings", "cleanup.policy"),
         ("topic_settings", "max.message.bytes"),
+        ("topic_settings", "message.timestamp.type"),
+        ("topic_settings", "retention.ms"),
         ("topic_settings", "retention.ms"),
     ]
+    assert ("topic_settings", f"topic {matching}") in errors(found)
     assert only(found, "message_size").severity == "warning"
     assert only(found, "transaction_timeout").severity == "warning"
     assert all(f.remedy for f in found if f.severity != "ok")
+
+
+def through(settings: Settings, proxy: FaultProxy) -> Settings:
+    """The same settings, for clients that reach the broker through the proxy only."""
+    kafka = {"bootstrap_servers": (proxy.bootstrap_servers,)}
+    return settings.model_copy(update={"kafka": settings.kafka.model_copy(update=kafka)})
 
 
 def test_a_broker_that_lacks_an_api(settings: Settings, broker: DevBroker) -> None:
     init_producer_id = 22
     with FaultProxy(broker.bootstrap_servers) as proxy:
         proxy.inject(Fault("ApiVersions", Action.WITHHOLD, init_producer_id, times=ALWAYS))
-        kafka = {"bootstrap_servers": (proxy.bootstrap_servers,)}
-        update = {"kafka": settings.kafka.model_copy(update=kafka)}
-        found = examined(settings.model_copy(update=update))
+        found = examined(through(settings, proxy))
     lacking = only(found, "kafka_api")
     assert lacking.severity == "error"
     assert "InitProducerId (key 22) is not offered" in lacking.found
     assert {code for code, _ in errors(found)} >= {"kafka_api", "transactions"}
+
+
+def test_a_commit_that_is_only_pretended_is_found_out(
+    settings: Settings, broker: DevBroker
+) -> None:
+    with FaultProxy(broker.bootstrap_servers) as proxy:
+        pretended = proxy.inject(Fault("EndTxn", Action.REFUSE, code=0))
+        found = examined(through(settings, proxy))
+        assert pretended.hits == 1
+        asked = {key: version for key, version, _ in proxy.asked}
+    listed = {api.key: api.version_min for api in (*apis.NEEDED, *apis.OPTIONAL)}
+    assert {key: listed[key] for key in asked if asked[key] < listed[key]} == {}
+    assert only(found, "transactions").severity == "ok"  # all that its client was told
+    lost = only(found, "committed_seen")
+    assert (lost.severity, lost.found) == ("error", "of 2 committed transactions 1 are seen")
 
 
 def test_a_cluster_that_is_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,7 +105,7 @@ class _Trial:
         took_ms = self._cluster.clock.boottime_ms() - began_ms
         found = f"a producer was opened, and a transaction committed, in {took_ms} ms"
         yield Finding("transactions", "ok", self._subject, found)
-        offsets = self._try_offsets(producer)
+        offsets = self._try_offsets()
         yield offsets
         try:
             self._try_fencing()
@@ -123,11 +123,14 @@ class _Trial:
         with contextlib.suppress(DuewheelError):
             self._cluster.ask("delete the trial's group", lambda a: a.delete_groups([self._name]))
 
-    def _try_offsets(self, producer: KafkaProducer) -> Finding:
-        """An offset with metadata, committed with a record, and read back."""
+    def _try_offsets(self) -> Finding:
+        """An offset with metadata, committed with a record, and read back. The producer is a new
+        one: what the one before has not really committed is gone then.
+        """
         subject, kept = f"group {self._name}", OffsetAndMetadata(_OFFSET, _METADATA, -1)
         offsets = {self._partition: kept}
         try:
+            producer = self._open()
             self._write(producer, OFFSETS)
             self._call(
                 "commit a group's offset in a transaction",
