@@ -312,11 +312,13 @@ def test_file_systems(kind: str, severity: str) -> None:
 
 
 def test_room_for_the_wheel_and_for_timers() -> None:
-    ring, room = 134 << 20, 2 << 30
-    assert host.judge_room("d", ring + room, ring).severity == "ok"
-    assert host.judge_room("d", ring + room - 1, ring).severity == "warning"
-    assert host.judge_room("d", ring - 1, ring).severity == "error"
-    assert "134" in host.judge_room("d", ring, ring).found
+    ring, least, room = 134 << 20, 256 << 20, 2 << 30
+    assert host.judge_room("d", ring + least + room, ring, least).severity == "ok"
+    assert host.judge_room("d", ring + least + room - 1, ring, least).severity == "warning"
+    assert host.judge_room("d", ring + least - 1, ring, least).severity == "error"
+    assert "leaves 256 (storage.min_free), the wheel takes 134" in (
+        host.judge_room("d", ring, ring, least).found
+    )
 
 
 def test_memory_for_spark_and_for_reading_ahead() -> None:

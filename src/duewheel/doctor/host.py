@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
-import shutil
 import struct
 import tempfile
 from collections.abc import Iterator
@@ -39,7 +38,7 @@ _REMOTE = {
     "fuse.sshfs",
 }
 _PASSING = {"overlay", "tmpfs", "ramfs", "aufs"}
-_ROOM_BYTES = 2 << 30  # beside the ring: hours of timers at a modest rate
+_ROOM_BYTES = 2 << 30  # for timers: hours of them at a modest rate
 _TRIAL_BYTES = 1 << 16
 _BLOCK_BYTES = 512  # of st_blocks, whatever the file system's are
 _OPEN_FILES = 4_096
@@ -131,22 +130,30 @@ def _trial(data_dir: Path) -> Finding:
 def _room(settings: Settings, data_dir: Path) -> Finding:
     ring = 2 * settings.timer.slots * ENTRY_BYTES
     there = (data_dir / "timerwheel").exists()
-    free = shutil.disk_usage(_existing(data_dir)).free
-    return judge_room(str(data_dir), free, 0 if there else ring)
+    space = files.space(_existing(data_dir))
+    least = settings.storage.min_free.of(space.total_bytes)
+    return judge_room(str(data_dir), space.free_bytes, 0 if there else ring, least)
 
 
-def judge_room(subject: str, free: int, ring: int) -> Finding:
-    """Whether what is free holds what is still to be allocated, and timers beside it; in bytes."""
-    text = f"{free >> 20} MiB free"
-    text += f", the wheel needs {ring >> 20}" if ring else ""
+def judge_room(subject: str, free: int, ring: int, least: int) -> Finding:
+    """Whether there is room for what is still to be allocated, and for timers.
+
+    Args:
+        subject: the data directory.
+        free: bytes.
+        ring: bytes that the wheel will take.
+        least: bytes free below which ingest takes nothing.
+    """
+    text = f"{free >> 20} MiB free, ingest leaves {least >> 20} (storage.min_free)"
+    text += f", the wheel takes {ring >> 20}" if ring else ""
     return judged(
         "disk_space",
         subject,
         text,
-        error=free < ring,
-        warning=free < ring + _ROOM_BYTES,
+        error=free < ring + least,
+        warning=free < ring + least + _ROOM_BYTES,
         remedy="make room: a pending timer takes some 52 bytes and its message, "
-        f"and {_ROOM_BYTES >> 20} MiB beside the wheel are little",
+        f"and less than {_ROOM_BYTES >> 20} MiB for them is little",
     )
 
 
