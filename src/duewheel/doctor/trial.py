@@ -36,6 +36,7 @@ COMMITTED, OFFSETS, ZOMBIE, ABORTED = b"committed", b"offsets", b"zombie", b"abo
 _METADATA = "kept with the offset"
 _OFFSET = 7
 _STOP_S = 1.0
+_LOOK_S = 0.05
 _DOCS = "see docs/kafka.md: exactly once needs it"
 
 
@@ -137,15 +138,12 @@ class _Trial:
                 lambda: producer.send_offsets_to_transaction(offsets, self._name),
             )
             self._commit(producer)
-            found = self._cluster.ask(
-                "read the group's offset", lambda admin: admin.list_group_offsets(self._name)
-            )
+            read = self._read_offset()
         except DuewheelError as error:
             remedy = "nothing of duewheel needs it: its progress is a record; " + _rights(
                 self._name
             )
             return Finding("group_offsets", "warning", subject, str(error), remedy)
-        read = found[self._name].get(self._partition)
         same = read is not None and (read.offset, read.metadata) == (_OFFSET, _METADATA)
         return judged(
             "group_offsets",
@@ -155,6 +153,18 @@ class _Trial:
             warning=not same,
             remedy="nothing of duewheel needs it: its progress is a record",
         )
+
+    def _read_offset(self) -> OffsetAndMetadata | None:
+        """The group's offset. It is there a moment after its transaction, with the last marker."""
+        deadline = self._cluster.deadline()
+        while True:
+            found = self._cluster.ask(
+                "read the group's offset", lambda admin: admin.list_group_offsets(self._name)
+            )
+            read = found[self._name].get(self._partition)
+            if read is not None or not deadline.remaining_s():
+                return read
+            self._cluster.clock.sleep(_LOOK_S)
 
     def _try_fencing(self) -> None:
         """A transaction that is open when its producer is replaced, and one that is aborted."""
