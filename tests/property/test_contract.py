@@ -243,6 +243,13 @@ def test_slot_values_are_plain_and_ordered() -> None:
     assert values == json.loads(json.dumps(values))
 
 
+@settings(max_examples=20)
+@given(contracts)
+def test_the_settings_of_topics_are_read_as_they_were_written(under: Contract) -> None:
+    values = json.loads(json.dumps(under.slot_values()))
+    assert Contract.from_slot_values(values, DEAD_LETTERS).topics == under.topics
+
+
 def test_a_contract_can_be_made_again_from_its_values() -> None:
     values = json.loads(json.dumps(CONTRACT.slot_values()))
     again = Contract.from_slot_values(values, DEAD_LETTERS)

@@ -42,16 +42,16 @@ INSTANTS_MS = (
 )
 
 
-def contract(past_due: str = "fire") -> Contract:
-    topics = {TOPIC: TopicContract(target="orders", past_due=past_due)}
+def contract(**settings: Any) -> Contract:
+    topics = {TOPIC: TopicContract(target="orders", **settings)}
     return Contract((1_000, 5_000), topics, "dead", RULES)
 
 
 def read(
-    *headers: Header, key: bytes | None = None, now_ms: int = NOW_MS, past_due: str = "fire"
+    *headers: Header, key: bytes | None = None, now_ms: int = NOW_MS, **settings: Any
 ) -> TimerBatch:
     record = Record(TOPIC, 0, now_ms, key, b"", [*headers])
-    return parse(table([record]), contract(past_due))
+    return parse(table([record]), contract(**settings))
 
 
 def codes(batch: TimerBatch) -> set[str]:
@@ -123,6 +123,19 @@ def test_past_due_is_what_is_due_at_the_records_timestamp_or_before(
     # A copy was judged when it was none.
     copy = read(headers[0], ("TIMER_ORIGIN", b"3"), now_ms=now_ms, past_due="dead-letter", key=b"k")
     assert (codes(copy), copy.due_ms.tolist()) == (set(), [now_ms + delay_ms])
+
+
+def test_the_topics_own_delay_is_for_messages_that_do_not_say_when() -> None:
+    silent = read(("x", b""), delay_ms=700)
+    assert (codes(silent), silent.due_ms.tolist()) == (set(), [NOW_MS + 700])
+    assert read(("DELAY", b"0"), delay_ms=700).due_ms.tolist() == [NOW_MS + 700]
+    assert read(("DELAY", b"1"), delay_ms=700).due_ms.tolist() == [NOW_MS + 1_000]
+    assert codes(read(("DELAY", b"one"), delay_ms=700)) == {"bad_header"}
+    too_long_ms = TEN_YEARS_MS + 1
+    assert codes(read(delay_ms=too_long_ms)) == {"delay_too_long"}
+    # Neither copies nor cancels have it.
+    assert codes(read(("TIMER_ORIGIN", b"3"), delay_ms=700)) == {"no_due_time"}
+    assert codes(read(("TIMER_DEL_UNIQKEY", b"id"), delay_ms=too_long_ms)) == set()
 
 
 @pytest.mark.parametrize(
