@@ -178,7 +178,8 @@ class DelayProducer:
 
         Args:
             timer: a recall handle; or an id, and with it the key or the partition that `schedule`
-                was given. A timer that was given neither is found by its handle only.
+                was given. A timer that was given neither is found by its handle only; where a topic
+                says that keys are ids, one without an id is found by its key only.
             key, partition: see there; `Timer.partition` will do, too.
             timer_topic: by default the producer's. A handle of another one is refused.
             headers: of your own, for the answer.

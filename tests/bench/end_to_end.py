@@ -411,6 +411,7 @@ def cancels(rig: Rig, count: int) -> None:
             for number in range(count)
         ]
         handles = [timer.result(DEADLINE_S).handle for timer in asked]
+        wait(lambda: status(rig.settings)["pending"] >= count)
         wait(lambda: status(rig.settings)["ingest"]["lag"] == 0)
         pending = status(rig.settings)["pending"]
         took_ms = []
