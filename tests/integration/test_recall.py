@@ -144,6 +144,10 @@ def test_a_cancel_lies_where_its_timer_lies(topics: Topics) -> None:
         by_key = producer.schedule(topics.orders, "v", key="k", delay="1h", id="7")
         by_partition = producer.schedule(topics.orders, "v", delay="1h", id="8", partition=4)
         by_handle = producer.schedule(topics.orders, "v", delay="1h").result(WITHIN_S)
+        elsewhere = [
+            producer.schedule(topics.orders, "v", delay="1h", partition=n).result(WITHIN_S)
+            for n in range(TIMER_PARTITIONS)
+        ]
         own: Headers = [("x", b"1"), ("TIMER_ANSWER", b"an earlier one")]
         cancels = [
             producer.cancel("7", key="k", headers=own),
@@ -152,6 +156,8 @@ def test_a_cancel_lies_where_its_timer_lies(topics: Topics) -> None:
             producer.cancel(by_handle.handle),
         ]
         written = [asked.result(WITHIN_S) for asked in cancels]
+        handles = [producer.cancel(timer.handle).result(WITHIN_S) for timer in elsewhere]
+    assert [c.partition for c in handles] == list(range(TIMER_PARTITIONS))
     timers = [by_key.result(0), by_partition.result(0), by_partition.result(0), by_handle]
     assert [c.partition for c in written] == [t.partition for t in timers]
     assert [c.id for c in written] == ["7", "8", "8", source(by_handle)]
@@ -346,17 +352,20 @@ def test_an_answer_may_come_before_the_acknowledgement(
 ) -> None:
     """And what is kept for that is bounded by the requests that are open."""
     monkeypatch.setattr(answers, "_EARLY_MAX", 20)
+    monkeypatch.setattr(answers, "_POLL_RECORDS_MAX", 5)
     reader = reader_of(topics)
     answerer.answer("t-0@1", "unknown")  # before anything was expected: never read
     older, open_ = reader.expect(), reader.expect()
     answerer.answer("t-0@1", "cancelled")
     wait(lambda: len(reader._early) == 1)
     newer = reader.expect()
-    for number in range(30):
+    for number in range(40):
         answerer.answer(f"t-0@{number + 2}", "unknown")
     wait(lambda: len(reader._early) >= 20)
     last = reader.expect()
-    waited = reader.written(last, "t-0@31")  # reading may have paused before it
+    time.sleep(0.3)  # in which all of them could be read
+    assert len(reader._early) < 20 + 5
+    waited = reader.written(last, "t-0@41")  # reading has paused before it
     reader.failed(older)
     assert "t-0@1" in reader._early
     reader.failed(open_)  # the first answer could have been theirs only
