@@ -231,9 +231,9 @@ def test_what_was_cancelled_was_not_delivered(make_world: MakeWorld) -> None:
 
 def test_a_cancel_in_another_partition_meets_nothing(make_world: MakeWorld) -> None:
     world = make_world()
-    world.append(timer(0, 5), cancel(0, partition=1))
+    world.append(timer(0, 5), cancel(3, partition=1))
     world.at_slot(9)
-    assert (world.sources(), world.answers()) == (["timers-0@0"], [("timers-1@0", "unknown")])
+    assert (world.sources(), world.answers()) == (["timers-0@0"], [("timers-1@3", "unknown")])
 
 
 def test_ids_with_the_same_hash_are_told_apart(make_world: MakeWorld) -> None:
