@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,23 @@ from typing import Any
 import pytest
 
 from duewheel import doctor
-from duewheel.doctor import apis, brokers, clocks, findings, host, rights, topics, trial
-from duewheel.doctor.cluster import Topic
+from duewheel.clock import SystemClock
+from duewheel.config import load
+from duewheel.doctor import (
+    apis,
+    brokers,
+    clocks,
+    examination,
+    findings,
+    host,
+    rights,
+    topics,
+    trial,
+)
+from duewheel.doctor.cluster import Cluster, Topic
 from duewheel.doctor.findings import Finding
 from duewheel.topic_plans import TopicFinding
+from duewheel.wheel.kafka_clients import ClientSettings
 from duewheel.wheel.kafka_publisher import PublisherLimits
 
 ADDRESS = "kafka:9092"
@@ -57,6 +71,19 @@ def test_a_remedy_is_only_for_what_needs_one() -> None:
         "c", "warning", "s", "f", "r"
     )
     assert findings.judged("c", "s", "f", warning=True, error=True).severity == "error"
+
+
+def test_a_part_that_meets_the_unexpected_is_one_finding() -> None:
+    def part(_: Cluster) -> Iterator[Finding]:
+        yield Finding("a", "ok", "s", "f")
+        raise KeyError("hunter2")
+
+    client = ClientSettings({"ssl_password": "hunter2"})
+    cluster = Cluster(load(overrides={"timer": {"topics": "t"}}), client, None, SystemClock())
+    first, second = examination.examined("topics", cluster, part)
+    assert first.code == "a"
+    assert (second.code, second.severity, second.subject) == ("not_examined", "error", "topics")
+    assert second.found == "KeyError: '***'"
 
 
 # ---- APIs ---------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def examine(settings: Settings, clock: Clock, begun: Begun) -> Iterator[Finding]
             cluster = Cluster(settings, client, admin, clock)
             for name, part in parts.items():
                 begun(name, steps)
-                for finding in _examined(name, cluster, part):
+                for finding in examined(name, cluster, part):
                     yield finding
                     if finding.code == UNREACHABLE:
                         return
@@ -87,14 +87,16 @@ def examine(settings: Settings, clock: Clock, begun: Begun) -> Iterator[Finding]
             close(admin)
 
 
-def _examined(
+def examined(
     name: str, cluster: Cluster, part: Callable[[Cluster], Iterator[Finding]]
 ) -> Iterator[Finding]:
+    """What a part finds, until it gets no answer, or one that makes no sense to it."""
     try:
         yield from part(cluster)
-    except DuewheelError as error:
+    except Exception as error:  # noqa: BLE001 - kafka-python on an answer that it did not expect
+        said = str(error) if isinstance(error, DuewheelError) else cluster.client.explain(error)
         remedy = "see docs/kafka.md for the APIs and the rights that are needed"
-        yield Finding("not_examined", "error", name, str(error), remedy)
+        yield Finding("not_examined", "error", name, said, remedy)
 
 
 def _on_scratch_topic(cluster: Cluster) -> Iterator[Finding]:
