@@ -1,8 +1,9 @@
 """Messages of topics that speak as another delay service does: what is delivered of them.
 
 The record's key is the timer's id there. The message's key is what the target-key header says; it
-has none without that header. Consumers of two of the services find headers at the end of the
-message's own that say where it came from:
+has none without that header. (A record that has neither that header nor the service's due time is a
+native one: its message keeps its key, and nothing is added.) Consumers of two of the services find
+headers at the end of the message's own that say where it came from:
 
     etf1     scheduler-timestamp (the record's, epoch seconds), scheduler-key, scheduler-topic
     karafka  schedule_source_topic, schedule_source_partition, schedule_source_offset and, if the

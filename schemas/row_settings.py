@@ -24,6 +24,8 @@ from duewheel.schemas.topic_contracts import DEAD_LETTER, NATIVE, TopicContract
 
 _pa: Any = pa
 
+# What tells a record of another service from a native one in a topic of its mode.
+_FOREIGN = (Request.EPOCH_SEC, Request.WHEN, Request.TARGET_KEY)
 CANCEL_TYPE = b"cancel"  # of schedule_source_type
 
 
@@ -70,8 +72,9 @@ class RowSettings:
         return self._flags([each.past_due == DEAD_LETTER for each in self.contracts])
 
     def drop_in(self, fields: Mapping[Request, Field]) -> Bool:
-        """First copies in topics of another service's mode."""
-        return self._first_copies([each.headers != NATIVE for each in self.contracts], fields)
+        """First copies that ask as another service does, in topics of its mode."""
+        rows = self._first_copies([each.headers != NATIVE for each in self.contracts], fields)
+        return rows & rows_of(fields, _FOREIGN, len(rows))
 
     def cancelling_keys(self, fields: Mapping[Request, Field], key: Column, value: Column) -> Field:
         """Rows that are pure cancels by their null value, or by their source type, and keys."""

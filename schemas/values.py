@@ -6,19 +6,16 @@ instant    a number of epoch milliseconds, or ISO-8601 with a zone:
            2027-01-31T08:30:00Z, 2027-01-31T08:30+01:00, 2027-01-31T08:30:00.250-05:30;
            digits beyond the millisecond round up, because a timer is never early
 local time ISO-8601 as above; without a zone in UTC
-levels     "1s 5s 10s … 1h 2h": the delay of level 1, of level 2, …; units s, m, h, d
 """
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from duewheel.errors import ConfigError
 from duewheel.schemas.columns import (
     Column,
     ascii_text,
@@ -120,23 +117,3 @@ def _fraction_ms(fraction: Any) -> Int64:
     below = _pc.utf8_rtrim(_pc.utf8_slice_codeunits(digits, 3), "0")
     carry = np.asarray(_pc.binary_length(below)) > 0
     return np.asarray(_pc.cast(shown, pa.int64())) + carry
-
-
-_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def parse_levels(text: str) -> tuple[int, ...]:
-    """The delay of each level in ms, from the text form.
-
-    Raises:
-        ConfigError: there is no level, or one is no number with a unit.
-    """
-    levels = []
-    for word in text.split():
-        match = re.fullmatch(r"([0-9]{1,9})([smhd])", word, re.ASCII)
-        if match is None:
-            raise ConfigError(f"delay level {word!r} is not a number with a unit s, m, h or d")
-        levels.append(int(match[1]) * _UNITS_MS[match[2]])
-    if not levels:
-        raise ConfigError("the table of delay levels is empty")
-    return tuple(levels)

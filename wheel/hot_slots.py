@@ -131,9 +131,9 @@ class Places:
             counted: the others are out, and are counted as such.
         """
         before: Int64 = np.cumsum(counted) - counted
-        slots, first, run = np.unique(slot, return_index=True, return_inverse=True)
-        base = np.array([self._base(int(s)) for s in slots.tolist()], np.int64)
-        place: Int64 = before - before[first][run] + base[run]
+        firsts = np.concatenate([[0], np.flatnonzero(np.diff(slot)) + 1])
+        base = np.array([self._base(s) for s in slot[firsts].tolist()], np.int64)
+        place: Int64 = before + np.repeat(base - before[firsts], np.diff(firsts, append=len(slot)))
         self._slot = int(slot[-1])
         self._counted = int(place[-1]) + int(counted[-1])
         return place

@@ -30,6 +30,7 @@ _REPLACED = {  # by those of the new record
     Request.DELAY_SEC,
     Request.DELAY_MS,
     Request.DELIVER_AT,
+    Request.DELIVER_AFTER,
     Request.WINDOW_MS,
     Request.TIMER_ID,
     Request.RESCHEDULE,

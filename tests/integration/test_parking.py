@@ -30,6 +30,7 @@ from duewheel.wheel import outages
 from duewheel.wheel.data_directory import Role
 from duewheel.wheel.dequeue import Dequeue
 from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.hot_slots import HotSlots
 from duewheel.wheel.kafka_publisher import KafkaPublisher, PublisherLimits
 from duewheel.wheel.layout import WheelConfig
 
@@ -45,7 +46,14 @@ QUICKLY = PublisherLimits(quiet_s=0.5, unavailable_target_age_s=0.5)
 class Shard:
     """A shard whose ingest is a consumer here, and whose dequeue reaches the broker by a proxy."""
 
-    def __init__(self, path: Path, broker: DevBroker, servers: str, topics: Topics) -> None:
+    def __init__(
+        self,
+        path: Path,
+        broker: DevBroker,
+        servers: str,
+        topics: Topics,
+        hot_slots: HotSlots | None = None,
+    ) -> None:
         self.topics, self._servers = topics, broker.bootstrap_servers
         self._homes = [TopicPartition(topics.timers, number) for number in range(2)]
         self.publisher = KafkaPublisher(
@@ -57,7 +65,7 @@ class Shard:
             clock=CLOCK,
             limits=QUICKLY,
         )
-        config = DequeueConfig(0, 1, {})
+        config = DequeueConfig(0, 1, {}, hot_slots=hot_slots or HotSlots())
         self._local = LocalShard(path, WHEEL, self.publisher, CLOCK, config)
         forbidden = [topics.timers, topics.dead_letters, topics.state]
         parameters = suite_parameters(max_delay_ms=3_600_000, forbidden_targets=forbidden)
@@ -83,8 +91,19 @@ class Shard:
         assert self._local.dequeue is not None
         return self._local.dequeue
 
-    def write(self, timers: Sequence[tuple[str, int]], after_ms: int = DUE_IN_MS) -> int:
-        """Timers, numbered on, by target topic and partition, all due in one slot: when."""
+    def write(
+        self,
+        timers: Sequence[tuple[str, int]],
+        after_ms: int = DUE_IN_MS,
+        keys: int | None = None,
+    ) -> int:
+        """Timers, numbered on, by target topic and partition, all due in one slot: when.
+
+        Args:
+            timers: where they go.
+            after_ms: from now until they are due.
+            keys: how many keys they share in turn; None: they have none.
+        """
         due_ms = (CLOCK.now_ms() + after_ms) // WHEEL.precision_ms * WHEEL.precision_ms
         producer = KafkaProducer(bootstrap_servers=self._servers)
         for number, (topic, partition) in enumerate(timers):
@@ -94,7 +113,8 @@ class Shard:
                 ("REAL_QID", b"%d" % partition),
                 ("own", b"%d" % number),
             ]
-            producer.send(self.topics.timers, b"%d" % number, headers=headers, partition=0)
+            key = None if keys is None else b"%d" % (number % keys)
+            producer.send(self.topics.timers, b"%d" % number, key=key, headers=headers, partition=0)
         producer.close()
         return due_ms
 

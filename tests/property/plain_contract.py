@@ -136,7 +136,9 @@ class Reading:
         taken_out = {n for n, r in names.items() if r is not Request.PARTITION_KEY}
         self.users = [header for header in headers if header[0] not in taken_out]
         self.settings = settings
-        self.foreign = settings.headers != "native" and not self.copy
+        own = {Request.EPOCH_SEC, Request.WHEN, Request.TARGET_KEY}
+        speaks_so = settings.headers != "native" and not self.copy
+        self.foreign = speaks_so and not own.isdisjoint(self.asked)
         self.base_ms = self.record.timestamp_ms
 
     def text(self, request: Request) -> bytes:

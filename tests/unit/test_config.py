@@ -13,6 +13,7 @@ from duewheel.config import Settings, load
 from duewheel.config_values import looks_secret, parse_size_bytes
 from duewheel.durations import format_duration_ms, parse_duration_ms
 from duewheel.errors import ConfigError
+from duewheel.schemas.header_names import LEVELS_MS
 
 MINIMAL = '[timer]\ntopics = ["orders.delayed"]\n'
 
@@ -55,6 +56,20 @@ def test_defaults_are_the_documented_ones(tmp_path: Path) -> None:
     assert settings.timer.levels_ms[0] == 1_000
     assert settings.timer.levels_ms[13:] == (600_000, 1_200_000, 1_800_000, 3_600_000, 7_200_000)
     assert settings.storage.data_dir == Path("duewheel-data")
+
+
+def test_levels_are_written_as_in_rocketmq() -> None:
+    text = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    every_unit_ms = (1_000, 240_000, 10_800_000, 172_800_000)
+    for levels, expected_ms in ((text, LEVELS_MS), (" 1s 4m\n3h 2d ", every_unit_ms)):
+        settings = load(None, {"timer": {"topics": "t", "levels": levels}})
+        assert settings.timer.levels_ms == expected_ms
+
+
+@pytest.mark.parametrize("levels", ["", "1", "s", "-1s", "1w", "1s 2", "²s"])
+def test_what_is_no_table_of_levels_is_refused(levels: str) -> None:
+    with pytest.raises(ConfigError, match=r"timer\.levels"):
+        load(None, {"timer": {"topics": "t", "levels": levels}})
 
 
 def test_flags_beat_environment_beats_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

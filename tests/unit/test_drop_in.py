@@ -237,6 +237,16 @@ def test_where_both_say_when_the_modes_own_header_counts() -> None:
     assert (native.due_ms.tolist(), native.level.tolist()) == ([NOW_MS + 1_000], [1])
 
 
+@pytest.mark.parametrize("mode", ["etf1", "karafka", "eifinger"])
+def test_a_native_timer_in_such_a_topic_keeps_its_key(mode: str) -> None:
+    """As DelayProducer writes it; still the key is its id where it gives none."""
+    asked: list[Header] = [("TIMER_DELAY_MS", b"1"), ("REAL_TOPIC", b"t")]
+    batch = read(mode, [*asked, ("UNIQ_KEY", b"7")])
+    assert message(batch) == (b"vid1-online", b"video 1", [])
+    assert (batch.timer_id.to_pylist(), batch.cancels.tolist()) == ([b"7"], [False])
+    assert read(mode, asked).timer_id.to_pylist() == [b"vid1-online"]
+
+
 # ---- through the wheel ---------------------------------------------------------------------------
 
 

@@ -12,17 +12,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from duewheel.errors import ConfigError
-from duewheel.schemas import header_names
 from duewheel.schemas.columns import binary
 from duewheel.schemas.due_times import due_times
-from duewheel.schemas.header_names import REQUEST, Request
+from duewheel.schemas.header_names import LEVELS_MS, REQUEST, Request
 from duewheel.schemas.headers import USERS, read_headers
 from duewheel.schemas.record_tail import header_groups
-from duewheel.schemas.values import SATURATED, parse_instants, parse_levels, parse_numbers
+from duewheel.schemas.values import SATURATED, parse_instants, parse_numbers
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-LEVELS_MS = parse_levels("1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h")
 NOW_MS = 1_800_000_000_000
 
 Header = tuple[str, bytes | None]
@@ -116,18 +113,6 @@ def test_instants(text: str, expected: int) -> None:
 def test_what_is_no_instant(text: str) -> None:
     instants, well_formed = parse_instants(binary([text.encode()]))
     assert (instants.tolist(), well_formed.tolist()) == ([0], [False])
-
-
-def test_levels() -> None:
-    assert parse_levels(" 1s 5m\n2h 1d ") == (1_000, 300_000, 7_200_000, 86_400_000)
-    assert len(LEVELS_MS) == 18
-    assert header_names.LEVELS_MS == LEVELS_MS
-
-
-@pytest.mark.parametrize("text", ["", "1", "s", "1s,2s", "-1s", "1.5s", "1w", "1S", "²s"])
-def test_levels_refused(text: str) -> None:
-    with pytest.raises(ConfigError):
-        parse_levels(text)
 
 
 def due(*rows: list[Header]) -> list[int | str]:

@@ -1,0 +1,95 @@
+"""A slot with more timers than may leave with it, on a real broker: what is in excess goes through
+its timer topic again, or to the dead letters.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.fault_judge import Topics
+from tests.integration.test_parking import WHEEL, Shard
+
+from duewheel.dev_broker import DevBroker
+from duewheel.wheel.hot_slots import HotSlots
+
+pytestmark = pytest.mark.kafka
+
+COUNT, KEYS, LIMIT, WINDOW_MS = 90, 9, 20, 600
+MakeShard = Callable[[HotSlots], Shard]
+
+
+@pytest.fixture
+def make_shard(tmp_path: Path, broker: DevBroker) -> Iterator[MakeShard]:
+    made: list[Shard] = []
+
+    def make(hot_slots: HotSlots) -> Shard:
+        topics = Topics.named(f"hot-{uuid.uuid4().hex[:8]}")
+        topics.create(broker.bootstrap_servers)
+        made.append(Shard(tmp_path, broker, broker.bootstrap_servers, topics, hot_slots))
+        made[0].start()
+        return made[0]
+
+    yield make
+    for shard in made:
+        shard.stop()
+
+
+def write(shard: Shard) -> int:
+    """Each key goes to a partition of its own of three; when they are due."""
+    return shard.write([(shard.topics.orders, n % KEYS % 3) for n in range(COUNT)], keys=KEYS)
+
+
+def require_order_of_keys(records: dict[int, list[Any]]) -> None:
+    for some in records.values():
+        for key in {record.key for record in some}:
+            numbers = [int(record.value) for record in some if record.key == key]
+            assert numbers == sorted(numbers)
+
+
+def test_what_is_in_excess_comes_later_once_and_in_the_order_of_its_key(
+    make_shard: MakeShard,
+) -> None:
+    shard = make_shard(HotSlots("spread", LIMIT, WINDOW_MS))
+    due_ms = write(shard)
+    shard.turn_until(lambda: shard.dequeue.statistics.delivered >= COUNT, "some never come")
+    found = shard.arrived(shard.topics.orders)
+    records = [record for some in found.values() for record in some]
+    assert Counter(int(r.value) for r in records) == Counter(range(COUNT)), "exactly once"
+    require_order_of_keys(found)
+    at_once = [int(r.value) for r in records if r.timestamp < due_ms + WHEEL.precision_ms]
+    assert all(number < 2 * LIMIT for number in at_once), "beyond twice the limit none leaves"
+    written = shard.arrived(shard.topics.timers)[0]
+    copies = [int(r.value) for r in written if "TIMER_ORIGIN" in dict(r.headers)]
+    assert set(range(2 * LIMIT, COUNT)) <= set(copies) <= set(range(LIMIT + 1, COUNT))
+    for record in records:
+        assert record.timestamp >= due_ms
+        assert dict(record.headers)["TIMER_DUE_MS"] == b"%d" % due_ms
+    counted = shard.dequeue.statistics
+    assert (counted.hot_slots, counted.parked) == (1, {})
+    assert counted.spread == len(copies) == len(set(copies)), "each once"
+
+
+@pytest.mark.crash_matrix
+def test_what_is_in_excess_becomes_a_dead_letter_that_can_be_replayed(
+    make_shard: MakeShard,
+) -> None:
+    shard = make_shard(HotSlots("dead-letter", LIMIT))
+    write(shard)
+    shard.turn_until(lambda: shard.dequeue.statistics.delivered >= COUNT, "some never come")
+    delivered = shard.arrived(shard.topics.orders)
+    require_order_of_keys(delivered)
+    letters = [r for some in shard.arrived(shard.topics.dead_letters).values() for r in some]
+    numbers = [int(r.value) for some in (*delivered.values(), letters) for r in some]
+    assert Counter(numbers) == Counter(range(COUNT))
+    assert COUNT - 2 * LIMIT <= len(letters) <= COUNT - LIMIT - 1
+    for letter in letters:
+        said = dict(letter.headers)
+        assert said["TIMER_ERROR_CODE"] == b"hot_slot"
+        assert said["REAL_TOPIC"] == shard.topics.orders.encode()
+    assert shard.publisher.condemned == {"hot_slot": len(letters)}
+    assert shard.dequeue.statistics.hot_dead_letters == len(letters)
