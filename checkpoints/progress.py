@@ -240,8 +240,8 @@ def advanced(
     """Where the partitions stand once a shard has come to slot `r`.
 
     Args:
-        known: where they stood at its start. One that is ahead is left as it is: none of what it
-            still has pending can be in the slots that the shard has come to.
+        known: where they stood at its start. One that is ahead is left as it is, but for `a`: none
+            of what it still has pending can be in the slots that the shard has come to.
         closed: the range that r lies in.
         r: last slot delivered in full.
         below: D of slot r + 1 if that is half delivered, else None.
@@ -253,11 +253,11 @@ def advanced(
     # Of topics that were given up there may be rows left: only how far a slot of theirs is out.
     for partition in {**known, **closed.c, **(below or {})}:
         part = known.get(partition)
-        if part is None or part.r <= r:
-            k, a = cancels.get(partition, nothing)
-            a = max(a, part.a if part else 0)
-            part = part if part and part.r == r else PartitionProgress(r, c.get(partition, 0))
-            part = replace(part, k=k, a=a)
+        k, a = cancels.get(partition, nothing)
+        if part is None or part.r < r:
+            part = PartitionProgress(r, c.get(partition, 0), k=k, a=max(a, part.a if part else 0))
+        else:
+            part = replace(part, k=k if part.r == r else part.k, a=max(a, part.a))
         if part.r == r and below is not None:
             d = max(below.get(partition, 0), part.d or 0)
             n = max(rows_out, part.n or 0)

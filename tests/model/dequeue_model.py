@@ -274,17 +274,19 @@ class Dequeue:
     def _with_marks(
         self, number: int, p: PartitionProgress, r: int, answers: list[Answer]
     ) -> PartitionProgress:
-        """With K and a. As they were found, while the cancels are not all there again, and of a
+        """With K and a: as they were found, while the cancels are not all there again; K also of a
         partition that the shard has not come to.
         """
         first, cancels = self._first.get(number), self._cancels
         if cancels is None and not self._clauses.tombstone_mark_waits_for_the_marks:
             cancels = Cancels(self.directory, self._kafka, self._clauses, self._started)
             cancels.learn(r, dict(self._close.c))
-        if cancels is None or (first is not None and r < first.r):
+        if cancels is None:
             before = self._committed.partitions.get(number, p)
             return replace(p, k=before.k, a=before.a)
         answered = cancels.answered(number, answers)
+        if first is not None and r < first.r:
+            return replace(p, a=answered)
         return replace(p, k=cancels.mark(number, r, answered), a=answered)
 
     def _partition(self, number: int, r: int, below: dict[int, int] | None) -> PartitionProgress:

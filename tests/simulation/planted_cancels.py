@@ -57,6 +57,14 @@ CANCELS = {
         "self._answered = {p: part.a for p, part in start.partitions.items()}",
         "self._answered = dict.fromkeys(start.partitions, 0)",
     ),
+    "answer-ahead": Planted(
+        "9",
+        "an answer in a partition that is ahead of its shard is not told to the progress",
+        "checkpoints/progress.py",
+        "k=k if part.r == r else part.k, a=max(a, part.a))",
+        "k=k if part.r == r else part.k, a=max(a, part.a) if part.r == r else part.a)",
+        test=CASES + "test_in_a_partition_that_is_ahead_a_cancel_is_answered_once",
+    ),
     "answer-of-left-out": Planted(
         "9",
         "what a cancel has kept from leaving counts as delivered",

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from duewheel.checkpoints.progress import NOBODY
 from duewheel.checkpoints.recovery import RecoveryRecord
 from duewheel.durability import DurableCheckpoints
 from duewheel.errors import RecoveryPending
@@ -511,3 +512,34 @@ def test_all_of_it_is_counted(make_world: MakeWorld) -> None:
     known = world.shard.dequeue.statistics
     assert (known.cancelled, known.answers) == (1, {"cancelled": 1, "unknown": 1})
     assert (known.delivered, known.cancels.lookups, known.cancels.scanned) == (0, 1, 1)
+
+
+def test_in_a_partition_that_is_ahead_a_cancel_is_answered_once(
+    make_world: MakeWorld, tmp_path: Path
+) -> None:
+    """It comes from a shard that was further, and had not answered it yet."""
+    world = make_world(chunk_records=1)
+    for role in Role:
+        world.shard.kill(role)
+    found = world.publisher.committed[-1][1]
+    parts = {
+        P0: replace(found.partitions[P0], c=2),
+        P1: replace(found.partitions[P1], r=found.slot + 50, c=2, k=1),
+    }
+    apart = replace(found, owner=NOBODY, lineage=77, partitions=parts)
+    world.publisher.committed.append((None, apart))
+    world.shard = LocalShard(
+        tmp_path / "other", world.wheel, world.publisher, world.clock, world.config
+    )
+    world.shard.offsets_at = lambda _: {P0: 0, P1: 0}
+    dequeue = world.shard.start_dequeue()
+    world.engine = world.shard.start_ingest()
+    rows = [Timer(0, 0, NOW_MS + 50), Timer(0, 1, NOW_MS + 60)]
+    world.append(*rows, timer(0, 60, partition=1), cancel(1, partition=1))
+    assert dequeue.tick()
+    assert world.publisher.committed[-1][1].slot < found.slot + 50, "it is ahead"
+    assert world.answers() == [("timers-1@1", "cancelled")]
+    world.restart(Role.DEQUEUE)
+    world.at_slot(70)
+    assert world.sources() == ["timers-0@0", "timers-0@1"]
+    assert world.answers() == [("timers-1@1", "cancelled")]
