@@ -151,6 +151,12 @@ class Cancelling:
         """What is to be left out, as known now; it does not change any more."""
         return self._filter
 
+    def first_segment(self, commit: Commit) -> int:
+        """The first hour of the cancel log that holds what is not over, or not known yet."""
+        unread = [h for h, (size, _) in commit.cancels.items() if self._read.get(h, 0) < size]
+        hours = [*(rows.hour for rows in self._later), self._live.hour, np.array(unread, np.int64)]
+        return int(np.concatenate(hours).min(initial=_NEVER))
+
     # ---- becoming known ----------------------------------------------------------------------
 
     def learn(self, commit: Commit, c: Marks, r: int) -> None:

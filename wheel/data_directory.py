@@ -13,7 +13,7 @@ takes that back. After a boot of the host without it, what the page cache held m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -264,7 +264,9 @@ class DataDirectory:
         if carried_out and self.state.damage is not Damage.NONE:
             raise RecoveryPending(f"the files of {self.path} are to be recovered first")
 
-    def collect(self, progress: Progress) -> int:
+    def collect(
+        self, progress: Progress, first_segment: Callable[[Commit], int] | None = None
+    ) -> int:
         """Unlink the hours in which nothing is pending, and cancels that are over: dequeue's duty.
 
         Below both what Kafka has committed as delivered and what the durable checkpoint says is,
@@ -272,6 +274,8 @@ class DataDirectory:
 
         Args:
             progress: as committed in Kafka.
+            first_segment: tells the hour below which no segment of the cancel log is needed, if
+                that is known; else they are read.
 
         Returns:
             The first hour that is kept.
@@ -284,7 +288,7 @@ class DataDirectory:
             durable = None
         if durable is None:
             return self.state.gc_hour
-        self._collect_cancels(progress)
+        self._collect_cancels(progress, first_segment)
         hour = hour_of(min(progress.slot, durable.r) + 1, self.config.precision_ms)
         if hour > self.state.gc_hour:
             with self.engine_lock.held(LOCK_DEADLINE_S):
@@ -294,15 +298,18 @@ class DataDirectory:
         self.messages.files.unlink_below(self.state.gc_hour)
         return self.state.gc_hour
 
-    def _collect_cancels(self, progress: Progress) -> None:
+    def _collect_cancels(
+        self, progress: Progress, first_segment: Callable[[Commit], int] | None
+    ) -> None:
         """Unlink the oldest segments of the cancel log, as long as all in them is over.
 
         The one that is written to, or may be at this moment, stays.
         """
         commit, gone = self.state.commit(), self.state.gc_cancels
-        hour = gone
+        first = first_segment(commit) if first_segment else None
         for hour in sorted(h for h in commit.cancels if h >= gone)[:-1]:
-            if not self._is_over(hour, commit.cancels[hour][0], progress):
+            is_over = self._is_over(hour, commit, progress) if first is None else hour < first
+            if not is_over:
                 break
             gone = hour + 1
         if gone > self.state.gc_cancels:
@@ -310,20 +317,20 @@ class DataDirectory:
                 self.state.set_gc_cancels(gone)
         self.cancels.unlink_below(self.state.gc_cancels)
 
-    def _is_over(self, hour: int, length: int, progress: Progress) -> bool:
+    def _is_over(self, hour: int, commit: Commit, progress: Progress) -> bool:
         """Whether every cancel of a segment lies below K; of a topic that was given up, whether
         nothing that it may meet can be in the wheel any more.
         """
         precision_ms = self.config.precision_ms
         reach = self.config.ring * precision_ms // HOUR_MS + 1
         past = hour + reach < hour_of(progress.slot, precision_ms)
-        for rows in self.cancels.read(hour, 0, length):
+        for rows in self.cancels.read(hour, 0, commit.cancels[hour][0]):
             names = self.topics.names(int(rows.topic.max(initial=-1)))
-            for topic, number, offset in zip(
-                rows.topic.tolist(), rows.partition.tolist(), rows.offset.tolist(), strict=True
-            ):
-                part = progress.partitions.get((names[topic], number))
-                is_over = past if part is None else offset < part.cancels_from
+            codes = rows.topic.astype(np.int64) << 32 | rows.partition
+            for code in np.unique(codes).tolist():
+                part = progress.partitions.get((names[code >> 32], code & 0xFFFFFFFF))
+                newest = int(rows.offset[codes == code].max())
+                is_over = past if part is None else newest < part.cancels_from
                 if not is_over:
                     return False
         return True

@@ -279,7 +279,7 @@ class Dequeue:
 
     def _collect(self) -> None:
         if self._is_time(self._collected_at_ms, _COLLECT_MS):
-            self._directory.collect(self._committed)
+            self._directory.collect(self._committed, self._cancelling.first_segment)
             self._collected_at_ms = self._clock.boottime_ms()
 
     def _close_slots(self) -> None:

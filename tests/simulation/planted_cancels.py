@@ -105,9 +105,9 @@ CANCELS = {
     "cancel-collected-early": Planted(
         "8",
         "a segment of the cancel log is unlinked though a cancel in it is live",
-        "wheel/data_directory.py",
-        "is_over = past if part is None else offset < part.cancels_from",
-        "is_over = True",
+        CANCELLING,
+        "*(rows.hour for rows in self._later), self._live.hour, ",
+        "",
         test=CASES + "test_a_segment_with_a_live_cancel_stays",
     ),
     "cancel-segment-given-up": Planted(

@@ -424,11 +424,17 @@ def test_a_segment_with_a_live_cancel_stays(make_world: MakeWorld) -> None:
         world.clock.sleep(61)
         world.drain()
     checkpoints.close()
-    assert len(list((world.path / cancel_log.FOLDER).iterdir())) == 2
+    directory, segments = world.shard.directory(Role.DEQUEUE), world.path / cancel_log.FOLDER
+    directory.collect(world.publisher.committed[-1][1])  # as a standby does
+    assert len(list(segments.iterdir())) == 2
     world.restart(Role.DEQUEUE, Role.INGEST)
     world.append(timer(3, 0, origin=0))
     world.drain()
     assert world.sources() == [], "a cancel that has waited for its copy for hours"
+    found = world.publisher.committed[-1][1]
+    over = {p: replace(part, k=None, c=9, c1=None) for p, part in found.partitions.items()}
+    world.shard.directory(Role.DEQUEUE).collect(replace(found, partitions=over))
+    assert len(list(segments.iterdir())) == 1
 
 
 @pytest.mark.parametrize("folder", cancel_log.FOLDERS)
