@@ -107,6 +107,7 @@ class AnswerReader:
     def written(self, number: int, source: str) -> Future[Answer]:
         """The future answer to a request whose record is `source`. Waited for while it is held."""
         answer: Future[Answer] = Future()
+        answer.set_running_or_notify_cancel()  # a cancelled one could not be answered
         with self._changed:
             early = self._early.get(source)
             if early is not None:

@@ -299,6 +299,8 @@ def test_each_request_finds_its_own_answer(
     first = asking.cancel("7", key=b"k").result(WITHIN_S)
     with pytest.raises(TimeoutError):
         first.answer(0.01)
+    assert first.reply is not None
+    assert not first.reply.cancel(), "the reader could not answer it"
     answerer.answer("elsewhere-0@1", "cancelled")
     answerer.answer(source(first), "not a word of ours")
     again = [("TIMER_SOURCE", b"of what the user had delivered before"), ("TIMER_ANSWER", b"x")]
