@@ -52,6 +52,7 @@ class Commands:
             f'[kafka]\nbootstrap_servers = "{self.proxy.bootstrap_servers}"\n'
             f'[timer]\ntopics = ["{self.timers}"]\nslots = 100000\nroll_window = "{window}"\n'
             f'margin = "5m"\nmapping = {{ "{self.timers}" = "{self.name}.orders" }}\n'
+            f'reply_topic = "{self.name}.answers"\n'
             f'[storage]\ndata_dir = "{self.data_dir}"\n[ingest]\ndriver_memory = "1g"\n'
             '[dequeue]\nhot_slot_window = "1s"\n'
         )
@@ -79,6 +80,8 @@ class Commands:
             while not self.data_dir.exists() or status(settings)["delivered"] < 42:
                 assert time.monotonic() < give_up, "not delivered in time"
                 time.sleep(0.2)
+            # Nobody has such a timer: that is what the answer says.
+            self.run("cancel", "--id", "x", "--partition", "0", codes=frozenset({1}))
         finally:
             supervisor.stop(60)
 
@@ -100,6 +103,7 @@ def test_every_request_is_listed_at_a_version_that_is_allowed(
     commands.run("dlq", "list")
     commands.run("dlq", "replay", codes=frozenset({0, 1}))
     commands.run("recover", "--dry-run")
+    commands.run("audit", codes=frozenset({0, 1}))
     commands.run("doctor")
     commands.run("reshard", "--to", "2")
 
