@@ -30,6 +30,7 @@ test: setup-dev  ## all tests, on a real Kafka and Spark
 
 crash-matrix: setup-dev  ## kill -9 at every named fault point, losses and a wrong clock, in minutes
 	@$(BIN)/python -m pytest -m crash_matrix tests/crash tests/integration/test_audit.py tests/integration/test_recovery.py \
+		tests/integration/test_doctor_security.py tests/integration/test_kafka_apis.py \
 		tests/integration/test_reshard_load.py tests/unit/test_resharding.py
 
 simulate: setup-dev  ## faults of all kinds from SEEDS=n FIRST=k, judged; VERBOSE=1 shows one seed
