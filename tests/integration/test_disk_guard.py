@@ -1,0 +1,53 @@
+"""The ingest process where less would stay free of the disk than is asked for."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.test_ingest import LATER, Shard
+
+from duewheel.config import load
+from duewheel.dev_broker import DevBroker
+from duewheel.status import status
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.crash_matrix,
+    pytest.mark.usefixtures("spark_jars"),
+]
+
+
+@pytest.fixture
+def shard(broker: DevBroker, unique_name: Callable[[str], str], tmp_path: Path) -> Iterator[Shard]:
+    made = Shard(tmp_path, broker.bootstrap_servers, unique_name("delayed"))
+    yield made
+    made.close()
+
+
+def test_ingest_holds_back_what_the_disk_must_not_take_and_says_so(shard: Shard) -> None:
+    usual = shard.config.read_text()
+    data_dir = f'data_dir = "{shard.data_dir}"\n'
+    shard.config.write_text(usual.replace(data_dir, data_dir + 'min_free = "99.9%"\n'))
+    settings = load(shard.config)
+    shard.begin({(shard.topic, 0): 0, (shard.topic, 1): 0})
+    shard.send(0, LATER, 300)
+    shard.start()
+    shard.wait_for("all of them held", lambda: status(settings)["disk"]["rows_held"] == 300)
+    found = status(settings)
+    assert found["disk"]["free_bytes"] < found["disk"]["min_free_bytes"]
+    assert found["ingest"]["lag"] >= 300
+    assert found["bounds"]["min_free"]["from"] == f"storage.min_free ({shard.config})"
+    assert shard.marks == {0: 0, 1: 0}
+    told = shard.events("the disk is nearly full: nothing is taken, see storage.min_free")
+    assert [line["rows_held"] for line in told] == [300]
+    assert shard.end(signal.SIGTERM) == 0, shard.tail()
+    shard.config.write_text(usual)
+    shard.start()
+    shard.wait_for_marks({0: 300, 1: 0})
+    assert status(load(shard.config))["disk"]["rows_held"] == 0
+    shard.require_taken_once({0: range(300), 1: range(0)})
