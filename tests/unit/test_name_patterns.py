@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from duewheel.errors import ConfigError
@@ -39,6 +39,7 @@ def found_by_arrow(regex: str, name: str) -> bool:
 
 
 @given(st.lists(SHELL, min_size=1, max_size=3), NAMES, st.sampled_from(["", "\n", "\n\n", " "]))
+@example(["a"], "a", "\n")
 def test_shell_patterns_mean_what_shells_mean_in_both_engines(
     patterns: list[str], name: str, end: str
 ) -> None:
