@@ -205,5 +205,6 @@ def _require_there(lost: Iterable[TopicPartition]) -> None:
     if flags:
         raise RecoveryRefused(
             "messages have to be read again of timer topics that are gone, or were made anew: "
-            f"`duewheel reconfigure {flags}` lets the shard go on without"
+            f"`duewheel reconfigure {flags}` lets the shard go on without. If they are only no "
+            "longer configured: configure them again"
         )

@@ -11,6 +11,8 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource
 from structlog.testing import capture_logs
 
+from duewheel.checkpoints.epochs import Epochs
+from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.state import Close, State
 from duewheel.checkpoints.topic_set import TopicSet
 from duewheel.config import Settings
@@ -181,3 +183,26 @@ def test_ingest_waits_for_the_first_topic(cluster: Cluster, state: State) -> Non
         watch.find(cluster.admin)
     first = cluster.make("first")
     assert watch.find(cluster.admin).keys() == {first}
+
+
+def test_a_standby_reads_what_its_owner_has_taken(cluster: Cluster, state: State) -> None:
+    def progress(*topics: str) -> bytes:
+        parts = {(topic, 0): PartitionProgress(1, 0) for topic in topics}
+        epochs = Epochs.first({"precision_ms": 50, "roll_window_ms": 1_000})
+        return Progress(0, 1, "owner", 1, 1, epochs, parts).encode()
+
+    state.set_standby(on=True)
+    state.write_mirror(1, 0, progress(cluster.listed))
+    later, clock = cluster.make("later"), ManualClock()
+    watch = TopicWatch(cluster.settings, state, clock, dict)
+    assert watch.find(cluster.admin).keys() == {cluster.listed}
+    clock.sleep(10)
+    assert not watch.look(), "its owner knows nothing of it"
+    state.write_mirror(1, 0, progress(cluster.listed, later))
+    clock.sleep(10)
+    assert watch.look()
+    assert watch.find(cluster.admin).keys() == {cluster.listed, later}
+    # As the owner it reads what there is.
+    state.set_standby(on=False)
+    latest = cluster.make("latest")
+    assert watch.find(cluster.admin).keys() == {cluster.listed, later, latest}
