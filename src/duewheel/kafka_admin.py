@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -145,11 +146,20 @@ class KafkaAdmin:
         timer_plans = timer_topic_plans(settings, partitions)
         findings = self._ensure(timer_plans, replication_factor)
         found = self._configs([plan.name for plan in timer_plans])
+        plans = service_plans(settings, found.values())
         matching = self.matching_topics(settings)
-        for plan in [timer_topic_plan(settings, topic) for topic in matching]:
-            found |= self._configs([plan.name])
-            findings += compare(plan, 0, found[plan.name])
-        return findings + self._ensure(service_plans(settings, found.values()), replication_factor)
+        # What is created has room for the messages of all of them; what is there need not.
+        roomy = service_plans(settings, (found | self._readable_configs(matching)).values())
+        there = self.describe_partitions([plan.name for plan in plans])
+        plans = [
+            small if small.name in there else large
+            for small, large in zip(plans, roomy, strict=True)
+        ]
+        findings += self._ensure(plans, replication_factor)
+        for topic, wrong in self.timer_topic_findings(settings, matching).items():
+            for each in wrong or [TopicFinding(topic, "found")]:
+                findings.append(replace(each, state="unread") if each.state == "differs" else each)
+        return findings
 
     def matching_topics(self, settings: Settings) -> list[str]:
         """The topics of the cluster that match the pattern of timer topics and are not listed."""

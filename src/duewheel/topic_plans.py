@@ -89,15 +89,16 @@ class TopicFinding:
 
     Attributes:
         topic: its name.
-        state: `init` has created it; it is there, and as it must be; a setting differs; the broker
-            does not tell the setting; there is no such topic; its settings may not be read.
+        state: `init` has created it; it is there, and as it must be; a setting differs; one does
+            that keeps a topic from being read that only matches; the broker does not tell it; there
+            is no such topic; its settings may not be read.
         setting, wanted, found: the difference.
         reason: why it matters.
         remedy: what would mend it, as kafka-configs.sh takes it; empty where that cannot.
     """
 
     topic: str
-    state: Literal["created", "found", "differs", "untold", "missing", "unreadable"]
+    state: Literal["created", "found", "differs", "unread", "untold", "missing", "unreadable"]
     setting: str = ""
     wanted: str = ""
     found: str = ""

@@ -95,8 +95,16 @@ def test_what_is_not_right_is_left_out_and_stops_nobody(cluster: Cluster) -> Non
         assert f"{room}: max.message.bytes is" in found.left_out[large]
     assert "max.message.bytes=5004096" in found.left_out[large]
     cluster.admin.require_topics(cluster.settings)
-    told = {each.topic for each in cluster.admin.init_topics(cluster.settings, partitions=1)}
-    assert told >= {right, wrong, large, cluster.listed}
+    told = cluster.admin.init_topics(cluster.settings, partitions=1)
+    states = {(each.topic, each.state) for each in told}
+    assert states >= {(right, "found"), (wrong, "unread"), (cluster.name("replies"), "unread")}
+    assert "differs" not in {each.state for each in told}, "the shard may begin"
+
+    others = {"dead_letter_topic": cluster.name("roomy"), "reply_topic": None}
+    timer = cluster.settings.timer.model_copy(update=others)
+    roomy = cluster.settings.model_copy(update={"timer": timer})
+    cluster.admin.init_topics(roomy, partitions=1)  # what is created has room for all
+    assert large in look_up(roomy, cluster.admin).topics
 
     before = Known(frozenset([wrong, cluster.name("gone")]))
     found = look_up(cluster.settings, cluster.admin, before)
