@@ -100,7 +100,7 @@ def test_what_is_not_right_is_left_out_and_stops_nobody(cluster: Cluster) -> Non
     assert states >= {(right, "found"), (wrong, "unread"), (cluster.name("replies"), "unread")}
     assert "differs" not in {each.state for each in told}, "the shard may begin"
 
-    others = {"dead_letter_topic": cluster.name("roomy"), "reply_topic": None}
+    others = {"dead_letter_topic": f"{cluster.settings.app.id}-roomy", "reply_topic": None}
     timer = cluster.settings.timer.model_copy(update=others)
     roomy = cluster.settings.model_copy(update={"timer": timer})
     cluster.admin.init_topics(roomy, partitions=1)  # what is created has room for all
