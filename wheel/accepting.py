@@ -11,7 +11,8 @@ in the wheel. To accept the loss is to make the partition one of which nothing w
 What is in the wheel is still delivered. Its topic, if it is gone or made anew, gets another name
 here (`retire` in topic_names.py): offsets of the old one are not those of the new one, and D of a
 slot that holds rows of both counts each by itself. Of a partition that was cut short only a part is
-lost, and there is no such name: no timer from behind the cut may be pending.
+lost, and there is no such name: no timer from behind the cut may be pending, and none that only a
+cancel from behind the cut keeps from leaving: it may have been told so.
 
     1. locks and transactional id, as in reconfiguring.py
     2. the old topic gets its other name; cancels from behind a cut are abandoned
@@ -26,7 +27,7 @@ twice. Dequeue may run in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,10 +37,13 @@ from duewheel.checkpoints import durable, files
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.recovery import Local, decide
 from duewheel.checkpoints.state import Close, Commit, HourFiles, Marks
+from duewheel.clock import Clock
 from duewheel.errors import ConfigError, RecoveryRefused
-from duewheel.schemas.timers import TopicPartition
+from duewheel.schemas.timers import Bool, Int64, TopicPartition
+from duewheel.wheel.cancel_log import CancelRows
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.lookups import Found, Lookups
 from duewheel.wheel.pending_rows import Snapshot, pieces
 from duewheel.wheel.publisher import Publisher
 from duewheel.wheel.reconfiguring import commit, require_owned
@@ -183,6 +187,7 @@ def accept(
     found: Progress,
     told: Losses,
     ids: Mapping[str, str],
+    clock: Clock,
 ) -> None:
     """2. to 5. of the module's head.
 
@@ -192,14 +197,17 @@ def accept(
         found: the newest progress.
         told: what `losses` has found.
         ids: of the timer topics as they are now.
+        clock: this host's.
 
     Raises:
-        RecoveryRefused: timers are pending from behind a cut.
+        RecoveryRefused: timers are pending from behind a cut, or cancelled from there.
         Fenced, KafkaUnavailable: as `commit` of reconfiguring.py.
     """
     with directory.locked() as before:
         _require_none_behind(directory, told)
-        _abandon_cancels_behind(directory, told, before)
+        cancels = _CancelsBehind(directory, told, before)
+        cancels.require_none_needed(clock)
+        cancels.abandon()
         for topic in sorted(_topics_lost(told)):
             directory.topics.retire(topic)
     commit(directory, publisher, found, _accepted(found, told, ids))
@@ -243,21 +251,103 @@ def _require_none_behind(directory: DataDirectory, told: Losses) -> None:
         )
 
 
-def _abandon_cancels_behind(directory: DataDirectory, told: Losses, before: Commit) -> None:
-    """Cancels from behind a cut meet nothing that comes there anew."""
-    cuts = {p: loss.start or 0 for p, loss in told.items() if loss.kind == CUT_SHORT}
-    names = directory.topics.names()
-    for hour, (length, _) in before.cancels.items():
-        if not cuts or hour < directory.state.gc_cancels:
-            continue
-        for rows in directory.cancels.read(hour, 0, length):
-            behind = np.zeros(len(rows), np.bool_)
-            for (topic, number), end in cuts.items():
-                numbers = [n for n, name in enumerate(names) if name == topic]
-                behind |= (
-                    np.isin(rows.topic, numbers) & (rows.partition == number) & (rows.offset >= end)
-                )
-            directory.cancels.abandon(hour, rows.position[behind])
+class _CancelsBehind:
+    """Cancels from behind a cut: they must meet nothing that comes there anew."""
+
+    def __init__(self, directory: DataDirectory, told: Losses, before: Commit) -> None:
+        """
+        Args:
+            directory: under engine.lock.
+            told: what is lost.
+            before: the newest commit.
+        """
+        self._directory = directory
+        self._before = before
+        self._cuts = {p: loss.start or 0 for p, loss in told.items() if loss.kind == CUT_SHORT}
+
+    def abandon(self) -> None:
+        """Take their effect from them."""
+        for rows, behind in self._rows():
+            for hour in np.unique(rows.hour).tolist():
+                self._directory.cancels.abandon(hour, rows.position[behind & (rows.hour == hour)])
+
+    def require_none_needed(self, clock: Clock) -> None:
+        """Refuse a cut with timers pending that only cancels from behind it keep from leaving.
+
+        Raises:
+            RecoveryRefused: how many, and until when.
+        """
+        hashes = [rows.id_hash[behind] for rows, behind in self._rows()]
+        if not sum(map(len, hashes)):
+            return
+        wanted = np.unique(np.concatenate(hashes))
+        behind, below = self._of(wanted)
+        snapshot = Snapshot.take(self._directory)
+        found = self._pending(snapshot, wanted, clock)
+        names = zip(found.partition.tolist(), found.timer_id.to_pylist(), strict=True)
+        needed = []
+        for (index, timer_id), origin, slot in zip(
+            names, found.origin.tolist(), found.slot.tolist(), strict=True
+        ):
+            key = found.partitions[index], timer_id
+            if slot > snapshot.r and key in behind and origin >= below.get(key, 0):
+                needed.append(slot)
+        if needed:
+            until_ms = max(needed) * self._directory.config.precision_ms
+            raise RecoveryRefused(
+                f"{len(needed)} pending timers are cancelled from behind the cut, and would be "
+                "delivered: let `duewheel dequeue`, which runs without ingest, pass their slots "
+                f"first (the last one at {until_ms} ms)"
+            )
+
+    def _rows(self) -> Iterator[tuple[CancelRows, Bool]]:
+        """All of the cut partitions, and which of them lie behind the cuts."""
+        topics, gone = self._directory.topics, self._directory.state.gc_cancels
+        for hour, (length, _) in self._before.cancels.items():
+            if not self._cuts or hour < gone:
+                continue
+            for rows in self._directory.cancels.read(hour, 0, length):
+                names = topics.names(int(rows.topic.max(initial=-1)))
+                cut = np.full(len(rows), -1)
+                for (topic, number), end in self._cuts.items():
+                    numbers = [n for n, name in enumerate(names) if name == topic]
+                    cut[np.isin(rows.topic, numbers) & (rows.partition == number)] = end
+                ours = np.flatnonzero(cut >= 0)
+                yield rows.take(ours), rows.offset[ours] >= cut[ours]
+
+    def _of(
+        self, hashes: Int64
+    ) -> tuple[set[tuple[TopicPartition, bytes]], dict[tuple[TopicPartition, bytes], int]]:
+        """Whom cancels with these hashes are for: those behind the cuts; of those below them, up to
+        which offset.
+        """
+        behind, below = set(), dict[tuple[TopicPartition, bytes], int]()
+        for rows, is_behind in self._rows():
+            near = np.flatnonzero(np.isin(rows.id_hash, hashes))
+            some, flags = rows.take(near), is_behind[near].tolist()
+            names = self._directory.topics.names(int(some.topic.max(initial=-1)))
+            columns = (some.topic, some.partition, some.offset)
+            for topic, number, offset, timer_id, flag in zip(
+                *(column.tolist() for column in columns),
+                some.timer_id.to_pylist(),
+                flags,
+                strict=True,
+            ):
+                key = (names[topic], number), timer_id
+                if flag:
+                    behind.add(key)
+                else:
+                    below[key] = max(offset, below.get(key, 0))
+        return behind, below
+
+    def _pending(self, snapshot: Snapshot, hashes: Int64, clock: Clock) -> Found:
+        """What has these hashes in hours that may have pending timers."""
+        directory = self._directory
+        lookups = Lookups(directory.path, directory.config.precision_ms, clock)
+        try:
+            return lookups.begin(hashes, snapshot.log_bytes).result()
+        finally:
+            lookups.close()
 
 
 def _accepted(found: Progress, told: Losses, ids: Mapping[str, str]) -> Progress:

@@ -14,6 +14,7 @@ from typing import Any
 from duewheel import wiring
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery import Local
+from duewheel.clock import SystemClock
 from duewheel.config import Settings
 from duewheel.durability import DurableCheckpoints
 from duewheel.errors import ConfigError
@@ -78,7 +79,7 @@ def accept_loss(settings: Settings, named: Sequence[str], *, dry_run: bool) -> d
             with _alone(settings) as directory:
                 taken = publisher.start()
                 found, told = losses(partitions, taken, _seen(settings), config, topics)
-                accept(directory, publisher, found, told, topics.ids)
+                accept(directory, publisher, found, told, topics.ids, SystemClock())
                 _make_durable(directory)
     return {"dry_run": dry_run, "accepted": _losses_told(told)}
 

@@ -77,7 +77,7 @@ class Shop(World):
             found, told = losses(
                 named, self.publisher.start(), local, self.shard._config, self.topics
             )
-            accept(directory, self.publisher, found, told, self.topics.ids)
+            accept(directory, self.publisher, found, told, self.topics.ids, self.clock)
         return told
 
     def progress(self) -> Progress:
@@ -394,6 +394,30 @@ def test_a_cancel_from_behind_a_cut_meets_nothing_new(shop: Shop) -> None:
     shop.write(0, 51)
     shop.ingest()
     shop.at_slot(70)
+    shop.finish()
+
+
+def test_a_timer_is_not_brought_back_by_cutting_its_cancel_off(shop: Shop) -> None:
+    shop.write(0, 1)
+    ask(shop, 60)
+    for _ in range(2):
+        ask(shop, 0, "cancel")
+    shop.ingest()
+    shop.at_slot(5)
+    cut(shop, 2)
+    with pytest.raises(
+        RecoveryRefused, match=r"1 pending timers are cancelled from behind the cut"
+    ):
+        shop.accept(P)
+    shop.kill()
+    shop.shard.start_dequeue()
+    shop.at_slot(60)
+    shop.accept(P)
+    shop.restart()
+    shop.wanted[ask(shop, 80).source.encode()] += 1  # where a cancel was
+    shop.write(0, 81, 82)
+    shop.ingest()
+    shop.at_slot(90)
     shop.finish()
 
 
