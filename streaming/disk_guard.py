@@ -13,12 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from duewheel.checkpoints.files import Space
+from duewheel.schemas.columns import lengths
 from duewheel.schemas.timers import TimerBatch
 from duewheel.wheel.layout import PREFIX_BYTES, RECORD_BYTES
 
 _MORE = 10  # one part in so many of the minimum, beside it, before what waited goes on
-_WRITTEN = 2  # times at most: rows whose slot is closed meanwhile are written again
+_WRITTEN = 2  # times at most: what is closed or given up meanwhile is written again
 
 
 class DiskGuard:
@@ -56,6 +59,7 @@ class DiskGuard:
 
 def written_bytes(batch: TimerBatch) -> int:
     """What a batch adds to the files, at most."""
-    columns = (batch.key_value, batch.headers, batch.timer_id)
-    messages = sum(column.nbytes for column in columns)
-    return _WRITTEN * (messages + len(batch) * (PREFIX_BYTES + RECORD_BYTES))
+    stored = sum(lengths(c) for c in (batch.key_value, batch.headers, batch.timer_id))
+    # A reschedule is written as a timer and as a request.
+    times = batch.timer.astype(np.int64) + batch.cancels
+    return _WRITTEN * int((times * (stored + PREFIX_BYTES + RECORD_BYTES)).sum())

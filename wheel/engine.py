@@ -440,9 +440,11 @@ class Engine:
 
     def let_go(self) -> None:
         """Close the files of hours that are given up: until then unlinking them frees nothing."""
-        gone = self._directory.state.gc_hour
-        self._directory.log.forget_below(gone)
-        self._directory.messages.files.forget_below(gone)
+        directory = self._directory
+        gone = directory.state.gc_hour
+        directory.log.forget_below(gone)
+        directory.messages.files.forget_below(gone)
+        directory.cancels.forget_below(directory.state.gc_cancels)
 
     def _hours_after(
         self, before: Commit, lengths: Mapping[int, tuple[int, int]]

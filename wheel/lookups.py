@@ -124,17 +124,19 @@ class Lookups:
 
     def _round(self, hashes: Int64, log_bytes: Mapping[int, int]) -> Found:
         begun_ms = self._clock.boottime_ms()
-        gone = self._state.gc_hour
-        self._log.forget_below(gone)
-        self._messages.files.forget_below(gone)
         table = _table(hashes)
         parts: list[tuple[Records, StoredMessages]] = []
-        for hour, length in sorted(log_bytes.items()):
-            try:
-                parts += self._hour(hour, length, hashes, table)
-            except CorruptFile:
-                if hour >= self._state.gc_hour:
-                    raise
+        try:
+            for hour, length in sorted(log_bytes.items()):
+                try:
+                    parts += self._hour(hour, length, hashes, table)
+                except CorruptFile:
+                    if hour >= self._state.gc_hour:
+                        raise
+        finally:
+            # An hour that is unlinked before the next round would keep its room on the disk.
+            self._log.close()
+            self._messages.close()
         scanned = sum(log_bytes.values()) // RECORD_BYTES
         found = self._found(parts)
         took_ms = self._clock.boottime_ms() - begun_ms

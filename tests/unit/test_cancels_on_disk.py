@@ -1,0 +1,94 @@
+"""What cancels take of the disk: room that unlinked files keep, and what a batch may write."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.test_cancels import NOW_MS, P0, PRECISION_MS, World, cancel, timer
+
+from duewheel.durability import DurableCheckpoints
+from duewheel.streaming.disk_guard import written_bytes
+from duewheel.testing import Timer, timer_batch
+from duewheel.wheel.data_directory import Role
+from duewheel.wheel.engine import Engine
+
+MakeWorld = Callable[..., World]
+
+
+@pytest.fixture
+def make_world(tmp_path: Path) -> MakeWorld:
+    return lambda **settings: World(tmp_path / "data", **settings)
+
+
+def held(path: Path) -> list[str]:
+    """Files below `path` that are unlinked, and open or mapped in this process."""
+    links = [str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+    maps = re.findall(r"(/\S+ \(deleted\))", Path("/proc/self/maps").read_text())
+    return sorted({x for x in [*links, *maps] if x.startswith(str(path)) and "deleted" in x})
+
+
+def collected(world: World, *later: Timer) -> None:
+    """Three hours later, when the first hour is unlinked; `later` is taken before."""
+    world.clock.sleep(3 * 3600)
+    world.drain()
+    world.append(*later)
+    world.drain()
+    checkpoints = DurableCheckpoints(world.path)
+    checkpoints.write()
+    for seconds in (61, 6):
+        world.clock.sleep(seconds)
+        world.drain()
+    checkpoints.close()
+
+
+def test_lookups_let_go_of_hours_that_are_unlinked(make_world: MakeWorld) -> None:
+    """On a full disk ingest waits for room and takes no cancel: no other round would do so."""
+    world = make_world()
+    world.append(timer(0, 5), cancel(1))
+    world.at_slot(9)
+    assert world.answers() == [("timers-0@1", "cancelled")]
+    collected(world, timer(2, 3 * 360_000 + 30))
+    world.engine.let_go()
+    assert len(list((world.path / "timerlog").iterdir())) == 1
+    assert held(world.path) == []
+
+
+def test_ingest_that_waits_for_room_lets_go_of_cancels(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.append(timer(0, 5), cancel(1))
+    world.at_slot(9)
+    collected(world, cancel(2))
+    assert len(list((world.path / "cancels").iterdir())) == 1
+    world.engine.let_go()
+    assert held(world.path) == []
+
+
+def test_no_batch_writes_more_than_the_guard_allows_for(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reschedules are written as timers and as cancels, and again if their slot is closed."""
+    world = make_world()
+    rows = [
+        Timer(0, o, NOW_MS + PRECISION_MS, timer_id=b"id-%d" % o, request="reschedule")
+        for o in range(200)
+    ]
+    batch = timer_batch(rows)
+    write: Callable[..., None] = Engine._write_cancels
+
+    def closed_then(engine: Engine, *args: Any) -> None:
+        write(engine, *args)
+        state = world.shard.directory(Role.DEQUEUE).state
+        close = state.close()
+        assert close is not None
+        state.write_close(replace(close, floor=close.floor + 5))
+
+    monkeypatch.setattr(Engine, "_write_cancels", closed_then)
+    world.engine.append(batch, {P0: 200})
+    folders = ("timerlog", "messages", "cancels", "requests")
+    sizes = [p.stat().st_size for name in folders for p in (world.path / name).iterdir()]
+    assert sum(sizes) <= written_bytes(batch)
