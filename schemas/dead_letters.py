@@ -160,16 +160,19 @@ class DeadLetter:
         timer_topics: TimerTopics,
         why_no_target: Callable[[str], Refusal | None],
         to_topic: str | None,
+        reply_topic: str | None,
     ) -> Outgoing | Refusal:
         """The message as it is to be written again.
 
         Rejected at ingest, it goes to its timer topic and is judged anew, preferably in the same
-        partition; a failed delivery goes to its real topic. With `to_topic` either goes there.
+        partition; a failed delivery goes to its real topic. With `to_topic` either goes there. The
+        reply topic, to which no timer may go, is open to answers.
 
         Args:
             timer_topics: those that ingest reads.
             why_no_target: asked why timers may not go to a topic.
             to_topic: a real topic, or None.
+            reply_topic: where answers go, if they are given.
         """
         source = _SOURCE.fullmatch(self.source)
         if not self.code or source is None:
@@ -182,7 +185,8 @@ class DeadLetter:
         asked = None if to_topic else self._added.get(_PARTITION)
         if not _TOPIC_NAME.fullmatch(topic) or not _NUMBER.fullmatch(asked or "0"):
             return Refusal("not_a_dead_letter", f"{_TOPIC} or {_PARTITION} is none")
-        refusal = why_no_target(topic)
+        is_answer = any(name == names.ANSWER for name, _ in self.message_headers)
+        refusal = None if is_answer and topic == reply_topic else why_no_target(topic)
         if refusal is not None:
             return refusal
         partition = int(asked) if asked else NO_PARTITION

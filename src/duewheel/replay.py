@@ -219,7 +219,10 @@ class _Replay:
     def _plan(self, letters: list[DeadLetter]) -> tuple[Mapping[str, Target], list[_Record]]:
         outgoing = [
             letter.replayed(
-                self._settings.timer_topics, self._why_no_target, self._selection.to_topic
+                self._settings.timer_topics,
+                self._why_no_target,
+                self._selection.to_topic,
+                self._settings.timer.reply_topic,
             )
             for letter in letters
         ]

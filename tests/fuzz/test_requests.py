@@ -229,7 +229,7 @@ def test_any_dead_letter(damage: Change, data: st.DataObject, kept: set[int]) ->
     headers[sorted(kept).index(place)] = (name, changed)
     letter = DeadLetter(0, 5, 1_800_000_000_000, b"key", b"value", headers)
     found = letter.replayed(
-        TimerTopics(("orders.delayed",)), partial(why_no_target, CONTRACT), None
+        TimerTopics(("orders.delayed",)), partial(why_no_target, CONTRACT), None, None
     )
     if isinstance(found, Refusal):
         assert letter.again(found)

@@ -23,8 +23,8 @@ from duewheel.testing import suite_parameters
 from duewheel.wheel import routing
 from duewheel.wheel.routing import Reason, Target
 
-TIMERS, DEAD, STATE = "orders.delayed", "dead", "state"
-OWN = {TIMERS, DEAD, STATE}
+TIMERS, DEAD, STATE, REPLIES = "orders.delayed", "dead", "state", "replies"
+OWN = {TIMERS, DEAD, STATE, REPLIES}
 TIMER_TOPICS = TimerTopics((TIMERS,))
 RULES = compile_suite(
     load_suite(),
@@ -106,7 +106,7 @@ def test_a_failed_delivery_keeps_what_it_would_have_carried() -> None:
     ]
     # Replayed, it is byte for byte the delivery that failed.
     for letter, delivery in zip((plain, other), decoded(deliveries(rolled=False)), strict=True):
-        out = letter.replayed(TIMER_TOPICS, NO_TARGETS, None)
+        out = letter.replayed(TIMER_TOPICS, NO_TARGETS, None, REPLIES)
         assert isinstance(out, Outgoing)
         assert (letter.key, letter.value) == (delivery.key, delivery.value)
         assert list(out.headers) == delivery.headers
@@ -115,7 +115,7 @@ def test_a_failed_delivery_keeps_what_it_would_have_carried() -> None:
 
 
 def sent(letter: DeadLetter) -> Outgoing:
-    out = letter.replayed(TIMER_TOPICS, NO_TARGETS, None)
+    out = letter.replayed(TIMER_TOPICS, NO_TARGETS, None, REPLIES)
     assert isinstance(out, Outgoing)
     return out
 
@@ -145,7 +145,7 @@ def test_a_rejected_message_goes_back_as_it_came() -> None:
     out = sent(rejected(*brought))
     assert (out.topic, out.partition, out.partition_needed) == (TIMERS, 1, False)
     assert out.headers == tuple(brought)
-    to_topic = rejected(*brought).replayed(TIMER_TOPICS, NO_TARGETS, "orders")
+    to_topic = rejected(*brought).replayed(TIMER_TOPICS, NO_TARGETS, "orders", REPLIES)
     assert isinstance(to_topic, Outgoing)
     assert (to_topic.topic, to_topic.partition) == ("orders", NO_PARTITION)
     assert to_topic.headers == (*brought, ("TIMER_SOURCE", b"orders.delayed-1@7"))
@@ -166,7 +166,7 @@ def test_a_rejected_message_goes_back_as_it_came() -> None:
     ],
 )
 def test_what_cannot_be_replayed(letter: DeadLetter, code: str) -> None:
-    refusal = letter.replayed(TIMER_TOPICS, NO_TARGETS, None)
+    refusal = letter.replayed(TIMER_TOPICS, NO_TARGETS, None, REPLIES)
     assert isinstance(refusal, Refusal)
     assert refusal.code == code
 
@@ -188,12 +188,33 @@ def test_what_no_timer_may_go_to_is_no_target_of_a_replay(topic: str, code: str)
         ),
     )
     for refusal in (
-        letter.replayed(TIMER_TOPICS, NO_TARGETS, None),
-        rejected().replayed(TIMER_TOPICS, NO_TARGETS, topic),
+        letter.replayed(TIMER_TOPICS, NO_TARGETS, None, REPLIES),
+        rejected().replayed(TIMER_TOPICS, NO_TARGETS, topic, REPLIES),
     ):
         assert isinstance(refusal, Refusal)
         assert refusal.code == code
         assert topic in refusal.error
+
+
+def test_an_answer_goes_to_the_reply_topic_and_to_no_other_closed_one() -> None:
+    own: list[Header] = [("TIMER_ANSWER", b"cancelled"), ("UNIQ_KEY", b"a")]
+
+    def replayed(target: str) -> Outgoing | Refusal:
+        added: list[Header] = [
+            ("TIMER_ERROR_CODE", b"unknown_target_topic"),
+            ("TIMER_ERROR", b"topic 'replies' does not exist"),
+            ("REAL_TOPIC", target.encode()),
+            ("UNIQ_KEY", b"a"),
+            ("TIMER_SOURCE", b"orders.delayed-0@1"),
+        ]
+        letter = DeadLetter(0, 0, 0, b"key", b"{}", [*own, *added])
+        return letter.replayed(TIMER_TOPICS, NO_TARGETS, None, REPLIES)
+
+    out = replayed(REPLIES)
+    assert isinstance(out, Outgoing)
+    assert out.topic == REPLIES
+    assert out.headers[:2] == tuple(own)
+    assert isinstance(replayed(STATE), Refusal)
 
 
 def test_dead_again_with_todays_reason() -> None:
