@@ -140,7 +140,7 @@ class Cancelling:
         self._log_bytes: Mapping[int, int] = {}
         self._asked: tuple[Future[Found], Tombstones, Bool] | None = None
         self._next_round_ms = 0
-        self._next_ends_ms = 0
+        self._next_ends_ms: dict[int, int] = {}  # of partitions whose end nobody told
         self._next_number = 0
         # How many have no answer, and how many are not settled: mostly none, and little is to do.
         self._unsaid = self._unsettled = 0
@@ -239,23 +239,37 @@ class Cancelling:
         self._end_round()
 
     def _ask_for_ends(self) -> None:
+        """Of what was not told before others are not kept waiting: it has a request of its own."""
         rows = np.flatnonzero(self._live.log_end == NOT_ASKED)
-        if not len(rows) or self._clock.boottime_ms() < self._next_ends_ms:
+        if not len(rows):
             return
+        now_ms, again = self._clock.boottime_ms(), self._next_ends_ms
         wanted = np.unique(self._live.partition[rows]).tolist()
-        there = [p for index in wanted if not is_retired((p := self._partitions[index])[0])]
-        ends: Mapping[TopicPartition, int] = {}
+        due = [index for index in wanted if again.get(index, 0) <= now_ms]
+        ends = self._ends([i for i in due if i not in again])
+        ends |= self._ends([i for i in due if i in again])
+        for index in due:
+            if index in ends:
+                again.pop(index, None)
+            else:
+                again[index] = self._clock.boottime_ms() + _ASK_AGAIN_MS
+        known = np.full(len(self._partitions), NOT_ASKED)
+        known[list(ends.keys())] = list(ends.values())
+        log_end = self._live.log_end.copy()
+        log_end[rows] = known[self._live.partition[rows]]
+        self._live = replace(self._live, log_end=log_end)
+
+    def _ends(self, wanted: list[int]) -> dict[int, int]:
+        """The ends of partitions, as far as somebody tells; by index."""
+        # What was given up sends its copies to another topic, where they begin anew.
+        ends = {index: 0 for index in wanted if is_retired(self._partitions[index][0])}
+        there = {self._partitions[index]: index for index in wanted if index not in ends}
         try:
-            ends = self._publisher.log_ends(there) if there else {}
+            told = self._publisher.log_ends(list(there)) if there else {}
         except (KafkaUnavailable, ConfigError) as error:
             log.warning("the ends of timer partitions are not known", reason=str(error))
-        if len(ends) < len(there):
-            self._next_ends_ms = self._clock.boottime_ms() + _ASK_AGAIN_MS
-        # What was given up sends its copies to another topic, where they begin anew.
-        known = [0 if is_retired(p[0]) else ends.get(p, NOT_ASKED) for p in self._partitions]
-        log_end = self._live.log_end.copy()
-        log_end[rows] = np.array(known, np.int64)[self._live.partition[rows]]
-        self._live = replace(self._live, log_end=log_end)
+            return ends
+        return ends | {there[partition]: end for partition, end in told.items()}
 
     def _begin_round(self) -> None:
         live = self._live

@@ -242,7 +242,8 @@ class Dequeue:
                 self._clock.sleep(self._until_next_slot_ms() / 1000)
 
     def tick(self) -> bool:
-        """Close what may be closed, deliver one chunk; returns whether there was one.
+        """Close what may be closed, deliver one chunk, give some answers; returns whether there was
+        any of both.
 
         While dequeue is paused it only says that it lives, here and in Kafka.
 
@@ -270,9 +271,9 @@ class Dequeue:
         ready = self._chunks.next()
         if ready is None:
             self._r, self._below = self._close.floor, {}
-            self._answer()
+            answered = self._answer()
             self._commit_when_stale(self._progress(self._r, None))
-            return False
+            return answered
         self._deliver(ready)
         self._answer()
         return True
@@ -332,21 +333,24 @@ class Dequeue:
                 policy=hot.policy,
             )
 
-    def _answer(self) -> None:
-        """Tell cancels what has become of them, as far as that is known, in a transaction."""
+    def _answer(self) -> bool:
+        """Tell cancels what has become of them, as far as that is known, in a transaction; returns
+        whether there was one.
+        """
         cancels = self._cancelling
         cancels.look()
         if not cancels.waits:
-            return
+            return False
         below = self._below or None
         said = cancels.answers(self._progress(self._r, below, self._rows_out).partitions)
         if said is None:
-            return
+            return False
         progress = self._progress(self._r, below, self._rows_out, said.answered)
         if said.rows is not None:
             self._commit(Prepared(said.rows), progress, 0)
             self._statistics = self._statistics.after_answers(said.words)
         cancels.committed(self._r, said.answered)
+        return said.rows is not None
 
     def _below_after(self, ready: Ready) -> dict[TopicPartition, int] | None:
         """D after this chunk if it leaves its last slot half delivered, else None."""
