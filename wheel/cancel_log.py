@@ -21,10 +21,9 @@ import numpy as np
 from duewheel.errors import CorruptFile
 from duewheel.schemas import columns
 from duewheel.schemas.columns import Column
-from duewheel.schemas.timers import Bool, Int32, Int64, TimerBatch
+from duewheel.schemas.timers import Int32, Int64, TimerBatch
 from duewheel.wheel.hour_files import HourFiles
 from duewheel.wheel.layout import (
-    FLAG_RESCHEDULE,
     MAGIC_ABANDONED,
     MAGIC_CANCEL,
     NO_POSITION,
@@ -52,7 +51,6 @@ class CancelRows:
         topic: number of the timer topic, as in the `topics` file.
         partition, offset: where the cancel lies there.
         id_hash, timer_id: of the timers that it is to meet.
-        reschedule: it is a timer itself.
         hour, position, size: its record in the cancel log, and bytes of its request there.
     """
 
@@ -61,7 +59,6 @@ class CancelRows:
     offset: Int64
     id_hash: Int64
     timer_id: Column
-    reschedule: Bool
     hour: Int64
     position: Int64
     size: Int64
@@ -77,7 +74,6 @@ class CancelRows:
             self.offset[rows],
             self.id_hash[rows],
             columns.take(self.timer_id, rows),
-            self.reschedule[rows],
             self.hour[rows],
             self.position[rows],
             self.size[rows],
@@ -144,7 +140,6 @@ class CancelLog:
                 offset=prefix["source_offset"].astype(np.int64),
                 id_hash=id_hash_of(piece["reserved"]),
                 timer_id=requests.timer_id,
-                reschedule=(prefix["flags"] & FLAG_RESCHEDULE) != 0,
                 hour=np.full(len(piece), hour, np.int64),
                 position=position[first : first + len(piece)],
                 size=piece["size_py"].astype(np.int64),

@@ -19,7 +19,11 @@ cancel. So there is one answer to each, whatever happens.
 
 Nothing of this is stored but the cancels themselves and these two: after a start lookups are made
 again. In memory are the cancels that K and `a` do not cover; those whose rows were left out are
-remembered for as long as the log of these rows is on disk. Not thread-safe: the loop owns it.
+remembered for as long as the log of these rows is on disk.
+
+Few of them change: those that have just come, that are not settled, or not answered. These are
+listed apart, and all are looked at only now and then. Until then a cancel that is over stays, which
+does no harm: it meets nothing, and K may always be lower. Not thread-safe: the loop owns it.
 """
 
 from __future__ import annotations
@@ -35,35 +39,34 @@ from duewheel.checkpoints.progress import PartitionProgress
 from duewheel.checkpoints.state import Commit, Marks
 from duewheel.clock import Clock
 from duewheel.errors import ConfigError, KafkaUnavailable
-from duewheel.schemas.header_names import Answer
-from duewheel.schemas.timers import Bool, Deliveries, Int32, Int64, TopicPartition, is_retired
+from duewheel.schemas.timers import Bool, Deliveries, Int64, TopicPartition, is_retired
 from duewheel.wheel.answers import WORDS, answer_rows
 from duewheel.wheel.cancel_log import CancelRows
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.dequeue_statistics import CancelCounts
+from duewheel.wheel.growing import GrowingTombstones
 from duewheel.wheel.layout import hour_of
-from duewheel.wheel.lookups import Found, Lookups
+from duewheel.wheel.lookups import Found, Lookups, lower_bits
 from duewheel.wheel.publisher import Publisher
 from duewheel.wheel.tombstones import (
     NO_WORD,
     NOT_ASKED,
     NOT_SETTLED,
-    NOTHING,
     Filter,
-    Rows,
     Tombstones,
     indexes,
-    meetings,
 )
+from duewheel.wheel.verdicts import Rows, verdicts
 
 log = structlog.get_logger(__name__)
 
 ANSWERS_MAX = 1_000  # of one transaction
 _ASK_AGAIN_MS = 10_000  # for the ends of partitions, after there was no answer
 _NEVER = np.iinfo(np.int64).max
-_CANCELLED, _ALREADY_DELIVERED, _UNKNOWN = (
-    WORDS.index(word) for word in (Answer.CANCELLED, Answer.ALREADY_DELIVERED, Answer.UNKNOWN)
-)
+# All cancels are looked at once this many have been for each time that something has left; what is
+# over is dropped once it is this part of them.
+_SWEPT_AT_ONCE = 16_384
+_DROPPED_PART = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,21 @@ class Said:
     rows: Deliveries | None
     answered: Marks
     words: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Swept:
+    """What is known of the live cancels since all of them were looked at.
+
+    Attributes:
+        k: at most the lowest offset of each partition's.
+        hour: at most the lowest segment.
+        over: how many were over, and are still kept.
+    """
+
+    k: Mapping[TopicPartition, int]
+    hour: int
+    over: int
 
 
 class Cancelling:
@@ -133,17 +151,20 @@ class Cancelling:
         self._places: dict[TopicPartition, int] = {}
         self._read: dict[int, int] = {}  # bytes of each segment
         self._later: list[CancelRows] = []  # at or above C
-        self._live = Tombstones.none()  # in the order in which they became known
-        self._past = Tombstones.none()
-        self._filter = Filter(self._live, {})
+        self._live = GrowingTombstones()  # in the order in which they became known
+        self._past = GrowingTombstones()
+        self._past_from = 0  # the first hour of their rows
+        self._filter = Filter((), {})
         self._marks: Marks = {}
         self._log_bytes: Mapping[int, int] = {}
-        self._asked: tuple[Future[Found], Tombstones, Bool] | None = None
+        self._asked: tuple[Future[Found], Int64, Bool] | None = None
         self._next_round_ms = 0
         self._next_ends_ms: dict[int, int] = {}  # of partitions whose end nobody told
-        self._next_number = 0
-        # How many have no answer, and how many are not settled: mostly none, and little is to do.
-        self._unsaid = self._unsettled = 0
+        # Of the live ones those without an answer, and those that are not settled: mostly few.
+        self._unsaid = self._unsettled = np.empty(0, np.int64)
+        self._left_since_swept = 0
+        self._sweeps = False
+        self._swept = _Swept({}, _NEVER, 0)
         self.counts = CancelCounts()
 
     @property
@@ -154,8 +175,8 @@ class Cancelling:
     def first_segment(self, commit: Commit) -> int:
         """The first hour of the cancel log that holds what is not over, or not known yet."""
         unread = [h for h, (size, _) in commit.cancels.items() if self._read.get(h, 0) < size]
-        hours = [*(rows.hour for rows in self._later), self._live.hour, np.array(unread, np.int64)]
-        return int(np.concatenate(hours).min(initial=_NEVER))
+        later = [int(rows.hour.min()) for rows in self._later]
+        return min([*later, *unread, self._swept.hour])
 
     # ---- becoming known ----------------------------------------------------------------------
 
@@ -173,13 +194,9 @@ class Cancelling:
         self._marks = commit.marks
         self._log_bytes = {hour: lengths.log_bytes for hour, lengths in commit.hours.items()}
         rows, self._later = [*self._later, *self._unread(commit)], []
-        known = [new for each in rows if len(new := self._below(each, c, r))]
-        for new in known:
-            number = np.arange(self._next_number, self._next_number + len(new))
-            self._live = self._live.beside(replace(new, number=number))
-            self._next_number += len(new)
-        if known:
-            self._refilter()
+        for each in rows:
+            if len(new := self._below(each, c, r)):
+                self._add(new)
 
     def _unread(self, commit: Commit) -> list[CancelRows]:
         segments, gone = self._directory.cancels, self._directory.state.gc_cancels
@@ -211,14 +228,30 @@ class Cancelling:
         taken = np.flatnonzero(below & (rows.offset >= begins))
         return Tombstones.known(rows.take(taken), index[taken], r)
 
-    def _recount(self) -> None:
-        self._unsaid = int(self._unanswered(self._live, {}).sum())
-        self._unsettled = int((self._live.last == NOT_SETTLED).sum())
+    def _add(self, new: Tombstones) -> None:
+        rows = len(self._live) + np.arange(len(new))
+        self._live.append(new)
+        self._unsettled = np.append(self._unsettled, rows)
+        self._unsaid = np.append(self._unsaid, rows[self._unanswered(rows, {})])
+        if len(self._filter.places) != len(self._places):
+            self._filter = replace(self._filter, places=dict(self._places))
+        self._filter = self._filter.beside(new)
+        k, swept = {**self._swept.k}, self._swept
+        for partition, offset in self._k(rows).items():
+            k[partition] = min(offset, k.get(partition, _NEVER))
+        self._swept = _Swept(k, min(int(new.hour.min()), swept.hour), swept.over)
+        self._count()
 
-    def _refilter(self) -> None:
-        self._recount()
-        self._filter = Filter(self._live.by_hash(), dict(self._places))
-        self.counts = replace(self.counts, live=len(self._live), remembered=len(self._past))
+    def _k(self, rows: Int64) -> dict[TopicPartition, int]:
+        """The lowest offset of these live cancels in each partition that has any."""
+        live, k = self._live.rows, np.full(len(self._partitions), _NEVER)
+        np.minimum.at(k, live.partition[rows], live.offset[rows])
+        return {p: o for p, o in zip(self._partitions, k.tolist(), strict=True) if o != _NEVER}
+
+    def _count(self) -> None:
+        over = self._swept.over
+        live, past = len(self._live) - over, len(self._past)
+        self.counts = replace(self.counts, live=live, remembered=past)
 
     # ---- finding out -------------------------------------------------------------------------
 
@@ -228,7 +261,7 @@ class Cancelling:
         Raises:
             CorruptFile: a message that cancels meet is damaged.
         """
-        if not self._unsettled:
+        if not len(self._unsettled):
             return
         self._ask_for_ends()
         # Twice: a round that the loop itself makes is over at once, and another may be needed.
@@ -240,11 +273,12 @@ class Cancelling:
 
     def _ask_for_ends(self) -> None:
         """Of what was not told before others are not kept waiting: it has a request of its own."""
-        rows = np.flatnonzero(self._live.log_end == NOT_ASKED)
+        live = self._live.rows
+        rows = self._unsettled[live.log_end[self._unsettled] == NOT_ASKED]
         if not len(rows):
             return
         now_ms, again = self._clock.boottime_ms(), self._next_ends_ms
-        wanted = np.unique(self._live.partition[rows]).tolist()
+        wanted = np.unique(live.partition[rows]).tolist()
         due = [index for index in wanted if again.get(index, 0) <= now_ms]
         ends = self._ends([i for i in due if i not in again])
         ends |= self._ends([i for i in due if i in again])
@@ -255,9 +289,7 @@ class Cancelling:
                 again[index] = self._clock.boottime_ms() + _ASK_AGAIN_MS
         known = np.full(len(self._partitions), NOT_ASKED)
         known[list(ends.keys())] = list(ends.values())
-        log_end = self._live.log_end.copy()
-        log_end[rows] = known[self._live.partition[rows]]
-        self._live = replace(self._live, log_end=log_end)
+        live.log_end[rows] = known[live.partition[rows]]
 
     def _ends(self, wanted: list[int]) -> dict[int, int]:
         """The ends of partitions, as far as somebody tells; by index."""
@@ -272,19 +304,16 @@ class Cancelling:
         return ends | {there[partition]: end for partition, end in told.items()}
 
     def _begin_round(self) -> None:
-        live = self._live
-        marks = np.array([self._mark(p) for p in self._partitions], np.int64)[live.partition]
-        settled = (live.log_end != NOT_ASKED) & (marks >= live.log_end)
-        unanswered = (live.word == NO_WORD) & ~live.looked
-        wanted = (settled & (live.last == NOT_SETTLED)) | (
-            unanswered if self._reply_topic else np.zeros(len(live), np.bool_)
-        )
+        live, rows = self._live.rows, self._unsettled
+        marks = np.array([self._mark(p) for p in self._partitions], np.int64)
+        log_end = live.log_end[rows]
+        settled = (log_end != NOT_ASKED) & (marks[live.partition[rows]] >= log_end)
+        wanted = settled
+        if self._reply_topic is not None:
+            wanted = settled | ((live.word[rows] == NO_WORD) & ~live.looked[rows])
         if wanted.any():
-            rows = np.flatnonzero(wanted)
-            asked = live.take(rows)
-            order = np.argsort(asked.id_hash, kind="stable")
-            future = self._lookups.begin(asked.id_hash, self._log_bytes)
-            self._asked = future, asked.take(order), settled[rows][order]
+            future = self._lookups.begin(live.id_hash[rows[wanted]], self._log_bytes)
+            self._asked = future, rows[wanted], settled[wanted]
 
     def _end_round(self) -> None:
         if self._asked is not None and self._asked[0].done():
@@ -295,31 +324,14 @@ class Cancelling:
     def _mark(self, partition: TopicPartition) -> int:
         return 0 if is_retired(partition[0]) else self._marks.get(partition, 0)
 
-    def _found(self, found: Found, asked: Tombstones, settled: Bool) -> None:
+    def _found(self, found: Found, asked: Int64, settled: Bool) -> None:
         """What a round tells of the cancels that it was made for."""
         # Half of a core at most.
         self._next_round_ms = self._clock.boottime_ms() + found.took_ms
-        rows = Rows(
-            indexes(self._places, found.partitions)[found.partition],
-            found.origin,
-            found.id_hash,
-            found.timer_id,
-        )
-        cancel, row = meetings(asked, rows)
-        was_out = self._was_out(found)
-        waits = (found.slot[row] > asked.after[cancel]) & ~was_out[row]
-        word, last = asked.word.copy(), asked.last.copy()
-        word[cancel[waits]] = _CANCELLED
-        last[settled] = NOTHING
-        of_settled = settled[cancel]
-        np.maximum.at(last, cancel[of_settled], found.slot[row[of_settled]])
-        open_ = settled & (word == NO_WORD)
-        if open_.any():
-            word[open_] = _UNKNOWN
-            undecided = open_[cancel]
-            left = self._left(found, rows, was_out, cancel[undecided], row[undecided])
-            word[left] = _ALREADY_DELIVERED
-        self._update(asked, word, last)
+        live = self._live.rows
+        word, last = verdicts(live.take(asked), settled, self._rows(found), self._others(found))
+        live.word[asked], live.last[asked], live.looked[asked] = word, last, True
+        self._unsettled = self._unsettled[live.last[self._unsettled] == NOT_SETTLED]
         counts = self.counts
         self.counts = replace(
             counts,
@@ -327,6 +339,28 @@ class Cancelling:
             lookup_ms=counts.lookup_ms + found.took_ms,
             scanned=counts.scanned + found.scanned,
         )
+
+    def _rows(self, found: Found) -> Rows:
+        partition = indexes(self._places, found.partitions)[found.partition]
+        was_out = self._was_out(found)
+        seen = (found.slot > self._start.r) & ~was_out & ~found.rolled
+        rows = np.flatnonzero(partition >= 0)
+        return Rows(
+            partition[rows],
+            found.origin[rows],
+            found.id_hash[rows],
+            found.timer_id.take(rows),
+            found.slot[rows],
+            was_out[rows],
+            seen[rows],
+        )
+
+    def _others(self, found: Found) -> Tombstones:
+        """All that may have left out what was found; a few more do no harm."""
+        near, table = GrowingTombstones(), lower_bits(found.id_hash)
+        for known in (self._live.rows, self._past.rows):
+            near.append(known.take(np.flatnonzero(table[known.id_hash & (len(table) - 1)])))
+        return near.rows
 
     def _was_out(self, found: Found) -> Bool:
         """Rows of the slot that was half delivered at the start, that had left before it."""
@@ -336,33 +370,12 @@ class Cancelling:
             half &= found.offset < below[found.partition]
         return half
 
-    def _left(self, found: Found, rows: Rows, was_out: Bool, cancel: Int64, row: Int64) -> Int64:
-        """Those of the given pairs' cancels whose timer is known to have left."""
-        others = self._live.beside(self._past).by_hash()
-        other, met = meetings(others, rows)
-        left_out = np.zeros(len(rows), np.bool_)
-        left_out[met[found.slot[met] > others.after[other]]] = True
-        seen = (found.slot > self._start.r) & ~was_out & ~found.rolled
-        # All copies of a timer are one: if one of them was left out, none was delivered.
-        _, origin = np.unique(found.origin, return_inverse=True)
-        timer = cancel * max(len(rows), 1) + origin[row]
-        not_delivered = np.isin(timer, timer[left_out[row]])
-        return np.unique(cancel[seen[row] & ~not_delivered])
-
-    def _update(self, asked: Tombstones, word: Int32, last: Int64) -> None:
-        live = self._live
-        at = np.searchsorted(live.number, asked.number)
-        words, lasts, looked = live.word.copy(), live.last.copy(), live.looked.copy()
-        words[at], lasts[at], looked[at] = word, last, True
-        self._live = replace(live, word=words, last=lasts, looked=looked)
-        self._recount()
-
     # ---- telling -----------------------------------------------------------------------------
 
     @property
     def waits(self) -> bool:
         """Whether any cancel is still to be told something."""
-        return self._unsaid > 0
+        return len(self._unsaid) > 0
 
     def answers(self, partitions: Mapping[TopicPartition, PartitionProgress]) -> Said | None:
         """What may be said in a transaction whose progress says so of C; None if nothing.
@@ -370,29 +383,28 @@ class Cancelling:
         Raises:
             CorruptFile: the cancel log is damaged.
         """
-        live = self._live
-        open_ = self._unanswered(live, {})
+        live, rows = self._live.rows, self._unsaid
         ends = [partitions[p].closed_c if p in partitions else 0 for p in self._partitions]
-        silent = live.offset >= np.array(ends, np.int64)[live.partition]
+        partition, offset = live.partition[rows], live.offset[rows]
+        silent = offset >= np.array(ends, np.int64)[partition]
         if self._reply_topic is not None:
-            silent |= live.word == NO_WORD
+            silent |= live.word[rows] == NO_WORD
         # In the order of offsets: nothing beyond the first that has to wait.
         first = np.full(len(self._partitions), _NEVER)
-        rows = np.flatnonzero(open_ & silent)
-        np.minimum.at(first, live.partition[rows], live.offset[rows])
-        said = np.flatnonzero(open_ & (live.offset < first[live.partition]))
-        if not len(said):
+        np.minimum.at(first, partition[silent], offset[silent])
+        may = np.flatnonzero(offset < first[partition])
+        if not len(may):
             return None
-        said = said[np.lexsort((live.offset[said], live.partition[said]))]
+        said = rows[may[np.lexsort((offset[may], partition[may]))]]
         if self._reply_topic is None:
-            return Said(None, self._behind(live.take(said)), {})
+            return Said(None, self._behind(live, said), {})
         records_max, bytes_max = self._answers_max
         fits = np.searchsorted(np.cumsum(live.size[said]), bytes_max, "right")
-        count = max(1, min(int(fits), records_max, ANSWERS_MAX))
-        return self._answers(live.take(said[:count]), self._reply_topic)
+        said = said[: max(1, min(int(fits), records_max, ANSWERS_MAX))]
+        return self._answers(live.take(said), self._behind(live, said), self._reply_topic)
 
-    def _answers(self, said: Tombstones, topic: str) -> Said:
-        parts, answered = [], self._behind(said)
+    def _answers(self, said: Tombstones, answered: Marks, topic: str) -> Said:
+        parts = []
         for hour in np.unique(said.hour).tolist():
             of_hour = said.take(np.flatnonzero(said.hour == hour))
             requests = self._directory.cancels.requests_at(hour, of_hour.position)
@@ -406,18 +418,19 @@ class Cancelling:
         counts = {word.value: n for word, n in zip(WORDS, counted, strict=True) if n}
         return Said(rows, answered, counts)
 
-    def _behind(self, said: Tombstones) -> Marks:
+    def _behind(self, live: Tombstones, said: Int64) -> Marks:
         ends = np.zeros(len(self._partitions), np.int64)
-        np.maximum.at(ends, said.partition, said.offset + 1)
+        np.maximum.at(ends, live.partition[said], live.offset[said] + 1)
         return {p: end for p, end in zip(self._partitions, ends.tolist(), strict=True) if end}
 
-    def _unanswered(self, live: Tombstones, said: Marks) -> Bool:
-        """Cancels without an answer. Those of a topic that was given up get none."""
+    def _unanswered(self, rows: Int64, said: Marks) -> Bool:
+        """Which live cancels have no answer. Those of a topic that was given up get none."""
+        live = self._live.rows
         ends = [
             _NEVER if is_retired(p[0]) else max(self._answered.get(p, 0), said.get(p, 0))
             for p in self._partitions
         ]
-        unanswered: Bool = live.offset >= np.array(ends, np.int64)[live.partition]
+        unanswered: Bool = live.offset[rows] >= np.array(ends, np.int64)[live.partition[rows]]
         return unanswered
 
     def marks(self, r: int, said: Marks) -> dict[TopicPartition, tuple[int | None, int]]:
@@ -427,41 +440,57 @@ class Cancelling:
             r: last slot delivered in full then.
             said: `a` of the answers in the same transaction.
         """
-        live = self._live
-        k = np.full(len(self._partitions), _NEVER)
-        if len(live):
-            going = np.flatnonzero(~self._are_over(live, r, said))
-            np.minimum.at(k, live.partition[going], live.offset[going])
-        lowest = dict(zip(self._partitions, k.tolist(), strict=True))
-        return {
-            p: (
-                None if (o := lowest.get(p, _NEVER)) == _NEVER else o,
-                max(self._answered.get(p, 0), said.get(p, 0)),
-            )
-            for p in {**lowest, **self._answered}
-        }
+        k: Mapping[TopicPartition, int] = self._swept.k
+        if self._must_sweep() and k:
+            k = self._k(np.flatnonzero(~self._are_over(r, said)))
+        a = {p: max(self._answered.get(p, 0), said.get(p, 0)) for p in self._answered.keys() | said}
+        return {p: (k.get(p), a.get(p, 0)) for p in [*self._partitions, *self._answered]}
 
-    def _are_over(self, live: Tombstones, r: int, said: Marks) -> Bool:
+    def _must_sweep(self) -> bool:
+        # Once it must it must until it is done: K as told does not fall back.
+        self._sweeps |= (self._left_since_swept + 1) * _SWEPT_AT_ONCE >= len(self._live)
+        return self._sweeps
+
+    def _are_over(self, r: int, said: Marks) -> Bool:
+        live = self._live.rows
         settled = live.last != NOT_SETTLED
-        over: Bool = settled & (live.last <= r) & ~self._unanswered(live, said)
+        over: Bool = settled & (live.last <= r) & ~self._unanswered(np.arange(len(live)), said)
         return over
 
-    def committed(self, r: int, said: Marks) -> None:
-        """What the progress now says: R, and which answers have left."""
+    def passed(self, r: int, said: Marks) -> None:
+        """What has left: all up to slot R, and which answers."""
         self._answered |= said
         if said:
-            self._recount()
-        if not len(self._live):
-            return
-        over = self._are_over(self._live, r, {})
-        if not over.any() or self._asked is not None:
-            return
-        gone, precision_ms = self._directory.state.gc_hour, self._directory.config.precision_ms
-        past = self._past.beside(self._live.take(np.flatnonzero(over & (self._live.last > 0))))
-        kept = hour_of(past.last, precision_ms) >= gone
-        self._past = past.take(np.flatnonzero(kept))
-        self._live = self._live.take(np.flatnonzero(~over))
-        self._refilter()
+            self._unsaid = self._unsaid[self._unanswered(self._unsaid, {})]
+        if not self._must_sweep():
+            self._left_since_swept += 1
+        elif len(self._live) and self._asked is None:
+            self._sweep(r)
+
+    def _sweep(self, r: int) -> None:
+        """Look at all of them, and drop what is over if that is many."""
+        self._left_since_swept, self._sweeps = 0, False
+        over = self._are_over(r, {})
+        count = int(over.sum())
+        if count and count * _DROPPED_PART >= len(over):
+            self._drop(over)
+            over, count = np.zeros(len(self._live), np.bool_), 0
+        going = np.flatnonzero(~over)
+        hour = int(self._live.rows.hour[going].min(initial=_NEVER))
+        self._swept = _Swept(self._k(going), hour, count)
+        self._count()
+
+    def _drop(self, over: Bool) -> None:
+        live, gone = self._live.rows, self._directory.state.gc_hour
+        self._past.append(live.take(np.flatnonzero(over & (live.last > 0))))
+        if gone != self._past_from:
+            hours = hour_of(self._past.rows.last, self._directory.config.precision_ms)
+            self._past, self._past_from = self._past.kept(hours >= gone), gone
+        self._live = self._live.kept(~over)
+        # None of these is over.
+        place = np.cumsum(~over) - 1
+        self._unsaid, self._unsettled = place[self._unsaid], place[self._unsettled]
+        self._filter = replace(self._filter, runs=()).beside(self._live.rows)
 
     def close(self) -> None:
         """Wait for the round that is going on, and let go of its files."""

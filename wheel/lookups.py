@@ -33,7 +33,7 @@ from duewheel.wheel.layout import (
     RECORD_BYTES,
     id_hash_of,
 )
-from duewheel.wheel.message_store import MessageStore, StoredMessages, pieces
+from duewheel.wheel.message_store import MessageStore, Prefixes, StoredMessages, pieces
 from duewheel.wheel.timer_log import Records, TimerLog
 from duewheel.wheel.topic_names import TopicNames, public_name
 
@@ -70,6 +70,19 @@ class Found:
     rolled: Bool
     scanned: int = 0
     took_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What is kept of messages that were read: key, value and headers may be large."""
+
+    records: Records
+    prefix: Prefixes
+    timer_id: Column
+
+    @classmethod
+    def of(cls, records: Records, messages: StoredMessages) -> _Part:
+        return cls(records, messages.prefix, messages.timer_id)
 
 
 class Lookups:
@@ -124,8 +137,8 @@ class Lookups:
 
     def _round(self, hashes: Int64, log_bytes: Mapping[int, int]) -> Found:
         begun_ms = self._clock.boottime_ms()
-        table = _table(hashes)
-        parts: list[tuple[Records, StoredMessages]] = []
+        table = lower_bits(hashes)
+        parts: list[_Part] = []
         try:
             for hour, length in sorted(log_bytes.items()):
                 try:
@@ -142,9 +155,7 @@ class Lookups:
         took_ms = self._clock.boottime_ms() - begun_ms
         return replace(found, scanned=scanned, took_ms=took_ms)
 
-    def _hour(
-        self, hour: int, length: int, hashes: Int64, table: Bool
-    ) -> Iterator[tuple[Records, StoredMessages]]:
+    def _hour(self, hour: int, length: int, hashes: Int64, table: Bool) -> Iterator[_Part]:
         if hour < self._state.gc_hour or not length:
             return
         view = self._log.view(hour, length)
@@ -163,16 +174,16 @@ class Lookups:
             at = np.minimum(np.searchsorted(hashes, hash_of), len(hashes) - 1)
             near = near[(hashes[at] == hash_of) & (near["magic"] != MAGIC_ABANDONED)]
             for piece in pieces(near):
-                yield piece, self._messages.read(hour, piece)
+                yield _Part.of(piece, self._messages.read(hour, piece))
 
-    def _found(self, parts: list[tuple[Records, StoredMessages]]) -> Found:
-        records = np.concatenate([np.empty(0, RECORD), *(part for part, _ in parts)])
-        prefix = np.concatenate([messages.prefix for _, messages in parts]) if parts else None
+    def _found(self, parts: list[_Part]) -> Found:
+        records = np.concatenate([np.empty(0, RECORD), *(part.records for part in parts)])
+        prefix = np.concatenate([part.prefix for part in parts]) if parts else None
         if prefix is None:
             none, index = np.empty(0, np.int64), np.empty(0, np.int32)
             flags = np.empty(0, np.bool_)
             return Found([], index, none, none, none, binary([]), none, flags)
-        named = concat([messages.timer_id for _, messages in parts])
+        named = concat([part.timer_id for part in parts])
         code = prefix["source_topic"].astype(np.int64) << 32 | prefix["source_partition"]
         codes, partition = np.unique(code, return_inverse=True)
         names = self._topics.names(int(codes[-1]) >> 32)
@@ -194,7 +205,7 @@ class Lookups:
         )
 
 
-def _table(hashes: Int64) -> Bool:
+def lower_bits(hashes: Int64) -> Bool:
     """Which lower bits occur; as many bits as leave few records of no interest."""
     fewest, most = _TABLE_BITS
     bits = min(max((_PLACES_PER_HASH * len(hashes)).bit_length(), fewest), most)

@@ -1,20 +1,24 @@
-"""Cancels that are known to dequeue, in columns, and which rows they meet.
+"""Cancels in columns, and which rows they meet.
 
 A cancel at offset o of a timer partition meets every timer of that partition with the same id whose
-*first copy* lies below o, whichever copy of it that is. Rejected rows are no timers. Candidates are
-found by the 40-bit hash of the id, which every log record has; then the id itself is compared.
+*first copy* lies below o, whichever copy of it that is. Rejected rows are no timers. So a row is
+met by one of many cancels of its id if it is met by the one with the greatest offset, and pairs of
+cancels and rows are never made: an id that is rescheduled over and over has as many of both.
+
+Candidates are found by `keys`, made of the partition and the 40-bit hash of the id, which every log
+record has; then the id itself is compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 
-from duewheel.schemas.columns import Column, binary, concat, take
+from duewheel.schemas.columns import Column, concat, take
 from duewheel.schemas.timers import Bool, Int32, Int64, TopicPartition
 from duewheel.wheel.cancel_log import CancelRows
 
@@ -25,15 +29,18 @@ NOTHING = -(2**62)  # last, of what meets nothing that is in the wheel
 # Of `word`, before it is found out; then the place of an Answer among them all.
 NO_WORD = -1
 
+_PARTITION_BITS = 23  # beside the 40 bits of a hash
+# A run of the filter is merged with the next unless it is as many times as long.
+_RATIO = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Tombstones:
     """Cancels.
 
     Attributes:
-        number: of each, rising as they become known.
         partition: index in a list of topic-partitions that only grows.
-        offset, id_hash, timer_id, reschedule, hour, position, size: as in CancelRows.
+        offset, id_hash, timer_id, hour, position, size: as in CancelRows.
         after: R when it became known: what it meets in later slots does not leave any more.
         log_end: end of its partition then, or later, NOT_ASKED until that is known: copies made
             before it became known lie below.
@@ -42,12 +49,10 @@ class Tombstones:
         word: its answer, as index, or NO_WORD.
     """
 
-    number: Int64
     partition: Int32
     offset: Int64
     id_hash: Int64
     timer_id: Column
-    reschedule: Bool
     hour: Int64
     position: Int64
     size: Int64
@@ -58,39 +63,14 @@ class Tombstones:
     word: Int32
 
     @classmethod
-    def none(cls) -> Tombstones:
-        """No cancels."""
-        nothing = np.empty(0, np.int64)
-        index = np.empty(0, np.int32)
-        flags = np.empty(0, np.bool_)
-        return cls(
-            number=nothing,
-            partition=index,
-            offset=nothing,
-            id_hash=nothing,
-            timer_id=binary([]),
-            reschedule=flags,
-            hour=nothing,
-            position=nothing,
-            size=nothing,
-            after=nothing,
-            log_end=nothing,
-            last=nothing,
-            looked=flags,
-            word=index,
-        )
-
-    @classmethod
     def known(cls, rows: CancelRows, partition: Int32, after: int) -> Tombstones:
         """Cancels that become known; `partition` is the index of each one's."""
         count = len(rows)
         return cls(
-            np.arange(count),
             partition,
             rows.offset,
             rows.id_hash,
             rows.timer_id,
-            rows.reschedule,
             rows.hour,
             rows.position,
             rows.size,
@@ -106,79 +86,122 @@ class Tombstones:
 
     def take(self, rows: Int64) -> Tombstones:
         """Those rows, in the given order."""
-        columns: dict[str, Any] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            is_array = isinstance(value, np.ndarray)
-            columns[field.name] = value[rows] if is_array else take(value, rows)
-        return replace(self, **columns)
+        return Tombstones(
+            self.partition[rows],
+            self.offset[rows],
+            self.id_hash[rows],
+            take(self.timer_id, rows),
+            self.hour[rows],
+            self.position[rows],
+            self.size[rows],
+            self.after[rows],
+            self.log_end[rows],
+            self.last[rows],
+            self.looked[rows],
+            self.word[rows],
+        )
 
-    def beside(self, other: Tombstones) -> Tombstones:
-        """These, then the others."""
-        if not len(self) or not len(other):
-            return self if len(self) else other
-        columns: dict[str, Any] = {}
-        for field in fields(self):
-            mine, its = getattr(self, field.name), getattr(other, field.name)
-            is_array = isinstance(mine, np.ndarray)
-            columns[field.name] = np.append(mine, its) if is_array else concat([mine, its])
-        return replace(self, **columns)
 
-    def by_hash(self) -> Tombstones:
-        """The same, by rising hash."""
-        return self.take(np.argsort(self.id_hash, kind="stable"))
+def keys(partition: Int32, id_hash: Int64) -> Int64:
+    """A number for each timer: equal where partition and hash are. Partitions are not negative."""
+    return id_hash << _PARTITION_BITS | partition
+
+
+def groups(key: Int64, timer_id: Column) -> Int64:
+    """A number for each timer: equal where key and id are."""
+    encoded: Any = pc.dictionary_encode(timer_id)
+    same_id = np.asarray(encoded.indices, np.int64)
+    same_key = np.unique(key, return_inverse=True)[1]
+    return same_key * max(len(key), 1) + same_id
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """Timers that cancels may meet.
+class Run:
+    """Cancels by rising key; of neighbours with one key and id, only the greatest offset.
 
     Attributes:
-        partition: index in the same list as that of the cancels; −1 for one that is not there.
-        origin: offset of the first copy.
-        id_hash, timer_id: of each.
+        key, timer_id: of the timers that are met.
+        offset: those whose first copy lies below are.
     """
 
-    partition: Int32
-    origin: Int64
-    id_hash: Int64
+    key: Int64
     timer_id: Column
+    offset: Int64
 
     def __len__(self) -> int:
-        return len(self.origin)
+        return len(self.key)
 
+    @classmethod
+    def of(cls, key: Int64, timer_id: Column, offset: Int64) -> Run:
+        """The given ones, of which there is one, in any order; two runs end to end are fast."""
+        order = np.argsort(key, kind="stable")
+        key = key[order]
+        alike = np.flatnonzero(key[1:] == key[:-1])
+        same = pc.equal(take(timer_id, order[alike]), take(timer_id, order[alike + 1]))
+        is_first = np.ones(len(key), np.bool_)
+        is_first[1 + alike[np.asarray(same, np.bool_)]] = False
+        first = np.flatnonzero(is_first)
+        greatest = np.maximum.reduceat(offset[order], first)
+        return cls(key[first], take(timer_id, order[first]), greatest)
 
-def meetings(tombstones: Tombstones, rows: Rows) -> tuple[Int64, Int64]:
-    """All pairs of a cancel and a row that it meets: their indexes.
+    def merged(self, other: Run) -> Run:
+        """All that either of them meets."""
+        key, offset = np.append(self.key, other.key), np.append(self.offset, other.offset)
+        return Run.of(key, concat([self.timer_id, other.timer_id]), offset)
 
-    Args:
-        tombstones: by rising hash.
-        rows: in any order.
-    """
-    first = np.searchsorted(tombstones.id_hash, rows.id_hash, "left")
-    count = np.searchsorted(tombstones.id_hash, rows.id_hash, "right") - first
-    row = np.repeat(np.arange(len(rows)), count)
-    begin = np.repeat(np.cumsum(count) - count, count)
-    cancel = np.repeat(first, count) + np.arange(len(row)) - begin
-    meets = tombstones.partition[cancel] == rows.partition[row]
-    meets &= rows.origin[row] < tombstones.offset[cancel]
-    row, cancel = row[meets], cancel[meets]
-    same = pc.equal(take(rows.timer_id, row), take(tombstones.timer_id, cancel))
-    alike = np.asarray(same, np.bool_)
-    return cancel[alike], row[alike]
+    def meets(self, key: Int64, origin: Int64, timer_id: Column) -> Bool:
+        """Which of the given rows are met; work and memory grow with them and what has their keys.
+
+        Args:
+            key, timer_id: of each.
+            origin: offset of the first copy.
+        """
+        met = np.zeros(len(key), np.bool_)
+        at = np.minimum(np.searchsorted(self.key, key), len(self.key) - 1)
+        rows = np.flatnonzero(self.key[at] == key)
+        if len(rows):
+            wanted = np.unique(key[rows])
+            first = np.searchsorted(self.key, wanted, "left")
+            count = np.searchsorted(self.key, wanted, "right") - first
+            begin = np.cumsum(count) - count
+            mine = np.repeat(first - begin, count) + np.arange(int(count.sum()))
+            ids = concat([take(self.timer_id, mine), take(timer_id, rows)])
+            group = groups(np.append(self.key[mine], key[rows]), ids)
+            _, place = np.unique(group, return_inverse=True)
+            below = np.zeros(int(place.max()) + 1, np.int64)
+            np.maximum.at(below, place[: len(mine)], self.offset[mine])
+            met[rows] = origin[rows] < below[place[len(mine) :]]
+        return met
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
     """What is to be left out of the deliveries; never changed, so that any thread may ask it.
 
+    Adding a few cancels moves few: a long run is merged only once what came behind it is a good
+    part of it. A cancel that is over may stay in it, for it meets nothing any more.
+
     Attributes:
-        tombstones: by rising hash.
+        runs: each much longer than the next.
         places: index of each topic-partition.
     """
 
-    tombstones: Tombstones
+    runs: tuple[Run, ...]
     places: Mapping[TopicPartition, int]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.runs))
+
+    def beside(self, new: Tombstones) -> Filter:
+        """This one, and those cancels."""
+        if not len(new):
+            return self
+        runs = list(self.runs)
+        runs.append(Run.of(keys(new.partition, new.id_hash), new.timer_id, new.offset))
+        while len(runs) > 1 and len(runs[-2]) < _RATIO * len(runs[-1]):
+            last = runs.pop()
+            runs[-1] = runs[-1].merged(last)
+        return replace(self, runs=tuple(runs))
 
     def leaves_out(
         self,
@@ -188,19 +211,22 @@ class Filter:
         id_hash: Int64,
         timer_id: Column,
     ) -> Bool:
-        """Rows that a cancel meets; `source` indexes `sources`, the rest is as in Rows."""
+        """Rows that a cancel meets.
+
+        Args:
+            sources: what `source` indexes: the partition of each row.
+            source: as above.
+            origin: offset of the first copy.
+            id_hash, timer_id: of each row.
+        """
         met = np.zeros(len(origin), np.bool_)
-        hashes = self.tombstones.id_hash
-        if len(hashes):
-            near = hashes[np.minimum(np.searchsorted(hashes, id_hash), len(hashes) - 1)] == id_hash
-            rows = np.flatnonzero(near)
-            partition = indexes(self.places, sources)[source[rows]]
-            found = Rows(partition, origin[rows], id_hash[rows], take(timer_id, rows))
-            met[rows[meetings(self.tombstones, found)[1]]] = True
+        if self.runs:
+            partition = indexes(self.places, sources)[source]
+            rows = np.flatnonzero(partition >= 0)
+            key, ids = keys(partition[rows], id_hash[rows]), take(timer_id, rows)
+            for run in self.runs:
+                met[rows] |= run.meets(key, origin[rows], ids)
         return met
-
-
-NO_CANCELS = Filter(Tombstones.none(), {})
 
 
 def indexes(places: Mapping[TopicPartition, int], partitions: list[TopicPartition]) -> Int32:

@@ -1,0 +1,121 @@
+"""What cancels may cost: work at a closing, memory of a round of lookups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.unit.test_cancels import NOW_MS, P0, PRECISION_MS, World, cancel
+
+from duewheel.schemas.columns import Column, binary, take
+from duewheel.schemas.record_tail import key_values
+from duewheel.schemas.timers import Int64
+from duewheel.testing import Timer, timer_batch
+from duewheel.wheel import cancelling
+from duewheel.wheel.data_directory import Role
+from duewheel.wheel.lookups import Lookups
+from duewheel.wheel.message_store import MessageStore, StoredMessages
+from duewheel.wheel.timer_log import Records
+from duewheel.wheel.tombstones import Run, Tombstones
+
+MakeWorld = Callable[..., World]
+LIVE = 2_000
+FIRST_SLOT = 500  # in which any of their timers leaves
+
+
+@pytest.fixture
+def make_world(tmp_path: Path) -> MakeWorld:
+    return lambda **settings: World(tmp_path / "data", **settings)
+
+
+def with_live_cancels(make_world: MakeWorld, live: int) -> World:
+    """For each a timer is due, in a slot of its own from FIRST_SLOT on."""
+    world, rows = make_world(slots=8192), []
+    for i in range(live):
+        due_ms, own = NOW_MS + (FIRST_SLOT + i) * PRECISION_MS, b"id-%d" % i
+        rows += [Timer(0, 2 * i, due_ms, timer_id=own), cancel(2 * i + 1, timer_id=own)]
+    world.append(*rows)
+    for slot in range(5, 10):
+        world.at_slot(slot)
+    assert world.known() == (live, 0)
+    assert world.progress() == (1, 2 * live)
+    return world
+
+
+def test_a_closing_moves_what_has_come_and_not_what_is_live(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, closings, moved = with_live_cancels(make_world, LIVE), 50, 0
+    tombstones_take, run_of = Tombstones.take, Run.of
+
+    def taken(self: Tombstones, rows: Int64) -> Tombstones:
+        nonlocal moved
+        moved += len(rows)
+        return tombstones_take(self, rows)
+
+    def run(key: Int64, timer_id: Column, offset: Int64) -> Run:
+        nonlocal moved
+        moved += len(key)
+        return run_of(key, timer_id, offset)
+
+    monkeypatch.setattr(Tombstones, "take", taken)
+    monkeypatch.setattr(Run, "of", run)
+    for i in range(closings):
+        world.append(cancel(2 * LIVE + i, timer_id=b"nobody-%d" % i))
+        world.at_slot(20 + i)
+    assert len(world.answers()) == LIVE + closings
+    assert closings < moved < LIVE
+
+
+@pytest.mark.parametrize("at_once", [1, 20, 16_384])
+def test_what_is_over_is_dropped_however_seldom_all_are_looked_at(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(cancelling, "_SWEPT_AT_ONCE", at_once)
+    live = 200
+    world = with_live_cancels(make_world, live)
+    lowest, end = [], FIRST_SLOT + live
+    for slot in range(FIRST_SLOT, end):
+        world.at_slot(slot)
+        k, _ = world.progress()
+        lowest.append(2 * live if k is None else k)
+    assert world.sources() == []
+    assert lowest == sorted(lowest), "K does not fall"
+    # Of cancel 2i + 1 the timer leaves in slot FIRST_SLOT + i.
+    behind = [2 * i + 1 - k for i, k in enumerate(lowest)]
+    assert min(behind) >= -2, "a cancel is read again until its timer has left"
+    assert max(behind) <= 2 * live // at_once + 2
+    for slot in range(end, end + live // at_once + 2):
+        world.at_slot(slot)
+    assert world.known() == (0, live)
+
+
+def test_a_round_keeps_ids_and_not_messages(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, size, count = make_world(slots=4096), 512 * 1024, 80
+    rows = [Timer(0, o, NOW_MS + 9_000, timer_id=b"id-%d" % o) for o in range(count)]
+    batch = timer_batch(rows)
+    values = take(binary([b"x" * size]), np.zeros(count, np.int64))
+    large = key_values(binary([None] * count), values)
+    world.engine.append(replace(batch, key_value=large), {P0: count})
+    del large, values
+    held_bytes, read = [], MessageStore.read
+
+    def watched(store: MessageStore, hour: int, records: Records) -> StoredMessages:
+        held_bytes.append(pa.total_allocated_bytes())
+        return read(store, hour, records)
+
+    monkeypatch.setattr(MessageStore, "read", watched)
+    lookups = Lookups(world.path, PRECISION_MS, world.clock)
+    commit = world.shard.directory(Role.INGEST).state.commit()
+    log_bytes = {hour: lengths.log_bytes for hour, lengths in commit.hours.items()}
+    found = lookups.begin(batch.id_hash, log_bytes).result()
+    lookups.close()
+    assert len(found.origin) == count
+    assert len(held_bytes) > 3, "several pieces"
+    assert max(held_bytes) - held_bytes[0] < 2 * size
