@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from duewheel.schemas.columns import ascii_text, lengths
-from duewheel.schemas.header_names import Request
+from duewheel.schemas.header_names import ID_BYTES_MAX, Request
 from duewheel.schemas.headers import Field, Int8, rows_of
 from duewheel.schemas.timers import Bool
 
@@ -36,7 +36,6 @@ WORDS = ("cancel", "reschedule", "bad_id", "bad_flag", "no_id", "both", "copy")
 """What a row is (the first two), or why it cannot be that."""
 _CANCEL, _RESCHEDULE, _BAD_ID, _BAD_FLAG, _NO_ID, _BOTH, _COPY = range(len(WORDS))
 
-ID_BYTES_MAX = 255
 _OF_COPIES = (Request.ORIGIN, Request.NOT_BEFORE, Request.RETRIES)
 # What means something beside a cancel.
 _OF_CANCELS = frozenset({Request.CANCEL, *_OF_COPIES})

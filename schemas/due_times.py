@@ -47,7 +47,6 @@ PRECEDENCE = (
     Request.DELIVER_AFTER,
 )
 NO_DELAY = -1  # of a topic
-NO_WINDOW = -1
 DELAY_MS_END = 10**12  # of what deliverAfter takes for a delay
 _NONE = -1
 

@@ -16,6 +16,7 @@ from enum import IntEnum, StrEnum, auto
 SOURCE = "TIMER_SOURCE"  # topic-partition@offset of the timer
 DUE_MS = "TIMER_DUE_MS"  # requested due time, epoch ms
 TIMER_ID = "UNIQ_KEY"  # the timer's id, the given one or the default: that of SOURCE
+ID_BYTES_MAX = 255  # what an id that was given may have
 ROLL_TIMES = "TIMER_ROLL_TIMES"  # how often the timer was rolled, if it was
 
 # On copies only, which go back to their timer topic: rolled or parked.

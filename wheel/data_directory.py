@@ -335,12 +335,6 @@ class DataDirectory:
                     return False
         return True
 
-    def other_runs(self) -> bool:
-        """Whether the process of the other role is alive."""
-        assert self._role is not None
-        other = Role.DEQUEUE if self._role is Role.INGEST else Role.INGEST
-        return files.lock_is_held(self.path / other.value)
-
     def stop(self) -> None:
         """Give up the role; the last one to do so syncs everything and declares a clean stop."""
         self.close()

@@ -1,12 +1,12 @@
 """What comes before a transaction: two stages, each in a thread of its own, and two queues.
 
-    scan ──► queue ──► read, restore, judge, prepare ──► queue ──► the loop publishes
+    scan ──► queue ──► read, restore, judge, leave out, prepare ──► queue ──► the loop publishes
 
     scan      finds the closed slots' rows in the log and cuts them into chunks      (slot_scan.py)
     read      reads a chunk's messages and verifies them                          (message_store.py)
     restore   makes deliveries of them, divided if they name too many topics          (restoring.py)
-              and leaves out what is cancelled                                    (tombstones.py)
     judge     finds the rows in excess of their slot                                  (hot_slots.py)
+    leave out what is cancelled, or out already                                      (tombstones.py)
     prepare   encodes them as far as that is possible before the transaction          (publisher.py)
 
 Each queue holds no more records and stored bytes than one chunk may have; a stage that runs ahead

@@ -13,7 +13,7 @@ A handle is text that is safe in URLs, headers and file names: base64 (RFC 4648 
 
 The checksum tells a handle from other text, and finds what was changed or cut off on the way. It is
 no signature: who can make up handles can cancel timers, as can everybody who may write to the timer
-topic. Only the standard library.
+topic. None of the engine's libraries.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from duewheel.errors import InvalidTimer
-
-ID_BYTES_MAX = 255  # what ingest accepts
+from duewheel.schemas.header_names import ID_BYTES_MAX
 
 _VERSION = 1
 _HEAD = struct.Struct(">BiqqB")
