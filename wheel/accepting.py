@@ -345,7 +345,7 @@ class _CancelsBehind:
         directory = self._directory
         lookups = Lookups(directory.path, directory.config.precision_ms, clock)
         try:
-            return lookups.begin(hashes, snapshot.log_bytes).result()
+            return lookups.begin(hashes, snapshot.log_bytes, snapshot.r).result()
         finally:
             lookups.close()
 

@@ -156,6 +156,7 @@ class Cancelling:
         self._past_from = 0  # the first hour of their rows
         self._filter = Filter((), {})
         self._marks: Marks = {}
+        self._r = start.r
         self._log_bytes: Mapping[int, int] = {}
         self._asked: tuple[Future[Found], Int64, Bool] | None = None
         self._next_round_ms = 0
@@ -191,7 +192,7 @@ class Cancelling:
         Raises:
             CorruptFile: the cancel log is damaged.
         """
-        self._marks = commit.marks
+        self._marks, self._r = commit.marks, r
         self._log_bytes = {hour: lengths.log_bytes for hour, lengths in commit.hours.items()}
         rows, self._later = [*self._later, *self._unread(commit)], []
         for each in rows:
@@ -312,7 +313,7 @@ class Cancelling:
         if self._reply_topic is not None:
             wanted = settled | ((live.word[rows] == NO_WORD) & ~live.looked[rows])
         if wanted.any():
-            future = self._lookups.begin(live.id_hash[rows[wanted]], self._log_bytes)
+            future = self._lookups.begin(live.id_hash[rows[wanted]], self._log_bytes, self._r)
             self._asked = future, rows[wanted], settled[wanted]
 
     def _end_round(self) -> None:
@@ -329,7 +330,9 @@ class Cancelling:
         # Half of a core at most.
         self._next_round_ms = self._clock.boottime_ms() + found.took_ms
         live = self._live.rows
-        word, last = verdicts(live.take(asked), settled, self._rows(found), self._others(found))
+        word, last = verdicts(
+            live.take(asked), settled, self._rows(found), self._others(found), found.damaged
+        )
         live.word[asked], live.last[asked], live.looked[asked] = word, last, True
         self._unsettled = self._unsettled[live.last[self._unsettled] == NOT_SETTLED]
         counts = self.counts

@@ -404,6 +404,9 @@ class Dequeue:
             progress: how far the shard is afterwards.
             rows: of the chunk. A slot found half delivered was counted as pending in full.
         """
+        # Else nobody could tell, in doubt, whether they have left.
+        leaves = prepared is not None and len(prepared.deliveries)
+        assert not leaves or progress != self._committed, "messages leave as the progress says"
         begun_ms = self._clock.boottime_ms()
         while True:
             tried_ms = self._clock.boottime_ms()

@@ -7,7 +7,8 @@ to be compared in full; only of these the messages are read.
 
 Reads files alone, so that it may be done beside the loop, in a thread of its own with descriptors
 of its own. What was committed when the round was asked for is looked at; committed records never
-change. Hours that are unlinked meanwhile are passed over: all in them has left.
+change. Hours that are unlinked meanwhile are passed over: all in them has left. On a message that
+has left only a verdict depends: if it is damaged, that is told, and no error.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import structlog
 
 from duewheel.checkpoints.state import State
 from duewheel.clock import Clock
@@ -36,6 +38,8 @@ from duewheel.wheel.layout import (
 from duewheel.wheel.message_store import MessageStore, Prefixes, StoredMessages, pieces
 from duewheel.wheel.timer_log import Records, TimerLog
 from duewheel.wheel.topic_names import TopicNames, public_name
+
+log = structlog.get_logger(__name__)
 
 # Records looked at in one go: 13 MiB of the log, mapped.
 _RECORDS_AT_ONCE = 1 << 18
@@ -56,6 +60,7 @@ class Found:
         id_hash, timer_id: of each; never the empty id.
         slot: in which it lies.
         rolled: whether it leaves, or has left, to be written to its timer topic again.
+        damaged: hashes in records that have left and cannot be read any more.
         scanned: records that were looked at.
         took_ms: how long it took.
     """
@@ -68,6 +73,7 @@ class Found:
     timer_id: Column
     slot: Int64
     rolled: Bool
+    damaged: Int64
     scanned: int = 0
     took_ms: int = 0
 
@@ -107,21 +113,22 @@ class Lookups:
         self._clock = clock
         self._executor = executor
 
-    def begin(self, hashes: Int64, log_bytes: Mapping[int, int]) -> Future[Found]:
+    def begin(self, hashes: Int64, log_bytes: Mapping[int, int], r: int) -> Future[Found]:
         """Look for timers whose id has one of these hashes.
 
         Args:
             hashes: in any order.
             log_bytes: committed length of each hour's log.
+            r: last slot delivered in full.
 
-        The future raises CorruptFile if a message that was found is damaged.
+        The future raises CorruptFile if a message that was found in a later slot is damaged.
         """
         wanted = np.unique(hashes)
         if self._executor is not None:
-            return self._executor.submit(self._round, wanted, log_bytes)
+            return self._executor.submit(self._round, wanted, log_bytes, r)
         done: Future[Found] = Future()
         try:
-            done.set_result(self._round(wanted, log_bytes))
+            done.set_result(self._round(wanted, log_bytes, r))
         except CorruptFile as error:
             done.set_exception(error)
         return done
@@ -135,14 +142,16 @@ class Lookups:
         self._topics.close()
         self._state.release()
 
-    def _round(self, hashes: Int64, log_bytes: Mapping[int, int]) -> Found:
+    def _round(self, hashes: Int64, log_bytes: Mapping[int, int], r: int) -> Found:
         begun_ms = self._clock.boottime_ms()
         table = lower_bits(hashes)
         parts: list[_Part] = []
+        damaged: list[Int64] = []
         try:
             for hour, length in sorted(log_bytes.items()):
                 try:
-                    parts += self._hour(hour, length, hashes, table)
+                    for piece in self._hour(hour, length, hashes, table):
+                        parts += self._read(hour, piece, r, damaged)
                 except CorruptFile:
                     if hour >= self._state.gc_hour:
                         raise
@@ -153,9 +162,10 @@ class Lookups:
         scanned = sum(log_bytes.values()) // RECORD_BYTES
         found = self._found(parts)
         took_ms = self._clock.boottime_ms() - begun_ms
-        return replace(found, scanned=scanned, took_ms=took_ms)
+        left = np.concatenate([found.damaged, *damaged])
+        return replace(found, damaged=left, scanned=scanned, took_ms=took_ms)
 
-    def _hour(self, hour: int, length: int, hashes: Int64, table: Bool) -> Iterator[_Part]:
+    def _hour(self, hour: int, length: int, hashes: Int64, table: Bool) -> Iterator[Records]:
         if hour < self._state.gc_hour or not length:
             return
         view = self._log.view(hour, length)
@@ -173,8 +183,24 @@ class Lookups:
             hash_of = id_hash_of(near["reserved"])
             at = np.minimum(np.searchsorted(hashes, hash_of), len(hashes) - 1)
             near = near[(hashes[at] == hash_of) & (near["magic"] != MAGIC_ABANDONED)]
-            for piece in pieces(near):
-                yield _Part.of(piece, self._messages.read(hour, piece))
+            yield from pieces(near)
+
+    def _read(self, hour: int, piece: Records, r: int, damaged: list[Int64]) -> Iterator[_Part]:
+        """A piece with its messages; without those of slots up to `r` that are damaged."""
+        try:
+            found = self._messages.read(hour, piece)
+        except CorruptFile as error:
+            half = len(piece) // 2
+            if half:
+                yield from self._read(hour, piece[:half], r, damaged)
+                yield from self._read(hour, piece[half:], r, damaged)
+                return
+            if hour < self._state.gc_hour or self._slots(piece)[0] > r:
+                raise
+            log.warning("a message that has left is damaged", reason=str(error))
+            damaged.append(id_hash_of(piece["reserved"]))
+        else:
+            yield _Part.of(piece, found)
 
     def _found(self, parts: list[_Part]) -> Found:
         records = np.concatenate([np.empty(0, RECORD), *(part.records for part in parts)])
@@ -182,7 +208,7 @@ class Lookups:
         if prefix is None:
             none, index = np.empty(0, np.int64), np.empty(0, np.int32)
             flags = np.empty(0, np.bool_)
-            return Found([], index, none, none, none, binary([]), none, flags)
+            return Found([], index, none, none, none, binary([]), none, flags, none)
         named = concat([part.timer_id for part in parts])
         code = prefix["source_topic"].astype(np.int64) << 32 | prefix["source_partition"]
         codes, partition = np.unique(code, return_inverse=True)
@@ -191,7 +217,6 @@ class Lookups:
         origin = prefix["origin_offset"].astype(np.int64)
         homes = [(public_name(topic), number) for topic, number in partitions]
         default = source_names(homes, partition.astype(np.int32), origin)
-        slot_ms = records["write_time"].astype(np.int64) + records["delay"]
         timers = np.flatnonzero((prefix["flags"] & FLAG_DEAD_LETTER) == 0)
         return Found(
             partitions,
@@ -200,9 +225,14 @@ class Lookups:
             origin[timers],
             id_hash_of(records["reserved"])[timers],
             choose(prefix["id_size"] == 0, default, named).take(timers),
-            (slot_ms // self._precision_ms)[timers],
+            self._slots(records)[timers],
             ((records["magic"] & MAGIC_ROLL) != 0)[timers],
+            np.empty(0, np.int64),
         )
+
+    def _slots(self, records: Records) -> Int64:
+        slots: Int64 = records["write_time"].astype(np.int64) + records["delay"]
+        return slots // self._precision_ms
 
 
 def lower_bits(hashes: Int64) -> Bool:

@@ -48,7 +48,7 @@ class Rows:
 
 
 def verdicts(
-    asked: Tombstones, settled: Bool, rows: Rows, others: Tombstones
+    asked: Tombstones, settled: Bool, rows: Rows, others: Tombstones, damaged: Int64
 ) -> tuple[Int32, Int64]:
     """`word` and `last` of the cancels that a round was made for.
 
@@ -57,6 +57,7 @@ def verdicts(
         settled: which of them had all that they can ever meet in the log.
         rows: what the round has found.
         others: every cancel that may have left any of the rows out, those asked for included.
+        damaged: hashes in records that have left and cannot be read.
     """
     cancel, row, other = _grouped(asked, rows, others)
     word, last = asked.word.copy(), asked.last.copy()
@@ -74,7 +75,9 @@ def verdicts(
         met = _greatest_below(
             row[delivered], rows.origin[delivered], ones, cancel[open_], asked.offset[open_]
         )
-        word[open_] = np.where(met == 1, _ALREADY_DELIVERED, _UNKNOWN)
+        # What is damaged may be a copy that another cancel has left out.
+        is_known = (met == 1) & ~np.isin(asked.id_hash[open_], damaged)
+        word[open_] = np.where(is_known, _ALREADY_DELIVERED, _UNKNOWN)
     return word, last
 
 

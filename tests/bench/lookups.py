@@ -64,7 +64,7 @@ def main() -> None:
             hashes, took_s = np.append(rng.integers(0, 1 << 39, asked - 1) * 2 + 1, there), []
             for _ in range(args.runs):
                 begun_s = time.perf_counter()
-                found = lookups.begin(hashes, {hour: length}).result()
+                found = lookups.begin(hashes, {hour: length}, r=-1).result()
                 took_s.append(time.perf_counter() - begun_s)
             assert b"there" in found.timer_id.to_pylist()
             rates = [round(length / RECORD_BYTES / s) for s in took_s]

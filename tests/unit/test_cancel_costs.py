@@ -114,7 +114,7 @@ def test_a_round_keeps_ids_and_not_messages(
     lookups = Lookups(world.path, PRECISION_MS, world.clock)
     commit = world.shard.directory(Role.INGEST).state.commit()
     log_bytes = {hour: lengths.log_bytes for hour, lengths in commit.hours.items()}
-    found = lookups.begin(batch.id_hash, log_bytes).result()
+    found = lookups.begin(batch.id_hash, log_bytes, r=-1).result()
     lookups.close()
     assert len(found.origin) == count
     assert len(held_bytes) > 3, "several pieces"

@@ -1,14 +1,15 @@
-"""How soon cancels are told, though others have to wait, or there are many."""
+"""How soon cancels are told, and what, though others wait, there are many, or files are damaged."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.test_cancels import P0, P1, World, cancel
+from tests.unit.test_cancels import P0, P1, World, cancel, timer
 
-from duewheel.errors import KafkaUnavailable
+from duewheel.errors import KafkaUnavailable, RecoveryPending
 from duewheel.schemas.timers import TopicPartition
 
 MakeWorld = Callable[..., World]
@@ -51,3 +52,49 @@ def test_a_partition_whose_end_nobody_tells_does_not_hold_up_the_others(
     world.at_slot(1_200)
     assert asked[2:] == [{P0}, {P1}], "and then has a request of its own"
     assert world.answers()[1:] == [("timers-0@1", "unknown")]
+
+
+def damage(world: World, first: int = 0) -> None:
+    (messages,) = (world.path / "messages").iterdir()
+    data = bytearray(messages.read_bytes())
+    data[first:] = bytes(byte ^ 0x40 for byte in data[first:])
+    messages.write_bytes(bytes(data))
+
+
+def test_damage_to_what_has_left_costs_a_cancel_its_answer_and_nobody_else_anything(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    world.append(timer(0, 5), replace(timer(1, 5), timer_id=b"b"))
+    world.at_slot(9)
+    damage(world)
+    world.append(replace(timer(2, 5), timer_id=b"b"))
+    world.at_slot(10)
+    world.append(cancel(3), cancel(4, timer_id=b"b"), replace(timer(5, 12), timer_id=b"c"))
+    world.at_slot(20)
+    assert world.sources()[-1] == "timers-0@5"
+    assert world.answers() == [("timers-0@3", "unknown"), ("timers-0@4", "unknown")]
+
+
+def test_damage_to_what_is_pending_is_noticed(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.append(timer(0, 30))
+    damage(world)
+    world.append(cancel(1))
+    with pytest.raises(RecoveryPending, match="does not match its checksum"):
+        world.at_slot(9)
+
+
+def test_what_is_pending_is_found_beside_what_has_left_and_is_damaged(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    world.append(timer(0, 30))
+    (messages,) = (world.path / "messages").iterdir()
+    size = messages.stat().st_size
+    world.append(timer(1, 5))
+    world.at_slot(9)
+    damage(world, size)
+    world.append(cancel(2))
+    world.at_slot(10)
+    assert world.answers() == [("timers-0@2", "cancelled")]

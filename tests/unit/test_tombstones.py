@@ -19,6 +19,7 @@ from duewheel.wheel.verdicts import Rows, verdicts
 PARTITIONS = [("timers", 0), ("timers", 1)]
 PLACES = {p: index for index, p in enumerate(PARTITIONS)}
 MANY = 40_000
+NONE_DAMAGED = np.empty(0, np.int64)
 BYTES_MAX = 64 * 1024 * 1024  # pairs would take 1,000 times as much
 ASKED_FOR = 12  # the first of them
 
@@ -68,10 +69,10 @@ def test_an_id_that_is_rescheduled_over_and_over_is_looked_up_in_bounded_memory(
     places = list(range(MANY))
     live = cancels_of([b"same"] * MANY, places, [0] * MANY)
     rows, settled = rows_of([b"same"] * MANY, places, [0] * MANY), np.ones(MANY, np.bool_)
-    word, last = verdicts(live, settled, rows, live)
+    word, last = verdicts(live, settled, rows, live, NONE_DAMAGED)
     assert [WORDS[each] for each in word] == [Answer.UNKNOWN] + [Answer.CANCELLED] * (MANY - 1)
     assert (last[0], set(last[1:].tolist())) == (NOTHING, {7})
-    assert peak_bytes(lambda: verdicts(live, settled, rows, live)) < BYTES_MAX
+    assert peak_bytes(lambda: verdicts(live, settled, rows, live, NONE_DAMAGED)) < BYTES_MAX
 
 
 def test_adding_a_few_cancels_to_many_moves_few() -> None:
@@ -145,7 +146,7 @@ def test_cancels_are_told_what_pairs_of_them_and_rows_say(seed: int) -> None:
     )
     asked = known.take(np.arange(ASKED_FOR))
     settled = np.array(rng.integers(0, 2, ASKED_FOR), np.bool_)
-    word, last = verdicts(asked, settled, rows, known)
+    word, last = verdicts(asked, settled, rows, known, NONE_DAMAGED)
     for i in range(ASKED_FOR):
         met = [slot[j] for j in range(30) if meets(asked, i, rows, j)]
         assert last[i] == (max([*met, NOTHING]) if settled[i] else NOT_SETTLED)
