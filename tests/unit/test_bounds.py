@@ -17,7 +17,7 @@ from duewheel.wheel.kafka_publisher import PublisherLimits
 from duewheel.wheel.restoring import ROLLS_MAX, TOPICS_MAX
 from duewheel.wiring import dequeue_config
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+FLOW = Path(__file__).resolve().parents[2] / "docs" / "flow.md"
 
 
 def test_bounds_are_those_in_force_and_name_what_has_set_them(
@@ -71,12 +71,12 @@ def test_without_a_limit_no_slot_is_hot() -> None:
     assert found == {"value": None, "from": "dequeue.hot_slot (default)"}
 
 
-def test_config_check_shows_them_and_the_readme_lists_them(tmp_path: Path) -> None:
+def test_config_check_shows_them_and_the_docs_list_them(tmp_path: Path) -> None:
     flags = ["--set", "timer.topics=a", "--data-dir", str(tmp_path), "--output", "json"]
     done = CliRunner().invoke(cli, ["config", "check", *flags], standalone_mode=False)
     shown = json.loads(done.output)["bounds"]
     assert shown == json.loads(json.dumps(bounds(load(None, {"timer": {"topics": "a"}}))))
-    table = README.read_text().split("### Bounds\n")[1].split("\n## ")[0]
+    table = FLOW.read_text().split("## Bounds\n")[1].split("\n## ")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     listed = [name for cell in rows for name in re.findall(r"`(\w+)`", cell)]
     assert listed == list(shown)
