@@ -30,8 +30,15 @@ from duewheel.checkpoints.state import Commit, Damage, State
 from duewheel.errors import CorruptFile, Locked, RecoveryPending
 from duewheel.schemas.timers import Int64
 from duewheel.wheel import timer_wheel
-from duewheel.wheel.cancel_log import CancelLog
-from duewheel.wheel.layout import ENTRY_BYTES, HOUR_MS, MAGIC_ABANDONED, WheelConfig, hour_of
+from duewheel.wheel.cancel_log import CancelLog, CancelRows
+from duewheel.wheel.layout import (
+    ENTRY_BYTES,
+    HOUR_MS,
+    MAGIC_ABANDONED,
+    RECORD_BYTES,
+    WheelConfig,
+    hour_of,
+)
 from duewheel.wheel.message_store import MessageStore, pieces
 from duewheel.wheel.timer_log import TimerLog, runs_in
 from duewheel.wheel.timer_wheel import TimerWheel, batch_magic
@@ -42,6 +49,7 @@ log = structlog.get_logger(__name__)
 # Held for less than a millisecond plus the apply; whoever waits this long meets a stopped process.
 LOCK_DEADLINE_S = 10.0
 _LIFE_LOCK_DEADLINE_S = 0.2
+_CANCELS_AT_ONCE = 1 << 19  # read to find out whether they are over: a second at most
 ENGINE_LOCK = "engine.lock"
 
 
@@ -74,6 +82,7 @@ class DataDirectory:
         self.topics = TopicNames(path)
         self.engine_lock = FileLock(path / ENGINE_LOCK)
         self._recovered = self.state.recovered
+        self._over: dict[tuple[int, int], int] = {}  # bytes, by recovery and hour
         self._role: Role | None = None
         self._life_lock: FileLock | None = None
 
@@ -320,20 +329,33 @@ class DataDirectory:
     def _is_over(self, hour: int, commit: Commit, progress: Progress) -> bool:
         """Whether every cancel of a segment lies below K; of a topic that was given up, whether
         nothing that it may meet can be in the wheel any more.
+
+        What was over stays so, and is not read again. A long segment takes more than one call.
         """
+        key, length = (self.state.recovered, hour), commit.cancels[hour][0]
+        start = self._over.get(key, 0)
+        end = min(length, start + _CANCELS_AT_ONCE * RECORD_BYTES)
+        for rows in self.cancels.read(hour, start, end):
+            going = np.flatnonzero(rows.offset >= self._cancels_from(rows, progress))
+            if len(going):
+                self._over[key] = int(rows.position[going[0]])
+                return False
+        self._over[key] = end
+        return end == length
+
+    def _cancels_from(self, rows: CancelRows, progress: Progress) -> Int64:
+        """Of each cancel, below which offset of its partition all are over."""
         precision_ms = self.config.precision_ms
         reach = self.config.ring * precision_ms // HOUR_MS + 1
-        past = hour + reach < hour_of(progress.slot, precision_ms)
-        for rows in self.cancels.read(hour, 0, commit.cancels[hour][0]):
-            names = self.topics.names(int(rows.topic.max(initial=-1)))
-            codes = rows.topic.astype(np.int64) << 32 | rows.partition
-            for code in np.unique(codes).tolist():
-                part = progress.partitions.get((names[code >> 32], code & 0xFFFFFFFF))
-                newest = int(rows.offset[codes == code].max())
-                is_over = past if part is None else newest < part.cancels_from
-                if not is_over:
-                    return False
-        return True
+        names = self.topics.names(int(rows.topic.max(initial=-1)))
+        codes, of_row = np.unique(
+            rows.topic.astype(np.int64) << 32 | rows.partition, return_inverse=True
+        )
+        parts = [progress.partitions.get((names[c >> 32], c & 0xFFFFFFFF)) for c in codes.tolist()]
+        known = np.array([part.cancels_from if part else 0 for part in parts], np.int64)
+        is_known = np.array([part is not None for part in parts], np.bool_)
+        past = rows.hour + reach < hour_of(progress.slot, precision_ms)
+        return np.where(is_known[of_row], known[of_row], np.where(past, rows.offset + 1, 0))
 
     def stop(self) -> None:
         """Give up the role; the last one to do so syncs everything and declares a clean stop."""

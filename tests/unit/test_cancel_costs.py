@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.unit.test_cancels import NOW_MS, P0, PRECISION_MS, World, cancel
+from tests.unit.test_cancels import NOW_MS, P0, P1, PRECISION_MS, World, cancel
 
+from duewheel.durability import DurableCheckpoints
 from duewheel.schemas.columns import Column, binary, take
 from duewheel.schemas.record_tail import key_values
 from duewheel.schemas.timers import Int64
 from duewheel.testing import Timer, timer_batch
-from duewheel.wheel import cancelling
+from duewheel.wheel import cancelling, data_directory
+from duewheel.wheel.cancel_log import FOLDER, CancelLog, CancelRows
 from duewheel.wheel.data_directory import Role
 from duewheel.wheel.lookups import Lookups
 from duewheel.wheel.message_store import MessageStore, StoredMessages
@@ -119,3 +121,41 @@ def test_a_round_keeps_ids_and_not_messages(
     assert len(found.origin) == count
     assert len(held_bytes) > 3, "several pieces"
     assert max(held_bytes) - held_bytes[0] < 2 * size
+
+
+def test_who_collects_without_knowing_cancels_reads_each_of_them_once(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a standby does, whose signs of life wait meanwhile."""
+    world, count, read = make_world(slots=1 << 20), 400, list[int]()
+    world.append(*[cancel(o, timer_id=b"id-%d" % o) for o in range(count)])
+    world.append(Timer(0, count, NOW_MS + 9_000_000, timer_id=b"far"))
+    world.append(cancel(count + 1, timer_id=b"far"))
+    world.at_slot(1)
+    world.clock.sleep(3_700)
+    world.drain()
+    world.append(cancel(count + 2, timer_id=b"nobody"))
+    checkpoints = DurableCheckpoints(world.path)
+    checkpoints.write()
+    checkpoints.close()
+    found = world.publisher.committed[-1][1]
+    assert found.partitions[P0].k == count + 1
+    rows_of = CancelLog.read
+
+    def counted(log: CancelLog, hour: int, start: int, end: int) -> Iterator[CancelRows]:
+        for rows in rows_of(log, hour, start, end):
+            read.append(len(rows))
+            yield rows
+
+    monkeypatch.setattr(CancelLog, "read", counted)
+    monkeypatch.setattr(data_directory, "_CANCELS_AT_ONCE", 250)
+    directory, segments = world.shard.directory(Role.DEQUEUE), world.path / FOLDER
+    for _ in range(5):
+        directory.collect(found)
+    assert read == [250, 151, 1, 1, 1]
+    given_up = {P1: found.partitions[P1]}
+    directory.collect(replace(found, partitions=given_up))
+    assert len(list(segments.iterdir())) == 2
+    over = {p: replace(part, k=None, c=count + 2, c1=None) for p, part in found.partitions.items()}
+    directory.collect(replace(found, partitions=over))
+    assert len(list(segments.iterdir())) == 1
