@@ -96,6 +96,23 @@ def test_what_is_over_is_dropped_however_seldom_all_are_looked_at(
     assert world.known() == (0, live)
 
 
+def test_k_that_was_told_does_not_fall_back_when_many_come(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They put off looking at all of them, which was due when K was told."""
+    live, r = 200, NOW_MS // PRECISION_MS + FIRST_SLOT + 9  # ten timers leave
+    world = with_live_cancels(make_world, live)
+    assert world.shard.dequeue is not None
+    cancels = world.shard.dequeue._cancels
+    assert cancels is not None
+    monkeypatch.setattr(cancelling, "_SWEPT_AT_ONCE", live)
+    assert cancels.marks(r, {})[P0] == (21, 2 * live)
+    first, end = 2 * live, 3 * live
+    world.append(*[cancel(o, timer_id=b"nobody") for o in range(first, end)])
+    cancels.learn(world.shard.directory(Role.DEQUEUE).state.commit(), {P0: end}, r)
+    assert cancels.marks(r, {})[P0] == (21, 2 * live)
+
+
 def test_a_round_keeps_ids_and_not_messages(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
