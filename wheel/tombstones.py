@@ -103,7 +103,7 @@ class Tombstones:
 
 
 def keys(partition: Int32, id_hash: Int64) -> Int64:
-    """A number for each timer: equal where partition and hash are. Partitions are not negative."""
+    """A number for each timer: equal where partition and hash are; −1 where the partition is."""
     return id_hash << _PARTITION_BITS | partition
 
 
@@ -221,11 +221,9 @@ class Filter:
         """
         met = np.zeros(len(origin), np.bool_)
         if self.runs:
-            partition = indexes(self.places, sources)[source]
-            rows = np.flatnonzero(partition >= 0)
-            key, ids = keys(partition[rows], id_hash[rows]), take(timer_id, rows)
+            key = keys(indexes(self.places, sources)[source], id_hash)
             for run in self.runs:
-                met[rows] |= run.meets(key, origin[rows], ids)
+                met |= run.meets(key, origin, timer_id)
         return met
 
 
