@@ -6,6 +6,7 @@ from tests.simulation.planting import Planted
 
 CANCELLING = "wheel/cancelling.py"
 CASES = "unit/test_cancels.py::"
+PAIRS = "unit/test_tombstones.py::test_what_is_left_out_is_what_a_pair_of_cancel_and_row_says"
 
 CANCELS = {
     "cancel-half-of-done": Planted(
@@ -92,7 +93,7 @@ CANCELS = {
         "wheel/tombstones.py",
         "id_hash << _PARTITION_BITS | partition",
         "id_hash << _PARTITION_BITS",
-        test=CASES + "test_a_cancel_in_another_partition_meets_nothing",
+        test=PAIRS,
     ),
     "cancel-by-hash": Planted(
         "2",
