@@ -114,3 +114,12 @@ def unique_name(request: pytest.FixtureRequest) -> Callable[[str], str]:
     test = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name)[:60].strip("-")
     run = uuid.uuid4().hex[:8]
     return lambda purpose: f"{test}-{run}-{purpose}"
+
+
+@pytest.fixture
+def clean_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable and no duewheel.toml of the caller's reaches a test."""
+    for variable in list(os.environ):
+        if variable.startswith("DUEWHEEL_"):
+            monkeypatch.delenv(variable)
+    monkeypatch.chdir(tmp_path)

@@ -17,6 +17,8 @@ from duewheel.wheel.kafka_publisher import PublisherLimits
 from duewheel.wheel.restoring import ROLLS_MAX, TOPICS_MAX
 from duewheel.wiring import dequeue_config
 
+pytestmark = pytest.mark.usefixtures("clean_surroundings")
+
 FLOW = Path(__file__).resolve().parents[2] / "docs" / "flow.md"
 
 

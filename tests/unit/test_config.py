@@ -15,18 +15,9 @@ from duewheel.durations import format_duration_ms, parse_duration_ms
 from duewheel.errors import ConfigError
 from duewheel.schemas.header_names import LEVELS_MS
 
+pytestmark = pytest.mark.usefixtures("clean_surroundings")
+
 MINIMAL = '[timer]\ntopics = ["orders.delayed"]\n'
-
-
-@pytest.fixture(autouse=True)
-def clean_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No variable and no duewheel.toml of the caller's reaches a test."""
-    import os
-
-    for variable in list(os.environ):
-        if variable.startswith("DUEWHEEL_"):
-            monkeypatch.delenv(variable)
-    monkeypatch.chdir(tmp_path)
 
 
 def write(tmp_path: Path, text: str) -> Path:

@@ -21,6 +21,8 @@ from duewheel.errors import ConfigError
 from duewheel.schemas.contract import parse, rejections
 from duewheel.schemas.topic_contracts import CHOICES, TopicContract
 
+pytestmark = pytest.mark.usefixtures("clean_surroundings")
+
 LISTED = '[timer]\ntopics = ["orders.delayed", "mails"]\n'
 PATTERN = "[timer]\ntopics_pattern = '.*\\.delayed'\n"
 
@@ -36,17 +38,6 @@ FIELDS: dict[str, pa.DataType] = {
     "headers": pa.list_(pa.struct(list(HEADER.items()))),
 }
 SOURCE = pa.schema(FIELDS)
-
-
-@pytest.fixture(autouse=True)
-def clean_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No variable and no duewheel.toml of the caller's reaches a test."""
-    import os
-
-    for variable in list(os.environ):
-        if variable.startswith("DUEWHEEL_"):
-            monkeypatch.delenv(variable)
-    monkeypatch.chdir(tmp_path)
 
 
 def loaded(tmp_path: Path, text: str, overrides: dict[str, Any] | None = None) -> Settings:
