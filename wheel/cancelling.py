@@ -12,14 +12,18 @@
    it meets has left since this process started, and no cancel before it had left that out; else
    `unknown`: there was nothing, or nobody can tell any more.
 
+Of several cancels of one id the one with the greatest offset meets all that the others do. So one
+that is answered is over, whatever it meets, once there is a later one that is settled and lies
+below C of a committed progress: whoever starts from there knows it before anything leaves.
+
 The progress keeps two numbers for a partition. K is the lowest offset of a cancel that may still
 meet a timer, or has no answer: what is lost is read again from there. Below `a` cancels are
 answered: answers leave in the order of offsets, each in a transaction whose C lies behind the
 cancel. So there is one answer to each, whatever happens.
 
 Nothing of this is stored but the cancels themselves and these two: after a start lookups are made
-again. In memory are the cancels that K and `a` do not cover; those whose rows were left out are
-remembered for as long as the log of these rows is on disk.
+again. In memory are the cancels that K and `a` do not cover; where answers are given, those whose
+rows were left out are remembered for as long as the log of these rows is on disk.
 
 Few of them change: those that have just come, that are not settled, or not answered. These are
 listed apart, and all are looked at only now and then. Until then a cancel that is over stays, which
@@ -55,6 +59,7 @@ from duewheel.wheel.tombstones import (
     Filter,
     Tombstones,
     indexes,
+    superseded,
 )
 from duewheel.wheel.verdicts import Rows, verdicts
 
@@ -146,6 +151,7 @@ class Cancelling:
         self._reply_topic = reply_topic
         self._answers_max = answers_max
         self._answered = {p: part.a for p, part in start.partitions.items()}
+        self._told = {p: part.closed_c for p, part in start.partitions.items()}
         self._from = {p: part.cancels_from for p, part in start.partitions.items()}
         self._partitions: list[TopicPartition] = []
         self._places: dict[TopicPartition, int] = {}
@@ -457,12 +463,23 @@ class Cancelling:
     def _are_over(self, r: int, said: Marks) -> Bool:
         live = self._live.rows
         settled = live.last != NOT_SETTLED
-        over: Bool = settled & (live.last <= r) & ~self._unanswered(np.arange(len(live)), said)
-        return over
+        ends = np.array([self._told.get(p, 0) for p in self._partitions], np.int64)
+        taken_over = superseded(live, settled & (live.offset < ends[live.partition]))
+        done: Bool = settled & ((live.last <= r) | taken_over)
+        return done & ~self._unanswered(np.arange(len(live)), said)
 
-    def passed(self, r: int, said: Marks) -> None:
-        """What has left: all up to slot R, and which answers."""
+    def passed(
+        self, r: int, said: Marks, partitions: Mapping[TopicPartition, PartitionProgress]
+    ) -> None:
+        """What has left.
+
+        Args:
+            r: all up to this slot.
+            said: `a` of the answers.
+            partitions: of the newest committed progress.
+        """
         self._answered |= said
+        self._told = {p: part.closed_c for p, part in partitions.items()}
         if said:
             self._unsaid = self._unsaid[self._unanswered(self._unsaid, {})]
         if not self._must_sweep():
@@ -485,7 +502,8 @@ class Cancelling:
 
     def _drop(self, over: Bool) -> None:
         live, gone = self._live.rows, self._directory.state.gc_hour
-        self._past.append(live.take(np.flatnonzero(over & (live.last > 0))))
+        if self._reply_topic is not None:
+            self._past.append(live.take(np.flatnonzero(over & (live.last > 0))))
         if gone != self._past_from:
             hours = hour_of(self._past.rows.last, self._directory.config.precision_ms)
             self._past, self._past_from = self._past.kept(hours >= gone), gone

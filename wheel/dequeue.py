@@ -271,7 +271,7 @@ class Dequeue:
         ready = self._chunks.next()
         if ready is None:
             self._r, self._below = self._close.floor, {}
-            self._cancelling.passed(self._r, {})
+            self._cancelling.passed(self._r, {}, self._committed.partitions)
             answered = self._answer()
             self._commit_when_stale(self._progress(self._r, None))
             return answered
@@ -317,7 +317,7 @@ class Dequeue:
         self._r, self._below = ready.r_after, below or {}
         self._rows_out = ready.rows_out
         self._statistics = self._statistics.after_cancels(ready.cancelled)
-        self._cancelling.passed(self._r, {})
+        self._cancelling.passed(self._r, {}, self._committed.partitions)
         self._tell_hot(ready.hot)
 
     def _tell_hot(self, slots: list[int]) -> None:
@@ -350,7 +350,7 @@ class Dequeue:
         if said.rows is not None:
             self._commit(Prepared(said.rows), progress, 0)
             self._statistics = self._statistics.after_answers(said.words)
-        cancels.passed(self._r, said.answered)
+        cancels.passed(self._r, said.answered, self._committed.partitions)
         return said.rows is not None
 
     def _below_after(self, ready: Ready) -> dict[TopicPartition, int] | None:

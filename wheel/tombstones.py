@@ -115,6 +115,25 @@ def groups(key: Int64, timer_id: Column) -> Int64:
     return same_key * max(len(key), 1) + same_id
 
 
+def superseded(live: Tombstones, may: Bool) -> Bool:
+    """Which of the cancels have one behind them that meets all that they meet.
+
+    Args:
+        live: all of them.
+        may: which of them may take the place of others.
+    """
+    key, is_superseded = keys(live.partition, live.id_hash), np.zeros(len(live), np.bool_)
+    order = np.argsort(key, kind="stable")
+    alike = np.diff(key[order]) == 0
+    rows = order[np.append(alike, False) | np.append(False, alike)] if len(live) else order
+    if len(rows):
+        _, place = np.unique(groups(key[rows], take(live.timer_id, rows)), return_inverse=True)
+        greatest = np.full(int(place.max()) + 1, -1)
+        np.maximum.at(greatest, place, np.where(may[rows], live.offset[rows], -1))
+        is_superseded[rows] = live.offset[rows] < greatest[place]
+    return is_superseded
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """Cancels by rising key; of neighbours with one key and id, only the greatest offset.

@@ -7,6 +7,7 @@ from tests.simulation.planting import Planted
 CANCELLING = "wheel/cancelling.py"
 CASES = "unit/test_cancels.py::"
 PAIRS = "unit/test_tombstones.py::test_what_is_left_out_is_what_a_pair_of_cancel_and_row_says"
+OVERTAKEN = "unit/test_tombstones.py::test_whose_place_is_taken_is_what_pairs_of_cancels_say"
 
 CANCELS = {
     "cancel-half-of-done": Planted(
@@ -27,8 +28,8 @@ CANCELS = {
         "9",
         "a cancel without an answer is not read again once it meets nothing any more",
         CANCELLING,
-        "settled & (live.last <= r) & ~self._unanswered(np.arange(len(live)), said)",
-        "settled & (live.last <= r)",
+        "done & ~self._unanswered(np.arange(len(live)), said)",
+        "done",
     ),
     "cancel-known-late": Planted(
         "8",
@@ -48,8 +49,32 @@ CANCELS = {
         "8",
         "a cancel is forgotten before what it meets has left",
         CANCELLING,
-        "settled & (live.last <= r) &",
-        "settled &",
+        "settled & ((live.last <= r) | taken_over)",
+        "settled",
+    ),
+    "cancel-superseded-early": Planted(
+        "8",
+        "a cancel takes the place of others before it is known what it meets",
+        CANCELLING,
+        "superseded(live, settled & (live.offset",
+        "superseded(live, (live.offset",
+        test=CASES + "test_a_cancel_that_is_not_settled_takes_the_place_of_none",
+    ),
+    "cancel-superseded-by-none": Planted(
+        "5",
+        "every cancel of an id lives until what it meets has left",
+        "wheel/tombstones.py",
+        "live.offset[rows] < greatest[place]",
+        "live.offset[rows] < 0",
+        test=CASES + "test_of_an_id_that_is_rescheduled_over_and_over_one_cancel_lives",
+    ),
+    "cancel-superseded-anywhere": Planted(
+        "2",
+        "a cancel takes the place of those behind it",
+        "wheel/tombstones.py",
+        "live.offset[rows] < greatest[place]",
+        "live.offset[rows] != greatest[place]",
+        test=OVERTAKEN,
     ),
     "answer-again": Planted(
         "9",

@@ -279,6 +279,49 @@ def test_a_reschedule_replaces_what_was_before_it(make_world: MakeWorld) -> None
     assert world.answers()[1:] == [("timers-0@2", "already_delivered")]
 
 
+def test_of_an_id_that_is_rescheduled_over_and_over_one_cancel_lives(
+    make_world: MakeWorld, tmp_path: Path
+) -> None:
+    world = make_world(progress_interval_ms=PRECISION_MS)
+    rows = [timer(0, 50), *(timer(n, 50 + n % 3, request="reschedule") for n in range(1, 20))]
+    other = replace(timer(20, 60), timer_id=b"b")
+    for number, row in enumerate([*rows, other], 1):
+        world.append(row)
+        world.at_slot(2 * number)
+        world.at_slot(2 * number + 1)
+        assert world.known()[0] <= 1
+    assert [word for _, word in world.answers()] == ["cancelled"] * 19
+    assert world.progress() == (19, 20)
+    # Read again from there, it does the work of all before it.
+    world.shard.kill(Role.DEQUEUE)
+    world.shard.kill(Role.INGEST)
+    again = LocalShard(tmp_path / "other", world.wheel, world.publisher, world.clock, world.config)
+    again.offsets_at = lambda _: {P0: 0, P1: 0}
+    world.shard = again
+    again.start_dequeue(take_over=True)
+    again.start_ingest()
+    again.append([*rows, other], {P0: 21})
+    world.at_slot(3_000)
+    assert sorted(world.sources()) == ["timers-0@19", "timers-0@20"]
+    assert len(world.answers()) == 19
+
+
+def test_a_cancel_that_is_not_settled_takes_the_place_of_none(make_world: MakeWorld) -> None:
+    world = make_world(progress_interval_ms=PRECISION_MS)
+    world.append(timer(0, 50), cancel(1))
+    world.at_slot(2)
+    world.publisher.ends = {P0: 9}
+    world.append(cancel(2))
+    world.at_slot(4)
+    assert (world.progress()[0], world.known()) == (1, (2, 0))
+    world.append(replace(timer(8, 50), timer_id=b"b"))
+    world.at_slot(8)
+    world.at_slot(9)
+    assert (world.progress()[0], world.known()) == (2, (1, 1))
+    world.at_slot(60)
+    assert (world.sources(), world.known()) == (["timers-0@8"], (0, 2))
+
+
 def test_what_was_rejected_is_no_timer(make_world: MakeWorld) -> None:
     world = make_world()
     world.append(timer(0, 5, rejected=True), cancel(1))
@@ -335,7 +378,7 @@ def test_without_a_reply_topic_cancels_act_and_are_forgotten(make_world: MakeWor
     world.at_slot(9)
     world.clock.sleep(60)
     world.drain()
-    assert (world.sources(), world.answers(), world.known()) == ([], [], (0, 1))
+    assert (world.sources(), world.answers(), world.known()) == ([], [], (0, 0))
     assert world.progress() == (None, 2)
 
 

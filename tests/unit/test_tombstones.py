@@ -13,7 +13,7 @@ from duewheel.schemas.header_names import Answer
 from duewheel.wheel.answers import WORDS
 from duewheel.wheel.cancel_log import CancelRows
 from duewheel.wheel.growing import GrowingTombstones
-from duewheel.wheel.tombstones import NOT_SETTLED, NOTHING, Filter, Tombstones
+from duewheel.wheel.tombstones import NOT_SETTLED, NOTHING, Filter, Tombstones, superseded
 from duewheel.wheel.verdicts import Rows, verdicts
 
 PARTITIONS = [("timers", 0), ("timers", 1)]
@@ -152,6 +152,24 @@ def test_cancels_are_told_what_pairs_of_them_and_rows_say(seed: int) -> None:
         assert last[i] == (max([*met, NOTHING]) if settled[i] else NOT_SETTLED)
         answer = told(asked, i, bool(settled[i]), rows, known)
         assert (WORDS[word[i]] if word[i] >= 0 else None) == answer
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whose_place_is_taken_is_what_pairs_of_cancels_say(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    known = cancels_of(*chosen(rng, 40))
+    may = np.array(rng.integers(0, 2, 40), np.bool_)
+    ids, places = known.timer_id.to_pylist(), known.partition.tolist()
+    found = superseded(known, may)
+    for i in range(40):
+        behind = [
+            j
+            for j in range(40)
+            if may[j] and (ids[j], places[j]) == (ids[i], places[i])
+            if known.offset[j] > known.offset[i]
+        ]
+        assert found[i] == bool(behind)
+    assert not len(superseded(known.take(np.arange(0)), may[:0]))
 
 
 def test_columns_grow_and_keep_what_the_mask_says() -> None:
