@@ -148,7 +148,8 @@ POINTS = {
     # garbage: gc_hour, then the log's hour, then the messages'
     "collect.locked": before(f"{STATE}.raise_gc_hour"),
     "collect.gc_hour_raised": after(f"{STATE}.raise_gc_hour"),
-    "collect.log_unlinked": before("duewheel.wheel.hour_files:HourFiles.unlink_below", call=2),
+    # The two calls before are for the files of the cancel log.
+    "collect.log_unlinked": before("duewheel.wheel.hour_files:HourFiles.unlink_below", call=4),
     "collect.unlinked": after("duewheel.wheel.data_directory:DataDirectory.collect"),
 }
 

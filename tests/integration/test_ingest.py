@@ -33,7 +33,13 @@ from duewheel.schemas.timers import TopicPartition
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue import first_progress
-from duewheel.wheel.layout import FLAG_DEAD_LETTER, MAGIC_TIMER, WheelConfig, closable_slot
+from duewheel.wheel.layout import (
+    FLAG_DEAD_LETTER,
+    LEVEL_MASK,
+    MAGIC_TIMER,
+    WheelConfig,
+    closable_slot,
+)
 
 pytestmark = [
     pytest.mark.kafka,
@@ -185,7 +191,7 @@ class Shard:
             hours = commit.hours
         for hour, lengths in hours.items():
             records = directory.log.read(hour, 0, lengths.log_bytes)
-            records = records[records["magic"] == MAGIC_TIMER]
+            records = records[(records["magic"] & ~LEVEL_MASK) == MAGIC_TIMER]
             messages = directory.messages.read(hour, records)
             prefix = messages.prefix
             names = directory.topics.names(int(prefix["target_topic"].max()))
