@@ -52,6 +52,8 @@ GONE, MADE_ANEW, CUT_SHORT = "gone", "made anew", "cut short"
 
 log = structlog.get_logger(__name__)
 
+_NEVER = np.iinfo(np.int64).max
+
 
 @dataclass(frozen=True, slots=True)
 class Topics:
@@ -207,10 +209,11 @@ def accept(
         _require_none_behind(directory, told)
         cancels = _CancelsBehind(directory, told, before)
         cancels.require_none_needed(clock)
+        lowest = cancels.lowest_below()
         cancels.abandon()
         for topic in sorted(_topics_lost(told)):
             directory.topics.retire(topic)
-    commit(directory, publisher, found, _accepted(found, told, ids))
+    commit(directory, publisher, found, _accepted(found, told, ids, lowest))
     _write_pages(directory, told, ids)
     for (topic, number), loss in told.items():
         log.warning("loss accepted", partition=f"{topic}-{number}", kind=loss.kind, was=loss.was)
@@ -270,6 +273,18 @@ class _CancelsBehind:
         for rows, behind in self._rows():
             for hour in np.unique(rows.hour).tolist():
                 self._directory.cancels.abandon(hour, rows.position[behind & (rows.hour == hour)])
+
+    def lowest_below(self) -> Marks:
+        """The lowest cancel below each cut: its work may have passed to one behind the cut."""
+        found: dict[TopicPartition, int] = {}
+        for rows, behind in self._rows():
+            names = self._directory.topics.names(int(rows.topic.max(initial=-1)))
+            for topic, number in self._cuts:
+                numbers = [n for n, name in enumerate(names) if name == topic]
+                ours = ~behind & np.isin(rows.topic, numbers) & (rows.partition == number)
+                lowest = int(rows.offset[ours].min(initial=_NEVER))
+                found[topic, number] = min(lowest, found.get((topic, number), _NEVER))
+        return {partition: offset for partition, offset in found.items() if offset != _NEVER}
 
     def require_none_needed(self, clock: Clock) -> None:
         """Refuse a cut with timers pending that only cancels from behind it keep from leaving.
@@ -350,7 +365,7 @@ class _CancelsBehind:
             lookups.close()
 
 
-def _accepted(found: Progress, told: Losses, ids: Mapping[str, str]) -> Progress:
+def _accepted(found: Progress, told: Losses, ids: Mapping[str, str], lowest: Marks) -> Progress:
     partitions = dict(found.partitions)
     for partition, loss in told.items():
         known = partitions.pop(partition, PartitionProgress(found.slot, 0))
@@ -358,7 +373,8 @@ def _accepted(found: Progress, told: Losses, ids: Mapping[str, str]) -> Progress
             half = None if known.c1 is None else loss.start
             k, a = None, loss.start
             if loss.kind == CUT_SHORT:
-                k = known.k if known.k is not None and known.k < loss.start else None
+                ks = [k for k in (known.k, lowest.get(partition)) if k is not None]
+                k = min((k for k in ks if k < loss.start), default=None)
                 a = min(known.a, loss.start)
             partitions[partition] = replace(known, c=loss.start, c1=half, k=k, a=a)
     return replace(
