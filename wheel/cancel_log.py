@@ -7,7 +7,8 @@
 
 The hour is that of the earliest open slot when they are written: it never falls. Each hour's files
 are one *segment*. Committed records never change; how much of a segment counts is in the commit
-page. Ingest appends, dequeue reads, and unlinks the oldest segments once all in them is over.
+page. Ingest appends, dequeue reads, and unlinks the oldest segments once all in them is over and
+no log on disk has a timer that they may have left out.
 """
 
 from __future__ import annotations
@@ -145,6 +146,11 @@ class CancelLog:
                 size=piece["size_py"].astype(np.int64),
             )
             first += len(piece)
+
+    def abandoned(self, hour: int, start: int, end: int) -> Int64:
+        """Hashes of the ids in abandoned records between two positions."""
+        records = self._records(hour, start, end)
+        return id_hash_of(records["reserved"][records["magic"] == MAGIC_ABANDONED])
 
     def requests_at(self, hour: int, positions: Int64) -> StoredMessages:
         """The requests of the records at these positions.

@@ -9,8 +9,9 @@
    had when that was asked, after 1. Once ingest has come there, the cancel is *settled*: another
    round finds all that it can ever meet. It lives until that has left.
 4. A settled cancel that has met nothing in the wheel is told `already_delivered` if something that
-   it meets has left since this process started, and no cancel before it had left that out; else
-   `unknown`: there was nothing, or nobody can tell any more.
+   it meets has left, is on disk, and was left out by no cancel; else `unknown`: there was nothing,
+   or nobody can tell any more. Of cancels known at the start, those that are over included, it is
+   not known from which slot on they acted: whatever they meet they may have left out.
 
 Of several cancels of one id the one with the greatest offset meets all that the others do. So one
 that is answered is over, whatever it meets, once there is a later one that is settled and lies
@@ -23,7 +24,9 @@ cancel. So there is one answer to each, whatever happens.
 
 Nothing of this is stored but the cancels themselves and these two: after a start lookups are made
 again. In memory are the cancels that K and `a` do not cover; where answers are given, those whose
-rows were left out are remembered for as long as the log of these rows is on disk.
+rows were left out are remembered for as long as the log of these rows is on disk. So long their
+segments stay, too (data_directory.py), or those of the later ones that do their work: so a start
+finds, of every row that was left out, a cancel that it may have been left out by.
 
 Few of them change: those that have just come, that are not settled, or not answered. These are
 listed apart, and all are looked at only now and then. Until then a cancel that is over stays, which
@@ -53,6 +56,7 @@ from duewheel.wheel.layout import hour_of
 from duewheel.wheel.lookups import Found, Lookups, lower_bits
 from duewheel.wheel.publisher import Publisher
 from duewheel.wheel.tombstones import (
+    BEFORE_START,
     NO_WORD,
     NOT_ASKED,
     NOT_SETTLED,
@@ -160,6 +164,8 @@ class Cancelling:
         self._live = GrowingTombstones()  # in the order in which they became known
         self._past = GrowingTombstones()
         self._past_from = 0  # the first hour of their rows
+        self._cut_off = np.empty(0, np.int64)  # hashes in cancels that were abandoned
+        self._is_begun = False
         self._filter = Filter((), {})
         self._marks: Marks = {}
         self._r = start.r
@@ -204,18 +210,23 @@ class Cancelling:
         for each in rows:
             if len(new := self._below(each, c, r)):
                 self._add(new)
+        self._is_begun = True
+        self._count()
 
     def _unread(self, commit: Commit) -> list[CancelRows]:
         segments, gone = self._directory.cancels, self._directory.state.gc_cancels
         rows: list[CancelRows] = []
         for hour, (length, _) in sorted(commit.cancels.items()):
             if hour >= gone and self._read.get(hour, 0) < length:
-                rows += segments.read(hour, self._read.get(hour, 0), length)
+                start = self._read.get(hour, 0)
+                rows += segments.read(hour, start, length)
+                # Also of these nobody knows what they had left out before they were abandoned.
+                self._cut_off = np.append(self._cut_off, segments.abandoned(hour, start, length))
                 self._read[hour] = length
         return rows
 
     def _below(self, rows: CancelRows, c: Marks, r: int) -> Tombstones:
-        """Those that become known; what lies at or above C waits, what is over is dropped."""
+        """Those that become known; what lies at or above C waits, what is over is remembered."""
         codes = rows.topic.astype(np.int64) << 32 | rows.partition
         found, of_row = np.unique(codes, return_inverse=True)
         names = self._directory.topics.names(int(found.max(initial=-1)) >> 32)
@@ -232,8 +243,15 @@ class Cancelling:
         if len(waits):
             self._later.append(rows.take(waits))
         index = indexes(self._places, partitions)[of_row]
-        taken = np.flatnonzero(below & (rows.offset >= begins))
-        return Tombstones.known(rows.take(taken), index[taken], r)
+        is_over = rows.offset < begins
+        over, taken = np.flatnonzero(below & is_over), np.flatnonzero(below & ~is_over)
+        if len(over) and self._reply_topic is not None:
+            past = Tombstones.known(rows.take(over), index[over], BEFORE_START)
+            # What they have left out lies in no later slot than that which was half delivered, or
+            # one that is live has left it out as well.
+            self._past.append(replace(past, last=np.full(len(over), self._start.r + 1)))
+        after = r if self._is_begun else BEFORE_START
+        return Tombstones.known(rows.take(taken), index[taken], after)
 
     def _add(self, new: Tombstones) -> None:
         rows = len(self._live) + np.arange(len(new))
@@ -336,9 +354,9 @@ class Cancelling:
         # Half of a core at most.
         self._next_round_ms = self._clock.boottime_ms() + found.took_ms
         live = self._live.rows
-        word, last = verdicts(
-            live.take(asked), settled, self._rows(found), self._others(found), found.damaged
-        )
+        rows, others = self._rows(found), self._others(found)
+        in_doubt = np.append(found.damaged, self._cut_off)
+        word, last = verdicts(live.take(asked), settled, rows, others, in_doubt)
         live.word[asked], live.last[asked], live.looked[asked] = word, last, True
         self._unsettled = self._unsettled[live.last[self._unsettled] == NOT_SETTLED]
         counts = self.counts
@@ -352,7 +370,6 @@ class Cancelling:
     def _rows(self, found: Found) -> Rows:
         partition = indexes(self._places, found.partitions)[found.partition]
         was_out = self._was_out(found)
-        seen = (found.slot > self._start.r) & ~was_out & ~found.rolled
         rows = np.flatnonzero(partition >= 0)
         return Rows(
             partition[rows],
@@ -361,7 +378,7 @@ class Cancelling:
             found.timer_id.take(rows),
             found.slot[rows],
             was_out[rows],
-            seen[rows],
+            ~found.rolled[rows],
         )
 
     def _others(self, found: Found) -> Tombstones:
@@ -372,12 +389,13 @@ class Cancelling:
         return near.rows
 
     def _was_out(self, found: Found) -> Bool:
-        """Rows of the slot that was half delivered at the start, that had left before it."""
+        """Rows that had left before the start."""
         below = np.array([self._start.below.get(p, 0) for p in found.partitions], np.int64)
         half: Bool = found.slot == self._start.r + 1
         if len(below):
             half &= found.offset < below[found.partition]
-        return half
+        was_out: Bool = half | (found.slot <= self._start.r)
+        return was_out
 
     # ---- telling -----------------------------------------------------------------------------
 
@@ -484,12 +502,13 @@ class Cancelling:
             self._unsaid = self._unsaid[self._unanswered(self._unsaid, {})]
         if not self._must_sweep():
             self._left_since_swept += 1
-        elif len(self._live) and self._asked is None:
+        elif (len(self._live) or len(self._past)) and self._asked is None:
             self._sweep(r)
 
     def _sweep(self, r: int) -> None:
         """Look at all of them, and drop what is over if that is many."""
         self._left_since_swept, self._sweeps = 0, False
+        self._forget()
         over = self._are_over(r, {})
         count = int(over.sum())
         if count and count * _DROPPED_PART >= len(over):
@@ -500,13 +519,17 @@ class Cancelling:
         self._swept = _Swept(self._k(going), hour, count)
         self._count()
 
-    def _drop(self, over: Bool) -> None:
-        live, gone = self._live.rows, self._directory.state.gc_hour
-        if self._reply_topic is not None:
-            self._past.append(live.take(np.flatnonzero(over & (live.last > 0))))
+    def _forget(self) -> None:
+        """Remembered ones, once the logs of what they have left out are gone."""
+        gone = self._directory.state.gc_hour
         if gone != self._past_from:
             hours = hour_of(self._past.rows.last, self._directory.config.precision_ms)
             self._past, self._past_from = self._past.kept(hours >= gone), gone
+
+    def _drop(self, over: Bool) -> None:
+        live = self._live.rows
+        if self._reply_topic is not None:
+            self._past.append(live.take(np.flatnonzero(over & (live.last > 0))))
         self._live = self._live.kept(~over)
         # None of these is over.
         place = np.cumsum(~over) - 1

@@ -82,7 +82,9 @@ class DataDirectory:
         self.topics = TopicNames(path)
         self.engine_lock = FileLock(path / ENGINE_LOCK)
         self._recovered = self.state.recovered
-        self._over: dict[tuple[int, int], int] = {}  # bytes, by recovery and hour
+        # By recovery and hour of the segment: bytes, and the hour in which all was over.
+        self._over: dict[tuple[int, int], int] = {}
+        self._over_in: dict[tuple[int, int], int] = {}
         self._role: Role | None = None
         self._life_lock: FileLock | None = None
 
@@ -310,17 +312,23 @@ class DataDirectory:
     def _collect_cancels(
         self, progress: Progress, first_segment: Callable[[Commit], int] | None
     ) -> None:
-        """Unlink the oldest segments of the cancel log, as long as all in them is over.
+        """Unlink the oldest segments of the cancel log, as long as all in them is over, and so is
+        the last hour in which they may have left anything out: whoever finds a timer in a log finds
+        these cancels, too, after a start.
 
         The one that is written to, or may be at this moment, stays.
         """
-        commit, gone = self.state.commit(), self.state.gc_cancels
+        commit, close, gone = self.state.commit(), self.state.close(), self.state.gc_cancels
+        assert close is not None, "there is a progress"
+        # R is no higher. After a start it is noted anew: then they stay a little longer.
+        now = hour_of(close.floor, self.config.precision_ms)
         first = first_segment(commit) if first_segment else None
         for hour in sorted(h for h in commit.cancels if h >= gone)[:-1]:
             is_over = self._is_over(hour, commit, progress) if first is None else hour < first
             if not is_over:
                 break
-            gone = hour + 1
+            if self._over_in.setdefault((self.state.recovered, hour), now) < self.state.gc_hour:
+                gone = hour + 1
         if gone > self.state.gc_cancels:
             with self.engine_lock.held(LOCK_DEADLINE_S):
                 self.state.set_gc_cancels(gone)

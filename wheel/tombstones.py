@@ -25,6 +25,7 @@ from duewheel.wheel.cancel_log import CancelRows
 NOT_ASKED = -1  # log_end
 NOT_SETTLED = -1  # last
 NOTHING = -(2**62)  # last, of what meets nothing that is in the wheel
+BEFORE_START = NOTHING  # after, of what was known before the process started
 
 # Of `word`, before it is found out; then the place of an Answer among them all.
 NO_WORD = -1
@@ -41,7 +42,8 @@ class Tombstones:
     Attributes:
         partition: index in a list of topic-partitions that only grows.
         offset, id_hash, timer_id, hour, position, size: as in CancelRows.
-        after: R when it became known: what it meets in later slots does not leave any more.
+        after: R when it became known: what it meets in later slots does not leave any more; or
+            BEFORE_START: it may have left out whatever it meets.
         log_end: end of its partition then, or later, NOT_ASKED until that is known: copies made
             before it became known lie below.
         last: greatest slot of all that it can ever meet; NOT_SETTLED, or NOTHING.

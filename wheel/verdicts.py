@@ -31,8 +31,8 @@ class Rows:
         origin: offset of the first copy.
         id_hash, timer_id: of each.
         slot: in which it lies.
-        was_out: it had left before this process started, though its slot had not as a whole.
-        seen: if it has left, it has left since then, and not to be written again.
+        was_out: it had left before this process started.
+        ends: if it has left, then not to be written again.
     """
 
     partition: Int32
@@ -41,14 +41,14 @@ class Rows:
     timer_id: Column
     slot: Int64
     was_out: Bool
-    seen: Bool
+    ends: Bool
 
     def __len__(self) -> int:
         return len(self.origin)
 
 
 def verdicts(
-    asked: Tombstones, settled: Bool, rows: Rows, others: Tombstones, damaged: Int64
+    asked: Tombstones, settled: Bool, rows: Rows, others: Tombstones, in_doubt: Int64
 ) -> tuple[Int32, Int64]:
     """`word` and `last` of the cancels that a round was made for.
 
@@ -57,7 +57,7 @@ def verdicts(
         settled: which of them had all that they can ever meet in the log.
         rows: what the round has found.
         others: every cancel that may have left any of the rows out, those asked for included.
-        damaged: hashes in records that have left and cannot be read.
+        in_doubt: hashes in records that have left and cannot be read, or in abandoned cancels.
     """
     cancel, row, other = _grouped(asked, rows, others)
     word, last = asked.word.copy(), asked.last.copy()
@@ -76,7 +76,7 @@ def verdicts(
             row[delivered], rows.origin[delivered], ones, cancel[open_], asked.offset[open_]
         )
         # What is damaged may be a copy that another cancel has left out.
-        is_known = (met == 1) & ~np.isin(asked.id_hash[open_], damaged)
+        is_known = (met == 1) & ~np.isin(asked.id_hash[open_], in_doubt)
         word[open_] = np.where(is_known, _ALREADY_DELIVERED, _UNKNOWN)
     return word, last
 
@@ -99,7 +99,7 @@ def _delivered(row: Int64, rows: Rows, other: Int64, others: Tombstones) -> Int6
     _, origin = np.unique(rows.origin, return_inverse=True)
     _, of_group = np.unique(row, return_inverse=True)
     timer = of_group * max(len(rows), 1) + origin
-    return np.flatnonzero(rows.seen & ~np.isin(timer, timer[left_out]))
+    return np.flatnonzero(rows.ends & ~np.isin(timer, timer[left_out]))
 
 
 def _greatest_below(

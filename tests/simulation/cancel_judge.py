@@ -3,7 +3,7 @@
 Once a progress was committed whose C lies behind a cancel, nothing that it meets leaves any more:
 it is *cancelled*. Each cancel is answered once, in the order of offsets, with such a progress, and
 truly: `cancelled` if something that it meets has not been delivered, `already_delivered` if
-something has been; `unknown` says nothing.
+something has been; `unknown` says nothing. How often it is said of what was delivered is counted.
 """
 
 from __future__ import annotations
@@ -110,6 +110,8 @@ class CancelJudge:
             return
         self._counts[f"answer: {word}"] += 1
         met = self._met(cancel)
+        if word is names.Answer.UNKNOWN and met & self._ended:
+            self._counts["answer: unknown, though delivered"] += 1
         untrue = {
             names.Answer.CANCELLED: not met - self._ended,
             names.Answer.ALREADY_DELIVERED: not met & self._ended,

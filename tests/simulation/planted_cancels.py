@@ -6,6 +6,8 @@ from tests.simulation.planting import Planted
 
 CANCELLING = "wheel/cancelling.py"
 CASES = "unit/test_cancels.py::"
+ON_DISK = "unit/test_cancels_on_disk.py::"
+TELLING = "unit/test_telling.py::"
 PAIRS = "unit/test_tombstones.py::test_what_is_left_out_is_what_a_pair_of_cancel_and_row_says"
 OVERTAKEN = "unit/test_tombstones.py::test_whose_place_is_taken_is_what_pairs_of_cancels_say"
 
@@ -100,10 +102,50 @@ CANCELS = {
     ),
     "answer-of-before": Planted(
         "9",
-        "what left before the start counts as delivered",
+        "what cancels of before the start have kept from leaving counts as delivered",
         CANCELLING,
-        "seen = (found.slot > self._start.r) & ~was_out & ~found.rolled",
-        "seen = (found.slot > 0) & ~found.rolled",
+        "after = r if self._is_begun else BEFORE_START",
+        "after = r",
+    ),
+    "answer-of-over": Planted(
+        "9",
+        "cancels that were over at the start are not remembered",
+        CANCELLING,
+        "if len(over) and self._reply_topic is not None:",
+        "if len(over) < 0:",
+        test=TELLING + "test_what_was_cancelled_before_a_restart_was_not_delivered",
+    ),
+    "answer-of-abandoned": Planted(
+        "9",
+        "what a cancel had left out before it was abandoned counts as delivered",
+        CANCELLING,
+        "np.append(found.damaged, self._cut_off)",
+        "found.damaged",
+        test=TELLING + "test_what_an_abandoned_cancel_may_have_left_out_was_not_delivered",
+    ),
+    "answer-of-rolled": Planted(
+        "9",
+        "what was written again before the start counts as delivered",
+        CANCELLING,
+        "~found.rolled[rows],",
+        "found.slot[rows] > 0,",
+        test=TELLING + "test_what_was_rolled_before_a_restart_was_not_delivered",
+    ),
+    "cancel-successor-cut-off": Planted(
+        "8",
+        "a cancel is not brought back though the one that does its work is cut off",
+        "wheel/accepting.py",
+        "(known.k, lowest.get(partition))",
+        "(known.k,)",
+        test="unit/test_accepting.py::test_a_cancel_from_behind_a_cut_meets_nothing_new",
+    ),
+    "cancel-gone-before-its-timers": Planted(
+        "9",
+        "a segment of the cancel log is unlinked while a log has what it has left out",
+        "wheel/data_directory.py",
+        "now) < self.state.gc_hour:",
+        "now):",
+        test=ON_DISK + "test_what_is_over_is_collected",
     ),
     "cancel-later-ones": Planted(
         "2",
@@ -134,7 +176,7 @@ CANCELS = {
         CANCELLING,
         "min([*later, *unread, self._swept.hour])",
         "min([*unread, _NEVER])",
-        test=CASES + "test_a_segment_with_a_live_cancel_stays",
+        test=ON_DISK + "test_a_segment_with_a_live_cancel_stays",
     ),
     "cancel-segment-given-up": Planted(
         "8",

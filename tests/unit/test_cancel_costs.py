@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.unit.test_cancels import NOW_MS, P0, P1, PRECISION_MS, World, cancel
+from tests.unit.test_cancels_on_disk import an_hour_later
 
 from duewheel.durability import DurableCheckpoints
 from duewheel.schemas.columns import Column, binary, take
@@ -174,5 +175,8 @@ def test_who_collects_without_knowing_cancels_reads_each_of_them_once(
     directory.collect(replace(found, partitions=given_up))
     assert len(list(segments.iterdir())) == 2
     over = {p: replace(part, k=None, c=count + 2, c1=None) for p, part in found.partitions.items()}
+    directory.collect(replace(found, partitions=over))
+    assert len(list(segments.iterdir())) == 2
+    an_hour_later(world)
     directory.collect(replace(found, partitions=over))
     assert len(list(segments.iterdir())) == 1

@@ -14,7 +14,6 @@ import pytest
 
 from duewheel.checkpoints.progress import NOBODY
 from duewheel.checkpoints.recovery import RecoveryRecord
-from duewheel.durability import DurableCheckpoints
 from duewheel.errors import RecoveryPending
 from duewheel.schemas import header_names as names
 from duewheel.schemas.record_tail import added_headers, framed_bytes
@@ -214,7 +213,7 @@ def test_after_its_delivery(make_world: MakeWorld) -> None:
     world.append(cancel(1))
     world.at_slot(10)
     assert world.answers() == [("timers-0@1", "already_delivered")]
-    # Nobody can tell any more whether another cancel had kept it from leaving.
+    # Nobody can tell any more whether the first cancel had kept it from leaving.
     world.restart(Role.DEQUEUE)
     world.append(cancel(2))
     world.at_slot(11)
@@ -423,61 +422,6 @@ def test_a_round_that_takes_its_time_holds_up_nothing(make_world: MakeWorld) -> 
         later.pop()()
         world.drain()
     assert world.answers() == [("timers-0@1", "cancelled")]
-
-
-def test_what_is_over_is_collected(make_world: MakeWorld) -> None:
-    world = make_world()
-    world.append(timer(0, 5), cancel(1))
-    world.at_slot(9)
-    world.clock.sleep(3 * 3600)
-    world.drain()
-    slot = (world.clock.now_ms() - NOW_MS) // PRECISION_MS
-    world.append(timer(2, slot + 30), cancel(3))
-    world.drain()
-    checkpoints = DurableCheckpoints(world.path)
-    checkpoints.write()
-    for seconds in (61, 6):
-        world.clock.sleep(seconds)
-        world.drain()
-    directory = world.shard.directory(Role.DEQUEUE)
-    assert len(directory.state.commit().cancels) == 2
-    for folder in cancel_log.FOLDERS:
-        assert len(list((world.path / folder).iterdir())) == 1
-    # The durable checkpoint still names what is gone: that is no damage.
-    assert check(world.path, world.wheel).ok
-    assert world.shard.append([Timer(1, 0, world.clock.now_ms())], {P1: 1}).rows
-    assert len(directory.state.commit().cancels) == 1
-    checkpoints.write()
-    checkpoints.close()
-    world.restart(Role.DEQUEUE, Role.INGEST)
-    assert check(world.path, world.wheel).ok
-
-
-def test_a_segment_with_a_live_cancel_stays(make_world: MakeWorld) -> None:
-    world = make_world()
-    world.publisher.ends = {P0: 100}  # copies may be on their way for all that time
-    world.append(timer(0, 5), cancel(1))
-    world.at_slot(9)
-    world.clock.sleep(3 * 3600)
-    world.drain()
-    world.append(cancel(2))
-    checkpoints = DurableCheckpoints(world.path)
-    for _ in range(2):
-        checkpoints.write()
-        world.clock.sleep(61)
-        world.drain()
-    checkpoints.close()
-    directory, segments = world.shard.directory(Role.DEQUEUE), world.path / cancel_log.FOLDER
-    directory.collect(world.publisher.committed[-1][1])  # as a standby does
-    assert len(list(segments.iterdir())) == 2
-    world.restart(Role.DEQUEUE, Role.INGEST)
-    world.append(timer(3, 0, origin=0))
-    world.drain()
-    assert world.sources() == [], "a cancel that has waited for its copy for hours"
-    found = world.publisher.committed[-1][1]
-    over = {p: replace(part, k=None, c=9, c1=None) for p, part in found.partitions.items()}
-    world.shard.directory(Role.DEQUEUE).collect(replace(found, partitions=over))
-    assert len(list(segments.iterdir())) == 1
 
 
 @pytest.mark.parametrize("folder", cancel_log.FOLDERS)

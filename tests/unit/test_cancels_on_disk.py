@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.test_cancels import NOW_MS, P0, PRECISION_MS, World, cancel, timer
+from tests.unit.test_cancels import NOW_MS, P0, P1, PRECISION_MS, World, cancel, timer
 
 from duewheel.durability import DurableCheckpoints
 from duewheel.streaming.disk_guard import written_bytes
 from duewheel.testing import Timer, timer_batch
+from duewheel.wheel import cancel_log
+from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import Role
 from duewheel.wheel.engine import Engine
 
@@ -46,6 +48,18 @@ def collected(world: World, *later: Timer) -> None:
     checkpoints.close()
 
 
+def an_hour_later(world: World) -> None:
+    """The logs of the hours before are unlinked."""
+    checkpoints = DurableCheckpoints(world.path)
+    for seconds in (3600, 61):
+        world.clock.sleep(seconds)
+        world.drain()
+        checkpoints.write()
+    world.clock.sleep(61)
+    world.drain()
+    checkpoints.close()
+
+
 def test_lookups_let_go_of_hours_that_are_unlinked(make_world: MakeWorld) -> None:
     """On a full disk ingest waits for room and takes no cancel: no other round would do so."""
     world = make_world()
@@ -63,6 +77,7 @@ def test_ingest_that_waits_for_room_lets_go_of_cancels(make_world: MakeWorld) ->
     world.append(timer(0, 5), cancel(1))
     world.at_slot(9)
     collected(world, cancel(2))
+    an_hour_later(world)
     assert len(list((world.path / "cancels").iterdir())) == 1
     world.engine.let_go()
     assert held(world.path) == []
@@ -92,3 +107,60 @@ def test_no_batch_writes_more_than_the_guard_allows_for(
     folders = ("timerlog", "messages", "cancels", "requests")
     sizes = [p.stat().st_size for name in folders for p in (world.path / name).iterdir()]
     assert sum(sizes) <= written_bytes(batch)
+
+
+def test_what_is_over_is_collected(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.append(timer(0, 5), cancel(1))
+    world.at_slot(9)
+    world.clock.sleep(3 * 3600)
+    world.drain()
+    slot = (world.clock.now_ms() - NOW_MS) // PRECISION_MS
+    world.append(timer(2, slot + 30), cancel(3))
+    world.drain()
+    checkpoints = DurableCheckpoints(world.path)
+    directory, left = world.shard.directory(Role.DEQUEUE), []
+    for seconds in (61, 6, 3600, 61, 61):
+        checkpoints.write()
+        world.clock.sleep(seconds)
+        world.drain()
+        left.append([len(list((world.path / f).iterdir())) for f in cancel_log.FOLDERS])
+    assert left[:3] == [[2, 2]] * 3, "a log of the hour in which all was over is on disk"
+    assert left[-1] == [1, 1]
+    assert world.known() == (0, 0), "nor is it remembered"
+    assert len(directory.state.commit().cancels) == 2
+    # The durable checkpoint still names what is gone: that is no damage.
+    assert check(world.path, world.wheel).ok
+    assert world.shard.append([Timer(1, 0, world.clock.now_ms())], {P1: 1}).rows
+    assert len(directory.state.commit().cancels) == 1
+    checkpoints.write()
+    checkpoints.close()
+    world.restart(Role.DEQUEUE, Role.INGEST)
+    assert check(world.path, world.wheel).ok
+
+
+def test_a_segment_with_a_live_cancel_stays(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.publisher.ends = {P0: 100}  # copies may be on their way for all that time
+    world.append(timer(0, 5), cancel(1))
+    world.at_slot(9)
+    world.clock.sleep(3 * 3600)
+    world.drain()
+    world.append(cancel(2))
+    for _ in range(2):
+        an_hour_later(world)
+    directory, segments = world.shard.directory(Role.DEQUEUE), world.path / cancel_log.FOLDER
+    directory.collect(world.publisher.committed[-1][1])  # as a standby does
+    assert len(list(segments.iterdir())) == 2
+    world.restart(Role.DEQUEUE, Role.INGEST)
+    world.append(timer(3, 0, origin=0))
+    world.drain()
+    assert world.sources() == [], "a cancel that has waited for its copy for hours"
+    found = world.publisher.committed[-1][1]
+    over = {p: replace(part, k=None, c=9, c1=None) for p, part in found.partitions.items()}
+    found = replace(found, partitions=over)
+    world.shard.directory(Role.DEQUEUE).collect(found)
+    assert len(list(segments.iterdir())) == 2
+    an_hour_later(world)
+    world.shard.directory(Role.DEQUEUE).collect(found)
+    assert len(list(segments.iterdir())) == 1

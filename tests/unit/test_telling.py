@@ -6,11 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.unit.test_cancels import P0, P1, World, cancel, timer
 
 from duewheel.errors import KafkaUnavailable, RecoveryPending
 from duewheel.schemas.timers import TopicPartition
+from duewheel.wheel.cancel_log import FOLDER, CancelLog
+from duewheel.wheel.data_directory import Role
+from duewheel.wheel.layout import RECORD_BYTES
 
 MakeWorld = Callable[..., World]
 
@@ -98,3 +102,79 @@ def test_what_is_pending_is_found_beside_what_has_left_and_is_damaged(
     world.append(cancel(2))
     world.at_slot(10)
     assert world.answers() == [("timers-0@2", "cancelled")]
+
+
+def test_what_left_before_a_restart_is_already_delivered(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.append(timer(0, 5), cancel(1), timer(2, 5), replace(timer(3, 5), timer_id=b"b"))
+    world.at_slot(9)
+    world.restart(*Role)
+    world.append(cancel(4), cancel(5, timer_id=b"b"), cancel(6, timer_id=b"b"))
+    world.at_slot(10)
+    told = [
+        ("timers-0@1", "cancelled"),
+        *((f"timers-0@{o}", "already_delivered") for o in (4, 5, 6)),
+    ]
+    assert world.answers() == told
+
+
+def test_what_left_a_half_delivered_slot_before_a_restart(make_world: MakeWorld) -> None:
+    world = make_world(chunk_records=1)
+    world.append(timer(0, 5), replace(timer(1, 5), timer_id=b"b"))
+    world.clock.sleep(0.05)
+    assert world.shard.dequeue is not None
+    assert world.shard.dequeue.tick()
+    world.restart(Role.DEQUEUE)
+    assert world.sources() == ["timers-0@0"]
+    world.append(cancel(2), cancel(3, timer_id=b"b"))
+    world.at_slot(9)
+    assert world.sources() == ["timers-0@0", "timers-0@1"]
+    assert world.answers() == [(f"timers-0@{o}", "already_delivered") for o in (2, 3)]
+
+
+def with_a_cancel_that_is_over(world: World) -> None:
+    """And a progress that says so."""
+    world.append(timer(0, 5), cancel(1))
+    world.at_slot(9)
+    world.clock.sleep(6)
+    world.drain()
+    assert world.progress() == (None, 2)
+
+
+def test_what_was_cancelled_before_a_restart_was_not_delivered(make_world: MakeWorld) -> None:
+    world = make_world()
+    with_a_cancel_that_is_over(world)
+    world.restart(Role.DEQUEUE)
+    assert world.known() == (0, 1), "remembered, and not looked up again"
+    world.append(cancel(2))
+    world.at_slot(1_000)
+    assert world.answers()[1:] == [("timers-0@2", "unknown")]
+
+
+def test_what_an_abandoned_cancel_may_have_left_out_was_not_delivered(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    with_a_cancel_that_is_over(world)
+    for role in Role:
+        world.shard.kill(role)
+    cancels, (segment,) = CancelLog(world.path), (world.path / FOLDER).iterdir()
+    (hour,) = cancels.files.hours()
+    assert segment.stat().st_size == RECORD_BYTES
+    cancels.abandon(hour, np.zeros(1, np.int64))
+    cancels.close()
+    world.restart(*Role)
+    world.append(cancel(2))
+    world.at_slot(1_000)
+    assert world.answers()[1:] == [("timers-0@2", "unknown")]
+
+
+def test_what_was_rolled_before_a_restart_was_not_delivered(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.append(replace(timer(0, 200), timestamp_ms=world.clock.now_ms()))
+    world.at_slot(64)
+    assert world.sources() == ["timers-0@0"], "to the timer topic, and from there nowhere"
+    world.restart(Role.DEQUEUE)
+    world.append(cancel(1))
+    world.at_slot(70)
+    assert world.answers() == [("timers-0@1", "unknown")]

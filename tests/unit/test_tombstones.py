@@ -129,7 +129,7 @@ def told(asked: Tombstones, i: int, settled: bool, rows: Rows, others: Tombstone
         for k in range(len(others))
         if meets(others, k, rows, j) and rows.slot[j] > others.after[k]
     }
-    delivered = any(rows.seen[j] and rows.origin[j] not in left_out for j in met)
+    delivered = any(rows.ends[j] and rows.origin[j] not in left_out for j in met)
     return Answer.ALREADY_DELIVERED if delivered else Answer.UNKNOWN
 
 
