@@ -387,6 +387,7 @@ def test_dequeue_killed(shard: Shard, point: str) -> None:
     shard.judge()
 
 
+@pytest.mark.crash_matrix
 def test_ingest_killed_too_and_everything_delivered(shard: Shard) -> None:
     """Dequeue is killed while Spark starts, then ingest; then both may run, and all comes out."""
     shard.kill("ingest")

@@ -63,7 +63,10 @@ def test_the_demo_ends_with_a_verdict_and_leaves_nothing(tmp_path: Path) -> None
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "how",
+    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.crash_matrix)],
+)
 def test_an_interrupted_demo_leaves_nothing(tmp_path: Path, how: signal.Signals) -> None:
     demo = subprocess.Popen(
         [*DEMO, "--timers", "300", "--over", "60s"],

@@ -78,7 +78,7 @@ def test_the_judge_finds_no_fault_where_there_is_none() -> None:
 
 @pytest.mark.kafka
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.crash_matrix
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("spark_jars", "kafka_jars")
 def test_three_rounds(tmp_path: Path) -> None:
