@@ -21,7 +21,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from duewheel.checkpoints.shapes import MISSHAPEN, integer, name, partition_number
@@ -40,10 +40,12 @@ class Resume:
     Attributes:
         batch_id: the next batch to run, counted by Spark; no identity of its rows.
         offsets: next offset to read, per partition; partitions not named are read in full.
+        until: where that batch ends, if it was planned before.
     """
 
     batch_id: int
     offsets: Mapping[TopicPartition, int]
+    until: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 def end_offsets(checkpoint: Path, batch_id: int) -> dict[TopicPartition, int]:
@@ -82,13 +84,13 @@ def resume_point(checkpoint: Path) -> Resume | None:
         _check_commit(checkpoint / "commits" / str(committed))
         return Resume(planned + 1, end)
     if planned > 0:
-        return Resume(planned, end_offsets(checkpoint, planned - 1))
+        return Resume(planned, end_offsets(checkpoint, planned - 1), end)
     initial = _initial(checkpoint)
     if initial is None:
         raise CorruptFile(
             checkpoint / "sources" / "0" / "0", 0, "missing, though batch 0 is planned"
         )
-    return Resume(0, initial)
+    return Resume(0, initial, end)
 
 
 def is_planned(checkpoint: Path) -> bool:

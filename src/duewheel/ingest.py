@@ -182,7 +182,8 @@ def _source(
 ) -> SourceOptions:
     """What the next query reads, and from where."""
     starts = watch.starts(admin)
-    settle_checkpoint(checkpoint, engine.marks, starts)
+    ends = admin.stable_offsets(sorted({topic for topic, _ in starts}))
+    settle_checkpoint(checkpoint, engine.marks, starts, ends)
     return SourceOptions(
         bootstrap_servers=settings.kafka.servers,
         topics=watch.found.topics,
@@ -376,7 +377,7 @@ def _checkpoint_forgiven(spark_dir: Path) -> Iterator[None]:
 
 
 def settle_checkpoint(
-    checkpoint: Path, marks: Marks, partitions: Mapping[TopicPartition, int]
+    checkpoint: Path, marks: Marks, partitions: Mapping[TopicPartition, int], ends: Marks
 ) -> None:
     """Set Spark's checkpoint aside if going on with it could skip messages.
 
@@ -384,10 +385,11 @@ def settle_checkpoint(
         checkpoint: its directory; need not exist.
         marks: the engine's next offset per partition.
         partitions: those that there are.
+        ends: up to where each partition can be read: all before it is committed, or aborted.
     """
     try:
         resume = resume_point(checkpoint)
-        reason = _misfit(resume, marks, partitions) if resume else None
+        reason = _misfit(resume, marks, partitions, ends) if resume else None
     except CorruptFile as error:
         reason = str(error)
     if reason is None:
@@ -398,7 +400,9 @@ def settle_checkpoint(
     )
 
 
-def _misfit(resume: Resume, marks: Marks, partitions: Mapping[TopicPartition, int]) -> str | None:
+def _misfit(
+    resume: Resume, marks: Marks, partitions: Mapping[TopicPartition, int], ends: Marks
+) -> str | None:
     """Why the query must not go on where its checkpoint says; None if it may."""
     topics = {topic for topic, _ in partitions}
     for (topic, number), offset in resume.offsets.items():
@@ -409,6 +413,10 @@ def _misfit(resume: Resume, marks: Marks, partitions: Mapping[TopicPartition, in
             return f"it has read {name}, of which the engine knows nothing"
         if mark is not None and offset > mark:
             return f"it goes on at offset {offset} of {name}, the engine at {mark}"
+    for (topic, number), until in resume.until.items():
+        end = ends.get((topic, number), until)
+        if until > end:  # what is committed there later would count as read
+            return f"its next batch ends at offset {until} of {topic}-{number}, its log at {end}"
     missing = topics - {topic for topic, _ in resume.offsets}
     if missing:
         return f"it does not read {', '.join(sorted(missing))}"

@@ -452,7 +452,7 @@ class World:
         ends = offsets_of(self.kafka, "end")
         starts = {name: engine.marks.get(name, 0) for name in ends}
         checkpoint = ingest.directory.path / CHECKPOINT
-        settle_checkpoint(checkpoint, engine.marks, starts)
+        settle_checkpoint(checkpoint, engine.marks, starts, offsets_of(self.kafka, "stable_end"))
         query = Query(self.kafka, checkpoint, starts, self.rng)
         ingest.durable = DurableCheckpoints(ingest.directory.path)
         ingest.sink = sink_of(engine, checkpoint, self.kafka, self.clock)

@@ -15,6 +15,7 @@ from duewheel.checkpoints.spark_offsets import (
     set_aside,
 )
 from duewheel.errors import CorruptFile
+from duewheel.ingest import settle_checkpoint
 
 Offsets = dict[str, dict[str, int]]
 
@@ -65,7 +66,7 @@ def test_started_but_nothing_planned(checkpoint: Path) -> None:
 def test_batch_0_is_run_again_from_where_it_began(checkpoint: Path) -> None:
     begin(checkpoint, {"a": {"0": 3}})
     plan(checkpoint, 0, {"a": {"0": 8}})
-    assert resume_point(checkpoint) == Resume(0, {("a", 0): 3})
+    assert resume_point(checkpoint) == Resume(0, {("a", 0): 3}, {("a", 0): 8})
 
 
 def test_goes_on_behind_a_committed_batch(checkpoint: Path) -> None:
@@ -80,7 +81,17 @@ def test_a_planned_batch_is_run_again_from_the_end_of_the_one_before(checkpoint:
     plan(checkpoint, 9, {"a": {"0": 8}})
     commit(checkpoint, 9)
     plan(checkpoint, 10, {"a": {"0": 12, "1": 4}})
-    assert resume_point(checkpoint) == Resume(10, {("a", 0): 8})
+    assert resume_point(checkpoint) == Resume(10, {("a", 0): 8}, {("a", 0): 12, ("a", 1): 4})
+
+
+@pytest.mark.parametrize(("end", "kept"), [(12, True), (11, False)])
+def test_a_planned_batch_must_end_within_the_log(checkpoint: Path, end: int, *, kept: bool) -> None:
+    """What is written there later would count as read, and be lost."""
+    plan(checkpoint, 9, {"a": {"0": 8}})
+    commit(checkpoint, 9)
+    plan(checkpoint, 10, {"a": {"0": 12}})
+    settle_checkpoint(checkpoint, {("a", 0): 8}, {("a", 0): 8}, {("a", 0): end})
+    assert checkpoint.exists() == kept
 
 
 @pytest.mark.parametrize(
