@@ -265,7 +265,6 @@ class Cancelling:
         for partition, offset in self._k(rows).items():
             k[partition] = min(offset, k.get(partition, _NEVER))
         self._swept = _Swept(k, min(int(new.hour.min()), swept.hour), swept.over)
-        self._count()
 
     def _k(self, rows: Int64) -> dict[TopicPartition, int]:
         """The lowest offset of these live cancels in each partition that has any."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
+from tests.integration.reading import everything_in
 
 from duewheel.client import DelayProducer, Timer
 from duewheel.dev_broker import DevBroker
@@ -44,17 +44,8 @@ class Topics:
 
     def records(self, topic: str) -> list[Any]:
         """Everything in a topic now."""
-        consumer = KafkaConsumer(bootstrap_servers=self.servers, enable_auto_commit=False)
         count = TIMER_PARTITIONS if topic == self.timers else ORDER_PARTITIONS
-        partitions = [TopicPartition(topic, number) for number in range(count)]
-        consumer.assign(partitions)
-        consumer.seek_to_beginning(*partitions)
-        ends = consumer.end_offsets(partitions)
-        found: list[Any] = []
-        while any(consumer.position(p) < end for p, end in ends.items()):
-            found += [r for batch in consumer.poll(timeout_ms=200).values() for r in batch]
-        consumer.close()
-        return found
+        return everything_in(self.servers, topic, count)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.serializer import Serializer
+from tests.integration.reading import everything_in
 
 from duewheel import answers, sender
 from duewheel.client import Answer, Cancel, DelayProducer, Timer
@@ -52,16 +53,7 @@ class Topics:
 
     def records(self) -> list[Any]:
         """Everything in the timer topic now."""
-        consumer = KafkaConsumer(bootstrap_servers=self.servers, enable_auto_commit=False)
-        partitions = [TopicPartition(self.timers, number) for number in range(TIMER_PARTITIONS)]
-        consumer.assign(partitions)
-        consumer.seek_to_beginning(*partitions)
-        ends = consumer.end_offsets(partitions)
-        found: list[Any] = []
-        while any(consumer.position(p) < end for p, end in ends.items()):
-            found += [r for batch in consumer.poll(timeout_ms=200).values() for r in batch]
-        consumer.close()
-        return found
+        return everything_in(self.servers, self.timers, TIMER_PARTITIONS)
 
     def producer(self, **options: Any) -> DelayProducer:
         return DelayProducer(self.timers, bootstrap_servers=self.servers, **options)
