@@ -24,9 +24,10 @@ cancel. So there is one answer to each, whatever happens.
 
 Nothing of this is stored but the cancels themselves and these two: after a start lookups are made
 again. In memory are the cancels that K and `a` do not cover; where answers are given, those whose
-rows were left out are remembered for as long as the log of these rows is on disk. So long their
-segments stay, too (data_directory.py), or those of the later ones that do their work: so a start
-finds, of every row that was left out, a cancel that it may have been left out by.
+rows were left out are remembered for as long as the log of these rows is on disk, if they are not
+too many (remembered.py). So long their segments stay, too (data_directory.py), or those of the
+later ones that do their work: so a start finds, of every row that was left out, a cancel that it
+may have been left out by.
 
 Few of them change: those that have just come, that are not settled, or not answered. These are
 listed apart, and all are looked at only now and then. Until then a cancel that is over stays, which
@@ -52,9 +53,9 @@ from duewheel.wheel.cancel_log import CancelRows
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.dequeue_statistics import CancelCounts
 from duewheel.wheel.growing import GrowingTombstones
-from duewheel.wheel.layout import hour_of
 from duewheel.wheel.lookups import Found, Lookups, lower_bits
 from duewheel.wheel.publisher import Publisher
+from duewheel.wheel.remembered import Remembered
 from duewheel.wheel.tombstones import (
     BEFORE_START,
     NO_WORD,
@@ -135,6 +136,7 @@ class Cancelling:
         start: Start,
         reply_topic: str | None,
         answers_max: tuple[int, int],
+        remembered_max: int,
     ) -> None:
         """Nothing is known yet.
 
@@ -146,6 +148,7 @@ class Cancelling:
             start: where the loop has begun.
             reply_topic: where answers go; None: they are not given.
             answers_max: in one transaction, and bytes of their requests.
+            remembered_max: how many that are over.
         """
         self._directory = directory
         self._publisher = publisher
@@ -162,8 +165,7 @@ class Cancelling:
         self._read: dict[int, int] = {}  # bytes of each segment
         self._later: list[CancelRows] = []  # at or above C
         self._live = GrowingTombstones()  # in the order in which they became known
-        self._past = GrowingTombstones()
-        self._past_from = 0  # the first hour of their rows
+        self._past = Remembered(remembered_max, directory.config.precision_ms)
         self._cut_off = np.empty(0, np.int64)  # hashes in cancels that were abandoned
         self._is_begun = False
         self._filter = Filter((), {})
@@ -249,7 +251,7 @@ class Cancelling:
             past = Tombstones.known(rows.take(over), index[over], BEFORE_START)
             # What they have left out lies in no later slot than that which was half delivered, or
             # one that is live has left it out as well.
-            self._past.append(replace(past, last=np.full(len(over), self._start.r + 1)))
+            self._past.add(replace(past, last=np.full(len(over), self._start.r + 1)))
         after = r if self._is_begun else BEFORE_START
         return Tombstones.known(rows.take(taken), index[taken], after)
 
@@ -274,8 +276,10 @@ class Cancelling:
 
     def _count(self) -> None:
         over = self._swept.over
-        live, past = len(self._live) - over, len(self._past)
-        self.counts = replace(self.counts, live=live, remembered=past)
+        live, past = len(self._live) - over, self._past
+        self.counts = replace(
+            self.counts, live=live, remembered=len(past), forgotten=past.forgotten
+        )
 
     # ---- finding out -------------------------------------------------------------------------
 
@@ -377,14 +381,14 @@ class Cancelling:
             found.timer_id.take(rows),
             found.slot[rows],
             was_out[rows],
-            ~found.rolled[rows],
+            ~found.rolled[rows] & (found.slot[rows] > self._past.unknown_to),
         )
 
     def _others(self, found: Found) -> Tombstones:
         """All that may have left out what was found; a few more do no harm."""
-        near, table = GrowingTombstones(), lower_bits(found.id_hash)
-        for known in (self._live.rows, self._past.rows):
-            near.append(known.take(np.flatnonzero(table[known.id_hash & (len(table) - 1)])))
+        near, table, live = GrowingTombstones(), lower_bits(found.id_hash), self._live.rows
+        near.append(live.take(np.flatnonzero(table[live.id_hash & (len(table) - 1)])))
+        near.append(self._past.near(table))
         return near.rows
 
     def _was_out(self, found: Found) -> Bool:
@@ -507,7 +511,7 @@ class Cancelling:
     def _sweep(self, r: int) -> None:
         """Look at all of them, and drop what is over if that is many."""
         self._left_since_swept, self._sweeps = 0, False
-        self._forget()
+        self._past.forget_below(self._directory.state.gc_hour)
         over = self._are_over(r, {})
         count = int(over.sum())
         if count and count * _DROPPED_PART >= len(over):
@@ -518,17 +522,10 @@ class Cancelling:
         self._swept = _Swept(self._k(going), hour, count)
         self._count()
 
-    def _forget(self) -> None:
-        """Remembered ones, once the logs of what they have left out are gone."""
-        gone = self._directory.state.gc_hour
-        if gone != self._past_from:
-            hours = hour_of(self._past.rows.last, self._directory.config.precision_ms)
-            self._past, self._past_from = self._past.kept(hours >= gone), gone
-
     def _drop(self, over: Bool) -> None:
         live = self._live.rows
         if self._reply_topic is not None:
-            self._past.append(live.take(np.flatnonzero(over & (live.last > 0))))
+            self._past.add(live.take(np.flatnonzero(over & (live.last > 0))))
         self._live = self._live.kept(~over)
         # None of these is over.
         place = np.cumsum(~over) - 1

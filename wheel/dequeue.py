@@ -201,6 +201,7 @@ class Dequeue:
             Start(self._r, self._below, self._known),
             self._config.reply_topic,
             (self._config.chunk_records, self._config.chunk_bytes),
+            self._config.cancels_max,
         )
         cancels.learn(commit, self._close.c, self._r)
         return cancels

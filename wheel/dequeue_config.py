@@ -27,6 +27,7 @@ class DequeueConfig:
             more.
         hot_slots: what is done about slots with many rows.
         reply_topic: where answers to cancels go; None: there are none.
+        cancels_max: how many that are over are remembered, of those whose rows' log is on disk.
     """
 
     shard: int
@@ -39,6 +40,7 @@ class DequeueConfig:
     clock_skew_max_ms: int = 1_000
     hot_slots: HotSlots = field(default_factory=HotSlots)
     reply_topic: str | None = None
+    cancels_max: int = 250_000
 
     def slot_values(self, wheel: WheelConfig) -> dict[str, Any]:
         """Everything that decides a row's slot, as the progress keeps it."""

@@ -20,6 +20,7 @@ class CancelCounts:
     Attributes:
         live: how many are known and not over.
         remembered: how many are over, and their rows' log is on disk.
+        forgotten: how many were not remembered as long, for there were too many.
         lookups: rounds so far.
         lookup_ms: how long they took in all.
         scanned: records looked at in all of them.
@@ -27,6 +28,7 @@ class CancelCounts:
 
     live: int = 0
     remembered: int = 0
+    forgotten: int = 0
     lookups: int = 0
     lookup_ms: int = 0
     scanned: int = 0

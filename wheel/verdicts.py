@@ -32,7 +32,7 @@ class Rows:
         id_hash, timer_id: of each.
         slot: in which it lies.
         was_out: it had left before this process started.
-        ends: if it has left, then not to be written again.
+        ends: if it has left, then not to be written again; and known is whether it was left out.
     """
 
     partition: Int32

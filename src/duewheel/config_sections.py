@@ -196,6 +196,8 @@ class Dequeue(Section):
     `hot_slot` says what becomes of the timers of one slot beyond `hot_slot_limit`: of those from
     the limit to its double ever more are in excess, beyond that all. They leave spread over
     `hot_slot_window`, or become dead letters.
+
+    Dequeue remembers `cancels_max` cancels whose rows' log is on disk, each in some 100 bytes.
     """
 
     chunk_records: Annotated[int, Field(ge=1)] = 20_000
@@ -208,6 +210,7 @@ class Dequeue(Section):
     hot_slot: Policy = "none"
     hot_slot_limit: Annotated[int, Field(ge=1)] = 10_000
     hot_slot_window: Duration = timedelta(minutes=1)
+    cancels_max: Annotated[int, Field(ge=1)] = 250_000
 
 
 class Storage(Section):

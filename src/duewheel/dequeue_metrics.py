@@ -116,6 +116,16 @@ class DequeueMetrics:
             known.answers,
         )
         yield gauge("cancels_live", "Cancels that may still meet a timer.", cancels.live)
+        yield gauge(
+            "cancels_remembered",
+            "Cancels that are over, while a log has what they have left out.",
+            cancels.remembered,
+        )
+        yield counter(
+            "cancels_forgotten",
+            "Such cancels that were too many to be remembered: see dequeue.cancels_max.",
+            cancels.forgotten,
+        )
         yield counter("cancel_lookups", "Rounds of lookups for cancels.", cancels.lookups)
         yield counter(
             "cancel_lookup_seconds", "How long these took in all.", cancels.lookup_ms / 1000

@@ -7,6 +7,7 @@ from tests.simulation.planting import Planted
 CANCELLING = "wheel/cancelling.py"
 CASES = "unit/test_cancels.py::"
 ON_DISK = "unit/test_cancels_on_disk.py::"
+REMEMBERED = "unit/test_remembered.py::"
 TELLING = "unit/test_telling.py::"
 PAIRS = "unit/test_tombstones.py::test_what_is_left_out_is_what_a_pair_of_cancel_and_row_says"
 OVERTAKEN = "unit/test_tombstones.py::test_whose_place_is_taken_is_what_pairs_of_cancels_say"
@@ -115,6 +116,30 @@ CANCELS = {
         "if len(over) < 0:",
         test=TELLING + "test_what_was_cancelled_before_a_restart_was_not_delivered",
     ),
+    "answer-of-forgotten": Planted(
+        "9",
+        "what a cancel has left out that was forgotten counts as delivered",
+        CANCELLING,
+        " & (found.slot[rows] > self._past.unknown_to),",
+        ",",
+        test=REMEMBERED + "test_nothing_that_a_forgotten_cancel_has_left_out_counts_as_delivered",
+    ),
+    "cancels-remembered-all": Planted(
+        "5",
+        "any number of cancels is remembered",
+        "wheel/remembered.py",
+        "if len(self) > self._most:",
+        "if len(self) < 0:",
+        test=REMEMBERED + "test_those_whose_rows_would_have_left_first_are_forgotten",
+    ),
+    "cancels-forgotten-of-a-slot": Planted(
+        "9",
+        "of the cancels with rows of one slot some are forgotten, and none is told",
+        "wheel/remembered.py",
+        "self.unknown_to = int(np.partition(last, going - 1)[going - 1])",
+        "self.unknown_to = int(np.partition(last, going - 1)[going - 1]) - 1",
+        test=REMEMBERED + "test_of_those_of_one_slot_all_are_forgotten",
+    ),
     "answer-of-abandoned": Planted(
         "9",
         "what a cancel had left out before it was abandoned counts as delivered",
@@ -127,8 +152,8 @@ CANCELS = {
         "9",
         "what was written again before the start counts as delivered",
         CANCELLING,
-        "~found.rolled[rows],",
-        "found.slot[rows] > 0,",
+        "~found.rolled[rows] & (",
+        "(",
         test=TELLING + "test_what_was_rolled_before_a_restart_was_not_delivered",
     ),
     "cancel-successor-cut-off": Planted(

@@ -95,7 +95,7 @@ class Schedule:
         self.calm = False
         self.world = World(
             root,
-            _setup(self.rng),
+            _setup(seed, self.rng),
             self.rng,
             Chances(
                 self._fate,
@@ -402,7 +402,7 @@ def _cancels(seed: int) -> Random | None:
     return rng if rng.random() < 0.45 else None
 
 
-def _setup(rng: Random) -> Setup:
+def _setup(seed: int, rng: Random) -> Setup:
     p = rng.choice(PRECISIONS_MS)
     window, margin = rng.randint(4, 12), rng.randint(0, 3)
     wheel = WheelConfig(p, window + margin + rng.randint(0, 4), window * p, margin * p)
@@ -415,6 +415,7 @@ def _setup(rng: Random) -> Setup:
         progress_interval_ms=rng.choice((5_000, 2 * p, 10 * p)),
         clock_skew_max_ms=rng.choice((1_000, p // 2, 2 * p)),
         reply_topic=REPLIES,
+        cancels_max=Random(f"cancels {seed}").choice((1, 2, 5, 250_000)),
         hot_slots=HotSlots(
             rng.choice(("none", "spread", "dead-letter", "spread")),
             limit=rng.choice((1, 3, 5)),
