@@ -59,9 +59,16 @@ class Deadline:
         """Milliseconds left, never below 1: kafka-python reads a 0 as its default."""
         return max(1, int(self.remaining_s() * 1000))
 
-    def check(self, what: str) -> None:
-        """Raise DeadlinePassed, naming `what`, when no time is left."""
-        if self.remaining_s() == 0:
+    def renew(self) -> None:
+        """Begin anew: what is waited for makes headway. Not after the stop."""
+        if self.remaining_s() and not self._stop_seen:
+            self._ends_at = time.monotonic() + self.seconds
+
+    def check(self, what: str, ahead_s: float = 0.0) -> None:
+        """Raise DeadlinePassed, naming `what`, when no time is left; or `ahead_s` before, so that
+        it is heard, and not a call around it that ends then.
+        """
+        if self.remaining_s() <= ahead_s:
             raise self.passed(what, "not done")
 
     def passed(self, what: str, how: str) -> DeadlinePassed:

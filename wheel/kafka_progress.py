@@ -6,8 +6,10 @@ read_committed goes on until the position has reached that end: while another sh
 is open, the stable offset, and with it the position, stays below it, and so may my newest record.
 
 Reading starts a bounded number of offsets before the end, where the newest record almost always
-is, then further back, at last at the beginning. Offsets have gaps (compaction, transaction
-markers): only the position tells how far a reader has come, never the last record.
+is, then further back, at last at the beginning. How much lies there is up to compaction, so a
+deadline bounds the time without headway: reading ends, for what comes behind the end is not read.
+Offsets have gaps (compaction, transaction markers): only the position tells how far a reader has
+come, never the last record.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ T = TypeVar("T")
 _STEPS_BACK = (1_000, 100_000)
 _POLL_MS = 20
 _CLOCK_KEY = b"clock"
-_HEADWAY_S = 0.5
+_AHEAD_S = 0.5  # so that what is said of a reading that ends is heard
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +70,11 @@ def newest_record(
     """The newest committed record with this key; None without one.
 
     Args:
+        deadline: for the call; as long as reading makes headway it is renewed.
         past_open: wait for open transactions, in which a newer one may be.
 
     Raises:
-        KafkaUnavailable: not read to the end in time.
+        KafkaUnavailable: no headway in time.
     """
     partition = TopicPartition(topic, 0)
 
@@ -128,20 +131,14 @@ def _within_ends(
     if start == end:
         return None
     consumer = open_reader(settings, deadline)
-    inner = _inner(deadline)
     try:
         return settings.call(
             deadline,
             f"read the progress in {partition.topic}",
-            lambda: reading(consumer, (start, end), inner),
+            lambda: reading(consumer, (start, end), deadline),
         )
     finally:
         close(consumer)
-
-
-def _inner(deadline: Deadline, stopping: threading.Event | None = None) -> Deadline:
-    """Ends a little earlier than that of the call around it, so that its own words are heard."""
-    return Deadline(max(0.0, deadline.remaining_s() - _HEADWAY_S), stopping)
 
 
 class KafkaProgressReader:
@@ -185,11 +182,10 @@ class KafkaProgressReader:
                 self._end, self._found = 0, None
                 self._consumer = open_reader(self._settings, deadline)
             consumer = self._consumer
-            inner = _inner(deadline, self._stopping)
             found = self._settings.call(
                 deadline,
                 f"read the progress in {self._partition.topic}",
-                lambda: self._look(consumer, inner),
+                lambda: self._look(consumer, deadline),
             )
         except DuewheelError:
             self.close()
@@ -313,15 +309,20 @@ def _search(
 def _read(
     consumer: KafkaConsumer, partition: TopicPartition, end: int, deadline: Deadline
 ) -> dict[bytes, Found]:
-    """Read up to `end`: the newest record of every key."""
+    """Read up to `end`: the newest record of every key. Each headway renews the deadline."""
     newest: dict[bytes, Found] = {}
+    reached = -1
     while True:
         for record in consumer.poll(timeout_ms=_POLL_MS).get(partition, ()):
             newest[record.key] = Found(record.value, record.timestamp)
         position = consumer.position(partition, timeout_ms=deadline.remaining_ms())
         if position is not None and position >= end:
             return newest
+        if position is not None and position > reached:
+            reached = position
+            deadline.renew()
         deadline.check(
             f"at offset {position} of {end}, held back by an open transaction; if it stays open, "
-            "kafka-transactions.sh find-hanging names it"
+            "kafka-transactions.sh find-hanging names it",
+            _AHEAD_S,
         )

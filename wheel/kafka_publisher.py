@@ -79,8 +79,9 @@ class PublisherLimits:
     """Bounds, each in the unit of its name.
 
     Attributes:
-        start_deadline_s: for the whole of `start`. More than the transaction timeout: another
-            shard's dead transaction holds the progress back for that long.
+        start_deadline_s: for the whole of `start`; the headway of reading the progress renews it.
+            More than the transaction timeout: another shard's dead transaction holds the progress
+            back for that long.
         publish_deadline_s: for one transaction. Less than the transaction timeout, or the broker
             gives up first.
         transaction_timeout_ms: after it the broker aborts a transaction that nobody ends. Until

@@ -17,6 +17,7 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, OffsetSpec
 from kafka.errors import (
     InvalidTopicError,
+    KafkaError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
     for_code,
@@ -31,7 +32,9 @@ from duewheel.topic_plans import (
     TopicFinding,
     TopicPlan,
     compare,
+    described,
     refusal,
+    remedy_command,
     room_plans,
     service_plans,
     timer_topic_plan,
@@ -253,6 +256,13 @@ class KafkaAdmin:
                     setting=finding.setting,
                     wanted=finding.wanted,
                 )
+            if finding.state == "costly":
+                log.warning(
+                    "a topic setting costs time",
+                    topic=finding.topic,
+                    reason=described(finding),
+                    remedy=remedy_command(self._settings.address, finding.topic, finding.remedy),
+                )
         differences = [finding for finding in findings if finding.state == "differs"]
         if differences:
             raise ConfigError(refusal(self._settings.address, differences))
@@ -275,16 +285,47 @@ class KafkaAdmin:
         names = [plan.name for plan in plans]
         partitions = self.describe_partitions(names)
         missing = [plan for plan in plans if plan.name not in partitions]
-        if missing:
-            self._create(missing, replication_factor)
-        there = [plan for plan in plans if plan.name in partitions]
-        configs = self._configs([plan.name for plan in there])
+        plain = self._create(missing, replication_factor) if missing else set()
         findings = [TopicFinding(plan.name, "created") for plan in missing]
+        there = [plan for plan in plans if plan.name in partitions or plan.name in plain]
+        configs = self._configs([plan.name for plan in there])
+        partitions |= self.describe_partitions(sorted(plain))
         for plan in there:
             findings += compare(plan, partitions[plan.name], configs[plan.name])
         return findings
 
-    def _create(self, plans: Sequence[TopicPlan], replication_factor: int) -> None:
+    def _create(self, plans: Sequence[TopicPlan], replication_factor: int) -> set[str]:
+        """Create topics; if that is refused, without the settings that only cost time.
+
+        Returns:
+            The names of those that have come to be so.
+
+        Raises:
+            ConfigError: Kafka refuses to create one; the message says why.
+        """
+        refused = self._try_to_create(plans, replication_factor)
+        plain = {
+            plan.name: plan.without_advice()
+            for plan in plans
+            if plan.name in refused and plan.has_advice
+        }
+        if plain:
+            refused = {name: why for name, why in refused.items() if name not in plain}
+            refused |= self._try_to_create([*plain.values()], replication_factor)
+        for name, why in refused.items():
+            raise ConfigError(
+                f"Kafka at {self._settings.address} does not create topic {name!r}: "
+                f"{type(why).__name__}: {why.args[0]}"
+            )
+        timeout_ms = int(self._deadline_s * 1000)
+        wanted = [plan.name for plan in plans]
+        self._call("wait for topics", lambda c: c.wait_for_topics(wanted, timeout_ms))
+        return set(plain)
+
+    def _try_to_create(
+        self, plans: Sequence[TopicPlan], replication_factor: int
+    ) -> dict[str, KafkaError]:
+        """Why topics are not created, by name; one that exists by now is left as it is."""
         wanted = {
             plan.name: {
                 "num_partitions": plan.partitions or -1,
@@ -294,16 +335,11 @@ class KafkaAdmin:
             for plan in plans
         }
         answer = self._call("create topics", lambda c: c.create_topics(wanted, raise_errors=False))
-        for row in answer["topics"]:
-            error = for_code(row["error_code"])
-            if row["error_code"] and error is not TopicAlreadyExistsError:
-                raise ConfigError(
-                    f"Kafka at {self._settings.address} does not create topic {row['name']!r}: "
-                    f"{error.__name__}: {row.get('error_message') or 'no reason given'}"
-                )
-        names = [plan.name for plan in plans]
-        timeout_ms = int(self._deadline_s * 1000)
-        self._call("wait for topics", lambda c: c.wait_for_topics(names, timeout_ms))
+        return {
+            row["name"]: for_code(row["error_code"])(row.get("error_message") or "no reason given")
+            for row in answer["topics"]
+            if row["error_code"] not in {0, TopicAlreadyExistsError.errno}
+        }
 
     def _describe(self, topics: Sequence[str]) -> dict[str, dict[str, Any]]:
         rows = self._call("look up topics", lambda c: c.describe_topics(list(topics)))

@@ -5,17 +5,20 @@
                     margin and the longest outage to survive; no limit by size, no compaction: all
                     of it may be read again after a loss
     dead letters    takes the largest timer message and its error headers; kept for good
-    state topic     one partition, compacted only, small segments: it is read back at every start
+    state topic     one partition, compacted only, its timestamps the broker's. Small segments, so
+                    that little of it is not compacted: where they cannot be had, some starts and
+                    commands take longer, and nothing else
     reply topic     if there is one: takes what the dead-letter topic takes, for an answer holds the
                     headers of the request; kept for a day
 
-They are created so where they are missing; where they are there, only compared.
+They are created so where they are missing; where they are there, only compared. A setting that only
+costs time keeps nobody from starting: some services let nobody choose the size of segments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from duewheel.checkpoints.state import RECORD_BYTES_MAX
@@ -33,13 +36,18 @@ _STATE_SEGMENT_BYTES = 16 * 1024 * 1024
 _STATE_SEGMENT_MS = 10 * 60 * 1000
 _STATE_MESSAGE_BYTES = 1_048_588  # Kafka's own default
 _FRAME_BYTES = 1024  # of a batch with one record, beside its value
+_READ_WHOLE = (
+    "what is not compacted is read by the first start of a shard, `dlq`, `doctor` and `reshard`; "
+    "1 GiB takes some 10 s, or more"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
     """One setting of a topic: what it is created with, and what is accepted where it exists.
 
-    `bound` is compared by `relation`; as a retention, -1 (unlimited) is at least anything.
+    `bound` is compared by `relation`; as a retention, -1 (unlimited) is at least anything. What is
+    `advisory` costs time where it does not hold, and nothing else.
     """
 
     setting: str
@@ -47,6 +55,7 @@ class Requirement:
     reason: str
     relation: Relation = "="
     bound: float = 0
+    advisory: bool = False
 
     def holds(self, found: str) -> bool:
         """Whether an existing topic's value will do."""
@@ -82,6 +91,15 @@ class TopicPlan:
     requirements: tuple[Requirement, ...]
     create_time_within_ms: int | None = None
 
+    @property
+    def has_advice(self) -> bool:
+        """Whether a requirement is advisory."""
+        return any(r.advisory for r in self.requirements)
+
+    def without_advice(self) -> TopicPlan:
+        """The topic with only what it must have."""
+        return replace(self, requirements=tuple(r for r in self.requirements if not r.advisory))
+
 
 @dataclass(frozen=True, slots=True)
 class TopicFinding:
@@ -90,15 +108,17 @@ class TopicFinding:
     Attributes:
         topic: its name.
         state: `init` has created it; it is there, and as it must be; a setting differs; one does
-            that keeps a topic from being read that only matches; the broker does not tell it; there
-            is no such topic; its settings may not be read.
+            that keeps a topic from being read that only matches; one does that only costs time; the
+            broker does not tell it; there is no such topic; its settings may not be read.
         setting, wanted, found: the difference.
         reason: why it matters.
         remedy: what would mend it, as kafka-configs.sh takes it; empty where that cannot.
     """
 
     topic: str
-    state: Literal["created", "found", "differs", "unread", "untold", "missing", "unreadable"]
+    state: Literal[
+        "created", "found", "differs", "unread", "costly", "untold", "missing", "unreadable"
+    ]
     setting: str = ""
     wanted: str = ""
     found: str = ""
@@ -197,7 +217,6 @@ def _room(timer_configs: Iterable[Mapping[str, str]], added: str) -> Requirement
 
 def state_plan(settings: Settings) -> TopicPlan:
     """The state topic as it must be."""
-    small = "the progress is found quickly at a start only in small segments"
     return TopicPlan(
         settings.state_topic,
         1,
@@ -205,11 +224,9 @@ def state_plan(settings: Settings) -> TopicPlan:
         (
             Requirement("cleanup.policy", "compact", "deletion drops the progress"),
             Requirement("message.timestamp.type", "LogAppendTime", "it gives the broker's time"),
-            Requirement(
-                *("segment.bytes", str(_STATE_SEGMENT_BYTES), small), "<=", _STATE_SEGMENT_BYTES
-            ),
-            Requirement("segment.ms", str(_STATE_SEGMENT_MS), small, "<=", _STATE_SEGMENT_MS),
-            Requirement("min.cleanable.dirty.ratio", "0.1", small, "<=", 0.5),
+            _small("segment.bytes", str(_STATE_SEGMENT_BYTES), _STATE_SEGMENT_BYTES),
+            _small("segment.ms", str(_STATE_SEGMENT_MS), _STATE_SEGMENT_MS),
+            _small("min.cleanable.dirty.ratio", "0.1", 0.5),
             Requirement(
                 _BYTES_MAX,
                 str(_STATE_MESSAGE_BYTES),
@@ -219,6 +236,11 @@ def state_plan(settings: Settings) -> TopicPlan:
             ),
         ),
     )
+
+
+def _small(setting: str, value: str, bound: float) -> Requirement:
+    """That little of the state topic is left uncompacted."""
+    return Requirement(setting, value, _READ_WHOLE, "<=", bound, advisory=True)
 
 
 def compare(plan: TopicPlan, partitions: int, config: Mapping[str, str]) -> list[TopicFinding]:
@@ -231,9 +253,10 @@ def compare(plan: TopicPlan, partitions: int, config: Mapping[str, str]) -> list
                 TopicFinding(plan.name, "untold", r.setting, r.wanted, reason=r.reason)
             )
         elif not r.holds(found) and not _bounded_create_time(plan, r, config):
+            state: Literal["costly", "differs"] = "costly" if r.advisory else "differs"
             remedy = f"{r.setting}={r.value}"
             differences.append(
-                TopicFinding(plan.name, "differs", r.setting, r.wanted, found, r.reason, remedy)
+                TopicFinding(plan.name, state, r.setting, r.wanted, found, r.reason, remedy)
             )
     if plan.partitions_exact and partitions != plan.partitions:
         wanted, reason = str(plan.partitions), "partitions cannot be taken away: use another topic"

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from tests.integration.test_kafka_publisher import progress, slot_of
 
-from duewheel.checkpoints.progress import record_key
+from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.dev_broker import DevBroker
 from duewheel.errors import KafkaUnavailable
 from duewheel.wheel import kafka_progress
+from duewheel.wheel.deadline import Deadline
 from duewheel.wheel.kafka_clients import ClientSettings, open_reader
-from duewheel.wheel.kafka_progress import KafkaProgressReader
+from duewheel.wheel.kafka_progress import KafkaProgressReader, newest_records
 
 pytestmark = pytest.mark.kafka
 
@@ -91,3 +93,35 @@ def test_a_broker_that_is_away_is_noticed(topic: str) -> None:
     with pytest.raises(KafkaUnavailable):
         reader.newest()
     reader.close()
+
+
+def test_what_takes_long_to_read_is_read_as_long_as_there_is_headway(
+    broker: DevBroker, topic: str, producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seven records, each of which takes most of the deadline."""
+    committed(producer, topic, 1, 2, 3)
+    committed(producer, topic, *range(5, 9), shard=1)
+    clock = SimpleNamespace(now_s=0.0)
+    clock.monotonic = lambda: clock.now_s
+    monkeypatch.setattr("duewheel.wheel.deadline.time", clock)
+
+    def slow(*args: Any) -> KafkaConsumer:
+        consumer = open_reader(*args, max_poll_records=1)
+        poll = consumer.poll
+
+        def polled(**asked: Any) -> Any:
+            found = poll(**asked)
+            clock.now_s += 20 if found else 0
+            return found
+
+        consumer.poll = polled
+        return consumer
+
+    monkeypatch.setattr(kafka_progress, "open_reader", slow)
+    settings = ClientSettings({"bootstrap_servers": broker.bootstrap_servers})
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    newest = newest_records(settings, admin, topic, Deadline(30))
+    admin.close()
+    assert clock.now_s == 7 * 20
+    slots = {key: slot_of(Progress.decode(found.value)) for key, found in newest.items()}
+    assert slots == {record_key(0): 3, record_key(1): 8}

@@ -21,6 +21,7 @@ from kafka.admin import (
 )
 from structlog.testing import capture_logs
 
+from duewheel import topic_plans
 from duewheel.config import Settings, load
 from duewheel.dev_broker import DevBroker
 from duewheel.errors import ConfigError
@@ -135,8 +136,7 @@ def test_what_init_made_is_accepted(topics: Topics, admin: KafkaAdmin) -> None:
         (STATE, {"cleanup.policy": "compact,delete"}, ["deletion drops the progress"]),
         (STATE, {"cleanup.policy": "delete"}, ["cleanup.policy is delete"]),
         (STATE, {"message.timestamp.type": "CreateTime"}, ["the broker's time"]),
-        (STATE, {"segment.bytes": "1073741824"}, ["is 1073741824", "<= 16777216"]),
-        (STATE, {"segment.ms": "604800000"}, ["is 604800000", "<= 600000"]),
+        (STATE, {"max.message.bytes": "100000"}, ["the progress of a shard is one record"]),
     ],
 )
 def test_each_refusal_names_numbers_and_remedy(
@@ -154,6 +154,59 @@ def test_each_refusal_names_numbers_and_remedy(
             admin.require_timer_topics(topics.settings)
     else:
         admin.require_timer_topics(topics.settings)
+
+
+def test_what_only_costs_time_is_a_warning_with_figures_and_remedy(
+    topics: Topics, admin: KafkaAdmin
+) -> None:
+    """The segments of Kafka's defaults: some services let nobody choose others."""
+    defaults = {
+        "segment.bytes": "1073741824",
+        "segment.ms": "604800000",
+        "min.cleanable.dirty.ratio": "0.6",
+    }
+    topics.alter(STATE, defaults)
+    with capture_logs() as logs:
+        admin.require_topics(topics.settings)
+    assert [entry["event"] for entry in logs] == ["a topic setting costs time"] * 3
+    bounds = ["<= 16777216", "<= 600000", "<= 0.5"]
+    for entry, (setting, value), bound in zip(logs, defaults.items(), bounds, strict=True):
+        assert f"{setting} is {value}, wanted is {bound}: " in entry["reason"]
+        assert "1 GiB takes" in entry["reason"]
+        assert f"--entity-name {topics.name(STATE)} --add-config {setting}=" in entry["remedy"]
+    found = {f.setting: f.state for f in admin.topic_findings(topics.settings) if f.setting}
+    assert found == dict.fromkeys(defaults, "costly")
+
+
+def test_init_does_without_what_only_costs_time_where_kafka_refuses_it(
+    topics: Topics, admin: KafkaAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_plans, "_STATE_SEGMENT_BYTES", 1)  # Kafka takes none below 1 MiB
+    admin.delete_topics([topics.name(STATE)])
+    wait_until_gone(admin, topics.name(STATE))
+    found = [f for f in admin.init_topics(topics.settings) if f.topic == topics.name(STATE)]
+    assert [(f.state, f.setting) for f in found] == [
+        ("created", ""),
+        ("costly", "segment.bytes"),
+        ("costly", "segment.ms"),
+    ]
+    admin.require_topics(topics.settings)
+    assert admin.describe_partitions([topics.name(STATE)]) == {topics.name(STATE): 1}
+
+    # What must be is not done without.
+    monkeypatch.setattr(topic_plans, "_STATE_MESSAGE_BYTES", -1)
+    admin.delete_topics([topics.name(STATE)])
+    wait_until_gone(admin, topics.name(STATE))
+    with pytest.raises(ConfigError, match=r"InvalidConfigurationError.*max\.message\.bytes"):
+        admin.init_topics(topics.settings)
+
+
+def wait_until_gone(admin: KafkaAdmin, topic: str) -> None:
+    """A topic that is being deleted is still told of for a moment."""
+    give_up = time.monotonic() + 60
+    while admin.describe_partitions([topic]):
+        assert time.monotonic() < give_up, f"{topic} is not deleted"
+        time.sleep(0.02)
 
 
 def test_bounded_timestamps_and_unlimited_retention_will_do(

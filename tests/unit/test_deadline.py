@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,3 +49,25 @@ def test_a_request_to_stop_gives_no_time() -> None:
     assert deadline.remaining_s() == 0
     with pytest.raises(DeadlinePassed):
         deadline.check("step")
+
+
+def test_headway_gives_the_whole_time_again_but_not_after_the_end_or_a_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SimpleNamespace(now_s=0.0)
+    clock.monotonic = lambda: clock.now_s
+    monkeypatch.setattr("duewheel.wheel.deadline.time", clock)
+    stopping = threading.Event()
+    deadline, stopped = Deadline(30), Deadline(30, stopping)
+    clock.now_s = 20
+    stopping.set()
+    for each in (deadline, stopped):
+        each.renew()
+    assert (deadline.remaining_s(), stopped.remaining_s()) == (30, STOP_GRACE_S)
+    clock.now_s = 49.5
+    deadline.check("step")
+    with pytest.raises(DeadlinePassed, match="step: not done within 30 s"):
+        deadline.check("step", ahead_s=0.5)
+    clock.now_s = 50
+    deadline.renew()
+    assert deadline.remaining_s() == 0

@@ -245,6 +245,7 @@ def test_a_target_takes_what_a_timer_topic_takes() -> None:
         ("unreadable", "warning"),
         ("untold", "warning"),
         ("differs", "error"),
+        ("costly", "warning"),
     ],
 )
 def test_the_checks_of_a_start_as_findings(state: Any, severity: str) -> None:
@@ -252,7 +253,7 @@ def test_the_checks_of_a_start_as_findings(state: Any, severity: str) -> None:
     finding = topics.as_finding(line, ADDRESS)
     assert finding.severity == severity
     assert bool(finding.remedy) == (severity != "ok")
-    if state == "differs":
+    if state in {"differs", "costly"}:
         assert finding.found == "retention.ms is 5, wanted is >= 7: that is much"
         assert finding.remedy.endswith("--entity-name t --add-config retention.ms=7")
 

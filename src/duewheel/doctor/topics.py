@@ -76,10 +76,11 @@ def as_finding(found: TopicFinding, address: str) -> Finding:
     if found.state == "untold":
         text = f"{found.setting} is not told by the broker, {about}"
         return Finding(code, "warning", topic, text, "ask the broker's vendor for its value")
-    if found.state == "differs":
+    if found.state in {"differs", "costly"}:
+        severity: Severity = "error" if found.state == "differs" else "warning"
         remedy = remedy_command(address, found.topic, found.remedy) if found.remedy else ""
         text = f"{found.setting} is {found.found}, {about}"
-        return Finding(code, "error", topic, text, remedy or found.reason)
+        return Finding(code, severity, topic, text, remedy or found.reason)
     return Finding(code, "ok", topic, "as it must be")
 
 
