@@ -3,148 +3,45 @@
 from __future__ import annotations
 
 import contextlib
-import gc
-import logging
-import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource
+from tests.integration.publishing import (
+    Headers,
+    Message,
+    Names,
+    create_topics,
+    deliveries,
+    new_publisher,
+    own_threads,
+    progress,
+    publish,
+    read,
+    slot_of,
+    started,
+    values,
+    wait_until,
+)
 
-from duewheel.checkpoints.epochs import Epochs
-from duewheel.checkpoints.progress import PartitionProgress, Progress, record_key
-from duewheel.clock import SystemClock
+from duewheel.checkpoints.progress import record_key
 from duewheel.dev_broker import DevBroker
 from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt
-from duewheel.java import Java
-from duewheel.schemas.columns import binary
-from duewheel.schemas.timers import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
-from duewheel.schemas.varint import varint
 from duewheel.wheel import (
     kafka_internals,
     kafka_progress,
     kafka_publisher,
     kafka_transactions,
 )
-from duewheel.wheel.kafka_publisher import KafkaPublisher, PublisherLimits
+from duewheel.wheel.kafka_publisher import KafkaPublisher
 
 pytestmark = pytest.mark.kafka
 
-Headers = list[tuple[str, bytes | None]]
 Make = Callable[..., KafkaPublisher]
-
-
-@dataclass
-class Message:
-    """A delivery, one row as people think of it."""
-
-    topic: str
-    value: bytes | None
-    key: bytes | None = b"k"
-    headers: Headers = field(default_factory=list)
-    partition: int = NO_PARTITION
-    source: bytes = b"orders.delayed-0@1"
-    dead_letter: bool = False
-
-
-@dataclass(frozen=True)
-class Names:
-    """Topics of one test: target with 4 partitions, dead letters, state."""
-
-    target: str
-    dead_letters: str
-    state: str
-
-
-def framed(value: bytes | None) -> bytes:
-    return varint(-1) if value is None else varint(len(value)) + value
-
-
-def deliveries(messages: list[Message]) -> Deliveries:
-    topics = sorted({message.topic for message in messages})
-    n, zeros = len(messages), np.zeros(len(messages), np.int32)
-    key_hashes = [NO_KEY if m.key is None else sum(m.key) for m in messages]
-    return Deliveries(
-        targets=topics,
-        target=np.array([topics.index(m.topic) for m in messages], np.int32),
-        target_partition=np.array([m.partition for m in messages], np.int32),
-        key_hash=np.array(key_hashes, np.int32),
-        due_ms=np.full(n, 1_800_000_000_000, np.int64),
-        homes=[("orders.delayed", 0)],
-        home=zeros,
-        origin_offset=np.ones(n, np.int64),
-        source=binary([m.source for m in messages]),
-        timer_id=binary([m.source for m in messages]),
-        key_value=binary([framed(m.key) + framed(m.value) for m in messages]),
-        headers=binary(
-            [b"".join(framed(k.encode()) + framed(v) for k, v in m.headers) for m in messages]
-        ),
-        header_count=np.array([len(m.headers) for m in messages], np.int32),
-        roll_times=zeros,
-        retries=zeros,
-        level=zeros,
-        dead_letter=np.array([m.dead_letter for m in messages], np.bool_),
-        rolled=np.zeros(n, np.bool_),
-        not_before_ms=np.full(n, ANY_TIME),
-        answer=np.zeros(n, np.bool_),
-    )
-
-
-def publish(publisher: KafkaPublisher, messages: list[Message], told: Progress) -> None:
-    publisher.publish(publisher.prepare(deliveries(messages)), told)
-
-
-def progress(slot: int, shard: int = 0) -> Progress:
-    epochs = Epochs.first({"precision_ms": 50, "roll_window_ms": 86_400_000})
-    return Progress(
-        shard, 2, "owner", 0, 1, epochs, {("orders.delayed", 0): PartitionProgress(slot, 0)}
-    )
-
-
-def slot_of(found: Progress | None) -> int | None:
-    return None if found is None else found.partitions["orders.delayed", 0].r
-
-
-def read(broker: DevBroker, topic: str) -> list[Any]:
-    """Every committed record, partition by partition."""
-    consumer = KafkaConsumer(
-        bootstrap_servers=broker.bootstrap_servers,
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-        group_id=None,
-    )
-    try:
-        partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]
-        consumer.assign(partitions)
-        consumer.seek_to_beginning(*partitions)
-        ends = consumer.end_offsets(partitions)
-        records: dict[TopicPartition, list[Any]] = {p: [] for p in partitions}
-        give_up = time.monotonic() + 60
-        while any(consumer.position(p) < ends[p] for p in partitions):
-            assert time.monotonic() < give_up, "the topic cannot be read to its end"
-            for partition, found in consumer.poll(timeout_ms=100).items():
-                records[partition] += found
-        return [record for partition in partitions for record in records[partition]]
-    finally:
-        consumer.close()
-
-
-def values(records: list[Any]) -> list[bytes | None]:
-    return [record.value for record in records]
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up, what
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -152,39 +49,6 @@ def admin(broker: DevBroker) -> Iterator[KafkaAdminClient]:
     client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     yield client
     client.close()
-
-
-def own_threads() -> set[threading.Thread]:
-    """Threads of kafka-python and of abandoned calls."""
-    marks = ("network-thread", "kafka-io", "deadline:")
-    return {t for t in threading.enumerate() if any(mark in t.name for mark in marks)}
-
-
-def create_topics(admin: KafkaAdminClient) -> Names:
-    prefix = f"pub-{uuid.uuid4().hex[:8]}"
-    names = Names(f"{prefix}.orders", f"{prefix}.dead-letter", f"{prefix}.state")
-    state = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
-    admin.create_topics(
-        {
-            names.target: {"num_partitions": 4},
-            names.dead_letters: {"num_partitions": 1},
-            names.state: {"num_partitions": 1, "configs": state},
-        },
-        wait_for_metadata=True,
-    )
-    return names
-
-
-def new_publisher(broker: DevBroker, names: Names, shard: int, **limits: Any) -> KafkaPublisher:
-    return KafkaPublisher(
-        {"bootstrap_servers": broker.bootstrap_servers},
-        transactional_id=f"{names.state}-{shard}",
-        state_topic=names.state,
-        dead_letter_topic=names.dead_letters,
-        shard=shard,
-        clock=SystemClock(),
-        limits=PublisherLimits(**limits),
-    )
 
 
 @pytest.fixture
@@ -465,7 +329,7 @@ def test_a_transaction_too_large_for_its_deadline_gets_a_longer_one(
     with pytest.raises(PublishDoubt, match="no answer within 2 s"):
         publisher.publish(rows, progress(1))
     for _ in range(10):  # a second try is enough, on a machine that is not overloaded
-        if slot_of(_started(publisher)) == 1:
+        if slot_of(started(publisher)) == 1:
             break
         with contextlib.suppress(PublishDoubt):
             publisher.publish(rows, progress(1))
@@ -482,7 +346,7 @@ def test_what_kafka_had_once_is_waited_for(
     with pytest.raises(KafkaUnavailable, match=r"dead-letter.*unknown_target_topic"):
         publisher.start()
     admin.create_topics({names.dead_letters: {"num_partitions": 1}}, wait_for_metadata=True)
-    assert _started(publisher) is None
+    assert started(publisher) is None
 
 
 def test_names_that_no_topic_can_have(broker: DevBroker, names: Names, make: Make) -> None:
@@ -493,88 +357,6 @@ def test_names_that_no_topic_can_have(broker: DevBroker, names: Names, make: Mak
     letters = read(broker, names.dead_letters)
     codes = [dict(letter.headers)["TIMER_ERROR_CODE"] for letter in letters]
     assert codes == [b"unknown_target_topic"] * len(odd)
-
-
-@pytest.mark.slow
-# kafka-python leaves the sockets of refused connections to the garbage collector.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_broker_killed_while_publishing_costs_and_doubles_nothing(
-    java: Java, kafka_jars: list[Path], caplog: pytest.LogCaptureFixture
-) -> None:
-    # A captured record would hold its exception, and that the socket, beyond this test.
-    caplog.set_level(logging.CRITICAL, logger="kafka")
-    before = own_threads()
-    with DevBroker(java=java) as broker:
-        admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-        names = create_topics(admin)
-        admin.close()
-        publisher = new_publisher(
-            # Long after the restart: an abort by time-out can lose its markers too, see below.
-            broker,
-            names,
-            0,
-            publish_deadline_s=6.0,
-            transaction_timeout_ms=120_000,
-            batch_bytes=64 * 1024,
-        )
-        publisher.start()
-        total, doubts = _publish_over_a_kill(broker, publisher, names.target)
-
-        assert doubts > 0, "the broker was never missed"
-        numbers = sorted(int(v) for v in values(read(broker, names.target)) if v is not None)
-        assert numbers == list(range(total))
-        publisher.close()
-        wait_until(lambda: own_threads() <= before, "abandoned clients left threads")
-    gc.collect()
-
-
-def _publish_over_a_kill(
-    broker: DevBroker, publisher: KafkaPublisher, topic: str
-) -> tuple[int, int]:
-    """Publish numbers, kill the broker inside a transaction; how many numbers, and doubts."""
-    chunk, slots, slot, doubts = 40_000, 6, 0, 0
-    while slot < slots:
-        rows = [
-            Message(topic, b"%d" % i, key=b"%d" % i)
-            for i in range(slot * chunk, (slot + 1) * chunk)
-        ]
-        killer = threading.Thread(target=_kill_in_transaction, args=(broker, publisher))
-        if slot == slots // 2 and not doubts:
-            killer.start()
-        try:
-            publish(publisher, rows, progress(slot))
-            slot += 1
-        except PublishDoubt:
-            doubts += 1
-            killer.join()
-            broker.restart()
-            found = slot_of(_started(publisher))
-            assert found in {slot - 1, slot}
-            slot = found + 1
-    return slots * chunk, doubts
-
-
-def _kill_in_transaction(broker: DevBroker, publisher: KafkaPublisher) -> None:
-    """Kill the broker while batches are under way, before the commit.
-
-    A broker alone in its cluster that dies between the commit and its markers forgets the markers
-    (Kafka 4.3: partitions without a leader count as deleted); nothing a client does mends that.
-    """
-    producer = publisher._producer
-    assert producer is not None
-    transactions = producer._transaction_manager
-    wait_until(lambda: bool(transactions._partitions_in_transaction), "no transaction")
-    broker.kill()
-
-
-def _started(publisher: KafkaPublisher) -> Progress | None:
-    """Start, as often as it takes while the broker comes back."""
-    for _ in range(10):
-        try:
-            return publisher.start()
-        except KafkaUnavailable:
-            time.sleep(0.5)
-    return publisher.start()
 
 
 def _resource(topic: str, configs: dict[str, str]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
-from tests.integration.test_kafka_publisher import progress, slot_of
+from tests.integration.publishing import progress, slot_of
 
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.dev_broker import DevBroker

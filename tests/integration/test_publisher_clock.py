@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from kafka import KafkaAdminClient
-from tests.integration.test_kafka_publisher import Message, progress, publish, read
+from tests.integration.publishing import Message, progress, publish, read
 
 from duewheel.clock import SystemClock
 from duewheel.dev_broker import DevBroker

@@ -1,0 +1,174 @@
+"""Publishers on a real broker, what they are given, and an independent read_committed reader."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+
+from duewheel.checkpoints.epochs import Epochs
+from duewheel.checkpoints.progress import PartitionProgress, Progress
+from duewheel.clock import SystemClock
+from duewheel.dev_broker import DevBroker
+from duewheel.errors import KafkaUnavailable
+from duewheel.schemas.columns import binary
+from duewheel.schemas.timers import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
+from duewheel.schemas.varint import varint
+from duewheel.wheel.kafka_publisher import KafkaPublisher, PublisherLimits
+
+Headers = list[tuple[str, bytes | None]]
+
+
+@dataclass
+class Message:
+    """A delivery, one row as people think of it."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None = b"k"
+    headers: Headers = field(default_factory=list)
+    partition: int = NO_PARTITION
+    source: bytes = b"orders.delayed-0@1"
+    dead_letter: bool = False
+
+
+@dataclass(frozen=True)
+class Names:
+    """Topics of one test: target with 4 partitions, dead letters, state."""
+
+    target: str
+    dead_letters: str
+    state: str
+
+
+def framed(value: bytes | None) -> bytes:
+    return varint(-1) if value is None else varint(len(value)) + value
+
+
+def deliveries(messages: list[Message]) -> Deliveries:
+    topics = sorted({message.topic for message in messages})
+    n, zeros = len(messages), np.zeros(len(messages), np.int32)
+    key_hashes = [NO_KEY if m.key is None else sum(m.key) for m in messages]
+    return Deliveries(
+        targets=topics,
+        target=np.array([topics.index(m.topic) for m in messages], np.int32),
+        target_partition=np.array([m.partition for m in messages], np.int32),
+        key_hash=np.array(key_hashes, np.int32),
+        due_ms=np.full(n, 1_800_000_000_000, np.int64),
+        homes=[("orders.delayed", 0)],
+        home=zeros,
+        origin_offset=np.ones(n, np.int64),
+        source=binary([m.source for m in messages]),
+        timer_id=binary([m.source for m in messages]),
+        key_value=binary([framed(m.key) + framed(m.value) for m in messages]),
+        headers=binary(
+            [b"".join(framed(k.encode()) + framed(v) for k, v in m.headers) for m in messages]
+        ),
+        header_count=np.array([len(m.headers) for m in messages], np.int32),
+        roll_times=zeros,
+        retries=zeros,
+        level=zeros,
+        dead_letter=np.array([m.dead_letter for m in messages], np.bool_),
+        rolled=np.zeros(n, np.bool_),
+        not_before_ms=np.full(n, ANY_TIME),
+        answer=np.zeros(n, np.bool_),
+    )
+
+
+def publish(publisher: KafkaPublisher, messages: list[Message], told: Progress) -> None:
+    publisher.publish(publisher.prepare(deliveries(messages)), told)
+
+
+def progress(slot: int, shard: int = 0) -> Progress:
+    epochs = Epochs.first({"precision_ms": 50, "roll_window_ms": 86_400_000})
+    return Progress(
+        shard, 2, "owner", 0, 1, epochs, {("orders.delayed", 0): PartitionProgress(slot, 0)}
+    )
+
+
+def slot_of(found: Progress | None) -> int | None:
+    return None if found is None else found.partitions["orders.delayed", 0].r
+
+
+def read(broker: DevBroker, topic: str) -> list[Any]:
+    """Every committed record, partition by partition."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=broker.bootstrap_servers,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        group_id=None,
+    )
+    try:
+        partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(*partitions)
+        ends = consumer.end_offsets(partitions)
+        records: dict[TopicPartition, list[Any]] = {p: [] for p in partitions}
+        give_up = time.monotonic() + 60
+        while any(consumer.position(p) < ends[p] for p in partitions):
+            assert time.monotonic() < give_up, "the topic cannot be read to its end"
+            for partition, found in consumer.poll(timeout_ms=100).items():
+                records[partition] += found
+        return [record for partition in partitions for record in records[partition]]
+    finally:
+        consumer.close()
+
+
+def values(records: list[Any]) -> list[bytes | None]:
+    return [record.value for record in records]
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up, what
+        time.sleep(0.05)
+
+
+def own_threads() -> set[threading.Thread]:
+    """Threads of kafka-python and of abandoned calls."""
+    marks = ("network-thread", "kafka-io", "deadline:")
+    return {t for t in threading.enumerate() if any(mark in t.name for mark in marks)}
+
+
+def create_topics(admin: KafkaAdminClient) -> Names:
+    prefix = f"pub-{uuid.uuid4().hex[:8]}"
+    names = Names(f"{prefix}.orders", f"{prefix}.dead-letter", f"{prefix}.state")
+    state = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
+    admin.create_topics(
+        {
+            names.target: {"num_partitions": 4},
+            names.dead_letters: {"num_partitions": 1},
+            names.state: {"num_partitions": 1, "configs": state},
+        },
+        wait_for_metadata=True,
+    )
+    return names
+
+
+def new_publisher(broker: DevBroker, names: Names, shard: int, **limits: Any) -> KafkaPublisher:
+    return KafkaPublisher(
+        {"bootstrap_servers": broker.bootstrap_servers},
+        transactional_id=f"{names.state}-{shard}",
+        state_topic=names.state,
+        dead_letter_topic=names.dead_letters,
+        shard=shard,
+        clock=SystemClock(),
+        limits=PublisherLimits(**limits),
+    )
+
+
+def started(publisher: KafkaPublisher) -> Progress | None:
+    """Start, as often as it takes while the broker comes back."""
+    for _ in range(10):
+        try:
+            return publisher.start()
+        except KafkaUnavailable:
+            time.sleep(0.5)
+    return publisher.start()
