@@ -3,7 +3,12 @@
 Once a progress was committed whose C lies behind a cancel, nothing that it meets leaves any more:
 it is *cancelled*. Each cancel is answered once, in the order of offsets, with such a progress, and
 truly: `cancelled` if something that it meets has not been delivered, `already_delivered` if
-something has been; `unknown` says nothing. How often it is said of what was delivered is counted.
+something has been.
+
+Nor is less said than can be known (witness.py). What was pending when the cancel became known is
+`cancelled`. What was delivered is `already_delivered` while its record is on disk, if no cancel of
+its id was known at the start of the process: else any of them may have kept it from leaving; nor
+may so many cancels have left out something there, or later, that not all are remembered.
 """
 
 from __future__ import annotations
@@ -13,7 +18,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from tests.simulation.timers import TOPIC, Timer
+from tests.simulation.timers import DEAD, TARGETS, TOPIC, Copy, Timer
+from tests.simulation.witness import Witness
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.schemas import header_names as names
@@ -29,13 +35,29 @@ class CancelJudge:
 
     Attributes:
         cancelled: timers that must not be delivered any more, by source.
+        witness: tells what whoever answers has on disk.
     """
 
-    def __init__(self, violated: Callable[[str, str], None], counts: Counter[str]) -> None:
+    def __init__(
+        self,
+        violated: Callable[[str, str], None],
+        counts: Counter[str],
+        newest: Callable[[Timer], Copy],
+    ) -> None:
+        """
+        Args:
+            violated: called with what is wrong.
+            counts: of what has happened.
+            newest: tells the newest copy of a timer.
+        """
         self.cancelled: set[bytes] = set()
+        self.witness: Callable[[], Witness]
         self._violated = violated
         self._counts = counts
-        self._timers: dict[int, list[Timer]] = defaultdict(list)
+        self._copy_of = newest
+        # By partition and id, in the order of their offsets.
+        self._timers: dict[tuple[int, bytes], list[Timer]] = defaultdict(list)
+        self._requests: dict[tuple[int, bytes], list[int]] = defaultdict(list)
         self._cancels: dict[bytes, Timer] = {}
         self._ended: set[bytes] = set()
         self._final: dict[int, int] = defaultdict(int)  # C told so far
@@ -55,8 +77,9 @@ class CancelJudge:
     def written(self, timer: Timer) -> None:
         """A user's record has come to be."""
         if timer.is_timer and not timer.rejected:
-            self._timers[timer.partition].append(timer)
+            self._timers[timer.partition, timer.timer_id].append(timer)
         if timer.request:
+            self._requests[timer.partition, timer.timer_id].append(timer.origin)
             self._cancels[timer.source] = timer
             self._counts[timer.request] += 1
 
@@ -73,22 +96,35 @@ class CancelJudge:
             self._final[partition] = max(first, end)
             for cancel in self._cancels.values():
                 if cancel.partition == partition and first <= cancel.origin < end:
-                    met = self._met(cancel) - self._ended
+                    met = {timer.source for timer in self._met(cancel)} - self._ended
                     self._counts["timers cancelled"] += len(met - self.cancelled)
                     self.cancelled |= met
 
-    def _met(self, cancel: Timer) -> set[bytes]:
-        return {
-            timer.source
-            for timer in self._timers[cancel.partition]
-            if timer.timer_id == cancel.timer_id and timer.origin < cancel.origin
-        }
+    def _met(self, cancel: Timer) -> list[Timer]:
+        timers = self._timers[cancel.partition, cancel.timer_id]
+        return [timer for timer in timers if timer.origin < cancel.origin]
 
-    def answered(self, answers: Deliveries, progress: Progress) -> None:
-        """Answers that were committed with this progress."""
+    def answered(
+        self,
+        answers: Deliveries,
+        progress: Progress,
+        down: frozenset[tuple[str, int]],
+        absent: frozenset[str],
+    ) -> None:
+        """Answers that were committed with this progress.
+
+        Args:
+            answers: as they were written.
+            progress: that of their transaction.
+            down: partitions that took no writes then.
+            absent: topics that did not exist.
+        """
         if not answers.answer.all():
             self._violated("9 answers", "answers and timers in one transaction")
             return
+        if answers.rolled.any():
+            self._violated("9 answers", "an answer goes to a timer topic")
+        witness = self.witness()
         for row in range(len(answers)):
             source: Any = answers.source[row].as_py()
             cancel = self._cancels.get(source)
@@ -96,29 +132,73 @@ class CancelJudge:
                 self._violated("9 answers", f"{source!r} is answered twice, or was never asked")
                 continue
             self._answered.add(source)
-            self._judge(row, answers, cancel, progress)
+            error = ""
+            if REPLIES in absent:
+                error = "unknown_target_topic"
+            elif {(REPLIES, number) for number in cancel.numbers} <= down:
+                error = "target_unavailable"
+            if error:
+                self._counts["answer as a dead letter"] += 1
+            word = self._judge(row, answers, cancel, progress, error)
+            if word is not None:
+                self._judge_word(word, cancel, witness)
 
-    def _judge(self, row: int, answers: Deliveries, cancel: Timer, progress: Progress) -> None:
+    def _judge(
+        self, row: int, answers: Deliveries, cancel: Timer, progress: Progress, error: str
+    ) -> names.Answer | None:
+        """All but the word; `error`: why it cannot go to the reply topic, "" if it can."""
         name = cancel.source.decode()
         part = progress.partitions[TOPIC, cancel.partition]
         if cancel.origin >= part.closed_c or cancel.origin < self._newest[cancel.partition]:
             self._violated("9 answers", f"{name} is answered too early")
         self._newest[cancel.partition] = cancel.origin
-        word = _word(row, answers, cancel)
+        word = _word(row, answers, cancel, error)
         if word is None:
             self._violated("bytes", f"the answer to {name}")
-            return
+        return word
+
+    def _judge_word(self, word: names.Answer, cancel: Timer, witness: Witness) -> None:
         self._counts[f"answer: {word}"] += 1
         met = self._met(cancel)
-        if word is names.Answer.UNKNOWN and met & self._ended:
-            self._counts["answer: unknown, though delivered"] += 1
+        ended = [timer for timer in met if timer.source in self._ended]
         untrue = {
-            names.Answer.CANCELLED: not met - self._ended,
-            names.Answer.ALREADY_DELIVERED: not met & self._ended,
+            names.Answer.CANCELLED: len(ended) == len(met),
+            names.Answer.ALREADY_DELIVERED: not ended,
             names.Answer.UNKNOWN: False,
         }
+        owed = self._owed(cancel, met, witness)
         if untrue[word]:
-            self._violated("9 answers", f"{name} is told {word}")
+            self._violated("9 answers", f"{cancel.source.decode()} is told {word}")
+        elif owed is not None and word not in {owed, names.Answer.CANCELLED}:
+            self._violated("9 answers", f"{cancel.source.decode()} is told {word}, not {owed}")
+        elif word is names.Answer.UNKNOWN and ended:
+            self._counts["answer: unknown, though delivered"] += 1
+
+    def _owed(self, cancel: Timer, met: list[Timer], witness: Witness) -> names.Answer | None:
+        """What can be known, and so is to be told; None if nothing."""
+        if not witness.whole:
+            return None
+        requests = self._requests[cancel.partition, cancel.timer_id]
+        word = None
+        for timer in met:
+            copy = self._copy_of(timer)
+            if timer.source not in self._ended:
+                if witness.is_pending(copy, cancel.origin):
+                    return names.Answer.CANCELLED
+                continue
+            slot = witness.delivered_in(copy, [at for at in requests if at > timer.origin])
+            if slot is not None and not self._are_forgotten(slot, witness):
+                word = names.Answer.ALREADY_DELIVERED
+        return word
+
+    def _are_forgotten(self, slot: int, witness: Witness) -> bool:
+        """Whether nobody may know any more who has left out something in this slot."""
+        remembered = 0
+        for cancel in self._cancels.values():
+            met = [self._copy_of(timer) for timer in self._met(cancel)]
+            remembered += witness.may_have_left_out(cancel.partition, cancel.origin, met, slot)
+        # Of too many a quarter is forgotten.
+        return remembered > witness.cancels_max * 3 // 4
 
     def judge_end(self) -> None:
         """Everything that will ever happen has happened."""
@@ -126,7 +206,7 @@ class CancelJudge:
             self._violated("9 answers", f"{source.decode()} was never answered")
 
 
-def _word(row: int, answers: Deliveries, cancel: Timer) -> names.Answer | None:
+def _word(row: int, answers: Deliveries, cancel: Timer, error: str) -> names.Answer | None:
     """What an answer says; None if it is not the one that was to be written."""
     data: Any = answers.key_value[row].as_py()
     headers: Any = answers.headers[row].as_py()
@@ -142,7 +222,15 @@ def _word(row: int, answers: Deliveries, cancel: Timer) -> names.Answer | None:
     }
     own = [*cancel.headers, (names.ANSWER.encode(), word.encode())]
     own.append((names.TIMER_ID.encode(), cancel.timer_id))
+    if error:
+        own.append((names.ERROR_CODE.encode(), error.encode()))
     encoded = b"".join(framed_bytes(name) + framed_bytes(value) for name, value in own)
     topic = answers.targets[int(answers.target[row])]
-    right = (said, key, headers, topic) == (wanted, cancel.key, encoded, REPLIES)
-    return word if right and int(answers.header_count[row]) == len(own) else None
+    more = len(headers) - len(encoded) if error else 0  # the error in words, and where it was to go
+    right = (said, key, headers[: len(headers) - more], topic) == (
+        wanted,
+        cancel.key,
+        encoded,
+        TARGETS[DEAD] if error else REPLIES,
+    )
+    return word if right and (error or int(answers.header_count[row]) == len(own)) else None

@@ -64,6 +64,7 @@ class Committed(Protocol):
         closable_ms: nothing in it was due later.
         parked_ms: from which its parked timers wait.
         down: target partitions that took no writes then.
+        absent: topics that did not exist then.
     """
 
     deliveries: Deliveries | None
@@ -71,6 +72,7 @@ class Committed(Protocol):
     closable_ms: int
     parked_ms: int
     down: frozenset[tuple[str, int]]
+    absent: frozenset[str]
 
 
 class History:
@@ -102,7 +104,7 @@ class History:
         self._left: dict[int, list[tuple[int, int]]] = {}
         self._progress: Progress | None = None
         self._hot = HotSlotJudge(hot, wheel.precision_ms, self.violated)
-        self.cancels = CancelJudge(self.violated, self.counts)
+        self.cancels = CancelJudge(self.violated, self.counts, self.newest)
 
     def say(self, text: str) -> None:
         slot = self._clock.now_ms() / self.settings.precision_ms
@@ -134,7 +136,9 @@ class History:
         sources = _texts(deliveries.source.to_pylist())
         headers = _texts(deliveries.headers.to_pylist())
         rows = np.flatnonzero(deliveries.rolled).tolist()
-        return [(self._newest[sources[row]].timer, headers[row]) for row in rows]
+        # An answer, that must not be among them, is none.
+        known = [row for row in rows if sources[row] in self._newest]
+        return [(self._newest[sources[row]].timer, headers[row]) for row in known]
 
     def attempted(self, deliveries: Deliveries | None, fate: str) -> None:
         rows = 0 if deliveries is None else len(deliveries)
@@ -156,7 +160,7 @@ class History:
         if done.deliveries is None:
             return
         if done.deliveries.answer.any():
-            self.cancels.answered(done.deliveries, after)
+            self.cancels.answered(done.deliveries, after, done.down, done.absent)
             return
         columns = Columns(done.deliveries)
         self._hot.begin(before, after, columns.excess, whole=not self.cancels.asked)

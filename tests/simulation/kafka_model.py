@@ -10,8 +10,9 @@ A transaction has a fate:
     open     nobody ends it: the next start with its transactional id does, or the time-out
     die …    the writer dies before it, in it (it stays open), or behind it
 
-Partitions of targets may take no writes for a while. The publisher knows, as the real one does from
-metadata, and parks what would go there.
+Partitions of targets may take no writes for a while, and the reply topic may be absent. The
+publisher knows, as the real one does from metadata, and parks what would go there; answers become
+dead letters.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from duewheel.schemas import header_names as names
 from duewheel.schemas.timers import Deliveries, TopicPartition
 from duewheel.wheel.encoding import Known, route
 from duewheel.wheel.publisher import NO_ROWS, Prepared, Seen
-from duewheel.wheel.routing import Target
+from duewheel.wheel.routing import Reason, Target
 
 FATES = ("lost", "doubt", "open", "die before", "die open", "die after")
 TIMEOUT_MS = 15_000
@@ -108,6 +109,7 @@ class Transaction:
     closable_ms: int
     parked_ms: int
     down: frozenset[tuple[str, int]]
+    absent: frozenset[str]
     offsets: dict[int, list[int]] = field(default_factory=dict)
 
 
@@ -123,6 +125,7 @@ class Kafka:
         away: so many calls fail before it is back.
         slow: users' open transactions: partition, offsets, and how each will end.
         down: target partitions that take no writes.
+        absent: topics that do not exist.
         history: hears what is committed.
     """
 
@@ -134,6 +137,7 @@ class Kafka:
     transaction: Transaction | None = None
     away: int = 0
     down: frozenset[tuple[str, int]] = frozenset()
+    absent: frozenset[str] = frozenset()
     slow: list[tuple[int, list[int], bool]] = field(default_factory=list)
 
     def write(
@@ -189,6 +193,7 @@ class Kafka:
             self.clock.closable_ms,
             self.parked_ms,
             self.down,
+            self.absent,
         )
         now_ms = begun.began_ms
         for timer, headers in self.history.sent_back(deliveries):
@@ -337,7 +342,10 @@ class SimulatedPublisher:
         for topic in topics:
             down = frozenset(number for name, number in self._kafka.down if name == topic)
             count = len(self._kafka.partitions) if topic == TOPIC else TARGET_PARTITIONS
-            found[topic] = Known(Target(count, _BATCH_BYTES, unavailable=down), _BATCH_BYTES)
+            target = Target(count, _BATCH_BYTES, unavailable=down)
+            if topic in self._kafka.absent:
+                target = Target(0, _BATCH_BYTES, refusal=Reason.UNKNOWN_TARGET_TOPIC)
+            found[topic] = Known(target, _BATCH_BYTES)
         return found
 
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from tests.simulation.seam import Actor
 from tests.simulation.spark_model import Query
+from tests.simulation.witness import Closings
 
+from duewheel.checkpoints.progress import Progress
 from duewheel.durability import DurableCheckpoints
 from duewheel.streaming.sink import TimerSink
 from duewheel.wheel.data_directory import DataDirectory
@@ -34,12 +36,33 @@ class Shop:
 
     Attributes:
         ingest: the one beside it, once another instance has followed both.
+        closings: those that it has made, from its start on.
     """
 
     actor: Actor
     directory: DataDirectory
     dequeue: Dequeue
     ingest: Ingest | None = None
+    closings: Closings | None = None
+
+    def begun(self, progress: Progress) -> None:
+        """It has started, and claimed the shard with this progress."""
+        close = self.directory.state.close()
+        assert close is not None
+        self.closings = Closings.begun(close, progress)
+
+    def tick(self) -> bool:
+        """A turn of its loop; returns whether it has done anything."""
+        did = self.dequeue.tick()
+        self.known()
+        return did
+
+    def known(self) -> Closings:
+        """Its closings so far, the one in whose turn this comes included."""
+        close = self.directory.state.close()
+        assert self.closings is not None and close is not None
+        self.closings.look(close)
+        return self.closings
 
 
 @dataclass

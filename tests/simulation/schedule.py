@@ -17,6 +17,7 @@ from tests.simulation import contract_check, misfortunes, operator, seam, spark_
 from tests.simulation.cancel_judge import REPLIES
 from tests.simulation.history import Violation
 from tests.simulation.kafka_model import FATES, Partition
+from tests.simulation.requests import Requests
 from tests.simulation.seam import SEAM, Plan, PowerLost
 from tests.simulation.settings import mapped_to
 from tests.simulation.spark_model import CHECKPOINT
@@ -104,8 +105,7 @@ class Schedule:
                 self._clock,
             ),
         )
-        # Chance of its own: a seed without cancels is what it would be if there were none.
-        self._cancels = _cancels(seed)
+        self._requests = Requests(seed, self.world)
         self._backup: dict[str, bytes | None] = {}
         self._saved: dict[str, bytes] = {}
         self._timers_left = self.rng.randint(5, 40)
@@ -116,6 +116,7 @@ class Schedule:
         """All of it; returns what was violated."""
         world = self.world
         known = {name: round(chance, 2) for name, chance in self.chance.items() if chance}
+        known |= self._requests.known
         world.history.say(f"faults {known}, {world.setup}")
         for _ in range(self.rng.randint(25, 70)):
             self._guarded(self._one())
@@ -183,6 +184,12 @@ class Schedule:
                 world.history.say(f"! {name}")
                 world.history.counts[name] += 1
                 return partial(self._lost_for_long, action) if name in LOSSES else action
+        befalls_cancels = self._requests.befalls()
+        if befalls_cancels is not None:
+            name, action = befalls_cancels
+            world.history.say(f"! {name}")
+            world.history.counts[name] += 1
+            return action
         loses_power = self.chance["power"] or self.chance["power between steps"]
         weights: dict[Callable[[], None], float] = {
             self._write: 3.0,
@@ -266,24 +273,13 @@ class Schedule:
             number = rng.randrange(len(world.kafka.partitions))
             rejected = rng.random() < 0.1
             asked: tuple[bytes | None, str] = (None, "")
-            if self._cancels and not rejected:
-                asked = self._asked(number)
+            if not rejected:
+                asked = self._requests.asked(number)
             world.kafka.write(
                 number, due_ms, stamp_ms, rejected=rejected, named=asked[0], request=asked[1]
             )
         if rng.random() < 0.3:
             world.kafka.gap(rng.randrange(len(world.kafka.partitions)), rng.randint(1, 3))
-
-    def _asked(self, number: int) -> tuple[bytes | None, str]:
-        """Id and request of the next record of a partition: mostly of timers that are there."""
-        rng = self._cancels
-        assert rng is not None
-        known = [copy.timer for copy in self.world.kafka.partitions[number].read(0, 1 << 30)]
-        if not known or rng.random() < 0.4:
-            return None, ""
-        timer_id = rng.choice(known[-8:]).timer_id
-        request = rng.choices(("cancel", "reschedule", ""), (4, 3, 1))[0]
-        return timer_id, request
 
     def _write_slowly(self) -> None:
         """A producer's transaction begins, or all that are open end."""
@@ -340,7 +336,8 @@ class Schedule:
         world.history.say("calm from here on")
         SEAM.failing, world.kafka.away = 0, 0
         world.clock.step(-world.clock.error_ms)
-        world.kafka.down = frozenset()
+        world.kafka.down = frozenset(each for each in world.kafka.down if each[0] == REPLIES)
+        self._requests.quiet_down()
         world.kafka.end_slow()
         if world.standby is not None and self.rng.random() < 0.7:
             self._change_over()
@@ -394,12 +391,6 @@ class Schedule:
             and ingest.query is not None
             and not ingest.query.behind
         )
-
-
-def _cancels(seed: int) -> Random | None:
-    """What decides of cancels in this run; None if there are none."""
-    rng = Random(-seed - 1)
-    return rng if rng.random() < 0.45 else None
 
 
 def _setup(seed: int, rng: Random) -> Setup:

@@ -93,13 +93,16 @@ class Timer:
     @property
     def target_partitions(self) -> set[tuple[str, int]]:
         """Where it may go: to one partition, or to any."""
-        if self.target_partition != NO_PARTITION:
-            numbers = {self.target_partition}
-        elif self.key is None:
-            numbers = set(range(TARGET_PARTITIONS))
-        else:
-            numbers = {self.columns[0] % TARGET_PARTITIONS}
+        asked = self.target_partition
+        numbers = self.numbers if asked == NO_PARTITION else {asked}
         return {(TARGETS[self.target], number) for number in numbers}
+
+    @property
+    def numbers(self) -> set[int]:
+        """The partitions of any topic that its key may lead to."""
+        if self.key is None:
+            return set(range(TARGET_PARTITIONS))
+        return {self.columns[0] % TARGET_PARTITIONS}
 
     @cached_property
     def columns(self) -> tuple[int, int, bytes, bytes]:

@@ -11,6 +11,7 @@ goes on beside it until it finds out.
 from __future__ import annotations
 
 import os
+import traceback
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -35,15 +36,16 @@ from tests.simulation.seam import SEAM, Actor, Killed, Plan
 from tests.simulation.settings import mapped
 from tests.simulation.spark_model import CHECKPOINT, Query
 from tests.simulation.timers import TOPIC, Records, batch_of
+from tests.simulation.witness import Witness
 
 from duewheel.checkpoints.files import Space, lock_is_held
 from duewheel.checkpoints.recovery import dequeue_has_decided
-from duewheel.checkpoints.state import Marks, State
+from duewheel.checkpoints.state import State
 from duewheel.clock import Clock
 from duewheel.durability import DurableCheckpoints
-from duewheel.errors import CorruptFile, DuewheelError, Fenced, RecoveryRefused
+from duewheel.errors import CorruptFile, Fenced, RecoveryRefused
 from duewheel.ingest import settle_checkpoint
-from duewheel.schemas.timers import TimerBatch, TopicPartition
+from duewheel.schemas.timers import TimerBatch
 from duewheel.streaming.disk_guard import DiskGuard
 from duewheel.streaming.gaps import GapWatch
 from duewheel.streaming.judging import parse_by_epoch
@@ -134,6 +136,7 @@ class World:
         self.settled = self.whole = True
         self._permitted = False
         self._floors = FloorWatch(self.history)
+        self.history.cancels.witness = self._witness
         self._busy: list[str] = []
         returning.WAIT_MS = waits_of(self.setup.wheel)
         SEAM.watch(self.disk)
@@ -171,11 +174,12 @@ class World:
         except StoppedWaitingError:
             self.history.counts["ring full" if actor.name == "ingest" else "standby waits"] += 1
             self._stop(actor, "something had to wait", {})
-        except (DuewheelError, OSError, AssertionError) as error:
+        except Exception as error:  # noqa: BLE001 - what the code does not mean to raise, too
             expected = SEAM.failed > failed or self._is_expected(error, actor)
             text = str(error).replace(f"{self.root}/", "")
             self._stop(actor, f"{type(error).__name__}: {text}", {})
             if not expected:
+                self.history.say(traceback.format_exc())
                 self.history.violated(f"refused: {type(error).__name__}", text)
         finally:
             self._busy.pop()
@@ -352,8 +356,17 @@ class World:
             self.run(shop.actor, lambda: self._tick(shop), plan)
 
     def _tick(self, shop: Shop) -> None:
-        while shop.dequeue.tick() and self.rng.random() < 0.6:
+        while shop.tick() and self.rng.random() < 0.6:
             pass
+
+    def _witness(self) -> Witness:
+        """What the dequeue in whose turn this comes has on disk."""
+        shops = [shop for shop in (self.shop, *self.former) if shop is not None]
+        (shop,) = (shop for shop in shops if shop.actor is SEAM.actor)
+        with SEAM.acting(None):
+            path, cancels_max = shop.directory.path, self.setup.config.cancels_max
+            known = shop.known()
+            return Witness.of(path, self.setup.wheel, known, cancels_max, whole=self.whole)
 
     def _start_dequeue(self, actor: Actor) -> None:
         directory = DataDirectory.start(self.path, self.setup.wheel, Role.DEQUEUE)
@@ -367,6 +380,9 @@ class World:
         shop = self.shop = Shop(actor, directory, dequeue)
         permitted = self._permit(directory.state.uuid)
         dequeue.start(first, take_over=self.take_over)
+        claimed = self.kafka.newest()
+        assert claimed is not None
+        shop.begun(claimed)
         if not permitted:
             self.history.violated("ownership", "an owner that may be alive was followed unasked")
         if self._running("dequeue") is shop:  # no rival has come meanwhile
@@ -571,9 +587,3 @@ def sink_of(engine: Engine, checkpoint: Path, kafka: Kafka, clock: Clock) -> Tim
         paused=lambda: False,
         guard=DiskGuard(lambda: Space(1 << 60, 1 << 60), lambda _: 0, lambda: False),
     )
-
-
-def behind(marks: Marks, kafka: Kafka) -> dict[TopicPartition, int]:
-    """Offsets that the engine has not reached."""
-    ends = offsets_of(kafka, "stable_end")
-    return {name: end for name, end in ends.items() if marks.get(name, 0) < end}

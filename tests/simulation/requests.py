@@ -1,0 +1,103 @@
+"""Cancels and reschedules of a run, and what befalls them alone.
+
+Their chance is their own: a seed without them is what it would be if there were none.
+
+    asked again and again    very many requests of one id, and timers of it between them
+    reply topic away         for a while it does not exist, or some of its partitions take no writes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from tests.simulation.cancel_judge import REPLIES
+from tests.simulation.timers import TARGET_PARTITIONS
+from tests.simulation.world import World
+
+_ASKED_AT_MOST = 300  # of one id
+_KINDS = ("cancel", "reschedule", "")
+
+
+class Requests:
+    """What is asked for in one run."""
+
+    def __init__(self, seed: int, world: World) -> None:
+        self._rng = rng = Random(-seed - 1)
+        self._world = world
+        self.any = rng.random() < 0.45
+        self._chance = {
+            name: often if self.any and rng.random() < probability else 0.0
+            for name, probability, often in (
+                ("asked again and again", 0.15, 0.15),
+                ("reply topic away", 0.3, 0.1),
+            )
+        }
+        self._left = rng.choice((30, 30, 80, _ASKED_AT_MOST))
+        self._named: tuple[int, bytes] | None = None  # partition and id that is asked for again
+
+    @property
+    def known(self) -> dict[str, float]:
+        """Chances of what befalls them, for who wants to read it."""
+        return {name: chance for name, chance in self._chance.items() if chance}
+
+    def befalls(self) -> tuple[str, Callable[[], None]] | None:
+        """What is to happen now, if anything is."""
+        befalls = {
+            "asked again and again": self._ask_again,
+            "reply topic away": self._move_replies,
+        }
+        for name, chance in self._chance.items():
+            if chance and self._rng.random() < chance:
+                return name, befalls[name]
+        return None
+
+    def asked(self, number: int) -> tuple[bytes | None, str]:
+        """Id and request of the next record of a partition: mostly of timers that are there."""
+        rng = self._rng
+        if not self.any:
+            return None, ""
+        known = [copy.timer for copy in self._world.kafka.partitions[number].read(0, 1 << 30)]
+        if not known or rng.random() < 0.4:
+            return None, ""
+        timer_id = rng.choice(known[-8:]).timer_id
+        return timer_id, rng.choices(_KINDS, (4, 3, 1))[0]
+
+    def _ask_again(self) -> None:
+        world, rng = self._world, self._rng
+        if not world.kafka.progress:
+            return
+        if self._named is None:
+            number = rng.randrange(len(world.kafka.partitions))
+            self._named = number, b"asked for again"
+        number, timer_id = self._named
+        now_ms, wheel = world.clock.true_ms, world.setup.wheel
+        weights = rng.choice(((1, 8, 1), (5, 3, 2), (1, 2, 8)))
+        count = min(self._left, rng.choice((5, 15, 40)) * min(world.setup.rows_max, 8))
+        self._left -= count
+        for request in rng.choices(_KINDS, weights, k=count):
+            due_ms = now_ms + rng.randint(0, 3 * wheel.window_ms // 2)
+            world.kafka.write(
+                number, due_ms, now_ms, rejected=False, named=timer_id, request=request
+            )
+
+    def _move_replies(self) -> None:
+        kafka, rng = self._world.kafka, self._rng
+        if REPLIES in kafka.absent or any(name == REPLIES for name, _ in kafka.down):
+            self.answers_may_come()
+        elif rng.random() < 0.5:
+            kafka.absent |= {REPLIES}
+        else:
+            numbers = rng.sample(range(TARGET_PARTITIONS), rng.randint(1, TARGET_PARTITIONS))
+            kafka.down |= {(REPLIES, number) for number in numbers}
+
+    def answers_may_come(self) -> None:
+        """The reply topic is there and takes writes."""
+        kafka = self._world.kafka
+        kafka.absent -= {REPLIES}
+        kafka.down = frozenset(each for each in kafka.down if each[0] != REPLIES)
+
+    def quiet_down(self) -> None:
+        """No more befalls them; a reply topic that is away may stay so."""
+        if self._rng.random() < 0.5:
+            self.answers_may_come()
