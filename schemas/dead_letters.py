@@ -6,8 +6,8 @@ Key and value are the message's own. The headers are, in this order:
     TIMER_ERROR_CODE            one word, for programs
     TIMER_ERROR                 a sentence, for people
     REAL_TOPIC, [REAL_QID]      ┐ only where the delivery failed: where it was to go,
-    TIMER_DUE_MS, UNIQ_KEY      │ and what it would have carried
-    [TIMER_ROLL_TIMES]          ┘
+    TIMER_DUE_MS, UNIQ_KEY      │ and what it would have carried; of an answer
+    [TIMER_ROLL_TIMES]          ┘ REAL_TOPIC only: the rest is among its own
     TIMER_SOURCE                topic-partition@offset of the timer
 
 A message may have brought headers of these names itself: the last TIMER_ERROR_CODE is the one that
@@ -51,14 +51,18 @@ def kept_headers(deliveries: Deliveries) -> tuple[Column, Int32]:
     partition = join(header_name(_PARTITION), *framed(decimals(deliveries.target_partition)))
     rolled = deliveries.roll_times > 0
     times = join(header_name(names.ROLL_TIMES), *framed(decimals(deliveries.roll_times)))
-    encoded = join(
-        *(header_name(_TOPIC), *framed(topics)),
-        choose(asked, partition, EMPTY),
+    carried = join(
         *(header_name(names.DUE_MS), *framed(decimals(deliveries.due_ms))),
         *(header_name(names.TIMER_ID), *framed(deliveries.timer_id)),
         choose(rolled, times, EMPTY),
     )
-    return encoded, 3 + asked.astype(np.int32) + rolled.astype(np.int32)
+    encoded = join(
+        *(header_name(_TOPIC), *framed(topics)),
+        choose(asked, partition, EMPTY),
+        choose(deliveries.answer, EMPTY, carried),
+    )
+    count = np.where(deliveries.answer, 0, 2 + rolled)
+    return encoded, (1 + asked + count).astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)

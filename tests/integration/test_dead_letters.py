@@ -284,6 +284,63 @@ def test_a_failed_delivery_goes_to_its_real_topic_once_that_is_there(
     assert len(delivered) == 2
 
 
+def test_answers_that_found_no_topic_go_there_once_it_is_there(
+    config: Path, request: pytest.FixtureRequest
+) -> None:
+    reply = f"{load(config).app.id}.replies"
+    text = config.read_text()
+    config.write_text(text.replace("[timer]\n", f'[timer]\nreply_topic = "{reply}"\n'))
+    shard: Shard = request.getfixturevalue("shard")
+    with shard.admin() as admin:
+        admin.delete_topics([reply])
+    timer: list[Header] = [
+        ("REAL_TOPIC", shard.target.encode()),
+        ("TIMER_DELAY_SEC", b"900"),
+        ("UNIQ_KEY", b"id 0"),
+    ]
+    cancels: list[Message] = [
+        (b"k", b"mine", [*ODD, ("TIMER_DEL_UNIQKEY", b"id %d" % number)]) for number in (0, 1)
+    ]
+    shard.send(shard.timers, 0, (b"k", b"v", timer), *cancels)
+    until(shard, lambda: len(shard.letters()) == 2)
+    reasons = [dict(letter.headers) for letter in shard.letters()]
+    assert [reason["TIMER_ERROR_CODE"] for reason in reasons] == [b"unknown_target_topic"] * 2
+    assert all(reply.encode() in reason["TIMER_ERROR"] for reason in reasons)
+    assert shard.outcomes() == (0, {"unknown_target_topic": 2})
+
+    with shard.admin() as admin:
+        admin.init_topics(shard.settings)
+    to_reply: list[Header] = [("TIMER_ERROR_CODE", b"x"), ("REAL_TOPIC", reply.encode())]
+    forged = [*to_reply, ("TIMER_SOURCE", b"t-0@1")]
+    shard.send(shard.settings.dead_letter_topic, 0, (b"k", b"v", forged))
+    assert shard.replay(code="unknown_target_topic")["topics"] == {reply: 2}
+    assert shard.outcomes() == (0, {"forbidden_target": 1}), "it is for answers only"
+    answers = read(shard.servers, reply)
+    for number, (answer, word) in enumerate(zip(answers, ["cancelled", "unknown"], strict=True)):
+        source, timer_id = f"{shard.timers}-0@{1 + number}", f"id {number}"
+        assert answer.key == b"k"
+        assert json.loads(answer.value) == {
+            "answer": word,
+            "id": timer_id,
+            "source": source,
+            "request": "cancel",
+        }
+        assert answer.headers == [
+            *ODD,
+            ("TIMER_ANSWER", word.encode()),
+            ("UNIQ_KEY", timer_id.encode()),
+            ("TIMER_SOURCE", source.encode()),
+        ]
+
+
+def until(shard: Shard, reached: Callable[[], bool]) -> None:
+    """Pump, until something is so."""
+    give_up = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < give_up
+        shard.pump()
+
+
 def test_own_topics_are_no_targets_and_a_replay_ends(shard: Shard) -> None:
     own = [
         shard.timers,

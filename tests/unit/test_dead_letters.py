@@ -77,10 +77,13 @@ def decoded(rows: Deliveries) -> list[Any]:
 def condemned(rolled: bool = False) -> list[DeadLetter]:
     rows = deliveries(rolled)
     reason = np.full(2, Reason.UNKNOWN_TARGET_TOPIC, np.int32)
-    letters = routing.condemned(rows, reason, {"gone": Target(0, 0)}, DEAD)
+    return letters_of(routing.condemned(rows, reason, {"gone": Target(0, 0)}, DEAD))
+
+
+def letters_of(rows: Deliveries) -> list[DeadLetter]:
     return [
         DeadLetter(0, place, 0, record.key, record.value, tuple(record.headers))
-        for place, record in enumerate(decoded(letters))
+        for place, record in enumerate(decoded(rows))
     ]
 
 
@@ -196,25 +199,32 @@ def test_what_no_timer_may_go_to_is_no_target_of_a_replay(topic: str, code: str)
         assert topic in refusal.error
 
 
-def test_an_answer_goes_to_the_reply_topic_and_to_no_other_closed_one() -> None:
-    own: list[Header] = [("TIMER_ANSWER", b"cancelled"), ("UNIQ_KEY", b"a")]
+def test_an_answer_is_replayed_as_it_was_to_the_reply_topic_and_to_no_other_closed_one() -> None:
+    def answers(topic: str) -> tuple[list[Any], list[DeadLetter]]:
+        """As they were, and as dead letters."""
+        two = deliveries(rolled=False).take(np.zeros(2, np.int64))
+        own = [("TIMER_ANSWER", b"cancelled"), ("UNIQ_KEY", b"a")]
+        headers = b"".join(framed(name.encode()) + framed(value) for name, value in own)
+        rows = replace(
+            two,
+            targets=[topic],
+            headers=binary([headers] * 2),
+            header_count=np.full(2, len(own), np.int32),
+            answer=np.ones(2, np.bool_),
+        )
+        reason = np.full(2, Reason.UNKNOWN_TARGET_TOPIC, np.int32)
+        dead = routing.condemned(rows, reason, {topic: Target(0, 0)}, DEAD)
+        return decoded(rows), letters_of(dead)
 
-    def replayed(target: str) -> Outgoing | Refusal:
-        added: list[Header] = [
-            ("TIMER_ERROR_CODE", b"unknown_target_topic"),
-            ("TIMER_ERROR", b"topic 'replies' does not exist"),
-            ("REAL_TOPIC", target.encode()),
-            ("UNIQ_KEY", b"a"),
-            ("TIMER_SOURCE", b"orders.delayed-0@1"),
-        ]
-        letter = DeadLetter(0, 0, 0, b"key", b"{}", [*own, *added])
-        return letter.replayed(TIMER_TOPICS, NO_TARGETS, None, REPLIES)
-
-    out = replayed(REPLIES)
-    assert isinstance(out, Outgoing)
-    assert out.topic == REPLIES
-    assert out.headers[:2] == tuple(own)
-    assert isinstance(replayed(STATE), Refusal)
+    for answer, letter in zip(*answers(REPLIES), strict=True):
+        names = [name for name, _ in letter.headers[2:]]
+        assert names == ["TIMER_ERROR_CODE", "TIMER_ERROR", "REAL_TOPIC", "TIMER_SOURCE"]
+        out = letter.replayed(TIMER_TOPICS, NO_TARGETS, None, REPLIES)
+        assert isinstance(out, Outgoing)
+        assert (out.topic, out.partition) == (REPLIES, NO_PARTITION)
+        assert out.headers == tuple(answer.headers)
+    for letter in answers(STATE)[1]:
+        assert isinstance(letter.replayed(TIMER_TOPICS, NO_TARGETS, None, REPLIES), Refusal)
 
 
 def test_dead_again_with_todays_reason() -> None:
