@@ -1,0 +1,124 @@
+"""A timer partition that has lost its end, with cancels around the cut, on a real Kafka."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.test_dead_letters import command, config, read, until  # noqa: F401
+from tests.integration.test_reconfigure import running, timer, wait_for
+
+from duewheel.child import Child
+from duewheel.clock import SystemClock
+from duewheel.config import load
+from duewheel.dev_broker import DevBroker
+from duewheel.java import Java
+from duewheel.kafka_admin import KafkaAdmin
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.crash_matrix]
+
+_BATCH = struct.Struct(">qi")  # of a batch in Kafka's log: first offset, bytes that follow
+UNTIL = re.compile(r"1 pending timers are cancelled from behind the cut.*last one at (\d+) ms")
+CLOCK = SystemClock()
+
+
+@pytest.fixture
+def broker(java: Java, kafka_jars: list[Path], tmp_path: Path) -> Iterator[DevBroker]:
+    """One of its own, whose files outlive a stop."""
+    with DevBroker(tmp_path / "kafka", java=java) as running:
+        yield running
+
+
+def cut(broker: DevBroker, topic: str, end: int) -> None:
+    """Take from partition 0 of a topic what lies at `end` and behind it, as when a host that had
+    not written it loses its power.
+    """
+    broker.stop()
+    data = broker.data_dir / "data"
+    folder = data / f"{topic}-0"
+    (log,) = folder.glob("*.log")
+    found, at = log.read_bytes(), 0
+    while True:
+        first, size = _BATCH.unpack_from(found, at)
+        if first >= end:
+            break
+        at += _BATCH.size + size
+    log.write_bytes(found[:at])
+    for derived in folder.iterdir():
+        if derived.suffix in {".index", ".timeindex", ".snapshot"}:
+            derived.unlink()
+    (data / ".kafka_cleanshutdown").unlink()  # so that the broker looks at what is there
+    broker.start()
+
+
+def line(config: Path, *words: str) -> list[str]:  # noqa: F811
+    return [sys.executable, "-P", "-m", "duewheel", *words, "--config", str(config)]
+
+
+def test_cancels_before_a_cut_hold_and_those_behind_it_are_waited_for(
+    config: Path,  # noqa: F811
+    broker: DevBroker,
+) -> None:
+    reply = f"{load(config).app.id}.replies"
+    text = config.read_text()
+    config.write_text(text.replace("[timer]\n", f'[timer]\nreply_topic = "{reply}"\n'))
+
+    settings = load(config)
+    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        admin.init_topics(settings, partitions=2)  # as the processes want them
+
+    def cancel(timer_id: bytes) -> Any:
+        return None, None, [("TIMER_DEL_UNIQKEY", timer_id)]
+
+    with running(config) as shard:
+        timers, target, servers = shard.timers, shard.target, shard.servers
+
+        def due(value: bytes, timer_id: bytes, after_s: int) -> Any:
+            delay = ("TIMER_DELAY_SEC", b"%d" % after_s)
+            return timer(shard, value, ("UNIQ_KEY", timer_id), delay)
+
+        before = [due(b"held", b"a", 30), cancel(b"a"), due(b"cut off", b"b", 6)]
+        shard.send(timers, 0, *before, due(b"as ever", b"c", 7))
+        shard.send(timers, 0, cancel(b"b"))
+        until(shard, lambda: len(read(servers, reply)) == 2)
+        assert shard.delivered() == []
+    first, _, second, *_ = read(servers, timers)
+    cut(broker, timers, 5)  # four records and their transaction's marker are left
+    with shard.admin() as admin:
+        assert admin.end_offsets([timers])[timers, 0] == 5
+
+    accept = ("reconfigure", "--accept-loss", f"{timers}-0")
+    refused = subprocess.run(
+        line(config, *accept), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert refused.returncode == 5, refused.stderr
+    said = UNTIL.search(refused.stderr)
+    assert said is not None, refused.stderr
+    assert 0 <= int(said[1]) - (second.timestamp + 6_000) < shard.settings.timer.precision_ms
+    dequeue = Child(line(config, "dequeue"))
+    wait_for(lambda: [r.value for r in read(servers, target)] == [b"as ever"])
+    dequeue.stop(30)
+    _, (done,) = command(config, *accept)
+    told = {"kind": "cut short", "was": 7, "start": 5, "unread": 0}
+    assert done["accepted"] == {f"{timers}-0": told}
+
+    with running(config) as shard:
+        # Where the lost cancel was; it is asked for again, and so it is answered again.
+        shard.send(timers, 0, due(b"of the id again", b"b", 1), cancel(b"c"))
+        until(shard, lambda: len(read(servers, reply)) == 3)
+        until(shard, lambda: CLOCK.now_ms() > first.timestamp + 31_000)
+        time.sleep(0.5)
+        shard.pump()
+        assert shard.delivered() == [b"as ever", b"of the id again"]
+        assert shard.letters() == []
+        answers = [json.loads(answer.value) for answer in read(servers, reply)]
+    said_of = sorted((answer["id"], answer["answer"]) for answer in answers)
+    assert said_of == [("a", "cancelled"), ("b", "cancelled"), ("c", "already_delivered")]
