@@ -98,7 +98,7 @@ def test_a_topic_that_was_made_anew_is_accepted_and_the_old_one_delivered(
         cancelled = timer(shard, b"cancelled", in_5_s, same_id)
         for partition in (0, 1):
             old = [timer(shard, b"old %d" % n, in_5_s) for n in range(3)]
-            cancel = None, None, [("TIMER_DEL_UNIQKEY", b"id")]
+            cancel: Any = None, None, [("TIMER_DEL_UNIQKEY", b"id")]
             shard.send(shard.timers, partition, cancelled, *old, cancel)
         shard.pump()
         assert shard.delivered() == []
