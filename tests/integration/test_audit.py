@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from kafka import KafkaProducer
-from tests.integration.test_end_to_end import Shard, schedule
+from tests.integration.whole_shard import Shard, schedule
 
 from duewheel.audit_history import AuditHistory
 from duewheel.dev_broker import DevBroker

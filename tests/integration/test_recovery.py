@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaProducer
-from tests.integration.test_end_to_end import CLOCK, Shard
+from tests.integration.whole_shard import CLOCK, Shard
 
 from duewheel import wiring
 from duewheel.checkpoints.batch_limit import SPARK_DIR

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient
-from tests.integration.test_end_to_end import CLOCK
 from tests.integration.test_recovery import LoadedShard
+from tests.integration.whole_shard import CLOCK
 
 from duewheel.child import Child
 from duewheel.config import load

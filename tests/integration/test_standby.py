@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.test_end_to_end import CLOCK, DEADLINE_S
 from tests.integration.test_recovery import BURST, LoadedShard
+from tests.integration.whole_shard import CLOCK, DEADLINE_S
 
 from duewheel.child import Child
 from duewheel.config import load

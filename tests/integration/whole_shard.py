@@ -1,0 +1,192 @@
+"""`duewheel run` on topics of its own, and a consumer that knows nothing of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from prometheus_client.parser import text_string_to_metric_families
+from tests.integration.random_timers import PARTITIONS, Headers, Sent, a_timer
+
+from duewheel.child import Child
+from duewheel.clock import SystemClock
+from duewheel.config import load
+from duewheel.kafka_admin import KafkaAdmin
+from duewheel.status import status as read_status
+
+DEADLINE_S = 180.0
+CLOCK = SystemClock()
+
+
+@dataclass
+class Arrivals:
+    """Everything a read_committed consumer has seen in some topics, by value.
+
+    Attributes:
+        count: how often each value came.
+        first: key, headers, partition, time of receipt of each value's first arrival.
+    """
+
+    count: Counter[bytes] = field(default_factory=Counter)
+    first: dict[bytes, tuple[bytes | None, Headers, int, int]] = field(default_factory=dict)
+
+
+class Shard:
+    """Topics, a configuration, `duewheel run`, and a consumer that knows nothing of it."""
+
+    def __init__(self, path: Path, servers: str, name: str, window: str = "1h") -> None:
+        self.path, self.servers = path, servers
+        self.timers, self.target = f"{name}.timers", f"{name}.orders"
+        self.dead_letters = f"{name}.dead-letter"
+        self.config = path / "duewheel.toml"
+        self.config.write_text(
+            f'[app]\nid = "{name}"\n'
+            f'[kafka]\nbootstrap_servers = "{servers}"\n'
+            f'[timer]\ntopics = ["{self.timers}"]\nslots = 100000\nroll_window = "{window}"\n'
+            f'margin = "5m"\nmapping = {{ "{self.timers}" = "{self.target}" }}\n'
+            f'reply_topic = "{name}.replies"\n'
+            f"topics_pattern = '{name}[.]later.*'\n"
+            f'topic."{name}.later.right".headers = "etf1"\n'
+            f'[storage]\ndata_dir = "{path / "data"}"\n'
+            '[ingest]\ndriver_memory = "1g"\ntopics_interval = "500ms"\n'
+            "[metrics]\ningest_port = 0\ndequeue_port = 0\n"
+            '[log]\nformat = "json"\n'
+        )
+        self.settings = load(self.config)
+        with KafkaAdmin(self.settings.kafka.client_options("admin")) as admin:
+            admin.create_topic(self.target, PARTITIONS)
+        self.command("init", "--partitions", str(PARTITIONS))
+        self.arrivals = Arrivals()
+        self._stop = threading.Event()
+        self._consumer = threading.Thread(target=self._consume)
+        self._consumer.start()
+        self._supervisor: Child | None = None
+        self.probes = 0
+
+    def command(self, *words: str, code: int = 0) -> Any:
+        """Run a duewheel command; its stdout, decoded if it is one JSON object."""
+        line = [sys.executable, "-P", "-m", "duewheel", *words, "--config", str(self.config)]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        assert done.returncode == code, done.stderr
+        return json.loads(done.stdout) if "--output" in words else done.stdout
+
+    def start(self) -> None:
+        """Start `duewheel run` and wait until a timer has gone all the way."""
+        log = (self.path / "run.log").open("ab")
+        line = [sys.executable, "-P", "-m", "duewheel", "run", "--config", str(self.config)]
+        self._supervisor = Child(line, stderr=log)
+        log.close()
+        self.probes += 1
+        value = b"probe %d" % self.probes
+        producer = KafkaProducer(bootstrap_servers=self.servers)
+        producer.send(self.timers, value, headers=[("TIMER_DELAY_MS", b"0")]).get(timeout=30)
+        producer.close()
+        self.wait(lambda: value in self.arrivals.first)
+        del self.arrivals.first[value], self.arrivals.count[value]
+
+    def forget(self) -> None:
+        """Begin to count anew."""
+        self.arrivals = Arrivals()
+
+    def status(self) -> dict[str, Any]:
+        return read_status(self.settings)
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        """Log lines with this text."""
+        lines = (self.path / "run.log").read_text().splitlines()
+        found = [json.loads(line) for line in lines if event in line and line.startswith("{")]
+        return [line for line in found if line["event"] == event]
+
+    def scrape(self, name: str) -> dict[str, float]:
+        """The newest metrics of one of the two processes: by name and the value of the label."""
+        pid = self.status()[name]["pid"]
+        (url,) = [each["url"] for each in self.events("metrics served") if each["pid"] == pid]
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            families = list(text_string_to_metric_families(answer.read().decode()))
+        return {
+            ":".join([sample.name.removeprefix("duewheel_"), *sample.labels.values()]): sample.value
+            for family in families
+            for sample in family.samples
+        }
+
+    def kill(self, name: str) -> None:
+        """kill -9 one of the two processes; the supervisor starts it again."""
+        os.kill(self.status()[name]["pid"], signal.SIGKILL)
+
+    def wait(self, done: Callable[[], bool]) -> None:
+        end_s = time.monotonic() + DEADLINE_S
+        while not done():
+            assert time.monotonic() < end_s, (self.path / "run.log").read_text()[-4000:]
+            time.sleep(0.2)
+
+    @property
+    def supervisor_pid(self) -> int:
+        """Process id of `duewheel run`."""
+        assert self._supervisor is not None
+        return self._supervisor.pid
+
+    def stop(self) -> int | None:
+        """SIGTERM to the supervisor; its exit code."""
+        if self._supervisor is None:
+            return None
+        supervisor, self._supervisor = self._supervisor, None
+        supervisor.stop(30)
+        return supervisor.exit_code
+
+    def close(self) -> None:
+        self._stop.set()
+        self._consumer.join()
+        self.stop()
+
+    def _consume(self) -> None:
+        consumer = KafkaConsumer(
+            bootstrap_servers=self.servers,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            max_poll_records=5000,
+        )
+        counts = {self.target: PARTITIONS, self.dead_letters: 4}
+        consumer.assign([TopicPartition(t, p) for t, n in counts.items() for p in range(n)])
+        while not self._stop.is_set():
+            polled = consumer.poll(timeout_ms=200)
+            now_ms = CLOCK.now_ms()
+            for record in (r for records in polled.values() for r in records):
+                seen = (record.key, record.headers, record.partition, now_ms)
+                self.arrivals.first.setdefault(record.value, seen)
+                self.arrivals.count[record.value] += 1
+        consumer.close()
+
+
+def schedule(
+    shard: Shard, count: int, seed: int, prefix: bytes = b"value"
+) -> dict[bytes, tuple[Sent, int, str]]:
+    """Send timers; by value: what was sent, its timestamp, its source."""
+    dice = random.Random(seed)
+    producer = KafkaProducer(bootstrap_servers=shard.servers, linger_ms=20)
+    sent = {}
+    for number in range(count):
+        timer, value = a_timer(dice, shard.target), b"%s %d" % (prefix, number)
+        headers = [*timer.users, *timer.request]
+        sent[value] = (timer, producer.send(shard.timers, value, timer.key, headers=headers))
+    producer.flush(timeout=120)
+    known = {}
+    for value, (timer, future) in sent.items():
+        record = future.get(timeout=1)
+        source = f"{record.topic}-{record.partition}@{record.offset}"
+        known[value] = (timer, record.timestamp, source)
+    producer.close()
+    return known
