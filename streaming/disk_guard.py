@@ -60,6 +60,6 @@ class DiskGuard:
 def written_bytes(batch: TimerBatch) -> int:
     """What a batch adds to the files, at most."""
     stored = sum(lengths(c) for c in (batch.key_value, batch.headers, batch.timer_id))
-    # A reschedule is written as a timer and as a request.
-    times = batch.timer.astype(np.int64) + batch.cancels
+    # A reschedule is written as a timer and as a request; a copy may bring a request again.
+    times = batch.timer.astype(np.int64) + batch.cancels + (batch.origin_offset < batch.offset)
     return _WRITTEN * int((times * (stored + PREFIX_BYTES + RECORD_BYTES)).sum())

@@ -3,7 +3,8 @@
     cancels/<hour>     records of the timer log's 52 bytes, magic 4: of their fields only the write
                        time, the hash of the id, and where the request lies mean something
     requests/<hour>    the request as a stored message: the id of the timers that it is to meet, its
-                       place in Kafka, and key, value and headers for its answer
+                       place in Kafka, and key, value and headers for its answer; without these
+                       where a copy has brought it again (bringing_again.py)
 
 The hour is that of the earliest open slot when they are written: it never falls. Each hour's files
 are one *segment*. Committed records never change; how much of a segment counts is in the commit
@@ -14,7 +15,7 @@ no log on disk has a timer that they may have left out.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -22,24 +23,28 @@ import numpy as np
 from duewheel.errors import CorruptFile
 from duewheel.schemas import columns
 from duewheel.schemas.columns import Column
-from duewheel.schemas.timers import Int32, Int64, TimerBatch
+from duewheel.schemas.timers import Bool, Int32, Int64, TimerBatch
 from duewheel.wheel.hour_files import HourFiles
 from duewheel.wheel.layout import (
     MAGIC_ABANDONED,
+    MAGIC_AGAIN,
     MAGIC_CANCEL,
     NO_POSITION,
+    PREFIX,
     RECORD,
     RECORD_BYTES,
     id_hash_of,
     pack_reserved,
 )
-from duewheel.wheel.message_store import MessageStore, StoredMessages, pieces
+from duewheel.wheel.message_store import MessageStore, StoredMessages, as_column, pieces
 from duewheel.wheel.placing import seal, stored_messages
 from duewheel.wheel.timer_log import Records
 
 FOLDER = "cancels"
 REQUESTS_FOLDER = "requests"
 FOLDERS = (FOLDER, REQUESTS_FOLDER)
+
+_RECORDS_AT_ONCE = 1 << 15  # read in one go: 1.7 MB, which stay in the processor's cache
 
 Lengths = tuple[int, int]  # committed bytes of a segment's two files
 
@@ -53,6 +58,7 @@ class CancelRows:
         partition, offset: where the cancel lies there.
         id_hash, timer_id: of the timers that it is to meet.
         hour, position, size: its record in the cancel log, and bytes of its request there.
+        again: a copy has brought it again: it has no answer.
     """
 
     topic: Int32
@@ -63,6 +69,7 @@ class CancelRows:
     hour: Int64
     position: Int64
     size: Int64
+    again: Bool
 
     def __len__(self) -> int:
         return len(self.offset)
@@ -78,7 +85,18 @@ class CancelRows:
             self.hour[rows],
             self.position[rows],
             self.size[rows],
+            self.again[rows],
         )
+
+    @classmethod
+    def joined(cls, parts: list[CancelRows]) -> CancelRows:
+        """The rows of all parts, of which there is one, one part after the other."""
+        joined = {
+            field.name: np.concatenate([getattr(part, field.name) for part in parts])
+            for field in fields(cls)
+            if field.name != "timer_id"
+        }
+        return cls(timer_id=columns.concat([part.timer_id for part in parts]), **joined)
 
 
 class CancelLog:
@@ -108,15 +126,41 @@ class CancelLog:
         # Whatever target the row names, the request has none.
         no_target = np.zeros(max(len(batch.targets), 1), np.int32)
         requests = stored_messages(batch, source_ids, no_target)
+        return self._append(hour, lengths, requests, batch.id_hash, MAGIC_CANCEL, now_ms)
+
+    def write_again(self, hour: int, lengths: Lengths, rows: CancelRows, now_ms: int) -> Lengths:
+        """Append cancels that have been written before, for copies; returns the new lengths.
+
+        Args:
+            hour, lengths, now_ms: as for `write`.
+            rows: as they were read.
+        """
+        prefix = np.zeros(len(rows), PREFIX)
+        prefix["id_size"] = columns.lengths(rows.timer_id)
+        prefix["source_offset"] = prefix["origin_offset"] = rows.offset
+        prefix["source_topic"], prefix["source_partition"] = rows.topic, rows.partition
+        requests = columns.join(as_column(prefix), rows.timer_id)
+        magic = MAGIC_CANCEL | MAGIC_AGAIN
+        return self._append(hour, lengths, requests, rows.id_hash, magic, now_ms)
+
+    def _append(
+        self,
+        hour: int,
+        lengths: Lengths,
+        requests: Column,
+        id_hash: Int64,
+        magic: int,
+        now_ms: int,
+    ) -> Lengths:
         size = columns.lengths(requests)
-        records = np.zeros(len(batch), RECORD)
+        records = np.zeros(len(requests), RECORD)
         records["size"] = RECORD_BYTES
         records["prev_pos"] = NO_POSITION
-        records["magic"] = MAGIC_CANCEL
+        records["magic"] = magic
         records["write_time"] = now_ms
         records["offset_py"] = lengths[1] + np.cumsum(size) - size
         records["size_py"] = size
-        records["reserved"] = pack_reserved(np.zeros(len(batch), np.int64), batch.id_hash)
+        records["reserved"] = pack_reserved(np.zeros(len(records), np.int64), id_hash)
         octets = seal(requests, records)
         self.requests.files.write(hour, octets, lengths[1])
         self.files.write(hour, records.tobytes(), lengths[0])
@@ -128,11 +172,22 @@ class CancelLog:
         Raises:
             CorruptFile: records or requests are damaged, or missing.
         """
-        records = self._records(hour, start, end)
-        alive = np.flatnonzero(records["magic"] != MAGIC_ABANDONED)
-        position = start + alive * RECORD_BYTES
-        first = 0
-        for piece in pieces(records[alive]):
+        for at, records in self.stretches(hour, start, end):
+            alive = np.flatnonzero(records["magic"] != MAGIC_ABANDONED)
+            yield from self.rows(hour, at, alive, records[alive])
+
+    def rows(self, hour: int, at: int, rows: Int64, records: Records) -> Iterator[CancelRows]:
+        """Some cancels of a stretch, a bounded number at once.
+
+        Args:
+            hour, at: the segment, and where the stretch begins in it.
+            rows, records: which of the stretch these are, and their records.
+
+        Raises:
+            CorruptFile: requests are damaged, or missing.
+        """
+        first, position = 0, at + rows * RECORD_BYTES
+        for piece in pieces(records):
             requests = self.requests.read(hour, piece)
             prefix = requests.prefix
             yield CancelRows(
@@ -144,13 +199,17 @@ class CancelLog:
                 hour=np.full(len(piece), hour, np.int64),
                 position=position[first : first + len(piece)],
                 size=piece["size_py"].astype(np.int64),
+                again=(piece["magic"] & MAGIC_AGAIN) != 0,
             )
             first += len(piece)
 
     def abandoned(self, hour: int, start: int, end: int) -> Int64:
         """Hashes of the ids in abandoned records between two positions."""
-        records = self._records(hour, start, end)
-        return id_hash_of(records["reserved"][records["magic"] == MAGIC_ABANDONED])
+        found = [
+            id_hash_of(records["reserved"][records["magic"] == MAGIC_ABANDONED])
+            for _, records in self.stretches(hour, start, end)
+        ]
+        return np.concatenate([np.empty(0, np.int64), *found])
 
     def requests_at(self, hour: int, positions: Int64) -> StoredMessages:
         """The requests of the records at these positions.
@@ -161,14 +220,22 @@ class CancelLog:
         found = [self.files.read(hour, at, RECORD_BYTES) for at in positions.tolist()]
         return self.requests.read(hour, np.frombuffer(b"".join(found), RECORD))
 
-    def _records(self, hour: int, start: int, end: int) -> Records:
-        records = np.frombuffer(self.files.read(hour, start, end - start), RECORD)
-        known = (records["magic"] == MAGIC_CANCEL) | (records["magic"] == MAGIC_ABANDONED)
-        bad = (records["size"] != RECORD_BYTES) | ~known
-        if np.any(bad):
-            at = start + int(np.flatnonzero(bad)[0]) * RECORD_BYTES
-            raise CorruptFile(self.files.path(hour), at, "this is no record of a cancel")
-        return records
+    def stretches(self, hour: int, start: int, end: int) -> Iterator[tuple[int, Records]]:
+        """The records between two positions, a bounded number at once, and where these begin.
+
+        Raises:
+            CorruptFile: they are damaged, or missing.
+        """
+        for at in range(start, end, _RECORDS_AT_ONCE * RECORD_BYTES):
+            size = min(_RECORDS_AT_ONCE * RECORD_BYTES, end - at)
+            records = np.frombuffer(self.files.read(hour, at, size), RECORD)
+            magic = records["magic"].astype(np.int32)
+            known = (magic == MAGIC_ABANDONED) | (magic & ~MAGIC_AGAIN == MAGIC_CANCEL)
+            bad = (records["size"] != RECORD_BYTES) | ~known
+            if np.any(bad):
+                bad_at = at + int(np.flatnonzero(bad)[0]) * RECORD_BYTES
+                raise CorruptFile(self.files.path(hour), bad_at, "this is no record of a cancel")
+            yield at, records
 
     def abandon(self, hour: int, positions: Int64) -> None:
         """Say of the records at these positions that they are of no effect any more."""

@@ -3,35 +3,48 @@
 1. A cancel becomes *known* at a closing, or at a start, with all others that lie below C. From then
    on what it meets is left out when its slot is delivered, and so is not rolled or parked either.
    The progress that says C is written later: whoever reads that can rely on it.
-2. A round of lookups (lookups.py) tells whether something that it meets is still in the wheel. Then
-   the answer is `cancelled`.
-3. Copies that were made before may still be on their way. They lie below the end that the partition
-   had when that was asked, after 1. Once ingest has come there, the cancel is *settled*: another
-   round finds all that it can ever meet. It lives until that has left.
-4. A settled cancel that has met nothing in the wheel is told `already_delivered` if something that
+2. A round of lookups (lookups.py), as of that closing or later, tells what it meets in the wheel,
+   and `last`, the greatest slot of that. If something is pending, the answer is `cancelled`.
+3. Once R has come to `last`, and the answer is told, it is *over*, and leaves memory.
+4. Copies that were made before 1 may still be on their way. They lie below the end that the
+   partition had when that was asked, after 1. Once ingest has come there, the cancel is *settled*:
+   all that it can ever meet has come. A copy that comes later than 2 brings it again, in its own
+   commit (bringing_again.py): so it is known at the closing that lets the copy's slot be delivered,
+   and meets it like any other. Such a one has no answer.
+5. A settled cancel that has met nothing in the wheel is told `already_delivered` if something that
    it meets has left, is on disk, and was left out by no cancel; else `unknown`: there was nothing,
    or nobody can tell any more. Of cancels known at the start, those that are over included, it is
    not known from which slot on they acted: whatever they meet they may have left out.
 
+Why none that meets something is missed: a row of its timers is committed either before the closing
+of 1, then 2 finds it; or with it or later. First copies lie below it, so that is a copy, and was
+made before 1: no row that a known cancel meets leaves any more but by being left out, and it was
+known from 1 until all of 2 had left. So the copy is of 4, and ingest finds the cancel in the log.
+
 Of several cancels of one id the one with the greatest offset meets all that the others do. So one
-that is answered is over, whatever it meets, once there is a later one that is settled and lies
-below C of a committed progress: whoever starts from there knows it before anything leaves.
+that is answered is over, whatever it meets, once there is a later one that lies below C of a
+committed progress: whoever starts from there knows it before anything leaves.
 
 The progress keeps two numbers for a partition. K is the lowest offset of a cancel that may still
-meet a timer, or has no answer: what is lost is read again from there. Below `a` cancels are
-answered: answers leave in the order of offsets, each in a transaction whose C lies behind the
-cancel. So there is one answer to each, whatever happens.
+meet a timer, or has no answer: what is lost is read again from there. So K waits for what is over
+and not settled (unsettled.py), and so do the segments of the cancel log, where ingest must find it.
+What is settled is told by the marks of the commit of a closing: all that copies have brought with
+these is known then, and holds K itself. Below `a` cancels are answered: answers leave in the order
+of offsets, each in a transaction whose C lies behind the cancel. So there is one answer to each,
+whatever happens. Without a topic for answers all that is known counts as answered.
 
 Nothing of this is stored but the cancels themselves and these two: after a start lookups are made
-again. In memory are the cancels that K and `a` do not cover; where answers are given, those whose
-rows were left out are remembered for as long as the log of these rows is on disk, if they are not
-too many (remembered.py). So long their segments stay, too (data_directory.py), or those of the
-later ones that do their work: so a start finds, of every row that was left out, a cancel that it
-may have been left out by.
+again. In memory are the cancels that are not over: those whose timers have not left, and those
+whose answer waits for ingest. Where many become known at once, at a start or after a pause, they
+are looked up in portions, and of each what is over goes before the next is read. Where answers are
+given, those whose rows were left out are remembered for as long as the log of these rows is on
+disk, if they are not too many (remembered.py). So long their segments stay, too
+(data_directory.py), or those of the later ones that do their work: so a start finds, of every row
+that was left out, a cancel that it may have been left out by.
 
-Few of them change: those that have just come, that are not settled, or not answered. These are
-listed apart, and all are looked at only now and then. Until then a cancel that is over stays, which
-does no harm: it meets nothing, and K may always be lower. Not thread-safe: the loop owns it.
+Few of them change: those that have just come, or are not answered. These are listed apart, and all
+are looked at only now and then. Until then a cancel that is over stays, which does no harm: it
+meets nothing, and K may always be lower. Not thread-safe: the loop owns it.
 """
 
 from __future__ import annotations
@@ -49,7 +62,7 @@ from duewheel.clock import Clock
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.schemas.timers import Bool, Deliveries, Int64, TopicPartition, is_retired
 from duewheel.wheel.answers import WORDS, answer_rows
-from duewheel.wheel.cancel_log import CancelRows
+from duewheel.wheel.cancel_reader import CancelReader
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.dequeue_statistics import CancelCounts
 from duewheel.wheel.growing import GrowingTombstones
@@ -60,17 +73,20 @@ from duewheel.wheel.tombstones import (
     BEFORE_START,
     NO_WORD,
     NOT_ASKED,
-    NOT_SETTLED,
+    NOT_LOOKED,
     Filter,
     Tombstones,
     indexes,
     superseded,
 )
+from duewheel.wheel.unsettled import Unsettled
 from duewheel.wheel.verdicts import Rows, verdicts
 
 log = structlog.get_logger(__name__)
 
 ANSWERS_MAX = 1_000  # of one transaction
+# As many that have just become known are looked up at once before more are read: 36 MB of them.
+LEARNT_AT_ONCE = 250_000
 _ASK_AGAIN_MS = 10_000  # for the ends of partitions, after there was no answer
 _NEVER = np.iinfo(np.int64).max
 # All cancels are looked at once this many have been for each time that something has left; what is
@@ -99,12 +115,12 @@ class Said:
     """Answers that may leave.
 
     Attributes:
-        rows: the answers; None where nobody wants them.
+        rows: the answers.
         answered: `a` once they are committed.
         words: how many of them there are, by word.
     """
 
-    rows: Deliveries | None
+    rows: Deliveries
     answered: Marks
     words: Mapping[str, int]
 
@@ -114,7 +130,7 @@ class _Swept:
     """What is known of the live cancels since all of them were looked at.
 
     Attributes:
-        k: at most the lowest offset of each partition's.
+        k: at most the lowest offset of each partition's, but for those of which Unsettled tells.
         hour: at most the lowest segment.
         over: how many were over, and are still kept.
     """
@@ -159,14 +175,11 @@ class Cancelling:
         self._answers_max = answers_max
         self._answered = {p: part.a for p, part in start.partitions.items()}
         self._told = {p: part.closed_c for p, part in start.partitions.items()}
-        self._from = {p: part.cancels_from for p, part in start.partitions.items()}
-        self._partitions: list[TopicPartition] = []
-        self._places: dict[TopicPartition, int] = {}
-        self._read: dict[int, int] = {}  # bytes of each segment
-        self._later: list[CancelRows] = []  # at or above C
+        self._reader = CancelReader(directory, start.partitions)
+        self._partitions, self._places = self._reader.partitions, self._reader.places
+        self._unsettled = Unsettled()
         self._live = GrowingTombstones()  # in the order in which they became known
         self._past = Remembered(remembered_max, directory.config.precision_ms)
-        self._cut_off = np.empty(0, np.int64)  # hashes in cancels that were abandoned
         self._is_begun = False
         self._filter = Filter((), {})
         self._marks: Marks = {}
@@ -175,8 +188,9 @@ class Cancelling:
         self._asked: tuple[Future[Found], Int64, Bool] | None = None
         self._next_round_ms = 0
         self._next_ends_ms: dict[int, int] = {}  # of partitions whose end nobody told
-        # Of the live ones those without an answer, and those that are not settled: mostly few.
-        self._unsaid = self._unsettled = np.empty(0, np.int64)
+        # Of the live ones those without an answer, those that were not looked up, and those of
+        # whose partition's end nobody was told: mostly few.
+        self._unsaid = self._unlooked = self._unasked = np.empty(0, np.int64)
         self._left_since_swept = 0
         self._sweeps = False
         self._swept = _Swept({}, _NEVER, 0)
@@ -189,9 +203,7 @@ class Cancelling:
 
     def first_segment(self, commit: Commit) -> int:
         """The first hour of the cancel log that holds what is not over, or not known yet."""
-        unread = [h for h, (size, _) in commit.cancels.items() if self._read.get(h, 0) < size]
-        later = [int(rows.hour.min()) for rows in self._later]
-        return min([*later, *unread, self._swept.hour])
+        return min(self._reader.first_unread(commit), self._swept.hour, self._unsettled.hour)
 
     # ---- becoming known ----------------------------------------------------------------------
 
@@ -208,57 +220,37 @@ class Cancelling:
         """
         self._marks, self._r = commit.marks, r
         self._log_bytes = {hour: lengths.log_bytes for hour, lengths in commit.hours.items()}
-        rows, self._later = [*self._later, *self._unread(commit)], []
-        for each in rows:
-            if len(new := self._below(each, c, r)):
-                self._add(new)
+        for piece in self._reader.read(commit, c):
+            going = np.flatnonzero(~piece.is_over)
+            over, after = np.flatnonzero(piece.is_over), r if self._is_begun else BEFORE_START
+            self._unsettled.make_room(len(self._partitions))
+            self._remember(Tombstones.known(piece.rows, piece.partition, BEFORE_START).take(over))
+            self._add(Tombstones.known(piece.rows, piece.partition, after).take(going))
+            if len(self._unlooked) >= LEARNT_AT_ONCE:
+                self._look_at_once(r)
+        # What copies have brought that came with these marks is known now.
+        self._unsettled.make_room(len(self._partitions))
+        self._unsettled.settle(self._settled_below())
         self._is_begun = True
         self._count()
 
-    def _unread(self, commit: Commit) -> list[CancelRows]:
-        segments, gone = self._directory.cancels, self._directory.state.gc_cancels
-        rows: list[CancelRows] = []
-        for hour, (length, _) in sorted(commit.cancels.items()):
-            if hour >= gone and self._read.get(hour, 0) < length:
-                start = self._read.get(hour, 0)
-                rows += segments.read(hour, start, length)
-                # Also of these nobody knows what they had left out before they were abandoned.
-                self._cut_off = np.append(self._cut_off, segments.abandoned(hour, start, length))
-                self._read[hour] = length
-        return rows
-
-    def _below(self, rows: CancelRows, c: Marks, r: int) -> Tombstones:
-        """Those that become known; what lies at or above C waits, what is over is remembered."""
-        codes = rows.topic.astype(np.int64) << 32 | rows.partition
-        found, of_row = np.unique(codes, return_inverse=True)
-        names = self._directory.topics.names(int(found.max(initial=-1)) >> 32)
-        partitions = [(names[code >> 32], code & 0xFFFFFFFF) for code in found.tolist()]
-        for partition in partitions:
-            if partition not in self._places:
-                self._places[partition] = len(self._partitions)
-                self._partitions.append(partition)
-        # Of a topic that was given up nothing comes any more, and no progress tells.
-        ends = [_NEVER if is_retired(p[0]) else c.get(p, 0) for p in partitions]
-        below = rows.offset < np.array(ends, np.int64)[of_row]
-        begins = np.array([self._from.get(p, 0) for p in partitions], np.int64)[of_row]
-        waits = np.flatnonzero(~below)
-        if len(waits):
-            self._later.append(rows.take(waits))
-        index = indexes(self._places, partitions)[of_row]
-        is_over = rows.offset < begins
-        over, taken = np.flatnonzero(below & is_over), np.flatnonzero(below & ~is_over)
+    def _remember(self, over: Tombstones) -> None:
+        """Cancels that were over at the start."""
         if len(over) and self._reply_topic is not None:
-            past = Tombstones.known(rows.take(over), index[over], BEFORE_START)
             # What they have left out lies in no later slot than that which was half delivered, or
             # one that is live has left it out as well.
-            self._past.add(replace(past, last=np.full(len(over), self._start.r + 1)))
-        after = r if self._is_begun else BEFORE_START
-        return Tombstones.known(rows.take(taken), index[taken], after)
+            self._past.add(replace(over, last=np.full(len(over), self._start.r + 1)))
 
     def _add(self, new: Tombstones) -> None:
+        if not len(new):
+            return
         rows = len(self._live) + np.arange(len(new))
         self._live.append(new)
-        self._unsettled = np.append(self._unsettled, rows)
+        if self._reply_topic is None:  # that they are known is all they want
+            for partition, end in self._behind(self._live.rows, rows).items():
+                self._answered[partition] = max(end, self._answered.get(partition, 0))
+        self._unlooked = np.append(self._unlooked, rows)
+        self._unasked = np.append(self._unasked, rows)
         self._unsaid = np.append(self._unsaid, rows[self._unanswered(rows, {})])
         if len(self._filter.places) != len(self._places):
             self._filter = replace(self._filter, places=dict(self._places))
@@ -267,6 +259,13 @@ class Cancelling:
         for partition, offset in self._k(rows).items():
             k[partition] = min(offset, k.get(partition, _NEVER))
         self._swept = _Swept(k, min(int(new.hour.min()), swept.hour), swept.over)
+
+    def _look_at_once(self, r: int) -> None:
+        """Many have become known: those of them that are over go before more come."""
+        self._await_round()
+        self._begin_round()
+        self._await_round()
+        self._sweep(r)
 
     def _k(self, rows: Int64) -> dict[TopicPartition, int]:
         """The lowest offset of these live cancels in each partition that has any."""
@@ -284,12 +283,12 @@ class Cancelling:
     # ---- finding out -------------------------------------------------------------------------
 
     def look(self) -> None:
-        """2. to 4. of the module's head, as far as they have come; waits for nothing but Kafka.
+        """2. to 5. of the module's head, as far as they have come; waits for nothing but Kafka.
 
         Raises:
             CorruptFile: a message that cancels meet is damaged.
         """
-        if not len(self._unsettled):
+        if not (len(self._unlooked) or len(self._unsaid) or self._wait_for_ends()):
             return
         self._ask_for_ends()
         # Twice: a round that the loop itself makes is over at once, and another may be needed.
@@ -301,23 +300,29 @@ class Cancelling:
 
     def _ask_for_ends(self) -> None:
         """Of what was not told before others are not kept waiting: it has a request of its own."""
-        live = self._live.rows
-        rows = self._unsettled[live.log_end[self._unsettled] == NOT_ASKED]
-        if not len(rows):
+        wanted, live = self._wait_for_ends(), self._live.rows
+        if not wanted:
             return
         now_ms, again = self._clock.boottime_ms(), self._next_ends_ms
-        wanted = np.unique(live.partition[rows]).tolist()
         due = [index for index in wanted if again.get(index, 0) <= now_ms]
         ends = self._ends([i for i in due if i not in again])
         ends |= self._ends([i for i in due if i in again])
         for index in due:
             if index in ends:
                 again.pop(index, None)
+                self._unsettled.tell(index, ends[index])
             else:
                 again[index] = self._clock.boottime_ms() + _ASK_AGAIN_MS
         known = np.full(len(self._partitions), NOT_ASKED)
         known[list(ends.keys())] = list(ends.values())
-        live.log_end[rows] = known[live.partition[rows]]
+        live.log_end[self._unasked] = known[live.partition[self._unasked]]
+        self._unasked = self._unasked[live.log_end[self._unasked] == NOT_ASKED]
+        self._unsettled.settle(self._settled_below())
+
+    def _wait_for_ends(self) -> list[int]:
+        """Partitions whose end is to be asked for."""
+        of_live: list[int] = np.unique(self._live.rows.partition[self._unasked]).tolist()
+        return sorted({*of_live, *self._unsettled.unasked})
 
     def _ends(self, wanted: list[int]) -> dict[int, int]:
         """The ends of partitions, as far as somebody tells; by index."""
@@ -332,16 +337,20 @@ class Cancelling:
         return ends | {there[partition]: end for partition, end in told.items()}
 
     def _begin_round(self) -> None:
-        live, rows = self._live.rows, self._unsettled
-        marks = np.array([self._mark(p) for p in self._partitions], np.int64)
-        log_end = live.log_end[rows]
-        settled = (log_end != NOT_ASKED) & (marks[live.partition[rows]] >= log_end)
-        wanted = settled
-        if self._reply_topic is not None:
-            wanted = settled | ((live.word[rows] == NO_WORD) & ~live.looked[rows])
-        if wanted.any():
-            future = self._lookups.begin(live.id_hash[rows[wanted]], self._log_bytes, self._r)
-            self._asked = future, rows[wanted], settled[wanted]
+        if self._asked is not None:
+            return
+        live, unsaid = self._live.rows, self._unsaid
+        waits = (live.word[unsaid] == NO_WORD) & (live.last[unsaid] != NOT_LOOKED)
+        waiting = unsaid[waits]
+        wanted = np.append(self._unlooked, waiting[self._are_settled(waiting)])
+        if len(wanted):
+            future = self._lookups.begin(live.id_hash[wanted], self._log_bytes, self._r)
+            self._asked = future, wanted, self._are_settled(wanted)
+
+    def _await_round(self) -> None:
+        if self._asked is not None:
+            self._asked[0].exception()
+        self._end_round()
 
     def _end_round(self) -> None:
         if self._asked is not None and self._asked[0].done():
@@ -349,8 +358,17 @@ class Cancelling:
             self._asked = None
             self._found(future.result(), asked, settled)
 
-    def _mark(self, partition: TopicPartition) -> int:
-        return 0 if is_retired(partition[0]) else self._marks.get(partition, 0)
+    def _settled_below(self) -> Int64:
+        """Up to which end of each partition all is there that was on its way."""
+        marks = [_NEVER if is_retired(p[0]) else self._marks.get(p, 0) for p in self._partitions]
+        return np.array(marks, np.int64)
+
+    def _are_settled(self, rows: Int64) -> Bool:
+        """Whether all that these live cancels can ever meet is there."""
+        live = self._live.rows
+        log_end, marks = live.log_end[rows], self._settled_below()
+        settled: Bool = (log_end != NOT_ASKED) & (marks[live.partition[rows]] >= log_end)
+        return settled
 
     def _found(self, found: Found, asked: Int64, settled: Bool) -> None:
         """What a round tells of the cancels that it was made for."""
@@ -358,10 +376,10 @@ class Cancelling:
         self._next_round_ms = self._clock.boottime_ms() + found.took_ms
         live = self._live.rows
         rows, others = self._rows(found), self._others(found)
-        in_doubt = np.append(found.damaged, self._cut_off)
+        in_doubt = np.append(found.damaged, self._reader.cut_off)
         word, last = verdicts(live.take(asked), settled, rows, others, in_doubt)
-        live.word[asked], live.last[asked], live.looked[asked] = word, last, True
-        self._unsettled = self._unsettled[live.last[self._unsettled] == NOT_SETTLED]
+        live.word[asked], live.last[asked] = word, last
+        self._unlooked = self._unlooked[live.last[self._unlooked] == NOT_LOOKED]
         counts = self.counts
         self.counts = replace(
             counts,
@@ -416,18 +434,14 @@ class Cancelling:
         live, rows = self._live.rows, self._unsaid
         ends = [partitions[p].closed_c if p in partitions else 0 for p in self._partitions]
         partition, offset = live.partition[rows], live.offset[rows]
-        silent = offset >= np.array(ends, np.int64)[partition]
-        if self._reply_topic is not None:
-            silent |= live.word[rows] == NO_WORD
+        silent = (offset >= np.array(ends, np.int64)[partition]) | (live.word[rows] == NO_WORD)
         # In the order of offsets: nothing beyond the first that has to wait.
         first = np.full(len(self._partitions), _NEVER)
         np.minimum.at(first, partition[silent], offset[silent])
         may = np.flatnonzero(offset < first[partition])
-        if not len(may):
+        if not len(may) or self._reply_topic is None:
             return None
         said = rows[may[np.lexsort((offset[may], partition[may]))]]
-        if self._reply_topic is None:
-            return Said(None, self._behind(live, said), {})
         records_max, bytes_max = self._answers_max
         fits = np.searchsorted(np.cumsum(live.size[said]), bytes_max, "right")
         said = said[: max(1, min(int(fits), records_max, ANSWERS_MAX))]
@@ -454,14 +468,16 @@ class Cancelling:
         return {p: end for p, end in zip(self._partitions, ends.tolist(), strict=True) if end}
 
     def _unanswered(self, rows: Int64, said: Marks) -> Bool:
-        """Which live cancels have no answer. Those of a topic that was given up get none."""
+        """Which live cancels have no answer, and get one: not those of a topic that was given up,
+        nor those that a copy has brought again.
+        """
         live = self._live.rows
         ends = [
             _NEVER if is_retired(p[0]) else max(self._answered.get(p, 0), said.get(p, 0))
             for p in self._partitions
         ]
         unanswered: Bool = live.offset[rows] >= np.array(ends, np.int64)[live.partition[rows]]
-        return unanswered
+        return unanswered & ~live.again[rows]
 
     def marks(self, r: int, said: Marks) -> dict[TopicPartition, tuple[int | None, int]]:
         """K and `a` of every partition, for a progress that says R.
@@ -472,7 +488,10 @@ class Cancelling:
         """
         k: Mapping[TopicPartition, int] = self._swept.k
         if self._must_sweep() and k:
-            k = self._k(np.flatnonzero(~self._are_over(r, said)))
+            k = self._k(self._needed(self._are_over(r, said)))
+        for partition, offset in zip(self._partitions, self._unsettled.k.tolist(), strict=False):
+            if offset != _NEVER:
+                k = {**k, partition: min(offset, k.get(partition, _NEVER))}
         a = {p: max(self._answered.get(p, 0), said.get(p, 0)) for p in self._answered.keys() | said}
         return {p: (k.get(p), a.get(p, 0)) for p in [*self._partitions, *self._answered]}
 
@@ -482,12 +501,16 @@ class Cancelling:
         return self._sweeps
 
     def _are_over(self, r: int, said: Marks) -> Bool:
+        """Which live cancels need not be in memory any more."""
         live = self._live.rows
-        settled = live.last != NOT_SETTLED
         ends = np.array([self._told.get(p, 0) for p in self._partitions], np.int64)
-        taken_over = superseded(live, settled & (live.offset < ends[live.partition]))
-        done: Bool = settled & ((live.last <= r) | taken_over)
+        taken_over = superseded(live, live.offset < ends[live.partition])
+        done: Bool = (live.last != NOT_LOOKED) & ((live.last <= r) | taken_over)
         return done & ~self._unanswered(np.arange(len(live)), said)
+
+    def _needed(self, over: Bool) -> Int64:
+        """Live cancels that K must not pass, nor their segment be unlinked."""
+        return np.flatnonzero(~over | ~self._are_settled(np.arange(len(over))))
 
     def passed(
         self, r: int, said: Marks, partitions: Mapping[TopicPartition, PartitionProgress]
@@ -517,19 +540,22 @@ class Cancelling:
         if count and count * _DROPPED_PART >= len(over):
             self._drop(over)
             over, count = np.zeros(len(self._live), np.bool_), 0
-        going = np.flatnonzero(~over)
-        hour = int(self._live.rows.hour[going].min(initial=_NEVER))
-        self._swept = _Swept(self._k(going), hour, count)
+        needed = self._needed(over)
+        hour = int(self._live.rows.hour[needed].min(initial=_NEVER))
+        self._swept = _Swept(self._k(needed), hour, count)
         self._count()
 
     def _drop(self, over: Bool) -> None:
         live = self._live.rows
+        gone = live.take(np.flatnonzero(over & ~self._are_settled(np.arange(len(over)))))
+        self._unsettled.add(gone.partition, gone.offset, gone.hour, gone.log_end)
         if self._reply_topic is not None:
             self._past.add(live.take(np.flatnonzero(over & (live.last > 0))))
         self._live = self._live.kept(~over)
-        # None of these is over.
         place = np.cumsum(~over) - 1
-        self._unsaid, self._unsettled = place[self._unsaid], place[self._unsettled]
+        self._unasked = place[self._unasked[~over[self._unasked]]]
+        # None of these is over.
+        self._unsaid, self._unlooked = place[self._unsaid], place[self._unlooked]
         self._filter = replace(self._filter, runs=()).beside(self._live.rows)
 
     def close(self) -> None:

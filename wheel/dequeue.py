@@ -348,11 +348,10 @@ class Dequeue:
         if said is None:
             return False
         progress = self._progress(self._r, below, self._rows_out, said.answered)
-        if said.rows is not None:
-            self._commit(Prepared(said.rows), progress, 0)
-            self._statistics = self._statistics.after_answers(said.words)
+        self._commit(Prepared(said.rows), progress, 0)
+        self._statistics = self._statistics.after_answers(said.words)
         cancels.passed(self._r, said.answered, self._committed.partitions)
-        return said.rows is not None
+        return True
 
     def _below_after(self, ready: Ready) -> dict[TopicPartition, int] | None:
         """D after this chunk if it leaves its last slot half delivered, else None."""

@@ -8,7 +8,7 @@ One batch:
        deliveries, or, in a catch-up, which they wait for, until everything else has come. In a
        standby rows at or above C stay out, too (wheel/following.py)
     3. messages and log records are appended, and what cancels (cancel_log.py), of rows below the
-       new marks; nobody knows of them yet
+       new marks, and what copies bring again (bringing_again.py); nobody knows of them yet
     4. under engine.lock: slots that were closed since 1 are left, their rows written again; if the
        ring cannot take them there, nothing of the batch exists and all of it waits
     5. the commit page is written: from here on the batch exists
@@ -38,6 +38,8 @@ from duewheel.clock import Clock
 from duewheel.errors import CorruptFile, RecoveryPending, RecoveryRefused
 from duewheel.schemas import columns
 from duewheel.schemas.timers import Bool, Int64, TimerBatch, TopicPartition
+from duewheel.wheel.bringing_again import brought_again
+from duewheel.wheel.cancel_log import CancelRows
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.layout import MAGIC_ABANDONED, RECORD_BYTES, hour_of
 from duewheel.wheel.placing import (
@@ -72,6 +74,22 @@ class Appended:
     rows: int
     waiting: bool
     ahead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Cancels:
+    """What a batch writes to the cancel log.
+
+    Attributes:
+        rows: its cancels and reschedules.
+        again: what its copies bring.
+    """
+
+    rows: TimerBatch
+    again: CancelRows | None
+
+    def __len__(self) -> int:
+        return len(self.rows) + (len(self.again) if self.again else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +223,10 @@ class Engine:
         cancels = cancels.take(self._rows_below(cancels, marks))
         if not len(batch) and not len(cancels) and marks.items() <= known.items():
             return Appended(0, waiting, ahead)
+        writes = _Cancels(cancels, brought_again(self._directory, before, batch))
         lengths, segments = _lengths(before), dict(before.cancels)
         written = self._write(batch, slots, rolled, lengths)
-        self._write_cancels(cancels, close, segments)
+        self._write_cancels(writes, close, segments)
         with self._directory.locked():
             runs = written.runs
             # Rows that come again stay where they were, whatever a followed owner has closed since.
@@ -215,7 +234,7 @@ class Engine:
                 if not self._closed_fit(written):
                     return Appended(0, waiting=True)
                 runs = self._replace_closed(batch, rolled, written, lengths)
-            segments = self._segments_after(cancels, segments, dict(before.cancels))
+            segments = self._segments_after(writes, segments, dict(before.cancels))
             number = before.batch + 1
             hours = self._hours_after(before, lengths)
             placed = before.placed + len(batch)
@@ -407,19 +426,23 @@ class Engine:
     # ---- cancels ---------------------------------------------------------------------------
 
     def _write_cancels(
-        self, cancels: TimerBatch, close: Close, segments: dict[int, tuple[int, int]]
+        self, cancels: _Cancels, close: Close, segments: dict[int, tuple[int, int]]
     ) -> None:
         """Append to the segment of the earliest open slot, behind `segments`, which move on."""
+        directory, rows, again = self._directory, cancels.rows, cancels.again
+        hour = hour_of(close.floor + 1, directory.config.precision_ms)
+        now_ms, length = self._clock.now_ms(), segments.get(hour, (0, 0))
+        if len(rows):
+            ids = directory.topics.ids([topic for topic, _ in rows.partitions])
+            length = directory.cancels.write(hour, length, rows, ids, now_ms)
+        if again is not None:
+            length = directory.cancels.write_again(hour, length, again, now_ms)
         if len(cancels):
-            directory = self._directory
-            hour = hour_of(close.floor + 1, directory.config.precision_ms)
-            ids = directory.topics.ids([topic for topic, _ in cancels.partitions])
-            now_ms, known = self._clock.now_ms(), segments.get(hour, (0, 0))
-            segments[hour] = directory.cancels.write(hour, known, cancels, ids, now_ms)
+            segments[hour] = length
 
     def _segments_after(
         self,
-        cancels: TimerBatch,
+        cancels: _Cancels,
         segments: dict[int, tuple[int, int]],
         before: dict[int, tuple[int, int]],
     ) -> dict[int, tuple[int, int]]:

@@ -22,10 +22,10 @@ _COLUMNS = {
     "hour": np.int64,
     "position": np.int64,
     "size": np.int64,
+    "again": np.bool_,
     "after": np.int64,
     "log_end": np.int64,
     "last": np.int64,
-    "looked": np.bool_,
     "word": np.int32,
 }
 

@@ -171,19 +171,8 @@ class Lookups:
         view = self._log.view(hour, length)
         for first in range(0, length // RECORD_BYTES, _RECORDS_AT_ONCE):
             records = view[first : min(first + _RECORDS_AT_ONCE, length // RECORD_BYTES)]
-            low = np.ndarray(
-                (len(records),),
-                _LOW,
-                records.view(np.uint8).data,
-                offset=RECORD.itemsize - _LOW.itemsize,
-                strides=(RECORD_BYTES,),
-            )
-            rows = np.flatnonzero(table[low & np.uint32(len(table) - 1)])
-            near = records.take(rows)
-            hash_of = id_hash_of(near["reserved"])
-            at = np.minimum(np.searchsorted(hashes, hash_of), len(hashes) - 1)
-            near = near[(hashes[at] == hash_of) & (near["magic"] != MAGIC_ABANDONED)]
-            yield from pieces(near)
+            near = records.take(with_hashes(records, hashes, table))
+            yield from pieces(near[near["magic"] != MAGIC_ABANDONED])
 
     def _read(self, hour: int, piece: Records, r: int, damaged: list[Int64]) -> Iterator[_Part]:
         """A piece with its messages; without those of slots up to `r` that are damaged."""
@@ -233,6 +222,28 @@ class Lookups:
     def _slots(self, records: Records) -> Int64:
         slots: Int64 = records["write_time"].astype(np.int64) + records["delay"]
         return slots // self._precision_ms
+
+
+def with_hashes(records: Records, hashes: Int64, table: Bool) -> Int64:
+    """Which records have one of these hashes.
+
+    Args:
+        records: of a log, neighbours.
+        hashes: rising.
+        table: `lower_bits` of them.
+    """
+    low = np.ndarray(
+        (len(records),),
+        _LOW,
+        records.view(np.uint8).data,
+        offset=RECORD.itemsize - _LOW.itemsize,
+        strides=(RECORD_BYTES,),
+    )
+    rows = np.flatnonzero(table[low & np.uint32(len(table) - 1)])
+    hash_of = id_hash_of(records["reserved"].take(rows))
+    at = np.minimum(np.searchsorted(hashes, hash_of), len(hashes) - 1)
+    found: Int64 = rows[hashes[at] == hash_of]
+    return found
 
 
 def lower_bits(hashes: Int64) -> Bool:

@@ -23,7 +23,7 @@ from duewheel.schemas.timers import Bool, Int32, Int64, TopicPartition
 from duewheel.wheel.cancel_log import CancelRows
 
 NOT_ASKED = -1  # log_end
-NOT_SETTLED = -1  # last
+NOT_LOOKED = -1  # last
 NOTHING = -(2**62)  # last, of what meets nothing that is in the wheel
 BEFORE_START = NOTHING  # after, of what was known before the process started
 
@@ -41,13 +41,12 @@ class Tombstones:
 
     Attributes:
         partition: index in a list of topic-partitions that only grows.
-        offset, id_hash, timer_id, hour, position, size: as in CancelRows.
+        offset, id_hash, timer_id, hour, position, size, again: as in CancelRows.
         after: R when it became known: what it meets in later slots does not leave any more; or
             BEFORE_START: it may have left out whatever it meets.
         log_end: end of its partition then, or later, NOT_ASKED until that is known: copies made
             before it became known lie below.
-        last: greatest slot of all that it can ever meet; NOT_SETTLED, or NOTHING.
-        looked: whether it was looked for what it meets.
+        last: greatest slot of all that it meets in the log; NOT_LOOKED, or NOTHING.
         word: its answer, as index, or NO_WORD.
     """
 
@@ -58,10 +57,10 @@ class Tombstones:
     hour: Int64
     position: Int64
     size: Int64
+    again: Bool
     after: Int64
     log_end: Int64
     last: Int64
-    looked: Bool
     word: Int32
 
     @classmethod
@@ -76,10 +75,10 @@ class Tombstones:
             rows.hour,
             rows.position,
             rows.size,
+            rows.again,
             np.full(count, after),
             np.full(count, NOT_ASKED),
-            np.full(count, NOT_SETTLED),
-            np.zeros(count, np.bool_),
+            np.full(count, NOT_LOOKED),
             np.full(count, NO_WORD, np.int32),
         )
 
@@ -96,10 +95,10 @@ class Tombstones:
             self.hour[rows],
             self.position[rows],
             self.size[rows],
+            self.again[rows],
             self.after[rows],
             self.log_end[rows],
             self.last[rows],
-            self.looked[rows],
             self.word[rows],
         )
 

@@ -54,15 +54,15 @@ def verdicts(
 
     Args:
         asked: those cancels.
-        settled: which of them had all that they can ever meet in the log.
+        settled: which of them had all that they can ever meet in the log: others are told nothing
+            but that something pending is cancelled.
         rows: what the round has found.
         others: every cancel that may have left any of the rows out, those asked for included.
         in_doubt: hashes in records that have left and cannot be read, or in abandoned cancels.
     """
     cancel, row, other = _grouped(asked, rows, others)
-    word, last = asked.word.copy(), asked.last.copy()
-    greatest = _greatest_below(row, rows.origin, rows.slot, cancel, asked.offset)
-    last[settled] = greatest[settled]
+    word = asked.word.copy()
+    last = _greatest_below(row, rows.origin, rows.slot, cancel, asked.offset)
     there = np.flatnonzero(~rows.was_out)
     pending = _greatest_below(
         row[there], rows.origin[there], rows.slot[there], cancel, asked.offset

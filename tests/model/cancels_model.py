@@ -1,9 +1,11 @@
 """The model's cancels: what dequeue knows of them, for how long, and what they are told.
 
 A cancel becomes known at a closing, or at a start, with all others below C. From then on no row
-that it meets leaves any more but by being left out. Copies that were made before may still be on
-their way: they lie below the partition's end as of then. Once ingest is there, the cancel is
-*settled*: all that it can ever meet is in the wheel. It lives until that has left.
+that it meets leaves any more but by being left out. It is forgotten once all that it met in the
+wheel, as of that closing or later, has left, and it is answered. Copies that were made before may
+still be on their way: they lie below the partition's end as of then. Such a copy brings the cancel
+again (`ingest_model`). Until ingest is there, and the cancel *settled*, K stays at it, and it stays
+in the log.
 """
 
 from __future__ import annotations
@@ -11,10 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.model.clauses import Clauses
-from tests.model.files_model import Directory
+from tests.model.files_model import Cancel, Directory, Files, Marks
 from tests.model.kafka_model import Answer, Kafka, PartitionProgress, Progress, Row, Word
-
-Place = tuple[int, int]  # partition, offset
 
 
 @dataclass(slots=True)
@@ -22,14 +22,14 @@ class Tombstone:
     """A cancel that is known.
 
     Attributes:
-        id: of timers with a lower origin that it meets.
+        cancel: its record.
         after: R when it became known: what lies in later slots it keeps from leaving.
         log_end: the partition's end then.
-        last: once settled: the greatest slot of a row that it meets, -1 without any.
+        last: once looked up: the greatest slot of a row that it meets, -1 without any.
         word: once found out: its answer.
     """
 
-    id: int
+    cancel: Cancel
     after: int
     log_end: int
     last: int | None = None
@@ -48,32 +48,40 @@ class Cancels:
         self._answered = {p: part.a for p, part in first.partitions.items()}
         if not clauses.cancel_is_answered_once:
             self._answered.clear()
-        self._live: dict[Place, Tombstone] = {}
-        self._past: dict[Place, Tombstone] = {}
+        self._live: dict[int, Tombstone] = {}  # by number in the cancel log
+        self._past: dict[int, Tombstone] = {}
+        self._forgotten: list[tuple[Cancel, int]] = []  # not settled; with their log_end
+        self._seen: set[int] = set()
+        self._marks: Marks = {}
 
     def learn(self, r: int, c: dict[int, int]) -> None:
         """At a start or a closing: what lies below C is known from here on."""
-        for place, name in sorted(self._directory.files.tombstones.items()):
-            partition, offset = place
-            if self._from.get(partition, 0) <= offset < c.get(partition, 0):
-                if not self._clauses.tombstone_takes_the_place_of_no_other:
-                    self._live = {
-                        (p, o): known
-                        for (p, o), known in self._live.items()
-                        if (p, known.id) != (partition, name)
-                    }
-                self._live[place] = Tombstone(name, r, len(self._kafka.topic[partition]))
-        self._from |= {p: max(end, self._from.get(p, 0)) for p, end in c.items()}
+        files = self._directory.files
+        self._marks = dict(files.marks)
+        for number, cancel in files.cancels.items():
+            partition, offset = cancel.partition, cancel.offset
+            if number in self._seen or offset >= c.get(partition, 0):
+                continue
+            self._seen.add(number)
+            if offset < self._from.get(partition, 0):
+                continue
+            if not self._clauses.tombstone_takes_the_place_of_no_other:
+                self._live = {
+                    n: known
+                    for n, known in self._live.items()
+                    if (known.cancel.partition, known.cancel.id) != (partition, cancel.id)
+                }
+            self._live[number] = Tombstone(cancel, r, len(self._kafka.topic[partition]))
 
     def meet(self, row: Row) -> bool:
         """Whether the row is not to leave any more."""
-        return any(self._meets(place, known, row) for place, known in self._live.items())
+        return any(self._meets(known, row) for known in self._live.values())
 
-    def _meets(self, place: Place, known: Tombstone, row: Row) -> bool:
+    def _meets(self, known: Tombstone, row: Row) -> bool:
         record = self._kafka.topic[row.partition][row.offset]
         assert record is not None
-        same = (place[0], known.id) == (row.partition, record.id)
-        return same and self._origin(row) < place[1]
+        same = (known.cancel.partition, known.cancel.id) == (row.partition, record.id)
+        return same and self._origin(row) < known.cancel.offset
 
     def _origin(self, row: Row) -> int:
         record = self._kafka.topic[row.partition][row.offset]
@@ -82,32 +90,37 @@ class Cancels:
 
     def look(self) -> None:
         """Look up what each of them meets; see the module's head."""
-        for place, known in self._live.items():
-            if known.last is not None:
+        for number, known in self._live.items():
+            settled = self._is_settled(known.cancel, known.log_end)
+            if known.last is not None and (known.word is not None or not settled):
                 continue
             rows = [
                 (slot, row)
                 for slot, rows in self._directory.files.wheel.items()
                 for row in rows
-                if self._meets(place, known, row)
+                if self._meets(known, row)
             ]
             if any(slot > known.after and not self._was_out(slot, row) for slot, row in rows):
                 known.word = Word.CANCELLED
-            settled = self._directory.files.marks[place[0]] >= known.log_end
-            if settled or not self._clauses.tombstone_stays_until_it_is_settled:
-                known.last = max((slot for slot, _ in rows), default=-1)
+            known.last = max((slot for slot, _ in rows), default=-1)
             if known.word is None and (settled or not self._clauses.verdict_waits_until_settled):
-                known.word = self._word(place, rows)
+                known.word = self._word(number, rows)
 
-    def _word(self, place: Place, rows: list[tuple[int, Row]]) -> Word:
+    def _is_settled(self, cancel: Cancel, log_end: int) -> bool:
+        marks = self._marks
+        if not self._clauses.cancels_are_settled_by_the_marks_of_a_closing:
+            marks = self._directory.files.marks
+        return marks[cancel.partition] >= log_end
+
+    def _word(self, number: int, rows: list[tuple[int, Row]]) -> Word:
         """Of a cancel that has met nothing pending: whether what it meets is known to have left."""
         others = {**self._past, **self._live}
-        del others[place]
+        del others[number]
         left_out = {
             self._origin(row)
             for slot, row in rows
-            for other, known in others.items()
-            if slot > known.after and self._meets(other, known, row)
+            for known in others.values()
+            if slot > known.after and self._meets(known, row)
         }
         if not self._clauses.left_out_is_not_delivered:
             left_out = set()
@@ -129,8 +142,10 @@ class Cancels:
         """What may be said in a transaction with this progress: in order, at most `count`."""
         said: list[Answer] = []
         stopped: set[int] = set()
-        for (partition, offset), known in sorted(self._live.items()):
-            if offset < self._answered.get(partition, 0) or partition in stopped:
+        live = sorted(self._live.values(), key=lambda t: (t.cancel.partition, t.cancel.offset))
+        for known in live:
+            partition, offset = known.cancel.partition, known.cancel.offset
+            if not self._wants_answer(known.cancel, self._answered) or partition in stopped:
                 continue
             early = offset >= partitions[partition].closed_c
             early = early and self._clauses.cancel_is_answered_with_its_c
@@ -139,6 +154,10 @@ class Cancels:
             else:
                 said.append(Answer(partition, offset, known.word))
         return said
+
+    def _wants_answer(self, cancel: Cancel, answered: Marks) -> bool:
+        is_asked = self._kafka.replies and not cancel.again
+        return is_asked and cancel.offset >= answered.get(cancel.partition, 0)
 
     def answered(self, partition: int, said: list[Answer]) -> int:
         """`a`, once these are committed."""
@@ -149,15 +168,24 @@ class Cancels:
         """K of a progress that says R and `a`."""
         if not self._clauses.tombstones_are_in_the_progress:
             return None
+        stays = self._clauses.forgotten_cancel_is_read_again_until_it_is_settled
         offsets = [
-            offset
-            for (number, offset), known in self._live.items()
-            if number == partition and not self._is_over(offset, known, r, answered)
+            known.cancel.offset
+            for known in self._live.values()
+            if known.cancel.partition == partition
+            and not (
+                self._is_over(known, r, {partition: answered})
+                and (self._is_settled(known.cancel, known.log_end) or not stays)
+            )
         ]
+        if stays:
+            self._forgotten = [each for each in self._forgotten if not self._is_settled(*each)]
+            offsets += [c.offset for c, _ in self._forgotten if c.partition == partition]
         return min(offsets, default=None)
 
-    def _is_over(self, offset: int, known: Tombstone, r: int, answered: int) -> bool:
-        if offset >= answered and self._clauses.unanswered_cancel_is_read_again:
+    def _is_over(self, known: Tombstone, r: int, answered: Marks) -> bool:
+        waits = self._wants_answer(known.cancel, answered)
+        if waits and self._clauses.unanswered_cancel_is_read_again:
             return False
         stays = self._clauses.tombstone_stays_until_its_rows_have_left
         return known.last is not None and (known.last <= r or not stays)
@@ -166,15 +194,13 @@ class Cancels:
         """Forget what has done its work; `r`: as far as is known here."""
         for answer in said:
             self._answered[answer.partition] = answer.offset + 1
-        self._past |= {place: self._live.pop(place) for place in self._over(r)}
+        over = [n for n, known in self._live.items() if self._is_over(known, r, self._answered)]
+        for number in over:
+            known = self._past[number] = self._live.pop(number)
+            self._forgotten.append((known.cancel, known.log_end))
+            if not self._clauses.forgotten_cancel_stays_on_disk_until_it_is_settled:
+                self._directory.files.cancels.pop(number, None)
         collect(self._directory, progress)
-
-    def _over(self, r: int) -> list[Place]:
-        return [
-            place
-            for place, known in self._live.items()
-            if self._is_over(place[1], known, r, self._answered.get(place[0], 0))
-        ]
 
 
 def tombstones_from(p: PartitionProgress) -> int:
@@ -183,9 +209,14 @@ def tombstones_from(p: PartitionProgress) -> int:
 
 
 def collect(directory: Directory, progress: Progress) -> None:
-    """Remove the cancels that are over."""
-    tombstones = directory.files.tombstones
+    """Remove the cancels that are over, also from what the durable checkpoint names."""
+    kept = [directory.files, *([directory.durable[0]] if directory.durable else [])]
     for number, p in progress.partitions.items():
-        for place in [each for each in tombstones if each[0] == number]:
-            if place[1] < tombstones_from(p):
-                del tombstones[place]
+        for files in kept:
+            _remove(files, number, tombstones_from(p))
+
+
+def _remove(files: Files, partition: int, first: int) -> None:
+    for number, cancel in list(files.cancels.items()):
+        if cancel.partition == partition and cancel.offset < first:
+            del files.cancels[number]

@@ -34,8 +34,12 @@ class Clauses:
     tombstone_mark_is_lowered_where_c_is_raised: bool = True
     tombstone_is_known_before_its_c_is_told: bool = True
     tombstone_takes_the_place_of_no_other: bool = True
-    tombstone_stays_until_it_is_settled: bool = True
     tombstone_stays_until_its_rows_have_left: bool = True
+    copy_brings_its_cancel_again: bool = True
+    cancel_brought_again_is_not_answered: bool = True
+    forgotten_cancel_is_read_again_until_it_is_settled: bool = True
+    forgotten_cancel_stays_on_disk_until_it_is_settled: bool = True
+    cancels_are_settled_by_the_marks_of_a_closing: bool = True
     cancel_is_answered_with_its_c: bool = True
     cancel_is_answered_once: bool = True
     unanswered_cancel_is_read_again: bool = True

@@ -25,16 +25,39 @@ class Close:
     c: Marks
 
 
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """A record of the cancel log.
+
+    Attributes:
+        partition, offset: where the cancel lies in Kafka.
+        id: of timers with a lower origin that it meets.
+        again: a copy has brought it again: it is not answered.
+    """
+
+    partition: int
+    offset: int
+    id: int
+    again: bool = False
+
+
 @dataclass(slots=True)
 class Files:
-    """Commit page, logs and wheel; `tombstones`: the id that each cancel is of, by its place."""
+    """Commit page, logs and wheel; `cancels`: the cancel log, by rising numbers."""
 
     marks: dict[int, int] = field(default_factory=dict)
     wheel: dict[int, tuple[Row, ...]] = field(default_factory=dict)
-    tombstones: dict[tuple[int, int], int] = field(default_factory=dict)
+    cancels: dict[int, Cancel] = field(default_factory=dict)
+    written: int = 0
 
     def copy(self) -> Files:
-        return Files(dict(self.marks), dict(self.wheel), dict(self.tombstones))
+        return Files(dict(self.marks), dict(self.wheel), dict(self.cancels), self.written)
+
+    def cancel(self, *cancels: Cancel) -> None:
+        """Add to the cancel log."""
+        for cancel in cancels:
+            self.cancels[self.written] = cancel
+            self.written += 1
 
     def append(self, slot: int, *rows: Row) -> None:
         """Add to a slot; the entry that the ring had there belongs to an earlier lap."""
@@ -90,6 +113,8 @@ class Directory:
         for name, value in vars(self).items():
             setattr(twin, name, value)
         twin.files, twin.unsynced = self.files.copy(), list(self.unsynced)
+        if self.durable is not None:
+            twin.durable = self.durable[0].copy(), self.durable[1]
         return twin
 
     def write_close(self, close: Close) -> None:

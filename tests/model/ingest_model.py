@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tests.model.clauses import Clauses
-from tests.model.files_model import RING, Close, Directory
+from tests.model.files_model import RING, Cancel, Close, Directory
 from tests.model.kafka_model import Kafka, Kind, Record, Row, slot_of, window_at
 from tests.model.recovery_model import placed
 
@@ -21,7 +21,7 @@ class Batch:
     close: Close
     again: bool
     rows: list[tuple[int, Row]] = field(default_factory=list)
-    tombstones: dict[tuple[int, int], int] = field(default_factory=dict)
+    cancels: list[Cancel] = field(default_factory=list)
     marks: dict[int, int] = field(default_factory=dict)
 
 
@@ -76,10 +76,26 @@ class Ingest:
             else clauses.reschedule_half_of_done_rows_counts
         )
         if record.kind is not Kind.TIMER and record.origin is None and counts:
-            batch.tombstones[partition, offset] = record.id
+            batch.cancels.append(Cancel(partition, offset, record.id))
         if record.kind is not Kind.CANCEL and place is not None:
             batch.rows.append((place, Row(partition, offset, rolls)))
+            self._bring_again(batch, partition, record)
         return True
+
+    def _bring_again(self, batch: Batch, partition: int, record: Record) -> None:
+        """A copy brings the last of the cancels that meet it: dequeue may know it no more."""
+        origin = record.origin
+        if origin is None or not self._clauses.copy_brings_its_cancel_again:
+            return
+        meet = [
+            cancel
+            for cancel in self.directory.files.cancels.values()
+            if (cancel.partition, cancel.id) == (partition, record.id) and cancel.offset > origin
+        ]
+        if meet:
+            last = max(meet, key=lambda cancel: cancel.offset)
+            again = self._clauses.cancel_brought_again_is_not_answered
+            batch.cancels.append(replace(last, again=again))
 
     def _fits(self, slot: int) -> bool:
         if not self._clauses.ring_is_never_overwritten:
@@ -105,7 +121,7 @@ class Ingest:
         for slot, row in self._moved(batch, floor) if moved else batch.rows:
             directory.files.append(slot, row)
         directory.files.marks.update(batch.marks)
-        directory.files.tombstones.update(batch.tombstones)
+        directory.files.cancel(*batch.cancels)
         return True
 
     def _moved(self, batch: Batch, floor: int) -> list[tuple[int, Row]]:

@@ -103,9 +103,15 @@ class Fenced(Exception):
 
 
 class Kafka:
-    """Timer topic, progress records, and the fencing of producers; a transaction is one call."""
+    """Timer topic, progress records, and the fencing of producers; a transaction is one call.
 
-    def __init__(self, partitions: int) -> None:
+    Args:
+        partitions: of the timer topic.
+        replies: whether there is a topic for answers.
+    """
+
+    def __init__(self, partitions: int, *, replies: bool) -> None:
+        self.replies = replies
         self.topic: list[list[Record | None]] = [[] for _ in range(partitions)]
         self.progress: dict[str, Progress] = {}
         self.fence: dict[str, int] = {}

@@ -13,9 +13,13 @@ SEEDS = 300
 
 # Clauses that matter in rare events only: the theme in which they are met, and from which seed on.
 MET = {
+    "cancels_are_settled_by_the_marks_of_a_closing": ("copies", 0),
+    "copy_brings_its_cancel_again": ("copies", 0),
     "durable_close_page_is_of_its_marks": ("kills", 0),
     "durable_goes_before_the_files": ("disks", 800),
     "epoch_begins_above_c": ("windows", 0),
+    "forgotten_cancel_is_read_again_until_it_is_settled": ("copies", 0),
+    "forgotten_cancel_stays_on_disk_until_it_is_settled": ("copies", 0),
     "floor_is_that_of_the_close_page": ("kills", 0),
     "floor_of_a_shard_is_its_highest": ("shards", 1000),
     "floor_of_what_is_kept_counts": ("kills", 0),

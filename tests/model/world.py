@@ -44,6 +44,7 @@ THEMES = {
     "lag": ("lose_disk", "stall"),
     "losses": ("lose_disk",),
     "outages": ("outage", "target", "stall"),
+    "copies": ("outage", "target", "stall", "lose_disk", "lose_power"),
 }
 THEMES["all"] = tuple(sorted({name for theme in THEMES.values() for name in theme}))
 
@@ -88,7 +89,7 @@ class World:
         self._numbers = 0
         self._messages = 0
         self._ids: list[tuple[int, int]] = []  # (id, partition)
-        self.kafka = Kafka(random.randint(1, 3))
+        self.kafka = Kafka(random.randint(1, 3), replies=Random(~seed).random() < 0.6)
         self.judge = Judge(self.kafka)
         self.judge.trace = self.trace
         self.window = random.choice(WINDOWS)

@@ -43,13 +43,17 @@ class CancelJudge:
         violated: Callable[[str, str], None],
         counts: Counter[str],
         newest: Callable[[Timer], Copy],
+        *,
+        replies: bool,
     ) -> None:
         """
         Args:
             violated: called with what is wrong.
             counts: of what has happened.
             newest: tells the newest copy of a timer.
+            replies: whether there is a topic for answers.
         """
+        self._replies = replies
         self.cancelled: set[bytes] = set()
         self.witness: Callable[[], Witness]
         self._violated = violated
@@ -71,8 +75,8 @@ class CancelJudge:
 
     @property
     def unanswered(self) -> set[bytes]:
-        """Cancels that have been told nothing yet."""
-        return self._cancels.keys() - self._answered
+        """Cancels that are still to be told something."""
+        return self._cancels.keys() - self._answered if self._replies else set()
 
     def written(self, timer: Timer) -> None:
         """A user's record has come to be."""

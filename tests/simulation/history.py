@@ -88,7 +88,13 @@ class History:
     """
 
     def __init__(
-        self, wheel: WheelConfig, clock: Clock, chunk: tuple[int, int], hot: HotSlots
+        self,
+        wheel: WheelConfig,
+        clock: Clock,
+        chunk: tuple[int, int],
+        hot: HotSlots,
+        *,
+        replies: bool = True,
     ) -> None:
         self.violations: list[Violation] = []
         self.pending: dict[bytes, Timer] = {}
@@ -104,7 +110,7 @@ class History:
         self._left: dict[int, list[tuple[int, int]]] = {}
         self._progress: Progress | None = None
         self._hot = HotSlotJudge(hot, wheel.precision_ms, self.violated)
-        self.cancels = CancelJudge(self.violated, self.counts, self.newest)
+        self.cancels = CancelJudge(self.violated, self.counts, self.newest, replies=replies)
 
     def say(self, text: str) -> None:
         slot = self._clock.now_ms() / self.settings.precision_ms

@@ -8,6 +8,7 @@ CANCELLING = "wheel/cancelling.py"
 CASES = "unit/test_cancels.py::"
 ON_DISK = "unit/test_cancels_on_disk.py::"
 REMEMBERED = "unit/test_remembered.py::"
+FORGETTING = "unit/test_forgetting.py::"
 TELLING = "unit/test_telling.py::"
 PAIRS = "unit/test_tombstones.py::test_what_is_left_out_is_what_a_pair_of_cancel_and_row_says"
 OVERTAKEN = "unit/test_tombstones.py::test_whose_place_is_taken_is_what_pairs_of_cancels_say"
@@ -31,8 +32,8 @@ CANCELS = {
         "9",
         "a cancel without an answer is not read again once it meets nothing any more",
         CANCELLING,
-        "~self._are_over(r, said)",
-        "~self._are_over(r, dict.fromkeys(self._partitions, _NEVER))",
+        "self._needed(self._are_over(r, said))",
+        "self._needed(self._are_over(r, dict.fromkeys(self._partitions, _NEVER)))",
     ),
     "cancel-dropped-without-answer": Planted(
         "refused",
@@ -52,23 +53,24 @@ CANCELS = {
         "8",
         "copies that are still on their way are not waited for",
         CANCELLING,
-        "settled = (log_end != NOT_ASKED) & (marks[live.partition[rows]] >= log_end)",
-        "settled = log_end != NOT_ASKED",
+        "settled: Bool = (log_end != NOT_ASKED) & (marks[live.partition[rows]] >= log_end)",
+        "settled: Bool = log_end != NOT_ASKED",
     ),
     "cancel-forgotten-early": Planted(
         "8",
         "a cancel is forgotten before what it meets has left",
         CANCELLING,
-        "settled & ((live.last <= r) | taken_over)",
-        "settled",
+        "(live.last != NOT_LOOKED) & ((live.last <= r) | taken_over)",
+        "live.last != NOT_LOOKED",
     ),
     "cancel-superseded-early": Planted(
         "8",
-        "a cancel takes the place of others before it is known what it meets",
+        "a cancel takes the place of others before a progress says that it is known",
         CANCELLING,
-        "superseded(live, settled & (live.offset",
-        "superseded(live, (live.offset",
-        test=CASES + "test_a_cancel_that_is_not_settled_takes_the_place_of_none",
+        "superseded(live, live.offset < ends[live.partition])",
+        "superseded(live, live.offset >= 0)",
+        test=CASES
+        + "test_a_cancel_takes_the_place_of_others_once_a_progress_says_that_it_is_known",
     ),
     "cancel-superseded-by-none": Planted(
         "5",
@@ -112,8 +114,8 @@ CANCELS = {
         "9",
         "what cancels of before the start have kept from leaving counts as delivered",
         CANCELLING,
-        "after = r if self._is_begun else BEFORE_START",
-        "after = r",
+        "r if self._is_begun else BEFORE_START",
+        "r",
     ),
     "answer-of-over": Planted(
         "9",
@@ -151,7 +153,7 @@ CANCELS = {
         "9",
         "what a cancel had left out before it was abandoned counts as delivered",
         CANCELLING,
-        "np.append(found.damaged, self._cut_off)",
+        "np.append(found.damaged, self._reader.cut_off)",
         "found.damaged",
         test=TELLING + "test_what_an_abandoned_cancel_may_have_left_out_was_not_delivered",
     ),
@@ -209,8 +211,8 @@ CANCELS = {
         "9",
         "cancels keep their numbers though others before them were dropped",
         CANCELLING,
-        "place[self._unsaid], place[self._unsettled]",
-        "place[self._unsaid], self._unsettled",
+        "place[self._unsaid], place[self._unlooked]",
+        "self._unsaid, place[self._unlooked]",
     ),
     "cancel-runs-mixed": Planted(
         "8",
@@ -270,9 +272,77 @@ CANCELS = {
         "8",
         "a segment of the cancel log is unlinked though a cancel in it is live",
         CANCELLING,
-        "min([*later, *unread, self._swept.hour])",
-        "min([*unread, _NEVER])",
+        "self._swept.hour, self._unsettled.hour)",
+        "self._unsettled.hour)",
         test=ON_DISK + "test_a_segment_with_a_live_cancel_stays",
+    ),
+    "cancel-collected-unsettled": Planted(
+        "8",
+        "a segment of the cancel log is unlinked though a copy may look for a cancel in it",
+        CANCELLING,
+        "self._swept.hour, self._unsettled.hour)",
+        "self._swept.hour)",
+        test=ON_DISK + "test_a_segment_stays_while_copies_may_be_on_their_way",
+    ),
+    "cancel-not-brought": Planted(
+        "8",
+        "a copy does not bring the cancel that dequeue has forgotten",
+        "wheel/engine.py",
+        "brought_again(self._directory, before, batch)",
+        "None",
+    ),
+    "cancel-brought-answered": Planted(
+        "9",
+        "a cancel is answered again when a copy brings it again",
+        CANCELLING,
+        "unanswered & ~live.again[rows]",
+        "unanswered",
+    ),
+    "cancel-brought-too-late": Planted(
+        "8",
+        "what a copy brings is known only with the commit after that of the copy",
+        "wheel/engine.py",
+        "        self._write_cancels(writes, close, segments)\n        with",
+        "        late, self._late = writes.again, getattr(self, '_late', None)\n"
+        "        writes = _Cancels(writes.rows, self._late)\n        self._late = late\n"
+        "        self._write_cancels(writes, close, segments)\n        with",
+    ),
+    "cancel-brought-first": Planted(
+        "8",
+        "a copy brings the first of the cancels that meet it, of which K has passed some",
+        "wheel/bringing_again.py",
+        "np.lexsort((cancels.offset, timer[count:]))",
+        "np.lexsort((-cancels.offset, timer[count:]))",
+        test=FORGETTING + "test_which_cancel_a_copy_brings",
+    ),
+    "cancel-forgotten-by-k": Planted(
+        "8",
+        "K passes what has left memory and may still be looked for",
+        CANCELLING,
+        "            if offset != _NEVER:\n",
+        "            if offset < 0:\n",
+    ),
+    "cancel-over-by-k": Planted(
+        "8",
+        "K passes what is over and not settled, before it leaves memory",
+        CANCELLING,
+        "np.flatnonzero(~over | ~self._are_settled(np.arange(len(over))))",
+        "np.flatnonzero(~over)",
+    ),
+    "cancel-segment-gone-is-damage": Planted(
+        "1",
+        "a segment that is unlinked while a copy looks there counts as damaged",
+        "wheel/bringing_again.py",
+        "            if hour >= directory.state.gc_cancels:\n                raise\n",
+        "            raise\n",
+        test=FORGETTING + "test_a_segment_that_is_given_up_as_a_copy_looks_there_is_no_damage",
+    ),
+    "cancel-above-c-forgotten": Planted(
+        "8",
+        "what lies above C at a start is not read again",
+        "wheel/cancel_reader.py",
+        "start = self._waits.pop(hour, seen)",
+        "start = seen",
     ),
     "cancel-segment-given-up": Planted(
         "8",

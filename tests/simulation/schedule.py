@@ -8,7 +8,7 @@ faults stop, everything is run until nothing is left to do, and the history is j
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -21,6 +21,7 @@ from tests.simulation.requests import Requests
 from tests.simulation.seam import SEAM, Plan, PowerLost
 from tests.simulation.settings import mapped_to
 from tests.simulation.spark_model import CHECKPOINT
+from tests.simulation.watching import learn_at_once
 from tests.simulation.world import Chances, Setup, World
 
 from duewheel.wheel.dequeue_config import DequeueConfig
@@ -96,7 +97,7 @@ class Schedule:
         self.calm = False
         self.world = World(
             root,
-            _setup(seed, self.rng),
+            _with_cancels(seed, _setup(self.rng)),
             self.rng,
             Chances(
                 self._fate,
@@ -393,7 +394,17 @@ class Schedule:
         )
 
 
-def _setup(seed: int, rng: Random) -> Setup:
+def _with_cancels(seed: int, setup: Setup) -> Setup:
+    """Whether they are answered, and how many may be in memory: chance of its own, too."""
+    rng = Random(f"cancels {seed}")
+    cancels_max = rng.choice((1, 2, 5, 250_000))
+    learn_at_once(rng.choice((1, 3, 250_000)))
+    reply_topic = None if rng.random() < 0.5 else REPLIES
+    config = replace(setup.config, reply_topic=reply_topic, cancels_max=cancels_max)
+    return replace(setup, config=config)
+
+
+def _setup(rng: Random) -> Setup:
     p = rng.choice(PRECISIONS_MS)
     window, margin = rng.randint(4, 12), rng.randint(0, 3)
     wheel = WheelConfig(p, window + margin + rng.randint(0, 4), window * p, margin * p)
@@ -405,8 +416,6 @@ def _setup(seed: int, rng: Random) -> Setup:
         chunk_bytes=rng.choice((200, 1_000, 1 << 20)),
         progress_interval_ms=rng.choice((5_000, 2 * p, 10 * p)),
         clock_skew_max_ms=rng.choice((1_000, p // 2, 2 * p)),
-        reply_topic=REPLIES,
-        cancels_max=Random(f"cancels {seed}").choice((1, 2, 5, 250_000)),
         hot_slots=HotSlots(
             rng.choice(("none", "spread", "dead-letter", "spread")),
             limit=rng.choice((1, 3, 5)),

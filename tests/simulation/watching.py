@@ -25,9 +25,11 @@ from tests.simulation.seam import SEAM
 
 from duewheel.checkpoints import files, state
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.state import Close
+from duewheel.checkpoints.state import Close, Commit
 from duewheel.schemas.timers import Bool, Int64, TimerBatch
-from duewheel.wheel import bounded_queue, pipeline, recovering, starting
+from duewheel.wheel import bounded_queue, bringing_again, cancelling, pipeline, recovering, starting
+from duewheel.wheel.cancel_log import CancelRows
+from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.timer_wheel import Runs, TimerWheel
 
 Call = Callable[..., Any]
@@ -81,6 +83,7 @@ def install() -> None:
     _watch_names()
     _watch_maps()
     _watch_placing()
+    _watch_copies()
     _replace_everywhere(files.boot_id, lambda: SEAM.boot_id)
     vars(starting)["secrets"] = SimpleNamespace(randbits=_drawn_bits)
     vars(state)["uuid"] = SimpleNamespace(uuid4=_drawn_uuid, UUID=uuid.UUID)
@@ -222,6 +225,22 @@ def _watch_placing() -> None:
         return pending, slots
 
     _replace_everywhere(put_back, watched)
+
+
+def _watch_copies() -> None:
+    brought_again = bringing_again.brought_again
+
+    def watched(directory: DataDirectory, commit: Commit, batch: TimerBatch) -> CancelRows | None:
+        found = brought_again(directory, commit, batch)
+        SEAM.brought(0 if found is None else len(found))
+        return found
+
+    _replace_everywhere(brought_again, watched)
+
+
+def learn_at_once(count: int) -> None:
+    """So many cancels that become known are looked up before more are read."""
+    vars(cancelling)["LEARNT_AT_ONCE"] = count
 
 
 def _some_of(count: int) -> Bool:

@@ -122,7 +122,14 @@ class World:
     def __post_init__(self) -> None:
         self.clock = WorldClock(self._slept, self.setup.config.clock_skew_max_ms)
         bounds = (self.setup.config.chunk_records, self.setup.config.chunk_bytes)
-        self.history = History(self.setup.wheel, self.clock, bounds, self.setup.config.hot_slots)
+        config = self.setup.config
+        self.history = History(
+            self.setup.wheel,
+            self.clock,
+            bounds,
+            config.hot_slots,
+            replies=config.reply_topic is not None,
+        )
         partitions = [Partition(number) for number in range(self.setup.partitions)]
         self.kafka = Kafka(self.clock, self.history, partitions)
         self.disk = Disk(self.root)
@@ -141,7 +148,7 @@ class World:
         returning.WAIT_MS = waits_of(self.setup.wheel)
         SEAM.watch(self.disk)
         SEAM.rng, SEAM.meanwhile, SEAM.applied = self.rng, self._meanwhile, self._applied
-        SEAM.put_back = self._floors.put_back
+        SEAM.put_back, SEAM.brought = self._floors.put_back, self._brought
         self.boot()
 
     @property
@@ -327,6 +334,9 @@ class World:
             if lock_is_held(self.root / standby.name / ENGINE_LOCK):
                 return
         self.run(standby.follower.actor, standby.look, {})
+
+    def _brought(self, count: int) -> None:
+        self.history.counts["cancels brought again"] += count
 
     def _applied(self, directory: Path, runs: Runs) -> None:
         if directory == self.path and len(runs):

@@ -203,7 +203,7 @@ def test_a_copy_that_comes_behind_the_cancel_is_met_by_it(make_world: MakeWorld)
     assert world.answers() == [("timers-0@1", "cancelled")]
     world.at_slot(300)
     assert len(world.sources()) == 1, "the roll, and nothing else"
-    assert world.known() == (0, 1)
+    assert world.known() == (0, 2), "once more, brought again by the copy"
 
 
 def test_after_its_delivery(make_world: MakeWorld) -> None:
@@ -305,20 +305,23 @@ def test_of_an_id_that_is_rescheduled_over_and_over_one_cancel_lives(
     assert len(world.answers()) == 19
 
 
-def test_a_cancel_that_is_not_settled_takes_the_place_of_none(make_world: MakeWorld) -> None:
-    world = make_world(progress_interval_ms=PRECISION_MS)
-    world.append(timer(0, 50), cancel(1))
-    world.at_slot(2)
-    world.publisher.ends = {P0: 9}
+def test_a_cancel_takes_the_place_of_others_once_a_progress_says_that_it_is_known(
+    make_world: MakeWorld,
+) -> None:
+    """Whoever starts from one that does not must find the others."""
+    world = make_world(reply_topic=None, progress_interval_ms=1_000, slots=4096)
+    world.append(timer(0, 500), cancel(1))
+    world.at_slot(120)
     world.append(cancel(2))
-    world.at_slot(4)
-    assert (world.progress()[0], world.known()) == (1, (2, 0))
-    world.append(replace(timer(8, 50), timer_id=b"b"))
-    world.at_slot(8)
-    world.at_slot(9)
-    assert (world.progress()[0], world.known()) == (2, (1, 1))
-    world.at_slot(60)
-    assert (world.sources(), world.known()) == (["timers-0@8"], (0, 2))
+    for slot in (124, 126):
+        world.at_slot(slot)
+        assert (world.progress()[0], world.known()) == (1, (2, 0))
+    assert world.publisher.committed[-1][1].partitions[P0].closed_c == 2
+    for slot in (250, 260, 370):
+        world.at_slot(slot)
+    assert (world.progress()[0], world.known()) == (2, (1, 0))
+    world.at_slot(510)
+    assert (world.sources(), world.known()) == ([], (0, 0))
 
 
 def test_what_was_rejected_is_no_timer(make_world: MakeWorld) -> None:

@@ -140,10 +140,26 @@ def test_what_is_over_is_collected(make_world: MakeWorld) -> None:
 
 
 def test_a_segment_with_a_live_cancel_stays(make_world: MakeWorld) -> None:
-    world = make_world()
-    world.publisher.ends = {P0: 100}  # copies may be on their way for all that time
+    world = make_world(slots=1 << 22)
+    world.append(timer(0, 6 * 360_000), cancel(1))
+    an_hour_later(world)
+    world.append(cancel(2, timer_id=b"b"))
+    for _ in range(3):
+        an_hour_later(world)
+    assert world.known()[0] == 1
+    assert len(list((world.path / cancel_log.FOLDER).iterdir())) == 2
+    world.restart(Role.DEQUEUE)
+    world.at_slot(7 * 360_000)
+    assert world.sources() == []
+
+
+def test_a_segment_stays_while_copies_may_be_on_their_way(make_world: MakeWorld) -> None:
+    world = make_world(reply_topic=None)
+    world.publisher.ends = {P0: 100}  # they may be for all that time
     world.append(timer(0, 5), cancel(1))
     world.at_slot(9)
+    world.at_slot(10)
+    assert world.known() == (0, 0), "only on disk"
     world.clock.sleep(3 * 3600)
     world.drain()
     world.append(cancel(2))
@@ -156,11 +172,12 @@ def test_a_segment_with_a_live_cancel_stays(make_world: MakeWorld) -> None:
     world.append(timer(3, 0, origin=0))
     world.drain()
     assert world.sources() == [], "a cancel that has waited for its copy for hours"
+    assert len(list(segments.iterdir())) == 3, "the copy has brought it again"
     found = world.publisher.committed[-1][1]
     over = {p: replace(part, k=None, c=9, c1=None) for p, part in found.partitions.items()}
     found = replace(found, partitions=over)
     world.shard.directory(Role.DEQUEUE).collect(found)
-    assert len(list(segments.iterdir())) == 2
+    assert len(list(segments.iterdir())) == 3
     an_hour_later(world)
     world.shard.directory(Role.DEQUEUE).collect(found)
     assert len(list(segments.iterdir())) == 1

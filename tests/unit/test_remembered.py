@@ -29,6 +29,7 @@ def cancels(*last: int) -> Tombstones:
         hour=count,
         position=count,
         size=count,
+        again=count < 0,
     )
     return replace(Tombstones.known(rows, rows.partition, 0), last=np.array(last))
 

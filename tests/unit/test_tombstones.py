@@ -13,7 +13,7 @@ from duewheel.schemas.header_names import Answer
 from duewheel.wheel.answers import WORDS
 from duewheel.wheel.cancel_log import CancelRows
 from duewheel.wheel.growing import GrowingTombstones
-from duewheel.wheel.tombstones import NOT_SETTLED, NOTHING, Filter, Tombstones, superseded
+from duewheel.wheel.tombstones import NOTHING, Filter, Tombstones, superseded
 from duewheel.wheel.verdicts import Rows, verdicts
 
 PARTITIONS = [("timers", 0), ("timers", 1)]
@@ -30,7 +30,7 @@ def cancels_of(ids: list[bytes], offset: list[int], partition: list[int]) -> Tom
     # Few hashes: ids have them in common.
     hashes = np.array([len(each) for each in ids], np.int64)
     at = np.array(offset, np.int64)
-    rows = CancelRows(index, index, at, hashes, binary(ids), zeros, zeros, zeros)
+    rows = CancelRows(index, index, at, hashes, binary(ids), zeros, zeros, zeros, zeros > 0)
     return Tombstones.known(rows, index, 0)
 
 
@@ -149,7 +149,7 @@ def test_cancels_are_told_what_pairs_of_them_and_rows_say(seed: int) -> None:
     word, last = verdicts(asked, settled, rows, known, NONE_DAMAGED)
     for i in range(ASKED_FOR):
         met = [slot[j] for j in range(30) if meets(asked, i, rows, j)]
-        assert last[i] == (max([*met, NOTHING]) if settled[i] else NOT_SETTLED)
+        assert last[i] == max([*met, NOTHING])
         answer = told(asked, i, bool(settled[i]), rows, known)
         assert (WORDS[word[i]] if word[i] >= 0 else None) == answer
 
