@@ -6,7 +6,7 @@ in the wheel. To accept the loss is to make the partition one of which nothing w
 
     gone        dropped from the progress and from the marks
     made anew   marks and C are the log start; the new topic's id is known from then on
-    cut short   marks and C are the log end: what lies below it was taken before
+    cut short   marks and C are the log end, if they lie behind it: what lies below stays as it was
 
 What is in the wheel is still delivered. Its topic, if it is gone or made anew, gets another name
 here (`retire` in topic_names.py): offsets of the old one are not those of the new one, and D of a
@@ -370,13 +370,14 @@ def _accepted(found: Progress, told: Losses, ids: Mapping[str, str], lowest: Mar
     for partition, loss in told.items():
         known = partitions.pop(partition, PartitionProgress(found.slot, 0))
         if loss.start is not None:
-            half = None if known.c1 is None else loss.start
-            k, a = None, loss.start
+            c, c1, k, a = loss.start, None if known.c1 is None else loss.start, None, loss.start
             if loss.kind == CUT_SHORT:
+                # Raised, C would call done what came late and is still pending.
+                c, c1 = min(known.c, c), None if known.c1 is None else min(known.c1, loss.start)
                 ks = [k for k in (known.k, lowest.get(partition)) if k is not None]
                 k = min((k for k in ks if k < loss.start), default=None)
                 a = min(known.a, loss.start)
-            partitions[partition] = replace(known, c=loss.start, c1=half, k=k, a=a)
+            partitions[partition] = replace(known, c=c, c1=c1, k=k, a=a)
     return replace(
         found,
         partitions=partitions,
@@ -397,7 +398,7 @@ def _write_pages(directory: DataDirectory, told: Losses, ids: Mapping[str, str])
         state.restart_close(Close(close.lower, c_before, close.floor, c))
         # It names marks of topics that are no more; what it kept cannot be read again.
         files.remove(directory.path / durable.FILE_NAME)
-        marks = _marks_after(before.marks, told, reading=True)
+        marks = _marks_after(before.marks, told)
         hours = {
             h: HourFiles(x.log_bytes, x.message_bytes, x.log_bytes) for h, x in before.hours.items()
         }
@@ -407,15 +408,13 @@ def _write_pages(directory: DataDirectory, told: Losses, ids: Mapping[str, str])
         state.mark_applied()
 
 
-def _marks_after(marks: Marks, told: Losses, *, reading: bool = False) -> dict[TopicPartition, int]:
-    """Marks once the losses are accepted; `reading`: those from which ingest goes on."""
+def _marks_after(marks: Marks, told: Losses) -> dict[TopicPartition, int]:
+    """Marks, those of slots that were closed among them, once the losses are accepted."""
     after = {p: o for p, o in marks.items() if p not in told}
     for partition, loss in told.items():
-        if loss.start is None:
-            continue
-        # What lies below a cut, and was to be read again, still is.
-        below_cut = reading and loss.kind == CUT_SHORT
-        after[partition] = min(loss.start, marks.get(partition, 0)) if below_cut else loss.start
+        if loss.start is not None:
+            is_cut = loss.kind == CUT_SHORT
+            after[partition] = min(loss.start, marks.get(partition, 0)) if is_cut else loss.start
     return after
 
 

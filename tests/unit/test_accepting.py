@@ -397,6 +397,23 @@ def test_a_cancel_from_behind_a_cut_meets_nothing_new(shop: Shop) -> None:
     shop.finish()
 
 
+def test_what_came_late_and_lies_before_a_cut_is_not_done(shop: Shop) -> None:
+    """Its own slot is delivered, and C of that lies below it."""
+    shop.write(0, 1)
+    shop.ingest()
+    shop.at_slot(5)
+    shop.write(0, 2)
+    ask(shop, 0, "cancel")
+    shop.ingest()
+    cut(shop, 2)
+    assert shop.accept(P) == {P: Loss("cut short", 3, 2, 0)}
+    assert shop.progress().partitions[P].c == 1
+    shutil.rmtree(shop.path)
+    shop.publisher.silent_ms = 61_000
+    shop.restart()
+    shop.finish()
+
+
 def test_a_timer_is_not_brought_back_by_cutting_its_cancel_off(shop: Shop) -> None:
     shop.write(0, 1)
     ask(shop, 60)
