@@ -67,6 +67,10 @@ class CancelJudge:
         self._final: dict[int, int] = defaultdict(int)  # C told so far
         self._answered: set[bytes] = set()
         self._newest: dict[int, int] = defaultdict(lambda: -1)
+        self._lost: set[bytes] = set()  # with a copy from behind a cut
+        self._abandoned: set[bytes] = set()  # ids of cancels from behind a cut
+        # Partition and id of timers from behind a cut that were delivered: their logs are there.
+        self._gone: set[tuple[int, bytes]] = set()
 
     @property
     def asked(self) -> bool:
@@ -107,6 +111,31 @@ class CancelJudge:
     def _met(self, cancel: Timer) -> list[Timer]:
         timers = self._timers[cancel.partition, cancel.timer_id]
         return [timer for timer in timers if timer.origin < cancel.origin]
+
+    def cut(self, number: int, end: int, lost: set[bytes]) -> None:
+        """What lay behind this offset of a partition is lost.
+
+        Args:
+            number, end: as above.
+            lost: timers of which a copy lay there.
+        """
+        for of_partition, timer_id in [*self._timers, *self._requests]:
+            if of_partition == number:
+                key = number, timer_id
+                gone = {t.source for t in self._timers[key] if t.origin >= end}
+                if gone & self._ended:
+                    self._gone.add(key)
+                self._timers[key] = [t for t in self._timers[key] if t.origin < end]
+                self._requests[key] = [at for at in self._requests[key] if at < end]
+        for source, cancel in list(self._cancels.items()):
+            if cancel.partition == number and cancel.origin >= end:
+                self._abandoned.add(cancel.timer_id)
+                del self._cancels[source]
+        for sources in (self.cancelled, self._ended, self._answered, lost):
+            sources -= {each for each in sources if _behind(each, number, end)}
+        self._lost |= lost
+        self._final[number] = min(self._final[number], end)
+        self._newest[number] = min(self._newest[number], end - 1)
 
     def answered(
         self,
@@ -165,9 +194,12 @@ class CancelJudge:
         self._counts[f"answer: {word}"] += 1
         met = self._met(cancel)
         ended = [timer for timer in met if timer.source in self._ended]
+        # Of a copy that is lost behind a cut nobody knows that it was parked or spread.
+        was_there = (cancel.partition, cancel.timer_id) in self._gone
+        was_there |= any(timer.source in self._lost for timer in met)
         untrue = {
             names.Answer.CANCELLED: len(ended) == len(met),
-            names.Answer.ALREADY_DELIVERED: not ended,
+            names.Answer.ALREADY_DELIVERED: not ended and not was_there,
             names.Answer.UNKNOWN: False,
         }
         owed = self._owed(cancel, met, witness)
@@ -185,10 +217,14 @@ class CancelJudge:
         requests = self._requests[cancel.partition, cancel.timer_id]
         word = None
         for timer in met:
+            if timer.source in self._lost:
+                continue
             copy = self._copy_of(timer)
             if timer.source not in self._ended:
                 if witness.is_pending(copy, cancel.origin):
                     return names.Answer.CANCELLED
+                continue
+            if timer.timer_id in self._abandoned:
                 continue
             slot = witness.delivered_in(copy, [at for at in requests if at > timer.origin])
             if slot is not None and not self._are_forgotten(slot, witness):
@@ -208,6 +244,11 @@ class CancelJudge:
         """Everything that will ever happen has happened."""
         for source in sorted(self.unanswered)[:3]:
             self._violated("9 answers", f"{source.decode()} was never answered")
+
+
+def _behind(source: bytes, number: int, end: int) -> bool:
+    place, offset = source.rsplit(b"@", 1)
+    return place.endswith(b"-%d" % number) and int(offset) >= end
 
 
 def _word(row: int, answers: Deliveries, cancel: Timer, error: str) -> names.Answer | None:

@@ -246,7 +246,7 @@ class History:
         if self.settings.learn(progress.epochs):
             self.say(f"  settings change: {progress.epochs.newest}")
             self.counts["settings changed"] += 1
-        if before is None:
+        if before is None or before.deal != progress.deal:
             return
         for partition, known in before.partitions.items():
             now = progress.partitions.get(partition)
@@ -261,6 +261,23 @@ class History:
         """Timers that are still to be delivered."""
         cancelled = self.cancels.cancelled
         return [timer for source, timer in self.pending.items() if source not in cancelled]
+
+    def cut(self, number: int, end: int) -> None:
+        """What lay behind this offset of a partition is lost, and will be other timers."""
+        gone = [t.source for t in self._known(number) if t.origin >= end]
+        lost = {t.source for t in self._known(number) if self._newest[t.source].offset >= end}
+        for source in gone:
+            del self._newest[source]
+        for source in lost:
+            self.pending.pop(source, None)
+        self.counts["timers lost"] += len(lost)
+        self._left[number] = [each for each in self._left.get(number, []) if each[0] < end]
+        self._hot.forget(lost)
+        self.cancels.cut(number, end, lost)
+
+    def _known(self, number: int) -> list[Timer]:
+        timers = (copy.timer for copy in self._newest.values())
+        return [timer for timer in timers if timer.partition == number]
 
     # ---- in the end ------------------------------------------------------------------------
 

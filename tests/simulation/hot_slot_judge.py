@@ -48,6 +48,12 @@ class HotSlotJudge:
         self._place: int | None = None
         self._after: Progress | None = None
 
+    def forget(self, lost: set[bytes]) -> None:
+        """These timers are lost."""
+        for spread in self._spread.values():
+            for source in lost & spread.keys():
+                del spread[source]
+
     def begin(
         self, before: Progress | None, after: Progress, excess: Sequence[bool], *, whole: bool
     ) -> None:

@@ -72,6 +72,18 @@ class Partition:
         self.records.append(copy)
         self.stamps.append(stamp_ms)
 
+    def cut(self, end: int) -> tuple[list[Copy | None], list[int]]:
+        """Lose what lies behind; returns it. No transaction is open."""
+        assert not self._open
+        lost = self.records[end:], self.stamps[end:]
+        del self.records[end:], self.stamps[end:]
+        return lost
+
+    def put_back(self, lost: tuple[list[Copy | None], list[int]]) -> None:
+        """What was cut off is found again."""
+        self.records += lost[0]
+        self.stamps += lost[1]
+
     def finish(self, offsets: Iterable[int], stamp_ms: int, *, commit: bool) -> list[Copy]:
         """End a transaction that has written at these offsets; its marker follows."""
         copies = [self._open.pop(offset) for offset in offsets]

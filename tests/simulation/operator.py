@@ -1,20 +1,27 @@
-"""An operator who changes the settings of the shard, as `duewheel reconfigure` does."""
+"""An operator who changes the settings of the shard, or goes on without what a partition has lost,
+as `duewheel reconfigure` does.
+"""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from random import Random
 
-from tests.simulation.kafka_model import SimulatedPublisher, offsets_at
+from tests.simulation.kafka_model import Partition, SimulatedPublisher, offsets_at, offsets_of
 from tests.simulation.seam import Actor, Plan
 from tests.simulation.settings import MAPPING, mapped, mapped_to
-from tests.simulation.world import Setup, World
+from tests.simulation.timers import TOPIC
+from tests.simulation.world import TOPIC_IDS, Setup, World
 
 from duewheel.checkpoints.epochs import WINDOW
 from duewheel.errors import CorruptFile, RecoveryRefused
+from duewheel.wheel.accepting import Topics, accept, losses
 from duewheel.wheel.data_directory import DataDirectory, Role, hold_role
 from duewheel.wheel.reconfiguring import plan, take
 from duewheel.wheel.surveying import survey
+
+_ATTEMPTS = 20  # at a command, while Kafka is away
 
 
 def reconfigure(world: World, plan_of: Plan) -> None:
@@ -82,3 +89,75 @@ def _change(world: World, setup: Setup) -> None:
     except CorruptFile:
         if world.whole and world.settled:
             raise
+
+
+def cut_short(world: World, rng: Random, plan_of: Plan) -> None:
+    """A partition loses its end, and the operator accepts that; or, where it may not be accepted
+    yet, the end is found again. While it is not accepted nobody writes to the partition: what lies
+    below the marks then was read.
+    """
+    kafka = world.kafka
+    if not kafka.progress or world.former or world.standby is not None:
+        return
+    kafka.end_slow()
+    for _ in range(rng.randint(5, 30)):
+        rng.choice((world.step_ingest, world.step_dequeue, world.step_dequeue))({})
+        world.clock.pass_ms(rng.choice((0, world.setup.wheel.precision_ms)))
+    for name in ("ingest", "dequeue"):
+        world.stop(name, "a partition has lost its end", {})
+    known = [each for each in kafka.partitions if _mark(world, each.number)]
+    if not (known and world.settled and world.whole) or kafka.transaction:
+        return
+    partition = rng.choice(known)
+    mark = _mark(world, partition.number)
+    end = rng.randint(max(0, mark - rng.choice((2, 5, 20))), mark - 1)
+    world.history.say(f"  partition {partition.number} is cut at {end}, it was taken up to {mark}")
+    tail = partition.cut(end)
+    kills = {store: what for store, what in plan_of.items() if what == "kill"}
+    ended = False
+    for attempt in range(_ATTEMPTS):
+        if not ended and not world.history.violations:
+            ended = _run_accept(world, partition, {} if attempt else kills)
+    # Killed behind its last step, it is refused when it is run again: nothing is lost then.
+    if _mark(world, partition.number) <= end:
+        world.history.cut(partition.number, end)
+        world.history.counts["loss accepted"] += 1
+    else:
+        partition.put_back(tail)
+
+
+def _run_accept(world: World, partition: Partition, plan_of: Plan) -> bool:
+    """Returns whether the command has come to its end."""
+    actor, ended = Actor("operator"), list[bool]()
+    try:
+        world.run(actor, lambda: ended.append(_accept(world, partition)), plan_of)
+    finally:
+        world.release(actor)
+    return bool(ended)
+
+
+def _mark(world: World, number: int) -> int:
+    local = survey(world.path, world.setup.wheel)
+    return local.commit.marks.get((TOPIC, number), 0)
+
+
+def _accept(world: World, partition: Partition) -> bool:
+    """Returns whether it could be."""
+    setup, name = world.setup, (TOPIC, partition.number)
+    publisher = SimulatedPublisher(world.kafka, world.chances.fate, lambda: None)
+    directory = DataDirectory.start(world.path, setup.wheel, Role.DEQUEUE)
+    ingest = hold_role(world.path, Role.INGEST)
+    try:
+        topics = Topics(TOPIC_IDS, offsets_of(world.kafka, "start"), offsets_of(world.kafka, "end"))
+        local = survey(world.path, setup.wheel)
+        found, told = losses([name], publisher.start(), local, setup.config, topics)
+        accept(directory, publisher, found, told, TOPIC_IDS, world.clock)
+    except RecoveryRefused as refused:
+        world.history.counts["loss refused"] += 1
+        world.history.say(f"  refused: {refused}")
+        return False
+    finally:
+        ingest.close()
+        with suppress(OSError):
+            directory.stop()
+    return True

@@ -4,6 +4,7 @@ Their chance is their own: a seed without them is what it would be if there were
 
     asked again and again    very many requests of one id, and timers of it between them
     reply topic away         for a while it does not exist, or some of its partitions take no writes
+    cut short                a timer partition loses its end, and that is accepted
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from tests.simulation import operator
 from tests.simulation.cancel_judge import REPLIES
+from tests.simulation.seam import Plan
 from tests.simulation.timers import TARGET_PARTITIONS
 from tests.simulation.world import World
 
@@ -31,6 +34,7 @@ class Requests:
             for name, probability, often in (
                 ("asked again and again", 0.15, 0.15),
                 ("reply topic away", 0.3, 0.1),
+                ("cut short", 0.3, 0.12),
             )
         }
         self._left = rng.choice((30, 30, 80, _ASKED_AT_MOST))
@@ -41,11 +45,12 @@ class Requests:
         """Chances of what befalls them, for who wants to read it."""
         return {name: chance for name, chance in self._chance.items() if chance}
 
-    def befalls(self) -> tuple[str, Callable[[], None]] | None:
-        """What is to happen now, if anything is."""
+    def befalls(self, plan_of: Callable[[], Plan]) -> tuple[str, Callable[[], None]] | None:
+        """What is to happen now, if anything is; `plan_of`: draws what goes wrong in a command."""
         befalls = {
             "asked again and again": self._ask_again,
             "reply topic away": self._move_replies,
+            "cut short": lambda: operator.cut_short(self._world, self._rng, plan_of()),
         }
         for name, chance in self._chance.items():
             if chance and self._rng.random() < chance:

@@ -185,7 +185,7 @@ class Schedule:
                 world.history.say(f"! {name}")
                 world.history.counts[name] += 1
                 return partial(self._lost_for_long, action) if name in LOSSES else action
-        befalls_cancels = self._requests.befalls()
+        befalls_cancels = self._requests.befalls(lambda: self._plan(*DEQUEUE_STORES))
         if befalls_cancels is not None:
             name, action = befalls_cancels
             world.history.say(f"! {name}")
