@@ -15,7 +15,7 @@ lost, and there is no such name: no timer from behind the cut may be pending, an
 cancel from behind the cut keeps from leaving: it may have been told so.
 
     1. locks and transactional id, as in reconfiguring.py
-    2. the old topic gets its other name; cancels from behind a cut are abandoned
+    2. the old topic gets its other name; cancels from behind a cut are cut off
     3. one transaction: the progress; then its mirror
     4. the close page
     5. the durable checkpoint goes, then the commit page is written: marks and topic ids. Only now
@@ -210,7 +210,7 @@ def accept(
         cancels = _CancelsBehind(directory, told, before)
         cancels.require_none_needed(clock)
         lowest = cancels.lowest_below()
-        cancels.abandon()
+        cancels.cut_off()
         for topic in sorted(_topics_lost(told)):
             directory.topics.retire(topic)
     commit(directory, publisher, found, _accepted(found, told, ids, lowest))
@@ -268,11 +268,11 @@ class _CancelsBehind:
         self._before = before
         self._cuts = {p: loss.start or 0 for p, loss in told.items() if loss.kind == CUT_SHORT}
 
-    def abandon(self) -> None:
+    def cut_off(self) -> None:
         """Take their effect from them."""
         for rows, behind in self._rows():
             for hour in np.unique(rows.hour).tolist():
-                self._directory.cancels.abandon(hour, rows.position[behind & (rows.hour == hour)])
+                self._directory.cancels.cut(hour, rows.position[behind & (rows.hour == hour)])
 
     def lowest_below(self) -> Marks:
         """The lowest cancel below each cut: its work may have passed to one behind the cut."""

@@ -31,7 +31,6 @@ from duewheel.schemas.ids import source_names
 from duewheel.schemas.timers import Int64, TimerBatch
 from duewheel.wheel.cancel_log import CancelRows
 from duewheel.wheel.data_directory import DataDirectory
-from duewheel.wheel.layout import MAGIC_ABANDONED
 from duewheel.wheel.lookups import lower_bits, with_hashes
 from duewheel.wheel.tombstones import groups, keys
 
@@ -115,7 +114,6 @@ def _with_hashes(directory: DataDirectory, commit: Commit, hashes: Int64) -> Ite
         try:
             for at, records in log.stretches(hour, 0, end):
                 rows = with_hashes(records, hashes, table)
-                rows = rows[records["magic"][rows] != MAGIC_ABANDONED]
                 yield from log.rows(hour, at, rows, records[rows])
         except CorruptFile:
             # What dequeue has unlinked meanwhile has no copies to wait for.

@@ -26,9 +26,9 @@ from duewheel.schemas.columns import Column
 from duewheel.schemas.timers import Bool, Int32, Int64, TimerBatch
 from duewheel.wheel.hour_files import HourFiles
 from duewheel.wheel.layout import (
-    MAGIC_ABANDONED,
     MAGIC_AGAIN,
     MAGIC_CANCEL,
+    MAGIC_CUT_OFF,
     NO_POSITION,
     PREFIX,
     RECORD,
@@ -173,11 +173,10 @@ class CancelLog:
             CorruptFile: records or requests are damaged, or missing.
         """
         for at, records in self.stretches(hour, start, end):
-            alive = np.flatnonzero(records["magic"] != MAGIC_ABANDONED)
-            yield from self.rows(hour, at, alive, records[alive])
+            yield from self.rows(hour, at, np.arange(len(records)), records)
 
     def rows(self, hour: int, at: int, rows: Int64, records: Records) -> Iterator[CancelRows]:
-        """Some cancels of a stretch, a bounded number at once.
+        """Some cancels of a stretch, a bounded number at once; none that is cut off.
 
         Args:
             hour, at: the segment, and where the stretch begins in it.
@@ -188,9 +187,9 @@ class CancelLog:
         """
         first, position = 0, at + rows * RECORD_BYTES
         for piece in pieces(records):
-            requests = self.requests.read(hour, piece)
+            requests = self.requests.read(hour, _as_written(piece))
             prefix = requests.prefix
-            yield CancelRows(
+            cancels = CancelRows(
                 topic=prefix["source_topic"].astype(np.int32),
                 partition=prefix["source_partition"].astype(np.int32),
                 offset=prefix["source_offset"].astype(np.int64),
@@ -201,12 +200,13 @@ class CancelLog:
                 size=piece["size_py"].astype(np.int64),
                 again=(piece["magic"] & MAGIC_AGAIN) != 0,
             )
+            yield cancels.take(np.flatnonzero((piece["magic"] & MAGIC_CUT_OFF) == 0))
             first += len(piece)
 
-    def abandoned(self, hour: int, start: int, end: int) -> Int64:
-        """Hashes of the ids in abandoned records between two positions."""
+    def cut_off(self, hour: int, start: int, end: int) -> Int64:
+        """Hashes of the ids in records between two positions that are cut off."""
         found = [
-            id_hash_of(records["reserved"][records["magic"] == MAGIC_ABANDONED])
+            id_hash_of(records["reserved"][(records["magic"] & MAGIC_CUT_OFF) != 0])
             for _, records in self.stretches(hour, start, end)
         ]
         return np.concatenate([np.empty(0, np.int64), *found])
@@ -218,7 +218,7 @@ class CancelLog:
             CorruptFile: they are damaged.
         """
         found = [self.files.read(hour, at, RECORD_BYTES) for at in positions.tolist()]
-        return self.requests.read(hour, np.frombuffer(b"".join(found), RECORD))
+        return self.requests.read(hour, _as_written(np.frombuffer(b"".join(found), RECORD)))
 
     def stretches(self, hour: int, start: int, end: int) -> Iterator[tuple[int, Records]]:
         """The records between two positions, a bounded number at once, and where these begin.
@@ -229,19 +229,18 @@ class CancelLog:
         for at in range(start, end, _RECORDS_AT_ONCE * RECORD_BYTES):
             size = min(_RECORDS_AT_ONCE * RECORD_BYTES, end - at)
             records = np.frombuffer(self.files.read(hour, at, size), RECORD)
-            magic = records["magic"].astype(np.int32)
-            known = (magic == MAGIC_ABANDONED) | (magic & ~MAGIC_AGAIN == MAGIC_CANCEL)
+            known = (records["magic"] & ~(MAGIC_AGAIN | MAGIC_CUT_OFF)) == MAGIC_CANCEL
             bad = (records["size"] != RECORD_BYTES) | ~known
             if np.any(bad):
                 bad_at = at + int(np.flatnonzero(bad)[0]) * RECORD_BYTES
                 raise CorruptFile(self.files.path(hour), bad_at, "this is no record of a cancel")
             yield at, records
 
-    def abandon(self, hour: int, positions: Int64) -> None:
+    def cut(self, hour: int, positions: Int64) -> None:
         """Say of the records at these positions that they are of no effect any more."""
         for at in positions.tolist():
             record = np.frombuffer(self.files.read(hour, at, RECORD_BYTES), RECORD).copy()
-            record["magic"] = MAGIC_ABANDONED
+            record["magic"] |= MAGIC_CUT_OFF
             self.files.write(hour, record.tobytes(), at)
 
     def unlink_below(self, hour: int) -> None:
@@ -258,3 +257,10 @@ class CancelLog:
         """Let go of every file."""
         for folder in self.folders:
             folder.close()
+
+
+def _as_written(records: Records) -> Records:
+    """The records as their checksums have them."""
+    written = records.copy()
+    written["magic"] &= ~MAGIC_CUT_OFF
+    return written

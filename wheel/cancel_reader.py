@@ -44,7 +44,7 @@ class CancelReader:
     Attributes:
         partitions: all that have had cancels; the list only grows.
         places: the index of each.
-        cut_off: hashes in cancels that were abandoned: nobody knows what they had left out before.
+        cut_off: hashes in cancels that are cut off: nobody knows what they had left out before.
     """
 
     def __init__(
@@ -91,8 +91,7 @@ class CancelReader:
                 piece = self._below(rows, hour, seen, c)
                 if len(piece.rows):
                     yield piece
-            abandoned = segments.abandoned(hour, seen, length)
-            self.cut_off = np.append(self.cut_off, abandoned)
+            self.cut_off = np.append(self.cut_off, segments.cut_off(hour, seen, length))
             self._read[hour] = length
         self._c = c
 

@@ -98,6 +98,7 @@ MAGIC_TIMER = 1
 MAGIC_ROLL = 2  # set beside MAGIC_TIMER: leaves the wheel to be written to Kafka again
 MAGIC_CANCEL = 4  # in the cancel log only, and nothing else there
 MAGIC_AGAIN = 8  # set beside MAGIC_CANCEL: a copy has brought it again: it has no answer
+MAGIC_CUT_OFF = 16  # set beside MAGIC_CANCEL, afterwards: its partition was cut short before it
 LEVEL_MASK = 0xFF00  # the timer's delay level
 _LEVEL_BITS = 8
 

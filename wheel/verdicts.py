@@ -58,7 +58,8 @@ def verdicts(
             but that something pending is cancelled.
         rows: what the round has found.
         others: every cancel that may have left any of the rows out, those asked for included.
-        in_doubt: hashes in records that have left and cannot be read, or in abandoned cancels.
+        in_doubt: hashes in records that have left and cannot be read, or in cancels that are cut
+            off.
     """
     cancel, row, other = _grouped(asked, rows, others)
     word = asked.word.copy()

@@ -149,13 +149,13 @@ CANCELS = {
         "self.unknown_to = int(np.partition(last, going - 1)[going - 1]) - 1",
         test=REMEMBERED + "test_of_those_of_one_slot_all_are_forgotten",
     ),
-    "answer-of-abandoned": Planted(
+    "answer-of-cut-off": Planted(
         "9",
-        "what a cancel had left out before it was abandoned counts as delivered",
+        "what a cancel had left out before it was cut off counts as delivered",
         CANCELLING,
         "np.append(found.damaged, self._reader.cut_off)",
         "found.damaged",
-        test=TELLING + "test_what_an_abandoned_cancel_may_have_left_out_was_not_delivered",
+        test=TELLING + "test_what_a_cancel_may_have_left_out_that_is_cut_off_was_not_delivered",
     ),
     "answer-of-nobody-knows": Planted(
         "9",

@@ -442,16 +442,28 @@ def test_a_lost_segment_is_noticed(make_world: MakeWorld, folder: str) -> None:
     assert record is not None and record.case == "files lost"
 
 
-@pytest.mark.parametrize(("folder", "at"), [("cancels", 11), ("cancels", 45), ("requests", 70)])
-def test_a_damaged_segment_is_found(make_world: MakeWorld, folder: str, at: int) -> None:
+@pytest.mark.parametrize(
+    ("folder", "at", "bits"),
+    # 15: the last byte of the magic, which says what the record is.
+    [
+        ("cancels", 11, 64),
+        ("cancels", 15, 4),
+        ("cancels", 15, 8),
+        ("cancels", 45, 64),
+        ("requests", 70, 64),
+    ],
+)
+def test_a_damaged_segment_is_found(make_world: MakeWorld, folder: str, at: int, bits: int) -> None:
     world = make_world()
     world.append(timer(0, 50), cancel(1))
     world.at_slot(2)
     (segment,) = (world.path / folder).iterdir()
     data = bytearray(segment.read_bytes())
-    data[at] ^= 0x40
+    data[at] ^= bits
     segment.write_bytes(bytes(data))
     assert not check(world.path, world.wheel).ok
+    with pytest.raises(RecoveryPending):
+        world.restart(Role.DEQUEUE)
 
 
 def test_a_segment_that_goes_while_a_batch_is_written_takes_nothing_along(

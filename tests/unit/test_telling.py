@@ -151,7 +151,7 @@ def test_what_was_cancelled_before_a_restart_was_not_delivered(make_world: MakeW
     assert world.answers()[1:] == [("timers-0@2", "unknown")]
 
 
-def test_what_an_abandoned_cancel_may_have_left_out_was_not_delivered(
+def test_what_a_cancel_may_have_left_out_that_is_cut_off_was_not_delivered(
     make_world: MakeWorld,
 ) -> None:
     world = make_world()
@@ -161,7 +161,7 @@ def test_what_an_abandoned_cancel_may_have_left_out_was_not_delivered(
     cancels, (segment,) = CancelLog(world.path), (world.path / FOLDER).iterdir()
     (hour,) = cancels.files.hours()
     assert segment.stat().st_size == RECORD_BYTES
-    cancels.abandon(hour, np.zeros(1, np.int64))
+    cancels.cut(hour, np.zeros(1, np.int64))
     cancels.close()
     world.restart(*Role)
     world.append(cancel(2))
