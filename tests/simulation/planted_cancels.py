@@ -241,7 +241,7 @@ CANCELS = {
         "2",
         "a cancel from behind a cut meets timers that come there anew",
         "wheel/accepting.py",
-        "        cancels.abandon()\n",
+        "        cancels.cut_off()\n",
         "",
     ),
     "cut-answers-stay": Planted(
