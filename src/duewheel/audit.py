@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 import structlog
 
-from duewheel import audit_metrics, logs, wiring
+from duewheel import audit_metrics, wiring
 from duewheel.audit_history import INDEX, TEXT_FILE, AuditHistory
 from duewheel.audit_judging import AuditJudge
 from duewheel.audit_range import Bound, Ranges, offsets_in, ranges, reached, stretches
@@ -36,14 +36,12 @@ from duewheel.config_values import as_millis
 from duewheel.data_docs import DataDocs
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.expectations import GreatExpectations, Tally
-from duewheel.jars import connector_jars
-from duewheel.java import find_java
 from duewheel.kafka_admin import KafkaAdmin
 from duewheel.processes import stop_signals
 from duewheel.schemas.timers import TopicPartition
+from duewheel.spark import spark_session
 from duewheel.streaming.judging import contracts
 from duewheel.streaming.range_reader import read_range
-from duewheel.streaming.session import SessionOptions, start_session, stop_session
 from duewheel.timer_topics import Known, look_up, require_some
 
 LAST = "last"  # as `--from`: as far as everything has been audited
@@ -226,22 +224,15 @@ def _named(marks: Marks) -> dict[str, int]:
 @contextmanager
 def _reader(settings: Settings, history: AuditHistory) -> Iterator[Read]:
     """Spark, for the length of a with block."""
-    java = find_java()
-    options = SessionOptions(
+    servers, kafka = settings.kafka.servers, settings.kafka.source_options()
+    with spark_session(
+        settings,
+        "audit",
         app_name=f"{settings.app.id}.audit.{settings.shard.index}",
         work_dir=history.spark_dir,
-        java_home=java.home,
-        jars=connector_jars(java),
         driver_memory=settings.audit.driver_memory,
-        log_pattern=logs.jvm_pattern("audit", logs.resolve(settings.log.format)),
-        conf=settings.spark_conf(),
-    )
-    session = start_session(options)
-    servers, kafka = settings.kafka.servers, settings.kafka.source_options()
-    try:
+    ) as session:
         yield lambda between: read_range(session, servers, kafka, between)
-    finally:
-        stop_session(session)
 
 
 def _take(

@@ -19,14 +19,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import structlog
 
-from duewheel import logs, wiring
+from duewheel import wiring
 from duewheel.audit_history import AuditHistory
 from duewheel.checkpoints import files
 from duewheel.checkpoints.batch_limit import SPARK_DIR, End
@@ -52,20 +52,19 @@ from duewheel.errors import (
     RecoveryRefused,
 )
 from duewheel.ingest_metrics import IngestMetrics
-from duewheel.jars import connector_jars
-from duewheel.java import find_java
 from duewheel.kafka_admin import KafkaAdmin
 from duewheel.metrics import served
 from duewheel.processes import forgiven_once, stop_signals
 from duewheel.schemas.contract import parse, rejections
 from duewheel.schemas.timers import TopicPartition
+from duewheel.spark import spark_session
 from duewheel.streaming.disk_guard import DiskGuard
 from duewheel.streaming.gaps import GapWatch, LogStart
 from duewheel.streaming.judging import contracts, parse_by_epoch
 from duewheel.streaming.progress import QueryProgress
 from duewheel.streaming.query import QueryOptions, run_query
 from duewheel.streaming.row_limit import RowLimit
-from duewheel.streaming.session import Session, SessionOptions, start_session, stop_session
+from duewheel.streaming.session import Session
 from duewheel.streaming.sink import TimerSink
 from duewheel.streaming.source import SourceOptions, timer_stream
 from duewheel.timer_topics import Known, look_up
@@ -280,23 +279,14 @@ def _tick(
 # ---- Spark and Kafka ----------------------------------------------------------------------------
 
 
-@contextmanager
-def _session(settings: Settings) -> Iterator[Session]:
-    java = find_java()
-    options = SessionOptions(
+def _session(settings: Settings) -> AbstractContextManager[Session]:
+    return spark_session(
+        settings,
+        "ingest",
         app_name=_name(settings),
         work_dir=settings.storage.data_dir / SPARK_DIR,
-        java_home=java.home,
-        jars=connector_jars(java),
         driver_memory=settings.ingest.driver_memory,
-        log_pattern=logs.jvm_pattern("ingest", logs.resolve(settings.log.format)),
-        conf=settings.spark_conf(),
     )
-    session = start_session(options)
-    try:
-        yield session
-    finally:
-        stop_session(session)
 
 
 def _admin(settings: Settings, stopping: threading.Event) -> KafkaAdmin:
