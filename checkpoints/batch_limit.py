@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from duewheel.checkpoints import files
+from duewheel.checkpoints.page_contents import Marks, marks_from, marks_to
 from duewheel.checkpoints.shapes import MISSHAPEN, integer
-from duewheel.checkpoints.state import Marks, marks_from, marks_to
 
 SPARK_DIR = "spark"  # in the data directory: everything of Spark's
 FILE_NAME = "batch-limit"

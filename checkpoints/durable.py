@@ -21,16 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from duewheel.checkpoints import files
-from duewheel.checkpoints.shapes import MISSHAPEN, integer
-from duewheel.checkpoints.state import (
+from duewheel.checkpoints.page_contents import (
     Close,
     Marks,
-    State,
     lengths_from,
     marks_from,
     marks_to,
     names_from,
 )
+from duewheel.checkpoints.shapes import MISSHAPEN, integer
+from duewheel.checkpoints.state import State
 from duewheel.errors import CorruptFile
 
 FILE_NAME = "durable"

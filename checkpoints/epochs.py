@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
+from duewheel.checkpoints.page_contents import Marks, marks_from, marks_to
 from duewheel.checkpoints.shapes import integer, name
-from duewheel.checkpoints.state import Marks, marks_from, marks_to
 from duewheel.schemas.timers import Int32, Int64, TopicPartition
 
 PRECISION = "precision_ms"

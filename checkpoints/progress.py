@@ -30,8 +30,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from duewheel.checkpoints.epochs import Epochs
+from duewheel.checkpoints.page_contents import Close, names_from
 from duewheel.checkpoints.shapes import MISSHAPEN, integer, name, partition_number
-from duewheel.checkpoints.state import RECORD_BYTES_MAX, Close, names_from
+from duewheel.checkpoints.state import RECORD_BYTES_MAX
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.timers import Bool, Int32, Int64, TopicPartition, is_retired
 

@@ -42,9 +42,10 @@ from typing import Any
 
 from duewheel.checkpoints import files
 from duewheel.checkpoints.durable import Durable
+from duewheel.checkpoints.page_contents import Close, Commit, Marks
 from duewheel.checkpoints.progress import NOBODY, Progress
 from duewheel.checkpoints.shapes import MISSHAPEN, integer, name
-from duewheel.checkpoints.state import Close, Commit, Damage, Marks, State
+from duewheel.checkpoints.state import Damage, State
 from duewheel.errors import CorruptFile, RecoveryPending, RecoveryRefused
 from duewheel.schemas.timers import TopicPartition
 

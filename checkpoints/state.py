@@ -19,16 +19,15 @@ import struct
 import uuid
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
 
 from duewheel.checkpoints import files
+from duewheel.checkpoints.page_contents import Close, Commit, HourFiles, Marks
 from duewheel.checkpoints.pages import PagePair, capacity
-from duewheel.checkpoints.shapes import MISSHAPEN, integer, name, partition_number
+from duewheel.checkpoints.shapes import MISSHAPEN
 from duewheel.errors import ConfigError, CorruptFile
-from duewheel.schemas.timers import TopicPartition
 
 FORMAT = 1
 FILE_NAME = "state"
@@ -54,86 +53,6 @@ _STANDBY, _PROMOTION = 31, 32
 _GC_CANCELS, _WITHOUT_ROOM = 33, 34
 
 PROMOTION_MS = 120_000  # for how long a promotion is wanted, once it has been
-
-Marks = Mapping[TopicPartition, int]
-
-
-@dataclass(frozen=True, slots=True)
-class HourFiles:
-    """How much of one hour's two files exists, in bytes, and where the last batch began in the log.
-
-    Attributes:
-        log_bytes: committed length of timerlog/<hour>.
-        message_bytes: committed length of messages/<hour>.
-        batch_from: log position of the last batch's first record; equal to `log_bytes` if it
-            put nothing there. What redo reads.
-    """
-
-    log_bytes: int
-    message_bytes: int
-    batch_from: int
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """What one commit page says.
-
-    Attributes:
-        batch: sequence of the batch, rising by one.
-        marks: next offset to take, per source partition.
-        hours: every hour with files, and their lengths after this batch.
-        placed: timers placed in the wheel since the directory was made.
-        applied: whether the wheel has the batch; not so → redo.
-        topic_ids: what Kafka calls each timer topic; another id under the same name is another
-            topic, whose offsets the marks know nothing of.
-        topics: how many names the file `topics` holds at least.
-        cancels: bytes of the two files of every segment of the cancel log, by its hour.
-    """
-
-    batch: int
-    marks: Marks
-    hours: Mapping[int, HourFiles]
-    placed: int
-    applied: bool
-    topic_ids: Mapping[str, str] = field(default_factory=dict)
-    topics: int = 0
-    cancels: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """What one close page says: the range of slots (lower, floor] was closed at marks C.
-
-    Attributes:
-        lower: floor before this closing.
-        c_before: C of the range before, valid for slot `lower`.
-        floor: last closed slot.
-        c: marks when the range was closed, valid for every slot in it.
-    """
-
-    lower: int
-    c_before: Marks
-    floor: int
-    c: Marks
-
-    def missing(self, marks: Marks) -> dict[TopicPartition, int]:
-        """How many offsets below C are still to be taken; partitions without any are left out."""
-        return {p: c - marks.get(p, 0) for p, c in self.c.items() if marks.get(p, 0) < c}
-
-    def to_json(self) -> dict[str, Any]:
-        """As pages and checkpoints hold it."""
-        return {
-            "lower": self.lower,
-            "c_before": marks_to(self.c_before),
-            "floor": self.floor,
-            "c": marks_to(self.c),
-        }
-
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> Close:
-        """From what `to_json` gave."""
-        before, c = marks_from(raw["c_before"]), marks_from(raw["c"])
-        return cls(integer(raw["lower"]), before, integer(raw["floor"]), c)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,17 +166,7 @@ class State:
             self._require_unwritten(self._commit, _COMMIT)
             return Commit(0, {}, {}, 0, True)
         try:
-            raw = json.loads(page.payload)
-            return Commit(
-                integer(raw["batch"]),
-                marks_from(raw["marks"]),
-                {int(h): HourFiles(*map(integer, lengths)) for h, lengths in raw["hours"].items()},
-                integer(raw["placed"]),
-                page.marked,
-                names_from(raw["topic_ids"]),
-                integer(raw["topics"]),
-                lengths_from(raw["cancels"]),
-            )
+            return Commit.from_json(json.loads(page.payload), applied=page.marked)
         except MISSHAPEN as error:
             raise CorruptFile(self.path, _COMMIT, f"this is no commit page: {error!r}") from error
 
@@ -272,18 +181,9 @@ class State:
         cancels: Mapping[int, tuple[int, int]] | None = None,
     ) -> None:
         """Write a commit page, not yet applied: the batch exists from here on."""
-        payload = {
-            "batch": batch,
-            "marks": marks_to(marks),
-            "hours": {
-                hour: (h.log_bytes, h.message_bytes, h.batch_from) for hour, h in hours.items()
-            },
-            "placed": placed,
-            "topic_ids": dict(topic_ids or {}),
-            "topics": topics,
-            "cancels": dict(cancels or {}),
-        }
-        self._commit.write(json.dumps(payload, separators=(",", ":")).encode())
+        names = dict(topic_ids or {})
+        commit = Commit(batch, marks, hours, placed, False, names, topics, dict(cancels or {}))
+        self._commit.write(json.dumps(commit.to_json(), separators=(",", ":")).encode())
 
     def mark_applied(self) -> None:
         """Say that the wheel has the newest batch."""
@@ -553,42 +453,3 @@ def _read_identity(path: Path, mapped: mmap.mmap) -> dict[str, int | str]:
     if identity["format"] != FORMAT:
         raise ConfigError(f"{path} has format {identity['format']}; this version reads {FORMAT}")
     return identity
-
-
-def marks_to(marks: Marks) -> dict[str, dict[int, int]]:
-    """Marks as JSON has them: topic, partition, offset."""
-    topics: dict[str, dict[int, int]] = {}
-    for (topic, partition), offset in marks.items():
-        topics.setdefault(topic, {})[partition] = offset
-    return topics
-
-
-def marks_from(topics: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
-    """Marks from their JSON form.
-
-    Raises:
-        MISSHAPEN: they have another one.
-    """
-    return {
-        (name(topic), partition_number(number)): integer(offset)
-        for topic, partitions in topics.items()
-        for number, offset in partitions.items()
-    }
-
-
-def lengths_from(raw: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
-    """Lengths of pairs of files by hour, from their JSON form.
-
-    Raises:
-        MISSHAPEN: they have another one.
-    """
-    return {int(hour): (integer(first), integer(second)) for hour, (first, second) in raw.items()}
-
-
-def names_from(raw: Mapping[str, str]) -> dict[str, str]:
-    """Names by name from their JSON form.
-
-    Raises:
-        MISSHAPEN: they have another one.
-    """
-    return {name(key): name(value) for key, value in raw.items()}

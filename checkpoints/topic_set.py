@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from duewheel.checkpoints import files
+from duewheel.checkpoints.page_contents import names_from
 from duewheel.checkpoints.shapes import MISSHAPEN, name
-from duewheel.checkpoints.state import names_from
 
 FILE_NAME = "timer-topics"
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import structlog
 
 from duewheel.checkpoints.batch_limit import ROWS_MIN, Attempt, End
+from duewheel.checkpoints.page_contents import Marks
 from duewheel.checkpoints.spark_offsets import is_planned, set_aside
-from duewheel.checkpoints.state import Marks
 
 PASSED_BATCHES = 10  # before the limit grows
 

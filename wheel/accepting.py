@@ -34,9 +34,9 @@ import numpy as np
 import structlog
 
 from duewheel.checkpoints import durable, files
+from duewheel.checkpoints.page_contents import Close, Commit, HourFiles, Marks
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.recovery import Local, decide
-from duewheel.checkpoints.state import Close, Commit, HourFiles, Marks
 from duewheel.clock import Clock
 from duewheel.errors import ConfigError, RecoveryRefused
 from duewheel.schemas.timers import Bool, Int64, TopicPartition

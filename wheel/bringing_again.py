@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from duewheel.checkpoints.state import Commit
+from duewheel.checkpoints.page_contents import Commit
 from duewheel.errors import CorruptFile
 from duewheel.schemas.columns import Column, choose, concat, lengths
 from duewheel.schemas.ids import source_names

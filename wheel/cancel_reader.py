@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from duewheel.checkpoints.page_contents import Commit, Marks
 from duewheel.checkpoints.progress import PartitionProgress
-from duewheel.checkpoints.state import Commit, Marks
 from duewheel.schemas.timers import Bool, Int32, Int64, TopicPartition, is_retired
 from duewheel.wheel.cancel_log import CancelRows
 from duewheel.wheel.data_directory import DataDirectory

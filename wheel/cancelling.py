@@ -56,8 +56,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import structlog
 
+from duewheel.checkpoints.page_contents import Commit, Marks
 from duewheel.checkpoints.progress import PartitionProgress
-from duewheel.checkpoints.state import Commit, Marks
 from duewheel.clock import Clock
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.schemas.timers import Bool, Deliveries, Int64, TopicPartition, is_retired

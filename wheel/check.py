@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from duewheel.checkpoints.state import Commit, HourFiles
+from duewheel.checkpoints.page_contents import Commit, HourFiles
 from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.schemas.timers import Bool, Int64
 from duewheel.wheel import cancel_log, message_store, timer_log, timer_wheel

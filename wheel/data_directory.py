@@ -24,9 +24,10 @@ import structlog
 from duewheel.checkpoints import files, state
 from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.files import FileLock
+from duewheel.checkpoints.page_contents import Commit
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery import Local, look_at
-from duewheel.checkpoints.state import Commit, Damage, State
+from duewheel.checkpoints.state import Damage, State
 from duewheel.errors import CorruptFile, Locked, RecoveryPending
 from duewheel.schemas.timers import Int64
 from duewheel.wheel import timer_wheel

@@ -30,6 +30,7 @@ from dataclasses import replace
 import structlog
 
 from duewheel.checkpoints.epochs import Epochs
+from duewheel.checkpoints.page_contents import Close, Commit, Marks
 from duewheel.checkpoints.progress import (
     NOBODY,
     PartitionProgress,
@@ -37,7 +38,7 @@ from duewheel.checkpoints.progress import (
     advanced,
     rows_out,
 )
-from duewheel.checkpoints.state import DEQUEUE, Close, Commit, Marks
+from duewheel.checkpoints.state import DEQUEUE
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile, Fenced, KafkaUnavailable, PublishDoubt, RecoveryRefused
 from duewheel.schemas.timers import TopicPartition

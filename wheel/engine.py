@@ -32,8 +32,8 @@ import numpy as np
 import structlog
 
 from duewheel.checkpoints.epochs import Epochs
+from duewheel.checkpoints.page_contents import Close, Commit, HourFiles
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.state import Close, Commit, HourFiles
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile, RecoveryPending, RecoveryRefused
 from duewheel.schemas import columns

@@ -42,6 +42,7 @@ from enum import Enum
 
 import structlog
 
+from duewheel.checkpoints.page_contents import Close
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery import (
     close_at,
@@ -51,7 +52,7 @@ from duewheel.checkpoints.recovery import (
     look_at,
     require_same_settings,
 )
-from duewheel.checkpoints.state import DEQUEUE, Close
+from duewheel.checkpoints.state import DEQUEUE
 from duewheel.clock import Clock
 from duewheel.errors import KafkaUnavailable, RecoveryPending, RecoveryRefused
 from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory

@@ -22,8 +22,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from duewheel.checkpoints.page_contents import Marks
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.state import Marks
 from duewheel.errors import CorruptFile
 from duewheel.schemas.timers import Int64
 from duewheel.wheel.data_directory import DataDirectory

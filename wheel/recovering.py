@@ -22,9 +22,9 @@ import structlog
 
 from duewheel.checkpoints import durable, files
 from duewheel.checkpoints.durable import Durable
+from duewheel.checkpoints.page_contents import Close, Commit, HourFiles, Marks
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery import Keep, RecoveryRecord, dequeue_has_decided
-from duewheel.checkpoints.state import Close, Commit, HourFiles, Marks
 from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.schemas.timers import Bool, Int64, TimerBatch
 from duewheel.wheel.check import Finding, check_hour, check_segment

@@ -28,8 +28,8 @@ from duewheel.audit_history import INDEX, TEXT_FILE, AuditHistory
 from duewheel.audit_judging import AuditJudge
 from duewheel.audit_range import Bound, Ranges, offsets_in, ranges, reached, stretches
 from duewheel.checkpoints.epochs import Epochs
+from duewheel.checkpoints.page_contents import Marks
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.state import Marks
 from duewheel.cli_options import progress_bar
 from duewheel.config import Settings
 from duewheel.config_values import as_millis

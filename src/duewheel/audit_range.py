@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from duewheel.checkpoints.state import Marks
+from duewheel.checkpoints.page_contents import Marks
 from duewheel.errors import ConfigError
 from duewheel.schemas.timers import TopicPartition
 

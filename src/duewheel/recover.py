@@ -27,6 +27,7 @@ from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel import wiring
 from duewheel.checkpoints import files
+from duewheel.checkpoints.page_contents import Marks
 from duewheel.checkpoints.progress import NOBODY, Progress
 from duewheel.checkpoints.recovery import (
     Decision,
@@ -36,7 +37,6 @@ from duewheel.checkpoints.recovery import (
     is_own,
     require_same_settings,
 )
-from duewheel.checkpoints.state import Marks
 from duewheel.cli_options import progress_bar
 from duewheel.config import Settings
 from duewheel.errors import RecoveryRefused

@@ -6,8 +6,9 @@ from typing import Any
 
 from duewheel.bounds import bounds
 from duewheel.checkpoints import files
+from duewheel.checkpoints.page_contents import Marks
 from duewheel.checkpoints.recovery import recovering
-from duewheel.checkpoints.state import DEQUEUE, INGEST, Marks, State
+from duewheel.checkpoints.state import DEQUEUE, INGEST, State
 from duewheel.checkpoints.topic_set import TopicSet
 from duewheel.clock import SystemClock
 from duewheel.config import Settings

@@ -6,8 +6,8 @@ import threading
 from collections import Counter
 from typing import Any
 
+from duewheel.checkpoints.page_contents import Marks
 from duewheel.checkpoints.progress import record_key, shard_of
-from duewheel.checkpoints.state import Marks
 from duewheel.clock import SystemClock
 from duewheel.config import Settings
 from duewheel.config_values import as_millis

@@ -20,12 +20,13 @@ from duewheel.checkpoints.batch_limit import ROWS_MIN, Attempt
 from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.epochs import Epochs
 from duewheel.checkpoints.files import checked_line
+from duewheel.checkpoints.page_contents import Close, Commit, HourFiles, Marks
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.recovery import FILE_NAME as RECOVERY_FILE
 from duewheel.checkpoints.recovery import Keep, Local, RecoveryRecord, decide
 from duewheel.checkpoints.replay_position import ReplayPosition
 from duewheel.checkpoints.spark_offsets import resume_point
-from duewheel.checkpoints.state import Close, Commit, Damage, HourFiles, Marks, State
+from duewheel.checkpoints.state import Damage, State
 from duewheel.errors import ConfigError, CorruptFile, DuewheelError, RecoveryRefused
 
 Change = Callable[[st.DataObject, bytes], bytes]

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from duewheel.checkpoints.page_contents import Marks
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.state import DEQUEUE, Marks, State
+from duewheel.checkpoints.state import DEQUEUE, State
 from duewheel.errors import DuewheelError
 from duewheel.schemas.record_tail import Records
 from duewheel.schemas.timers import Deliveries

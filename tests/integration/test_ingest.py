@@ -23,8 +23,9 @@ from kafka import TopicPartition as KafkaPartition
 from duewheel import wiring
 from duewheel.checkpoints import files
 from duewheel.checkpoints.batch_limit import SPARK_DIR
+from duewheel.checkpoints.page_contents import Close
 from duewheel.checkpoints.recovery import Keep, RecoveryRecord
-from duewheel.checkpoints.state import INGEST, Close
+from duewheel.checkpoints.state import INGEST
 from duewheel.clock import SystemClock
 from duewheel.config import load
 from duewheel.dev_broker import DevBroker

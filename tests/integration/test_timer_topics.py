@@ -12,8 +12,9 @@ from kafka.admin import ConfigResource
 from structlog.testing import capture_logs
 
 from duewheel.checkpoints.epochs import Epochs
+from duewheel.checkpoints.page_contents import Close
 from duewheel.checkpoints.progress import PartitionProgress, Progress
-from duewheel.checkpoints.state import Close, State
+from duewheel.checkpoints.state import State
 from duewheel.checkpoints.topic_set import TopicSet
 from duewheel.config import Settings
 from duewheel.config_sections import App, Ingest, Kafka, Storage, Timer

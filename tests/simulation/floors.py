@@ -10,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 from tests.simulation.history import History
 
+from duewheel.checkpoints.page_contents import Close
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.state import Close, State
+from duewheel.checkpoints.state import State
 from duewheel.schemas.timers import Int64, TimerBatch
 
 

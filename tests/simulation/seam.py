@@ -26,7 +26,7 @@ from typing import NoReturn
 
 from tests.simulation.disk import Disk
 
-from duewheel.checkpoints.state import Close
+from duewheel.checkpoints.page_contents import Close
 from duewheel.schemas.timers import Int64, TimerBatch
 from duewheel.wheel.timer_wheel import Runs
 

@@ -17,8 +17,8 @@ from random import Random
 from tests.simulation.kafka_model import Kafka, offsets_of
 from tests.simulation.timers import TOPIC, Copy
 
+from duewheel.checkpoints.page_contents import Marks, marks_to
 from duewheel.checkpoints.spark_offsets import end_offsets, resume_point
-from duewheel.checkpoints.state import Marks, marks_to
 from duewheel.schemas.timers import TopicPartition
 
 CHECKPOINT = Path("spark") / "checkpoint"

@@ -24,8 +24,8 @@ import numpy as np
 from tests.simulation.seam import SEAM
 
 from duewheel.checkpoints import files, state
+from duewheel.checkpoints.page_contents import Close, Commit
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.state import Close, Commit
 from duewheel.schemas.timers import Bool, Int64, TimerBatch
 from duewheel.wheel import bounded_queue, bringing_again, cancelling, pipeline, recovering, starting
 from duewheel.wheel.cancel_log import CancelRows

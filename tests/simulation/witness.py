@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tests.simulation.timers import TOPIC, Copy
 
+from duewheel.checkpoints.page_contents import Close, Marks
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.state import Close, Marks
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.pending_rows import pieces

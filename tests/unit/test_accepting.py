@@ -19,9 +19,10 @@ from tests.unit.test_recovering import NOW_MS, PRECISION_MS, World
 from duewheel import testing
 from duewheel.checkpoints import files
 from duewheel.checkpoints.durable import Durable
+from duewheel.checkpoints.page_contents import Marks
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.resharding import dealt, sealed
-from duewheel.checkpoints.state import Marks, State
+from duewheel.checkpoints.state import State
 from duewheel.errors import ConfigError, RecoveryPending, RecoveryRefused
 from duewheel.schemas import header_names
 from duewheel.schemas.record_tail import framed_bytes

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from duewheel.checkpoints.page_contents import Close
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.recovery import RecoveryRecord
-from duewheel.checkpoints.state import DEQUEUE, Close, State
+from duewheel.checkpoints.state import DEQUEUE, State
 from duewheel.errors import Fenced, KafkaUnavailable, RecoveryPending, RecoveryRefused
 from duewheel.schemas.timers import TopicPartition
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer

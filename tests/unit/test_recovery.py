@@ -17,6 +17,7 @@ from hypothesis import given
 from duewheel.checkpoints import files
 from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.epochs import Epochs
+from duewheel.checkpoints.page_contents import Close, Commit
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, advanced
 from duewheel.checkpoints.recovery import (
     Decision,
@@ -29,7 +30,7 @@ from duewheel.checkpoints.recovery import (
     require_may_own,
     require_same_settings,
 )
-from duewheel.checkpoints.state import Close, Commit, Damage, State
+from duewheel.checkpoints.state import Damage, State
 from duewheel.errors import ConfigError, Locked, RecoveryPending, RecoveryRefused
 from duewheel.schemas.timers import TopicPartition
 from duewheel.wheel.data_directory import DataDirectory, Role, declare_stopped

@@ -9,17 +9,9 @@ from pathlib import Path
 import pytest
 
 from duewheel.checkpoints import files
+from duewheel.checkpoints.page_contents import Close, Commit, HourFiles
 from duewheel.checkpoints.pages import Page, PagePair
-from duewheel.checkpoints.state import (
-    DEQUEUE,
-    INGEST,
-    Close,
-    Commit,
-    Damage,
-    Heartbeat,
-    HourFiles,
-    State,
-)
+from duewheel.checkpoints.state import DEQUEUE, INGEST, Damage, Heartbeat, State
 from duewheel.errors import ConfigError, CorruptFile, DuewheelError
 
 PAGE = 256

@@ -1,0 +1,168 @@
+"""What the commit and close pages of the `state` file say, and how they say it in JSON.
+
+    commit   {"batch", "marks", "hours": {hour: [log bytes, message bytes, batch from]}, "placed",
+             "topic_ids": {topic: id}, "topics", "cancels": {hour: [bytes, bytes]}}
+    close    {"lower", "c_before", "floor", "c"}
+
+Marks, and c, are {topic: {partition: offset}}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from duewheel.checkpoints.shapes import integer, name, partition_number
+from duewheel.schemas.timers import TopicPartition
+
+Marks = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class HourFiles:
+    """How much of one hour's two files exists, in bytes, and where the last batch began in the log.
+
+    Attributes:
+        log_bytes: committed length of timerlog/<hour>.
+        message_bytes: committed length of messages/<hour>.
+        batch_from: log position of the last batch's first record; equal to `log_bytes` if it
+            put nothing there. What redo reads.
+    """
+
+    log_bytes: int
+    message_bytes: int
+    batch_from: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one commit page says.
+
+    Attributes:
+        batch: sequence of the batch, rising by one.
+        marks: next offset to take, per source partition.
+        hours: every hour with files, and their lengths after this batch.
+        placed: timers placed in the wheel since the directory was made.
+        applied: whether the wheel has the batch; not so → redo.
+        topic_ids: what Kafka calls each timer topic; another id under the same name is another
+            topic, whose offsets the marks know nothing of.
+        topics: how many names the file `topics` holds at least.
+        cancels: bytes of the two files of every segment of the cancel log, by its hour.
+    """
+
+    batch: int
+    marks: Marks
+    hours: Mapping[int, HourFiles]
+    placed: int
+    applied: bool
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    topics: int = 0
+    cancels: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As its page holds it; whether it is applied is a mark beside that."""
+        return {
+            "batch": self.batch,
+            "marks": marks_to(self.marks),
+            "hours": {
+                h: (x.log_bytes, x.message_bytes, x.batch_from) for h, x in self.hours.items()
+            },
+            "placed": self.placed,
+            "topic_ids": dict(self.topic_ids),
+            "topics": self.topics,
+            "cancels": dict(self.cancels),
+        }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any], *, applied: bool) -> Commit:
+        """From what `to_json` gave.
+
+        Raises:
+            MISSHAPEN: it has another shape.
+        """
+        return cls(
+            integer(raw["batch"]),
+            marks_from(raw["marks"]),
+            {int(h): HourFiles(*map(integer, lengths)) for h, lengths in raw["hours"].items()},
+            integer(raw["placed"]),
+            applied,
+            names_from(raw["topic_ids"]),
+            integer(raw["topics"]),
+            lengths_from(raw["cancels"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """What one close page says: the range of slots (lower, floor] was closed at marks C.
+
+    Attributes:
+        lower: floor before this closing.
+        c_before: C of the range before, valid for slot `lower`.
+        floor: last closed slot.
+        c: marks when the range was closed, valid for every slot in it.
+    """
+
+    lower: int
+    c_before: Marks
+    floor: int
+    c: Marks
+
+    def missing(self, marks: Marks) -> dict[TopicPartition, int]:
+        """How many offsets below C are still to be taken; partitions without any are left out."""
+        return {p: c - marks.get(p, 0) for p, c in self.c.items() if marks.get(p, 0) < c}
+
+    def to_json(self) -> dict[str, Any]:
+        """As pages and checkpoints hold it."""
+        return {
+            "lower": self.lower,
+            "c_before": marks_to(self.c_before),
+            "floor": self.floor,
+            "c": marks_to(self.c),
+        }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Close:
+        """From what `to_json` gave."""
+        before, c = marks_from(raw["c_before"]), marks_from(raw["c"])
+        return cls(integer(raw["lower"]), before, integer(raw["floor"]), c)
+
+
+def marks_to(marks: Marks) -> dict[str, dict[int, int]]:
+    """Marks as JSON has them: topic, partition, offset."""
+    topics: dict[str, dict[int, int]] = {}
+    for (topic, partition), offset in marks.items():
+        topics.setdefault(topic, {})[partition] = offset
+    return topics
+
+
+def marks_from(topics: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
+    """Marks from their JSON form.
+
+    Raises:
+        MISSHAPEN: they have another one.
+    """
+    return {
+        (name(topic), partition_number(number)): integer(offset)
+        for topic, partitions in topics.items()
+        for number, offset in partitions.items()
+    }
+
+
+def lengths_from(raw: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
+    """Lengths of pairs of files by hour, from their JSON form.
+
+    Raises:
+        MISSHAPEN: they have another one.
+    """
+    return {int(hour): (integer(first), integer(second)) for hour, (first, second) in raw.items()}
+
+
+def names_from(raw: Mapping[str, str]) -> dict[str, str]:
+    """Names by name from their JSON form.
+
+    Raises:
+        MISSHAPEN: they have another one.
+    """
+    return {name(key): name(value) for key, value in raw.items()}
