@@ -86,7 +86,11 @@ def _is_audit(process: psutil.Process, shard: Shard) -> bool:
 
 def by_hand(shard: Shard, rows: int, codes: Counter[str]) -> None:
     """Beside a transaction that stays open: what it hides is not waited for."""
-    held = KafkaProducer(bootstrap_servers=shard.servers, transactional_id=f"{shard.timers}.held")
+    held = KafkaProducer(
+        bootstrap_servers=shard.servers,
+        transactional_id=f"{shard.timers}.held",
+        transaction_timeout_ms=600_000,  # an audit takes a minute where much else runs
+    )
     held.init_transactions()
     held.begin_transaction()
     held.send(shard.timers, b"not committed", headers=[FAR], partition=0).get(timeout=30)
