@@ -19,6 +19,7 @@ from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery import RecoveryRecord
 from duewheel.clock import Clock
 from duewheel.errors import PublishDoubt
+from duewheel.schemas import header_names as names
 from duewheel.schemas.columns import binary
 from duewheel.schemas.ids import id_hashes, key_hashes
 from duewheel.schemas.name_patterns import ANY, NONE
@@ -31,6 +32,7 @@ from duewheel.schemas.timers import (
     TimerBatch,
     TopicPartition,
 )
+from duewheel.schemas.varint import read_varint
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue import Dequeue, first_progress
 from duewheel.wheel.dequeue_config import DequeueConfig
@@ -159,12 +161,22 @@ def _texts(column: pa.LargeBinaryArray) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """One message in a JournalPublisher's file."""
+    """One message in a JournalPublisher's file.
 
+    Attributes:
+        transaction: number of the one in which it left.
+        source: of the timer, or of the cancel or reschedule that is answered.
+        due_ms, published_ms: when it was due, and when it left.
+        dead_letter: whether that is what it is.
+        answer: the word, if it is an answer; else "".
+    """
+
+    transaction: int
     source: str
     due_ms: int
     published_ms: int
     dead_letter: bool
+    answer: str
 
 
 class JournalPublisher:
@@ -174,10 +186,15 @@ class JournalPublisher:
 
     A last line without its end is a transaction that a kill cut short: the next one is written over
     it.
+
+    Attributes:
+        parked: rows of the last transaction; none, for its targets always take writes.
+        ends: of timer partitions; 0 where none is given: nothing is on its way there.
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self.parked = NO_ROWS
+        self.ends: dict[TopicPartition, int] = {}
         self._path = path
         self._clock = clock
         self._fd = files.open_file(path)
@@ -198,19 +215,20 @@ class JournalPublisher:
         return Prepared(deliveries)
 
     def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return dict.fromkeys(partitions, 0)
+        return {partition: self.ends.get(partition, 0) for partition in partitions}
 
     def publish(self, prepared: Prepared | None, progress: Progress) -> int:
-        rows: list[tuple[str, int, int, bool]] = []
+        rows: list[tuple[str, int, int, bool, str]] = []
         if prepared is not None:
             deliveries = prepared.deliveries
             now_ms = self._clock.now_ms()
             rows = [
-                (source.decode(), due_ms, now_ms, dead_letter)
-                for source, due_ms, dead_letter in zip(
+                (source.decode(), due_ms, now_ms, dead_letter, answer)
+                for source, due_ms, dead_letter, answer in zip(
                     _texts(deliveries.source),
                     deliveries.due_ms.tolist(),
                     deliveries.dead_letter.tolist(),
+                    _words(deliveries),
                     strict=True,
                 )
             ]
@@ -225,7 +243,27 @@ class JournalPublisher:
     def delivered(self) -> list[Delivered]:
         """All committed messages, in publishing order."""
         lines = self._path.read_bytes()[: self._bytes].splitlines()
-        return [Delivered(*row) for line in lines for row in json.loads(line)["rows"]]
+        return [
+            Delivered(number, *row)
+            for number, line in enumerate(lines)
+            for row in json.loads(line)["rows"]
+        ]
+
+
+def _words(deliveries: Deliveries) -> list[str]:
+    """What each row says as an answer; "" where it is none."""
+    words = [""] * len(deliveries)
+    for row in np.flatnonzero(deliveries.answer).tolist():
+        words[row] = answer_value(deliveries.key_value[row].as_py())[names.ANSWER_WORD]
+    return words
+
+
+def answer_value(key_value: bytes) -> dict[str, str]:
+    """The value of an answer, which is a JSON object, out of its framed key and value."""
+    size, at = read_varint(key_value, 0)
+    size, at = read_varint(key_value, at + max(size, 0))
+    value: dict[str, str] = json.loads(key_value[at : at + size])
+    return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 Started once as a script; for every line of JSON on stdin it forks a child that does the work, and
 answers with a line: how the child ended, and how many stores it had made. What counts as a store:
-a write to a file, a cut, a rename, an assignment to a mapped page or to the wheel's entries; those
-that can be half done are killed twice, before them and in the middle.
+a write to a file, a cut, a rename, an unlinking, an assignment to a mapped page or to the wheel's
+entries; those that can be half done are killed twice, before them and in the middle.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 
 from duewheel.checkpoints import files
 from duewheel.checkpoints.state import State
+from duewheel.durability import DurableCheckpoints
 from duewheel.schemas.timers import TopicPartition
 from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, Timer
 from duewheel.wheel.data_directory import Role
@@ -29,6 +30,13 @@ from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.timer_wheel import TimerWheel
 
 HOLDER_BYTES = 11  # a lock's holder, which is only told
+LIVE_STORES = (
+    "begin",
+    "count_dequeue_start",
+    "set_stopped_cleanly",
+    "raise_gc_hour",
+    "set_gc_cancels",
+)
 
 
 class Stores:
@@ -110,9 +118,10 @@ def count_stores() -> None:
     os.ftruncate = counted(os.ftruncate)
     os.posix_fallocate = counted(os.posix_fallocate)
     Path.replace = counted(Path.replace)  # type: ignore[method-assign]
+    Path.unlink = counted(Path.unlink)  # type: ignore[method-assign]
     files.map_file = killing_map
     TimerWheel.__init__ = killing_wheel  # type: ignore[method-assign]
-    for name in ("begin", "count_dequeue_start", "set_stopped_cleanly"):
+    for name in LIVE_STORES:
         setattr(State, name, counted(getattr(State, name)))
 
 
@@ -126,6 +135,12 @@ class BusyClock(ManualClock):
         if meanwhile is not None:
             meanwhile()
         return super().now_ms()
+
+
+def timer_from(row: list[Any]) -> Timer:
+    partition, offset, due_ms, rejected, timer_id, request = row
+    own = None if timer_id is None else timer_id.encode()
+    return Timer(partition, offset, due_ms, rejected, timer_id=own, request=request)
 
 
 def work(task: dict[str, Any]) -> None:
@@ -145,7 +160,8 @@ def work(task: dict[str, Any]) -> None:
     def append(rows: list[list[Any]], ends: list[int], ms: int, ticks: int) -> None:
         clock.meanwhile = lambda: pass_time(ms, ticks)
         marks: dict[TopicPartition, int] = {(TIMER_TOPIC, p): e for p, e in enumerate(ends)}
-        shard.append([Timer(*row) for row in rows], marks)
+        journal.ends = marks
+        assert not shard.append([timer_from(row) for row in rows], marks).waiting
         clock.meanwhile = None
 
     steps: dict[str, Callable[..., Any]] = {
@@ -153,6 +169,7 @@ def work(task: dict[str, Any]) -> None:
         "start_ingest": shard.start_ingest,
         "append": append,
         "pass_time": pass_time,
+        "write_durable": lambda: DurableCheckpoints(shard.path).write(),
         "stop": lambda role: shard.stop(Role[role]),
     }
     for name, *arguments in task["steps"]:

@@ -17,13 +17,24 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.crash.cancel_verdict import Asked, Came, judge
 
 from duewheel.checkpoints.state import State
+from duewheel.schemas.header_names import Answer
 from duewheel.schemas.timers import TopicPartition
-from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, Timer
+from duewheel.testing import (
+    TIMER_TOPIC,
+    Delivered,
+    JournalPublisher,
+    LocalShard,
+    ManualClock,
+    Timer,
+)
+from duewheel.wheel import cancel_log
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import Role
 from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.engine import Appended
 from duewheel.wheel.layout import WheelConfig
 
 PRECISION_MS = 50
@@ -34,9 +45,18 @@ HISTORY_MS = 6 * SLOTS * PRECISION_MS  # three laps before the full hour
 START_MS = HOUR_MS - 3 * PRECISION_MS
 PARTITIONS = 2
 CHUNK_RECORDS = 3
+REPLIES = "replies"
+HOUR_LONG_MS = 3_600_000
+COLLECT_MS = 60_000  # between two looks for what may go
 CONFIG = DequeueConfig(
-    0, 1, {"precision": PRECISION_MS}, CHUNK_RECORDS, progress_interval_ms=PRECISION_MS
+    0,
+    1,
+    {"precision": PRECISION_MS},
+    CHUNK_RECORDS,
+    progress_interval_ms=PRECISION_MS,
+    reply_topic=REPLIES,
 )
+IDS = (b"a", b"b", b"c")
 
 
 Steps = list[list[object]]
@@ -65,6 +85,7 @@ class Server:
                 "slot_config": dict(CONFIG.slot_config),
                 "chunk_records": CHUNK_RECORDS,
                 "progress_interval_ms": PRECISION_MS,
+                "reply_topic": REPLIES,
             },
             "steps": steps,
             "kill_at": kill_at,
@@ -104,6 +125,10 @@ class World:
         self.journal = JournalPublisher(case.journal, self.clock)
         self.shard = LocalShard(case.path, WHEEL, self.journal, self.clock, CONFIG)
 
+    def append(self, batch: list[Timer]) -> Appended:
+        self.journal.ends = ends_of(batch)
+        return self.shard.append(batch, self.journal.ends)
+
     def drain(self) -> None:
         assert self.shard.dequeue is not None
         while self.shard.dequeue.tick():
@@ -130,13 +155,17 @@ def ends_of(timers: list[Timer]) -> dict[TopicPartition, int]:
 
 
 def some_timers(random: Random, offsets: list[int], now_ms: int, count: int) -> list[Timer]:
-    """Rows behind `offsets`, which move on: hot slots, spread ones, past due, rejected."""
+    """Rows behind `offsets`, which move on: hot slots, spread ones, past due, rejected; cancels."""
     timers = []
     for _ in range(count):
         partition = random.randrange(PARTITIONS)
         slots = random.choice([1, 1, 1, 2, 2, 3, 4, 9, SLOTS, -5])
         due_ms = now_ms + slots * PRECISION_MS - random.randrange(PRECISION_MS)
-        timers.append(Timer(partition, offsets[partition], due_ms, random.random() < 0.1))
+        request = random.choice(["", "", "", "cancel", "reschedule"])
+        timer_id = random.choice(IDS) if request or random.random() < 0.5 else None
+        rejected = not request and random.random() < 0.1
+        place = (partition, offsets[partition])
+        timers.append(Timer(*place, due_ms, rejected, timer_id=timer_id, request=request))
         offsets[partition] += random.choice([1, 1, 2])
     return timers
 
@@ -151,12 +180,12 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Case:
     world.shard.start_ingest()
     while world.clock.now_ms() < START_MS:
         batch = some_timers(random, offsets, world.clock.now_ms(), 12)
-        assert not world.shard.append(batch, ends_of(batch)).waiting
+        assert not world.append(batch).waiting
         case.timers += batch
         world.clock.sleep(4 * PRECISION_MS / 1000)
         world.drain()
     hot = [Timer(0, offsets[0] + i, world.clock.now_ms() + 1) for i in range(5)]
-    world.shard.append(hot, ends_of(hot))
+    world.append(hot)
     case.timers += hot
     world.clock.sleep(PRECISION_MS / 1000)
     assert world.shard.dequeue is not None and world.shard.dequeue.tick()
@@ -178,7 +207,10 @@ def batches(template: Case, count: int) -> list[list[Timer]]:
 def append_step(batch: list[Timer], ms: int = 0, ticks: int = 0) -> list[object]:
     """A step of the child; between writing and lock `ms` pass and dequeue ticks."""
     ends = ends_of(batch)
-    rows = [[t.partition, t.offset, t.due_ms, t.rejected] for t in batch]
+    rows = [
+        [t.partition, t.offset, t.due_ms, t.rejected, t.timer_id and t.timer_id.decode(), t.request]
+        for t in batch
+    ]
     return ["append", rows, [ends.get((TIMER_TOPIC, p), 0) for p in range(PARTITIONS)], ms, ticks]
 
 
@@ -189,16 +221,18 @@ def finish(case: Case, world: World, new: list[list[Timer]]) -> None:
     if world.shard.ingest is None:
         world.shard.start_ingest()
     for batch in new:
-        assert not world.shard.append(batch, ends_of(batch)).waiting
+        assert not world.append(batch).waiting
     for _ in range(8):
         world.clock.sleep(SLOTS / 4 * PRECISION_MS / 1000)
         world.drain()
     expected = {t.source: t for t in case.timers + [t for batch in new for t in batch]}
-    delivered = world.journal.delivered()
-    assert sorted(d.source for d in delivered) == sorted(expected)
+    left = world.journal.delivered()
+    judge_cancels(expected, left)
     last: dict[tuple[int, int], int] = {}
-    for message in delivered:
+    for message in left:
         timer = expected[message.source]
+        if message.answer:
+            continue
         assert message.dead_letter == timer.rejected
         assert timer.rejected or message.published_ms >= timer.due_ms
         slot = -1 if timer.rejected else -(-timer.due_ms // PRECISION_MS)
@@ -206,9 +240,28 @@ def finish(case: Case, world: World, new: list[list[Timer]]) -> None:
         last[timer.partition, slot] = timer.offset
     state = world.shard.directory(Role.INGEST).state
     mirror = state.mirror()
-    assert mirror is not None and mirror[1] == state.commit().placed == len(expected)
+    placed = sum(timer.request != "cancel" for timer in expected.values())
+    assert mirror is not None and mirror[1] == state.commit().placed == placed
     assert check(case.path, WHEEL).findings == []
     world.kill()
+
+
+def judge_cancels(expected: dict[str, Timer], left: list[Delivered]) -> None:
+    """Each timer once unless it was cancelled, each cancel one answer, and a true one, in order."""
+    asked = [
+        Asked((t.partition, t.offset), t.timer_id, t.request != "cancel", t.request != "")
+        for t in expected.values()
+    ]
+    places = [(expected[row.source].partition, expected[row.source].offset) for row in left]
+    came = [
+        Came(place, row.transaction, row.answer) for place, row in zip(places, left, strict=True)
+    ]
+    assert judge(asked, came) == []
+    answers = [each.place for each in came if each.word]
+    for partition in range(PARTITIONS):
+        offsets = [offset for number, offset in answers if number == partition]
+        assert offsets == sorted(offsets)
+    assert {each.word for each in came if each.word} == set(Answer), "too little was asked"
 
 
 @pytest.fixture(autouse=True)
@@ -279,14 +332,62 @@ def test_dequeue_killed_at_every_store_while_ingest_lives(
     for number, case in enumerate(cases(template, tmp_path), 1):
         world = World(case)
         world.shard.start_ingest()
-        world.shard.append(new[0], ends_of(new[0]))
+        world.append(new[0])
         ended = server.run(case, steps, number)
-        world.shard.append(new[1], ends_of(new[1]))
+        world.append(new[1])
         world.clock.sleep(4 * PRECISION_MS / 1000)
         finish(case, world, new)
         if ended["code"] == 0:
             break
     assert number == ended["stores"] + 1 > 30
+
+
+@pytest.mark.crash_matrix
+def test_killed_at_every_store_while_cancels_are_given_up(
+    server: Server, template: Case, tmp_path: Path
+) -> None:
+    """The first segment of the cancel log is over, an hour later it may go, and it does."""
+    new = batches(template, 3)
+    before: Steps = [
+        ["start_dequeue"],
+        ["start_ingest"],
+        append_step(new[0]),
+        ["pass_time", HOUR_LONG_MS, 20],
+        ["pass_time", 1_000, 20],  # there is no room in the ring before a progress says so
+        append_step(new[1]),
+        ["pass_time", PRECISION_MS, 20],
+        ["pass_time", COLLECT_MS, 20],
+        ["pass_time", HOUR_LONG_MS, 20],
+        ["write_durable"],
+        ["pass_time", COLLECT_MS, 20],
+        ["pass_time", 1_000, 20],
+    ]
+    steps: Steps = [
+        *before,
+        ["pass_time", COLLECT_MS, 20],
+        ["pass_time", 1_000, 20],
+        append_step(new[2]),
+        ["pass_time", PRECISION_MS, 5],
+        ["pass_time", COLLECT_MS, 20],
+    ]
+    left = set()
+    made = 0
+    for number, case in enumerate(cases(template, tmp_path)):
+        ended = server.run(case, steps if number else before, made + number)
+        made = made or ended["stores"]
+        case.now_ms += 3 * HOUR_LONG_MS
+        segments = [len(list((case.path / folder).iterdir())) for folder in cancel_log.FOLDERS]
+        left.add(tuple(segments))
+        world = World(case)
+        world.shard.start_dequeue()
+        world.drain()
+        world.clock.sleep(1)
+        world.drain()
+        finish(case, world, new)
+        if number and ended["code"] == 0:
+            break
+    assert made + number == ended["stores"] + 1 > made + 30
+    assert {(2, 2), (1, 2), (1, 1)} <= left
 
 
 def test_killed_again_on_the_way_back(server: Server, template: Case, tmp_path: Path) -> None:
@@ -300,7 +401,7 @@ def test_killed_again_on_the_way_back(server: Server, template: Case, tmp_path: 
         ["pass_time", 2 * PRECISION_MS, 2],
     ]
     random = Random(3)
-    for case in itertools.islice(cases(template, tmp_path), 40):
+    for case in itertools.islice(cases(template, tmp_path), 25):
         for _ in range(3):
             server.run(case, steps, random.randrange(1, 120))
             case.now_ms += 5 * PRECISION_MS

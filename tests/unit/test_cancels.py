@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import replace
@@ -18,13 +17,13 @@ from duewheel.errors import RecoveryPending
 from duewheel.schemas import header_names as names
 from duewheel.schemas.record_tail import added_headers, framed_bytes
 from duewheel.schemas.timers import TopicPartition
-from duewheel.schemas.varint import read_varint
 from duewheel.testing import (
     TIMER_TOPIC,
     LocalShard,
     ManualClock,
     RecordingPublisher,
     Timer,
+    answer_value,
     timer_batch,
 )
 from duewheel.wheel import cancel_log
@@ -95,11 +94,8 @@ class World:
         for deliveries, _ in self.publisher.committed:
             if deliveries is None:
                 continue
-            for row in np.flatnonzero(deliveries.answer).tolist():
-                data = deliveries.key_value[row].as_py()
-                size, at = read_varint(data, 0)
-                size, at = read_varint(data, at + max(size, 0))
-                found.append(json.loads(data[at : at + size]))
+            answers = np.flatnonzero(deliveries.answer).tolist()
+            found += [answer_value(deliveries.key_value[row].as_py()) for row in answers]
         return found
 
     def known(self) -> tuple[int, int]:
