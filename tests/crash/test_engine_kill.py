@@ -249,7 +249,12 @@ def finish(case: Case, world: World, new: list[list[Timer]]) -> None:
 def judge_cancels(expected: dict[str, Timer], left: list[Delivered]) -> None:
     """Each timer once unless it was cancelled, each cancel one answer, and a true one, in order."""
     asked = [
-        Asked((t.partition, t.offset), t.timer_id, t.request != "cancel", t.request != "")
+        Asked(
+            (t.partition, t.offset),
+            None if t.rejected else t.timer_id,  # a dead letter cannot be met
+            is_timer=t.request != "cancel",
+            cancels=t.request != "",
+        )
         for t in expected.values()
     ]
     places = [(expected[row.source].partition, expected[row.source].offset) for row in left]

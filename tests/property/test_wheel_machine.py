@@ -1,7 +1,7 @@
 """Ingest and dequeue in any order, with kills, doubts and jumps of the clock, against a model.
 
-Kafka is a list of timers per partition; the engine is handed what lies above its marks, as Spark
-would. Every transaction is judged when it happens, everything else when the machine ends.
+Kafka is a list of timers and cancels per partition; the engine is handed what lies above its marks,
+as Spark would. Every transaction is judged when it happens, everything else when the machine ends.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.crash.cancel_verdict import Asked, Came, judge
 
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.state import State
@@ -36,6 +37,7 @@ from duewheel.testing import (
     ManualClock,
     RecordingPublisher,
     Timer,
+    answer_value,
     timer_batch,
 )
 from duewheel.wheel.check import check
@@ -47,6 +49,8 @@ from duewheel.wheel.publisher import Prepared
 HOUR_STARTS_MS = 1_800_000_000_000
 PARTITIONS = 3
 KINDS = ("next slots", "spread", "mixed", "past", "next slots", "spread", "next slots", "beyond")
+REQUESTS = ("", "", "", "", "cancel", "reschedule")
+IDS = (b"a", b"b", b"c", b"d")
 INGEST_ENDS = ("", "", "", "", "", "write_commit", "apply", "mark_applied")
 RARELY = (False, False, False, False, True)
 FATES = ("commit", "commit", "lose", "doubt", "die before", "die after")
@@ -104,6 +108,8 @@ class WheelMachine(RuleBasedStateMachine):
         self.kafka: dict[int, list[Timer]] = {p: [] for p in range(PARTITIONS)}
         self.ends = dict.fromkeys(range(PARTITIONS), 0)
         self.delivered: dict[str, int] = {}
+        self.came: list[Came] = []
+        self.last_answer: dict[int, int] = {}
         self.last_floor = -(2**62)
         self.last_offset: dict[tuple[int, int], int] = {}
 
@@ -133,6 +139,7 @@ class WheelMachine(RuleBasedStateMachine):
             chunk_records,
             chunk_bytes,
             progress_interval_ms=5 * precision_ms,
+            reply_topic="replies",
         )
         self.shard = LocalShard(self.root / "data", self.wheel, self.publisher, self.clock, config)
         # The last partition is added later.
@@ -195,11 +202,15 @@ class WheelMachine(RuleBasedStateMachine):
                     "beyond": random.randint(2 * half_ring_ms - 90, 2 * half_ring_ms + 90),
                 }[kind]
             )
-            timer = Timer(partition, offset, due_ms, rejected=random.random() < 0.1)
+            request = random.choice(REQUESTS)
+            timer_id = random.choice(IDS) if request or random.random() < 0.3 else None
+            rejected = not request and random.random() < 0.1
+            timer = Timer(partition, offset, due_ms, rejected, timer_id=timer_id, request=request)
             self.kafka[partition].append(timer)
             self.ends[partition] = offset + 1
         # A transaction's marker: nobody's message.
         self.ends[random.randrange(PARTITIONS)] += 1
+        self.publisher.ends = {(TIMER_TOPIC, p): end for p, end in self.ends.items()}
 
     def next_batch(self, quarters: int) -> tuple[list[Timer], dict[TopicPartition, int]]:
         """What Spark would bring: rows above the marks, a part of them; and where they end."""
@@ -228,7 +239,8 @@ class WheelMachine(RuleBasedStateMachine):
             assert dict(marks) == expected
         assert all(before.get(p, 0) <= marks.get(p, 0) <= end for p, end in ends.items())
         assert appended.waiting == any(marks.get(p, 0) < end for p, end in ends.items())
-        taken = [t for t in rows if t.offset < marks.get((TIMER_TOPIC, t.partition), 0)]
+        timers = [timer for timer in rows if is_timer(timer)]
+        taken = [t for t in timers if t.offset < marks.get((TIMER_TOPIC, t.partition), 0)]
         assert appended.rows == len(taken)
         assert self.state_of_ingest().commit().placed == placed + len(taken)
 
@@ -256,7 +268,7 @@ class WheelMachine(RuleBasedStateMachine):
         for timer in batch:
             partition = (TIMER_TOPIC, timer.partition)
             slot = max(self.nominal_slot(timer), close.floor + 1)
-            if slot - mirror[0] >= 2 * self.wheel.slots:
+            if is_timer(timer) and slot - mirror[0] >= 2 * self.wheel.slots:
                 marks[partition] = min(marks[partition], timer.offset)
         return marks
 
@@ -314,12 +326,51 @@ class WheelMachine(RuleBasedStateMachine):
     def judge(self, deliveries: Deliveries | None, progress: Progress) -> None:
         """Never early, never twice, byte for byte; and the progress says exactly what is out."""
         if deliveries is not None and len(deliveries):
-            self.judge_rows(deliveries)
+            self.note(deliveries)
+            if deliveries.answer.any():
+                self.judge_answers(deliveries, progress)
+            else:
+                self.judge_rows(deliveries)
         for p, timers in self.kafka.items():
             part = progress.partitions.get((TIMER_TOPIC, p))
-            for timer in timers:
+            cancels = self.newest_cancels(p, part.closed_c if part else 0)
+            for timer in filter(is_timer, timers):
                 done = part is not None and is_done(part, timer.offset, self.nominal_slot(timer))
-                assert done == (timer.source in self.delivered), (timer, part)
+                if timer.source in self.delivered:
+                    assert done, (timer, part)
+                elif done:
+                    assert not timer.rejected
+                    assert cancels.get(timer.timer_id, -1) > timer.offset, (timer, part)
+
+    def note(self, deliveries: Deliveries) -> None:
+        """For the verdict at the end."""
+        rows = zip(
+            deliveries.source.to_pylist(),
+            deliveries.answer.tolist(),
+            deliveries.key_value.to_pylist(),
+            strict=True,
+        )
+        for source, is_answer, key_value in rows:
+            topic_partition, offset = (source or b"").decode().split("@")
+            place = (int(topic_partition.rsplit("-", 1)[1]), int(offset))
+            word = answer_value(key_value or b"")["answer"] if is_answer else ""
+            self.came.append(Came(place, len(self.publisher.committed), word))
+
+    def newest_cancels(self, partition: int, below: int) -> dict[bytes | None, int]:
+        """The greatest offset at which each id is cancelled, of those below an offset."""
+        return {
+            row.timer_id: row.offset
+            for row in self.kafka[partition]
+            if row.request and row.offset < below
+        }
+
+    def judge_answers(self, answers: Deliveries, progress: Progress) -> None:
+        """Nothing else leaves with them; each cancel is one that the progress is behind."""
+        assert answers.answer.all()
+        for partition, offset in [each.place for each in self.came[-len(answers) :]]:
+            assert offset < progress.partitions[TIMER_TOPIC, partition].closed_c
+            assert self.last_answer.get(partition, -1) < offset
+            self.last_answer[partition] = offset
 
     def judge_rows(self, deliveries: Deliveries) -> None:
         by_source = {t.source: t for timers in self.kafka.values() for t in timers}
@@ -369,13 +420,14 @@ class WheelMachine(RuleBasedStateMachine):
             self.shard.start_dequeue()
         if self.shard.ingest is None:
             self.shard.start_ingest()
-        everything = [timer for timers in self.kafka.values() for timer in timers]
+        asked = [row for rows in self.kafka.values() for row in rows]
+        everything = [row for row in asked if is_timer(row)]
         latest_ms = max((timer.due_ms for timer in everything), default=0)
         for _ in range(4):  # the ring may be full until what is due last is delivered
             self.ingest(4)
             self.clock.set(max(latest_ms, self.clock.now_ms()))
             self.turn_after(5, 10_000)
-        assert set(self.delivered) == {timer.source for timer in everything}
+        assert judge([asked_of(row) for row in asked], self.came) == []
         state = self.state_of_ingest()
         mirror = state.mirror()
         assert mirror is not None and mirror[1] == state.commit().placed == len(everything)
@@ -387,6 +439,16 @@ class WheelMachine(RuleBasedStateMachine):
         closed = DataDirectory(self.shard.path, self.wheel)
         assert closed.state.stopped_cleanly
         closed.close()
+
+
+def is_timer(row: Timer) -> bool:
+    return row.request != "cancel"
+
+
+def asked_of(row: Timer) -> Asked:
+    """A dead letter cannot be met."""
+    timer_id = None if row.rejected else row.timer_id
+    return Asked((row.partition, row.offset), timer_id, is_timer(row), row.request != "")
 
 
 def is_done(p: PartitionProgress, offset: int, slot: int) -> bool:
