@@ -1,43 +1,67 @@
 """The verdict on a soak; nothing of duewheel decides it but the names of headers.
 
 What should arrive stands in the timer topic; what its producer was told is held against that, too.
-The target's timestamps are the broker's, on the same host: they say when a message was written,
-which is before its transaction ended.
+The timestamps of target and reply topic are the broker's, on the same host: they say when a record
+was written, which is before its transaction ended.
 
-    lost        in the timer topic, never delivered
-    doubled     delivered more often than once
     early       written to its target before it was due
-    changed     key, value, headers or target are not what was asked for
+    changed     key, value, headers or target are not what was asked for; or those of an answer
     disordered  of two timers of a partition the later one came first, and its slot is not earlier
     taken back  acknowledged to the producer, and not in the timer topic: Kafka's own loss
+
+What is lost, doubled, resurrected, invented, and what is wrong with answers: cancel_verdict.py.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from tests.crash import cancel_verdict
+from tests.crash.cancel_verdict import Came
+from tests.soak.load import number_of
 
-FAULTS = ("lost", "doubled", "early", "changed", "disordered", "taken back")
+FAULTS = (*cancel_verdict.FAULTS, "early", "changed", "disordered", "taken back")
+CANCEL, RESCHEDULE = "TIMER_DEL_UNIQKEY", "TIMER_RESCHEDULE"
 
 Source = tuple[int, int]  # partition and offset in the timer topic
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A timer as the timer topic has it.
+    """A timer or a cancel as the timer topic has it.
 
     Attributes:
-        due_ms: None: it must be rejected.
+        due_ms: None: it must be rejected, if it is a timer.
         last: offset of its newest copy.
     """
 
     record: Any
     due_ms: int | None
     last: int
+
+    @property
+    def headers(self) -> dict[str, bytes]:
+        return dict(self.record.headers)
+
+    @property
+    def is_timer(self) -> bool:
+        return CANCEL not in self.headers
+
+    @property
+    def timer_id(self) -> bytes | None:
+        """Its own, or that of the timers that it is to meet."""
+        return self.headers.get(CANCEL) or self.headers.get("UNIQ_KEY")
+
+    def for_verdict(self) -> cancel_verdict.Asked:
+        """See there."""
+        cancels = bool(self.headers.keys() & {CANCEL, RESCHEDULE})
+        place = (self.record.partition, self.record.offset)
+        return cancel_verdict.Asked(place, self.timer_id, self.is_timer, cancels)
 
 
 @dataclass(frozen=True)
@@ -52,11 +76,18 @@ class Rules:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How many of each fault, as the module's head has them; and a line for each of the first."""
+    """How many of each fault, as the module's head has them; and a line for each of the first.
+
+    Attributes:
+        cancelled: timers that were never delivered, and were not to be.
+        answers: how many, by word.
+    """
 
     delivered: int
     rejected: int
     rolled: int
+    cancelled: int
+    answers: Counter[str]
     faults: Counter[str]
     told: list[str]
 
@@ -64,6 +95,7 @@ class Verdict:
 def judge(
     written: Iterable[Any],
     arrived: Sequence[Any],
+    answers: Sequence[Any],
     acknowledged: Mapping[int, Source],
     rules: Rules,
 ) -> Verdict:
@@ -72,37 +104,47 @@ def judge(
     Args:
         written: the records of the timer topic.
         arrived: those of the target and the dead-letter topic.
+        answers: those of the reply topic.
         acknowledged: what the producer was told, by the number with which the value begins.
         rules: see there.
     """
     asked = asked_for(written)
+    timers = {source: timer for source, timer in asked.items() if timer.is_timer}
     came: dict[Source, list[Any]] = defaultdict(list)
     for record in arrived:
         came[source_of(record)].append(record)
+    told = [Came(source_of(r), r.timestamp, word_of(r)) for r in answers]
+    delivered = [Came(source_of(r), r.timestamp) for r in arrived]
     found = [("taken back", "", s) for s in _taken_back(asked, acknowledged)]
-    for source, timer in asked.items():
+    rows = [row.for_verdict() for row in asked.values()]
+    for fault, source in cancel_verdict.judge(rows, delivered + told):
+        found.append((fault, _history(asked.get(source), came.get(source, [])), source))
+    for source, timer in timers.items():
         found += [(*fault, source) for fault in _faults_of(timer, came.get(source, []), rules)]
-    found += [("changed", "nobody has asked for it", s) for s in came.keys() - asked.keys()]
-    found += [("disordered", "", source) for source in _disordered(asked, arrived, rules)]
-    rejected = sum(timer.due_ms is None for source, timer in asked.items() if source in came)
+    for record in answers:
+        if source_of(record) in asked and (detail := _answer_of(record, asked[source_of(record)])):
+            found.append(("changed", detail, source_of(record)))
+    found += [("disordered", "", source) for source in _disordered(timers, arrived, rules)]
+    rejected = sum(timer.due_ms is None for source, timer in timers.items() if source in came)
     return Verdict(
         delivered=len(came) - rejected,
         rejected=rejected,
-        rolled=sum(timer.last != offset for (_, offset), timer in asked.items()),
+        rolled=sum(timer.last != offset for (_, offset), timer in timers.items()),
+        cancelled=len(timers.keys() - came.keys()),
+        answers=Counter(each.word for each in told),
         faults=Counter(fault for fault, *_ in found),
         told=[f"{fault}: {source[0]}@{source[1]} {detail}" for fault, detail, source in found],
     )
 
 
 def asked_for(written: Iterable[Any]) -> dict[Source, Asked]:
-    """The timers of a timer topic, by the place of each one's first copy."""
+    """What a timer topic asks for, by the place of each one's first copy."""
     asked: dict[Source, Asked] = {}
     for record in written:
         headers = dict(record.headers)
         if "TIMER_ORIGIN" in headers:
             source = (record.partition, int(headers["TIMER_ORIGIN"]))
-            first = asked[source]
-            asked[source] = Asked(first.record, first.due_ms, record.offset)
+            asked[source] = replace(asked[source], last=record.offset)
         else:
             delay_ms = headers.get("TIMER_DELAY_MS")
             due_ms = None if delay_ms is None else record.timestamp + int(delay_ms)
@@ -110,9 +152,10 @@ def asked_for(written: Iterable[Any]) -> dict[Source, Asked]:
     return asked
 
 
-def number_of(record: Any) -> int:
-    """The number of a timer, as its producer counts."""
-    return int(record.value.split(b" ", 1)[0])
+def word_of(answer: Any) -> str:
+    """What an answer says."""
+    word: bytes = dict(answer.headers)["TIMER_ANSWER"]
+    return word.decode()
 
 
 def source_of(record: Any) -> Source:
@@ -130,12 +173,35 @@ def _taken_back(asked: dict[Source, Asked], acknowledged: Mapping[int, Source]) 
     ]
 
 
+def _history(asked: Asked | None, records: list[Any]) -> str:
+    """When it was due, and when and where it came."""
+    due_ms = asked.due_ms if asked else None
+    return f"due {due_ms} {[(r.topic, r.partition, r.offset, r.timestamp) for r in records]}"
+
+
+def _answer_of(answer: Any, asked: Asked) -> str:
+    """What is wrong with an answer, "" if nothing is."""
+    partition, offset = source_of(answer)
+    topic = asked.record.topic
+    own = [(name, value) for name, value in asked.record.headers if name == "n"]
+    name = asked.timer_id or b""
+    added = {
+        "TIMER_ANSWER": word_of(answer).encode(),
+        "UNIQ_KEY": name,
+        "TIMER_SOURCE": f"{topic}-{partition}@{offset}".encode(),
+    }
+    said = {
+        "answer": word_of(answer),
+        "id": name.decode(),
+        "source": f"{topic}-{partition}@{offset}",
+        "request": "reschedule" if asked.is_timer else "cancel",
+    }
+    got = (answer.key, json.loads(answer.value), list(answer.headers))
+    return "" if got == (asked.record.key, said, [*own, *added.items()]) else "an answer"
+
+
 def _faults_of(timer: Asked, records: list[Any], rules: Rules) -> Iterator[tuple[str, str]]:
     """Of one timer: what is wrong with its arrivals, and in detail."""
-    if not records:
-        yield "lost", f"due {timer.due_ms}"
-    if len(records) > 1:
-        yield "doubled", str([(r.topic, r.partition, r.offset) for r in records])
     for record in records:
         if timer.due_ms is not None and record.timestamp < timer.due_ms:
             yield "early", f"by {timer.due_ms - record.timestamp} ms"

@@ -1,4 +1,4 @@
-"""Who hears what is delivered: a read_committed consumer on its own."""
+"""Who hears what is delivered and answered: a read_committed consumer on its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
-from tests.soak.judge import number_of, source_of
+from tests.soak.judge import source_of
+from tests.soak.load import number_of
 
 PARTITIONS = 4  # of each topic that it hears
 
@@ -16,17 +17,23 @@ class Listener(threading.Thread):
     """Hears all that arrives.
 
     Attributes:
-        arrived: every record.
+        arrived: every record but answers.
+        answers: those.
         heard: the highest number that has arrived of each partition of the timer topic.
+        told: the highest number that was answered of each.
         failure: why it cannot hear any more.
     """
 
-    def __init__(self, servers: str, topics: Sequence[str], timer_partitions: int) -> None:
+    def __init__(
+        self, servers: str, topics: Sequence[str], replies: str, timer_partitions: int
+    ) -> None:
         super().__init__(name="listener")
         self.heard = dict.fromkeys(range(timer_partitions), -1)
+        self.told = dict.fromkeys(range(timer_partitions), -1)
         self.failure: BaseException | None = None
-        self._servers, self._topics = servers, topics
+        self._servers, self._topics, self._replies = servers, (*topics, replies), replies
         self.arrived: list[Any] = []
+        self.answers: list[Any] = []
         self._stopping = threading.Event()
 
     def run(self) -> None:
@@ -57,7 +64,12 @@ class Listener(threading.Thread):
         while not self._stopping.is_set():
             for records in consumer.poll(timeout_ms=50).values():
                 for record in records:
-                    self.arrived.append(record)
                     partition, _ = source_of(record)
-                    self.heard[partition] = max(self.heard[partition], number_of(record))
+                    if record.topic == self._replies:
+                        self.answers.append(record)
+                        number = int(dict(record.headers)["n"])
+                        self.told[partition] = max(self.told[partition], number)
+                    else:
+                        self.arrived.append(record)
+                        self.heard[partition] = max(self.heard[partition], number_of(record))
         consumer.close()

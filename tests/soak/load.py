@@ -1,13 +1,17 @@
 """A steady load: timers with random delays and contents, written by a producer that is on its own.
 
 Some are due at once, so that the moment shows from which on deliveries flow again; some lie behind
-the roll window and go round through the timer topic; some are rejected.
+the roll window and go round through the timer topic; some are rejected. Each fifth has an id, under
+which it is called back: cancelled or replaced halfway through its delay, or cancelled too late.
 """
 
 from __future__ import annotations
 
+import heapq
 import random
 import threading
+import time
+from dataclasses import dataclass, field
 from typing import Any
 
 from kafka import KafkaProducer
@@ -16,22 +20,49 @@ from kafka.errors import KafkaError
 _SHARES = {"at once": 30, "near": 50, "far": 17, "broken": 3}
 FAR_WINDOWS = 2.5  # the longest delay
 _VALUE_BYTES = (0, 20, 200, 3_000)  # behind the number
+_CALLED_BACK_EVERY = 5
+_CALLS = {"cancel": 50, "replace": 25, "too late": 25}
+_TOO_LATE_S = 1.0  # behind the due time
 _TURN_S = 0.02
 _PATIENCE_S = 120.0  # for the last acknowledgements
 
 Headers = list[tuple[str, bytes]]
 
 
+@dataclass(frozen=True)
+class Record:
+    """What is to be written. `partition` None: the key decides."""
+
+    key: bytes | None
+    value: bytes
+    headers: Headers
+    partition: int | None = None
+
+
+@dataclass(order=True)
+class Call:
+    """A cancel or reschedule that is to be written at a time of the monotonic clock."""
+
+    at_s: float
+    number: int
+    kind: str = field(compare=False)
+    timer: Record = field(compare=False)
+
+
 class Load(threading.Thread):
-    """Writes until it is stopped. Numbers its timers: the value begins with the number.
+    """Writes until it is stopped. Numbers what it writes: the value begins with the number.
 
     Attributes:
-        number: of the next timer.
-        acknowledged: the timers that Kafka has said it has: partition and offset, by number.
+        number: of the next record.
+        acknowledged: what Kafka has said it has: partition and offset, by number.
         doubtful: how many Kafka may have or not.
+        requests: numbers of cancels and reschedules.
+        awaited: numbers of timers that nobody calls back.
     """
 
-    def __init__(self, servers: str, topic: str, rate: int, window_ms: int, seed: int) -> None:
+    def __init__(
+        self, servers: str, topic: str, partitions: int, rate: int, window_ms: int, seed: int
+    ) -> None:
         """
         Args:
             rate: timers a second.
@@ -42,7 +73,10 @@ class Load(threading.Thread):
         self.number = 0
         self.acknowledged: dict[int, tuple[int, int]] = {}
         self.doubtful = 0
-        self._servers, self._topic = servers, topic
+        self.requests: set[int] = set()
+        self.awaited: set[int] = set()
+        self._calls: list[Call] = []
+        self._servers, self._topic, self._partitions = servers, topic, partitions
         self._per_turn = max(1, round(rate * _TURN_S))
         self._window_ms = window_ms
         self._dice = random.Random(seed)
@@ -53,21 +87,30 @@ class Load(threading.Thread):
         producer = self._producer()
         while not self._stopping.wait(_TURN_S):
             for _ in range(self._per_turn):
-                number, self.number = self.number, self.number + 1
-                key, value, headers = self._timer(number)
-                try:
-                    sent = producer.send(self._topic, value, key, headers=headers)
-                except KafkaError:
-                    self.doubtful += 1
-                    producer.close(timeout=0)
-                    producer = self._producer()
-                else:
-                    self._promised[number] = sent
+                producer = self._write(producer, self._timer(self._next()))
+            while self._calls and self._calls[0].at_s <= time.monotonic():
+                producer = self._write(producer, self._call(heapq.heappop(self._calls)))
             self._look()
         producer.flush(timeout=_PATIENCE_S)
         self._look()
         producer.close()
         self.doubtful += len(self._promised)
+
+    def _next(self) -> int:
+        number, self.number = self.number, self.number + 1
+        return number
+
+    def _write(self, producer: KafkaProducer, record: Record) -> KafkaProducer:
+        """Returns the producer that is to write what comes next."""
+        where = {"partition": record.partition, "headers": record.headers}
+        try:
+            sent = producer.send(self._topic, record.value, record.key, **where)
+        except KafkaError:
+            self.doubtful += 1
+            producer.close(timeout=0)
+            return self._producer()
+        self._promised[number_of(record)] = sent
+        return producer
 
     def stop(self) -> None:
         """All that was written is acknowledged then, or doubtful."""
@@ -93,8 +136,8 @@ class Load(threading.Thread):
                 else:
                     self.doubtful += 1
 
-    def _timer(self, number: int) -> tuple[bytes | None, bytes, Headers]:
-        """Key, value, and headers: the user's first."""
+    def _timer(self, number: int) -> Record:
+        """The headers: the user's first."""
         dice = self._dice
         kind = dice.choices(list(_SHARES), list(_SHARES.values()))[0]
         delays_ms = {
@@ -102,10 +145,37 @@ class Load(threading.Thread):
             "near": dice.randrange(self._window_ms),
             "far": dice.randrange(self._window_ms, round(FAR_WINDOWS * self._window_ms)),
         }
-        own: Headers = [("n", b"%d" % number)] * dice.randrange(3)
-        request: Headers = []
+        headers: Headers = [("n", b"%d" % number)] * dice.randrange(3)
         if kind in delays_ms:
-            request = [("TIMER_DELAY_MS", b"%d" % delays_ms[kind])]
+            headers = [*headers, ("TIMER_DELAY_MS", b"%d" % delays_ms[kind])]
         key = None if dice.random() < 0.1 else b"key %d" % dice.randrange(100)
         value = b"%d " % number + dice.randbytes(dice.choice(_VALUE_BYTES))
-        return key, value, [*own, *request]
+        if kind not in delays_ms or number % _CALLED_BACK_EVERY:
+            self.awaited.add(number)
+            return Record(key, value, headers)
+        headers = [*headers, ("UNIQ_KEY", b"timer %d" % number)]
+        timer = Record(key, value, headers, dice.randrange(self._partitions))
+        self._call_back(timer, number, delays_ms[kind] / 1000)
+        return timer
+
+    def _call_back(self, timer: Record, number: int, delay_s: float) -> None:
+        kind = self._dice.choices(list(_CALLS), list(_CALLS.values()))[0]
+        in_s = delay_s + _TOO_LATE_S if kind == "too late" else delay_s / 2
+        heapq.heappush(self._calls, Call(time.monotonic() + in_s, number, kind, timer))
+
+    def _call(self, call: Call) -> Record:
+        """What cancels or replaces a timer. Its partition is the timer's."""
+        number, timer = self._next(), call.timer
+        self.requests.add(number)
+        name, own = b"timer %d" % call.number, ("n", b"%d" % number)
+        request: Headers = [("TIMER_DEL_UNIQKEY", name)]
+        if call.kind == "replace":
+            self.awaited.add(number)
+            delay = ("TIMER_DELAY_MS", b"%d" % self._dice.randrange(self._window_ms))
+            request = [delay, ("UNIQ_KEY", name), ("TIMER_RESCHEDULE", b"true")]
+        return Record(timer.key, b"%d " % number, [own, *request], timer.partition)
+
+
+def number_of(record: Any) -> int:
+    """The number of a record of a load, as its producer counts."""
+    return int(record.value.split(b" ", 1)[0])

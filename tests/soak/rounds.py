@@ -1,11 +1,11 @@
 """The rounds of a soak: misfortunes of the real processes under load, one after another.
 
-A round is over when a timer has been delivered from every partition of the timer topic that was
-written after its misfortune.
+A round is over when a timer has been delivered, and a cancel or reschedule answered, from every
+partition of the timer topic that was written after its misfortune.
 
     dequeue, ingest, both   kill -9; started again after half a second
     broker                  kill -9 and a restart on its files; of three, the restart comes only
-                            when deliveries flow again
+                            when deliveries and answers flow again
     coordinator             of three: the same for the one that keeps the shard's transactions
     data                    all processes stopped or killed, the data directory deleted
 """
@@ -17,7 +17,7 @@ import random
 import signal
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,10 +31,11 @@ from tests.integration.fault_judge import read_committed
 from tests.soak.cluster import Cluster
 from tests.soak.judge import FAULTS, Verdict, judge
 from tests.soak.listener import Listener
-from tests.soak.load import FAR_WINDOWS, Load
+from tests.soak.load import FAR_WINDOWS, Load, number_of
 from tests.soak.shard import (
     PRECISION_MS,
     PROCESSES,
+    REPLIES,
     TIMER_PARTITIONS,
     TIMERS,
     WINDOW_MS,
@@ -84,6 +85,7 @@ class Soak:
         self._dice = random.Random(plan.seed)
         self._cluster = Cluster(plan.brokers, folder)
         self._recovery_s: defaultdict[str, list[float]] = defaultdict(list)
+        self._answers_s: list[float] = []
 
     def run(self) -> Outcome:
         """All rounds, and the verdict."""
@@ -96,9 +98,9 @@ class Soak:
             shard.create_topics()
             stack.callback(shard.end, PROCESSES, signal.SIGKILL)
             rate, seed = self._plan.rate, self._plan.seed
-            self._load = Load(servers, TIMERS, rate, WINDOW_MS, seed)
+            self._load = Load(servers, TIMERS, TIMER_PARTITIONS, rate, WINDOW_MS, seed)
             topics = (shard.rules.target, shard.rules.dead_letters)
-            self._listener = Listener(servers, topics, TIMER_PARTITIONS)
+            self._listener = Listener(servers, topics, REPLIES, TIMER_PARTITIONS)
             for thread in (self._listener, self._load):
                 thread.start()
                 stack.callback(thread.stop)
@@ -108,11 +110,12 @@ class Soak:
             self._listener.stop()
             starts = {TopicPartition(TIMERS, number): 0 for number in range(TIMER_PARTITIONS)}
             written = read_committed(servers, starts)
-            arrived, acknowledged = self._listener.arrived, self._load.acknowledged
-            verdict = judge(written, arrived, acknowledged, shard.rules)
+            heard, acknowledged = self._listener, self._load.acknowledged
+            verdict = judge(written, heard.arrived, heard.answers, acknowledged, shard.rules)
         return Outcome(
             self._plan,
             dict(self._recovery_s),
+            self._answers_s,
             verdict,
             self._load.doubtful,
             Counter(f"{name} ended with {code}" for name, code in shard.deaths),
@@ -138,10 +141,15 @@ class Soak:
     def _round(self, kind: str) -> None:
         begun_s = time.monotonic()
         with self._befallen(kind):
-            self._await_flow(STUCK_S)
+            number = self._await_flow(STUCK_S)
             took_s = time.monotonic() - begun_s
+            self._await("answers", self._listener.told, number, STUCK_S)
+            answers_s = time.monotonic() - begun_s
         self._recovery_s[kind].append(took_s)
-        self._progress.console.print(f"{kind}: deliveries flow again after {took_s:.1f} s")
+        self._answers_s.append(answers_s)
+        self._progress.console.print(
+            f"{kind}: deliveries flow again after {took_s:.1f} s, answers after {answers_s:.1f} s"
+        )
 
     @contextmanager
     def _befallen(self, kind: str) -> Iterator[None]:
@@ -165,12 +173,19 @@ class Soak:
             self._shard.end(PROCESSES if kind == "both" else (kind,), signal.SIGKILL)
             yield
 
-    def _await_flow(self, timeout_s: float) -> None:
-        """Until something that is written from now on has come from every partition."""
-        number, give_up = self._load.number, time.monotonic() + timeout_s
-        while min(self._listener.heard.values()) < number:
+    def _await_flow(self, timeout_s: float) -> int:
+        """Until something that is written from now on has come from every partition; returns the
+        number from which on.
+        """
+        number = self._load.number
+        self._await("deliveries", self._listener.heard, number, timeout_s)
+        return number
+
+    def _await(self, what: str, heard: Mapping[int, int], number: int, timeout_s: float) -> None:
+        give_up = time.monotonic() + timeout_s
+        while min(heard.values()) < number:
             said = "\n".join(self._shard.said(name) for name in PROCESSES)
-            assert time.monotonic() < give_up, f"no deliveries in {timeout_s} s\n{said}"
+            assert time.monotonic() < give_up, f"no {what} in {timeout_s} s\n{said}"
             self._look_after()
 
     def _pause(self, seconds: float) -> None:
@@ -189,12 +204,18 @@ class Soak:
         self._load.stop()
         self._pause(FAR_WINDOWS * WINDOW_MS / 1000)
         give_up = time.monotonic() + STUCK_S
-        while (
-            len(self._listener.arrived) < len(self._load.acknowledged)
-            and time.monotonic() < give_up
-        ):
+        while not self._all_heard() and time.monotonic() < give_up:
             self._look_after()
         self._pause(AFTERGLOW_S)
+
+    def _all_heard(self) -> bool:
+        """Whether all has come that was acknowledged, and that nobody has called back."""
+        known = self._load.acknowledged.keys()
+        return (
+            len(self._listener.answers) >= len(known & self._load.requests)
+            and len(self._listener.arrived) >= len(known & self._load.awaited)
+            and {number_of(r) for r in self._listener.arrived} >= known & self._load.awaited
+        )
 
 
 @dataclass(frozen=True)
@@ -203,6 +224,7 @@ class Outcome:
 
     Attributes:
         recovery_s: of every round, by kind.
+        answers_s: of every round, until answers came again, too.
         doubtful: how many timers Kafka may never have had.
         ends: processes that ended without being killed.
         findings: of `duewheel check`.
@@ -211,6 +233,7 @@ class Outcome:
 
     plan: Plan
     recovery_s: dict[str, list[float]]
+    answers_s: list[float]
     verdict: Verdict
     doubtful: int
     ends: Counter[str]
@@ -228,7 +251,10 @@ class Outcome:
             "rounds": sum(len(taken) for taken in self.recovery_s.values()),
             **{fault.replace(" ", "_"): verdict.faults[fault] for fault in FAULTS},
             "recovery_s": {kind: figures(taken) for kind, taken in self.recovery_s.items()},
+            "answers_s": figures(self.answers_s) if self.answers_s else {},
             "delivered": verdict.delivered,
+            "cancelled": verdict.cancelled,
+            "answers": dict(verdict.answers),
             "rejected": verdict.rejected,
             "rolled": verdict.rolled,
             "doubtful": self.doubtful,

@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource
 from tests.soak.judge import Rules
 from tests.soak.listener import PARTITIONS
 
@@ -25,7 +26,7 @@ from duewheel.errors import ConfigError, Fenced, Locked, RecoveryRefused
 from duewheel.wheel.check import Report, check
 
 PROCESSES = ("dequeue", "ingest")
-TIMERS, TARGET = "soak.timers", "soak.orders"
+TIMERS, TARGET, REPLIES = "soak.timers", "soak.orders", "soak.replies"
 TIMER_PARTITIONS = 2
 WINDOW_MS = 2_000
 PRECISION_MS = 50
@@ -41,6 +42,7 @@ client = {{ reconnect_backoff_max_ms = 500 }}
 [timer]
 topics = ["{timers}"]
 mapping = {{ "{timers}" = "{target}" }}
+reply_topic = "{replies}"
 slots = 100000
 precision_ms = {precision_ms}
 roll_window = "{window_ms}ms"
@@ -78,6 +80,7 @@ class Shard:
                 servers=json.dumps(servers.split(",")),
                 timers=TIMERS,
                 target=TARGET,
+                replies=REPLIES,
                 folder=folder,
                 window_ms=WINDOW_MS,
                 precision_ms=PRECISION_MS,
@@ -96,16 +99,17 @@ class Shard:
         return f"{self.settings.app.id}.dequeue.{self.settings.shard.index}"
 
     def create_topics(self) -> None:
-        """The target stamps what it gets."""
-        stamped = {
-            "num_partitions": PARTITIONS,
-            "configs": {"message.timestamp.type": "LogAppendTime"},
-        }
+        """The target and the reply topic stamp what they get."""
+        stamped = {"message.timestamp.type": "LogAppendTime"}
+        target = {"num_partitions": PARTITIONS, "configs": stamped}
         admin = KafkaAdminClient(bootstrap_servers=self.settings.kafka.servers)
-        admin.create_topics({self.rules.target: stamped}, wait_for_metadata=True)
-        admin.close()
-        init = self._start("init", "--partitions", str(TIMER_PARTITIONS))
-        assert init.wait(_STOP_S) and init.exit_code == 0, self.said("init")
+        try:
+            admin.create_topics({self.rules.target: target}, wait_for_metadata=True)
+            init = self._start("init", "--partitions", str(TIMER_PARTITIONS))
+            assert init.wait(_STOP_S) and init.exit_code == 0, self.said("init")
+            admin.alter_configs([ConfigResource("TOPIC", REPLIES, stamped)])
+        finally:
+            admin.close()
 
     def tend(self) -> None:
         """Start what does not run.
