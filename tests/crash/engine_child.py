@@ -20,13 +20,16 @@ from typing import Any
 import numpy as np
 
 from duewheel.checkpoints import files
+from duewheel.checkpoints.page_contents import Marks
 from duewheel.checkpoints.state import State
 from duewheel.durability import DurableCheckpoints
 from duewheel.schemas.timers import TopicPartition
 from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, Timer
-from duewheel.wheel.data_directory import Role
+from duewheel.wheel.accepting import Topics, accept, losses
+from duewheel.wheel.data_directory import DataDirectory, Role, hold_role
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.surveying import survey
 from duewheel.wheel.timer_wheel import TimerWheel
 
 HOLDER_BYTES = 11  # a lock's holder, which is only told
@@ -143,12 +146,33 @@ def timer_from(row: list[Any]) -> Timer:
     return Timer(partition, offset, due_ms, rejected, timer_id=own, request=request)
 
 
+def accept_cut(
+    path: Path,
+    wheel: WheelConfig,
+    config: DequeueConfig,
+    journal: JournalPublisher,
+    clock: ManualClock,
+    ends: Marks,
+) -> None:
+    """Accept that partitions end at `ends`, while nobody runs; all of them are cut short."""
+    directory = DataDirectory.start(path, wheel, Role.DEQUEUE)
+    ingest = hold_role(path, Role.INGEST)
+    try:
+        topics = Topics({TIMER_TOPIC: "an id"}, dict.fromkeys(ends, 0), ends)
+        found = journal.start()
+        progress, told = losses(ends, found, survey(path, wheel), config, topics)
+        accept(directory, journal, progress, told, topics.ids, clock)
+    finally:
+        ingest.close()
+        directory.close()
+
+
 def work(task: dict[str, Any]) -> None:
     """Do the steps of a task."""
     clock = BusyClock(task["now_ms"])
     journal = JournalPublisher(Path(task["journal"]), clock)
-    config = DequeueConfig(**task["dequeue"])
-    shard = LocalShard(Path(task["path"]), WheelConfig(*task["wheel"]), journal, clock, config)
+    config, wheel = DequeueConfig(**task["dequeue"]), WheelConfig(*task["wheel"])
+    shard = LocalShard(Path(task["path"]), wheel, journal, clock, config)
 
     def pass_time(ms: int, ticks: int) -> None:
         clock.set(clock.now_ms() + ms)
@@ -164,7 +188,12 @@ def work(task: dict[str, Any]) -> None:
         assert not shard.append([timer_from(row) for row in rows], marks).waiting
         clock.meanwhile = None
 
+    def accept_loss(ends: dict[str, int]) -> None:
+        marks = {(TIMER_TOPIC, int(number)): end for number, end in ends.items()}
+        accept_cut(shard.path, wheel, config, journal, clock, marks)
+
     steps: dict[str, Callable[..., Any]] = {
+        "accept_loss": accept_loss,
         "start_dequeue": shard.start_dequeue,
         "start_ingest": shard.start_ingest,
         "append": append,

@@ -6,9 +6,9 @@ runs `duewheel ingest --config duewheel.toml` with one method wrapped: where the
 process makes FILE and ends by SIGKILL. The product knows nothing of it. A point whose method is
 gone ends the process with an error instead; one that is never reached leaves it running.
 
-The points follow the numbered steps of wheel/engine.py, wheel/dequeue.py, streaming/sink.py,
-checkpoints/durable.py and DataDirectory.collect. What comes before the first dot names the process:
-`ingest` and `durable` are ingest's, `dequeue` and `collect` are dequeue's.
+The points follow the numbered steps of wheel/engine.py, wheel/dequeue.py, wheel/cancelling.py,
+streaming/sink.py, checkpoints/durable.py and DataDirectory.collect. What comes before the first dot
+names the process: `ingest` and `durable` are ingest's, `dequeue` and `collect` are dequeue's.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 HOUR_MS = 3_600_000
+COLLECT_MS = 200  # between looks for garbage, which are a minute apart otherwise
 STALL_S = 0.4  # long enough for the other process to close several slots
 
 STATE = "duewheel.checkpoints.state:State"
@@ -35,7 +36,12 @@ ENGINE = "duewheel.wheel.engine:Engine"
 SINK = "duewheel.streaming.sink:TimerSink"
 APPLY = "duewheel.wheel.timer_wheel:TimerWheel.apply"
 WRITE = "duewheel.wheel.hour_files:HourFiles.write"
-READ = "duewheel.wheel.message_store:MessageStore.read"
+READ = "duewheel.wheel.restoring:restore"
+LOOP = "duewheel.wheel.dequeue:Dequeue"
+LEARN = "duewheel.wheel.cancelling:Cancelling.learn"
+CANCEL_LOG = "duewheel.wheel.cancel_log:CancelLog"
+ANSWERS = "duewheel.wheel.answers:answer_rows"
+UNLINK = "duewheel.wheel.hour_files:HourFiles.unlink_below"
 INTERNALS = "duewheel.wheel.kafka_internals"
 PRODUCER = "kafka:KafkaProducer"
 TRANSACTIONS = "kafka.producer.transaction_manager"
@@ -85,6 +91,9 @@ POINTS = {
     "ingest.topics_named": after("duewheel.wheel.topic_names:TopicNames.ids", call=2),
     "ingest.messages_appended": after(WRITE),
     "ingest.appended": after(WRITE, call=2),
+    # what cancels: the requests, then their records
+    "ingest.request_written": after(WRITE, inside=f"{CANCEL_LOG}.write"),
+    "ingest.cancels_written": after(f"{CANCEL_LOG}.write"),
     # engine 4.: slots were closed meanwhile
     "ingest.rows_abandoned": after(f"{ENGINE}._abandon", stall=f"{ENGINE}._write"),
     "ingest.rows_moved": after(
@@ -143,14 +152,34 @@ POINTS = {
     "dequeue.range_delivered": before(
         f"{STATE}.write_close", since=(READ, f"{STATE}.write_mirror")
     ),
+    # dequeue 5.: a closing has made cancels known, and no progress says so
+    "dequeue.cancels_known": before(f"{LOOP}._begin_range", since=(LEARN, f"{CANCEL_LOG}.read")),
+    # a round of lookups, and what it tells
+    "dequeue.lookup_begun": after("duewheel.wheel.lookups:Lookups.begin"),
+    "dequeue.verdict_found": after("duewheel.wheel.verdicts:verdicts"),
+    # the answers, and their transaction
+    "dequeue.answers_made": after(ANSWERS),
+    "dequeue.answers_begun": after(f"{PRODUCER}.begin_transaction", since=(ANSWERS,)),
+    "dequeue.answers_queued": after(f"{INTERNALS}:enqueue", since=(ANSWERS,)),
+    "dequeue.answers_uncommitted": before(COMMIT, since=(ANSWERS,)),
+    "dequeue.answers_commit_sent": after(
+        "kafka.net.transport:KafkaTCPTransport._sock_send", since=(ANSWERS, COMMIT)
+    ),
+    "dequeue.answers_commit_answered": before(COMMIT_ANSWER, since=(ANSWERS,)),
+    "dequeue.answers_unmirrored": before(f"{STATE}.write_mirror", since=(ANSWERS,)),
     # nothing was due: only the progress
     "dequeue.idle_committed": before(f"{STATE}.write_mirror", call=3),
     # garbage: gc_hour, then the log's hour, then the messages'
     "collect.locked": before(f"{STATE}.raise_gc_hour"),
     "collect.gc_hour_raised": after(f"{STATE}.raise_gc_hour"),
     # The two calls before are for the files of the cancel log.
-    "collect.log_unlinked": before("duewheel.wheel.hour_files:HourFiles.unlink_below", call=4),
+    "collect.log_unlinked": before(UNLINK, call=4),
     "collect.unlinked": after("duewheel.wheel.data_directory:DataDirectory.collect"),
+    # a segment of the cancel log: gc_cancels, then its records, then its requests
+    "collect.segment_over": before(f"{STATE}.set_gc_cancels"),
+    "collect.segment_given_up": after(f"{STATE}.set_gc_cancels"),
+    "collect.segment_half_unlinked": before(UNLINK, call=2),
+    "collect.segment_unlinked": before(UNLINK, call=3),
 }
 
 
@@ -250,6 +279,13 @@ def set_clock(error_ms: Callable[[], int]) -> None:
     wrap("duewheel.clock:SystemClock.now_ms", wrong)
 
 
+def collect_often() -> None:
+    """Have dequeue look for garbage all the time."""
+    dequeue: Any = importlib.import_module("duewheel.wheel.dequeue")
+    assert dequeue._COLLECT_MS > COLLECT_MS
+    dequeue._COLLECT_MS = COLLECT_MS
+
+
 def main() -> None:
     """See the module's head."""
     parser = argparse.ArgumentParser()
@@ -257,6 +293,9 @@ def main() -> None:
     parser.add_argument("--mark", type=Path)
     parser.add_argument("--hour-behind", action="store_true", help="the host's clock is wrong")
     parser.add_argument("--clock-error", type=Path, help="a file with the error, in ms; may change")
+    parser.add_argument(
+        "--collect-often", action="store_true", help="look for garbage all the time"
+    )
     parser.add_argument("words", nargs="+", help="of the duewheel command")
     options = parser.parse_args()
     if options.point:
@@ -265,6 +304,8 @@ def main() -> None:
         set_clock(lambda: -HOUR_MS)
     if options.clock_error:
         set_clock(lambda: int(options.clock_error.read_text()))
+    if options.collect_often:
+        collect_often()
     from duewheel import cli
 
     sys.argv = ["duewheel", *options.words]

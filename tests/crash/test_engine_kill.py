@@ -12,14 +12,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 import pytest
 from tests.crash.cancel_verdict import Asked, Came, judge
+from tests.crash.engine_child import accept_cut
 
 from duewheel.checkpoints.state import State
+from duewheel.errors import RecoveryRefused
 from duewheel.schemas.header_names import Answer
 from duewheel.schemas.timers import TopicPartition
 from duewheel.testing import (
@@ -44,6 +47,7 @@ HOUR_MS = 1_800_000_000_000
 HISTORY_MS = 6 * SLOTS * PRECISION_MS  # three laps before the full hour
 START_MS = HOUR_MS - 3 * PRECISION_MS
 PARTITIONS = 2
+P0: TopicPartition = (TIMER_TOPIC, 0)
 CHUNK_RECORDS = 3
 REPLIES = "replies"
 HOUR_LONG_MS = 3_600_000
@@ -227,7 +231,8 @@ def finish(case: Case, world: World, new: list[list[Timer]]) -> None:
         world.drain()
     expected = {t.source: t for t in case.timers + [t for batch in new for t in batch]}
     left = world.journal.delivered()
-    judge_cancels(expected, left)
+    answers = judge_rows(expected, left)
+    assert {each.word for each in answers} == set(Answer), "too little was asked"
     last: dict[tuple[int, int], int] = {}
     for message in left:
         timer = expected[message.source]
@@ -246,8 +251,16 @@ def finish(case: Case, world: World, new: list[list[Timer]]) -> None:
     world.kill()
 
 
-def judge_cancels(expected: dict[str, Timer], left: list[Delivered]) -> None:
-    """Each timer once unless it was cancelled, each cancel one answer, and a true one, in order."""
+def a_row(offset: int, timer_id: bytes, slots: int = 0) -> Timer:
+    """Of the first partition: a timer that is due so many slots later, or a cancel."""
+    due_ms = START_MS + slots * PRECISION_MS
+    return Timer(0, offset, due_ms, timer_id=timer_id, request="" if slots else "cancel")
+
+
+def judge_rows(expected: dict[str, Timer], left: list[Delivered]) -> list[Came]:
+    """Each timer once unless it was cancelled, each cancel one answer, and a true one, in order;
+    returns the answers.
+    """
     asked = [
         Asked(
             (t.partition, t.offset),
@@ -262,11 +275,11 @@ def judge_cancels(expected: dict[str, Timer], left: list[Delivered]) -> None:
         Came(place, row.transaction, row.answer) for place, row in zip(places, left, strict=True)
     ]
     assert judge(asked, came) == []
-    answers = [each.place for each in came if each.word]
+    answers = [each for each in came if each.word]
     for partition in range(PARTITIONS):
-        offsets = [offset for number, offset in answers if number == partition]
+        offsets = [each.place[1] for each in answers if each.place[0] == partition]
         assert offsets == sorted(offsets)
-    assert {each.word for each in came if each.word} == set(Answer), "too little was asked"
+    return answers
 
 
 @pytest.fixture(autouse=True)
@@ -385,6 +398,7 @@ def test_killed_at_every_store_while_cancels_are_given_up(
         left.add(tuple(segments))
         world = World(case)
         world.shard.start_dequeue()
+        assert not world.shard.directory(Role.DEQUEUE).state.needs_recovery
         world.drain()
         world.clock.sleep(1)
         world.drain()
@@ -393,6 +407,50 @@ def test_killed_at_every_store_while_cancels_are_given_up(
             break
     assert made + number == ended["stores"] + 1 > made + 30
     assert {(2, 2), (1, 2), (1, 1)} <= left
+
+
+@pytest.mark.crash_matrix
+def test_accepting_a_cut_killed_at_every_store(server: Server, tmp_path: Path) -> None:
+    """Cancels from behind it are cut off: they meet nothing that comes in their place."""
+    first = Case(tmp_path / "data", tmp_path / "journal", START_MS, [])
+    world = World(first)
+    world.shard.start_dequeue({P0: 0})
+    world.shard.start_ingest()
+    cut = 4
+    old = [
+        a_row(0, b"a", 25),
+        a_row(1, b"b", 1),
+        *(a_row(2 + i, b"acab"[i : i + 1]) for i in range(4)),
+    ]
+    for batch in (old[:2], old[2:]):
+        world.append(batch)
+        world.clock.sleep(3 * PRECISION_MS / 1000)
+        world.drain()
+    before = world.journal.delivered()
+    first.now_ms = world.clock.now_ms()
+    world.kill()
+    new = [a_row(4, b"b", 27), a_row(5, b"c", 28), a_row(6, b"c"), a_row(7, b"a", 29)]
+    for number, case in enumerate(cases(first, tmp_path), 1):
+        ended = server.run(case, [["accept_loss", {0: cut}]], number)
+        world = World(case)
+        # Once its commit page is there nothing is lost any more.
+        with suppress(RecoveryRefused):
+            accept_cut(case.path, WHEEL, CONFIG, world.journal, world.clock, {P0: cut})
+        world.shard.start_dequeue()
+        world.shard.start_ingest()
+        assert not world.append(new).waiting
+        for _ in range(4):
+            world.clock.sleep(10 * PRECISION_MS / 1000)
+            world.drain()
+        left = world.journal.delivered()
+        assert left[: len(before)] == before
+        of_these = [row for row in before if row.source in {r.source for r in old[:cut]}]
+        expected = {row.source: row for row in (*old[:cut], *new)}
+        judge_rows(expected, [*of_these, *left[len(before) :]])
+        world.kill()
+        if ended["code"] == 0:
+            break
+    assert number == ended["stores"] + 1 > 20
 
 
 def test_killed_again_on_the_way_back(server: Server, template: Case, tmp_path: Path) -> None:

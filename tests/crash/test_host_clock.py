@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.crash.test_fault_points import CLOCK, LOAD, Shard
+from tests.crash.fault_shard import CLOCK, LOAD, REPLACING, Shard
 
 from duewheel.dev_broker import DevBroker
 from duewheel.status import status as read_status
@@ -73,7 +73,7 @@ def test_nothing_is_early_and_all_goes_on_when_the_clock_is_right(shard: WrongSh
         shard.wait_until_held(error_ms > 0)
         before = len(shard.seen)
         shard.send()
-        shard.wait(lambda: read_status(shard.settings)["pending"] == LOAD)
+        shard.wait(lambda: read_status(shard.settings)["pending"] == LOAD + REPLACING)
         time.sleep(ALL_DUE_S)
         assert len(shard.seen) == before
         assert abs(shard.dequeue_says("clock_skew_ms") - error_ms) < HOUR_MS / 2

@@ -1,0 +1,104 @@
+"""kill -9 of the real dequeue around the unlinking of a segment of the cancel log.
+
+A segment goes an hour after all in it is over. So the shard begins hours ago, and its dequeue's
+clock jumps an hour at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.crash.fault_shard import CLOCK, PRECISION_MS
+from tests.crash.test_fault_points import COLLECT_CANCELS, durable_slot, hours, mirrored_slot
+from tests.crash.test_host_clock import WrongShard
+
+from duewheel.dev_broker import DevBroker
+from duewheel.wheel.layout import HOUR_MS
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.crash_matrix,
+    pytest.mark.timeout(600),
+    pytest.mark.usefixtures("spark_jars"),
+]
+
+
+ABSOLUTE = 4  # the first ones of a load, with due times; delays count from the brokers' clock
+
+
+class PastShard(WrongShard):
+    """Dequeue lags by some hours, and looks for garbage all the time.
+
+    Attributes:
+        behind: how many hours.
+    """
+
+    behind = 0
+
+    def line(self, *words: str, point: str | None = None, hour_behind: bool = False) -> list[str]:
+        line = super().line(*words, point=point, hour_behind=hour_behind)
+        at = line.index("--")
+        return [*line[:at], "--collect-often", *line[at:]]
+
+    @property
+    def now_ms(self) -> int:
+        return CLOCK.now_ms() - self.behind * HOUR_MS
+
+    def come_to(self, behind: int) -> None:
+        """An hour or more passes."""
+        self.behind = behind
+        self.step_to(-behind * HOUR_MS)
+
+    def settle(self) -> None:
+        """Until all is delivered that is due, durably, and dequeue has looked for garbage since."""
+        slot = self.now_ms // PRECISION_MS
+        self.wait(lambda: min(mirrored_slot(self), durable_slot(self)) > slot)
+
+    def all_told(self) -> None:
+        """Timers that are due by dequeue's clock, and cancels of them, until these are answered."""
+        self.send(ABSOLUTE, now_ms=self.now_ms)
+        self.wait(lambda: len(self.answers) == len(self.requests))
+        self.judge()
+
+
+@pytest.fixture
+def shard(broker: DevBroker, tmp_path: Path) -> Iterator[PastShard]:
+    name = f"segments-{CLOCK.now_ms()}"
+    shard = PastShard(tmp_path, broker.bootstrap_servers, name, slots=300_000, margin="5m")
+    try:
+        yield shard
+    finally:
+        shard.close()
+
+
+def test_dequeue_killed_around_the_unlinking_of_a_segment(shard: PastShard) -> None:
+    over, given_up, half_unlinked, unlinked = COLLECT_CANCELS
+    shard.come_to(3)
+    shard.init()
+    for name in ("dequeue", "ingest"):
+        shard.start(name)
+    shard.all_told()
+    (first,) = hours(shard, "cancels")
+    shard.come_to(2)
+    shard.settle()
+    shard.all_told()
+    assert hours(shard, "cancels")[0] == first
+    shard.kill("dequeue")
+    left = []
+    for behind, point in ((1, over), (0, given_up)):
+        shard.start("dequeue", point)
+        shard.settle()
+        shard.come_to(behind)
+        shard.dies_at(point)
+        left.append([first in hours(shard, folder) for folder in ("cancels", "requests")])
+    for point in (half_unlinked, unlinked):
+        shard.die_at(point)
+        left.append([first in hours(shard, folder) for folder in ("cancels", "requests")])
+    assert left == [[True, True], [True, True], [False, True], [False, False]]
+    shard.start("dequeue")
+    shard.send()
+    shard.judge_all()
