@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.test_following import Standby
+from tests.unit.standbys import Standby
 from tests.unit.test_reconfiguring import alone
 from tests.unit.test_recovering import NOW_MS, PRECISION_MS, World
 

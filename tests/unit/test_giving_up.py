@@ -1,6 +1,6 @@
 """A standby that gives its files up, and is killed meanwhile; or waits for its operator.
 
-On real files, as test_following.py.
+On real files, as standbys.py has them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.test_following import Killed, Standby, world
+from tests.unit.standbys import Killed, Standby, die, world
 from tests.unit.test_recovering import World, half_delivered
 
 from duewheel.checkpoints.recovery import RecoveryRecord
@@ -19,10 +19,6 @@ from duewheel.wheel.data_directory import Role
 from duewheel.wheel.following import Verdict
 
 __all__ = ["world"]
-
-
-def die(*_: object) -> None:
-    raise Killed
 
 
 # What a decision writes, in this order.

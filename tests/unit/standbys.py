@@ -1,0 +1,99 @@
+"""A standby of a world's shard, on real files, for tests."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+from tests.unit.test_recovering import PRECISION_MS, World
+
+from duewheel.checkpoints import files
+from duewheel.checkpoints.recovery import RecoveryRecord
+from duewheel.checkpoints.state import State
+from duewheel.schemas.timers import TopicPartition
+from duewheel.testing import TIMER_TOPIC, LocalShard
+from duewheel.wheel.data_directory import DataDirectory, Role
+from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.following import Follower
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def die(*_: object) -> None:
+    raise Killed
+
+
+class Standby:
+    """Another directory beside a world's own, that follows it."""
+
+    def __init__(self, world: World, path: Path, chunk_records: int = 2) -> None:
+        self.world = world
+        self.path = path
+        self.config = DequeueConfig(0, 1, {}, chunk_records, progress_interval_ms=PRECISION_MS)
+        self.shard = LocalShard(path, world.wheel, world.publisher, world.clock, self.config)
+        self.shard.offsets_at = world.shard.offsets_at
+        self.follow()
+
+    def follow(self) -> Follower:
+        """Start the follower; the first look begins."""
+        self.directory = DataDirectory.start(self.path, self.world.wheel, Role.DEQUEUE)
+        world = self.world
+        self.follower = Follower(self.directory, world.publisher, world.clock, self.config)
+        assert self.follower.tick() is None
+        return self.follower
+
+    @property
+    def state(self) -> State:
+        return self.directory.state
+
+    def case(self) -> tuple[str, str]:
+        record = RecoveryRecord.read(self.path)
+        assert record is not None
+        return record.case, record.keep.name.lower()
+
+    def ingest(self, rows: int = 1_000) -> bool:
+        """A batch of up to `rows` per partition; whether something of it has to wait."""
+        engine = self.shard.ingest or self.shard.start_ingest()
+        batch, ends = [], {}
+        for number, timers in self.world.kafka.items():
+            partition: TopicPartition = (TIMER_TOPIC, number)
+            begin = engine.marks.get(partition, 0)
+            batch += timers[begin : begin + rows]
+            ends[partition] = min(begin + rows, len(timers))
+        return self.shard.append(batch, ends).ahead
+
+    def kill(self) -> None:
+        self.shard.kill(Role.INGEST)
+        self.directory.close()
+
+    def take_over(self, *, promoted: bool = True) -> None:
+        """The follower's process starts the loop; ingest runs on."""
+        self.directory.close()
+        self.shard.start_dequeue(take_over=promoted)
+
+    def become_the_world(self) -> None:
+        """The old owner is gone."""
+        self.world.kill()
+        self.world.shard, self.world.path = self.shard, self.path
+
+    def finish(self) -> None:
+        """It takes over, the old owner is gone, and each timer has left once."""
+        self.take_over()
+        self.become_the_world()
+        self.world.finish()
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World.__new__(World)
+    world.boot = str(uuid.uuid4())
+    monkeypatch.setattr(files, "boot_id", lambda: world.boot)
+    world.__init__(tmp_path, 2)  # type: ignore[misc]
+    return world
+
+
+def marks_of(state: State) -> dict[TopicPartition, int]:
+    return dict(state.commit().marks)
