@@ -5,7 +5,8 @@ that it meets leaves any more but by being left out. It is forgotten once all th
 wheel, as of that closing or later, has left, and it is answered. Copies that were made before may
 still be on their way: they lie below the partition's end as of then. Such a copy brings the cancel
 again (`ingest_model`). Until ingest is there, and the cancel *settled*, K stays at it, and it stays
-in the log.
+in the log. There it also stays as long as the wheel has a row that it may have left out: a start
+finds it beside that row, and of neither it is known which of them came first.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from tests.model.clauses import Clauses
 from tests.model.files_model import Cancel, Directory, Files, Marks
 from tests.model.kafka_model import Answer, Kafka, PartitionProgress, Progress, Row, Word
 
+BEFORE_START = -(1 << 40)
+
 
 @dataclass(slots=True)
 class Tombstone:
@@ -23,7 +26,8 @@ class Tombstone:
 
     Attributes:
         cancel: its record.
-        after: R when it became known: what lies in later slots it keeps from leaving.
+        after: R when it became known: what lies in later slots it keeps from leaving. Or
+            BEFORE_START: it may have kept anything from leaving.
         log_end: the partition's end then.
         last: once looked up: the greatest slot of a row that it meets, -1 without any.
         word: once found out: its answer.
@@ -53,17 +57,22 @@ class Cancels:
         self._forgotten: list[tuple[Cancel, int]] = []  # not settled; with their log_end
         self._seen: set[int] = set()
         self._marks: Marks = {}
+        self._is_begun = False
 
     def learn(self, r: int, c: dict[int, int]) -> None:
         """At a start or a closing: what lies below C is known from here on."""
         files = self._directory.files
         self._marks = dict(files.marks)
+        after = BEFORE_START
+        if self._is_begun or not self._clauses.cancels_of_before_may_have_left_out_anything:
+            after = r
         for number, cancel in files.cancels.items():
             partition, offset = cancel.partition, cancel.offset
             if number in self._seen or offset >= c.get(partition, 0):
                 continue
             self._seen.add(number)
             if offset < self._from.get(partition, 0):
+                self._past[number] = Tombstone(cancel, after, 0)
                 continue
             if not self._clauses.tombstone_takes_the_place_of_no_other:
                 self._live = {
@@ -71,26 +80,19 @@ class Cancels:
                     for n, known in self._live.items()
                     if (known.cancel.partition, known.cancel.id) != (partition, cancel.id)
                 }
-            self._live[number] = Tombstone(cancel, r, len(self._kafka.topic[partition]))
+            self._live[number] = Tombstone(cancel, after, len(self._kafka.topic[partition]))
+        self._is_begun = True
 
     def meet(self, row: Row) -> bool:
         """Whether the row is not to leave any more."""
         return any(self._meets(known, row) for known in self._live.values())
 
     def _meets(self, known: Tombstone, row: Row) -> bool:
-        record = self._kafka.topic[row.partition][row.offset]
-        assert record is not None
-        same = (known.cancel.partition, known.cancel.id) == (row.partition, record.id)
-        return same and self._origin(row) < known.cancel.offset
-
-    def _origin(self, row: Row) -> int:
-        record = self._kafka.topic[row.partition][row.offset]
-        assert record is not None
-        return row.offset if record.origin is None else record.origin
+        return meets(known.cancel, row, self._kafka)
 
     def look(self) -> None:
         """Look up what each of them meets; see the module's head."""
-        for number, known in self._live.items():
+        for known in self._live.values():
             settled = self._is_settled(known.cancel, known.log_end)
             if known.last is not None and (known.word is not None or not settled):
                 continue
@@ -104,7 +106,7 @@ class Cancels:
                 known.word = Word.CANCELLED
             known.last = max((slot for slot, _ in rows), default=-1)
             if known.word is None and (settled or not self._clauses.verdict_waits_until_settled):
-                known.word = self._word(number, rows)
+                known.word = self._word(rows)
 
     def _is_settled(self, cancel: Cancel, log_end: int) -> bool:
         marks = self._marks
@@ -112,29 +114,29 @@ class Cancels:
             marks = self._directory.files.marks
         return marks[cancel.partition] >= log_end
 
-    def _word(self, number: int, rows: list[tuple[int, Row]]) -> Word:
+    def _word(self, rows: list[tuple[int, Row]]) -> Word:
         """Of a cancel that has met nothing pending: whether what it meets is known to have left."""
-        others = {**self._past, **self._live}
-        del others[number]
+        others = [*self._past.values(), *self._live.values()]
         left_out = {
-            self._origin(row)
+            _origin(row, self._kafka)
             for slot, row in rows
-            for known in others.values()
+            for known in others
             if slot > known.after and self._meets(known, row)
         }
         if not self._clauses.left_out_is_not_delivered:
             left_out = set()
         left = any(
-            slot > self._started.r
-            and not row.rolls
-            and not self._was_out(slot, row)
-            and self._origin(row) not in left_out
+            not row.rolls
+            and _origin(row, self._kafka) not in left_out
+            and (self._clauses.what_left_before_is_told or not self._was_out(slot, row))
             for slot, row in rows
         )
         return Word.ALREADY_DELIVERED if left else Word.UNKNOWN
 
     def _was_out(self, slot: int, row: Row) -> bool:
-        """Whether it had left the half-delivered slot before this start."""
+        """Whether it had left before this start."""
+        if slot <= self._started.r:
+            return True
         p = self._started.partitions.get(row.partition)
         return p is not None and p.c1 is not None and slot == p.r + 1 and row.offset < p.d
 
@@ -200,7 +202,21 @@ class Cancels:
             self._forgotten.append((known.cancel, known.log_end))
             if not self._clauses.forgotten_cancel_stays_on_disk_until_it_is_settled:
                 self._directory.files.cancels.pop(number, None)
-        collect(self._directory, progress)
+        collect(self._directory, progress, self._kafka, self._clauses)
+
+
+def _origin(row: Row, kafka: Kafka) -> int:
+    record = kafka.topic[row.partition][row.offset]
+    assert record is not None
+    return row.offset if record.origin is None else record.origin
+
+
+def meets(cancel: Cancel, row: Row, kafka: Kafka) -> bool:
+    """Whether the timer is of that id, and was written before."""
+    record = kafka.topic[row.partition][row.offset]
+    assert record is not None
+    same = (cancel.partition, cancel.id) == (row.partition, record.id)
+    return same and _origin(row, kafka) < cancel.offset
 
 
 def tombstones_from(p: PartitionProgress) -> int:
@@ -208,15 +224,16 @@ def tombstones_from(p: PartitionProgress) -> int:
     return p.closed_c if p.k is None else p.k
 
 
-def collect(directory: Directory, progress: Progress) -> None:
+def collect(directory: Directory, progress: Progress, kafka: Kafka, clauses: Clauses) -> None:
     """Remove the cancels that are over, also from what the durable checkpoint names."""
-    kept = [directory.files, *([directory.durable[0]] if directory.durable else [])]
-    for number, p in progress.partitions.items():
-        for files in kept:
-            _remove(files, number, tombstones_from(p))
+    for files in (directory.files, *([directory.durable[0]] if directory.durable else [])):
+        for number, cancel in list(files.cancels.items()):
+            p = progress.partitions.get(cancel.partition)
+            is_over = p is not None and cancel.offset < tombstones_from(p)
+            stays = clauses.cancel_stays_with_what_it_has_left_out
+            if is_over and not (stays and _has_left_out(cancel, files, kafka)):
+                del files.cancels[number]
 
 
-def _remove(files: Files, partition: int, first: int) -> None:
-    for number, cancel in list(files.cancels.items()):
-        if cancel.partition == partition and cancel.offset < first:
-            del files.cancels[number]
+def _has_left_out(cancel: Cancel, files: Files, kafka: Kafka) -> bool:
+    return any(meets(cancel, row, kafka) for rows in files.wheel.values() for row in rows)

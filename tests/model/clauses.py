@@ -45,6 +45,9 @@ class Clauses:
     unanswered_cancel_is_read_again: bool = True
     verdict_waits_until_settled: bool = True
     left_out_is_not_delivered: bool = True
+    what_left_before_is_told: bool = True
+    cancels_of_before_may_have_left_out_anything: bool = True
+    cancel_stays_with_what_it_has_left_out: bool = True
     # what a start keeps, and where it goes on
     lost_page_cache_is_noticed: bool = True
     durable_close_page_is_of_its_marks: bool = True

@@ -60,8 +60,11 @@ class Files:
             self.written += 1
 
     def append(self, slot: int, *rows: Row) -> None:
-        """Add to a slot; the entry that the ring had there belongs to an earlier lap."""
-        self.wheel.pop(slot - RING, None)
+        """Add to a slot; the entry that the ring had there belongs to an earlier lap. With it goes
+        what is older: logs are given up in their order.
+        """
+        for earlier in [known for known in self.wheel if known <= slot - RING]:
+            del self.wheel[earlier]
         self.wheel[slot] = (*self.wheel.get(slot, ()), *rows)
 
 

@@ -2,12 +2,16 @@
 
 After each commit: a row has left its slot if and only if the progress calls it done; nothing leaves
 twice, early, or before an earlier row of its partition and slot; what a cancel below C met does not
-leave any more; a cancel is answered once, below C, and truly. At the end: nothing is lost, and
-every cancel is answered, if there is a topic for answers.
+leave any more; a cancel is answered once, below C, truly, and with no less than can be known from
+the files of whoever answers. At the end: nothing is lost, and every cancel is answered, if there is
+a topic for answers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from tests.model.files_model import Directory, Files, Marks
 from tests.model.kafka_model import (
     Answer,
     Fate,
@@ -43,6 +47,8 @@ class Judge:
         self._cancelled: set[int] = set()
         self._answered: set[tuple[int, int]] = set()
         self._newest: dict[tuple[str, int, int], int] = {}
+        self._begun: dict[tuple[int, int], Marks] = {}  # owner and lineage -> C of its start
+        self.directory_of: Callable[[int], Directory]
         kafka.on_commit = self.committed
 
     def committed(self, progress: Progress, leaves: list[Leave], answers: list[Answer]) -> None:
@@ -57,8 +63,14 @@ class Judge:
             for offset, slot in self._waiting.get(partition, {}).items():
                 _require(not is_done(p, offset, slot), "done and not delivered", partition, offset)
             self._end(partition, p.closed_c)
+        directory = self.directory_of(progress.owner)
+        begun = self._begun.get((progress.owner, progress.lineage))
+        if begun is None and directory.close is not None:
+            begun = self._begun[progress.owner, progress.lineage] = dict(directory.close.c)
         for answer in answers:
             self._judge_answer(answer, progress)
+            assert begun is not None
+            self._judge_silence(answer, directory.files, progress, begun)
 
     def reconfigured(self, windows: dict[int, Windows]) -> None:
         """Rows of the new epochs are seen anew."""
@@ -118,13 +130,38 @@ class Judge:
         if answer.word is Word.ALREADY_DELIVERED:
             _require(bool(met & self._ended), "was not delivered", *place)
 
+    def _judge_silence(
+        self, answer: Answer, files: Files, progress: Progress, begun: Marks
+    ) -> None:
+        """What is pending is cancelled. What was delivered, and is in the wheel still, is known to
+        be, unless a cancel of before the start may have left it out.
+        """
+        if answer.word is Word.CANCELLED:
+            return
+        partition, offset = answer.partition, answer.offset
+        records, r = self._kafka.topic[partition], progress.partitions[partition].r
+        slots = {(x.partition, x.offset): slot for slot, rows in files.wheel.items() for x in rows}
+        for message in self._met(partition, offset):
+            places = [at for at, x in enumerate(records) if x is not None and x.message == message]
+            slot = slots.get((partition, places[-1]))
+            if slot is None:
+                continue
+            if message not in self._ended:
+                _require(slot <= r + 1, "not cancelled", partition, offset)
+            elif answer.word is Word.UNKNOWN:
+                before = range(places[0] + 1, begun.get(partition, 0))
+                told = any(message in self._met(partition, cancel) for cancel in before)
+                _require(told, "not told that it was delivered", partition, offset)
+
     def _met(self, partition: int, cancel: int) -> set[int]:
         records = self._kafka.topic[partition]
         found = records[cancel]
         if found is None or found.kind is Kind.TIMER or found.origin is not None:
             return set()
-        return {r.message for r in records[:cancel] if r is not None and r.id == found.id} - {
-            found.message
+        return {
+            record.message
+            for record in records[:cancel]
+            if record is not None and record.id == found.id and record.kind is not Kind.CANCEL
         }
 
     def settled(self) -> bool:

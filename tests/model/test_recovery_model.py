@@ -13,7 +13,8 @@ SEEDS = 300
 
 # Clauses that matter in rare events only: the theme in which they are met, and from which seed on.
 MET = {
-    "cancels_are_settled_by_the_marks_of_a_closing": ("copies", 0),
+    "cancels_are_settled_by_the_marks_of_a_closing": ("losses", 1700),
+    "cancel_stays_with_what_it_has_left_out": ("kills", 0),
     "copy_brings_its_cancel_again": ("copies", 0),
     "durable_close_page_is_of_its_marks": ("kills", 0),
     "durable_goes_before_the_files": ("disks", 800),

@@ -92,6 +92,7 @@ class World:
         self.kafka = Kafka(random.randint(1, 3), replies=Random(~seed).random() < 0.6)
         self.judge = Judge(self.kafka)
         self.judge.trace = self.trace
+        self.judge.directory_of = self._directory
         self.window = random.choice(WINDOWS)
         self._reshards = 0
         self._stalled = 0
@@ -128,6 +129,11 @@ class World:
     def number(self) -> int:
         self._numbers += 1
         return self._numbers
+
+    def _directory(self, uuid: int) -> Directory:
+        """That of whoever commits."""
+        instances = [i for shard in self.shards for i in (shard.primary, *shard.others)]
+        return next(i.directory for i in instances if i.directory.uuid == uuid)
 
     # processes
 
