@@ -85,8 +85,9 @@ from duewheel.wheel.verdicts import Rows, verdicts
 log = structlog.get_logger(__name__)
 
 ANSWERS_MAX = 1_000  # of one transaction
-# As many that have just become known are looked up at once before more are read: 36 MB of them.
-LEARNT_AT_ONCE = 250_000
+# As many that have just become known are looked up at once before more are read: with what a round
+# takes meanwhile 80 MB at most.
+LEARNT_AT_ONCE = 100_000
 _ASK_AGAIN_MS = 10_000  # for the ends of partitions, after there was no answer
 _NEVER = np.iinfo(np.int64).max
 # All cancels are looked at once this many have been for each time that something has left; what is

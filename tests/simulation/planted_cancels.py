@@ -350,6 +350,7 @@ CANCELS = {
         "        late, self._late = writes.again, getattr(self, '_late', None)\n"
         "        writes = _Cancels(writes.rows, self._late)\n        self._late = late\n"
         "        self._write_cancels(writes, close, segments)\n        with",
+        test=FORGETTING + "test_a_copy_brings_its_cancel_again",
     ),
     "cancel-brought-first": Planted(
         "8",
@@ -365,6 +366,7 @@ CANCELS = {
         CANCELLING,
         "            if offset != _NEVER:\n",
         "            if offset < 0:\n",
+        test=FORGETTING + "test_whoever_is_killed_and_whatever_is_lost_a_copy_is_left_out",
     ),
     "cancel-over-by-k": Planted(
         "8",
@@ -372,6 +374,7 @@ CANCELS = {
         CANCELLING,
         "np.flatnonzero(~over | ~self._are_settled(np.arange(len(over))))",
         "np.flatnonzero(~over)",
+        test=FORGETTING + "test_k_does_not_pass_what_is_over_before_it_is_settled",
     ),
     "cancel-segment-gone-is-damage": Planted(
         "1",

@@ -42,7 +42,14 @@ def test_no_seed_violates_an_invariant() -> None:
         *("power lost, keeps DURABLE", "old copy, keeps ALL", "files lost, keeps NOTHING"),
         *("taken over, keeps NOTHING", "new standby, keeps NOTHING", "promoted: standby"),
         *("settings changed", "epochs dropped", "reconfigure refused"),
-        *("cancel", "reschedule", "timers cancelled", "hot slot", "spread"),
+        *(
+            "cancel",
+            "reschedule",
+            "timers cancelled",
+            "cancels brought again",
+            "hot slot",
+            "spread",
+        ),
         *("answer: cancelled", "answer: already_delivered", "answer: unknown"),
         *("answer as a dead letter", "asked again and again", "loss accepted"),
     ]

@@ -203,6 +203,24 @@ def test_copies_that_come_one_after_another_are_all_left_out(make_world: MakeWor
     assert (len(world.sources()), world.known(), world.progress()[0]) == (3, (0, 0), None)
 
 
+def test_k_does_not_pass_what_is_over_before_it_is_settled(make_world: MakeWorld) -> None:
+    """Not in the progress either that says for the first time that what it met has left."""
+    world = make_world(progress_interval_ms=PRECISION_MS)
+    world.append(FIRST, timer(1, 80), replace(timer(2, 80), timer_id=b"b"))
+    world.at_slot(64)
+    world.publisher.ends = {P0: 5}
+    world.append(cancel(3))
+    for slot in (66, 67):
+        world.at_slot(slot)
+    assert (world.known(), world.progress()[0]) == ((1, 0), 3)
+    before = len(world.publisher.committed)
+    for slot in (81, 82):
+        world.at_slot(slot)
+    assert world.sources()[-1] == "timers-0@2"
+    assert {p.partitions[P0].k for _, p in world.publisher.committed[before:]} == {3}
+    assert world.known() == (0, 0)
+
+
 def unlinked_then(log: CancelLog, monkeypatch: pytest.MonkeyPatch, world: World, gone: int) -> None:
     """Its segments are unlinked as they are read."""
     stretches = CancelLog.stretches
