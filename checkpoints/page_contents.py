@@ -1,7 +1,8 @@
 """What the commit and close pages of the `state` file say, and how they say it in JSON.
 
     commit   {"batch", "marks", "hours": {hour: [log bytes, message bytes, batch from]}, "placed",
-             "topic_ids": {topic: id}, "topics", "cancels": {hour: [bytes, bytes]}}
+             "topic_ids": {topic: id}, "topics", "cancels": {hour: [bytes, bytes]},
+             "cancels_taken"}
     close    {"lower", "c_before", "floor", "c"}
 
 Marks, and c, are {topic: {partition: offset}}.
@@ -49,6 +50,7 @@ class Commit:
             topic, whose offsets the marks know nothing of.
         topics: how many names the file `topics` holds at least.
         cancels: bytes of the two files of every segment of the cancel log, by its hour.
+        cancels_taken: how many have been written there so far.
     """
 
     batch: int
@@ -59,6 +61,7 @@ class Commit:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     topics: int = 0
     cancels: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    cancels_taken: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """As its page holds it; whether it is applied is a mark beside that."""
@@ -72,6 +75,7 @@ class Commit:
             "topic_ids": dict(self.topic_ids),
             "topics": self.topics,
             "cancels": dict(self.cancels),
+            "cancels_taken": self.cancels_taken,
         }
 
     @classmethod
@@ -90,6 +94,7 @@ class Commit:
             names_from(raw["topic_ids"]),
             integer(raw["topics"]),
             lengths_from(raw["cancels"]),
+            integer(raw["cancels_taken"]),
         )
 
 

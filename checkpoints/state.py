@@ -50,7 +50,7 @@ _STARTS, _CLEAN, _DEQUEUE_STARTS, _GC_HOUR, _BOOT, _PAUSED, _HEARTBEATS = 0, 1, 
 _DAMAGE, _GENERATION, _RECOVERED, _FOUND, _CLAIMED = 24, 25, 26, 27, 28
 _AHEAD, _HELD = 29, 30
 _STANDBY, _PROMOTION = 31, 32
-_GC_CANCELS, _WITHOUT_ROOM = 33, 34
+_GC_CANCELS, _WITHOUT_ROOM, _CANCELS_OVER = 33, 34, 35
 
 PROMOTION_MS = 120_000  # for how long a promotion is wanted, once it has been
 
@@ -179,10 +179,11 @@ class State:
         topic_ids: Mapping[str, str] | None = None,
         topics: int = 0,
         cancels: Mapping[int, tuple[int, int]] | None = None,
+        cancels_taken: int = 0,
     ) -> None:
         """Write a commit page, not yet applied: the batch exists from here on."""
-        names = dict(topic_ids or {})
-        commit = Commit(batch, marks, hours, placed, False, names, topics, dict(cancels or {}))
+        names, segments = dict(topic_ids or {}), dict(cancels or {})
+        commit = Commit(batch, marks, hours, placed, False, names, topics, segments, cancels_taken)
         self._commit.write(json.dumps(commit.to_json(), separators=(",", ":")).encode())
 
     def mark_applied(self) -> None:
@@ -421,6 +422,15 @@ class State:
     def note_rows_without_room(self, rows: int) -> None:
         """Called by ingest."""
         self._live[_WITHOUT_ROOM] = rows
+
+    @property
+    def cancels_over(self) -> int:
+        """How many of the cancels taken so far dequeue has in memory no more."""
+        return self._live[_CANCELS_OVER]
+
+    def note_cancels_over(self, cancels: int) -> None:
+        """Called by dequeue; and by a recovery, which dequeue waits for."""
+        self._live[_CANCELS_OVER] = cancels
 
     def sync(self) -> None:
         """Make the file durable."""

@@ -404,7 +404,8 @@ def _write_pages(directory: DataDirectory, told: Losses, ids: Mapping[str, str])
         }
         topic_ids = _ids_after(before.topic_ids, told, ids)
         number, names = before.batch + 1, before.topics
-        state.write_commit(number, marks, hours, before.placed, topic_ids, names, before.cancels)
+        cancels, taken = before.cancels, before.cancels_taken
+        state.write_commit(number, marks, hours, before.placed, topic_ids, names, cancels, taken)
         state.mark_applied()
 
 

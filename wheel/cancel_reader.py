@@ -18,6 +18,7 @@ from duewheel.checkpoints.progress import PartitionProgress
 from duewheel.schemas.timers import Bool, Int32, Int64, TopicPartition, is_retired
 from duewheel.wheel.cancel_log import CancelRows
 from duewheel.wheel.data_directory import DataDirectory
+from duewheel.wheel.layout import RECORD_BYTES
 from duewheel.wheel.tombstones import indexes
 
 _NEVER = np.iinfo(np.int64).max
@@ -68,6 +69,11 @@ class CancelReader:
         """The first hour of the cancel log in which something is not known yet."""
         unread = [h for h, (size, _) in commit.cancels.items() if self._read.get(h, 0) < size]
         return min([*unread, *self._waits], default=_NEVER)
+
+    @property
+    def waiting(self) -> int:
+        """How many of those that were read are not known yet, at most."""
+        return sum(self._read.get(h, at) - at for h, at in self._waits.items()) // RECORD_BYTES
 
     def read(self, commit: Commit, c: Marks) -> Iterator[Piece]:
         """What becomes known by a C, in the order in which it was written.

@@ -60,6 +60,7 @@ from duewheel.checkpoints.page_contents import Commit, Marks
 from duewheel.checkpoints.progress import PartitionProgress
 from duewheel.clock import Clock
 from duewheel.errors import ConfigError, KafkaUnavailable
+from duewheel.schemas.header_names import Answer
 from duewheel.schemas.timers import Bool, Deliveries, Int64, TopicPartition, is_retired
 from duewheel.wheel.answers import WORDS, answer_rows
 from duewheel.wheel.cancel_reader import CancelReader
@@ -153,7 +154,7 @@ class Cancelling:
         start: Start,
         reply_topic: str | None,
         answers_max: tuple[int, int],
-        remembered_max: int,
+        cancels_max: int,
     ) -> None:
         """Nothing is known yet.
 
@@ -165,7 +166,7 @@ class Cancelling:
             start: where the loop has begun.
             reply_topic: where answers go; None: they are not given.
             answers_max: in one transaction, and bytes of their requests.
-            remembered_max: how many that are over.
+            cancels_max: how many live ones there may be, and how many are remembered.
         """
         self._directory = directory
         self._publisher = publisher
@@ -174,13 +175,15 @@ class Cancelling:
         self._start = start
         self._reply_topic = reply_topic
         self._answers_max = answers_max
+        self._cancels_max = cancels_max
         self._answered = {p: part.a for p, part in start.partitions.items()}
         self._told = {p: part.closed_c for p, part in start.partitions.items()}
         self._reader = CancelReader(directory, start.partitions)
         self._partitions, self._places = self._reader.partitions, self._reader.places
         self._unsettled = Unsettled()
         self._live = GrowingTombstones()  # in the order in which they became known
-        self._past = Remembered(remembered_max, directory.config.precision_ms)
+        self._taken = 0  # ever written, of those that have been read
+        self._past = Remembered(cancels_max, directory.config.precision_ms)
         self._is_begun = False
         self._filter = Filter((), {})
         self._marks: Marks = {}
@@ -232,7 +235,7 @@ class Cancelling:
         # What copies have brought that came with these marks is known now.
         self._unsettled.make_room(len(self._partitions))
         self._unsettled.settle(self._settled_below())
-        self._is_begun = True
+        self._is_begun, self._taken = True, commit.cancels_taken
         self._count()
 
     def _remember(self, over: Tombstones) -> None:
@@ -277,6 +280,7 @@ class Cancelling:
     def _count(self) -> None:
         over = self._swept.over
         live, past = len(self._live) - over, self._past
+        self._directory.state.note_cancels_over(self._taken - live - self._reader.waiting)
         self.counts = replace(
             self.counts, live=live, remembered=len(past), forgotten=past.forgotten
         )
@@ -298,6 +302,17 @@ class Cancelling:
             if self._asked is None and self._clock.boottime_ms() >= self._next_round_ms:
                 self._begin_round()
         self._end_round()
+        if len(self._live) - self._swept.over >= self._cancels_max:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """There is no room: what waits for ingest to come further is told that nobody knows."""
+        live, unsaid = self._live.rows, self._unsaid
+        looked = (live.word[unsaid] == NO_WORD) & (live.last[unsaid] != NOT_LOOKED)
+        waiting = unsaid[looked]
+        waiting = waiting[~self._are_settled(waiting)]
+        live.word[waiting] = WORDS.index(Answer.UNKNOWN)
+        self.counts = replace(self.counts, given_up=self.counts.given_up + len(waiting))
 
     def _ask_for_ends(self) -> None:
         """Of what was not told before others are not kept waiting: it has a request of its own."""

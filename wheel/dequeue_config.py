@@ -10,6 +10,8 @@ from duewheel.checkpoints.epochs import PRECISION, WINDOW
 from duewheel.wheel.hot_slots import HotSlots
 from duewheel.wheel.layout import WheelConfig
 
+CANCELS_MAX = 200_000
+
 
 @dataclass(frozen=True, slots=True)
 class DequeueConfig:
@@ -27,7 +29,7 @@ class DequeueConfig:
             more.
         hot_slots: what is done about slots with many rows.
         reply_topic: where answers to cancels go; None: there are none.
-        cancels_max: how many that are over are remembered, of those whose rows' log is on disk.
+        cancels_max: how many live cancels there may be, and how many that are over are remembered.
     """
 
     shard: int
@@ -40,7 +42,7 @@ class DequeueConfig:
     clock_skew_max_ms: int = 1_000
     hot_slots: HotSlots = field(default_factory=HotSlots)
     reply_topic: str | None = None
-    cancels_max: int = 250_000
+    cancels_max: int = CANCELS_MAX
 
     def slot_values(self, wheel: WheelConfig) -> dict[str, Any]:
         """Everything that decides a row's slot, as the progress keeps it."""

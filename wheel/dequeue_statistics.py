@@ -21,6 +21,7 @@ class CancelCounts:
         live: how many are known and not over.
         remembered: how many are over, and their rows' log is on disk.
         forgotten: how many were not remembered as long, for there were too many.
+        given_up: how many were told `unknown` before it was certain, for there was no room.
         lookups: rounds so far.
         lookup_ms: how long they took in all.
         scanned: records looked at in all of them.
@@ -29,6 +30,7 @@ class CancelCounts:
     live: int = 0
     remembered: int = 0
     forgotten: int = 0
+    given_up: int = 0
     lookups: int = 0
     lookup_ms: int = 0
     scanned: int = 0

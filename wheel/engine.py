@@ -5,8 +5,9 @@ One batch:
     1. slots: a rejected row's is the earliest; a slot that is closed becomes the earliest open one
        (rows that come again after a recovery are judged by wheel/recovering.py)
     2. what the ring cannot take yet stays out, and with it the rest of its partition; it waits for
-       deliveries, or, in a catch-up, which they wait for, until everything else has come. In a
-       standby rows at or above C stay out, too (wheel/following.py)
+       deliveries, or, in a catch-up, which they wait for, until everything else has come. Likewise
+       cancels, while as many are in memory as may be. In a standby rows at or above C stay out,
+       too (wheel/following.py)
     3. messages and log records are appended, and what cancels (cancel_log.py), of rows below the
        new marks, and what copies bring again (bringing_again.py); nobody knows of them yet
     4. under engine.lock: slots that were closed since 1 are left, their rows written again; if the
@@ -40,7 +41,9 @@ from duewheel.schemas import columns
 from duewheel.schemas.timers import Bool, Int64, TimerBatch, TopicPartition
 from duewheel.wheel.bringing_again import brought_again
 from duewheel.wheel.cancel_log import CancelRows
+from duewheel.wheel.cancel_room import CancelRoom
 from duewheel.wheel.data_directory import DataDirectory
+from duewheel.wheel.dequeue_config import CANCELS_MAX
 from duewheel.wheel.layout import MAGIC_ABANDONED, RECORD_BYTES, hour_of
 from duewheel.wheel.placing import (
     Places,
@@ -69,11 +72,13 @@ class Appended:
         waiting: the ring was full for some: their partitions' marks stop before the first of them,
             and the rest is to be appended again later.
         ahead: the same, for what lies above all that the owner of a followed shard has closed.
+        cancels_full: the same, for cancels beyond as many as may be in memory.
     """
 
     rows: int
     waiting: bool
     ahead: bool = False
+    cancels_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,7 @@ class Engine:
         directory: DataDirectory,
         clock: Clock,
         topic_ids: Mapping[str, str] | None = None,
+        cancels_max: int = CANCELS_MAX,
     ) -> None:
         """Take over the directory: redo an interrupted batch, cut what was never committed.
 
@@ -130,6 +136,7 @@ class Engine:
             directory: started as INGEST.
             clock: for the write time of log records.
             topic_ids: Kafka's id of each timer topic, kept with the marks.
+            cancels_max: with as many in dequeue's memory, or on their way there, no more are taken.
 
         Raises:
             RecoveryRefused: no close page: dequeue has never started here. Or a topic was made
@@ -139,6 +146,7 @@ class Engine:
         self._directory = directory
         self._clock = clock
         self._topic_ids = dict(topic_ids or {})
+        self._cancel_room = CancelRoom(directory, cancels_max)
         self._left: set[TopicPartition] = set()
         mirror = directory.state.mirror()
         if directory.state.close() is None or mirror is None:
@@ -207,6 +215,8 @@ class Engine:
             ends, marks = marks, _up_to(close.c, known, marks)
             ahead = marks != ends
             batch = batch.take(self._rows_below(batch, marks))
+        is_bound = not follows and not catches_up
+        batch, marks, full = self._with_room(batch, marks, before if is_bound else None)
         # What a row cancels counts also if its timer is done.
         cancels = batch.take(np.flatnonzero(batch.cancels))
         batch = batch.take(np.flatnonzero(batch.timer))
@@ -222,7 +232,7 @@ class Engine:
             batch, slots, rolled = batch.take(rows), slots[rows], rolled[rows]
         cancels = cancels.take(self._rows_below(cancels, marks))
         if not len(batch) and not len(cancels) and marks.items() <= known.items():
-            return Appended(0, waiting, ahead)
+            return Appended(0, waiting, ahead, full)
         writes = _Cancels(cancels, brought_again(self._directory, before, batch))
         lengths, segments = _lengths(before), dict(before.cancels)
         written = self._write(batch, slots, rolled, lengths)
@@ -232,7 +242,7 @@ class Engine:
             # Rows that come again stay where they were, whatever a followed owner has closed since.
             if not catches_up and self._close().floor > close.floor:
                 if not self._closed_fit(written):
-                    return Appended(0, waiting=True)
+                    return Appended(0, True, ahead, full)
                 runs = self._replace_closed(batch, rolled, written, lengths)
             segments = self._segments_after(writes, segments, dict(before.cancels))
             number = before.batch + 1
@@ -240,11 +250,14 @@ class Engine:
             placed = before.placed + len(batch)
             ids = {**before.topic_ids, **self._topic_ids}
             names = len(self._directory.topics)
-            state.write_commit(number, {**known, **marks}, hours, placed, ids, names, segments)
+            taken = before.cancels_taken + len(writes)
+            state.write_commit(
+                number, {**known, **marks}, hours, placed, ids, names, segments, taken
+            )
             self._directory.wheel.apply(runs, number)
             state.mark_applied()
         self._require_none_left()
-        return Appended(len(batch), waiting, ahead)
+        return Appended(len(batch), waiting, ahead, full)
 
     # ---- 1. and 2.: slots ------------------------------------------------------------------
 
@@ -298,6 +311,18 @@ class Engine:
         mirror = self._directory.state.mirror()
         delivered = mirror[0] if mirror else self._close().floor
         return slots - delivered < self._directory.config.ring
+
+    def _with_room(
+        self, batch: TimerBatch, marks: Mapping[TopicPartition, int], before: Commit | None
+    ) -> tuple[TimerBatch, Mapping[TopicPartition, int], bool]:
+        """Both, up to the first row of each partition that has to wait for cancels to be over, and
+        whether any has; `before`: the newest commit, None if nothing has to wait.
+        """
+        fits = None if before is None else self._cancel_room.fits(batch, before)
+        if fits is None or fits.all():
+            return batch, marks, False
+        marks = self._marks_before(batch, fits, marks)
+        return batch.take(self._rows_below(batch, marks)), marks, True
 
     def _closed_fit(self, written: _Written) -> bool:
         """Under the lock: whether the earliest open slot may take rows of slots closed meanwhile.

@@ -81,6 +81,7 @@ def carry_out(
     progress = Progress.decode(mirror[2])
     r = max(progress.slot, close.lower)
     directory.topics.cut_damaged()
+    state.note_cancels_over(0)
     kept = _kept(directory, record.keep)
     records = _rebuild(directory, kept, r) if kept else None
     if kept is None or records is None:
@@ -152,7 +153,10 @@ def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
         log.error("files are damaged: all is read again", findings=findings[:10])
         return None
     names = len(directory.topics)
-    state.write_commit(batch, kept.marks, hours, kept.placed, kept.topic_ids, names, segments)
+    cancels = sum(length for length, _ in segments.values()) // RECORD_BYTES
+    state.write_commit(
+        batch, kept.marks, hours, kept.placed, kept.topic_ids, names, segments, cancels
+    )
     state.mark_applied()
     state.set_gc_hour(first)
     return sum(lengths.log_bytes for lengths in hours.values()) // RECORD_BYTES

@@ -61,6 +61,7 @@ def _of_dequeue(settings: Settings) -> dict[str, Bound]:
             "dequeue.hot_slot_limit" if is_limited else "dequeue.hot_slot",
             dequeue.hot_slot_limit if is_limited else None,
         ),
+        "live_cancels": _set(settings, "dequeue.cancels_max", dequeue.cancels_max),
         "remembered_cancels": _set(settings, "dequeue.cancels_max", dequeue.cancels_max),
         "scan_records": _fixed(WINDOW_RECORDS),
         "queues": _fixed(2),

@@ -116,6 +116,11 @@ class DequeueMetrics:
             known.answers,
         )
         yield gauge("cancels_live", "Cancels that may still meet a timer.", cancels.live)
+        yield counter(
+            "answers_given_up",
+            "Answers that were `unknown` before that was certain: see dequeue.cancels_max.",
+            cancels.given_up,
+        )
         yield gauge(
             "cancels_remembered",
             "Cancels that are over, while a log has what they have left out.",

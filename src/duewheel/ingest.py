@@ -122,7 +122,7 @@ def _run(
     stopping: threading.Event,
 ) -> None:
     watch = TopicWatch(settings, directory.state, clock, lambda: directory.state.commit().marks)
-    engine = Engine(directory, clock, watch.find(admin))
+    engine = Engine(directory, clock, watch.find(admin), settings.dequeue.cancels_max)
     _require_same_settings(settings, directory.state, engine)
     checkpoint = directory.path / SPARK_DIR / CHECKPOINT
     limit = _row_limit(settings, directory.path / SPARK_DIR)
@@ -264,6 +264,7 @@ def _tick(
         metrics.progress, metrics.topics_left_out = progress, watch.left_out
         known = sink.statistics
         waiting = known.rows_waiting + known.rows_held + known.rows_ahead + known.rows_without_room
+        waiting += known.rows_behind_cancels
         directory.state.note_rows_without_room(known.rows_without_room)
         lag = progress.behind + waiting
         # A batch that waits keeps Spark from telling what has come since.

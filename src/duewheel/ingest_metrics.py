@@ -101,6 +101,11 @@ class IngestMetrics:
         yield gauge(
             "ring_full_waiting", "Messages read that the ring cannot hold yet.", known.rows_waiting
         )
+        yield gauge(
+            "cancels_full_waiting",
+            "Messages read that wait while dequeue has as many cancels as it may.",
+            known.rows_behind_cancels,
+        )
         yield gauge("paused_waiting", "Messages read that wait for a resume.", known.rows_held)
         yield gauge(
             "standby_waiting",

@@ -77,7 +77,7 @@ def run_dequeue(settings: Settings, *, take_over: bool = False, standby: bool = 
         ConfigError: a topic is not as it must be.
         DuewheelError: see `Dequeue.start` and `Dequeue.tick`.
     """
-    _share_one_heap()
+    share_one_heap()
     with stop_signals() as stopping:
         clock = wiring.StoppableClock(stopping)
         directory = DataDirectory.start(settings.storage.data_dir, settings.wheel, Role.DEQUEUE)
@@ -143,7 +143,7 @@ def _stand_by(
         reader.close()
 
 
-def _share_one_heap() -> None:
+def share_one_heap() -> None:
     """Have all threads and Arrow allocate from one heap: what one frees, the next one uses.
 
     Chunks are read and encoded in one thread, handed over in a second and sent in a third. With a

@@ -414,7 +414,7 @@ class LocalShard:
         record = RecoveryRecord.read(self.path)
         assert record is not None, "dequeue must have started here once"
         carry_out(directory, record, self.offsets_at)
-        self.ingest = Engine(directory, self._clock, topic_ids)
+        self.ingest = Engine(directory, self._clock, topic_ids, self._config.cancels_max)
         return self.ingest
 
     def append(self, timers: Sequence[Timer], ends: Mapping[TopicPartition, int]) -> Appended:

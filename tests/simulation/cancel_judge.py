@@ -8,7 +8,8 @@ something has been.
 Nor is less said than can be known (witness.py). What was pending when the cancel became known is
 `cancelled`. What was delivered is `already_delivered` while its record is on disk, if no cancel of
 its id was known at the start of the process: else any of them may have kept it from leaving; nor
-may so many cancels have left out something there, or later, that not all are remembered.
+may so many cancels have left out something there, or later, that not all are remembered. If there
+was no room for more cancels, only `cancelled` is owed, of what was in the log by then.
 """
 
 from __future__ import annotations
@@ -224,7 +225,8 @@ class CancelJudge:
                 if witness.is_pending(copy, cancel.origin):
                     return names.Answer.CANCELLED
                 continue
-            if timer.timer_id in self._abandoned:
+            given_up = witness.closings.may_be_given_up(cancel.partition, cancel.origin)
+            if given_up or timer.timer_id in self._abandoned:
                 continue
             slot = witness.delivered_in(copy, [at for at in requests if at > timer.origin])
             if slot is not None and not self._are_forgotten(slot, witness):

@@ -325,8 +325,8 @@ PLANTED = {
         "2",
         "after a loss of power the marks are the commit page's",
         "wheel/recovering.py",
-        "state.write_commit(batch, kept.marks,",
-        "state.write_commit(batch, state.commit().marks,",
+        "batch, kept.marks, hours, kept.placed,",
+        "batch, state.commit().marks, hours, kept.placed,",
     ),
     "batch-number": Planted(
         "2",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.simulation.planting import Planted
 
 CANCELLING = "wheel/cancelling.py"
+ROOM = "wheel/cancel_room.py"
+MOST = "unit/test_cancels_max.py::"
 CASES = "unit/test_cancels.py::"
 ON_DISK = "unit/test_cancels_on_disk.py::"
 REMEMBERED = "unit/test_remembered.py::"
@@ -87,6 +89,82 @@ CANCELS = {
         "live.offset[rows] < greatest[place]",
         "live.offset[rows] != greatest[place]",
         test=OVERTAKEN,
+    ),
+    "cancels-max-none": Planted(
+        "5",
+        "any number of cancels is taken",
+        ROOM,
+        "fits[np.flatnonzero(takes)[room:]] = False",
+        "fits[np.flatnonzero(takes)[room + 999 :]] = False",
+        test=MOST + "test_beyond_as_many_the_rest_of_the_partition_waits_and_others_go_on",
+    ),
+    "cancels-max-known": Planted(
+        "5",
+        "cancels on their way to memory do not count",
+        CANCELLING,
+        "self._taken - live - self._reader.waiting",
+        "self._taken - live",
+        test=MOST + "test_a_start_counts_those_that_it_does_not_know_yet",
+    ),
+    "cancels-max-copies": Planted(
+        "5",
+        "copies bring any number of cancels again",
+        ROOM,
+        "takes |= copies & np.isin(batch.id_hash, again.id_hash)",
+        "takes |= copies & (batch.offset < 0)",
+        test=MOST + "test_copies_that_bring_cancels_wait_for_room",
+    ),
+    "cancels-max-after-recovery": Planted(
+        "5",
+        "what was over before a recovery still counts as over",
+        "wheel/recovering.py",
+        "    state.note_cancels_over(0)\n",
+        "",
+        test=MOST + "test_what_is_read_again_counts",
+    ),
+    "cancels-max-waits-for-ingest": Planted(
+        "5",
+        "cancels whose answers wait for ingest keep it waiting",
+        CANCELLING,
+        "if len(self._live) - self._swept.over >= self._cancels_max:",
+        "if len(self._live) < 0:",
+    ),
+    "cancels-max-catch-up": Planted(
+        "5",
+        "a catch-up, for which dequeue waits, waits for room",
+        "wheel/engine.py",
+        "is_bound = not follows and not catches_up",
+        "is_bound = not follows",
+    ),
+    "cancels-max-standby": Planted(
+        "5",
+        "a standby waits for room, that nobody makes there",
+        "wheel/engine.py",
+        "is_bound = not follows and not catches_up",
+        "is_bound = not catches_up or follows",
+    ),
+    "answer-given-up-early": Planted(
+        "9",
+        "while there is room answers are given up, too",
+        CANCELLING,
+        "if len(self._live) - self._swept.over >= self._cancels_max:",
+        "if len(self._live):",
+    ),
+    "answer-given-up-unlooked": Planted(
+        "9",
+        "answers are given up before anything was looked for",
+        CANCELLING,
+        "looked = (live.word[unsaid] == NO_WORD) & (live.last[unsaid] != NOT_LOOKED)",
+        "looked = live.word[unsaid] == NO_WORD",
+        test=MOST + "test_what_was_not_looked_for_yet_is_not_given_up",
+    ),
+    "answer-given-up-settled": Planted(
+        "9",
+        "answers that wait for a lookup alone are given up",
+        CANCELLING,
+        "        waiting = waiting[~self._are_settled(waiting)]\n",
+        "",
+        test=MOST + "test_what_waits_for_a_lookup_alone_is_not_given_up",
     ),
     "answer-again": Planted(
         "9",

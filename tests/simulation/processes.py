@@ -10,6 +10,7 @@ from tests.simulation.witness import Closings
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.durability import DurableCheckpoints
+from duewheel.errors import CorruptFile
 from duewheel.streaming.sink import TimerSink
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.dequeue import Dequeue
@@ -36,12 +37,14 @@ class Shop:
 
     Attributes:
         ingest: the one beside it, once another instance has followed both.
+        cancels_max: how many there is room for.
         closings: those that it has made, from its start on.
     """
 
     actor: Actor
     directory: DataDirectory
     dequeue: Dequeue
+    cancels_max: int
     ingest: Ingest | None = None
     closings: Closings | None = None
 
@@ -61,8 +64,17 @@ class Shop:
         """Its closings so far, the one in whose turn this comes included."""
         close = self.directory.state.close()
         assert self.closings is not None and close is not None
-        self.closings.look(close)
+        self.closings.look(close, full=self._is_full())
         return self.closings
+
+    def _is_full(self) -> bool:
+        """Whether there is no room for more cancels, as far as can be seen."""
+        state = self.directory.state
+        try:
+            there = state.commit().cancels_taken - state.cancels_over
+        except CorruptFile:  # something has befallen the file
+            return True
+        return there >= self.cancels_max
 
 
 @dataclass

@@ -24,7 +24,7 @@ from tests.simulation.spark_model import CHECKPOINT
 from tests.simulation.watching import learn_at_once
 from tests.simulation.world import Chances, Setup, World
 
-from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.dequeue_config import CANCELS_MAX, DequeueConfig
 from duewheel.wheel.hot_slots import HotSlots
 from duewheel.wheel.layout import WheelConfig
 
@@ -397,7 +397,7 @@ class Schedule:
 def _with_cancels(seed: int, setup: Setup) -> Setup:
     """Whether they are answered, and how many may be in memory: chance of its own, too."""
     rng = Random(f"cancels {seed}")
-    cancels_max = rng.choice((1, 2, 5, 250_000))
+    cancels_max = rng.choice((1, 2, 5, *[CANCELS_MAX] * 3))
     learn_at_once(rng.choice((1, 3, 250_000)))
     reply_topic = None if rng.random() < 0.5 else REPLIES
     config = replace(setup.config, reply_topic=reply_topic, cancels_max=cancels_max)

@@ -29,6 +29,7 @@ class Closings:
         below: D of the next, of the partitions of which that was half delivered.
         c: marks below which everything was known to its predecessors.
         since: R and C of each closing, in their order.
+        full: C when there was no room for cancels last.
     """
 
     r: int
@@ -36,6 +37,7 @@ class Closings:
     c: Marks
     floor: int
     since: list[tuple[int, Marks]] = field(default_factory=list)
+    full: Marks = field(default_factory=dict)
 
     @classmethod
     def begun(cls, close: Close, progress: Progress) -> Closings:
@@ -45,18 +47,23 @@ class Closings:
         below = {p: part.d for p, part in parts if part.d is not None and part.r == r}
         return cls(r, below, close.c, close.floor)
 
-    def look(self, close: Close) -> None:
-        """The newest close page: called often enough to see each of them."""
+    def look(self, close: Close, *, full: bool) -> None:
+        """The newest close page, and whether there is room: called often enough to see all."""
         if close.floor > self.floor:
             self.since.append((close.lower, close.c))
             self.floor = close.floor
+        if full:
+            self.full = close.c
 
-    def known_since(self, partition: int, offset: int) -> int | None:
-        """R when a cancel became known, or BEFORE_START."""
+    def known_since(self, partition: int, offset: int) -> tuple[int | None, int]:
+        """R when a cancel became known, or BEFORE_START, and how far its partition was taken."""
         name = TOPIC, partition
-        if offset < self.c.get(name, 0):
-            return BEFORE_START
-        return next(r for r, c in self.since if offset < c.get(name, 0))
+        known = [(BEFORE_START, self.c), *self.since]
+        return next((r, c[name]) for r, c in known if offset < c.get(name, 0))
+
+    def may_be_given_up(self, partition: int, offset: int) -> bool:
+        """Whether a cancel may have been told `unknown` because there was no room."""
+        return offset < self.full.get((TOPIC, partition), 0)
 
 
 @dataclass(frozen=True)
@@ -97,15 +104,18 @@ class Witness:
 
     def is_pending(self, copy: Copy, cancel: int) -> bool:
         """Whether the newest copy of a timer that has not ended was still to leave when a cancel of
-        its partition, at the offset `cancel`, became known: then nothing else has kept it.
+        its partition, at the offset `cancel`, became known: then nothing else has kept it. Where
+        there was no room, it must have lain in the log then.
         """
         partition = copy.timer.partition
+        since, end = self.closings.known_since(partition, cancel)
+        if self.closings.may_be_given_up(partition, cancel) and copy.offset >= end:
+            return False
         if copy.offset >= self.marks.get((TOPIC, partition), 0):
             return True
         slot = self.slots.get((partition, copy.offset))
         if slot is None:
             return False
-        since = self.closings.known_since(partition, cancel)
         return not self._was_out(copy, slot) if since is BEFORE_START else slot > since
 
     def _was_out(self, copy: Copy, slot: int) -> bool:

@@ -121,14 +121,10 @@ class World:
 
     def __post_init__(self) -> None:
         self.clock = WorldClock(self._slept, self.setup.config.clock_skew_max_ms)
-        bounds = (self.setup.config.chunk_records, self.setup.config.chunk_bytes)
         config = self.setup.config
+        bounds, replies = (config.chunk_records, config.chunk_bytes), config.reply_topic is not None
         self.history = History(
-            self.setup.wheel,
-            self.clock,
-            bounds,
-            config.hot_slots,
-            replies=config.reply_topic is not None,
+            self.setup.wheel, self.clock, bounds, config.hot_slots, replies=replies
         )
         partitions = [Partition(number) for number in range(self.setup.partitions)]
         self.kafka = Kafka(self.clock, self.history, partitions)
@@ -178,8 +174,9 @@ class World:
         except Killed:
             self.history.say(f"  {actor.name} is killed")
             self._kill(actor)
-        except StoppedWaitingError:
-            self.history.counts["ring full" if actor.name == "ingest" else "standby waits"] += 1
+        except StoppedWaitingError as error:
+            why = "cancels full" if "cancels_max" in str(error) else "ring full"
+            self.history.counts[why if actor.name == "ingest" else "standby waits"] += 1
             self._stop(actor, "something had to wait", {})
         except Exception as error:  # noqa: BLE001 - what the code does not mean to raise, too
             expected = SEAM.failed > failed or self._is_expected(error, actor)
@@ -387,7 +384,7 @@ class World:
             starts = offsets_of(self.kafka, "start")
             now_ms = min(self.clock.now_ms(), self.clock.true_ms)
             first = first_progress(directory, self.setup.config, starts, now_ms)
-        shop = self.shop = Shop(actor, directory, dequeue)
+        shop = self.shop = Shop(actor, directory, dequeue, self.setup.config.cancels_max)
         permitted = self._permit(directory.state.uuid)
         dequeue.start(first, take_over=self.take_over)
         claimed = self.kafka.newest()
@@ -474,7 +471,8 @@ class World:
         if recovered is not None:
             self.history.say(f"  {record.case}: {recovered}")
             self.history.counts[f"{record.case}, keeps {recovered.keep.name}"] += 1
-        engine = ingest.engine = Engine(ingest.directory, self.clock, TOPIC_IDS)
+        most = self.setup.config.cancels_max
+        engine = ingest.engine = Engine(ingest.directory, self.clock, TOPIC_IDS, most)
         ends = offsets_of(self.kafka, "end")
         starts = {name: engine.marks.get(name, 0) for name in ends}
         checkpoint = ingest.directory.path / CHECKPOINT

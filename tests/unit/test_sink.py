@@ -362,6 +362,29 @@ def test_a_gap_waits_until_the_brokers_answer() -> None:
     assert bench.gaps.rows_lost == 5
 
 
+def test_what_waits_for_cancels_is_told_apart_from_a_full_ring(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench({A0: 0})
+    append, counts = bench.engine.append, list[tuple[int, int, int]]()
+
+    def limited(batch: TimerBatch, marks: Mapping[TopicPartition, int]) -> Appended:
+        if len(counts) < 2:
+            known = bench.sink.statistics
+            counts.append((known.rows_behind_cancels, known.rows_waiting, known.rows_ahead))
+            return Appended(0, waiting=False, cancels_full=True)
+        return append(batch, marks)
+
+    monkeypatch.setattr(bench.engine, "append", limited)
+    with capture_logs() as logged:
+        bench.sink.take(table((A0, 0), (A0, 1)), {A0: 2})
+    assert counts == [(0, 0, 0), (2, 0, 0)]
+    assert bench.sink.statistics.rows_behind_cancels == 0
+    assert bench.engine.taken == [(A0, 0), (A0, 1)]
+    (line,) = logged
+    assert (line["event"].split(":")[0], line["rows_waiting"]) == ("dequeue.cancels_max reached", 2)
+
+
 def test_what_lies_ahead_of_a_followed_owner_waits_without_a_word(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
