@@ -5,6 +5,8 @@ Their chance is their own: a seed without them is what it would be if there were
     asked again and again    very many requests of one id, and timers of it between them
     reply topic away         for a while it does not exist, or some of its partitions take no writes
     cut short                a timer partition loses its end, and that is accepted
+    settings outlived        answers wait for a user's transaction for so long that the settings
+                             which held before are forgotten, and then the directory is lost
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from tests.simulation import operator
+from tests.simulation import misfortunes, operator
 from tests.simulation.cancel_judge import REPLIES
 from tests.simulation.seam import Plan
 from tests.simulation.timers import TARGET_PARTITIONS
@@ -35,6 +37,7 @@ class Requests:
                 ("asked again and again", 0.15, 0.15),
                 ("reply topic away", 0.3, 0.1),
                 ("cut short", 0.3, 0.12),
+                ("settings outlived", 0.1, 0.08),
             )
         }
         self._left = rng.choice((30, 30, 80, _ASKED_AT_MOST))
@@ -51,6 +54,7 @@ class Requests:
             "asked again and again": self._ask_again,
             "reply topic away": self._move_replies,
             "cut short": lambda: operator.cut_short(self._world, self._rng, plan_of()),
+            "settings outlived": lambda: self._outlive_settings(plan_of()),
         }
         for name, chance in self._chance.items():
             if chance and self._rng.random() < chance:
@@ -85,6 +89,28 @@ class Requests:
             world.kafka.write(
                 number, due_ms, now_ms, rejected=False, named=timer_id, request=request
             )
+
+    def _outlive_settings(self, plan_of: Plan) -> None:
+        world, rng = self._world, self._rng
+        kafka, wheel = world.kafka, world.setup.wheel
+        if not kafka.progress or kafka.slow:
+            return
+        now_ms, number = kafka.clock.true_ms, rng.randrange(len(kafka.partitions))
+        known = [copy.timer.timer_id for copy in kafka.partitions[number].read(0, 1 << 30)]
+        for timer_id in rng.choices([*known[-8:], b"nobody's"], k=rng.randint(1, 3)):
+            kafka.write(number, now_ms, now_ms, rejected=False, named=timer_id, request="cancel")
+        kafka.write_slowly(number, [now_ms + wheel.window_ms], commit=rng.random() < 0.5)
+        self._run_on((wheel.window_ms + wheel.margin_ms) // wheel.precision_ms + rng.randint(1, 6))
+        operator.reconfigure(world, plan_of)
+        self._run_on(rng.randint(0, 3))
+        misfortunes.lose_disk(world)
+
+    def _run_on(self, slots: int) -> None:
+        """The shard does what it can, and time passes."""
+        for _ in range(slots):
+            self._world.step_ingest({})
+            self._world.step_dequeue({})
+            self._world.clock.pass_ms(self._world.setup.wheel.precision_ms)
 
     def _move_replies(self) -> None:
         kafka, rng = self._world.kafka, self._rng

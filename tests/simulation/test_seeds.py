@@ -52,6 +52,7 @@ def test_no_seed_violates_an_invariant() -> None:
         ),
         *("answer: cancelled", "answer: already_delivered", "answer: unknown"),
         *("answer as a dead letter", "asked again and again", "loss accepted"),
+        "settings outlived",
     ]
     assert [name for name in wanted if not met.get(name)] == []
 

@@ -16,7 +16,6 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -33,23 +32,18 @@ from tests.simulation.kafka_model import (
 )
 from tests.simulation.processes import Ingest, Process, Shop, Standby
 from tests.simulation.seam import SEAM, Actor, Killed, Plan
-from tests.simulation.settings import mapped
+from tests.simulation.sinks import sink_of
 from tests.simulation.spark_model import CHECKPOINT, Query
-from tests.simulation.timers import TOPIC, Records, batch_of
+from tests.simulation.timers import TOPIC, Records
 from tests.simulation.witness import Witness
 
-from duewheel.checkpoints.files import Space, lock_is_held
+from duewheel.checkpoints.files import lock_is_held
 from duewheel.checkpoints.recovery import dequeue_has_decided
 from duewheel.checkpoints.state import State
-from duewheel.clock import Clock
 from duewheel.durability import DurableCheckpoints
 from duewheel.errors import CorruptFile, Fenced, RecoveryRefused
 from duewheel.ingest import settle_checkpoint
-from duewheel.schemas.timers import TimerBatch
-from duewheel.streaming.disk_guard import DiskGuard
-from duewheel.streaming.gaps import GapWatch
-from duewheel.streaming.judging import parse_by_epoch
-from duewheel.streaming.sink import StoppedWaitingError, TimerSink
+from duewheel.streaming.sink import StoppedWaitingError
 from duewheel.wheel import returning
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import ENGINE_LOCK, DataDirectory, Role
@@ -570,28 +564,3 @@ class World:
             if state.starts and not state.needs_recovery:  # a first start may be half made
                 for finding in check(path, self.setup.wheel).findings[:2]:
                     self.history.violated("check", str(finding))
-
-
-def sink_of(engine: Engine, checkpoint: Path, kafka: Kafka, clock: Clock) -> TimerSink:
-    """The sink as ingest makes it, but for what it reads."""
-
-    epochs = engine.epochs
-    parsers = [partial(batch_of, mapped=mapped(epoch.values)) for epoch in epochs.epochs]
-
-    def parse(records: object) -> TimerBatch:
-        assert isinstance(records, Records)
-        return parse_by_epoch(records, parsers, epochs)
-
-    def log_start(_: str, number: int) -> int:
-        return kafka.partitions[number].start
-
-    return TimerSink(
-        engine,
-        parse,
-        checkpoint,
-        GapWatch(log_start, clock),
-        clock,
-        rejections=lambda _: {},
-        paused=lambda: False,
-        guard=DiskGuard(lambda: Space(1 << 60, 1 << 60), lambda _: 0, lambda: False),
-    )
