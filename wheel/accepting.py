@@ -403,10 +403,12 @@ def _write_pages(directory: DataDirectory, told: Losses, ids: Mapping[str, str])
             h: HourFiles(x.log_bytes, x.message_bytes, x.log_bytes) for h, x in before.hours.items()
         }
         topic_ids = _ids_after(before.topic_ids, told, ids)
-        number, names = before.batch + 1, before.topics
-        cancels, taken = before.cancels, before.cancels_taken
-        state.write_commit(number, marks, hours, before.placed, topic_ids, names, cancels, taken)
-        state.mark_applied()
+        names, cancels, taken = before.topics, before.cancels, before.cancels_taken
+        # Both of the pair: were the newest damaged, marks from behind a cut would count again.
+        for number in (before.batch + 1, before.batch + 2):
+            placed = before.placed
+            state.write_commit(number, marks, hours, placed, topic_ids, names, cancels, taken)
+            state.mark_applied()
 
 
 def _marks_after(marks: Marks, told: Losses) -> dict[TopicPartition, int]:

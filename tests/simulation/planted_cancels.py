@@ -336,6 +336,15 @@ CANCELS = {
         "c, c1 = min(known.c, c), ",
         "c1 = ",
     ),
+    "cut-forgotten": Planted(
+        "2",
+        "after damage to the newest commit page the marks are those of before the cut",
+        "wheel/accepting.py",
+        "for number in (before.batch + 1, before.batch + 2):",
+        "for number in (before.batch + 1,):",
+        test="unit/test_accepting.py"
+        "::test_a_damaged_commit_page_brings_back_no_mark_from_behind_a_cut",
+    ),
     "cut-timers-pending": Planted(
         "2",
         "a loss is accepted though timers are pending from behind the cut",

@@ -415,6 +415,26 @@ def test_what_came_late_and_lies_before_a_cut_is_not_done(shop: Shop) -> None:
     shop.finish()
 
 
+def test_a_damaged_commit_page_brings_back_no_mark_from_behind_a_cut(shop: Shop) -> None:
+    """What is written between the cut and that mark would never be read."""
+    shop.write(0, 1, 2, 3)
+    shop.ingest()
+    shop.at_slot(5)
+    cut(shop, 2)
+    shop.accept(P)
+    state = State.open(shop.path)
+    newest = state._commit.read()
+    assert newest is not None
+    state._commit._store(state._commit._offsets[newest.sequence & 1], b"damaged.")
+    assert state.commit().marks[P] == 2
+    shop.restart()
+    shop.write(0, 60, 61)
+    shop.ingest()
+    shop.at_slot(70)
+    shop.wanted = Counter(f"{TIMER_TOPIC}-0@{o}".encode() for o in (0, 1, 2, 2, 3))
+    shop.finish()
+
+
 def test_a_timer_is_not_brought_back_by_cutting_its_cancel_off(shop: Shop) -> None:
     shop.write(0, 1)
     ask(shop, 60)
