@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka import KafkaProducer
 from tests.integration.test_dead_letters import command, config, read, until  # noqa: F401
 from tests.integration.test_reconfigure import running, timer, wait_for
+from tests.integration.whole_shard import CLOCK, Shard
 
 from duewheel.child import Child
-from duewheel.clock import SystemClock
 from duewheel.config import load
 from duewheel.dev_broker import DevBroker
 from duewheel.java import Java
@@ -27,7 +28,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.crash_matrix]
 
 _BATCH = struct.Struct(">qi")  # of a batch in Kafka's log: first offset, bytes that follow
 UNTIL = re.compile(r"1 pending timers are cancelled from behind the cut.*last one at (\d+) ms")
-CLOCK = SystemClock()
 
 
 @pytest.fixture
@@ -122,3 +122,57 @@ def test_cancels_before_a_cut_hold_and_those_behind_it_are_waited_for(
         answers = [json.loads(answer.value) for answer in read(servers, reply)]
     said_of = sorted((answer["id"], answer["answer"]) for answer in answers)
     assert said_of == [("a", "cancelled"), ("b", "cancelled"), ("c", "already_delivered")]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("spark_jars")
+def test_a_shard_goes_on_behind_a_cut(broker: DevBroker, tmp_path: Path) -> None:
+    """With Spark, whose checkpoint speaks of what is lost; a timer stays cancelled."""
+    (tmp_path / "shard").mkdir()
+    shard = Shard(tmp_path / "shard", broker.bootstrap_servers, "cut")
+    try:
+        shard.start()
+        delay, at_once = ("TIMER_DELAY_SEC", b"90"), ("TIMER_DELAY_MS", b"0")
+        held = send(shard, b"held", ("UNIQ_KEY", b"a"), delay)
+        cancelled = send(shard, None, ("TIMER_DEL_UNIQKEY", b"a"))
+        lost = [send(shard, b"lost %d" % number, at_once) for number in range(5)]
+        shard.wait(lambda: len(shard.arrivals.first) == 5)
+        shard.wait(lambda: bool(shard.status()["ingest"]["lag"] == 0))
+        assert shard.stop() == 0
+        cut(broker, shard.timers, lost[1].offset)
+
+        shard.launch()
+        for_good = "process ended for good: mend the cause, then stop and start `run`"
+        shard.wait(lambda: bool(shard.events(for_good)))
+        assert shard.stop() == 5
+        refusal = f"ends at offset {lost[1].offset}, but messages up to "
+        assert refusal in (shard.path / "run.log").read_text()
+        told = shard.command(
+            "reconfigure", "--accept-loss", f"{shard.timers}-0", "--output", "json"
+        )
+        start = {"start": lost[1].offset, "kind": "cut short"}
+        assert told["accepted"][f"{shard.timers}-0"].items() >= start.items()
+        shard.forget()
+        shard.start()
+        new = [send(shard, b"new %d" % number, at_once) for number in range(5)]
+        assert new[0].offset <= lost[-1].offset, "they lie where lost ones lay"
+        shard.wait(lambda: CLOCK.now_ms() > held.timestamp + 92_000)
+        shard.wait(lambda: bool(shard.status()["pending"] == 0))
+        assert shard.arrivals.count == {b"new %d" % number: 1 for number in range(5)}
+        answers = read(shard.servers, "cut.replies")
+        sources = [dict(answer.headers)["TIMER_SOURCE"] for answer in answers]
+        assert sources == [f"{shard.timers}-0@{cancelled.offset}".encode()]
+        assert shard.stop() == 0
+        shard.command("check")
+    finally:
+        shard.close()
+
+
+def send(shard: Shard, value: bytes | None, *headers: tuple[str, bytes]) -> Any:
+    """Into partition 0; where it lies."""
+    producer = KafkaProducer(bootstrap_servers=shard.servers)
+    try:
+        return producer.send(shard.timers, value, b"k", headers=[*headers], partition=0).get(30)
+    finally:
+        producer.close()

@@ -83,12 +83,16 @@ class Shard:
         assert done.returncode == code, done.stderr
         return json.loads(done.stdout) if "--output" in words else done.stdout
 
-    def start(self) -> None:
-        """Start `duewheel run` and wait until a timer has gone all the way."""
+    def launch(self) -> None:
+        """Start `duewheel run`."""
         log = (self.path / "run.log").open("ab")
         line = [sys.executable, "-P", "-m", "duewheel", "run", "--config", str(self.config)]
         self._supervisor = Child(line, stderr=log)
         log.close()
+
+    def start(self) -> None:
+        """Start `duewheel run` and wait until a timer has gone all the way."""
+        self.launch()
         self.probes += 1
         value = b"probe %d" % self.probes
         producer = KafkaProducer(bootstrap_servers=self.servers)
