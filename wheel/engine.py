@@ -215,8 +215,7 @@ class Engine:
             ends, marks = marks, _up_to(close.c, known, marks)
             ahead = marks != ends
             batch = batch.take(self._rows_below(batch, marks))
-        is_bound = not follows and not catches_up
-        batch, marks, full = self._with_room(batch, marks, before if is_bound else None)
+        batch, marks, full = self._with_room(batch, marks, None if catches_up else before)
         # What a row cancels counts also if its timer is done.
         cancels = batch.take(np.flatnonzero(batch.cancels))
         batch = batch.take(np.flatnonzero(batch.timer))

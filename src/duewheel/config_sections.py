@@ -211,7 +211,7 @@ class Dequeue(Section):
     hot_slot: Policy = "none"
     hot_slot_limit: Annotated[int, Field(ge=1)] = 10_000
     hot_slot_window: Duration = timedelta(minutes=1)
-    cancels_max: Annotated[int, Field(ge=1)] = 200_000
+    cancels_max: Annotated[int, Field(ge=1)] = 150_000
 
 
 class Storage(Section):

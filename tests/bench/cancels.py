@@ -48,10 +48,12 @@ DUE_MS = (30_000, 120_000)  # from the beginning
 
 
 class Backlog(JournalPublisher):
-    """Its partitions end far behind what is taken."""
+    """All that will be offered is there."""
+
+    end = 0
 
     def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return dict.fromkeys(partitions, 1 << 40)
+        return dict.fromkeys(partitions, self.end)
 
 
 def serve(path: Path, config: DequeueConfig) -> None:
@@ -60,6 +62,7 @@ def serve(path: Path, config: DequeueConfig) -> None:
     with stop_signals() as stopping:
         directory = DataDirectory.start(path / "data", WHEEL, Role.DEQUEUE)
         publisher = Backlog(path / "journal", CLOCK)
+        publisher.end = 2 * OFFERED * config.cancels_max
         dequeue = Dequeue(
             directory, publisher, CLOCK, config, stopping.is_set, lambda: ThreadPoolExecutor(1)
         )
