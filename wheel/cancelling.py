@@ -389,7 +389,7 @@ class Cancelling:
     def _found(self, found: Found, asked: Int64, settled: Bool) -> None:
         """What a round tells of the cancels that it was made for."""
         # Half of a core at most.
-        self._next_round_ms = self._clock.boottime_ms() + found.took_ms
+        self._next_round_ms = self._clock.boottime_ms() + max(1, found.took_ms)
         live = self._live.rows
         rows, others = self._rows(found), self._others(found)
         in_doubt = np.append(found.damaged, self._reader.cut_off)

@@ -119,8 +119,10 @@ def groups(key: Int64, timer_id: Column) -> Int64:
 def superseded(live: Tombstones, may: Bool) -> Bool:
     """Which of the cancels have one behind them that meets all that they meet.
 
+    Of one that was brought again the last does: it was looked up when there were more rows.
+
     Args:
-        live: all of them.
+        live: all of them, in the order in which they became known.
         may: which of them may take the place of others.
     """
     key, is_superseded = keys(live.partition, live.id_hash), np.zeros(len(live), np.bool_)
@@ -131,7 +133,13 @@ def superseded(live: Tombstones, may: Bool) -> Bool:
         _, place = np.unique(groups(key[rows], take(live.timer_id, rows)), return_inverse=True)
         greatest = np.full(int(place.max()) + 1, -1)
         np.maximum.at(greatest, place, np.where(may[rows], live.offset[rows], -1))
-        is_superseded[rows] = live.offset[rows] < greatest[place]
+        is_greatest = live.offset[rows] == greatest[place]
+        last = np.full(len(greatest), -1)
+        instead = is_greatest & may[rows]
+        np.maximum.at(last, place[instead], rows[instead])
+        is_superseded[rows] = (live.offset[rows] < greatest[place]) | (
+            is_greatest & (rows < last[place])
+        )
     return is_superseded
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -180,3 +182,27 @@ def test_who_collects_without_knowing_cancels_reads_each_of_them_once(
     an_hour_later(world)
     directory.collect(replace(found, partitions=over))
     assert len(list(segments.iterdir())) == 1
+
+
+def test_what_is_over_leaves_though_there_is_always_something_to_look_up(
+    make_world: MakeWorld,
+) -> None:
+    """New cancels in every slot, and rounds that are over long before the next slot is closed."""
+    rounds: list[Callable[[], None]] = []
+
+    class Beside(Executor):
+        def submit(self, fn: Any, /, *given: Any, **named: Any) -> Future[Any]:
+            future: Future[Any] = Future()
+            rounds.append(lambda: future.set_result(fn(*given, **named)))
+            return future
+
+    world = make_world(executor=Beside, reply_topic=None)
+    world.publisher.ends = {P0: 0}
+    assert world.shard.dequeue is not None
+    for offset in range(40):
+        world.append(cancel(offset, timer_id=b"nobody %d" % offset))
+        world.clock.set(NOW_MS + (offset + 1) * PRECISION_MS)
+        world.shard.dequeue.tick()
+        while rounds:
+            rounds.pop()()
+    assert world.known()[0] < 10

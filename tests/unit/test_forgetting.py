@@ -71,6 +71,24 @@ def test_a_copy_brings_its_cancel_again(make_world: MakeWorld) -> None:
     assert check(world.path, world.wheel).ok
 
 
+def test_one_cancel_that_many_copies_bring_stays_once(make_world: MakeWorld) -> None:
+    """Timers of one id are rolled; their copies come one by one behind the cancel of all."""
+    world, timers = make_world(progress_interval_ms=PRECISION_MS), 8
+    for offset in range(timers):
+        world.append(replace(timer(offset, 200), timestamp_ms=NOW_MS))
+    world.at_slot(64)
+    world.publisher.ends = {P0: 2 * timers + 1}
+    world.append(cancel(timers))
+    world.at_slot(66)
+    for origin in range(timers):
+        copy = timer(timers + 1 + origin, 200, origin=origin)
+        world.append(replace(copy, timestamp_ms=STAMP_MS))
+        world.at_slot(67 + origin)
+        assert world.known()[0] <= 3, "it, and what was brought since the last progress"
+    world.at_slot(300)
+    assert len(world.sources()) == timers, "the rolls, and nothing else"
+
+
 def test_it_is_answered_once(make_world: MakeWorld) -> None:
     world = make_world(reply_topic="replies")
     # Another timer of the id is there, so that the answer need not wait for the copy.

@@ -166,7 +166,7 @@ def test_whose_place_is_taken_is_what_pairs_of_cancels_say(seed: int) -> None:
             j
             for j in range(40)
             if may[j] and (ids[j], places[j]) == (ids[i], places[i])
-            if known.offset[j] > known.offset[i]
+            if (known.offset[j], j) > (known.offset[i], i)
         ]
         assert found[i] == bool(behind)
     assert not len(superseded(known.take(np.arange(0)), may[:0]))
