@@ -140,10 +140,9 @@ class BusyClock(ManualClock):
         return super().now_ms()
 
 
-def timer_from(row: list[Any]) -> Timer:
-    partition, offset, due_ms, rejected, timer_id, request = row
-    own = None if timer_id is None else timer_id.encode()
-    return Timer(partition, offset, due_ms, rejected, timer_id=own, request=request)
+def timer_from(row: dict[str, Any]) -> Timer:
+    timer_id = row.pop("timer_id")
+    return Timer(timer_id=None if timer_id is None else timer_id.encode(), **row)
 
 
 def accept_cut(
@@ -181,7 +180,7 @@ def work(task: dict[str, Any]) -> None:
             if not shard.dequeue.tick():
                 break
 
-    def append(rows: list[list[Any]], ends: list[int], ms: int, ticks: int) -> None:
+    def append(rows: list[dict[str, Any]], ends: list[int], ms: int, ticks: int) -> None:
         clock.meanwhile = lambda: pass_time(ms, ticks)
         marks: dict[TopicPartition, int] = {(TIMER_TOPIC, p): e for p, e in enumerate(ends)}
         journal.ends = marks

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -211,10 +211,7 @@ def batches(template: Case, count: int) -> list[list[Timer]]:
 def append_step(batch: list[Timer], ms: int = 0, ticks: int = 0) -> list[object]:
     """A step of the child; between writing and lock `ms` pass and dequeue ticks."""
     ends = ends_of(batch)
-    rows = [
-        [t.partition, t.offset, t.due_ms, t.rejected, t.timer_id and t.timer_id.decode(), t.request]
-        for t in batch
-    ]
+    rows = [asdict(t) | {"timer_id": t.timer_id and t.timer_id.decode()} for t in batch]
     return ["append", rows, [ends.get((TIMER_TOPIC, p), 0) for p in range(PARTITIONS)], ms, ticks]
 
 
@@ -451,6 +448,59 @@ def test_accepting_a_cut_killed_at_every_store(server: Server, tmp_path: Path) -
         if ended["code"] == 0:
             break
     assert number == ended["stores"] + 1 > 20
+
+
+@pytest.mark.crash_matrix
+def test_killed_at_every_store_while_a_copy_brings_its_cancel_again(
+    server: Server, tmp_path: Path
+) -> None:
+    """It was rolled before its cancel came, and comes when nobody has that in memory any more."""
+    first = Case(tmp_path / "data", tmp_path / "journal", START_MS, [])
+    world = World(first)
+    world.shard.start_dequeue({P0: 0})
+    world.shard.start_ingest()
+    rolled = replace(a_row(0, b"a", 40), timestamp_ms=START_MS)
+    old = [rolled, a_row(1, b"a", 20), a_row(2, b"a")]
+    for batch, slots in ((old[:2], 17), (old[2:], 2), ([], 2), ([], 2)):
+        world.shard.append(batch, ends_of(batch))
+        world.journal.ends = {P0: 4}  # with the copy
+        world.clock.sleep(slots * PRECISION_MS / 1000)
+        world.drain()
+    assert world.shard.dequeue is not None
+    assert world.shard.dequeue.statistics.cancels.live == 0
+    before = world.journal.delivered()
+    assert [(row.source, row.answer) for row in before] == [
+        (rolled.source, ""),
+        (old[2].source, Answer.CANCELLED),
+    ]
+    first.now_ms = world.clock.now_ms()
+    world.kill()
+    copy = replace(rolled, offset=3, origin=0, timestamp_ms=first.now_ms)
+    new = [copy, a_row(4, b"b", 41), a_row(5, b"b"), a_row(6, b"a", 42)]
+    steps: Steps = [
+        ["start_dequeue"],
+        ["start_ingest"],
+        append_step(new),
+        ["pass_time", PRECISION_MS, 5],
+        ["pass_time", PRECISION_MS, 5],
+        ["pass_time", 20 * PRECISION_MS, 10],
+    ]
+    expected = {row.source: row for row in (*old, *new) if row is not copy}
+    for number, case in enumerate(cases(first, tmp_path), 1):
+        ended = server.run(case, steps, number)
+        world = World(case)
+        world.shard.start_dequeue()
+        world.shard.start_ingest()
+        world.append(new)
+        for _ in range(6):
+            world.clock.sleep(10 * PRECISION_MS / 1000)
+            world.drain()
+        judge_rows(expected, world.journal.delivered()[1:])
+        assert check(case.path, WHEEL).findings == []
+        world.kill()
+        if ended["code"] == 0:
+            break
+    assert number == ended["stores"] + 1 > 60
 
 
 def test_killed_again_on_the_way_back(server: Server, template: Case, tmp_path: Path) -> None:
