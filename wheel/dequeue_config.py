@@ -10,7 +10,7 @@ from duewheel.checkpoints.epochs import PRECISION, WINDOW
 from duewheel.wheel.hot_slots import HotSlots
 from duewheel.wheel.layout import WheelConfig
 
-CANCELS_MAX = 150_000
+CANCELS_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
