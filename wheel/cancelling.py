@@ -42,6 +42,9 @@ disk, if they are not too many (remembered.py). So long their segments stay, too
 (data_directory.py), or those of the later ones that do their work: so a start finds, of every row
 that was left out, a cancel that it may have been left out by.
 
+Between two portions the loop does what else it has to: it beats, stops when told to, and says to
+Kafka that the shard is its own.
+
 Few of them change: those that have just come, or are not answered. These are listed apart, and all
 are looked at only now and then. Until then a cancel that is over stays, which does no harm: it
 meets nothing, and K may always be lower. Not thread-safe: the loop owns it.
@@ -49,8 +52,8 @@ meets nothing, and K may always be lower. Not thread-safe: the loop owns it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from concurrent.futures import Future
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -89,6 +92,7 @@ ANSWERS_MAX = 1_000  # of one transaction
 # As many that have just become known are looked up at once before more are read: with what a round
 # takes meanwhile 80 MB at most.
 LEARNT_AT_ONCE = 100_000
+_WAIT_S = 0.5  # for a round, before the loop has its turn
 _ASK_AGAIN_MS = 10_000  # for the ends of partitions, after there was no answer
 _NEVER = np.iinfo(np.int64).max
 # All cancels are looked at once this many have been for each time that something has left; what is
@@ -211,8 +215,8 @@ class Cancelling:
 
     # ---- becoming known ----------------------------------------------------------------------
 
-    def learn(self, commit: Commit, c: Marks, r: int) -> None:
-        """1. of the module's head.
+    def learn(self, commit: Commit, c: Marks, r: int) -> Iterator[None]:
+        """1. of the module's head, a portion each time; known are all of them at the end only.
 
         Args:
             commit: the newest when the slots up to the floor were closed.
@@ -224,14 +228,16 @@ class Cancelling:
         """
         self._marks, self._r = commit.marks, r
         self._log_bytes = {hour: lengths.log_bytes for hour, lengths in commit.hours.items()}
-        for piece in self._reader.read(commit, c):
+        for number, piece in enumerate(self._reader.read(commit, c)):
+            if number:
+                yield
             going = np.flatnonzero(~piece.is_over)
             over, after = np.flatnonzero(piece.is_over), r if self._is_begun else BEFORE_START
             self._unsettled.make_room(len(self._partitions))
             self._remember(Tombstones.known(piece.rows, piece.partition, BEFORE_START).take(over))
             self._add(Tombstones.known(piece.rows, piece.partition, after).take(going))
             if len(self._unlooked) >= LEARNT_AT_ONCE:
-                self._look_at_once(r)
+                yield from self._look_at_once(r)
         # What copies have brought that came with these marks is known now.
         self._unsettled.make_room(len(self._partitions))
         self._unsettled.settle(self._settled_below())
@@ -264,11 +270,11 @@ class Cancelling:
             k[partition] = min(offset, k.get(partition, _NEVER))
         self._swept = _Swept(k, min(int(new.hour.min()), swept.hour), swept.over)
 
-    def _look_at_once(self, r: int) -> None:
+    def _look_at_once(self, r: int) -> Iterator[None]:
         """Many have become known: those of them that are over go before more come."""
-        self._await_round()
+        yield from self._await_round()
         self._begin_round()
-        self._await_round()
+        yield from self._await_round()
         self._sweep(r)
 
     def _k(self, rows: Int64) -> dict[TopicPartition, int]:
@@ -363,9 +369,9 @@ class Cancelling:
             future = self._lookups.begin(live.id_hash[wanted], self._log_bytes, self._r)
             self._asked = future, wanted, self._are_settled(wanted)
 
-    def _await_round(self) -> None:
-        if self._asked is not None:
-            self._asked[0].exception()
+    def _await_round(self) -> Iterator[None]:
+        while self._asked is not None and not wait([self._asked[0]], _WAIT_S).done:
+            yield
         self._end_round()
 
     def _end_round(self) -> None:

@@ -10,8 +10,11 @@
 - One closed range at a time, with one vector C for all its slots. A range without rows counts as
   delivered without a commit; the next commit tells.
 - A kill between 3 and 4, or an unknown outcome of 3: the progress in Kafka says what is delivered.
-- A start (starting.py) first writes the progress anew, in its own name: whoever served the shard
-  before finds out. After a recovery nothing is closed or delivered until ingest has caught up.
+- A start (starting.py) first writes the progress anew, in its own name and otherwise as it was
+  found: whoever served the shard before finds out, and no standby takes it for dead. What cancels
+  there are is learnt after that, and after 1, a portion per tick. Until all are known nothing of
+  the range is read or delivered, and no progress but the last one is written. After a recovery
+  nothing is closed or delivered until ingest has caught up.
 - Nothing is published before its slot is closed, and a slot is closed when its last due time is
   past: never early. While this host's clock is ahead of the brokers' nothing is closed
   (clock_guard.py); what is closed already is delivered, whatever the clock does meanwhile.
@@ -23,7 +26,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
 
@@ -104,6 +107,7 @@ class Dequeue:
         self._hot_slot: int | None = None  # the last one with rows in excess
         self._executor = executor
         self._cancels: Cancelling | None = None  # until nothing is missing
+        self._learning: Iterator[None] | None = None  # cancels below C become known
         self._delivered = 0
         # By boottime; None: never yet.
         self._beat_at_ms: int | None = None
@@ -181,13 +185,14 @@ class Dequeue:
         self._delivered = commit.placed - pending
         self._cancels = self._begin_cancels(commit)
         self._rows_out = 0
-        self._begin_range(self._below)
         took_s = round(time.monotonic() - self._started_s, 3)
         log.info("dequeue is ready", pending=pending, took_s=took_s)
         return True
 
     def _begin_cancels(self, commit: Commit) -> Cancelling:
-        """Those that were below C when this process started: all of them are there again."""
+        """Those that were below C when this process started: all of them are there again, and yet
+        to be learnt of.
+        """
         if self._cancels is not None:
             self._cancels.close()
         directory = self._directory
@@ -204,7 +209,7 @@ class Dequeue:
             (self._config.chunk_records, self._config.chunk_bytes),
             self._config.cancels_max,
         )
-        cancels.learn(commit, self._close.c, self._r)
+        self._learning = cancels.learn(commit, self._close.c, self._r)
         return cancels
 
     @property
@@ -245,7 +250,7 @@ class Dequeue:
 
     def tick(self) -> bool:
         """Close what may be closed, deliver one chunk, give some answers; returns whether there was
-        any of both.
+        any of both, or there are cancels to be learnt of before.
 
         While dequeue is paused it only says that it lives, here and in Kafka.
 
@@ -267,9 +272,13 @@ class Dequeue:
             self._directory.require_decided()
             self._commit_when_stale(self._committed)
             return False
+        if self._learns():
+            return True
         if self._r == self._close.floor:
             self._collect()
             self._close_slots()
+            if self._learns():
+                return True
         ready = self._chunks.next()
         if ready is None:
             self._r, self._below = self._close.floor, {}
@@ -303,8 +312,21 @@ class Dequeue:
             self._directory.state.write_close(self._close)
             ids = {**self._claimed.topic_ids, **commit.topic_ids}
         self._claimed = replace(self._claimed, topic_ids=ids)
-        self._cancelling.learn(commit, c, self._r)
-        self._begin_range({})
+        self._learning = self._cancelling.learn(commit, c, self._r)
+
+    def _learns(self) -> bool:
+        """Learn of one portion of the cancels below C; returns whether there are more. After the
+        last one the range begins.
+        """
+        if self._learning is None:
+            return False
+        for _ in self._learning:
+            # What was written last: K and `a` of a new one would lack those that come yet.
+            self._commit_when_stale(self._committed)
+            return True
+        self._learning = None
+        self._begin_range(self._below)
+        return False
 
     def _begin_range(self, below: Mapping[TopicPartition, int]) -> None:
         """Have the slots behind R made ready, up to the floor; `below`: D of the first."""

@@ -27,7 +27,15 @@ from duewheel.checkpoints import files, state
 from duewheel.checkpoints.page_contents import Close, Commit
 from duewheel.checkpoints.progress import Progress
 from duewheel.schemas.timers import Bool, Int64, TimerBatch
-from duewheel.wheel import bounded_queue, bringing_again, cancelling, pipeline, recovering, starting
+from duewheel.wheel import (
+    bounded_queue,
+    bringing_again,
+    cancel_log,
+    cancelling,
+    pipeline,
+    recovering,
+    starting,
+)
 from duewheel.wheel.cancel_log import CancelRows
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.timer_wheel import Runs, TimerWheel
@@ -239,8 +247,9 @@ def _watch_copies() -> None:
 
 
 def learn_at_once(count: int) -> None:
-    """So many cancels that become known are looked up before more are read."""
+    """So many cancels that become known are read, and looked up, before the loop goes on."""
     vars(cancelling)["LEARNT_AT_ONCE"] = count
+    vars(cancel_log)["_RECORDS_AT_ONCE"] = min(count, 1 << 15)
 
 
 def _some_of(count: int) -> Bool:

@@ -112,7 +112,8 @@ def test_k_that_was_told_does_not_fall_back_when_many_come(
     assert cancels.marks(r, {})[P0] == (21, 2 * live)
     first, end = 2 * live, 3 * live
     world.append(*[cancel(o, timer_id=b"nobody") for o in range(first, end)])
-    cancels.learn(world.shard.directory(Role.DEQUEUE).state.commit(), {P0: end}, r)
+    for _ in cancels.learn(world.shard.directory(Role.DEQUEUE).state.commit(), {P0: end}, r):
+        pass
     assert cancels.marks(r, {})[P0] == (21, 2 * live)
 
 

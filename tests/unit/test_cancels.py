@@ -458,8 +458,9 @@ def test_a_damaged_segment_is_found(make_world: MakeWorld, folder: str, at: int,
     data[at] ^= bits
     segment.write_bytes(bytes(data))
     assert not check(world.path, world.wheel).ok
+    world.restart(Role.DEQUEUE)
     with pytest.raises(RecoveryPending):
-        world.restart(Role.DEQUEUE)
+        world.drain()
 
 
 def test_a_segment_that_goes_while_a_batch_is_written_takes_nothing_along(
@@ -498,8 +499,9 @@ def test_a_damaged_segment_leads_to_reading_again(make_world: MakeWorld) -> None
     data = bytearray(segment.read_bytes())
     data[70] ^= 0x40
     segment.write_bytes(bytes(data))
+    world.restart(Role.DEQUEUE)
     with pytest.raises(RecoveryPending, match="does not match its checksum"):
-        world.shard.start_dequeue()
+        world.drain()
     world.shard.offsets_at = lambda _: {P0: 0, P1: 0}
     world.restart(Role.DEQUEUE, Role.INGEST)
     assert world.engine.marks[P0] == 0

@@ -327,7 +327,8 @@ def test_a_start_keeps_what_is_live_however_much_it_reads(
     monkeypatch.setattr("duewheel.wheel.cancel_log._RECORDS_AT_ONCE", at_once // 2)
     live = most_live(monkeypatch)
     world.restart(Role.DEQUEUE)
-    assert live[0] <= 2 * at_once
+    world.drain()
+    assert 0 < live[0] <= 2 * at_once
     for slot in (220, 230):
         world.at_slot(slot)
     assert world.known()[0] == 1
@@ -369,10 +370,10 @@ def test_what_came_while_dequeue_was_away_is_not_kept_at_its_start(
     monkeypatch.setattr(CancelLog, "rows", counted)
     live = most_live(monkeypatch)
     world.shard.start_dequeue()
+    world.drain()
     assert (live[0], read) == (1, [1, 3, *range(4, count), 0]), "all are read, one is kept"
-    for slot in (3, 4):
-        read.clear()
-        world.at_slot(slot)
+    read.clear()
+    world.at_slot(3)
     assert read == [3, *range(4, count), 0], "those that were not known"
     world.append(cancel(count, timer_id=b"b"))
     read.clear()
