@@ -1,7 +1,8 @@
 """The cancel log: what is to be left out when its slot is delivered, in two files per hour.
 
     cancels/<hour>     records of the timer log's 52 bytes, magic 4: of their fields only the write
-                       time, the hash of the id, and where the request lies mean something
+                       time, the hash of the id, and where the request lies mean something;
+                       prev_pos is a check of the others
     requests/<hour>    the request as a stored message: the id of the timers that it is to meet, its
                        place in Kafka, and key, value and headers for its answer; without these
                        where a copy has brought it again (bringing_again.py)
@@ -10,6 +11,9 @@ The hour is that of the earliest open slot when they are written: it never falls
 are one *segment*. Committed records never change; how much of a segment counts is in the commit
 page. Ingest appends, dequeue reads, and unlinks the oldest segments once all in them is over and
 no log on disk has a timer that they may have left out.
+
+The check is there because records are passed over by their hash alone: the checksum of a request
+is looked at where the hash is a wanted one, and a damaged hash would be no cancel, without a word.
 """
 
 from __future__ import annotations
@@ -29,10 +33,10 @@ from duewheel.wheel.layout import (
     MAGIC_AGAIN,
     MAGIC_CANCEL,
     MAGIC_CUT_OFF,
-    NO_POSITION,
     PREFIX,
     RECORD,
     RECORD_BYTES,
+    cancel_checks,
     id_hash_of,
     pack_reserved,
 )
@@ -155,12 +159,12 @@ class CancelLog:
         size = columns.lengths(requests)
         records = np.zeros(len(requests), RECORD)
         records["size"] = RECORD_BYTES
-        records["prev_pos"] = NO_POSITION
         records["magic"] = magic
         records["write_time"] = now_ms
         records["offset_py"] = lengths[1] + np.cumsum(size) - size
         records["size_py"] = size
         records["reserved"] = pack_reserved(np.zeros(len(records), np.int64), id_hash)
+        records["prev_pos"] = cancel_checks(records)
         octets = seal(requests, records)
         self.requests.files.write(hour, octets, lengths[1])
         self.files.write(hour, records.tobytes(), lengths[0])
@@ -215,9 +219,9 @@ class CancelLog:
         """The requests of the records at these positions.
 
         Raises:
-            CorruptFile: they are damaged.
+            CorruptFile: they, or the records, are damaged.
         """
-        found = [self.files.read(hour, at, RECORD_BYTES) for at in positions.tolist()]
+        found = [self._read(hour, at, RECORD_BYTES).tobytes() for at in positions.tolist()]
         return self.requests.read(hour, _as_written(np.frombuffer(b"".join(found), RECORD)))
 
     def stretches(self, hour: int, start: int, end: int) -> Iterator[tuple[int, Records]]:
@@ -227,20 +231,29 @@ class CancelLog:
             CorruptFile: they are damaged, or missing.
         """
         for at in range(start, end, _RECORDS_AT_ONCE * RECORD_BYTES):
-            size = min(_RECORDS_AT_ONCE * RECORD_BYTES, end - at)
-            records = np.frombuffer(self.files.read(hour, at, size), RECORD)
-            known = (records["magic"] & ~(MAGIC_AGAIN | MAGIC_CUT_OFF)) == MAGIC_CANCEL
-            bad = (records["size"] != RECORD_BYTES) | ~known
-            if np.any(bad):
-                bad_at = at + int(np.flatnonzero(bad)[0]) * RECORD_BYTES
-                raise CorruptFile(self.files.path(hour), bad_at, "this is no record of a cancel")
-            yield at, records
+            yield at, self._read(hour, at, min(_RECORDS_AT_ONCE * RECORD_BYTES, end - at))
+
+    def _read(self, hour: int, at: int, size: int) -> Records:
+        """The records in these bytes; none whose check is wrong."""
+        records = np.frombuffer(self.files.read(hour, at, size), RECORD)
+        known = (records["magic"] & ~(MAGIC_AGAIN | MAGIC_CUT_OFF)) == MAGIC_CANCEL
+        bad = (records["size"] != RECORD_BYTES) | ~known
+        bad |= records["prev_pos"] != cancel_checks(records)
+        if np.any(bad):
+            bad_at = at + int(np.flatnonzero(bad)[0]) * RECORD_BYTES
+            raise CorruptFile(self.files.path(hour), bad_at, "this is no record of a cancel")
+        return records
 
     def cut(self, hour: int, positions: Int64) -> None:
-        """Say of the records at these positions that they are of no effect any more."""
+        """Say of the records at these positions that they are of no effect any more.
+
+        Raises:
+            CorruptFile: one is damaged: a new check would hide it.
+        """
         for at in positions.tolist():
-            record = np.frombuffer(self.files.read(hour, at, RECORD_BYTES), RECORD).copy()
+            record = self._read(hour, at, RECORD_BYTES).copy()
             record["magic"] |= MAGIC_CUT_OFF
+            record["prev_pos"] = cancel_checks(record)
             self.files.write(hour, record.tobytes(), at)
 
     def unlink_below(self, hour: int) -> None:
@@ -263,4 +276,5 @@ def _as_written(records: Records) -> Records:
     """The records as their checksums have them."""
     written = records.copy()
     written["magic"] &= ~MAGIC_CUT_OFF
+    written["prev_pos"] = cancel_checks(written)
     return written

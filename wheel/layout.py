@@ -19,6 +19,8 @@ RIP-43's two formats, big-endian, no padding:
     40 i4 topic_hash String.hashCode of the topic
     44 i8 reserved   24 bits distance to the run's first record, 40 bits hash of the timer id
 
+In the cancel log, which has no slots, prev_pos is a check of the other fields (cancel_checks).
+
 RIP-43 has no other bits in magic than these three. Here its second byte is the DELAY level that the
 timer was asked for with, 0 for none: levels are counted without reading a message.
 
@@ -114,6 +116,13 @@ DELAY_MS_MAX = 2**30  # |delay| of a record stays below, so that it fits 4 bytes
 DISTANCE_BITS = 24
 ID_HASH_BITS = 40
 RUN_RECORDS_MAX = 1 << DISTANCE_BITS
+
+# See cancel_checks.
+_CHECK_SEED = np.uint64(0x243F6A8885A308D3)  # digits of pi: of zeros the check is not zero
+_CHECK_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd: 2**64 over the golden ratio
+_CHECK_FOLD = np.uint64(32)
+_CHECKED_FROM = 12  # magic, which follows prev_pos
+_CHECKED_WORDS = (RECORD_BYTES - _CHECKED_FROM) // 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,3 +256,23 @@ def id_hash_of(reserved: npt.NDArray[np.int64]) -> Int64:
     """Hash of the timer id in the last field of records."""
     hashes: Int64 = reserved.astype(np.int64) & ((1 << ID_HASH_BITS) - 1)
     return hashes
+
+
+def cancel_checks(records: npt.NDArray[np.void]) -> Int64:
+    """What prev_pos has to be in each of these records of the cancel log.
+
+    The 40 bytes from magic on are five big-endian words. Each is added (exclusive or) to the check,
+    which is then multiplied by an odd number and folded onto its lower half. Each step can be
+    undone: damage within one word, or within prev_pos, is always noticed, so every single bit is;
+    other damage goes unnoticed once in 2**64 times. Size is not among them: it is always 52.
+    """
+    octets = np.ascontiguousarray(records).view(np.uint8)
+    words: npt.NDArray[np.uint64] = np.ndarray(
+        (_CHECKED_WORDS, len(records)), ">u8", octets.data, _CHECKED_FROM, (8, RECORD_BYTES)
+    )
+    found = np.full(len(records), _CHECK_SEED)
+    for word in words:
+        found ^= word
+        found *= _CHECK_FACTOR
+        found ^= found >> _CHECK_FOLD
+    return found.view(np.int64)
