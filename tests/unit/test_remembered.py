@@ -111,6 +111,7 @@ def test_as_many_as_fit_are_remembered_at_a_start(tmp_path: Path) -> None:
     world.drain()
     assert world.progress() == (None, 9)
     world.restart(Role.DEQUEUE)
+    world.drain()
     assert world.known() == (0, 3)
     world.append(cancel(9, timer_id=b"a"), cancel(10, timer_id=b"other a"))
     world.clock.sleep(0.2)
@@ -124,6 +125,7 @@ def test_a_start_that_finds_more_says_unknown_of_all_that_had_left(tmp_path: Pat
     world.clock.sleep(6)
     world.drain()
     world.restart(Role.DEQUEUE)
+    world.drain()
     assert world.known() == (0, 0)
     assert asked_again(world) == ["unknown"] * 6
     slot = (world.clock.now_ms() - NOW_MS) // PRECISION_MS + 9

@@ -145,6 +145,7 @@ def test_what_was_cancelled_before_a_restart_was_not_delivered(make_world: MakeW
     world = make_world()
     with_a_cancel_that_is_over(world)
     world.restart(Role.DEQUEUE)
+    world.drain()
     assert world.known() == (0, 1), "remembered, and not looked up again"
     world.append(cancel(2))
     world.at_slot(1_000)
