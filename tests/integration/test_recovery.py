@@ -5,6 +5,7 @@ One shard serves all tests of this module, one after the other; each leaves it r
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
@@ -203,12 +204,21 @@ def test_a_deleted_checkpoint_of_spark(shard: LoadedShard) -> None:
 
 
 def half_deliver(shard: LoadedShard) -> None:
-    """Many timers of one slot are on their way out when everything is killed."""
-    burst = dict.fromkeys((b"burst %d" % n for n in range(BURST)), CLOCK.now_ms() + 3_000)
-    shard.load.write(burst)
-    while not burst.keys() & shard.arrivals.first.keys():
-        time.sleep(0.002)
-    shard.kill_all()
+    """Many timers of one slot are on their way out when everything is killed; again if they were
+    faster than that.
+    """
+    for _ in range(5):
+        dequeue = shard.status()["dequeue"]["pid"]
+        burst = dict.fromkeys((b"burst %d" % n for n in range(BURST)), CLOCK.now_ms() + 3_000)
+        shard.load.write(burst)
+        while not burst.keys() & shard.arrivals.first.keys():
+            time.sleep(0.002)
+        os.kill(dequeue, signal.SIGKILL)
+        shard.kill_all()
+        if is_half_delivered(shard):
+            return
+        shard.run()
+        shard.await_arrivals()
 
 
 def progress_of(settings: Settings) -> Progress:
@@ -218,12 +228,15 @@ def progress_of(settings: Settings) -> Progress:
     return progress
 
 
+def is_half_delivered(shard: LoadedShard) -> bool:
+    return any(known.d is not None for known in progress_of(shard.settings).partitions.values())
+
+
 def test_a_directory_lost_with_a_slot_half_delivered(shard: LoadedShard) -> None:
     count = len(shard.events("recovered"))
     half_deliver(shard)
     remove(shard.data)
-    halves = progress_of(shard.settings).partitions.values()
-    assert any(known.d is not None for known in halves)
+    assert is_half_delivered(shard)
     found = shard.command("recover", "--dry-run", "--output", "json")
     assert not shard.data.exists()
     assert (found["case"], found["keep"]) == ("taken over", "nothing")
