@@ -36,6 +36,7 @@ CANCELS = {
         CANCELLING,
         "self._needed(self._are_over(r, said))",
         "self._needed(self._are_over(r, dict.fromkeys(self._partitions, _NEVER)))",
+        test=TELLING + "test_k_waits_for_answers_that_are_still_to_be_given",
     ),
     "cancel-dropped-without-answer": Planted(
         "refused",

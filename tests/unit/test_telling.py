@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.test_cancels import P0, P1, World, cancel, timer
+from tests.unit.test_cancels import NOW_MS, P0, P1, PRECISION_MS, World, cancel, timer
 
 from duewheel.errors import KafkaUnavailable, RecoveryPending
 from duewheel.schemas.timers import TopicPartition
@@ -179,3 +179,17 @@ def test_what_was_rolled_before_a_restart_was_not_delivered(make_world: MakeWorl
     world.append(cancel(1))
     world.at_slot(70)
     assert world.answers() == [("timers-0@1", "unknown")]
+
+
+def test_k_waits_for_answers_that_are_still_to_be_given(make_world: MakeWorld) -> None:
+    """One in each transaction; what is read again from K must be told the rest."""
+    world, count = make_world(chunk_records=1), 5
+    world.append(*[cancel(offset, timer_id=b"nobody %d" % offset) for offset in range(count)])
+    told = []
+    for slot in range(2, 20):
+        world.clock.set(NOW_MS + slot * PRECISION_MS)
+        assert world.shard.dequeue is not None
+        world.shard.dequeue.tick()
+        told.append(world.progress())
+    assert [k for k, a in told if 0 < a < count] == [a for _, a in told if 0 < a < count]
+    assert {a for _, a in told} == set(range(1, count + 1))
