@@ -34,6 +34,7 @@ from duewheel.dev_broker import DevBroker
 from duewheel.schemas.single_record import single
 from duewheel.testing import LocalShard
 from duewheel.wheel import kafka_internals as internals
+from duewheel.wheel import outages
 from duewheel.wheel.data_directory import Role
 from duewheel.wheel.deadline import Deadline
 from duewheel.wheel.dequeue import Dequeue
@@ -47,7 +48,8 @@ pytestmark = pytest.mark.kafka
 
 WHEEL = WheelConfig(precision_ms=50, slots=10_000, window_ms=200_000, margin_ms=100_000)
 # What is parked comes back through ingest, which is not here: test_parking.py. So nobody is found
-# quiet. Short ones, with a broker that does not answer: only what it does must be exact, not when.
+# quiet, and no verdict lasts (`nothing_is_parked`). Short ones, with a broker that does not answer:
+# only what it does must be exact, not when.
 SHORT = PublisherLimits(
     start_deadline_s=2, publish_deadline_s=1, transaction_timeout_ms=1_500, quiet_s=GIVE_UP_S
 )
@@ -127,6 +129,12 @@ def own_threads() -> set[threading.Thread]:
     """Threads of kafka-python and of abandoned calls."""
     marks = ("network-thread", "kafka-io", "deadline:")
     return {t for t in threading.enumerate() if any(mark in t.name for mark in marks)}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_parked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch may be refused for good just before its transaction is given up."""
+    monkeypatch.setattr(outages, "VERDICT_S", (0.0, 0.0))
 
 
 @pytest.fixture(scope="module")

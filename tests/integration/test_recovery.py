@@ -45,6 +45,7 @@ pytestmark = [
 
 BOOT_WORDS = 4096 + 8 * 4  # in `state`: see checkpoints/state.py
 BURST = 3_000
+SEGMENTS = ("timerlog", "messages", "cancels", "requests")
 
 
 def remove(folder: Path) -> None:
@@ -259,7 +260,7 @@ def copy_disk(shard: LoadedShard, target: Path) -> Durable:
     assert durable is not None
     for name in ("state", "topics", "timerwheel", "recovery"):
         shutil.copy(shard.data / name, target)
-    for name in ("timerlog", "messages", f"{SPARK_DIR}/{CHECKPOINT}"):
+    for name in (*SEGMENTS, f"{SPARK_DIR}/{CHECKPOINT}"):
         with suppress(shutil.Error):  # Spark's temporary files come and go
             shutil.copytree(shard.data / name, target / name)
     return durable
@@ -268,10 +269,11 @@ def copy_disk(shard: LoadedShard, target: Path) -> Durable:
 def lose_power(disk: Path, durable: Durable) -> None:
     """What was not synced is gone, or garbage; the boot is another one."""
     chance = random.Random(2)
-    for hour, lengths in durable.hours.items():
-        for folder, length in zip(("timerlog", "messages"), lengths, strict=True):
-            path = disk / folder / hour_name(hour)
-            path.write_bytes(path.read_bytes()[:length] + chance.randbytes(5_000))
+    for folders, segments in ((SEGMENTS[:2], durable.hours), (SEGMENTS[2:], durable.cancels)):
+        for hour, lengths in segments.items():
+            for folder, length in zip(folders, lengths, strict=True):
+                path = disk / folder / hour_name(hour)
+                path.write_bytes(path.read_bytes()[:length] + chance.randbytes(5_000))
     wheel = disk / "timerwheel"
     wheel.write_bytes(chance.randbytes(1 << 20) + wheel.read_bytes()[1 << 20 :])
     with (disk / "state").open("r+b") as file:
