@@ -28,6 +28,7 @@ from tests.crash.cancel_verdict import Asked, Came, Fault, Place, judge
 from duewheel.child import Child
 from duewheel.clock import SystemClock
 from duewheel.config import load
+from duewheel.errors import RecoveryPending
 from duewheel.kafka_admin import KafkaAdmin
 from duewheel.status import status as read_status
 from duewheel.wheel.check import check
@@ -254,7 +255,12 @@ class Shard:
     def wait(self, done: Callable[[], object]) -> None:
         end_s = time.monotonic() + DEADLINE_S
         while not done():
-            for name, child in self.processes.items():
+            for name, child in list(self.processes.items()):
+                if name == "ingest" and child.exit_code == RecoveryPending.exit_code:
+                    # It met a dequeue that was killed while it started: `run` does the same.
+                    del self.processes[name]
+                    self.start(name)
+                    continue
                 assert child.exit_code is None, f"{name} has ended\n{self.log(name)}"
             assert time.monotonic() < end_s, (
                 f"{len(self.seen)} delivered of {len(self.sent)}; {read_status(self.settings)}\n"
