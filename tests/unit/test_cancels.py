@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from pathlib import Path
@@ -55,6 +55,21 @@ class World:
             path, self.wheel, self.publisher, self.clock, self.config, executor=executor
         )
         self.shard.start_dequeue({P0: 0, P1: 0})
+        self.engine = self.shard.start_ingest()
+        self.path = path
+
+    def lose_files(self, path: Path, reads_from: Mapping[TopicPartition, int]) -> None:
+        """Both are killed, and others take over in an empty directory.
+
+        Args:
+            path: the directory.
+            reads_from: offsets by the time from which timers are read again.
+        """
+        for role in Role:
+            self.shard.kill(role)
+        self.shard = LocalShard(path, self.wheel, self.publisher, self.clock, self.config)
+        self.shard.offsets_at = lambda _: dict(reads_from)
+        self.shard.start_dequeue(take_over=True)
         self.engine = self.shard.start_ingest()
         self.path = path
 
@@ -288,14 +303,8 @@ def test_of_an_id_that_is_rescheduled_over_and_over_one_cancel_lives(
     assert [word for _, word in world.answers()] == ["cancelled"] * 19
     assert world.progress() == (19, 20)
     # Read again from there, it does the work of all before it.
-    world.shard.kill(Role.DEQUEUE)
-    world.shard.kill(Role.INGEST)
-    again = LocalShard(tmp_path / "other", world.wheel, world.publisher, world.clock, world.config)
-    again.offsets_at = lambda _: {P0: 0, P1: 0}
-    world.shard = again
-    again.start_dequeue(take_over=True)
-    again.start_ingest()
-    again.append([*rows, other], {P0: 21})
+    world.lose_files(tmp_path / "other", {P0: 0, P1: 0})
+    world.shard.append([*rows, other], {P0: 21})
     world.at_slot(3_000)
     assert sorted(world.sources()) == ["timers-0@19", "timers-0@20"]
     assert len(world.answers()) == 19
@@ -389,14 +398,9 @@ def test_a_lost_directory_reads_its_live_cancels_again(
     world.append(*rows)
     world.at_slot(4)
     assert world.progress() == (1, 2)
-    world.shard.kill(Role.DEQUEUE)
-    world.shard.kill(Role.INGEST)
-    other = LocalShard(tmp_path / "other", world.wheel, world.publisher, world.clock, world.config)
-    other.offsets_at = lambda _: {P0: 2, P1: 0}
-    world.shard = other
-    other.start_dequeue(take_over=True)
-    assert other.start_ingest().marks[P0] == 1
-    other.append(rows, {P0: 5})
+    world.lose_files(tmp_path / "other", {P0: 2, P1: 0})
+    assert world.engine.marks[P0] == 1
+    world.shard.append(rows, {P0: 5})
     world.at_slot(60)
     assert world.sources() == ["timers-0@3", "timers-0@2"]
     assert world.answers() == [("timers-0@1", "cancelled")]

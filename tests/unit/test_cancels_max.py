@@ -260,14 +260,8 @@ def test_copies_that_bring_cancels_wait_for_room(
 
 def in_another_place(world: World, path: Path) -> LocalShard:
     """The directory is lost, or another one takes the shard over."""
-    for role in Role:
-        world.shard.kill(role)
-    other = LocalShard(path / "other", world.wheel, world.publisher, world.clock, world.config)
-    other.offsets_at = lambda _: {P0: 0, P1: 0}
-    world.shard = other
-    other.start_dequeue(take_over=True)
-    world.engine = other.start_ingest()
-    return other
+    world.lose_files(path / "other", {P0: 0, P1: 0})
+    return world.shard
 
 
 def test_what_comes_again_after_a_loss_is_taken(tmp_path: Path) -> None:

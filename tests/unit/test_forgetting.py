@@ -14,7 +14,7 @@ from tests.unit.test_cancels import NOW_MS, P0, PRECISION_MS, World, cancel, tim
 
 from duewheel.errors import RecoveryPending
 from duewheel.streaming.disk_guard import written_bytes
-from duewheel.testing import LocalShard, Timer, timer_batch
+from duewheel.testing import Timer, timer_batch
 from duewheel.wheel import cancelling
 from duewheel.wheel.bringing_again import brought_again
 from duewheel.wheel.cancel_log import FOLDERS, CancelLog, CancelRows
@@ -112,14 +112,8 @@ def test_it_is_answered_once(make_world: MakeWorld) -> None:
 
 def lose(world: World, path: Path) -> None:
     """Another, empty directory takes over."""
-    for role in Role:
-        world.shard.kill(role)
-    world.shard = LocalShard(path, world.wheel, world.publisher, world.clock, world.config)
-    world.path = path
     # By its time the copy is read again; the others only if K says so.
-    world.shard.offsets_at = lambda _: {P0: 2}
-    world.shard.start_dequeue(take_over=True)
-    world.engine = world.shard.start_ingest()
+    world.lose_files(path, {P0: 2})
 
 
 MISFORTUNES = ("ingest killed", "dequeue killed", "loss")
