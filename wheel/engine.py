@@ -8,8 +8,9 @@ One batch:
        deliveries, or, in a catch-up, which they wait for, until everything else has come. Likewise
        cancels, while as many are in memory as may be. In a standby rows at or above C stay out,
        too (wheel/following.py)
-    3. messages and log records are appended, and what cancels (cancel_log.py), of rows below the
-       new marks, and what copies bring again (bringing_again.py); nobody knows of them yet
+    3. messages and log records are appended (uncommitted.py), and what cancels (cancel_log.py), of
+       rows below the new marks, and what copies bring again (bringing_again.py); nobody knows of
+       them yet
     4. under engine.lock: slots that were closed since 1 are left, their rows written again; if the
        ring cannot take them there, nothing of the batch exists and all of it waits
     5. the commit page is written: from here on the batch exists
@@ -27,36 +28,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import structlog
 
 from duewheel.checkpoints.epochs import Epochs
-from duewheel.checkpoints.page_contents import Close, Commit, HourFiles
+from duewheel.checkpoints.page_contents import Close, Commit
 from duewheel.checkpoints.progress import Progress
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile, RecoveryPending, RecoveryRefused
-from duewheel.schemas import columns
 from duewheel.schemas.timers import Bool, Int64, TimerBatch, TopicPartition
 from duewheel.wheel.bringing_again import brought_again
-from duewheel.wheel.cancel_log import CancelRows
 from duewheel.wheel.cancel_room import CancelRoom
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.dequeue_config import CANCELS_MAX
-from duewheel.wheel.layout import MAGIC_ABANDONED, RECORD_BYTES, hour_of
-from duewheel.wheel.placing import (
-    Places,
-    first_of_each,
-    log_records,
-    meant_slots,
-    seal,
-    slot_order,
-    stored_messages,
-)
+from duewheel.wheel.placing import meant_slots
 from duewheel.wheel.recovering import put_back
-from duewheel.wheel.timer_log import Records
 from duewheel.wheel.timer_wheel import Runs
+from duewheel.wheel.uncommitted import Cancels, Uncommitted, Written, cut_uncommitted
 
 log = structlog.get_logger(__name__)
 
@@ -79,41 +68,6 @@ class Appended:
     waiting: bool
     ahead: bool = False
     cancels_full: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Cancels:
-    """What a batch writes to the cancel log.
-
-    Attributes:
-        rows: its cancels and reschedules.
-        again: what its copies bring.
-    """
-
-    rows: TimerBatch
-    again: CancelRows | None
-
-    def __len__(self) -> int:
-        return len(self.rows) + (len(self.again) if self.again else 0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """Rows appended to the files and not committed, in slot order.
-
-    Attributes:
-        order: row of the batch that each one is.
-        slot: of each.
-        records: their log records.
-        segments: hour, first row, row after the last, log position of the first: one per hour.
-        runs: to be linked.
-    """
-
-    order: Int64
-    slot: Int64
-    records: Records
-    segments: list[tuple[int, int, int, int]]
-    runs: Runs
 
 
 class Engine:
@@ -157,7 +111,7 @@ class Engine:
             with directory.locked() as commit:
                 require_same_topics(commit.topic_ids, self._topic_ids)
                 directory.topics.require(commit.topics)
-                self._cut(commit)
+                cut_uncommitted(directory, commit)
         except CorruptFile as error:
             raise directory.give_up(error) from error
 
@@ -199,6 +153,14 @@ class Engine:
         except CorruptFile as error:
             raise self._directory.give_up(error) from error
 
+    def let_go(self) -> None:
+        """Close the files of hours that are given up: until then unlinking them frees nothing."""
+        directory = self._directory
+        gone = directory.state.gc_hour
+        directory.log.forget_below(gone)
+        directory.messages.files.forget_below(gone)
+        directory.cancels.forget_below(directory.state.gc_cancels)
+
     def _append(self, batch: TimerBatch, marks: Mapping[TopicPartition, int]) -> Appended:
         state = self._directory.state
         # Also for its redo: what follows reads the wheel.
@@ -209,6 +171,7 @@ class Engine:
             self._require_same_epochs(progress)
         known = before.marks
         _require_new(batch, known, marks)
+        # 1. and 2.
         batch, marks = self._without_left(batch, known, marks)
         ahead = False
         if follows:
@@ -232,27 +195,34 @@ class Engine:
         cancels = cancels.take(self._rows_below(cancels, marks))
         if not len(batch) and not len(cancels) and marks.items() <= known.items():
             return Appended(0, waiting, ahead, full)
-        writes = _Cancels(cancels, brought_again(self._directory, before, batch))
-        lengths, segments = _lengths(before), dict(before.cancels)
-        written = self._write(batch, slots, rolled, lengths)
-        self._write_cancels(writes, close, segments)
+        # 3.
+        writes = Cancels(cancels, brought_again(self._directory, before, batch))
+        uncommitted = Uncommitted(self._directory, before, self._clock)
+        written = uncommitted.write(batch, slots, rolled)
+        uncommitted.write_cancels(writes, close.floor)
         with self._directory.locked():
+            # 4.
             runs = written.runs
             # Rows that come again stay where they were, whatever a followed owner has closed since.
             if not catches_up and self._close().floor > close.floor:
                 if not self._closed_fit(written):
                     return Appended(0, True, ahead, full)
-                runs = self._replace_closed(batch, rolled, written, lengths)
-            segments = self._segments_after(writes, segments, dict(before.cancels))
+                runs = self._replace_closed(batch, rolled, written, uncommitted)
+            self.let_go()
+            uncommitted.replace_given_up(writes, self._close().floor)
+            # 5.
             number = before.batch + 1
-            hours = self._hours_after(before, lengths)
-            placed = before.placed + len(batch)
-            ids = {**before.topic_ids, **self._topic_ids}
-            names = len(self._directory.topics)
-            taken = before.cancels_taken + len(writes)
             state.write_commit(
-                number, {**known, **marks}, hours, placed, ids, names, segments, taken
+                number,
+                {**known, **marks},
+                uncommitted.hours(),
+                before.placed + len(batch),
+                {**before.topic_ids, **self._topic_ids},
+                len(self._directory.topics),
+                uncommitted.segments(),
+                before.cancels_taken + len(writes),
             )
+            # 6.
             self._directory.wheel.apply(runs, number)
             state.mark_applied()
         self._require_none_left()
@@ -323,7 +293,7 @@ class Engine:
         marks = self._marks_before(batch, fits, marks)
         return batch.take(self._rows_below(batch, marks)), marks, True
 
-    def _closed_fit(self, written: _Written) -> bool:
+    def _closed_fit(self, written: Written) -> bool:
         """Under the lock: whether the earliest open slot may take rows of slots closed meanwhile.
 
         Dequeue may have closed more than a lap at once, after a long stop.
@@ -368,60 +338,14 @@ class Engine:
         ends = np.array([marks[partition] for partition in batch.partitions], np.int64)
         return np.flatnonzero(batch.offset < ends[batch.partition])
 
-    # ---- 3. and 4.: files ------------------------------------------------------------------
-
-    def _write(
-        self, batch: TimerBatch, slots: Int64, rolled: Bool, lengths: dict[int, tuple[int, int]]
-    ) -> _Written:
-        """Append the rows in slot order behind `lengths`, which move on."""
-        directory, precision_ms = self._directory, self._directory.config.precision_ms
-        order = slot_order(slots)
-        slot, batch = slots[order], batch.take(order)
-        sources = directory.topics.ids([topic for topic, _ in batch.partitions])
-        targets = directory.topics.ids(batch.targets)
-        messages = stored_messages(batch, sources, targets)
-        size = columns.lengths(messages)
-        places, segments = self._places(slot, size, lengths)
-        now_ms = self._clock.now_ms()
-        records = log_records(batch, rolled[order], places, size, precision_ms, now_ms)
-        octets = seal(messages, records)
-        ends = np.cumsum(size)
-        for hour, first, end, log_position in segments:
-            begin = int(ends[first] - size[first])
-            directory.messages.files.write(
-                hour, octets[begin : int(ends[end - 1])], int(places.message_position[first])
-            )
-            directory.log.files.write(hour, records[first:end].tobytes(), log_position)
-        return _Written(order, slot, records, segments, places.runs())
-
-    def _places(
-        self, slot: Int64, size: Int64, lengths: dict[int, tuple[int, int]]
-    ) -> tuple[Places, list[tuple[int, int, int, int]]]:
-        """Positions behind `lengths` (log and message bytes per hour), which move on."""
-        hour = hour_of(slot, self._directory.config.precision_ms)
-        bounds = [*first_of_each(hour).tolist(), len(slot)]
-        log_position, message_position = np.empty_like(slot), np.empty_like(slot)
-        segments = []
-        for first, end in pairwise(bounds):
-            name = int(hour[first])
-            log_end, message_end = lengths.get(name, (0, 0))
-            log_position[first:end] = log_end + np.arange(end - first) * RECORD_BYTES
-            until = message_end + np.cumsum(size[first:end])
-            message_position[first:end] = until - size[first:end]
-            segments.append((name, first, end, log_end))
-            lengths[name] = (log_end + (end - first) * RECORD_BYTES, int(until[-1]))
-        starts = first_of_each(slot)
-        self._directory.require_entries(slot[starts])
-        previous = log_position - RECORD_BYTES
-        previous[starts] = self._directory.wheel.last_positions(slot[starts])
-        return Places(slot, log_position, message_position, previous, starts), segments
+    # ---- 4.: what was closed meanwhile -----------------------------------------------------
 
     def _replace_closed(
         self,
         batch: TimerBatch,
         rolled: Bool,
-        written: _Written,
-        lengths: dict[int, tuple[int, int]],
+        written: Written,
+        uncommitted: Uncommitted,
     ) -> Runs:
         """Under the lock: rows whose slot was closed meanwhile go to the earliest open one.
 
@@ -434,91 +358,10 @@ class Engine:
         earliest = floor + 1
         count = int(np.searchsorted(written.slot, earliest, "right"))
         rows = np.sort(written.order[:count])
-        self._abandon(written, count)
+        uncommitted.abandon(written, count)
         slots = np.full(count, earliest)
-        again = self._write(batch.take(rows), slots, rolled[rows], lengths)
+        again = uncommitted.write(batch.take(rows), slots, rolled[rows])
         return again.runs.followed_by(written.runs.where(written.runs.slot > earliest))
-
-    def _abandon(self, written: _Written, count: int) -> None:
-        """Say in the log that the first `count` records lead nowhere."""
-        for hour, first, end, log_position in written.segments:
-            if first < count:
-                left = written.records[first : min(end, count)].copy()
-                left["magic"] = MAGIC_ABANDONED
-                self._directory.log.files.write(hour, left.tobytes(), log_position)
-
-    # ---- cancels ---------------------------------------------------------------------------
-
-    def _write_cancels(
-        self, cancels: _Cancels, close: Close, segments: dict[int, tuple[int, int]]
-    ) -> None:
-        """Append to the segment of the earliest open slot, behind `segments`, which move on."""
-        directory, rows, again = self._directory, cancels.rows, cancels.again
-        hour = hour_of(close.floor + 1, directory.config.precision_ms)
-        now_ms, length = self._clock.now_ms(), segments.get(hour, (0, 0))
-        if len(rows):
-            ids = directory.topics.ids([topic for topic, _ in rows.partitions])
-            length = directory.cancels.write(hour, length, rows, ids, now_ms)
-        if again is not None:
-            length = directory.cancels.write_again(hour, length, again, now_ms)
-        if len(cancels):
-            segments[hour] = length
-
-    def _segments_after(
-        self,
-        cancels: _Cancels,
-        segments: dict[int, tuple[int, int]],
-        before: dict[int, tuple[int, int]],
-    ) -> dict[int, tuple[int, int]]:
-        """Under the lock: what the commit page says of segments; those that are gone are left out.
-
-        The segment that was written to may have been given up meanwhile: what was over there is
-        not what has just come.
-        """
-        gone = self._directory.state.gc_cancels
-        self._directory.cancels.forget_below(gone)
-        written = [hour for hour, length in segments.items() if before.get(hour) != length]
-        if any(hour < gone for hour in written):
-            segments = before
-            self._write_cancels(cancels, self._close(), segments)
-        return {hour: length for hour, length in segments.items() if hour >= gone}
-
-    # ---- lengths ---------------------------------------------------------------------------
-
-    def let_go(self) -> None:
-        """Close the files of hours that are given up: until then unlinking them frees nothing."""
-        directory = self._directory
-        gone = directory.state.gc_hour
-        directory.log.forget_below(gone)
-        directory.messages.files.forget_below(gone)
-        directory.cancels.forget_below(directory.state.gc_cancels)
-
-    def _hours_after(
-        self, before: Commit, lengths: Mapping[int, tuple[int, int]]
-    ) -> dict[int, HourFiles]:
-        """What the commit page says of the files; hours that are gone are left out."""
-        gone = self._directory.state.gc_hour
-        self.let_go()
-        old = before.hours
-        return {
-            hour: HourFiles(log, messages, old[hour].log_bytes if hour in old else 0)
-            for hour, (log, messages) in lengths.items()
-            if hour >= gone
-        }
-
-    def _cut(self, commit: Commit) -> None:
-        """Drop bytes that belong to no batch."""
-        directory = self._directory
-        hours = (directory.log.files, directory.messages.files)
-        for folders, lengths, gone in (
-            (hours, _lengths(commit), directory.state.gc_hour),
-            (directory.cancels.folders, commit.cancels, directory.state.gc_cancels),
-        ):
-            for kind, folder in enumerate(folders):
-                for hour in folder.hours():
-                    # What was given up is dequeue's to unlink, at any moment.
-                    if hour >= gone:
-                        folder.cut(hour, lengths.get(hour, (0, 0))[kind])
 
 
 def require_same_topics(known: Mapping[str, str], found: Mapping[str, str]) -> None:
@@ -534,11 +377,6 @@ def require_same_topics(known: Mapping[str, str], found: Mapping[str, str]) -> N
                 "anew, and offsets in it are not those that were taken. `duewheel reconfigure "
                 "--accept-loss` lets the shard go on with it"
             )
-
-
-def _lengths(commit: Commit) -> dict[int, tuple[int, int]]:
-    """Committed log and message bytes of every hour."""
-    return {hour: (h.log_bytes, h.message_bytes) for hour, h in commit.hours.items()}
 
 
 def _up_to(

@@ -33,6 +33,7 @@ STATE = "duewheel.checkpoints.state:State"
 STORE = "duewheel.checkpoints.pages:PagePair._store"
 RENAME = "pathlib:Path.replace"
 ENGINE = "duewheel.wheel.engine:Engine"
+UNCOMMITTED = "duewheel.wheel.uncommitted:Uncommitted"
 SINK = "duewheel.streaming.sink:TimerSink"
 APPLY = "duewheel.wheel.timer_wheel:TimerWheel.apply"
 WRITE = "duewheel.wheel.hour_files:HourFiles.write"
@@ -95,9 +96,11 @@ POINTS = {
     "ingest.request_written": after(WRITE, inside=f"{CANCEL_LOG}.write"),
     "ingest.cancels_written": after(f"{CANCEL_LOG}.write"),
     # engine 4.: slots were closed meanwhile
-    "ingest.rows_abandoned": after(f"{ENGINE}._abandon", stall=f"{ENGINE}._write"),
+    "ingest.rows_abandoned": after(f"{UNCOMMITTED}.abandon", stall=f"{UNCOMMITTED}.write"),
     "ingest.rows_moved": after(
-        f"{ENGINE}._replace_closed", since=(f"{ENGINE}._abandon",), stall=f"{ENGINE}._write"
+        f"{ENGINE}._replace_closed",
+        since=(f"{UNCOMMITTED}.abandon",),
+        stall=f"{UNCOMMITTED}.write",
     ),
     # engine 5. and 6.: the commit page, the wheel, the mark
     "ingest.page_unwritten": before(f"{STATE}.write_commit"),

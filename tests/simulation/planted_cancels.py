@@ -429,10 +429,10 @@ CANCELS = {
         "8",
         "what a copy brings is known only with the commit after that of the copy",
         "wheel/engine.py",
-        "        self._write_cancels(writes, close, segments)\n        with",
+        "        uncommitted.write_cancels(writes, close.floor)\n        with",
         "        late, self._late = writes.again, getattr(self, '_late', None)\n"
-        "        writes = _Cancels(writes.rows, self._late)\n        self._late = late\n"
-        "        self._write_cancels(writes, close, segments)\n        with",
+        "        writes = Cancels(writes.rows, self._late)\n        self._late = late\n"
+        "        uncommitted.write_cancels(writes, close.floor)\n        with",
         test=FORGETTING + "test_a_copy_brings_its_cancel_again",
     ),
     "cancel-brought-first": Planted(
@@ -477,9 +477,9 @@ CANCELS = {
     "cancel-segment-given-up": Planted(
         "8",
         "a batch writes to a segment that has been given up meanwhile",
-        "wheel/engine.py",
+        "wheel/uncommitted.py",
         "if any(hour < gone for hour in written):",
-        "if not segments:",
+        "if not self._segments:",
         test=CASES + "test_a_segment_that_goes_while_a_batch_is_written_takes_nothing_along",
     ),
 }

@@ -17,7 +17,7 @@ from duewheel.testing import Timer, timer_batch
 from duewheel.wheel import cancel_log
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import Role
-from duewheel.wheel.engine import Engine
+from duewheel.wheel.uncommitted import Uncommitted
 
 MakeWorld = Callable[..., World]
 
@@ -93,16 +93,16 @@ def test_no_batch_writes_more_than_the_guard_allows_for(
         for o in range(200)
     ]
     batch = timer_batch(rows)
-    write: Callable[..., None] = Engine._write_cancels
+    write: Callable[..., None] = Uncommitted.write_cancels
 
-    def closed_then(engine: Engine, *args: Any) -> None:
-        write(engine, *args)
+    def closed_then(*args: Any) -> None:
+        write(*args)
         state = world.shard.directory(Role.DEQUEUE).state
         close = state.close()
         assert close is not None
         state.write_close(replace(close, floor=close.floor + 5))
 
-    monkeypatch.setattr(Engine, "_write_cancels", closed_then)
+    monkeypatch.setattr(Uncommitted, "write_cancels", closed_then)
     world.engine.append(batch, {P0: 200})
     folders = ("timerlog", "messages", "cancels", "requests")
     sizes = [p.stat().st_size for name in folders for p in (world.path / name).iterdir()]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from tests.unit.standbys import Standby, marks_of, world
@@ -17,15 +19,14 @@ from duewheel.checkpoints.progress import NOBODY
 from duewheel.checkpoints.recovery import close_at
 from duewheel.checkpoints.state import DEQUEUE
 from duewheel.durability import DurableCheckpoints
-from duewheel.errors import (
-    RecoveryPending,
-)
+from duewheel.errors import RecoveryPending
 from duewheel.testing import TIMER_TOPIC
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.following import Follower
 from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.uncommitted import Uncommitted, Written
 
 __all__ = ["world"]
 
@@ -63,7 +64,9 @@ def test_a_late_row_lies_where_the_owner_has_put_it(world: World, tmp_path: Path
     standby.finish()
 
 
-def test_it_follows_while_a_batch_is_being_placed(world: World, tmp_path: Path) -> None:
+def test_it_follows_while_a_batch_is_being_placed(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its rows stay where they are, though the owner delivers their slots meanwhile."""
     standby = Standby(world, tmp_path / "standby")
     world.write(0, 2, 3, 3, 4, 4, 9)
@@ -71,18 +74,18 @@ def test_it_follows_while_a_batch_is_being_placed(world: World, tmp_path: Path) 
     world.ingest()
     world.at_slot(1)
     standby.follower.tick()
-    engine = standby.shard.start_ingest()
-    write = engine._write
+    standby.shard.start_ingest()
+    write: Callable[..., Written] = Uncommitted.write
 
-    def meanwhile(*args: object) -> object:
-        written = write(*args)  # type: ignore[arg-type]
+    def meanwhile(*args: Any) -> Written:
+        written = write(*args)
         world.at_slot(4, ticks=2)
         standby.follower.tick()
         return written
 
-    engine._write = meanwhile  # type: ignore[method-assign, assignment]
-    standby.ingest()
-    engine._write = write  # type: ignore[method-assign]
+    with monkeypatch.context() as patch:
+        patch.setattr(Uncommitted, "write", meanwhile)
+        standby.ingest()
     standby.finish()
 
 

@@ -1,0 +1,233 @@
+"""What a batch has in the files before it exists: steps 3 and 4 of engine.py, which says when.
+
+- It lies behind the lengths that the newest commit page tells. Nobody reads there: what a kill
+  leaves is cut at ingest's next start, or written over by the next batch.
+- Rows go to the files of their slot's hour, in slot order: records and messages side by side, a
+  run per slot.
+- Records whose rows are written again elsewhere stay in the log, *abandoned*: nothing leads there.
+- What cancels goes to the segment of the earliest open slot (cancel_log.py); dequeue may give that
+  up before the batch is committed, and then it is written again.
+- The lengths that the batch's commit page is to tell follow from all of that. Hours and segments
+  that are given up by then are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from duewheel.checkpoints.page_contents import Commit, HourFiles
+from duewheel.clock import Clock
+from duewheel.schemas import columns
+from duewheel.schemas.timers import Bool, Int64, TimerBatch
+from duewheel.wheel.cancel_log import CancelRows
+from duewheel.wheel.data_directory import DataDirectory
+from duewheel.wheel.layout import MAGIC_ABANDONED, RECORD_BYTES, hour_of
+from duewheel.wheel.placing import (
+    Places,
+    first_of_each,
+    log_records,
+    seal,
+    slot_order,
+    stored_messages,
+)
+from duewheel.wheel.timer_log import Records
+from duewheel.wheel.timer_wheel import Runs
+
+
+@dataclass(frozen=True, slots=True)
+class Cancels:
+    """What a batch writes to the cancel log.
+
+    Attributes:
+        rows: its cancels and reschedules.
+        again: what its copies bring.
+    """
+
+    rows: TimerBatch
+    again: CancelRows | None
+
+    def __len__(self) -> int:
+        return len(self.rows) + (len(self.again) if self.again else 0)
+
+
+class Stretch(NamedTuple):
+    """Rows of one hour, which lie together in its files.
+
+    Attributes:
+        hour: of their slots.
+        first, end: these rows, in slot order.
+        log_position: of the first one's record.
+    """
+
+    hour: int
+    first: int
+    end: int
+    log_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Rows appended to log and messages, in slot order.
+
+    Attributes:
+        order: row of the batch that each one is.
+        slot: of each.
+        records: their log records.
+        stretches: one per hour.
+        runs: to be linked.
+    """
+
+    order: Int64
+    slot: Int64
+    records: Records
+    stretches: list[Stretch]
+    runs: Runs
+
+
+class Uncommitted:
+    """Of one batch. Not thread-safe."""
+
+    def __init__(self, directory: DataDirectory, before: Commit, clock: Clock) -> None:
+        """
+        Args:
+            directory: ingest's.
+            before: the newest commit.
+            clock: for the write time of records.
+        """
+        self._directory = directory
+        self._before = before
+        self._clock = clock
+        # Log and message bytes by hour; bytes of records and requests by segment.
+        self._lengths = _committed_lengths(before)
+        self._segments = dict(before.cancels)
+
+    # ---- rows ------------------------------------------------------------------------------
+
+    def write(self, batch: TimerBatch, slots: Int64, rolled: Bool) -> Written:
+        """Append the rows, in slot order.
+
+        Args:
+            batch: timers.
+            slots: of each, open.
+            rolled: those that leave the wheel to be written to Kafka again.
+        """
+        directory, precision_ms = self._directory, self._directory.config.precision_ms
+        order = slot_order(slots)
+        slot, batch = slots[order], batch.take(order)
+        sources = directory.topics.ids([topic for topic, _ in batch.partitions])
+        targets = directory.topics.ids(batch.targets)
+        messages = stored_messages(batch, sources, targets)
+        size = columns.lengths(messages)
+        places, stretches = self._places(slot, size)
+        now_ms = self._clock.now_ms()
+        records = log_records(batch, rolled[order], places, size, precision_ms, now_ms)
+        octets = seal(messages, records)
+        ends = np.cumsum(size)
+        for hour, first, end, log_position in stretches:
+            begin = int(ends[first] - size[first])
+            directory.messages.files.write(
+                hour, octets[begin : int(ends[end - 1])], int(places.message_position[first])
+            )
+            directory.log.files.write(hour, records[first:end].tobytes(), log_position)
+        return Written(order, slot, records, stretches, places.runs())
+
+    def _places(self, slot: Int64, size: Int64) -> tuple[Places, list[Stretch]]:
+        """Positions behind what is there; the lengths move on."""
+        hour = hour_of(slot, self._directory.config.precision_ms)
+        bounds = [*first_of_each(hour).tolist(), len(slot)]
+        log_position, message_position = np.empty_like(slot), np.empty_like(slot)
+        stretches = []
+        for first, end in pairwise(bounds):
+            name = int(hour[first])
+            log_end, message_end = self._lengths.get(name, (0, 0))
+            log_position[first:end] = log_end + np.arange(end - first) * RECORD_BYTES
+            until = message_end + np.cumsum(size[first:end])
+            message_position[first:end] = until - size[first:end]
+            stretches.append(Stretch(name, first, end, log_end))
+            self._lengths[name] = (log_end + (end - first) * RECORD_BYTES, int(until[-1]))
+        starts = first_of_each(slot)
+        self._directory.require_entries(slot[starts])
+        previous = log_position - RECORD_BYTES
+        previous[starts] = self._directory.wheel.last_positions(slot[starts])
+        return Places(slot, log_position, message_position, previous, starts), stretches
+
+    def abandon(self, written: Written, count: int) -> None:
+        """Say in the log that the first `count` records lead nowhere."""
+        for hour, first, end, log_position in written.stretches:
+            if first < count:
+                left = written.records[first : min(end, count)].copy()
+                left["magic"] = MAGIC_ABANDONED
+                self._directory.log.files.write(hour, left.tobytes(), log_position)
+
+    # ---- cancels ---------------------------------------------------------------------------
+
+    def write_cancels(self, cancels: Cancels, floor: int) -> None:
+        """Append to the segment of the earliest open slot, the one behind `floor`."""
+        directory, rows, again = self._directory, cancels.rows, cancels.again
+        hour = hour_of(floor + 1, directory.config.precision_ms)
+        now_ms, length = self._clock.now_ms(), self._segments.get(hour, (0, 0))
+        if len(rows):
+            ids = directory.topics.ids([topic for topic, _ in rows.partitions])
+            length = directory.cancels.write(hour, length, rows, ids, now_ms)
+        if again is not None:
+            length = directory.cancels.write_again(hour, length, again, now_ms)
+        if len(cancels):
+            self._segments[hour] = length
+
+    def replace_given_up(self, cancels: Cancels, floor: int) -> None:
+        """Under the lock: write them again if their segment was given up meanwhile: what was over
+        there is not what has just come.
+
+        Args:
+            cancels: as written.
+            floor: by now.
+        """
+        gone, before = self._directory.state.gc_cancels, self._before.cancels
+        written = [hour for hour, length in self._segments.items() if before.get(hour) != length]
+        if any(hour < gone for hour in written):
+            self._segments = dict(before)
+            self.write_cancels(cancels, floor)
+
+    # ---- lengths ---------------------------------------------------------------------------
+
+    def hours(self) -> dict[int, HourFiles]:
+        """Under the lock: what the commit page is to say of log and messages."""
+        gone, old = self._directory.state.gc_hour, self._before.hours
+        return {
+            hour: HourFiles(log, messages, old[hour].log_bytes if hour in old else 0)
+            for hour, (log, messages) in self._lengths.items()
+            if hour >= gone
+        }
+
+    def segments(self) -> dict[int, tuple[int, int]]:
+        """Under the lock: what the commit page is to say of the cancel log."""
+        gone = self._directory.state.gc_cancels
+        return {hour: length for hour, length in self._segments.items() if hour >= gone}
+
+
+def cut_uncommitted(directory: DataDirectory, commit: Commit) -> None:
+    """Under the lock: drop bytes that belong to no batch.
+
+    Args:
+        directory: ingest's.
+        commit: the newest.
+    """
+    hours = (directory.log.files, directory.messages.files)
+    for folders, lengths, gone in (
+        (hours, _committed_lengths(commit), directory.state.gc_hour),
+        (directory.cancels.folders, commit.cancels, directory.state.gc_cancels),
+    ):
+        for kind, folder in enumerate(folders):
+            for hour in folder.hours():
+                # What was given up is dequeue's to unlink, at any moment.
+                if hour >= gone:
+                    folder.cut(hour, lengths.get(hour, (0, 0))[kind])
+
+
+def _committed_lengths(commit: Commit) -> dict[int, tuple[int, int]]:
+    """Log and message bytes of every hour."""
+    return {hour: (h.log_bytes, h.message_bytes) for hour, h in commit.hours.items()}
