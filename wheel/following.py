@@ -42,6 +42,7 @@ from enum import Enum
 
 import structlog
 
+from duewheel.checkpoints.ownership import require_same_settings
 from duewheel.checkpoints.page_contents import Close
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery import (
@@ -50,7 +51,6 @@ from duewheel.checkpoints.recovery import (
     is_older,
     is_own,
     look_at,
-    require_same_settings,
 )
 from duewheel.checkpoints.state import DEQUEUE
 from duewheel.clock import Clock

@@ -22,9 +22,10 @@ from typing import Any
 import structlog
 
 from duewheel.checkpoints.epochs import PRECISION
+from duewheel.checkpoints.ownership import require_same_shard
 from duewheel.checkpoints.page_contents import Marks
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.recovery import Local, decide, is_own, require_same_shard
+from duewheel.checkpoints.recovery import Local, decide, is_own
 from duewheel.errors import ConfigError, Fenced, PublishDoubt, RecoveryRefused
 from duewheel.schemas.timers import is_retired
 from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory

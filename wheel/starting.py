@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from duewheel.checkpoints import files
+from duewheel.checkpoints.ownership import require_may_own, require_same_settings
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery import (
     Decision,
@@ -29,8 +30,6 @@ from duewheel.checkpoints.recovery import (
     RecoveryRecord,
     decide,
     look_at,
-    require_may_own,
-    require_same_settings,
 )
 from duewheel.errors import RecoveryRefused
 from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory

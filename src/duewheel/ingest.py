@@ -30,12 +30,12 @@ from duewheel import wiring
 from duewheel.audit_history import AuditHistory
 from duewheel.checkpoints import files
 from duewheel.checkpoints.batch_limit import SPARK_DIR, End
+from duewheel.checkpoints.ownership import require_same_shard
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery import (
     RecoveryRecord,
     dequeue_has_decided,
     recovering,
-    require_same_shard,
 )
 from duewheel.checkpoints.spark_offsets import Resume, resume_point, set_aside
 from duewheel.checkpoints.state import INGEST, State

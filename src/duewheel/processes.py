@@ -13,8 +13,9 @@ import pyarrow as pa
 import structlog
 
 from duewheel import wiring
+from duewheel.checkpoints.ownership import require_not_sealed
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.recovery import look_at, require_not_sealed
+from duewheel.checkpoints.recovery import look_at
 from duewheel.clock import Clock
 from duewheel.config import Settings
 from duewheel.dequeue_metrics import DequeueMetrics

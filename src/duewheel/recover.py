@@ -27,6 +27,7 @@ from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel import wiring
 from duewheel.checkpoints import files
+from duewheel.checkpoints.ownership import require_same_settings
 from duewheel.checkpoints.page_contents import Marks
 from duewheel.checkpoints.progress import NOBODY, Progress
 from duewheel.checkpoints.recovery import (
@@ -35,7 +36,6 @@ from duewheel.checkpoints.recovery import (
     Local,
     decide,
     is_own,
-    require_same_settings,
 )
 from duewheel.cli_options import progress_bar
 from duewheel.config import Settings

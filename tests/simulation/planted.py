@@ -345,7 +345,7 @@ PLANTED = {
     "no-patience": Planted(
         "ownership",
         "an empty directory follows any owner at once",
-        "checkpoints/recovery.py",
+        "checkpoints/ownership.py",
         "if may_follow and silent_ms > patience_ms:",
         "if may_follow:",
     ),

@@ -17,6 +17,7 @@ from hypothesis import given
 from duewheel.checkpoints import files
 from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.epochs import Epochs
+from duewheel.checkpoints.ownership import require_may_own, require_same_settings
 from duewheel.checkpoints.page_contents import Close, Commit
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, advanced
 from duewheel.checkpoints.recovery import (
@@ -27,8 +28,6 @@ from duewheel.checkpoints.recovery import (
     decide,
     decide_to_follow,
     dequeue_has_decided,
-    require_may_own,
-    require_same_settings,
 )
 from duewheel.checkpoints.state import Damage, State
 from duewheel.errors import ConfigError, Locked, RecoveryPending, RecoveryRefused
