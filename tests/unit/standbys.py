@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 
 import pytest
 from tests.unit.test_recovering import PRECISION_MS, World
 
-from duewheel.checkpoints import files
 from duewheel.checkpoints.recovery import RecoveryRecord
 from duewheel.checkpoints.state import State
 from duewheel.schemas.timers import TopicPartition
@@ -88,11 +86,7 @@ class Standby:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    world = World.__new__(World)
-    world.boot = str(uuid.uuid4())
-    monkeypatch.setattr(files, "boot_id", lambda: world.boot)
-    world.__init__(tmp_path, 2)  # type: ignore[misc]
-    return world
+    return World(tmp_path, monkeypatch)
 
 
 def marks_of(state: State) -> dict[TopicPartition, int]:

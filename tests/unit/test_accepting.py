@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,6 @@ from tests.unit.test_reconfiguring import alone
 from tests.unit.test_recovering import NOW_MS, PRECISION_MS, World
 
 from duewheel import testing
-from duewheel.checkpoints import files
 from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.page_contents import Marks
 from duewheel.checkpoints.progress import Progress
@@ -46,10 +44,10 @@ class Shop(World):
         wanted: every timer ever written, by source; topics that are made anew use sources again.
     """
 
-    def __init__(self, path: Path, chunk_records: int) -> None:
+    def __init__(self, path: Path, host: pytest.MonkeyPatch, chunk_records: int) -> None:
         self.ids = OLD
         self.wanted: Counter[bytes] = Counter()
-        super().__init__(path, chunk_records)
+        super().__init__(path, host, chunk_records)
         self.restart()
 
     def restart(self) -> None:
@@ -96,11 +94,7 @@ class Shop(World):
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
-    shop = Shop.__new__(Shop)
-    shop.boot = str(uuid.uuid4())
-    monkeypatch.setattr(files, "boot_id", lambda: shop.boot)
-    shop.__init__(tmp_path, 1)  # type: ignore[misc]
-    return shop
+    return Shop(tmp_path, monkeypatch, chunk_records=1)
 
 
 def with_timers(shop: Shop) -> None:

@@ -23,9 +23,9 @@ RING = 8192
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """Slots are delivered, one in part; slot 9 holds three timers."""
-    world = World(tmp_path, chunk_records=2)
+    world = World(tmp_path, monkeypatch)
     half_delivered(world)
     world.write(1, 9, 9)
     world.ingest()
@@ -189,8 +189,8 @@ def test_what_a_recovery_still_lacks_is_shown(world: World) -> None:
     world.finish()
 
 
-def test_an_earlier_lap_is_no_damage(tmp_path: Path) -> None:
-    world = World(tmp_path, chunk_records=2)
+def test_an_earlier_lap_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, monkeypatch)
     world.write(0, *range(1, 20))
     world.ingest()
     look: Callable[[], list[bytes]] = world.publisher.sources

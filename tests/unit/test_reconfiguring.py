@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 from tests.unit.test_recovering import PRECISION_MS, World, half_delivered
 
-from duewheel.checkpoints import files
 from duewheel.checkpoints.state import State
 from duewheel.errors import ConfigError, Fenced, RecoveryRefused
 from duewheel.schemas.timers import TopicPartition
@@ -30,11 +28,7 @@ OTHER = DequeueConfig(0, 1, {"levels_ms": [1]}, 2, progress_interval_ms=PRECISIO
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    world = World.__new__(World)
-    world.boot = str(uuid.uuid4())
-    monkeypatch.setattr(files, "boot_id", lambda: world.boot)
-    world.__init__(tmp_path, 2)  # type: ignore[misc]
-    return world
+    return World(tmp_path, monkeypatch)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import uuid
 from collections import Counter
@@ -37,9 +38,15 @@ class World:
         boot: id of the host's boot.
     """
 
-    boot = ""
-
-    def __init__(self, path: Path, chunk_records: int) -> None:
+    def __init__(self, path: Path, host: pytest.MonkeyPatch, chunk_records: int = 2) -> None:
+        """
+        Args:
+            path: below which the files are.
+            host: where this world's `boot` is the id of the boot.
+            chunk_records: of a transaction.
+        """
+        self.boot = str(uuid.uuid4())
+        host.setattr(files, "boot_id", lambda: self.boot)
         self.path = path / "data"
         self.kafka: dict[int, list[Timer]] = {p: [] for p in range(PARTITIONS)}
         self.clock = ManualClock(NOW_MS)
@@ -122,14 +129,7 @@ MakeWorld = Callable[..., World]
 
 @pytest.fixture
 def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeWorld:
-    def make(chunk_records: int = 2) -> World:
-        world = World.__new__(World)
-        world.boot = str(uuid.uuid4())
-        monkeypatch.setattr(files, "boot_id", lambda: world.boot)
-        world.__init__(tmp_path, chunk_records)  # type: ignore[misc]
-        return world
-
-    return make
+    return functools.partial(World, tmp_path, monkeypatch)
 
 
 def half_delivered(world: World) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from tests.unit.test_recovering import World, half_delivered
 
-from duewheel.checkpoints import files
 from duewheel.checkpoints.recovery import RecoveryRecord, decide
 from duewheel.checkpoints.state import State
 from duewheel.wheel.surveying import survey
@@ -65,15 +64,14 @@ def spoil(path: Path, fault: str) -> None:
 def test_the_start_decides_as_the_survey_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    world = World(tmp_path, chunk_records=2)
+    world = World(tmp_path, monkeypatch)
     world.write(0, 1, 900)
     world.ingest()
     world.checkpoint()
     half_delivered(world)
     world.kill()
     if fault == "power":
-        boot = str(uuid.uuid4())
-        monkeypatch.setattr(files, "boot_id", lambda: boot)
+        world.boot = str(uuid.uuid4())
     else:
         spoil(world.path, fault)
     before = tree(world.path)
@@ -89,8 +87,8 @@ def test_the_start_decides_as_the_survey_says(
     world.finish()
 
 
-def test_a_survey_beside_running_processes(tmp_path: Path) -> None:
-    world = World(tmp_path, chunk_records=2)
+def test_a_survey_beside_running_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, monkeypatch)
     half_delivered(world)
     progress = world.publisher.peek()
     assert progress is not None
@@ -103,7 +101,7 @@ def test_a_survey_beside_running_processes(tmp_path: Path) -> None:
 def test_a_take_over_that_was_killed_need_not_be_told_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(tmp_path, chunk_records=2)
+    world = World(tmp_path, monkeypatch)
     half_delivered(world)
     world.kill()
     shutil.rmtree(world.path)

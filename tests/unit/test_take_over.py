@@ -21,7 +21,7 @@ def test_an_owner_that_goes_on_is_overcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty: bool, rounds: int
 ) -> None:
     """It takes the transactional id back before the other could say that the shard is its own."""
-    world = World(tmp_path, chunk_records=1)
+    world = World(tmp_path, monkeypatch, chunk_records=1)
     half_delivered(world)
     world.write(1, 6)
     world.ingest()
