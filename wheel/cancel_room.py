@@ -1,13 +1,15 @@
 """How many cancels ingest may take: as many as dequeue may have in memory.
 
 The commit page says how many have ever been written, `state` how many of these dequeue has in
-memory no more. The rest is there, or on its way: it becomes known when slots are closed next. So
-the bound holds whoever is away, and whatever lies in the backlog.
+memory no more, or not at present (far_cancels.py). The rest is there, or on its way: it becomes
+known when slots are closed next. So the bound holds whoever is away, and whatever lies in the
+backlog.
 
 What does not fit waits, and with it the rest of its partition: a cancel or reschedule; a copy that
 brings its cancel again (bringing_again.py). Nobody waits for ever, for all that makes room is done
 by dequeue alone (cancelling.py):
 
+- What is met later than in a minute is put away on disk.
 - What is met leaves when its slot is delivered, and the floor rises with time alone.
 - What meets nothing goes as soon as it was looked for, and has its answer.
 - An answer for which all copies would have to come first is given at once when there is no room.

@@ -35,26 +35,28 @@ whatever happens. Without a topic for answers all that is known counts as answer
 
 Nothing of this is stored but the cancels themselves and these two: after a start lookups are made
 again. In memory are the cancels that are not over: those whose timers have not left, and those
-whose answer waits for ingest. Where many become known at once, at a start or after a pause, they
-are looked up in portions, and of each what is over goes before the next is read. Where answers are
-given, those whose rows were left out are remembered for as long as the log of these rows is on
-disk, if they are not too many (remembered.py). So long their segments stay, too
-(data_directory.py), or those of the later ones that do their work: so a start finds, of every row
-that was left out, a cancel that it may have been left out by.
+whose answer waits for ingest. Of these the ones that are answered, and meet nothing before long,
+are put away on disk once there are many, and brought back before slots are delivered in which they
+meet something (far_cancels.py). Only such go that have left nothing out yet: so nobody need ask
+meanwhile what they may have left out.
+
+Where many become known at once, at a start or after a pause, they are looked up in portions, and of
+each what is over goes before the next is read. Where answers are given, those whose rows were left
+out are remembered for as long as the log of these rows is on disk, if they are not too many
+(remembered.py). So long their segments stay, too (data_directory.py), or those of the later ones
+that do their work: so a start finds, of every row that was left out, a cancel that it may have been
+left out by.
 
 Between two portions the loop does what else it has to: it beats, stops when told to, and says to
 Kafka that the shard is its own.
 
-Few of them change: those that have just come, or are not answered. These are listed apart, and all
-are looked at only now and then. Until then a cancel that is over stays, which does no harm: it
-meets nothing, and K may always be lower. Not thread-safe: the loop owns it.
+Not thread-safe: the loop owns it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import structlog
@@ -62,17 +64,20 @@ import structlog
 from duewheel.checkpoints.page_contents import Commit, Marks
 from duewheel.checkpoints.progress import PartitionProgress
 from duewheel.clock import Clock
-from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.schemas.header_names import Answer
-from duewheel.schemas.timers import Bool, Deliveries, Int64, TopicPartition, is_retired
-from duewheel.wheel.answers import WORDS, answer_rows
+from duewheel.schemas.timers import Bool, Int64, TopicPartition, is_retired
+from duewheel.wheel.answers import WORDS
 from duewheel.wheel.cancel_reader import CancelReader
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.dequeue_statistics import CancelCounts
-from duewheel.wheel.growing import GrowingTombstones
-from duewheel.wheel.lookups import Found, Lookups, lower_bits
+from duewheel.wheel.far_cancels import FarCancels
+from duewheel.wheel.live_cancels import LiveCancels
+from duewheel.wheel.log_ends import LogEnds
+from duewheel.wheel.lookups import Lookups
 from duewheel.wheel.publisher import Publisher
 from duewheel.wheel.remembered import Remembered
+from duewheel.wheel.rounds import Rounds, Start
+from duewheel.wheel.telling import Said, answers_to, ends_of
 from duewheel.wheel.tombstones import (
     BEFORE_START,
     NO_WORD,
@@ -80,11 +85,9 @@ from duewheel.wheel.tombstones import (
     NOT_LOOKED,
     Filter,
     Tombstones,
-    indexes,
     superseded,
 )
 from duewheel.wheel.unsettled import Unsettled
-from duewheel.wheel.verdicts import Rows, verdicts
 
 log = structlog.get_logger(__name__)
 
@@ -93,57 +96,16 @@ ANSWERS_MAX = 1_000  # of one transaction
 # takes meanwhile 80 MB at most.
 LEARNT_AT_ONCE = 100_000
 _WAIT_S = 0.5  # for a round, before the loop has its turn
-_ASK_AGAIN_MS = 10_000  # for the ends of partitions, after there was no answer
 _NEVER = np.iinfo(np.int64).max
 # All cancels are looked at once this many have been for each time that something has left; what is
 # over is dropped once it is this part of them.
 _SWEPT_AT_ONCE = 16_384
 _DROPPED_PART = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Where the loop has begun: what had left before, nobody here has seen leaving.
-
-    Attributes:
-        r: last slot that was delivered in full.
-        below: D of slot r + 1, if that was half delivered.
-        partitions: the progress that was found.
-    """
-
-    r: int
-    below: Marks
-    partitions: Mapping[TopicPartition, PartitionProgress]
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """Answers that may leave.
-
-    Attributes:
-        rows: the answers.
-        answered: `a` once they are committed.
-        words: how many of them there are, by word.
-    """
-
-    rows: Deliveries
-    answered: Marks
-    words: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class _Swept:
-    """What is known of the live cancels since all of them were looked at.
-
-    Attributes:
-        k: at most the lowest offset of each partition's, but for those of which Unsettled tells.
-        hour: at most the lowest segment.
-        over: how many were over, and are still kept.
-    """
-
-    k: Mapping[TopicPartition, int]
-    hour: int
-    over: int
+# As many are live at most, or half of `cancels_max`, before the farthest are put away: a half of
+# them, if a quarter is far.
+_MANY = 1 << 17
+AWAY_EVERY_MS = 1_000  # at the most
+FAR_MS = 60_000  # until what a cancel meets first
 
 
 class Cancelling:
@@ -173,45 +135,54 @@ class Cancelling:
             cancels_max: how many live ones there may be, and how many are remembered.
         """
         self._directory = directory
-        self._publisher = publisher
         self._clock = clock
-        self._lookups = lookups
         self._start = start
         self._reply_topic = reply_topic
         self._answers_max = answers_max
         self._cancels_max = cancels_max
+        self._log_ends = LogEnds(publisher, clock)
         self._answered = {p: part.a for p, part in start.partitions.items()}
         self._told = {p: part.closed_c for p, part in start.partitions.items()}
         self._reader = CancelReader(directory, start.partitions)
         self._partitions, self._places = self._reader.partitions, self._reader.places
         self._unsettled = Unsettled()
-        self._live = GrowingTombstones()  # in the order in which they became known
+        self._live = LiveCancels(self._partitions, self._places)
+        self._far = FarCancels(directory.path)
+        # What meets nothing in slots up to this one may be far.
+        self._brought_to: int = start.r + 1
+        self._next_away_ms = 0
+        self._many = max(1, min(cancels_max // 2, _MANY))
         self._taken = 0  # ever written, of those that have been read
         self._past = Remembered(cancels_max, directory.config.precision_ms)
+        self._rounds = Rounds(lookups, clock, start, self._reader, self._live, self._past)
         self._is_begun = False
-        self._filter = Filter((), {})
         self._marks: Marks = {}
-        self._r = start.r
+        self._r = self._left_to = start.r  # at the newest closing; and now
         self._log_bytes: Mapping[int, int] = {}
-        self._asked: tuple[Future[Found], Int64, Bool] | None = None
-        self._next_round_ms = 0
-        self._next_ends_ms: dict[int, int] = {}  # of partitions whose end nobody told
-        # Of the live ones those without an answer, those that were not looked up, and those of
-        # whose partition's end nobody was told: mostly few.
-        self._unsaid = self._unlooked = self._unasked = np.empty(0, np.int64)
         self._left_since_swept = 0
         self._sweeps = False
-        self._swept = _Swept({}, _NEVER, 0)
-        self.counts = CancelCounts()
+        self._counts = CancelCounts()
+
+    @property
+    def counts(self) -> CancelCounts:
+        """What is known of them, in numbers. May be asked from any thread."""
+        rounds = self._rounds.counts
+        return replace(
+            self._counts,
+            lookups=rounds.lookups,
+            lookup_ms=rounds.lookup_ms,
+            scanned=rounds.scanned,
+        )
 
     @property
     def filter(self) -> Filter:
         """What is to be left out, as known now; it does not change any more."""
-        return self._filter
+        return self._live.filter
 
     def first_segment(self, commit: Commit) -> int:
         """The first hour of the cancel log that holds what is not over, or not known yet."""
-        return min(self._reader.first_unread(commit), self._swept.hour, self._unsettled.hour)
+        hours = (self._live.swept.hour, self._unsettled.hour, self._far.hour)
+        return min(self._reader.first_unread(commit), *hours)
 
     # ---- becoming known ----------------------------------------------------------------------
 
@@ -236,7 +207,7 @@ class Cancelling:
             self._unsettled.make_room(len(self._partitions))
             self._remember(Tombstones.known(piece.rows, piece.partition, BEFORE_START).take(over))
             self._add(Tombstones.known(piece.rows, piece.partition, after).take(going))
-            if len(self._unlooked) >= LEARNT_AT_ONCE:
+            if len(self._live.unlooked) >= LEARNT_AT_ONCE:
                 yield from self._look_at_once(r)
         # What copies have brought that came with these marks is known now.
         self._unsettled.make_room(len(self._partitions))
@@ -252,23 +223,10 @@ class Cancelling:
             self._past.add(replace(over, last=np.full(len(over), self._start.r + 1)))
 
     def _add(self, new: Tombstones) -> None:
-        if not len(new):
-            return
-        rows = len(self._live) + np.arange(len(new))
-        self._live.append(new)
         if self._reply_topic is None:  # that they are known is all they want
-            for partition, end in self._behind(self._live.rows, rows).items():
+            for partition, end in ends_of(new, self._partitions).items():
                 self._answered[partition] = max(end, self._answered.get(partition, 0))
-        self._unlooked = np.append(self._unlooked, rows)
-        self._unasked = np.append(self._unasked, rows)
-        self._unsaid = np.append(self._unsaid, rows[self._unanswered(rows, {})])
-        if len(self._filter.places) != len(self._places):
-            self._filter = replace(self._filter, places=dict(self._places))
-        self._filter = self._filter.beside(new)
-        k, swept = {**self._swept.k}, self._swept
-        for partition, offset in self._k(rows).items():
-            k[partition] = min(offset, k.get(partition, _NEVER))
-        self._swept = _Swept(k, min(int(new.hour.min()), swept.hour), swept.over)
+        self._live.add(new, self._unanswered(new, slice(None), {}))
 
     def _look_at_once(self, r: int) -> Iterator[None]:
         """Many have become known: those of them that are over go before more come."""
@@ -276,19 +234,18 @@ class Cancelling:
         self._begin_round()
         yield from self._await_round()
         self._sweep(r)
-
-    def _k(self, rows: Int64) -> dict[TopicPartition, int]:
-        """The lowest offset of these live cancels in each partition that has any."""
-        live, k = self._live.rows, np.full(len(self._partitions), _NEVER)
-        np.minimum.at(k, live.partition[rows], live.offset[rows])
-        return {p: o for p, o in zip(self._partitions, k.tolist(), strict=True) if o != _NEVER}
+        if self._live.needed >= self._many:
+            self._put_away(r)
 
     def _count(self) -> None:
-        over = self._swept.over
-        live, past = len(self._live) - over, self._past
+        live, past = self._live.needed, self._past
         self._directory.state.note_cancels_over(self._taken - live - self._reader.waiting)
-        self.counts = replace(
-            self.counts, live=live, remembered=len(past), forgotten=past.forgotten
+        self._counts = replace(
+            self._counts,
+            live=live,
+            far=len(self._far),
+            remembered=len(past),
+            forgotten=past.forgotten,
         )
 
     # ---- finding out -------------------------------------------------------------------------
@@ -299,153 +256,82 @@ class Cancelling:
         Raises:
             CorruptFile: a message that cancels meet is damaged.
         """
-        if not (len(self._unlooked) or len(self._unsaid) or self._wait_for_ends()):
-            return
+        live = self._live
+        if len(live.unlooked) or len(live.unsaid) or self._wait_for_ends():
+            self._look_further()
+        self._make_room()
+
+    def _look_further(self) -> None:
         self._ask_for_ends()
         # Twice: a round that the loop itself makes is over at once, and another may be needed.
         for _ in range(2):
-            self._end_round()
-            if self._asked is None and self._clock.boottime_ms() >= self._next_round_ms:
+            self._rounds.end()
+            if self._rounds.may_begin:
                 self._begin_round()
-        self._end_round()
-        if len(self._live) - self._swept.over >= self._cancels_max:
+        self._rounds.end()
+        if self._live.needed >= self._cancels_max:
             self._give_up()
 
     def _give_up(self) -> None:
         """There is no room: what waits for ingest to come further is told that nobody knows."""
-        live, unsaid = self._live.rows, self._unsaid
+        live, unsaid = self._live.rows, self._live.unsaid
         looked = (live.word[unsaid] == NO_WORD) & (live.last[unsaid] != NOT_LOOKED)
         waiting = unsaid[looked]
-        waiting = waiting[~self._are_settled(waiting)]
+        waiting = waiting[~self._settled(waiting)]
         live.word[waiting] = WORDS.index(Answer.UNKNOWN)
-        self.counts = replace(self.counts, given_up=self.counts.given_up + len(waiting))
+        given_up = self._counts.given_up + len(waiting)
+        self._counts = replace(self._counts, given_up=given_up)
 
     def _ask_for_ends(self) -> None:
-        """Of what was not told before others are not kept waiting: it has a request of its own."""
-        wanted, live = self._wait_for_ends(), self._live.rows
+        wanted = self._wait_for_ends()
         if not wanted:
             return
-        now_ms, again = self._clock.boottime_ms(), self._next_ends_ms
-        due = [index for index in wanted if again.get(index, 0) <= now_ms]
-        ends = self._ends([i for i in due if i not in again])
-        ends |= self._ends([i for i in due if i in again])
-        for index in due:
-            if index in ends:
-                again.pop(index, None)
-                self._unsettled.tell(index, ends[index])
-            else:
-                again[index] = self._clock.boottime_ms() + _ASK_AGAIN_MS
+        ends = self._log_ends.of([self._partitions[index] for index in wanted])
         known = np.full(len(self._partitions), NOT_ASKED)
-        known[list(ends.keys())] = list(ends.values())
-        live.log_end[self._unasked] = known[live.partition[self._unasked]]
-        self._unasked = self._unasked[live.log_end[self._unasked] == NOT_ASKED]
+        for partition, end in ends.items():
+            known[self._places[partition]] = end
+            self._unsettled.tell(self._places[partition], end)
+        live, unasked = self._live.rows, self._live.unasked
+        live.log_end[unasked] = known[live.partition[unasked]]
+        self._live.unasked = unasked[live.log_end[unasked] == NOT_ASKED]
         self._unsettled.settle(self._settled_below())
 
     def _wait_for_ends(self) -> list[int]:
         """Partitions whose end is to be asked for."""
-        of_live: list[int] = np.unique(self._live.rows.partition[self._unasked]).tolist()
+        of_live: list[int] = np.unique(self._live.rows.partition[self._live.unasked]).tolist()
         return sorted({*of_live, *self._unsettled.unasked})
 
-    def _ends(self, wanted: list[int]) -> dict[int, int]:
-        """The ends of partitions, as far as somebody tells; by index."""
-        # What was given up sends its copies to another topic, where they begin anew.
-        ends = {index: 0 for index in wanted if is_retired(self._partitions[index][0])}
-        there = {self._partitions[index]: index for index in wanted if index not in ends}
-        try:
-            told = self._publisher.log_ends(list(there)) if there else {}
-        except (KafkaUnavailable, ConfigError) as error:
-            log.warning("the ends of timer partitions are not known", reason=str(error))
-            return ends
-        return ends | {there[partition]: end for partition, end in told.items()}
-
     def _begin_round(self) -> None:
-        if self._asked is not None:
-            return
-        live, unsaid = self._live.rows, self._unsaid
+        live, unsaid = self._live.rows, self._live.unsaid
         waits = (live.word[unsaid] == NO_WORD) & (live.last[unsaid] != NOT_LOOKED)
         waiting = unsaid[waits]
-        wanted = np.append(self._unlooked, waiting[self._are_settled(waiting)])
-        if len(wanted):
-            future = self._lookups.begin(live.id_hash[wanted], self._log_bytes, self._r)
-            self._asked = future, wanted, self._are_settled(wanted)
+        wanted = np.append(self._live.unlooked, waiting[self._settled(waiting)])
+        if len(wanted) and not self._rounds.is_going:
+            self._rounds.begin(wanted, self._settled(wanted), self._log_bytes, self._r)
 
     def _await_round(self) -> Iterator[None]:
-        while self._asked is not None and not wait([self._asked[0]], _WAIT_S).done:
+        while not self._rounds.wait(_WAIT_S):
             yield
-        self._end_round()
-
-    def _end_round(self) -> None:
-        if self._asked is not None and self._asked[0].done():
-            future, asked, settled = self._asked
-            self._asked = None
-            self._found(future.result(), asked, settled)
+        self._rounds.end()
 
     def _settled_below(self) -> Int64:
         """Up to which end of each partition all is there that was on its way."""
         marks = [_NEVER if is_retired(p[0]) else self._marks.get(p, 0) for p in self._partitions]
         return np.array(marks, np.int64)
 
-    def _are_settled(self, rows: Int64) -> Bool:
+    def _settled(self, rows: Int64) -> Bool:
         """Whether all that these live cancels can ever meet is there."""
         live = self._live.rows
         log_end, marks = live.log_end[rows], self._settled_below()
         settled: Bool = (log_end != NOT_ASKED) & (marks[live.partition[rows]] >= log_end)
         return settled
 
-    def _found(self, found: Found, asked: Int64, settled: Bool) -> None:
-        """What a round tells of the cancels that it was made for."""
-        # Half of a core at most.
-        self._next_round_ms = self._clock.boottime_ms() + max(1, found.took_ms)
-        live = self._live.rows
-        rows, others = self._rows(found), self._others(found)
-        in_doubt = np.append(found.damaged, self._reader.cut_off)
-        word, last = verdicts(live.take(asked), settled, rows, others, in_doubt)
-        live.word[asked], live.last[asked] = word, last
-        self._unlooked = self._unlooked[live.last[self._unlooked] == NOT_LOOKED]
-        counts = self.counts
-        self.counts = replace(
-            counts,
-            lookups=counts.lookups + 1,
-            lookup_ms=counts.lookup_ms + found.took_ms,
-            scanned=counts.scanned + found.scanned,
-        )
-
-    def _rows(self, found: Found) -> Rows:
-        partition = indexes(self._places, found.partitions)[found.partition]
-        was_out = self._was_out(found)
-        rows = np.flatnonzero(partition >= 0)
-        return Rows(
-            partition[rows],
-            found.origin[rows],
-            found.id_hash[rows],
-            found.timer_id.take(rows),
-            found.slot[rows],
-            was_out[rows],
-            ~found.rolled[rows] & (found.slot[rows] > self._past.unknown_to),
-        )
-
-    def _others(self, found: Found) -> Tombstones:
-        """All that may have left out what was found; a few more do no harm."""
-        near, table, live = GrowingTombstones(), lower_bits(found.id_hash), self._live.rows
-        near.append(live.take(np.flatnonzero(table[live.id_hash & (len(table) - 1)])))
-        near.append(self._past.near(table))
-        return near.rows
-
-    def _was_out(self, found: Found) -> Bool:
-        """Rows that had left before the start."""
-        below = np.array([self._start.below.get(p, 0) for p in found.partitions], np.int64)
-        half: Bool = found.slot == self._start.r + 1
-        if len(below):
-            half &= found.offset < below[found.partition]
-        was_out: Bool = half | (found.slot <= self._start.r)
-        return was_out
-
     # ---- telling -----------------------------------------------------------------------------
 
     @property
     def waits(self) -> bool:
         """Whether any cancel is still to be told something."""
-        return len(self._unsaid) > 0
+        return len(self._live.unsaid) > 0
 
     def answers(self, partitions: Mapping[TopicPartition, PartitionProgress]) -> Said | None:
         """What may be said in a transaction whose progress says so of C; None if nothing.
@@ -453,7 +339,7 @@ class Cancelling:
         Raises:
             CorruptFile: the cancel log is damaged.
         """
-        live, rows = self._live.rows, self._unsaid
+        live, rows = self._live.rows, self._live.unsaid
         ends = [partitions[p].closed_c if p in partitions else 0 for p in self._partitions]
         partition, offset = live.partition[rows], live.offset[rows]
         silent = (offset >= np.array(ends, np.int64)[partition]) | (live.word[rows] == NO_WORD)
@@ -467,39 +353,20 @@ class Cancelling:
         records_max, bytes_max = self._answers_max
         fits = np.searchsorted(np.cumsum(live.size[said]), bytes_max, "right")
         said = said[: max(1, min(int(fits), records_max, ANSWERS_MAX))]
-        return self._answers(live.take(said), self._behind(live, said), self._reply_topic)
+        log, topic = self._directory.cancels, self._reply_topic
+        return answers_to(live.take(said), log, self._partitions, topic)
 
-    def _answers(self, said: Tombstones, answered: Marks, topic: str) -> Said:
-        parts = []
-        for hour in np.unique(said.hour).tolist():
-            of_hour = said.take(np.flatnonzero(said.hour == hour))
-            requests = self._directory.cancels.requests_at(hour, of_hour.position)
-            homes = [self._partitions[index] for index in of_hour.partition.tolist()]
-            words = [WORDS[index] for index in of_hour.word.tolist()]
-            parts.append(answer_rows(requests, homes, words, topic))
-        rows = parts[0]
-        for part in parts[1:]:
-            rows = rows.followed_by(part)
-        counted = np.bincount(said.word, minlength=len(WORDS)).tolist()
-        counts = {word.value: n for word, n in zip(WORDS, counted, strict=True) if n}
-        return Said(rows, answered, counts)
-
-    def _behind(self, live: Tombstones, said: Int64) -> Marks:
-        ends = np.zeros(len(self._partitions), np.int64)
-        np.maximum.at(ends, live.partition[said], live.offset[said] + 1)
-        return {p: end for p, end in zip(self._partitions, ends.tolist(), strict=True) if end}
-
-    def _unanswered(self, rows: Int64, said: Marks) -> Bool:
-        """Which live cancels have no answer, and get one: not those of a topic that was given up,
-        nor those that a copy has brought again.
+    def _unanswered(self, cancels: Tombstones, rows: Int64 | slice, said: Marks) -> Bool:
+        """Which of these have no answer, and get one: not those of a topic that was given up, nor
+        those that a copy has brought again.
         """
-        live = self._live.rows
         ends = [
             _NEVER if is_retired(p[0]) else max(self._answered.get(p, 0), said.get(p, 0))
             for p in self._partitions
         ]
-        unanswered: Bool = live.offset[rows] >= np.array(ends, np.int64)[live.partition[rows]]
-        return unanswered & ~live.again[rows]
+        end = np.array(ends, np.int64)[cancels.partition[rows]]
+        unanswered: Bool = (cancels.offset[rows] >= end) & ~cancels.again[rows]
+        return unanswered
 
     def marks(self, r: int, said: Marks) -> dict[TopicPartition, tuple[int | None, int]]:
         """K and `a` of every partition, for a progress that says R.
@@ -508,10 +375,11 @@ class Cancelling:
             r: last slot delivered in full then.
             said: `a` of the answers in the same transaction.
         """
-        k: Mapping[TopicPartition, int] = self._swept.k
+        k: Mapping[TopicPartition, int] = self._live.swept.k
         if self._must_sweep() and k:
-            k = self._k(self._needed(self._are_over(r, said)))
-        for partition, offset in zip(self._partitions, self._unsettled.k.tolist(), strict=False):
+            k = self._live.k(self._needed(self._are_over(r, said)))
+        others = np.minimum(self._unsettled.k, self._far.k(len(self._unsettled.k)))
+        for partition, offset in zip(self._partitions, others.tolist(), strict=False):
             if offset != _NEVER:
                 k = {**k, partition: min(offset, k.get(partition, _NEVER))}
         a = {p: max(self._answered.get(p, 0), said.get(p, 0)) for p in self._answered.keys() | said}
@@ -528,11 +396,11 @@ class Cancelling:
         ends = np.array([self._told.get(p, 0) for p in self._partitions], np.int64)
         taken_over = superseded(live, live.offset < ends[live.partition])
         done: Bool = (live.last != NOT_LOOKED) & ((live.last <= r) | taken_over)
-        return done & ~self._unanswered(np.arange(len(live)), said)
+        return done & ~self._unanswered(live, slice(None), said)
 
     def _needed(self, over: Bool) -> Int64:
         """Live cancels that K must not pass, nor their segment be unlinked."""
-        return np.flatnonzero(~over | ~self._are_settled(np.arange(len(over))))
+        return np.flatnonzero(~over | ~self._settled(np.arange(len(over))))
 
     def passed(
         self, r: int, said: Marks, partitions: Mapping[TopicPartition, PartitionProgress]
@@ -545,12 +413,14 @@ class Cancelling:
             partitions: of the newest committed progress.
         """
         self._answered |= said
+        self._left_to = r
         self._told = {p: part.closed_c for p, part in partitions.items()}
         if said:
-            self._unsaid = self._unsaid[self._unanswered(self._unsaid, {})]
+            unsaid = self._live.unsaid
+            self._live.unsaid = unsaid[self._unanswered(self._live.rows, unsaid, {})]
         if not self._must_sweep():
             self._left_since_swept += 1
-        elif (len(self._live) or len(self._past)) and self._asked is None:
+        elif (len(self._live) or len(self._past)) and not self._rounds.is_going:
             self._sweep(r)
 
     def _sweep(self, r: int) -> None:
@@ -562,24 +432,73 @@ class Cancelling:
         if count and count * _DROPPED_PART >= len(over):
             self._drop(over)
             over, count = np.zeros(len(self._live), np.bool_), 0
-        needed = self._needed(over)
-        hour = int(self._live.rows.hour[needed].min(initial=_NEVER))
-        self._swept = _Swept(self._k(needed), hour, count)
+        self._live.note_swept(self._needed(over), count)
         self._count()
 
     def _drop(self, over: Bool) -> None:
         live = self._live.rows
-        gone = live.take(np.flatnonzero(over & ~self._are_settled(np.arange(len(over)))))
+        gone = live.take(np.flatnonzero(over & ~self._settled(np.arange(len(over)))))
         self._unsettled.add(gone.partition, gone.offset, gone.hour, gone.log_end)
         if self._reply_topic is not None:
             self._past.add(live.take(np.flatnonzero(over & (live.last > 0))))
-        self._live = self._live.kept(~over)
-        place = np.cumsum(~over) - 1
-        self._unasked = place[self._unasked[~over[self._unasked]]]
-        # None of these is over.
-        self._unsaid, self._unlooked = place[self._unsaid], place[self._unlooked]
-        self._filter = replace(self._filter, runs=()).beside(self._live.rows)
+        self._live.drop(over)
+
+    # ---- those that are far ------------------------------------------------------------------
+
+    def bring_back(self, r: int, floor: int) -> int:
+        """Have in memory what the next slots may meet; returns the last of these.
+
+        Args:
+            r: last slot delivered in full.
+            floor: last slot that may be delivered; it is returned unless too many would come.
+
+        Raises:
+            RecoveryPending: they cannot be read any more: the next start learns of all anew.
+        """
+        back, self._brought_to = self._far.bring_back(r, floor, LEARNT_AT_ONCE)
+        if len(back):
+            self._add(back)
+            self._count()
+        return self._brought_to
+
+    def _make_room(self) -> None:
+        """If there are many, put away some now and then."""
+        is_many = self._live.needed >= self._many
+        now_ms = self._clock.boottime_ms()
+        if is_many and not self._rounds.is_going and now_ms >= self._next_away_ms:
+            self._next_away_ms = now_ms + AWAY_EVERY_MS
+            self._put_away(self._left_to)
+
+    def _put_away(self, r: int) -> None:
+        """Those whose timers are due last go to the disk; none if they are few, for each time costs
+        a look at all.
+        """
+        live, least = self._live.rows, max(1, self._many // 4)
+        far = self._are_far(live)
+        if self._far.is_full or np.count_nonzero(far) < least:
+            return
+        rows = np.flatnonzero(far & ~self._are_over(r, {}))
+        count = min(len(rows), self._live.needed - self._many // 2)
+        if count < least:
+            return
+        nearer = len(rows) - count
+        going = np.zeros(len(live), np.bool_)
+        going[rows[np.argpartition(live.first[rows], nearer)[nearer:]]] = True
+        try:
+            self._far.put_away(live, np.flatnonzero(going))
+        except OSError as error:
+            log.warning("cancels cannot be put away", reason=str(error))
+            return
+        self._live.drop(going)
+        self._sweep(r)
+
+    def _are_far(self, live: Tombstones) -> Bool:
+        """Which of them are answered, and have met nothing yet, nor will before long."""
+        far_slots = FAR_MS // self._directory.config.precision_ms
+        is_far: Bool = (live.last != NOT_LOOKED) & (live.first > self._brought_to + far_slots)
+        return is_far & ~self._unanswered(live, slice(None), {})
 
     def close(self) -> None:
-        """Wait for the round that is going on, and let go of its files."""
-        self._lookups.close()
+        """Wait for the round that is going on, and let go of all files."""
+        self._rounds.close()
+        self._far.close()

@@ -45,7 +45,7 @@ from duewheel.checkpoints.state import DEQUEUE
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile, Fenced, KafkaUnavailable, PublishDoubt, RecoveryRefused
 from duewheel.schemas.timers import TopicPartition
-from duewheel.wheel.cancelling import Cancelling, Start
+from duewheel.wheel.cancelling import Cancelling
 from duewheel.wheel.clock_guard import ClockGuard
 from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory
 from duewheel.wheel.dequeue_config import DequeueConfig
@@ -54,6 +54,7 @@ from duewheel.wheel.layout import closable_slot
 from duewheel.wheel.lookups import Lookups
 from duewheel.wheel.pipeline import Pipeline, Ready
 from duewheel.wheel.publisher import Prepared, Publisher
+from duewheel.wheel.rounds import Start
 from duewheel.wheel.starting import Started, start
 
 log = structlog.get_logger()
@@ -281,11 +282,14 @@ class Dequeue:
                 return True
         ready = self._chunks.next()
         if ready is None:
-            self._r, self._below = self._close.floor, {}
+            self._r, self._below = self._range_end, {}
             self._cancelling.passed(self._r, {}, self._committed.partitions)
             answered = self._answer()
             self._commit_when_stale(self._progress(self._r, None))
-            return answered
+            if self._r == self._close.floor:
+                return answered
+            self._begin_range({})
+            return True
         self._deliver(ready)
         self._answer()
         return True
@@ -329,9 +333,12 @@ class Dequeue:
         return False
 
     def _begin_range(self, below: Mapping[TopicPartition, int]) -> None:
-        """Have the slots behind R made ready, up to the floor; `below`: D of the first."""
+        """Have the slots behind R made ready, up to the floor, or as far as there is memory for the
+        cancels that they may meet; `below`: D of the first.
+        """
+        self._range_end = self._cancelling.bring_back(self._r, self._close.floor)
         out, cancels = rows_out(self._known), self._cancelling.filter
-        self._chunks.begin(self._r, self._close.floor, below, out, cancels)
+        self._chunks.begin(self._r, self._range_end, below, out, cancels)
 
     def _deliver(self, ready: Ready) -> None:
         """3. and 4. of the module's head, for one chunk."""

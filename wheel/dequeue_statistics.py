@@ -18,7 +18,8 @@ class CancelCounts:
     """What is known of cancels, in numbers.
 
     Attributes:
-        live: how many are known and not over.
+        live: how many are in memory, and not over.
+        far: how many are put away on disk until what they meet is due.
         remembered: how many are over, and their rows' log is on disk.
         forgotten: how many were not remembered as long, for there were too many.
         given_up: how many were told `unknown` before it was certain, for there was no room.
@@ -28,6 +29,7 @@ class CancelCounts:
     """
 
     live: int = 0
+    far: int = 0
     remembered: int = 0
     forgotten: int = 0
     given_up: int = 0

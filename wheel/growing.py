@@ -25,6 +25,7 @@ _COLUMNS = {
     "again": np.bool_,
     "after": np.int64,
     "log_end": np.int64,
+    "first": np.int64,
     "last": np.int64,
     "word": np.int32,
 }

@@ -24,13 +24,14 @@ from duewheel.wheel.cancel_log import CancelRows
 
 NOT_ASKED = -1  # log_end
 NOT_LOOKED = -1  # last
-NOTHING = -(2**62)  # last, of what meets nothing that is in the wheel
+NOTHING = -(2**62)  # last, and −first, of what meets nothing that is in the log
 BEFORE_START = NOTHING  # after, of what was known before the process started
 
 # Of `word`, before it is found out; then the place of an Answer among them all.
 NO_WORD = -1
 
 _PARTITION_BITS = 23  # beside the 40 bits of a hash
+_POSITION_BITS = 40  # of a place in a segment of the cancel log, beside the 23 of its hour
 # A run of the filter is merged with the next unless it is as many times as long.
 _RATIO = 4
 
@@ -46,7 +47,8 @@ class Tombstones:
             BEFORE_START: it may have left out whatever it meets.
         log_end: end of its partition then, or later, NOT_ASKED until that is known: copies made
             before it became known lie below.
-        last: greatest slot of all that it meets in the log; NOT_LOOKED, or NOTHING.
+        first, last: least and greatest slot of all that it meets in the log; NOT_LOOKED; or, where
+            that is nothing, −NOTHING and NOTHING.
         word: its answer, as index, or NO_WORD.
     """
 
@@ -60,6 +62,7 @@ class Tombstones:
     again: Bool
     after: Int64
     log_end: Int64
+    first: Int64
     last: Int64
     word: Int32
 
@@ -79,11 +82,18 @@ class Tombstones:
             np.full(count, after),
             np.full(count, NOT_ASKED),
             np.full(count, NOT_LOOKED),
+            np.full(count, NOT_LOOKED),
             np.full(count, NO_WORD, np.int32),
         )
 
     def __len__(self) -> int:
         return len(self.offset)
+
+    @property
+    def written(self) -> Int64:
+        """Numbers that rise in the order in which they were written to the cancel log."""
+        numbers: Int64 = self.hour << _POSITION_BITS | self.position
+        return numbers
 
     def take(self, rows: Int64) -> Tombstones:
         """Those rows, in the given order."""
@@ -98,6 +108,7 @@ class Tombstones:
             self.again[rows],
             self.after[rows],
             self.log_end[rows],
+            self.first[rows],
             self.last[rows],
             self.word[rows],
         )
@@ -119,10 +130,11 @@ def groups(key: Int64, timer_id: Column) -> Int64:
 def superseded(live: Tombstones, may: Bool) -> Bool:
     """Which of the cancels have one behind them that meets all that they meet.
 
-    Of one that was brought again the last does: it was looked up when there were more rows.
+    Of one that was brought again the one that was written last does: it was looked up when there
+    were more rows.
 
     Args:
-        live: all of them, in the order in which they became known.
+        live: all of them, in any order.
         may: which of them may take the place of others.
     """
     key, is_superseded = keys(live.partition, live.id_hash), np.zeros(len(live), np.bool_)
@@ -134,11 +146,11 @@ def superseded(live: Tombstones, may: Bool) -> Bool:
         greatest = np.full(int(place.max()) + 1, -1)
         np.maximum.at(greatest, place, np.where(may[rows], live.offset[rows], -1))
         is_greatest = live.offset[rows] == greatest[place]
-        last = np.full(len(greatest), -1)
+        written, last = live.written[rows], np.full(len(greatest), -1)
         instead = is_greatest & may[rows]
-        np.maximum.at(last, place[instead], rows[instead])
+        np.maximum.at(last, place[instead], written[instead])
         is_superseded[rows] = (live.offset[rows] < greatest[place]) | (
-            is_greatest & (rows < last[place])
+            is_greatest & (written < last[place])
         )
     return is_superseded
 

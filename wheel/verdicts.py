@@ -49,8 +49,8 @@ class Rows:
 
 def verdicts(
     asked: Tombstones, settled: Bool, rows: Rows, others: Tombstones, in_doubt: Int64
-) -> tuple[Int32, Int64]:
-    """`word` and `last` of the cancels that a round was made for.
+) -> tuple[Int32, Int64, Int64]:
+    """`word`, `first` and `last` of the cancels that a round was made for.
 
     Args:
         asked: those cancels.
@@ -64,6 +64,7 @@ def verdicts(
     cancel, row, other = _grouped(asked, rows, others)
     word = asked.word.copy()
     last = _greatest_below(row, rows.origin, rows.slot, cancel, asked.offset)
+    first = -_greatest_below(row, rows.origin, -rows.slot, cancel, asked.offset)
     there = np.flatnonzero(~rows.was_out)
     pending = _greatest_below(
         row[there], rows.origin[there], rows.slot[there], cancel, asked.offset
@@ -79,7 +80,7 @@ def verdicts(
         # What is damaged may be a copy that another cancel has left out.
         is_known = (met == 1) & ~np.isin(asked.id_hash[open_], in_doubt)
         word[open_] = np.where(is_known, _ALREADY_DELIVERED, _UNKNOWN)
-    return word, last
+    return word, first, last
 
 
 def _grouped(asked: Tombstones, rows: Rows, others: Tombstones) -> tuple[Int64, Int64, Int64]:

@@ -14,6 +14,7 @@ from duewheel.checkpoints.batch_limit import SPARK_DIR, Attempt
 from duewheel.config import Settings
 from duewheel.config_values import as_millis
 from duewheel.wheel.cancelling import ANSWERS_MAX
+from duewheel.wheel.far_cancels import RUNS_MAX
 from duewheel.wheel.kafka_publisher import PublisherLimits
 from duewheel.wheel.restoring import ROLLS_MAX, TOPICS_MAX
 from duewheel.wheel.slot_scan import WINDOW_RECORDS
@@ -62,6 +63,7 @@ def _of_dequeue(settings: Settings) -> dict[str, Bound]:
             dequeue.hot_slot_limit if is_limited else None,
         ),
         "live_cancels": _set(settings, "dequeue.cancels_max", dequeue.cancels_max),
+        "far_cancel_files": _fixed(RUNS_MAX),
         "remembered_cancels": _set(settings, "dequeue.cancels_max", dequeue.cancels_max),
         "scan_records": _fixed(WINDOW_RECORDS),
         "queues": _fixed(2),

@@ -197,8 +197,9 @@ class Dequeue(Section):
     the limit to its double ever more are in excess, beyond that all. They leave spread over
     `hot_slot_window`, or become dead letters.
 
-    With `cancels_max` live cancels in memory ingest takes no more; as many that are over are
-    remembered. Each takes some 680 bytes: with 150,000 of them dequeue stays below 200 MB.
+    With `cancels_max` live cancels in memory ingest takes no more; those whose timers are due later
+    than in a minute are put away on disk before. As many that are over are remembered. Each takes
+    some 680 bytes: with 150,000 of them dequeue stays below 200 MB.
     """
 
     chunk_records: Annotated[int, Field(ge=1)] = 20_000

@@ -115,7 +115,10 @@ class DequeueMetrics:
             "answer",
             known.answers,
         )
-        yield gauge("cancels_live", "Cancels that may still meet a timer.", cancels.live)
+        yield gauge("cancels_live", "Cancels in memory that may still meet a timer.", cancels.live)
+        yield gauge(
+            "cancels_far", "Such cancels on disk: what they meet is due later.", cancels.far
+        )
         yield counter(
             "answers_given_up",
             "Answers that were `unknown` before that was certain: see dequeue.cancels_max.",

@@ -1,11 +1,10 @@
-"""How much memory dequeue takes with as many cancels as `dequeue.cancels_max` lets in, while more
-wait.
+"""How much memory dequeue takes with three times as many cancels as `dequeue.cancels_max` lets in.
 
 A process of its own runs the loop on a data directory; this one takes timers and cancels there as
-ingest does, three times as many as may be in memory. They come from a backlog: their partition ends
-behind all of them. Of four cancels three meet a timer that is due within two minutes, one meets
-nothing. Prints lines of JSON: anonymous memory of that process, at rest and at most; how many
-cancels it had at most; and for how long ingest waited.
+ingest does. They come from a backlog: their partition ends behind all of them. Of four cancels
+three meet a timer, one meets nothing. Timers are due within two minutes, so that most cancels have
+to wait, or, with --far, in an hour or more. Prints lines of JSON: anonymous memory of that process,
+at rest and at most; how many cancels it had at most; and for how long ingest waited.
 """
 
 from __future__ import annotations
@@ -45,6 +44,7 @@ PARTITION: TopicPartition = ("timers", 0)
 OFFERED = 3  # times as many as may be in memory
 PAIRS = 10_000  # of one batch
 DUE_MS = (30_000, 120_000)  # from the beginning
+FAR_MS = (3_600_000, 4_800_000)
 
 
 class Backlog(JournalPublisher):
@@ -72,7 +72,9 @@ def serve(path: Path, config: DequeueConfig) -> None:
         directory.stop()
 
 
-def pairs(first: int, begun_ms: int, rng: np.random.Generator) -> TimerBatch:
+def pairs(
+    first: int, begun_ms: int, within_ms: tuple[int, int], rng: np.random.Generator
+) -> TimerBatch:
     """Timers with ids of 20 bytes, and behind each of them a cancel: of it, or of nothing."""
     count = 2 * PAIRS
     offset = 2 * first + np.arange(count)
@@ -87,7 +89,7 @@ def pairs(first: int, begun_ms: int, rng: np.random.Generator) -> TimerBatch:
         partition=zeros,
         offset=offset,
         origin_offset=offset,
-        due_ms=begun_ms + rng.integers(*DUE_MS, count),
+        due_ms=begun_ms + rng.integers(*within_ms, count),
         not_before_ms=np.full(count, ANY_TIME, np.int64),
         rejected=np.zeros(count, np.bool_),
         timer=~cancels,
@@ -149,24 +151,24 @@ class Rig:
             self.waited_s += 0.05
         self.look()
 
-    def drain(self) -> None:
-        """Until no cancel is there any more."""
-        while self.look():
+    def drain(self, rest: int) -> None:
+        """Until no more cancels than that are there."""
+        while self.look() > rest:
             time.sleep(0.05)
 
 
-def report(metric: str, unit: str, value: float, workload: str, answers: bool) -> None:
+def report(metric: str, unit: str, value: float, workload: str, config: dict[str, bool]) -> None:
     line = {
         "workload": workload,
         "metric": metric,
         "unit": unit,
         "values": [round(value, 1)],
-        "config": {"id_bytes": 20, "answers": answers},
+        "config": {"id_bytes": 20, **config},
     }
     print(json.dumps(line), flush=True)
 
 
-def run(cancels_max: int, answers: bool) -> None:
+def run(cancels_max: int, answers: bool, far: bool) -> None:
     """One workload in a directory of its own."""
     with tempfile.TemporaryDirectory(prefix="duewheel-bench-") as name:
         told = ["--child", name, "--cancels-max", str(cancels_max)]
@@ -176,27 +178,29 @@ def run(cancels_max: int, answers: bool) -> None:
             rig = Rig(Path(name), child, cancels_max)
             begun_ms, rng = CLOCK.now_ms(), np.random.default_rng(1)
             for first in range(0, OFFERED * cancels_max, PAIRS):
-                rig.take(pairs(first, begun_ms, rng))
-            rig.drain()
+                rig.take(pairs(first, begun_ms, FAR_MS if far else DUE_MS, rng))
+            rig.drain(cancels_max if far else 0)
         finally:
             with suppress(ProcessLookupError):
                 child.send_signal(signal.SIGTERM)
             child.wait()
     workload = f"{OFFERED * cancels_max} cancels, {cancels_max} at a time"
-    report("anonymous memory, before", "MB", rig.rest_mb, workload, answers)
-    report("anonymous memory, peak", "MB", rig.peak_mb, workload, answers)
-    report("cancels in memory, peak", "1", rig.cancels, workload, answers)
-    report("ingest waited", "s", rig.waited_s, workload, answers)
+    config = {"answers": answers, "far": far}
+    report("anonymous memory, before", "MB", rig.rest_mb, workload, config)
+    report("anonymous memory, peak", "MB", rig.peak_mb, workload, config)
+    report("cancels in memory, or on their way, peak", "1", rig.cancels, workload, config)
+    report("ingest waited", "s", rig.waited_s, workload, config)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cancels-max", type=int, default=CANCELS_MAX)
     parser.add_argument("--answers", action="store_true", help="with a reply topic")
+    parser.add_argument("--far", action="store_true", help="timers are due in an hour or more")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child is None:
-        run(args.cancels_max, args.answers)
+        run(args.cancels_max, args.answers, args.far)
         return
     replies = "replies" if args.answers else None
     config = DequeueConfig(0, 1, {}, reply_topic=replies, cancels_max=args.cancels_max)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from tests.simulation.planting import Planted
 
 CANCELLING = "wheel/cancelling.py"
+LIVE = "wheel/live_cancels.py"
+ROUNDS = "wheel/rounds.py"
+AWAY = "unit/test_far_cancels.py::"
 ROOM = "wheel/cancel_room.py"
 MOST = "unit/test_cancels_max.py::"
 CASES = "unit/test_cancels.py::"
@@ -42,7 +45,7 @@ CANCELS = {
         "refused",
         "a cancel without an answer is forgotten once it meets nothing any more",
         CANCELLING,
-        "done & ~self._unanswered(np.arange(len(live)), said)",
+        "done & ~self._unanswered(live, slice(None), said)",
         "done",
     ),
     "cancel-known-late": Planted(
@@ -127,8 +130,8 @@ CANCELS = {
         "5",
         "cancels whose answers wait for ingest keep it waiting",
         CANCELLING,
-        "if len(self._live) - self._swept.over >= self._cancels_max:",
-        "if len(self._live) < 0:",
+        "if self._live.needed >= self._cancels_max:",
+        "if self._live.needed < 0:",
         test=MOST + "test_what_waits_for_ingest_does_not_keep_it_waiting",
     ),
     "cancels-max-catch-up": Planted(
@@ -143,8 +146,8 @@ CANCELS = {
         "9",
         "while there is room answers are given up, too",
         CANCELLING,
-        "if len(self._live) - self._swept.over >= self._cancels_max:",
-        "if len(self._live):",
+        "if self._live.needed >= self._cancels_max:",
+        "if self._live.needed:",
     ),
     "answer-given-up-unlooked": Planted(
         "9",
@@ -158,7 +161,7 @@ CANCELS = {
         "9",
         "answers that wait for a lookup alone are given up",
         CANCELLING,
-        "        waiting = waiting[~self._are_settled(waiting)]\n",
+        "        waiting = waiting[~self._settled(waiting)]\n",
         "",
         test=MOST + "test_what_waits_for_a_lookup_alone_is_not_given_up",
     ),
@@ -202,7 +205,7 @@ CANCELS = {
     "answer-of-forgotten": Planted(
         "9",
         "what a cancel has left out that was forgotten counts as delivered",
-        CANCELLING,
+        ROUNDS,
         " & (found.slot[rows] > self._past.unknown_to),",
         ",",
         test=REMEMBERED + "test_nothing_that_a_forgotten_cancel_has_left_out_counts_as_delivered",
@@ -226,7 +229,7 @@ CANCELS = {
     "answer-of-cut-off": Planted(
         "9",
         "what a cancel had left out before it was cut off counts as delivered",
-        CANCELLING,
+        ROUNDS,
         "np.append(found.damaged, self._reader.cut_off)",
         "found.damaged",
         test=TELLING + "test_what_a_cancel_may_have_left_out_that_is_cut_off_was_not_delivered",
@@ -284,9 +287,9 @@ CANCELS = {
     "cancel-numbers-stay": Planted(
         "9",
         "cancels keep their numbers though others before them were dropped",
-        CANCELLING,
-        "place[self._unsaid], place[self._unlooked]",
-        "self._unsaid, place[self._unlooked]",
+        LIVE,
+        "place[self.unsaid], place[self.unlooked]",
+        "self.unsaid, place[self.unlooked]",
     ),
     "cancel-runs-mixed": Planted(
         "8",
@@ -298,7 +301,7 @@ CANCELS = {
     "answer-of-rolled": Planted(
         "9",
         "what was written again before the start counts as delivered",
-        CANCELLING,
+        ROUNDS,
         "~found.rolled[rows] & (",
         "(",
         test=TELLING + "test_what_was_rolled_before_a_restart_was_not_delivered",
@@ -399,16 +402,16 @@ CANCELS = {
         "8",
         "a segment of the cancel log is unlinked though a cancel in it is live",
         CANCELLING,
-        "self._swept.hour, self._unsettled.hour)",
-        "self._unsettled.hour)",
+        "(self._live.swept.hour, self._unsettled.hour, self._far.hour)",
+        "(self._unsettled.hour, self._far.hour)",
         test=ON_DISK + "test_a_segment_with_a_live_cancel_stays",
     ),
     "cancel-collected-unsettled": Planted(
         "8",
         "a segment of the cancel log is unlinked though a copy may look for a cancel in it",
         CANCELLING,
-        "self._swept.hour, self._unsettled.hour)",
-        "self._swept.hour)",
+        "(self._live.swept.hour, self._unsettled.hour, self._far.hour)",
+        "(self._live.swept.hour, self._far.hour)",
         test=ON_DISK + "test_a_segment_stays_while_copies_may_be_on_their_way",
     ),
     "cancel-not-brought": Planted(
@@ -422,8 +425,8 @@ CANCELS = {
         "9",
         "a cancel is answered again when a copy brings it again",
         CANCELLING,
-        "unanswered & ~live.again[rows]",
-        "unanswered",
+        "(cancels.offset[rows] >= end) & ~cancels.again[rows]",
+        "cancels.offset[rows] >= end",
     ),
     "cancel-brought-too-late": Planted(
         "8",
@@ -455,7 +458,7 @@ CANCELS = {
         "8",
         "K passes what is over and not settled, before it leaves memory",
         CANCELLING,
-        "np.flatnonzero(~over | ~self._are_settled(np.arange(len(over))))",
+        "np.flatnonzero(~over | ~self._settled(np.arange(len(over))))",
         "np.flatnonzero(~over)",
         test=FORGETTING + "test_k_does_not_pass_what_is_over_before_it_is_settled",
     ),
@@ -481,5 +484,52 @@ CANCELS = {
         "if any(hour < gone for hour in written):",
         "if not self._segments:",
         test=CASES + "test_a_segment_that_goes_while_a_batch_is_written_takes_nothing_along",
+    ),
+    "far-not-brought-back": Planted(
+        "8",
+        "what was put away is not there when its slot is delivered",
+        "wheel/dequeue.py",
+        "self._range_end = self._cancelling.bring_back(self._r, self._close.floor)",
+        "self._range_end = self._close.floor",
+        test=AWAY + "test_many_more_than_fit_are_taken_and_what_lies_behind_them_is_on_time",
+    ),
+    "far-not-all-brought-back": Planted(
+        "8",
+        "slots are delivered though not all comes back that they may meet",
+        "wheel/far_cancels.py",
+        "until = first - 1\n                break",
+        "break",
+        test=AWAY + "test_what_comes_back_at_once_after_a_pause_is_bounded",
+    ),
+    "far-not-in-k": Planted(
+        "8",
+        "K passes what is put away",
+        CANCELLING,
+        "np.minimum(self._unsettled.k, self._far.k(len(self._unsettled.k)))",
+        "self._unsettled.k",
+        test=AWAY + "test_what_is_put_away_is_read_again_after_a_loss",
+    ),
+    "far-collected": Planted(
+        "8",
+        "a segment of the cancel log is unlinked though a cancel in it is put away",
+        CANCELLING,
+        "self._unsettled.hour, self._far.hour)",
+        "self._unsettled.hour)",
+        test=AWAY + "test_its_segment_of_the_cancel_log_stays",
+    ),
+    "far-without-answer": Planted(
+        "9",
+        "cancels are put away before they are answered",
+        CANCELLING,
+        "return is_far & ~self._unanswered(live, slice(None), {})",
+        "return is_far",
+    ),
+    "far-order": Planted(
+        "8",
+        "what comes back takes the place of what a copy has brought again meanwhile",
+        "wheel/tombstones.py",
+        "written, last = live.written[rows], np.full(len(greatest), -1)",
+        "written, last = rows, np.full(len(greatest), -1)",
+        test=AWAY + "test_what_a_copy_brings_again_does_the_work_of_the_first",
     ),
 }

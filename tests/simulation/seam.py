@@ -82,6 +82,7 @@ class Seam:
         applied: called when the wheel of a directory takes runs.
         put_back: called when rows of a catch-up have got their slots.
         brought: called with how many cancels the copies of a batch have brought again.
+        put_away: called with how many cancels were put away on disk.
         failing: the errno that stores get at present, 0 for none.
         failed: how many stores have got one.
         boot_id: of the simulated host.
@@ -95,6 +96,7 @@ class Seam:
         self.applied: Callable[[Path, Runs], None] = _nothing
         self.put_back: Callable[[TimerBatch, Int64, Close], None] = _nothing
         self.brought: Callable[[int], None] = _nothing
+        self.put_away: Callable[[int], None] = _nothing
         self.failing = 0
         self.failed = 0
         self.boot_id = ""

@@ -47,6 +47,7 @@ def test_no_seed_violates_an_invariant() -> None:
             "reschedule",
             "timers cancelled",
             "cancels brought again",
+            "cancels put away",
             "hot slot",
             "spread",
         ),

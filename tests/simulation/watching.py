@@ -32,13 +32,16 @@ from duewheel.wheel import (
     bringing_again,
     cancel_log,
     cancelling,
+    far_cancels,
     pipeline,
     recovering,
     starting,
 )
 from duewheel.wheel.cancel_log import CancelRows
 from duewheel.wheel.data_directory import DataDirectory
+from duewheel.wheel.far_cancels import FarCancels
 from duewheel.wheel.timer_wheel import Runs, TimerWheel
+from duewheel.wheel.tombstones import Tombstones
 
 Call = Callable[..., Any]
 
@@ -92,6 +95,7 @@ def install() -> None:
     _watch_maps()
     _watch_placing()
     _watch_copies()
+    _watch_far_cancels()
     _replace_everywhere(files.boot_id, lambda: SEAM.boot_id)
     vars(starting)["secrets"] = SimpleNamespace(randbits=_drawn_bits)
     vars(state)["uuid"] = SimpleNamespace(uuid4=_drawn_uuid, UUID=uuid.UUID)
@@ -246,10 +250,26 @@ def _watch_copies() -> None:
     _replace_everywhere(brought_again, watched)
 
 
+def _watch_far_cancels() -> None:
+    original = FarCancels.put_away
+
+    def watched(self: FarCancels, live: Tombstones, rows: Int64) -> None:
+        original(self, live, rows)
+        SEAM.put_away(len(rows))
+
+    FarCancels.put_away = watched  # type: ignore[method-assign]
+
+
 def learn_at_once(count: int) -> None:
     """So many cancels that become known are read, and looked up, before the loop goes on."""
     vars(cancelling)["LEARNT_AT_ONCE"] = count
     vars(cancel_log)["_RECORDS_AT_ONCE"] = min(count, 1 << 15)
+
+
+def put_away_from(far_ms: int, page: int) -> None:
+    """Cancels of timers that are due later may be put away, so many in a page."""
+    vars(cancelling).update(FAR_MS=far_ms, AWAY_EVERY_MS=0)
+    vars(far_cancels)["PAGE"] = page
 
 
 def _some_of(count: int) -> Bool:

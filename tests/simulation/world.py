@@ -139,6 +139,7 @@ class World:
         SEAM.watch(self.disk)
         SEAM.rng, SEAM.meanwhile, SEAM.applied = self.rng, self._meanwhile, self._applied
         SEAM.put_back, SEAM.brought = self._floors.put_back, self._brought
+        SEAM.put_away = self._put_away
         self.boot()
 
     @property
@@ -328,6 +329,9 @@ class World:
 
     def _brought(self, count: int) -> None:
         self.history.counts["cancels brought again"] += count
+
+    def _put_away(self, count: int) -> None:
+        self.history.counts["cancels put away"] += count
 
     def _applied(self, directory: Path, runs: Runs) -> None:
         if directory == self.path and len(runs):

@@ -69,8 +69,9 @@ def test_an_id_that_is_rescheduled_over_and_over_is_looked_up_in_bounded_memory(
     places = list(range(MANY))
     live = cancels_of([b"same"] * MANY, places, [0] * MANY)
     rows, settled = rows_of([b"same"] * MANY, places, [0] * MANY), np.ones(MANY, np.bool_)
-    word, last = verdicts(live, settled, rows, live, NONE_DAMAGED)
+    word, first, last = verdicts(live, settled, rows, live, NONE_DAMAGED)
     assert [WORDS[each] for each in word] == [Answer.UNKNOWN] + [Answer.CANCELLED] * (MANY - 1)
+    assert (first[0], set(first[1:].tolist())) == (-NOTHING, {7})
     assert (last[0], set(last[1:].tolist())) == (NOTHING, {7})
     assert peak_bytes(lambda: verdicts(live, settled, rows, live, NONE_DAMAGED)) < BYTES_MAX
 
@@ -146,9 +147,10 @@ def test_cancels_are_told_what_pairs_of_them_and_rows_say(seed: int) -> None:
     )
     asked = known.take(np.arange(ASKED_FOR))
     settled = np.array(rng.integers(0, 2, ASKED_FOR), np.bool_)
-    word, last = verdicts(asked, settled, rows, known, NONE_DAMAGED)
+    word, first, last = verdicts(asked, settled, rows, known, NONE_DAMAGED)
     for i in range(ASKED_FOR):
         met = [slot[j] for j in range(30) if meets(asked, i, rows, j)]
+        assert first[i] == min([*met, -NOTHING])
         assert last[i] == max([*met, NOTHING])
         answer = told(asked, i, bool(settled[i]), rows, known)
         assert (WORDS[word[i]] if word[i] >= 0 else None) == answer
@@ -158,15 +160,20 @@ def test_cancels_are_told_what_pairs_of_them_and_rows_say(seed: int) -> None:
 def test_whose_place_is_taken_is_what_pairs_of_cancels_say(seed: int) -> None:
     rng = np.random.default_rng(seed)
     known = cancels_of(*chosen(rng, 40))
+    known.hour[:], known.position[:] = rng.integers(0, 3, 40), rng.permutation(40)
     may = np.array(rng.integers(0, 2, 40), np.bool_)
     ids, places = known.timer_id.to_pylist(), known.partition.tolist()
+
+    def written(i: int) -> tuple[int, int]:
+        return int(known.hour[i]), int(known.position[i])
+
     found = superseded(known, may)
     for i in range(40):
         behind = [
             j
             for j in range(40)
             if may[j] and (ids[j], places[j]) == (ids[i], places[i])
-            if (known.offset[j], j) > (known.offset[i], i)
+            if (known.offset[j], *written(j)) > (known.offset[i], *written(i))
         ]
         assert found[i] == bool(behind)
     assert not len(superseded(known.take(np.arange(0)), may[:0]))
