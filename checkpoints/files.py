@@ -6,6 +6,7 @@ the death of this process, not the loss of power; what must survive that is sync
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -33,6 +34,19 @@ def open_existing(path: Path) -> int:
         FileNotFoundError: there is no such file.
     """
     return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+
+def open_unnamed(folder: Path) -> int:
+    """A new file on the disk of `folder` that is gone with its descriptor, however that goes."""
+    try:
+        return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:  # some file systems of containers
+            raise
+    temporary = folder / f".unnamed.{os.getpid()}"
+    fd = _open_emptied(temporary)
+    temporary.unlink()
+    return fd
 
 
 def _open_emptied(temporary: Path) -> int:

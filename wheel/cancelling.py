@@ -103,7 +103,7 @@ _SWEPT_AT_ONCE = 16_384
 _DROPPED_PART = 4
 # As many are live at most, or half of `cancels_max`, before the farthest are put away: a half of
 # them, if a quarter is far.
-_MANY = 1 << 17
+MANY_LIVE = 1 << 17
 AWAY_EVERY_MS = 1_000  # at the most
 FAR_MS = 60_000  # until what a cancel meets first
 
@@ -151,7 +151,7 @@ class Cancelling:
         # What meets nothing in slots up to this one may be far.
         self._brought_to: int = start.r + 1
         self._next_away_ms = 0
-        self._many = max(1, min(cancels_max // 2, _MANY))
+        self._many = max(1, min(cancels_max // 2, MANY_LIVE))
         self._taken = 0  # ever written, of those that have been read
         self._past = Remembered(cancels_max, directory.config.precision_ms)
         self._rounds = Rounds(lookups, clock, start, self._reader, self._live, self._past)

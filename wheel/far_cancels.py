@@ -19,18 +19,17 @@ is an Arrow record batch as it is sent between processes; its checksum stays in 
 from __future__ import annotations
 
 import heapq
-import os
-import tempfile
 from collections import deque
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from duewheel.errors import RecoveryPending
+from duewheel.checkpoints import files
+from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.schemas.columns import large_binary
 from duewheel.schemas.timers import Int64
 from duewheel.wheel.growing import GrowingTombstones
@@ -39,6 +38,7 @@ from duewheel.wheel.tombstones import Tombstones
 RUNS_MAX = 256  # each has a file open
 PAGE = 4_096  # cancels
 _NEVER = np.iinfo(np.int64).max
+_NAMELESS = Path("cancels put away")
 
 # The published types of Arrow do not know numpy's arrays.
 _pa: Any = pa
@@ -65,7 +65,7 @@ class _Run:
     """Cancels that were put away at once.
 
     Attributes:
-        file: of them alone.
+        fd: of their file.
         schema: of its pages.
         pages: that are not brought back yet, by rising `first`.
         k: the lowest offset in each partition that was known then; the greatest number where there
@@ -73,7 +73,7 @@ class _Run:
         hour: the lowest segment of the cancel log.
     """
 
-    file: IO[bytes]
+    fd: int
     schema: pa.Schema
     pages: deque[_Page]
     k: Int64
@@ -120,11 +120,11 @@ class FarCancels:
             OSError: the disk is full, or fails; nothing has changed.
         """
         rows = rows[np.argsort(live.first[rows], kind="stable")]
-        file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - of the run
+        fd = files.open_unnamed(self._folder)
         try:
-            run = _written(file, live, rows)
+            run = _written(fd, live, rows)
         except OSError:
-            file.close()
+            files.close(fd)
             raise
         self._runs.append(run)
         self._count += len(rows)
@@ -158,35 +158,38 @@ class FarCancels:
         self._count -= len(back)
         for run in self._runs:
             if not run.pages:
-                run.file.close()
+                files.close(run.fd)
         self._runs = [run for run in self._runs if run.pages]
         return back.rows, until
 
     def close(self) -> None:
         """Let go of the files, and of what is in them."""
         for run in self._runs:
-            run.file.close()
+            files.close(run.fd)
         self._runs, self._count = [], 0
 
 
-def _written(file: IO[bytes], live: Tombstones, rows: Int64) -> _Run:
+def _written(fd: int, live: Tombstones, rows: Int64) -> _Run:
     pages, position, schema = deque[_Page](), 0, _batch(live.take(rows[:0])).schema
     for begin in range(0, len(rows), PAGE):
         part = live.take(rows[begin : begin + PAGE])
-        octets = _batch(part).serialize()
-        file.write(octets)
+        octets = memoryview(_batch(part).serialize())
+        files.write_at(fd, octets, position)
         check = crc32c(octets)
-        pages.append(_Page(int(part.first[0]), position, octets.size, check))
-        position += octets.size
-    file.flush()
+        pages.append(_Page(int(part.first[0]), position, len(octets), check))
+        position += len(octets)
     k = np.full(int(live.partition[rows].max()) + 1, _NEVER)
     np.minimum.at(k, live.partition[rows], live.offset[rows])
-    return _Run(file, schema, pages, k, int(live.hour[rows].min()))
+    return _Run(fd, schema, pages, k, int(live.hour[rows].min()))
 
 
 def _read(run: _Run, page: _Page) -> Tombstones:
-    octets = os.pread(run.file.fileno(), page.size, page.position)
-    if len(octets) != page.size or crc32c(octets) != page.check:
+    octets = bytearray(page.size)
+    try:
+        files.read_into(run.fd, memoryview(octets), page.position, _NAMELESS)
+    except CorruptFile as error:
+        raise RecoveryPending(f"{error}: starting anew") from error
+    if crc32c(octets) != page.check:
         raise RecoveryPending("what was put away of cancels is damaged: starting anew")
     batch = _pa.ipc.read_record_batch(_pa.py_buffer(octets), run.schema)
     columns = {name: batch.column(name) for name in _COLUMNS}

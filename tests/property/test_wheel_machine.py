@@ -40,6 +40,7 @@ from duewheel.testing import (
     answer_value,
     timer_batch,
 )
+from duewheel.wheel import cancelling, far_cancels
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue_config import DequeueConfig
@@ -112,6 +113,7 @@ class WheelMachine(RuleBasedStateMachine):
         self.last_answer: dict[int, int] = {}
         self.last_floor = -(2**62)
         self.last_offset: dict[tuple[int, int], int] = {}
+        self.patches = pytest.MonkeyPatch()
 
     @initialize(
         precision_ms=st.sampled_from([1, 7, 50]),
@@ -119,6 +121,8 @@ class WheelMachine(RuleBasedStateMachine):
         before_hour=st.integers(0, 40),
         chunk_records=st.integers(1, 9),
         chunk_bytes=st.sampled_from([1, 300, 8 << 20]),
+        live=st.sampled_from([1 << 17, 1, 4]),
+        at_once=st.sampled_from([100_000, 1, 3]),
     )
     def begin(
         self,
@@ -127,7 +131,14 @@ class WheelMachine(RuleBasedStateMachine):
         before_hour: int,
         chunk_records: int,
         chunk_bytes: int,
+        live: int,
+        at_once: int,
     ) -> None:
+        # Beyond so many live cancels those that meet nothing yet are put away.
+        settings = {"MANY_LIVE": live, "LEARNT_AT_ONCE": at_once, "FAR_MS": 0, "AWAY_EVERY_MS": 0}
+        for name, value in settings.items():
+            self.patches.setattr(cancelling, name, value)
+        self.patches.setattr(far_cancels, "PAGE", 2)
         self.wheel = WheelConfig(precision_ms, slots, window_ms=slots * precision_ms, margin_ms=0)
         # The files of two hours come into play.
         self.clock = BusyClock(HOUR_STARTS_MS - before_hour * precision_ms)
@@ -411,6 +422,7 @@ class WheelMachine(RuleBasedStateMachine):
         finally:
             for role in Role:
                 self.shard.kill(role)
+            self.patches.undo()
             shutil.rmtree(self.root)
 
     def finish(self) -> None:

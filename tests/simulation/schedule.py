@@ -21,7 +21,7 @@ from tests.simulation.requests import Requests
 from tests.simulation.seam import SEAM, Plan, PowerLost
 from tests.simulation.settings import mapped_to
 from tests.simulation.spark_model import CHECKPOINT
-from tests.simulation.watching import learn_at_once, put_away_from
+from tests.simulation.watching import learn_at_once, put_away
 from tests.simulation.world import Chances, Setup, World
 
 from duewheel.wheel.dequeue_config import CANCELS_MAX, DequeueConfig
@@ -399,7 +399,8 @@ def _with_cancels(seed: int, setup: Setup) -> Setup:
     rng = Random(f"cancels {seed}")
     cancels_max = rng.choice((1, 2, 5, *[CANCELS_MAX] * 3))
     learn_at_once(rng.choice((1, 3, 250_000)))
-    put_away_from(rng.choice((0, 0, setup.wheel.precision_ms)), rng.choice((1, 2, 4_096)))
+    many, far_ms = rng.choice((1, 1, 4, 100)), rng.choice((0, 0, setup.wheel.precision_ms))
+    put_away(many, far_ms, rng.choice((1, 2, 4_096)))
     reply_topic = None if rng.random() < 0.5 else REPLIES
     config = replace(setup.config, reply_topic=reply_topic, cancels_max=cancels_max)
     return replace(setup, config=config)

@@ -266,9 +266,9 @@ def learn_at_once(count: int) -> None:
     vars(cancel_log)["_RECORDS_AT_ONCE"] = min(count, 1 << 15)
 
 
-def put_away_from(far_ms: int, page: int) -> None:
-    """Cancels of timers that are due later may be put away, so many in a page."""
-    vars(cancelling).update(FAR_MS=far_ms, AWAY_EVERY_MS=0)
+def put_away(many: int, far_ms: int, page: int) -> None:
+    """With so many live cancels those of timers that are due later are put away, so many a page."""
+    vars(cancelling).update(MANY_LIVE=many, FAR_MS=far_ms, AWAY_EVERY_MS=0)
     vars(far_cancels)["PAGE"] = page
 
 

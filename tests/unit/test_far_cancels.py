@@ -5,16 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.unit.test_cancels import NOW_MS, P0, P1, PRECISION_MS, World
 from tests.unit.test_cancels_on_disk import an_hour_later
 
+from duewheel.checkpoints import files
 from duewheel.errors import RecoveryPending
 from duewheel.schemas.columns import binary
 from duewheel.testing import Timer
@@ -205,18 +205,23 @@ def test_what_a_copy_brings_again_does_the_work_of_the_first(make_world: MakeWor
     assert (world.sources(), world.answers()) == ([], answers)
 
 
+def flip(fd: int) -> None:
+    (octet,) = os.pread(fd, 1, 200)
+    os.pwrite(fd, bytes([octet ^ 1]), 200)
+
+
+@pytest.mark.parametrize("damage", [flip, lambda fd: os.ftruncate(fd, 300)])
 def test_a_page_that_is_damaged_stops_delivery_and_a_start_learns_anew(
-    make_world: MakeWorld,
+    make_world: MakeWorld, damage: Callable[[int], None]
 ) -> None:
     world = make_world()
     cancel_many(world)
     assert world.shard.dequeue is not None
     assert world.shard.dequeue._cancels is not None
     for run in world.shard.dequeue._cancels._far._runs:
-        (octet,) = os.pread(run.file.fileno(), 1, 200)
-        os.pwrite(run.file.fileno(), bytes([octet ^ 1]), 200)
+        damage(run.fd)
     answers = world.answers()
-    with pytest.raises(RecoveryPending, match="damaged"):
+    with pytest.raises(RecoveryPending, match="starting anew"):
         world.at_slot(FAR + MANY + 1)
     assert world.sources() == []
     world.restart(Role.DEQUEUE)
@@ -227,20 +232,19 @@ def test_a_page_that_is_damaged_stops_delivery_and_a_start_learns_anew(
 def test_with_a_full_disk_they_stay_and_ingest_waits_as_it_would(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, room = make_world(), tempfile.TemporaryFile
-    full = OSError(errno.ENOSPC, "no space left on device")
+    world, room = make_world(), files.open_unnamed
 
-    def no_room(**_: Any) -> IO[bytes]:
-        raise full
+    def no_room(folder: Path) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device", folder)
 
-    monkeypatch.setattr(tempfile, "TemporaryFile", no_room)
+    monkeypatch.setattr(files, "open_unnamed", no_room)
     world.append(*[timer(n, FAR + n, f"far-{n}") for n in range(MANY)])
     rows = [cancel(MANY + n, f"far-{n}") for n in range(MANY)]
     assert world.shard.append(rows, {P0: 2 * MANY}).cancels_full
     world.at_slot(1)
     assert (world.known()[0], far(world)) == (MOST, 0)
     assert world.shard.append(rows[MOST:], {P0: 2 * MANY}).cancels_full
-    monkeypatch.setattr(tempfile, "TemporaryFile", room)
+    monkeypatch.setattr(files, "open_unnamed", room)
     world.at_slot(2)
     assert 0 < far(world) <= MOST
     world.shard.append(rows[MOST:], {P0: 2 * MANY})
@@ -326,6 +330,24 @@ def test_nothing_of_them_is_in_the_folder(tmp_path: Path) -> None:
     before = open_files()
     away.close()
     assert (len(away), open_files()) == (0, before - 1)
+
+
+def test_a_file_system_that_has_no_files_without_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = os.open
+
+    def refused(path: Any, flags: int, *args: Any, **more: Any) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "operation not supported", path)
+        return opened(path, flags, *args, **more)
+
+    monkeypatch.setattr(os, "open", refused)
+    away = FarCancels(tmp_path)
+    away.put_away(tombstones([5, 6, 7]), np.arange(3))
+    assert list(tmp_path.iterdir()) == []
+    assert len(away.bring_back(0, 9, 9)[0]) == 3
+    away.close()
 
 
 def test_each_column_comes_back(tmp_path: Path) -> None:
