@@ -11,6 +11,9 @@
 
 Steps 2 and 3 leave a stamp with the hash of all that they depend on and are skipped while it
 fits; 4 and 5 look for themselves. Only the standard library: this runs before anything is there.
+
+One works at a time. SIGTERM and Ctrl-C stop it in order, and the next run goes on; the exit code is
+then 130.
 """
 
 from __future__ import annotations
@@ -18,10 +21,12 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TextIO
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -33,6 +38,11 @@ DEV_LOCK = ROOT / "requirements-dev.txt"
 JDK_LOCK = ROOT / "requirements-jdk.txt"
 
 PIP_ATTEMPTS = 3
+END_S = 30.0  # in which pip has removed what it had unpacked
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, of which, unlike Ctrl-C in a terminal, our children have not been told."""
 
 
 def main(arguments: list[str]) -> int:
@@ -44,10 +54,11 @@ def main(arguments: list[str]) -> int:
     # packaging library of that name.
     os.environ["PYTHONSAFEPATH"] = "1"
     os.environ.pop("PYTHONPATH", None)
+    signal.signal(signal.SIGTERM, terminate)
     VENV.mkdir(exist_ok=True)
     try:
         with (VENV / ".set-up.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            take(lock)
             make_venv()
             install(dev=bool(arguments))
             ensure_java()
@@ -58,6 +69,24 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def terminate(*_: object) -> None:
+    """The handler of SIGTERM."""
+    raise Terminated
+
+
+def take(lock: TextIO) -> None:
+    """Wait until nobody else is at work here.
+
+    What `run` starts inherits the lock: a pip that outlives a killed set-up still writes to .venv.
+    """
+    os.set_inheritable(lock.fileno(), True)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say(f"another set-up is at work in {VENV.name}: waiting for it")
+        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def make_venv() -> None:
@@ -122,8 +151,24 @@ def pip(*arguments: str | Path) -> None:
 
 
 def run(*arguments: str | Path) -> None:
-    """Run the environment's Python; raises CalledProcessError if that fails."""
-    subprocess.run([PYTHON, "-P", *arguments], cwd=ROOT, check=True)
+    """Run the environment's Python; raises CalledProcessError if that fails.
+
+    Cut short, it lets the child tidy up: subprocess.run would kill it a quarter of a second later.
+    """
+    # It inherits the lock, which is all that is inheritable.
+    with subprocess.Popen([PYTHON, "-P", *arguments], cwd=ROOT, close_fds=False) as child:
+        try:
+            code = child.wait()
+        except KeyboardInterrupt as interruption:
+            if isinstance(interruption, Terminated):
+                child.send_signal(signal.SIGINT)
+            try:
+                child.wait(END_S)
+            finally:
+                child.kill()  # nothing, if it has ended
+            raise
+    if code:
+        raise subprocess.CalledProcessError(code, child.args)
 
 
 def runs(*arguments: str) -> bool:
