@@ -5,8 +5,8 @@
 
 Lines are short: long values are cut, an exception is one line with the frames that matter. What a
 Kafka client says again and again while no broker answers is one line per kind and
-`REPEAT_S`, with `repeated`, how many were left out before it. Results of commands are not logs:
-they go to stdout.
+`REPEAT_S`, with `repeated`, how many were left out before it; that it was slow, as everything is on
+a busy machine, is left out. Results of commands are not logs: they go to stdout.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ REPEAT_S = 10.0
 _KINDS_MAX = 1_000
 _FRAMES = 3
 _QUIET = ("kafka", "py4j")  # their info level narrates every request
+# Of any step of a client that took 0.1 s, in words that differ each time.
+_SLOW_STEP = "It is blocking the event loop"
 _SECRET_TEXT = re.compile(
     r"((?:pass(?:word|phrase)|secret|token)\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|[^\s;,]+)", re.IGNORECASE
 )
@@ -98,7 +100,8 @@ class FewRepeats(logging.Filter):
     `REPEAT_S`; it carries how many were left out before it.
 
     A client without a broker says the same four things several times a second, for as long as it
-    takes; duewheel's own events tell of the failure. Thread-safe: its handler holds a lock.
+    takes; duewheel's own events tell of the failure. One that was slow is not let through at all.
+    Thread-safe: its handler holds a lock.
     """
 
     def __init__(self) -> None:
@@ -108,6 +111,8 @@ class FewRepeats(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name.partition(".")[0] != "kafka":
             return True
+        if _SLOW_STEP in str(record.msg):
+            return False
         kind = (record.name, str(record.msg))
         shown_s, left_out = self._seen.get(kind, (-REPEAT_S, 0))
         if abs(record.created - shown_s) < REPEAT_S:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import structlog
+from kafka.net.selector import NetworkSelector
 
 from duewheel import logs
 
@@ -114,6 +115,22 @@ def test_what_a_kafka_client_repeats_is_one_line_with_a_count() -> None:
         ("not ready; waiting 7.00 secs", 29),
     ]
     assert len(lines(stream)) == len(shown) + 30
+
+
+def test_a_client_that_was_slow_on_a_busy_machine_says_nothing() -> None:
+    stream = io.StringIO()
+    logs.configure("cli", "info", "json", stream)
+    selector = NetworkSelector(slow_task_threshold_secs=1e-9)
+
+    async def step() -> int:
+        logging.getLogger("kafka.net.selector").warning("something else")
+        return 7
+
+    try:
+        assert selector.run(step) == 7
+    finally:
+        selector.close()
+    assert [line["event"] for line in lines(stream)] == ["something else"]
 
 
 def test_kinds_of_messages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
