@@ -17,7 +17,7 @@ from pyspark.sql import functions as sql
 from duewheel.errors import DuewheelError
 from duewheel.schemas.timers import TopicPartition
 from duewheel.streaming.query import cause
-from duewheel.streaming.source import COLUMNS, MAX_POLL_RECORDS, partitions_json
+from duewheel.streaming.source import COLUMNS, CONSUMER, partitions_json
 from duewheel.streaming.source import starting_offsets_json as offsets_json
 
 Ranges = Mapping[TopicPartition, tuple[int, int]]
@@ -41,7 +41,7 @@ def read_range(
         DuewheelError: Spark has failed.
     """
     reader = spark.read.format("kafka")
-    for name, value in ({"max.poll.records": MAX_POLL_RECORDS} | dict(kafka)).items():
+    for name, value in {**CONSUMER, **kafka}.items():
         reader = reader.option(f"kafka.{name}", value)
     frame = (
         reader.option("assign", partitions_json(between))

@@ -20,8 +20,17 @@ COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers
 
 EARLIEST = -2  # as a starting offset
 
-# A consumer's poll hands Spark at most this many; 10–15 % faster than the default of 500.
-MAX_POLL_RECORDS = "5000"
+# What the tasks' consumers are set to, unless the configuration says otherwise.
+CONSUMER = {
+    # So many a poll hands Spark at most: 10–15 % faster than the default of 500.
+    "max.poll.records": "5000",
+    # So long the broker holds a fetch that finds nothing, by default 500 ms, and answers nothing
+    # else on that connection. With each poll the consumer sends the next fetch ahead, and then
+    # Spark asks on the same connection for the partition's bounds: in each batch, every partition
+    # with new messages kept its core waiting for as long. Spark polls only for what is there, so
+    # little is asked twice, unless messages vanish after the batch was planned.
+    "fetch.max.wait.ms": "5",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +58,8 @@ class SourceOptions:
 
 def timer_stream(spark: SparkSession, options: SourceOptions) -> DataFrame:
     """The stream, with COLUMNS; rows of a partition come in offset order."""
-    kafka = {"max.poll.records": MAX_POLL_RECORDS} | dict(options.kafka)
     reader = spark.readStream.format("kafka")
-    for name, value in kafka.items():
+    for name, value in {**CONSUMER, **options.kafka}.items():
         reader = reader.option(f"kafka.{name}", value)
     if options.only:
         reader = reader.option("assign", partitions_json(options.starting_offsets))
