@@ -101,11 +101,11 @@ _NEVER = np.iinfo(np.int64).max
 # over is dropped once it is this part of them.
 _SWEPT_AT_ONCE = 16_384
 _DROPPED_PART = 4
-# As many are live at most, or half of `cancels_max`, before the farthest are put away: a half of
-# them, if a quarter is far.
+# Once so many are live, or half of `cancels_max`, the farthest are put away, half of them at most:
+# those that meet nothing for so long, if they are a quarter.
 MANY_LIVE = 1 << 17
-AWAY_EVERY_MS = 1_000  # at the most
-FAR_MS = 60_000  # until what a cancel meets first
+FAR_MS = 60_000
+AWAY_EVERY_MS, AWAY_AGAIN_MS = 1_000, 10_000  # at the most; after the disk has refused them
 
 
 class Cancelling:
@@ -488,6 +488,7 @@ class Cancelling:
             self._far.put_away(live, np.flatnonzero(going))
         except OSError as error:
             log.warning("cancels cannot be put away", reason=str(error))
+            self._next_away_ms = self._clock.boottime_ms() + AWAY_AGAIN_MS
             return
         self._live.drop(going)
         self._sweep(r)

@@ -268,7 +268,7 @@ def learn_at_once(count: int) -> None:
 
 def put_away(many: int, far_ms: int, page: int) -> None:
     """With so many live cancels those of timers that are due later are put away, so many a page."""
-    vars(cancelling).update(MANY_LIVE=many, FAR_MS=far_ms, AWAY_EVERY_MS=0)
+    vars(cancelling).update(MANY_LIVE=many, FAR_MS=far_ms, AWAY_EVERY_MS=0, AWAY_AGAIN_MS=0)
     vars(far_cancels)["PAGE"] = page
 
 

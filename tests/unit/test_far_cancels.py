@@ -52,6 +52,7 @@ def make_world(tmp_path: Path) -> Iterator[MakeWorld]:
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(far_cancels, "PAGE", 2)
     monkeypatch.setattr(cancelling, "AWAY_EVERY_MS", 0)
+    monkeypatch.setattr(cancelling, "AWAY_AGAIN_MS", 0)
 
 
 def timer(offset: int, slot: int, name: str, partition: int = 0, **more: Any) -> Timer:
