@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import platform
 import random
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -41,10 +39,12 @@ from duewheel.clock import SystemClock
 from duewheel.config import Settings, load
 from duewheel.dev_broker import DevBroker
 from duewheel.errors import DuewheelError, KafkaUnavailable
+from duewheel.interrupts import interruptible
 from duewheel.jars import broker_jars
 from duewheel.java import find_java
 from duewheel.kafka_admin import KafkaAdmin
 from duewheel.processes import init_progress
+from duewheel.scratch import Scratch
 
 PARTITIONS = 4
 _SHORTEST_DELAY_MS = 1_000
@@ -114,10 +114,8 @@ class Demo:
     def run(self) -> dict[str, Any]:
         """Run it; returns the verdict (see the README)."""
         with ExitStack() as stack:
-            # SIGTERM is to end it in order, as Ctrl-C does.
-            before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-            stack.callback(signal.signal, signal.SIGTERM, before)
-            work = stack.enter_context(_Folder(self._data_dir))
+            stack.enter_context(interruptible())
+            work = self._folder(stack)
             servers = self._given_servers or self._start_broker(stack)
             settings = self._settings(work, servers)
             self._make_topics(stack, settings)
@@ -135,6 +133,15 @@ class Demo:
         return verdict
 
     # ---- 1. ----------------------------------------------------------------------------------
+
+    def _folder(self, stack: ExitStack) -> Path:
+        if self._data_dir is None:
+            scratch = Scratch("duewheel-demo-")
+            stack.callback(scratch.remove)
+            return scratch.path
+        folder = self._data_dir.absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
     def _start_broker(self, stack: ExitStack) -> str:
         with self._console.status("starting a single-node Kafka"):
@@ -171,7 +178,12 @@ class Demo:
     def _start_duewheel(self, stack: ExitStack, work: Path) -> Child:
         log = stack.enter_context((work / "duewheel.log").open("wb"))
         command = [sys.executable, "-P", "-m", "duewheel"]
-        child = Child([*command, "run", "--config", str(work / "duewheel.toml")], stderr=log)
+        child = Child(
+            [*command, "run", "--config", str(work / "duewheel.toml")],
+            stderr=log,
+            # Killed, it could not kill its two when they wait for a Kafka that has died with us.
+            on_parent_death=signal.SIGTERM,
+        )
         stack.callback(child.stop, _STOP_S)
         return child
 
@@ -358,25 +370,6 @@ class Demo:
             f"lateness p50 {late['p50']} ms, p99 {late['p99']} ms, max {late['max']} ms; "
             f"first delivery {verdict['first_delivery_s']} s after the start"
         )
-
-
-class _Folder:
-    """The given folder, or a temporary one that is removed."""
-
-    def __init__(self, given: Path | None) -> None:
-        self._given = given
-
-    def __enter__(self) -> Path:
-        if self._given is None:
-            self._path = Path(tempfile.mkdtemp(prefix="duewheel-demo-"))
-        else:
-            self._path = self._given.absolute()
-            self._path.mkdir(parents=True, exist_ok=True)
-        return self._path
-
-    def __exit__(self, *_: object) -> None:
-        if self._given is None:
-            shutil.rmtree(self._path, ignore_errors=True)
 
 
 def _count_records(settings: Settings, topic: str) -> int:

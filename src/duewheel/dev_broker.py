@@ -10,7 +10,8 @@ The data directory:
     data/               Kafka's files; formatted beside, as data.new, and renamed when whole
 
 Invariant: the broker never outlives the process that started it. Left cleanly, it is stopped
-cleanly; a starter that is killed takes it along (see child.py).
+cleanly; a starter that is killed takes it along (see child.py), and a temporary data directory too
+(see scratch.py).
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ import random
 import shutil
 import signal
 import socket
-import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -36,9 +36,11 @@ from kafka.errors import KafkaError
 
 from duewheel.child import Child
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable, Locked
+from duewheel.interrupts import interruptible
 from duewheel.ivy import pyspark_jars
 from duewheel.jars import broker_jars
 from duewheel.java import Java, find_java
+from duewheel.scratch import Scratch
 
 HOST = "127.0.0.1"
 
@@ -117,6 +119,7 @@ class DevBroker:
         self._ports = (0, 0)
         self._process: Child | None = None
         self._folder: Path | None = None
+        self._scratch: Scratch | None = None
         self._lock: TextIO | None = None
 
     @property
@@ -176,9 +179,9 @@ class DevBroker:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-        if self._given_dir is None and self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        if self._scratch is not None:
+            self._scratch.remove()
+            self._scratch = self._folder = None
 
     def kill(self) -> None:
         """End it as a crash does; the data stays for `restart`."""
@@ -205,7 +208,8 @@ class DevBroker:
         if self._lock is not None:
             return
         if self._given_dir is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="duewheel-broker-"))
+            self._scratch = Scratch("duewheel-broker-")
+            self._folder = self._scratch.path
         else:
             self._folder = self._given_dir.absolute()
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -303,7 +307,7 @@ class DevBroker:
 
 
 def run_dev_broker(data_dir: Path | None, port: int, output: str) -> None:
-    """Run a broker until SIGTERM or SIGINT; what `duewheel dev-broker run` does.
+    """Run a broker until SIGTERM, SIGINT or SIGHUP; what `duewheel dev-broker run` does.
 
     Args:
         data_dir: as for DevBroker.
@@ -314,26 +318,13 @@ def run_dev_broker(data_dir: Path | None, port: int, output: str) -> None:
     Raises:
         DuewheelError: it does not start, or ends by itself.
     """
-
-    def interrupt(*_: object) -> None:
-        # Once: a second signal must not cut the clean stop short.
-        for number in before:
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    for number in before:
-        signal.signal(number, interrupt)
     try:
-        with DevBroker(data_dir, port=port) as broker:
+        with interruptible(), DevBroker(data_dir, port=port) as broker:
             _announce(broker, output)
             broker.wait()
             raise DuewheelError(f"the broker in {broker.data_dir} has ended by itself")
     except KeyboardInterrupt:
         return
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _announce(broker: DevBroker, output: str) -> None:

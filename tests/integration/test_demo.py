@@ -22,6 +22,7 @@ pytestmark = [
 
 DEMO = [sys.executable, "-P", "-m", "duewheel", "demo"]
 DEADLINE_S = 240.0
+GONE_S = 40.0
 
 
 def started_by(mark: str) -> list[psutil.Process]:
@@ -62,24 +63,53 @@ def test_the_demo_ends_with_a_verdict_and_leaves_nothing(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "how",
-    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.crash_matrix)],
-)
-def test_an_interrupted_demo_leaves_nothing(tmp_path: Path, how: signal.Signals) -> None:
+def begun(tmp_path: Path) -> subprocess.Popen[bytes]:
+    """A demo that has started all of its processes."""
     demo = subprocess.Popen(
         [*DEMO, "--timers", "300", "--over", "60s"],
         env=environment(tmp_path),
         stderr=subprocess.DEVNULL,
     )
     end_s = time.monotonic() + DEADLINE_S
-    # The demo, the broker, `run`, dequeue and ingest, and Spark's JVM.
-    while len(started_by(str(tmp_path))) < 6:
+    # The demo, the broker, `run`, dequeue and ingest, Spark's JVM, and who removes the two folders.
+    while len(started_by(str(tmp_path))) < 8:
         assert time.monotonic() < end_s
         assert demo.poll() is None
         time.sleep(0.2)
+    return demo
+
+
+RARE = pytest.mark.crash_matrix
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "how",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=RARE),
+        pytest.param(signal.SIGHUP, marks=RARE),
+    ],
+)
+def test_an_interrupted_demo_leaves_nothing(tmp_path: Path, how: signal.Signals) -> None:
+    demo = begun(tmp_path)
     demo.send_signal(how)
+    time.sleep(0.5)
+    demo.send_signal(how)  # of one who has no patience
     assert demo.wait(DEADLINE_S) == 130
     assert started_by(str(tmp_path)) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@RARE
+@pytest.mark.timeout(300)
+def test_a_killed_demo_leaves_nothing(tmp_path: Path) -> None:
+    demo = begun(tmp_path)
+    time.sleep(5)  # its timers are on their way
+    demo.kill()
+    demo.wait(DEADLINE_S)
+    end_s = time.monotonic() + GONE_S
+    while left := started_by(str(tmp_path)):
+        assert time.monotonic() < end_s, left
+        time.sleep(0.2)
     assert list(tmp_path.iterdir()) == []
