@@ -233,6 +233,7 @@ class Load:
         CLOCK.sleep(2 * LOOK_AT_BATCHES_S)
         at_ms = np.array([each.moments_ms(self._watch) for each in asked])
         config = {
+            "partitions": self._rig.partitions,
             "cancels": len(asked),
             "pending": status(self._rig.settings)["pending"],
             "machine": self._watch.machine(began_ms, CLOCK.now_ms()),
@@ -290,6 +291,7 @@ def watching(watch: Watch) -> Iterator[None]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dir", type=Path, help="below which the data directory is made")
+    parser.add_argument("--partitions", type=int, default=bench.PARTITIONS)
     parser.add_argument("--pending", type=int, default=100_000)
     parser.add_argument("--cancels", type=int, default=600, help="of pending timers")
     parser.add_argument("--others", type=int, default=60, help="of delivered timers; of nothing")
@@ -298,7 +300,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.dir) as path, ExitStack() as stack:
-        rig = bench.Rig(Path(path), stack)
+        rig = bench.Rig(Path(path), stack, args.partitions)
         rig.start("run", stack)
         bench.fill(rig, np.full(20_000, CLOCK.now_ms()))  # warm: JIT, caches, connections
         spread = np.random.default_rng(args.seed).integers(0, 3_600_000, args.pending)

@@ -66,8 +66,9 @@ ENCODED_HEADERS = b"".join(framed_bytes(name) + framed_bytes(v) for name, v in U
 class Rig:
     """A broker, topics and a configuration, as `duewheel init` leaves them."""
 
-    def __init__(self, path: Path, stack: ExitStack) -> None:
-        self.path = path
+    def __init__(self, path: Path, stack: ExitStack, partitions: int = PARTITIONS) -> None:
+        """`partitions`: of the timer topic."""
+        self.path, self.partitions = path, partitions
         self._broker = stack.enter_context(DevBroker())
         self.servers = self._broker.bootstrap_servers
         self.config = path / "duewheel.toml"
@@ -80,7 +81,7 @@ class Rig:
         self.settings = load(self.config)
         self.target = "bench.orders"
         with KafkaAdmin(self.settings.kafka.client_options("admin")) as admin:
-            admin.init_topics(self.settings, partitions=PARTITIONS)
+            admin.init_topics(self.settings, partitions=partitions)
             admin.create_topic(self.target, PARTITIONS)
         init_progress(self.settings)
         self._producer = KafkaProducer(bootstrap_servers=self.servers, acks="all", linger_ms=5)
@@ -145,8 +146,8 @@ class Rig:
         ready = []
         number = self.sent + np.arange(len(due_ms))
         self.sent += len(due_ms)
-        for partition in range(PARTITIONS):
-            rows = slice(partition, None, PARTITIONS)
+        for partition in range(self.partitions):
+            rows = slice(partition, None, self.partitions)
             at = TopicPartition("bench.timers", partition)
             batches = split(requests(number[rows], due_ms[rows], self.target), 512 * 1024)
             ready += [(at, batch) for batch in batches]
