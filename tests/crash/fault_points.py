@@ -27,6 +27,10 @@ from typing import Any
 
 HOUR_MS = 3_600_000
 COLLECT_MS = 200  # between looks for garbage, which are a minute apart otherwise
+# What puts cancels away while no timer is due later than in seconds: from when on one is far, how
+# often they go, how many to a page. Else a minute, once a second, and thousands.
+AWAY = {"FAR_MS": 200, "AWAY_EVERY_MS": 0}
+AWAY_PAGE = 2
 STALL_S = 0.4  # long enough for the other process to close several slots
 
 STATE = "duewheel.checkpoints.state:State"
@@ -41,6 +45,7 @@ READ = "duewheel.wheel.restoring:restore"
 LOOP = "duewheel.wheel.dequeue:Dequeue"
 LEARN = "duewheel.wheel.cancelling:Cancelling.learn"
 CANCEL_LOG = "duewheel.wheel.cancel_log:CancelLog"
+FAR = "duewheel.wheel.far_cancels"
 ANSWERS = "duewheel.wheel.answers:answer_rows"
 UNLINK = "duewheel.wheel.hour_files:HourFiles.unlink_below"
 INTERNALS = "duewheel.wheel.kafka_internals"
@@ -289,6 +294,25 @@ def collect_often() -> None:
     dequeue._COLLECT_MS = COLLECT_MS
 
 
+def put_away_soon(mark: Path) -> None:
+    """Have dequeue put cancels away whose timers are due soon; once it has, there is the file."""
+    cancelling: Any = importlib.import_module("duewheel.wheel.cancelling")
+    assert all(less < vars(cancelling)[name] for name, less in AWAY.items())
+    vars(cancelling).update(AWAY)
+    far: Any = importlib.import_module(FAR)
+    assert far.PAGE > AWAY_PAGE
+    far.PAGE = AWAY_PAGE
+
+    def marked(put_away: Method) -> Method:
+        def call(*arguments: Any) -> None:
+            put_away(*arguments)
+            mark.touch()
+
+        return call
+
+    wrap(f"{FAR}:FarCancels.put_away", marked)
+
+
 def main() -> None:
     """See the module's head."""
     parser = argparse.ArgumentParser()
@@ -299,6 +323,7 @@ def main() -> None:
     parser.add_argument(
         "--collect-often", action="store_true", help="look for garbage all the time"
     )
+    parser.add_argument("--put-away-soon", type=Path, metavar="FILE", help="made once it happens")
     parser.add_argument("words", nargs="+", help="of the duewheel command")
     options = parser.parse_args()
     if options.point:
@@ -309,6 +334,8 @@ def main() -> None:
         set_clock(lambda: int(options.clock_error.read_text()))
     if options.collect_often:
         collect_often()
+    if options.put_away_soon:
+        put_away_soon(options.put_away_soon)
     from duewheel import cli
 
     sys.argv = ["duewheel", *options.words]

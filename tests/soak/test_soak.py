@@ -128,3 +128,15 @@ def test_three_rounds(tmp_path: Path) -> None:
     assert outcome.verdict.answers.keys() >= {"cancelled", "already_delivered"}
     assert outcome.verdict.cancelled > 0
     assert sum(len(taken) for taken in outcome.recovery_s.values()) == 3
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+@pytest.mark.crash_matrix
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("spark_jars", "kafka_jars")
+def test_two_rounds_with_more_cancels_than_may_be_in_memory(tmp_path: Path) -> None:
+    outcome = soak(Plan(2, kinds=("dequeue", "both"), cancels_max=40), tmp_path)
+    assert outcome.ok, (outcome.verdict.told[:20], outcome.findings, outcome.stuck)
+    assert outcome.put_away
+    assert outcome.verdict.answers["cancelled"] > 0 < outcome.verdict.cancelled
