@@ -41,7 +41,7 @@ def open_unnamed(folder: Path) -> int:
     try:
         return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        if error.errno != errno.EOPNOTSUPP:  # some file systems of containers
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):  # in some containers
             raise
     temporary = folder / f".unnamed.{os.getpid()}"
     fd = _open_emptied(temporary)

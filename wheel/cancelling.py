@@ -455,9 +455,12 @@ class Cancelling:
         Raises:
             RecoveryPending: they cannot be read any more: the next start learns of all anew.
         """
-        back, self._brought_to = self._far.bring_back(r, floor, LEARNT_AT_ONCE)
+        most = min(LEARNT_AT_ONCE, max(1, self._cancels_max // 2))
+        back, self._brought_to = self._far.bring_back(r, floor, most)
         if len(back):
             self._add(back)
+            # As many are over soon: look at all before long, however few transactions that takes.
+            self._left_since_swept += len(back) * _DROPPED_PART // _SWEPT_AT_ONCE
             self._count()
         return self._brought_to
 
@@ -474,7 +477,7 @@ class Cancelling:
         a look at all.
         """
         live, least = self._live.rows, max(1, self._many // 4)
-        far = self._are_far(live)
+        far = self._are_far(live) & self._far.may_go(live.first, self._cancels_max // 2)
         if self._far.is_full or np.count_nonzero(far) < least:
             return
         rows = np.flatnonzero(far & ~self._are_over(r, {}))

@@ -19,7 +19,7 @@ is an Arrow record batch as it is sent between processes; its checksum stays in 
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,12 @@ from crc32c import crc32c
 from duewheel.checkpoints import files
 from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.schemas.columns import large_binary
-from duewheel.schemas.timers import Int64
+from duewheel.schemas.timers import Bool, Int64
 from duewheel.wheel.growing import GrowingTombstones
 from duewheel.wheel.tombstones import Tombstones
 
 RUNS_MAX = 256  # each has a file open
+CROWD = 1_024  # as many of one slot in a run are counted
 PAGE = 4_096  # cancels
 _NEVER = np.iinfo(np.int64).max
 _NAMELESS = Path("cancels put away")
@@ -91,6 +92,7 @@ class FarCancels:
         self._folder = folder
         self._runs: list[_Run] = []
         self._count = 0
+        self._crowds: Counter[int] = Counter()
 
     def __len__(self) -> int:
         """How many are put away."""
@@ -100,6 +102,17 @@ class FarCancels:
     def is_full(self) -> bool:
         """Whether no more can be put away."""
         return len(self._runs) >= RUNS_MAX
+
+    def may_go(self, first: Int64, most: int) -> Bool:
+        """Which cancels may be put away: not of a slot of which so many are, for all of one slot
+        come back at once.
+
+        Args:
+            first: of each.
+            most: of one slot; what is beyond it at once does not count, nor do small parts of runs.
+        """
+        full = [slot for slot, count in self._crowds.items() if count >= most]
+        return ~np.isin(first, np.array(full, np.int64))
 
     @property
     def hour(self) -> int:
@@ -128,6 +141,9 @@ class FarCancels:
             raise
         self._runs.append(run)
         self._count += len(rows)
+        slots, counts = np.unique(live.first[rows], return_counts=True)
+        many = counts >= CROWD
+        self._crowds.update(dict(zip(slots[many].tolist(), counts[many].tolist(), strict=True)))
 
     def bring_back(self, after: int, until: int, most: int) -> tuple[Tombstones, int]:
         """What is needed before slots are delivered, and the last slot that may be.
@@ -160,6 +176,8 @@ class FarCancels:
             if not run.pages:
                 files.close(run.fd)
         self._runs = [run for run in self._runs if run.pages]
+        for slot in [slot for slot in self._crowds if slot <= until]:
+            del self._crowds[slot]
         return back.rows, until
 
     def close(self) -> None:
@@ -187,7 +205,7 @@ def _read(run: _Run, page: _Page) -> Tombstones:
     octets = bytearray(page.size)
     try:
         files.read_into(run.fd, memoryview(octets), page.position, _NAMELESS)
-    except CorruptFile as error:
+    except (CorruptFile, OSError) as error:
         raise RecoveryPending(f"{error}: starting anew") from error
     if crc32c(octets) != page.check:
         raise RecoveryPending("what was put away of cancels is damaged: starting anew")

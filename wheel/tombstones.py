@@ -47,8 +47,9 @@ class Tombstones:
             BEFORE_START: it may have left out whatever it meets.
         log_end: end of its partition then, or later, NOT_ASKED until that is known: copies made
             before it became known lie below.
-        first, last: least and greatest slot of all that it meets in the log; NOT_LOOKED; or, where
-            that is nothing, −NOTHING and NOTHING.
+        first, last: least and greatest slot of all that it meets in the log, for `first` of slots
+            behind `after`, or some before it, too; NOT_LOOKED; or, where that is nothing, −NOTHING
+            and NOTHING.
         word: its answer, as index, or NO_WORD.
     """
 

@@ -64,7 +64,11 @@ def verdicts(
     cancel, row, other = _grouped(asked, rows, others)
     word = asked.word.copy()
     last = _greatest_below(row, rows.origin, rows.slot, cancel, asked.offset)
-    first = -_greatest_below(row, rows.origin, -rows.slot, cancel, asked.offset)
+    # What had left before a cancel was known it has not left out.
+    later = np.flatnonzero(rows.slot > asked.after.min())
+    first = -_greatest_below(
+        row[later], rows.origin[later], -rows.slot[later], cancel, asked.offset
+    )
     there = np.flatnonzero(~rows.was_out)
     pending = _greatest_below(
         row[there], rows.origin[there], rows.slot[there], cancel, asked.offset

@@ -532,4 +532,28 @@ CANCELS = {
         "written, last = rows, np.full(len(greatest), -1)",
         test=AWAY + "test_what_a_copy_brings_again_does_the_work_of_the_first",
     ),
+    "far-any-of-a-slot": Planted(
+        "5",
+        "of one slot any number is put away, all of which come back at once",
+        "wheel/far_cancels.py",
+        "self._crowds.items() if count >= most]",
+        "self._crowds.items() if count < 0]",
+        test=AWAY + "test_of_one_slot_no_more_are_put_away_than_may_come_back",
+    ),
+    "far-not-swept": Planted(
+        "5",
+        "what comes back stays in memory until enough transactions have been made",
+        CANCELLING,
+        "self._left_since_swept += len(back)",
+        "self._left_since_swept += 0 * len(back)",
+        test=AWAY + "test_what_has_left_goes_before_more_come_back",
+    ),
+    "far-not-of-used-ids": Planted(
+        "5",
+        "what had left before a cancel was known keeps it in memory",
+        "wheel/verdicts.py",
+        "rows.slot > asked.after.min()",
+        "rows.slot > NOTHING",
+        test=AWAY + "test_what_has_left_before_a_cancel_came_keeps_it_not_in_memory",
+    ),
 }

@@ -55,6 +55,18 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cancelling, "AWAY_AGAIN_MS", 0)
 
 
+@pytest.fixture
+def most_live(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    most, add = [0], cancelling.Cancelling._add
+
+    def added(self: cancelling.Cancelling, new: Tombstones) -> None:
+        add(self, new)
+        most[0] = max(most[0], len(self._live))
+
+    monkeypatch.setattr(cancelling.Cancelling, "_add", added)
+    return most
+
+
 def timer(offset: int, slot: int, name: str, partition: int = 0, **more: Any) -> Timer:
     due_ms = NOW_MS + slot * PRECISION_MS
     return Timer(partition, offset, due_ms, timer_id=name.encode(), **more)
@@ -128,6 +140,64 @@ def test_what_comes_back_at_once_after_a_pause_is_bounded(
     world.at_slot(FAR + MANY + 1)
     assert world.sources() == [f"timers-0@{2 * MANY}", f"timers-0@{2 * MANY + 1}"]
     assert 0 < most[0] <= MOST + 6 + 2
+
+
+@pytest.mark.parametrize("chunk_records", [6, 15])
+def test_what_has_left_goes_before_more_come_back(
+    make_world: MakeWorld,
+    monkeypatch: pytest.MonkeyPatch,
+    most_live: list[int],
+    chunk_records: int,
+) -> None:
+    """Numbers in proportion to what they are: of 131,072 as many are live as stay there, 100,000
+    come back at once, all are looked at when 16,384 were for each chunk of 20,000, or of 50,000.
+    """
+    world = make_world(chunk_records=chunk_records, cancels_max=80)
+    # Of two timers each, one due soon: such are not put away.
+    rows = [timer(n, 300, f"twice-{n}", 1) for n in range(40)]
+    rows += [timer(40 + n, FAR + 1_100, f"twice-{n}", 1) for n in range(40)]
+    world.append(*rows, *[cancel(80 + n, f"twice-{n}", 1) for n in range(40)])
+    cancel_many(world, 1_000, lambda number: FAR + 1_000 - number)
+    before, most_live[0] = far(world), 0
+    assert before > 900
+    monkeypatch.setattr(cancelling, "LEARNT_AT_ONCE", 30)
+    monkeypatch.setattr(cancelling, "_SWEPT_AT_ONCE", 5)
+    world.at_slot(FAR + 1_050)
+    assert world.sources() == []
+    assert most_live[0] < 80 + 2 * 30, f"{most_live[0]} in memory, {before} were put away"
+
+
+def test_of_one_slot_no_more_are_put_away_than_may_come_back(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, most_live: list[int]
+) -> None:
+    """The others wait, as they did; what is cancelled too late is delivered."""
+    monkeypatch.setattr(far_cancels, "CROWD", 1)
+    world = make_world()
+    with pytest.raises(AssertionError, match="nothing fits"):
+        cancel_many(world, slot_of=lambda _: FAR)
+    taken = world.engine.marks[P0] - MANY
+    assert MOST < taken == world.known()[0] + far(world) < 3 * MOST
+    most_live[0] = 0
+    world.at_slot(FAR)
+    assert world.sources() == [f"timers-0@{n}" for n in range(taken, MANY)]
+    assert most_live[0] == taken
+    world.append(cancel(2 * MANY - 1, "far-99"))
+    assert world.engine.marks[P0] == 2 * MANY
+
+
+def test_what_has_left_before_a_cancel_came_keeps_it_not_in_memory(make_world: MakeWorld) -> None:
+    """Ids that are used again, as of what recurs: the timers of the first time have left."""
+    world = make_world()
+    rows = [timer(n, 1, f"far-{n}") for n in range(MANY)]
+    world.append(*rows)
+    world.at_slot(2)
+    world.append(*[timer(MANY + n, FAR + n, f"far-{n}") for n in range(MANY)])
+    requests, end = [cancel(2 * MANY + n, f"far-{n}") for n in range(MANY)], 3 * MANY
+    for slot in range(3, 40):
+        begin = world.engine.marks[P0]
+        world.shard.append([row for row in requests if row.offset >= begin], {P0: end})
+        world.at_slot(slot)
+    assert world.engine.marks[P0] == end, f"{world.engine.marks[P0] - 2 * MANY} of {MANY} taken"
 
 
 def test_a_second_one_of_the_same_id_is_told_what_is_so(make_world: MakeWorld) -> None:
@@ -265,6 +335,20 @@ def test_what_has_no_answer_yet_or_is_due_soon_stays(make_world: MakeWorld) -> N
     )
 
 
+def test_a_disk_that_cannot_be_read_is_told_as_promised(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world()
+    cancel_many(world)
+
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(os, "preadv", broken)
+    with pytest.raises(RecoveryPending, match="starting anew"):
+        world.at_slot(FAR + MANY + 1)
+
+
 # ---- alone ---------------------------------------------------------------------------------------
 
 
@@ -333,14 +417,15 @@ def test_nothing_of_them_is_in_the_folder(tmp_path: Path) -> None:
     assert (len(away), open_files()) == (0, before - 1)
 
 
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EISDIR])
 def test_a_file_system_that_has_no_files_without_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     opened = os.open
 
     def refused(path: Any, flags: int, *args: Any, **more: Any) -> int:
         if flags & os.O_TMPFILE == os.O_TMPFILE:
-            raise OSError(errno.EOPNOTSUPP, "operation not supported", path)
+            raise OSError(number, "not supported", path)
         return opened(path, flags, *args, **more)
 
     monkeypatch.setattr(os, "open", refused)

@@ -150,7 +150,7 @@ def test_cancels_are_told_what_pairs_of_them_and_rows_say(seed: int) -> None:
     word, first, last = verdicts(asked, settled, rows, known, NONE_DAMAGED)
     for i in range(ASKED_FOR):
         met = [slot[j] for j in range(30) if meets(asked, i, rows, j)]
-        assert first[i] == min([*met, -NOTHING])
+        assert first[i] == min([slot for slot in met if slot > asked.after.min()], default=-NOTHING)
         assert last[i] == max([*met, NOTHING])
         answer = told(asked, i, bool(settled[i]), rows, known)
         assert (WORDS[word[i]] if word[i] >= 0 else None) == answer
