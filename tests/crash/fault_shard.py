@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource
 from tests.crash.cancel_verdict import Asked, Came, Fault, Place, judge
+from tests.integration.reading import consumer
 
 from duewheel.child import Child
 from duewheel.clock import SystemClock
@@ -200,8 +201,13 @@ class Shard:
     def line(self, *words: str, point: str | None = None, hour_behind: bool = False) -> list[str]:
         faults = ["--point", point, "--mark", str(self.path / point)] if point else []
         behind = ["--hour-behind"] if hour_behind else []
+        always = self.always(words[0])
         command = [*words, "--config", str(self.config)]
-        return [sys.executable, "-P", str(SCRIPT), *faults, *behind, "--", *command]
+        return [sys.executable, "-P", str(SCRIPT), *faults, *behind, *always, "--", *command]
+
+    def always(self, name: str) -> list[str]:
+        """Options of fault_points.py with which this command is always run."""
+        return []
 
     def init(self, *, hour_behind: bool = False) -> None:
         line = self.line("init", "--partitions", str(PARTITIONS), hour_behind=hour_behind)
@@ -325,25 +331,18 @@ class Shard:
         return written
 
     def _consume(self) -> None:
-        consumer = KafkaConsumer(
-            bootstrap_servers=self.servers,
-            isolation_level="read_committed",
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-        )
         topics = (self.target, self.dead_letters, self.replies)
-        consumer.assign(
-            [TopicPartition(t, p) for t in topics for p in consumer.partitions_for_topic(t)]
-        )
-        while not self._stop.is_set():
-            polled = consumer.poll(timeout_ms=100)
-            now_ms = CLOCK.now_ms()
-            for records in polled.values():
-                for r in records:
+        with consumer(self.servers) as stranger:
+            stranger.assign(
+                [TopicPartition(t, p) for t in topics for p in stranger.partitions_for_topic(t)]
+            )
+            while not self._stop.is_set():
+                polled = stranger.poll(timeout_ms=100)
+                now_ms = CLOCK.now_ms()
+                for r in (record for records in polled.values() for record in records):
                     heard = self.answers if r.topic == self.replies else self.seen
                     place = (r.topic, r.partition)
                     heard.append(Seen(r.value, r.key, r.headers, *place, now_ms, r.timestamp))
-        consumer.close()
 
     # ---- verdicts --------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ clock jumps an hour at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -39,10 +40,8 @@ class PastShard(WrongShard):
 
     behind = 0
 
-    def line(self, *words: str, point: str | None = None, hour_behind: bool = False) -> list[str]:
-        line = super().line(*words, point=point, hour_behind=hour_behind)
-        at = line.index("--")
-        return [*line[:at], "--collect-often", *line[at:]]
+    def always(self, name: str) -> list[str]:
+        return [*super().always(name), "--collect-often"]
 
     @property
     def now_ms(self) -> int:
@@ -69,10 +68,8 @@ class PastShard(WrongShard):
 def shard(broker: DevBroker, tmp_path: Path) -> Iterator[PastShard]:
     name = f"segments-{CLOCK.now_ms()}"
     shard = PastShard(tmp_path, broker.bootstrap_servers, name, slots=300_000, margin="5m")
-    try:
+    with closing(shard):
         yield shard
-    finally:
-        shard.close()
 
 
 def test_dequeue_killed_around_the_unlinking_of_a_segment(shard: PastShard) -> None:

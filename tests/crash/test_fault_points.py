@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from tests.crash.fault_shard import (
@@ -103,12 +104,10 @@ def shard(broker: DevBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     path = tmp_path_factory.mktemp("points")
     name = f"points-{CLOCK.now_ms()}"
     shard = Shard(path, broker.bootstrap_servers, name, slots=100_000, margin="5m")
-    try:
+    with closing(shard):
         shard.init(hour_behind=True)
         shard.start("ingest")
         yield shard
-    finally:
-        shard.close()
 
 
 @pytest.mark.parametrize("point", STARTING)
@@ -192,11 +191,9 @@ def small_shard(broker: DevBroker, tmp_path_factory: pytest.TempPathFactory) -> 
     path = tmp_path_factory.mktemp("matrix")
     name = f"matrix-{CLOCK.now_ms()}"
     shard = Shard(path, broker.bootstrap_servers, name, slots=80, margin="1s")
-    try:
+    with closing(shard):
         shard.init()
         yield shard
-    finally:
-        shard.close()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -38,12 +39,8 @@ class WrongShard(Shard):
         new.write_text(str(error_ms))
         new.replace(self.path / "clock")
 
-    def line(self, *words: str, point: str | None = None, hour_behind: bool = False) -> list[str]:
-        line = super().line(*words, point=point, hour_behind=hour_behind)
-        if words[0] == "ingest":
-            return line
-        at = line.index("--")
-        return [*line[:at], "--clock-error", str(self.path / "clock"), *line[at:]]
+    def always(self, name: str) -> list[str]:
+        return [] if name == "ingest" else ["--clock-error", str(self.path / "clock")]
 
     def dequeue_says(self, key: str) -> int:
         found = read_status(self.settings)["dequeue"][key]
@@ -57,10 +54,8 @@ class WrongShard(Shard):
 def shard(broker: DevBroker, tmp_path: Path) -> Iterator[WrongShard]:
     name = f"clock-{CLOCK.now_ms()}"
     shard = WrongShard(tmp_path, broker.bootstrap_servers, name, slots=100_000, margin="5m")
-    try:
+    with closing(shard):
         yield shard
-    finally:
-        shard.close()
 
 
 def test_nothing_is_early_and_all_goes_on_when_the_clock_is_right(shard: WrongShard) -> None:

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient, TopicPartition
+from tests.integration.reading import consumer, read_committed
 
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.clock import Clock
@@ -171,37 +172,6 @@ def out_of_order(arrivals: Sequence[Arrival]) -> list[Arrival]:
             found.append(arrival)
         newest[lane] = offset
     return found
-
-
-@contextmanager
-def consumer(servers: str) -> Iterator[KafkaConsumer]:
-    """One that sees committed records only."""
-    made = KafkaConsumer(
-        bootstrap_servers=servers,
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-        group_id=None,
-    )
-    try:
-        yield made
-    finally:
-        made.close()
-
-
-def read_committed(servers: str, starts: dict[TopicPartition, int]) -> list[Any]:
-    """Every committed record from these offsets on, in order within each partition."""
-    with consumer(servers) as stranger:
-        stranger.assign(list(starts))
-        for partition, offset in starts.items():
-            stranger.seek(partition, offset)
-        ends = stranger.end_offsets(list(starts))
-        found: list[Any] = []
-        give_up = time.monotonic() + GIVE_UP_S
-        while any(stranger.position(partition) < ends[partition] for partition in starts):
-            assert time.monotonic() < give_up, "the topics cannot be read to their ends"
-            for records in stranger.poll(timeout_ms=100).values():
-                found += records
-        return found
 
 
 def _source(record: Any) -> tuple[int, int]:

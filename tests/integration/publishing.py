@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient
+from tests.integration.reading import read_topic
 
 from duewheel.checkpoints.epochs import Epochs
 from duewheel.checkpoints.progress import PartitionProgress, Progress
@@ -98,26 +99,7 @@ def slot_of(found: Progress | None) -> int | None:
 
 def read(broker: DevBroker, topic: str) -> list[Any]:
     """Every committed record, partition by partition."""
-    consumer = KafkaConsumer(
-        bootstrap_servers=broker.bootstrap_servers,
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-        group_id=None,
-    )
-    try:
-        partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]
-        consumer.assign(partitions)
-        consumer.seek_to_beginning(*partitions)
-        ends = consumer.end_offsets(partitions)
-        records: dict[TopicPartition, list[Any]] = {p: [] for p in partitions}
-        give_up = time.monotonic() + 60
-        while any(consumer.position(p) < ends[p] for p in partitions):
-            assert time.monotonic() < give_up, "the topic cannot be read to its end"
-            for partition, found in consumer.poll(timeout_ms=100).items():
-                records[partition] += found
-        return [record for partition in partitions for record in records[partition]]
-    finally:
-        consumer.close()
+    return read_topic(broker.bootstrap_servers, topic)
 
 
 def values(records: list[Any]) -> list[bytes | None]:

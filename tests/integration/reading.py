@@ -1,21 +1,63 @@
-"""A topic's records, as somebody else reads them."""
+"""Topics, as somebody else reads them."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
 
+_GIVE_UP_S = 90.0
+
+
+@contextmanager
+def consumer(servers: str, **settings: Any) -> Iterator[KafkaConsumer]:
+    """One of no group that sees committed records only, from the beginning on."""
+    committed = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
+    made = KafkaConsumer(bootstrap_servers=servers, group_id=None, **committed | settings)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def read_committed(servers: str, starts: Mapping[TopicPartition, int]) -> list[Any]:
+    """Every committed record from these offsets on, partition by partition."""
+    with consumer(servers) as stranger:
+        return _to_the_end(stranger, starts)
+
+
+def read_topic(servers: str, topic: str, first: Mapping[int, int] | None = None) -> list[Any]:
+    """Every committed record of a topic, partition by partition.
+
+    Args:
+        servers, topic: where.
+        first: offsets to begin at, by partition; by default the first ones.
+    """
+    with consumer(servers) as stranger:
+        numbers = sorted(stranger.partitions_for_topic(topic))
+        starts = {TopicPartition(topic, n): (first or {}).get(n, 0) for n in numbers}
+        return _to_the_end(stranger, starts)
+
 
 def everything_in(servers: str, topic: str, partitions: int) -> list[Any]:
     """Everything that is in a topic now, of open and aborted transactions, too."""
-    consumer = KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False)
-    wanted = [TopicPartition(topic, number) for number in range(partitions)]
-    consumer.assign(wanted)
-    consumer.seek_to_beginning(*wanted)
-    ends = consumer.end_offsets(wanted)
-    found: list[Any] = []
-    while any(consumer.position(p) < end for p, end in ends.items()):
-        found += [r for batch in consumer.poll(timeout_ms=200).values() for r in batch]
-    consumer.close()
-    return found
+    with consumer(servers, isolation_level="read_uncommitted") as stranger:
+        return _to_the_end(stranger, {TopicPartition(topic, n): 0 for n in range(partitions)})
+
+
+def _to_the_end(stranger: KafkaConsumer, starts: Mapping[TopicPartition, int]) -> list[Any]:
+    """What is there now, from these offsets on."""
+    stranger.assign(list(starts))
+    for partition, offset in starts.items():
+        stranger.seek(partition, offset)
+    ends = stranger.end_offsets(list(starts))
+    found: dict[TopicPartition, list[Any]] = {partition: [] for partition in starts}
+    give_up = time.monotonic() + _GIVE_UP_S
+    while any(stranger.position(partition) < end for partition, end in ends.items()):
+        assert time.monotonic() < give_up, f"{list(starts)} cannot be read to their ends"
+        for partition, records in stranger.poll(timeout_ms=100).items():
+            found[partition] += records
+    return [record for records in found.values() for record in records]

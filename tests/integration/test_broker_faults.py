@@ -22,12 +22,11 @@ from tests.integration.fault_judge import (
     PARTITIONS,
     Judge,
     Topics,
-    consumer,
     in_a_while,
-    read_committed,
     wait_until,
 )
 from tests.integration.fault_proxy import ALWAYS, Action, Fault, FaultProxy
+from tests.integration.reading import consumer, read_committed
 
 from duewheel.clock import SystemClock
 from duewheel.dev_broker import DevBroker

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from kafka import KafkaProducer
-from tests.integration.test_dead_letters import command, config, read, until  # noqa: F401
+from tests.integration.reading import read_topic
+from tests.integration.test_dead_letters import command, config, until  # noqa: F401
 from tests.integration.test_reconfigure import running, timer, wait_for
 from tests.integration.whole_shard import CLOCK, Shard
 
@@ -88,9 +89,9 @@ def test_cancels_before_a_cut_hold_and_those_behind_it_are_waited_for(
         before = [due(b"held", b"a", 30), cancel(b"a"), due(b"cut off", b"b", 6)]
         shard.send(timers, 0, *before, due(b"as ever", b"c", 7))
         shard.send(timers, 0, cancel(b"b"))
-        until(shard, lambda: len(read(servers, reply)) == 2)
+        until(shard, lambda: len(read_topic(servers, reply)) == 2)
         assert shard.delivered() == []
-    first, _, second, *_ = read(servers, timers)
+    first, _, second, *_ = read_topic(servers, timers)
     cut(broker, timers, 5)  # four records and their transaction's marker are left
     with shard.admin() as admin:
         assert admin.end_offsets([timers])[timers, 0] == 5
@@ -104,7 +105,7 @@ def test_cancels_before_a_cut_hold_and_those_behind_it_are_waited_for(
     assert said is not None, refused.stderr
     assert 0 <= int(said[1]) - (second.timestamp + 6_000) < shard.settings.timer.precision_ms
     dequeue = Child(line(config, "dequeue"))
-    wait_for(lambda: [r.value for r in read(servers, target)] == [b"as ever"])
+    wait_for(lambda: [r.value for r in read_topic(servers, target)] == [b"as ever"])
     dequeue.stop(30)
     _, (done,) = command(config, *accept)
     told = {"kind": "cut short", "was": 7, "start": 5, "unread": 0}
@@ -113,13 +114,13 @@ def test_cancels_before_a_cut_hold_and_those_behind_it_are_waited_for(
     with running(config) as shard:
         # Where the lost cancel was; it is asked for again, and so it is answered again.
         shard.send(timers, 0, due(b"of the id again", b"b", 1), cancel(b"c"))
-        until(shard, lambda: len(read(servers, reply)) == 3)
+        until(shard, lambda: len(read_topic(servers, reply)) == 3)
         until(shard, lambda: CLOCK.now_ms() > first.timestamp + 31_000)
         time.sleep(0.5)
         shard.pump()
         assert shard.delivered() == [b"as ever", b"of the id again"]
         assert shard.letters() == []
-        answers = [json.loads(answer.value) for answer in read(servers, reply)]
+        answers = [json.loads(answer.value) for answer in read_topic(servers, reply)]
     said_of = sorted((answer["id"], answer["answer"]) for answer in answers)
     assert said_of == [("a", "cancelled"), ("b", "cancelled"), ("c", "already_delivered")]
 
@@ -160,7 +161,7 @@ def test_a_shard_goes_on_behind_a_cut(broker: DevBroker, tmp_path: Path) -> None
         shard.wait(lambda: CLOCK.now_ms() > held.timestamp + 92_000)
         shard.wait(lambda: bool(shard.status()["pending"] == 0))
         assert shard.arrivals.count == {b"new %d" % number: 1 for number in range(5)}
-        answers = read(shard.servers, "cut.replies")
+        answers = read_topic(shard.servers, "cut.replies")
         sources = [dict(answer.headers)["TIMER_SOURCE"] for answer in answers]
         assert sources == [f"{shard.timers}-0@{cancelled.offset}".encode()]
         assert shard.stop() == 0

@@ -13,8 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from kafka import KafkaConsumer, TopicPartition
+from kafka import TopicPartition
 from kafka.errors import KafkaError
+from tests.integration.reading import read_topic
 
 from duewheel import dead_letters, replay, wiring
 from duewheel.checkpoints.recovery import RecoveryRecord
@@ -45,32 +46,6 @@ Message = tuple[bytes | None, bytes | None, list[Header]]
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 ODD: list[Header] = [("a", None), ("a", b""), ("b", bytes(range(256))), ("a", None)]
-
-
-def read(servers: str, topic: str, first: dict[int, int] | None = None) -> list[Any]:
-    """Every committed record from some offsets on, partition by partition."""
-    consumer = KafkaConsumer(
-        bootstrap_servers=servers,
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-        group_id=None,
-    )
-    try:
-        numbers = sorted(consumer.partitions_for_topic(topic))
-        partitions = [TopicPartition(topic, number) for number in numbers]
-        consumer.assign(partitions)
-        for partition in partitions:
-            consumer.seek(partition, (first or {}).get(partition.partition, 0))
-        ends = consumer.end_offsets(partitions)
-        records: dict[TopicPartition, list[Any]] = {p: [] for p in partitions}
-        give_up = time.monotonic() + 60
-        while any(consumer.position(p) < ends[p] for p in partitions):
-            assert time.monotonic() < give_up, f"{topic} cannot be read to its end"
-            for partition, found in consumer.poll(timeout_ms=100).items():
-                records[partition] += found
-        return [record for partition in partitions for record in records[partition]]
-    finally:
-        consumer.close()
 
 
 class Shard:
@@ -131,7 +106,7 @@ class Shard:
         """Take what is new in the timer topic, deliver what is due."""
         marks = self._engine.marks
         first = {number: offset for (_, number), offset in marks.items()}
-        records = read(self.servers, self.timers, first)
+        records = read_topic(self.servers, self.timers, first)
         columns: dict[str, Any] = {
             "topic": pa.array([self.timers] * len(records), pa.string()),
             "partition": pa.array([r.partition for r in records], pa.int32()),
@@ -152,7 +127,7 @@ class Shard:
             pass
 
     def letters(self) -> list[Any]:
-        return read(self.servers, self.settings.dead_letter_topic)
+        return read_topic(self.servers, self.settings.dead_letter_topic)
 
     def replay(self, *, dry_run: bool = False, **selection: Any) -> dict[str, Any]:
         return replay.replay(self.settings, Selection(**selection), dry_run=dry_run)
@@ -229,13 +204,13 @@ def test_a_rejected_message_keeps_every_byte_and_goes_back_to_its_timer_topic(
         0,
         [{"dry_run": False, "replayed": 1, "topics": {shard.timers: 1}, "refused": {}}],
     )
-    again = read(shard.servers, shard.timers)[-1]
+    again = read_topic(shard.servers, shard.timers)[-1]
     assert (again.partition, again.key, again.value, again.headers) == (1, *sent[0])
     mapped = shard.settings.timer.model_copy(update={"mapping": {shard.timers: shard.target}})
     shard.pump(wiring.contract(shard.settings.model_copy(update={"timer": mapped})))
     time.sleep(1.2)
     shard.pump()
-    (delivered,) = read(shard.servers, shard.target)
+    (delivered,) = read_topic(shard.servers, shard.target)
     assert (delivered.key, delivered.value, delivered.headers[: len(ODD)]) == (None, None, ODD)
 
     assert [row["replayed"] for row in command(config, "dlq", "list")[1]] == [True] + [False] * 3
@@ -271,7 +246,7 @@ def test_a_failed_delivery_goes_to_its_real_topic_once_that_is_there(
         admin.create_topic(missing, 2)
     assert shard.outcomes() == (2, {})
     assert shard.outcomes() == (0, {})
-    delivered = {record.key: record for record in read(shard.servers, missing)}
+    delivered = {record.key: record for record in read_topic(shard.servers, missing)}
     due_ms = dict(letters[0].headers)["TIMER_DUE_MS"]
     assert delivered[None].partition == 1
     assert delivered[None].headers == [
@@ -315,7 +290,7 @@ def test_answers_that_found_no_topic_go_there_once_it_is_there(
     shard.send(shard.settings.dead_letter_topic, 0, (b"k", b"v", forged))
     assert shard.replay(code="unknown_target_topic")["topics"] == {reply: 2}
     assert shard.outcomes() == (0, {"forbidden_target": 1}), "it is for answers only"
-    answers = read(shard.servers, reply)
+    answers = read_topic(shard.servers, reply)
     for number, (answer, word) in enumerate(zip(answers, ["cancelled", "unknown"], strict=True)):
         source, timer_id = f"{shard.timers}-0@{1 + number}", f"id {number}"
         assert answer.key == b"k"
@@ -374,7 +349,7 @@ def test_own_topics_are_no_targets_and_a_replay_ends(shard: Shard) -> None:
     ]
     forged += [[], [("TIMER_ERROR_CODE", b"x")]]
     dead = shard.settings.dead_letter_topic
-    before = len(read(shard.servers, shard.timers))
+    before = len(read_topic(shard.servers, shard.timers))
     shard.send(dead, 0, *[(b"k", b"v", headers) for headers in forged])
     refused = {
         "forbidden_target": 4,
@@ -383,7 +358,7 @@ def test_own_topics_are_no_targets_and_a_replay_ends(shard: Shard) -> None:
         "not_a_dead_letter": 2,
     }
     assert shard.outcomes() == (4, refused)
-    assert len(read(shard.servers, shard.timers)) == before + 4
+    assert len(read_topic(shard.servers, shard.timers)) == before + 4
     assert shard.outcomes() == (0, refused), "each is in a run once"
 
 
@@ -395,7 +370,7 @@ def numbered(shard: Shard, count: int) -> None:
 
 
 def values(shard: Shard, topic: str) -> list[int]:
-    return sorted(int(record.value) for record in read(shard.servers, topic))
+    return sorted(int(record.value) for record in read_topic(shard.servers, topic))
 
 
 @pytest.mark.parametrize("shard", [3], indirect=True)

@@ -8,8 +8,8 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.errors import GroupAuthorizationFailedError, KafkaError
 from kafka.structs import OffsetAndMetadata
-from tests.integration.fault_judge import read_committed
 from tests.integration.fault_proxy import Action, Fault, FaultProxy
+from tests.integration.reading import read_committed
 
 from duewheel.dev_broker import DevBroker
 

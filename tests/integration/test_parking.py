@@ -18,8 +18,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from tests.integration.fault_judge import GIVE_UP_S, Topics, consumer, read_committed
+from tests.integration.fault_judge import GIVE_UP_S, Topics
 from tests.integration.fault_proxy import ALWAYS, Action, Fault, FaultProxy
+from tests.integration.reading import consumer, read_committed
 
 from duewheel.clock import SystemClock
 from duewheel.dev_broker import DevBroker

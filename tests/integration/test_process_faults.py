@@ -21,10 +21,10 @@ from tests.integration.fault_judge import (
     PARTITIONS,
     Judge,
     Topics,
-    read_committed,
     wait_until,
 )
 from tests.integration.fault_proxy import Action, Fault, FaultProxy
+from tests.integration.reading import read_committed
 
 from duewheel import replay
 from duewheel.checkpoints.recovery import dequeue_has_decided

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.test_dead_letters import Shard, command, config, read  # noqa: F401
+from tests.integration.reading import read_topic
+from tests.integration.test_dead_letters import Shard, command, config  # noqa: F401
 
 from duewheel.config import load
 from duewheel.errors import ConfigError, Locked, RecoveryRefused
@@ -37,7 +38,7 @@ class Restartable(Shard):
         wait_for(reached)
 
     def delivered(self) -> list[bytes]:
-        return sorted(record.value for record in read(self.servers, self.target))
+        return sorted(record.value for record in read_topic(self.servers, self.target))
 
 
 @contextmanager

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaProducer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 from tests.integration.random_timers import PARTITIONS, Headers, Sent, a_timer
+from tests.integration.reading import consumer
 
 from duewheel.child import Child
 from duewheel.clock import SystemClock
@@ -156,23 +157,16 @@ class Shard:
         self.stop()
 
     def _consume(self) -> None:
-        consumer = KafkaConsumer(
-            bootstrap_servers=self.servers,
-            isolation_level="read_committed",
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            max_poll_records=5000,
-        )
         counts = {self.target: PARTITIONS, self.dead_letters: 4}
-        consumer.assign([TopicPartition(t, p) for t, n in counts.items() for p in range(n)])
-        while not self._stop.is_set():
-            polled = consumer.poll(timeout_ms=200)
-            now_ms = CLOCK.now_ms()
-            for record in (r for records in polled.values() for r in records):
-                seen = (record.key, record.headers, record.partition, now_ms)
-                self.arrivals.first.setdefault(record.value, seen)
-                self.arrivals.count[record.value] += 1
-        consumer.close()
+        with consumer(self.servers, max_poll_records=5000) as stranger:
+            stranger.assign([TopicPartition(t, p) for t, n in counts.items() for p in range(n)])
+            while not self._stop.is_set():
+                polled = stranger.poll(timeout_ms=200)
+                now_ms = CLOCK.now_ms()
+                for record in (r for records in polled.values() for r in records):
+                    seen = (record.key, record.headers, record.partition, now_ms)
+                    self.arrivals.first.setdefault(record.value, seen)
+                    self.arrivals.count[record.value] += 1
 
 
 def schedule(
