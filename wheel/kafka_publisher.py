@@ -247,7 +247,7 @@ class KafkaPublisher:
             past_open=past_open,
         )
         self._written_ms = found.timestamp_ms if found else 0
-        self._is_asked_to_yield = found is not None and _asks_to_yield(found)
+        self._is_asked_to_yield = found is not None and is_asked_to_yield(found)
         self._count(found.value if found else None)
         return Progress.decode(found.value) if found else None
 
@@ -490,7 +490,7 @@ class KafkaPublisher:
         raise judged[0][1] if judged else errors[0]
 
 
-def _asks_to_yield(progress: Found) -> bool:
+def is_asked_to_yield(progress: Found) -> bool:
     """Whether a notice of `duewheel reshard` was met beside the progress, no older than that."""
     told = progress.beside.get(NOTICE_KEY)
     if told is None or progress.timestamp_ms - told.timestamp_ms > _NOTICE_AGE_MS:

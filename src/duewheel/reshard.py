@@ -21,7 +21,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 from kafka import KafkaProducer
@@ -48,6 +48,7 @@ from duewheel.wheel.deadline import Deadline, within
 from duewheel.wheel.kafka_clients import ClientSettings
 from duewheel.wheel.kafka_transactions import meet, open_producer, transact
 from duewheel.wheel.layout import WheelConfig, slot_of
+from duewheel.wheel.publisher import Publisher
 
 _ATTEMPTS = 20
 _AGAIN_S = (0.05, 1.0)  # waits between them: chance decides who is quicker
@@ -81,35 +82,71 @@ def reshard(settings: Settings, to: int, *, dry_run: bool) -> dict[str, Any]:
     begun_s = time.monotonic()
     with ExitStack() as stack:
         clock = wiring.StoppableClock(stack.enter_context(stop_signals()))
-        run = _Reshard(settings, to, clock)
-        stack.callback(run.close)
-        result = run.run(dry_run=dry_run)
+        kafka = _Kafka(settings, clock)
+        stack.callback(kafka.close)
+        result = Dealing(kafka, settings.wheel, to).run(dry_run=dry_run)
     return {"dry_run": dry_run, **result, "took_s": round(time.monotonic() - begun_s, 3)}
 
 
-class _Reshard:
-    """One run. Not thread-safe."""
+class Cluster(Protocol):
+    """What dealing asks of Kafka. Not thread-safe."""
 
-    def __init__(self, settings: Settings, to: int, clock: wiring.StoppableClock) -> None:
-        self._settings, self._to, self._clock = settings, to, clock
-        self._client = ClientSettings(settings.kafka.client_options("producer"))
-        self._limits = wiring.publisher_limits(settings)
-        self._producer: KafkaProducer | None = None
+    def shards(self, *, past_open: bool) -> Mapping[int, Written]:
+        """The newest record of every shard that there is or was.
 
-    def close(self) -> None:
-        """Drop the client."""
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            internals.stop(producer, self._limits.stop_s)
+        Args:
+            past_open: wait for open transactions, in which there may be newer ones.
+
+        Raises:
+            ConfigError: there is no first shard.
+        """
+        ...
+
+    def take_lock(self) -> None:
+        """Take `<app>.reshard`."""
+        ...
+
+    def write(self, values: Mapping[bytes, bytes]) -> int:
+        """One transaction of these records, by key.
+
+        Returns:
+            The brokers' clock then.
+
+        Raises:
+            Fenced: another run has begun.
+            KafkaUnavailable: the outcome is unknown.
+        """
+        ...
+
+    def publisher(self, shard: int) -> Publisher:
+        """One of a shard, that is not started."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Let whoever serves a shard find out that it is sealed."""
+        ...
+
+
+class Dealing:
+    """One run: the steps of the module's head. Not thread-safe."""
+
+    def __init__(self, cluster: Cluster, wheel: WheelConfig, to: int) -> None:
+        """
+        Args:
+            cluster: where the records are.
+            wheel: that all shards have.
+            to: how many there will be.
+        """
+        self._cluster, self._wheel, self._to = cluster, wheel, to
 
     def run(self, *, dry_run: bool) -> dict[str, Any]:
-        """The steps of the module's head, unless there is nothing to do, or it is not to be."""
+        """All of them, unless there is nothing to do, or it is not to be; see `reshard`."""
         old = self._look(past_open=False)
         told = _told(len(old), self._dealt(old))
         begun = any(written.progress.sealed_for is not None for written in old)
         if dry_run or (len(old) == self._to and not begun):
             return told
-        self._take_lock()
+        self._cluster.take_lock()
         like, count = old[0].progress, len(self._look(past_open=True))
         all_sealed = [self._seal(shard, count, like) for shard in range(max(count, self._to))]
         try:
@@ -122,19 +159,17 @@ class _Reshard:
             ) from error
         gone = [nothing(like, shard, self._to, _lineage()) for shard in range(self._to, count)]
         written = {record_key(record.shard): record.encode() for record in [*records, *gone]}
-        self._write({**written, NOTICE_KEY: notice(count, self._to, done=True)})
+        self._cluster.write({**written, NOTICE_KEY: notice(count, self._to, done=True)})
         log.info("partitions are dealt anew", from_shards=count, to_shards=self._to)
         return _told(count, records)
 
     def _dealt(self, old: Sequence[Written]) -> list[Progress]:
-        require_room(self._settings.wheel, old, self._to)
+        require_room(self._wheel, old, self._to)
         return dealt([written.progress for written in old], self._to, _lineage)
 
     def _look(self, *, past_open: bool) -> list[Written]:
         """The records of all shards that there are, sealed or not."""
-        shards = all_shards(self._settings, self._clock.stopping, past_open=past_open)
-        if 0 not in shards:
-            raise ConfigError(f"{self._settings.state_topic} has no progress: nothing to deal")
+        shards = self._cluster.shards(past_open=past_open)
         count = shards[0].progress.shards
         for shard in range(count):
             if shard not in shards or not shards[shard].progress.partitions:
@@ -143,9 +178,74 @@ class _Reshard:
                 )
         return [shards[shard] for shard in range(count)]
 
-    # ---- 1. and 3.: the command's own transactions --------------------------------------------
+    def _seal(self, shard: int, count: int, like: Progress) -> Written:
+        """Seal one shard; returns what its record is from then on.
 
-    def _take_lock(self) -> None:
+        Args:
+            shard: its index.
+            count: of the shards that there are: those above it are new.
+            like: any record of theirs.
+        """
+        told = {NOTICE_KEY: notice(count, self._to, done=False)}
+        wanted: Progress | None = None
+        for attempt in range(_ATTEMPTS):
+            publisher = self._cluster.publisher(shard)
+            try:
+                self._cluster.write(told)
+                found = publisher.start()
+                at_ms = self._cluster.write(told)
+                if found is None or wanted is None or found.encode() != wanted.encode():
+                    self._require_expected(shard, count, found)
+                    if found is None:
+                        wanted = nothing(like, shard, self._to, _lineage())
+                    else:
+                        wanted = sealed(found, self._to, _lineage())
+                    publisher.publish(None, wanted)
+                log.info("sealed", shard=shard, to_shards=self._to)
+                return Written(wanted, at_ms)
+            except PublishDoubt as doubt:
+                log.warning("sealing again", shard=shard, reason=str(doubt))
+                self._cluster.sleep(min(_AGAIN_S[0] * 2**attempt, _AGAIN_S[1]))
+            finally:
+                publisher.close()
+        raise PublishDoubt(f"whoever serves shard {shard} was quicker {_ATTEMPTS} times: try again")
+
+    def _require_expected(self, shard: int, count: int, found: Progress | None) -> None:
+        """Refuse what only another run of this command, or a start of a new shard, explains."""
+        if shard < count:
+            if found is None or not found.partitions or found.shards != count:
+                raise Fenced(f"shard {shard} is not one of {count} any more: run it again")
+        elif found is not None and found.partitions:
+            raise RecoveryRefused(
+                f"shard {shard} of {found.shards} has begun, though there are {count}: it cannot "
+                "be told what it has delivered that another one had"
+            )
+
+
+class _Kafka:
+    """The Cluster of real brokers."""
+
+    def __init__(self, settings: Settings, clock: wiring.StoppableClock) -> None:
+        self._settings, self._clock = settings, clock
+        self._client = ClientSettings(settings.kafka.client_options("producer"))
+        self._limits = wiring.publisher_limits(settings)
+        self._producer: KafkaProducer | None = None
+
+    def close(self) -> None:
+        """Drop the client."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            internals.stop(producer, self._limits.stop_s)
+
+    def shards(self, *, past_open: bool) -> Mapping[int, Written]:
+        """See Cluster."""
+        shards = all_shards(self._settings, self._clock.stopping, past_open=past_open)
+        if 0 not in shards:
+            raise ConfigError(f"{self._settings.state_topic} has no progress: nothing to deal")
+        return shards
+
+    def take_lock(self) -> None:
+        """See Cluster."""
         deadline = Deadline(self._limits.start_deadline_s, self._clock.stopping)
         self._producer = open_producer(
             self._client,
@@ -157,16 +257,8 @@ class _Reshard:
         )
         meet(self._client, self._producer, [self._settings.state_topic], deadline)
 
-    def _write(self, values: Mapping[bytes, bytes]) -> int:
-        """One transaction of these records, by key.
-
-        Returns:
-            The brokers' clock then.
-
-        Raises:
-            Fenced: another run has begun.
-            KafkaUnavailable: the outcome is unknown.
-        """
+    def write(self, values: Mapping[bytes, bytes]) -> int:
+        """See Cluster."""
         producer = self._producer
         assert producer is not None, "the lock is taken first"
         state = TopicPartition(self._settings.state_topic, 0)
@@ -190,50 +282,13 @@ class _Reshard:
                 f"{reason}: run it again, it goes on where this ended"
             ) from error
 
-    # ---- 2. --------------------------------------------------------------------------------------
+    def publisher(self, shard: int) -> Publisher:
+        """See Cluster."""
+        return wiring.publisher(self._settings, self._clock, shard)
 
-    def _seal(self, shard: int, count: int, like: Progress) -> Written:
-        """Seal one shard; returns what its record is from then on.
-
-        Args:
-            shard: its index.
-            count: of the shards that there are: those above it are new.
-            like: any record of theirs.
-        """
-        told = {NOTICE_KEY: notice(count, self._to, done=False)}
-        wanted: Progress | None = None
-        for attempt in range(_ATTEMPTS):
-            publisher = wiring.publisher(self._settings, self._clock, shard)
-            try:
-                self._write(told)
-                found = publisher.start()
-                at_ms = self._write(told)
-                if found is None or wanted is None or found.encode() != wanted.encode():
-                    self._require_expected(shard, count, found)
-                    if found is None:
-                        wanted = nothing(like, shard, self._to, _lineage())
-                    else:
-                        wanted = sealed(found, self._to, _lineage())
-                    publisher.publish(None, wanted)
-                log.info("sealed", shard=shard, to_shards=self._to)
-                return Written(wanted, at_ms)
-            except PublishDoubt as doubt:
-                log.warning("sealing again", shard=shard, reason=str(doubt))
-                self._clock.sleep(min(_AGAIN_S[0] * 2**attempt, _AGAIN_S[1]))
-            finally:
-                publisher.close()
-        raise PublishDoubt(f"whoever serves shard {shard} was quicker {_ATTEMPTS} times: try again")
-
-    def _require_expected(self, shard: int, count: int, found: Progress | None) -> None:
-        """Refuse what only another run of this command, or a start of a new shard, explains."""
-        if shard < count:
-            if found is None or not found.partitions or found.shards != count:
-                raise Fenced(f"shard {shard} is not one of {count} any more: run it again")
-        elif found is not None and found.partitions:
-            raise RecoveryRefused(
-                f"shard {shard} of {found.shards} has begun, though there are {count}: it cannot "
-                "be told what it has delivered that another one had"
-            )
+    def sleep(self, seconds: float) -> None:
+        """See Cluster."""
+        self._clock.sleep(seconds)
 
 
 def require_room(wheel: WheelConfig, old: Sequence[Written], to: int) -> None:
