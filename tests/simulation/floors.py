@@ -11,7 +11,6 @@ import numpy as np
 from tests.simulation.history import History
 
 from duewheel.checkpoints.page_contents import Close
-from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.state import State
 from duewheel.schemas.timers import Int64, TimerBatch
 
@@ -29,12 +28,12 @@ class FloorWatch:
         self._recovered = -1
         self._catches_up = False
 
-    def look(self, state: State, owned: Progress | None) -> None:
+    def look(self, state: State, owned: int | None) -> None:
         """After a step of a process.
 
         Args:
             state: of the directory.
-            owned: the newest progress, if this directory is known to have written it.
+            owned: R of the newest progress, if this directory is known to have written it.
         """
         if state.needs_recovery:
             return
@@ -45,8 +44,8 @@ class FloorWatch:
             self._recovered, self._floor = state.recovered, None
         if self._floor is not None and close.floor < self._floor:
             self._history.violated("7 floor", f"falls from {self._floor} to {close.floor}")
-        if owned is not None and close.floor < owned.slot:
-            self._history.violated("7 floor", f"{close.floor} is below R = {owned.slot}")
+        if owned is not None and close.floor < owned:
+            self._history.violated("7 floor", f"{close.floor} is below R = {owned}")
         self._floor = close.floor
         if commit.applied:
             self._catches_up = any(commit.marks.get(p, 0) < c for p, c in close.c.items())

@@ -1,4 +1,6 @@
-"""What befalls a shard as a whole: its host, its disk, its directory, its place, its progress."""
+"""What befalls a shard as a whole, its host and disk with all that are there: its directory, its
+place, its progress.
+"""
 
 from __future__ import annotations
 
@@ -12,32 +14,32 @@ def lose_power(world: World) -> None:
     """The host stops, and boots with what its disk has."""
     world.history.say("! the power is lost")
     world.history.counts["power lost"] += 1
-    world.end()
+    world.host.end()
     world.disk.lose_power(world.rng)
-    world.boot()
+    world.host.boot()
     world.chances.clock()
-    world.unsettle()
+    world.host.unsettle()
 
 
 def lose_disk(world: World) -> None:
     """Everything is gone."""
-    world.end()
+    world.host.end()
     world.disk.clear()
-    world.whole = True
-    world.unsettle(parted=True)
+    world.host.whole = True
+    world.host.unsettle(parted=True)
 
 
 def restore(world: World, backup: dict[str, bytes | None]) -> None:
     """The files are those of another time."""
     if backup:
-        world.end()
+        world.host.end()
         world.disk.replace(backup)
-        world.unsettle(parted=True)
+        world.host.unsettle(parted=True)
 
 
 def lose_file(world: World) -> None:
     """One file of the data directory is lost or damaged, perhaps while the power was."""
-    if not world.kafka.progress:
+    if not world.shard.progress:
         return  # nothing is known of a shard that never ran
     if world.rng.random() < 0.4:
         lose_power(world)
@@ -45,20 +47,20 @@ def lose_file(world: World) -> None:
     what = spoil(world.path, world.rng) if (world.path / "state").exists() else ""
     world.history.say(f"  {what}")
     # What has changed is noticed when it is used, or never.
-    world.whole &= not what.endswith("changed")
+    world.host.whole &= not what.endswith("changed")
     # A lost state file is a lost directory.
     world.unsettle(parted=True if what in {"state deleted", "state cut"} else None)
 
 
 def rival(world: World) -> None:
     """Another instance takes over, in another directory; the one here does not know."""
-    if not world.kafka.progress:
+    if not world.shard.progress:
         return  # there is nothing to take over
     world.history.say("! another instance takes over")
     world.history.counts["rivals"] += 1
     served = world.shop is not None
     world.set_aside_owner()
-    names = world.unserved()
+    names = world.host.unserved()
     if not served and world.path.exists():
         names = sorted([*names, world.name])
     name = f"data{world.history.counts['rivals']}"
@@ -73,17 +75,17 @@ def rival(world: World) -> None:
 
 def lose_progress(world: World) -> None:
     """The state topic is emptied; only while the local copy of the progress is its equal."""
-    if world.shop is None or not world.settled or world.former or world.kafka.transaction:
+    if world.shop is None or not world.settled or world.former or world.shard.transaction:
         return
     mirror = world.shop.directory.state.mirror()
-    if mirror is None or mirror[2] != world.kafka.progress[-1][0]:
+    if mirror is None or mirror[2] != world.shard.progress[-1][0]:
         return
     world.history.counts["progress lost"] += 1
     world.end()
-    world.kafka.progress.clear()
+    world.shard.progress.clear()
     # Nothing else may be lost before the local copy is there again.
     world.kafka.away = 0
-    while not world.kafka.progress and not world.history.violations:
+    while not world.shard.progress and not world.history.violations:
         world.step_dequeue({})
 
 

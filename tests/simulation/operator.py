@@ -8,11 +8,13 @@ from contextlib import suppress
 from dataclasses import replace
 from random import Random
 
-from tests.simulation.kafka_model import Partition, SimulatedPublisher, offsets_at, offsets_of
+from tests.simulation.host import Setup
+from tests.simulation.kafka_model import Partition
 from tests.simulation.seam import SEAM, Actor, Plan
 from tests.simulation.settings import MAPPING, mapped, mapped_to
+from tests.simulation.shard_model import SimulatedPublisher, offsets_at, offsets_of
 from tests.simulation.timers import TOPIC
-from tests.simulation.world import TOPIC_IDS, Setup, World
+from tests.simulation.world import TOPIC_IDS, World
 
 from duewheel.checkpoints.epochs import WINDOW
 from duewheel.errors import CorruptFile, RecoveryRefused
@@ -28,7 +30,7 @@ def reconfigure(world: World, plan_of: Plan) -> None:
     """Everything is stopped, and perhaps goes on with other settings."""
     # Nobody else can start meanwhile: the command has both locks.
     plan_of = {store: what for store, what in plan_of.items() if what != "meanwhile"}
-    if not world.kafka.progress:
+    if not world.shard.progress:
         return
     for name in ("ingest", "dequeue"):
         world.stop(name, "for other settings", {})
@@ -42,7 +44,7 @@ def reconfigure(world: World, plan_of: Plan) -> None:
 
 def _go_by_what_holds(world: World, setup: Setup) -> None:
     """Whatever became of the command: a start is told by its refusal which settings hold."""
-    newest = world.kafka.newest()
+    newest = world.shard.newest()
     assert newest is not None
     values = newest.epochs.newest.values
     wheel = replace(setup.wheel, window_ms=values[WINDOW])
@@ -66,9 +68,9 @@ def _other(world: World) -> Setup:
 
 def _change(world: World, setup: Setup) -> None:
     def at(ms: int) -> dict[tuple[str, int], int]:
-        return offsets_at(world.kafka, ms)
+        return offsets_at(world.shard, ms)
 
-    publisher = SimulatedPublisher(world.kafka, world.chances.fate, lambda: None)
+    publisher = SimulatedPublisher(world.shard, world.chances.fate, lambda: None)
     counts = world.history.counts
     try:
         local = survey(world.path, setup.wheel)
@@ -87,7 +89,7 @@ def _change(world: World, setup: Setup) -> None:
         counts["reconfigure refused"] += 1
         world.history.say(f"  refused: {refused}")
     except CorruptFile:
-        if world.whole and world.settled:
+        if world.host.whole and world.settled:
             raise
 
 
@@ -97,7 +99,7 @@ def cut_short(world: World, rng: Random, plan_of: Plan) -> None:
     below the marks then was read.
     """
     kafka = world.kafka
-    if not kafka.progress or world.former or world.standby is not None:
+    if not world.shard.progress or world.former or world.standby is not None:
         return
     kafka.end_slow()
     for _ in range(rng.randint(5, 30)):
@@ -105,8 +107,8 @@ def cut_short(world: World, rng: Random, plan_of: Plan) -> None:
         world.clock.pass_ms(rng.choice((0, world.setup.wheel.precision_ms)))
     for name in ("ingest", "dequeue"):
         world.stop(name, "a partition has lost its end", {})
-    known = [each for each in kafka.partitions if _mark(world, each.number)]
-    if not (known and world.settled and world.whole) or kafka.transaction:
+    known = [each for each in world.shard.partitions if _mark(world, each.number)]
+    if not (known and world.settled and world.host.whole) or world.shard.transaction:
         return
     partition = rng.choice(known)
     mark = _mark(world, partition.number)
@@ -125,12 +127,12 @@ def cut_short(world: World, rng: Random, plan_of: Plan) -> None:
 def _accept_cut(world: World, partition: Partition, plan_of: Plan) -> None:
     """Run the command until it has done all, if it may."""
     kafka = world.kafka
-    told, ended = len(kafka.progress), False
+    told, ended = len(world.shard.progress), False
     kills = {store: what for store, what in plan_of.items() if what == "kill"}
     for attempt in range(_ATTEMPTS):
         if not ended and not world.history.violations:
             ended = _run_accept(world, partition, {} if attempt else kills)
-    if len(kafka.progress) > told:
+    if len(world.shard.progress) > told:
         # Its transaction is what accepts the loss: the rest is done once disk and Kafka work again.
         SEAM.failing, kafka.away = 0, 0
         for _ in range(_ATTEMPTS):
@@ -156,11 +158,11 @@ def _mark(world: World, number: int) -> int:
 def _accept(world: World, partition: Partition) -> bool:
     """Returns whether it could be."""
     setup, name = world.setup, (TOPIC, partition.number)
-    publisher = SimulatedPublisher(world.kafka, world.chances.fate, lambda: None)
+    publisher = SimulatedPublisher(world.shard, world.chances.fate, lambda: None)
     directory = DataDirectory.start(world.path, setup.wheel, Role.DEQUEUE)
     ingest = hold_role(world.path, Role.INGEST)
     try:
-        topics = Topics(TOPIC_IDS, offsets_of(world.kafka, "start"), offsets_of(world.kafka, "end"))
+        topics = Topics(TOPIC_IDS, offsets_of(world.shard, "start"), offsets_of(world.shard, "end"))
         local = survey(world.path, setup.wheel)
         found, told = losses([name], publisher.start(), local, setup.config, topics)
         accept(directory, publisher, found, told, TOPIC_IDS, world.clock)

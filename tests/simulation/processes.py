@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.simulation.seam import Actor
+from tests.simulation.seam import SEAM, Actor
 from tests.simulation.spark_model import Query
 from tests.simulation.witness import Closings
 
@@ -47,6 +47,11 @@ class Shop:
     cancels_max: int
     ingest: Ingest | None = None
     closings: Closings | None = None
+
+    @property
+    def acts(self) -> bool:
+        """Whether this is its turn."""
+        return SEAM.actor is self.actor
 
     def begun(self, progress: Progress) -> None:
         """It has started, and claimed the shard with this progress."""

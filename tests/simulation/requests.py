@@ -74,7 +74,7 @@ class Requests:
 
     def _ask_again(self) -> None:
         world, rng = self._world, self._rng
-        if not world.kafka.progress:
+        if not world.shard.progress:
             return
         if self._named is None:
             number = rng.randrange(len(world.kafka.partitions))
@@ -93,7 +93,7 @@ class Requests:
     def _outlive_settings(self, plan_of: Plan) -> None:
         world, rng = self._world, self._rng
         kafka, wheel = world.kafka, world.setup.wheel
-        if not kafka.progress or kafka.slow:
+        if not world.shard.progress or kafka.slow:
             return
         now_ms, number = kafka.clock.true_ms, rng.randrange(len(kafka.partitions))
         known = [copy.timer.timer_id for copy in kafka.partitions[number].read(0, 1 << 30)]

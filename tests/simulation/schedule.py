@@ -16,13 +16,15 @@ from random import Random
 from tests.simulation import contract_check, misfortunes, operator, seam, spark_model, standby
 from tests.simulation.cancel_judge import REPLIES
 from tests.simulation.history import Violation
-from tests.simulation.kafka_model import FATES, Partition
+from tests.simulation.host import Chances, Host, Setup
+from tests.simulation.kafka_model import Partition
 from tests.simulation.requests import Requests
 from tests.simulation.seam import SEAM, Plan, PowerLost
 from tests.simulation.settings import mapped_to
+from tests.simulation.shard_model import FATES, Shard
 from tests.simulation.spark_model import CHECKPOINT
 from tests.simulation.watching import learn_at_once, put_away
-from tests.simulation.world import Chances, Setup, World
+from tests.simulation.world import World
 
 from duewheel.wheel.dequeue_config import CANCELS_MAX, DequeueConfig
 from duewheel.wheel.hot_slots import HotSlots
@@ -95,17 +97,11 @@ class Schedule:
             # Settings of before matter to what is read again.
             self.chance["disk lost"] = max(self.chance["disk lost"], 0.04)
         self.calm = False
-        self.world = World(
-            root,
-            _with_cancels(seed, _setup(self.rng)),
-            self.rng,
-            Chances(
-                self._fate,
-                lambda: self._happens("meanwhile"),
-                self._rival,
-                self._clock,
-            ),
-        )
+        setup = _with_cancels(seed, _setup(self.rng))
+        chances = Chances(self._fate, lambda: self._happens("meanwhile"), self._rival, self._clock)
+        self.host = Host(root, setup, self.rng, chances)
+        self.world = World(self.host, Shard(self.host.kafka, 0, 1), setup, "data")
+        self.host.shards.append(self.world)
         self._requests = Requests(seed, self.world)
         self._backup: dict[str, bytes | None] = {}
         self._saved: dict[str, bytes] = {}
@@ -219,9 +215,9 @@ class Schedule:
             self._away()
             self._write()
 
-    def _rival(self) -> None:
+    def _rival(self, world: World) -> None:
         if self._happens("rival"):
-            misfortunes.rival(self.world)
+            misfortunes.rival(world)
 
     def _clock(self) -> None:
         if self._happens("clock set"):
@@ -261,7 +257,7 @@ class Schedule:
         """Some timers."""
         world, rng = self.world, self.rng
         wheel = world.setup.wheel
-        if not world.kafka.progress or not self._timers_left:
+        if not world.shard.progress or not self._timers_left:
             return
         now_ms, p = world.clock.true_ms, wheel.precision_ms
         window = wheel.window_ms // p
@@ -285,7 +281,7 @@ class Schedule:
     def _write_slowly(self) -> None:
         """A producer's transaction begins, or all that are open end."""
         kafka, wheel = self.world.kafka, self.world.setup.wheel
-        if kafka.slow or not kafka.progress:
+        if kafka.slow or not self.world.shard.progress:
             kafka.end_slow()
         else:
             now_ms = self.world.clock.true_ms
@@ -295,7 +291,7 @@ class Schedule:
 
     def _add_partition(self) -> None:
         partitions = self.world.kafka.partitions
-        if self.world.kafka.progress:
+        if self.world.shard.progress:
             partitions.append(Partition(len(partitions)))
 
     def _pass_time(self) -> None:
@@ -310,7 +306,7 @@ class Schedule:
 
     def _forward(self, ms: int) -> None:
         self.world.clock.pass_ms(ms)
-        self.world.kafka.end_forgotten()
+        self.world.shard.end_forgotten()
         self.world.history.say("time passes")
         if (self.chance["power"] or self.chance["power between steps"]) and self.rng.random() < 0.2:
             self.world.disk.write_back(self.rng)

@@ -73,13 +73,13 @@ def run_seed(seed: int, folder: Path) -> Outcome:
 
     root = folder / str(seed)
     schedule = Schedule(seed, root)
-    history = schedule.world.history
+    history = schedule.host.history
     try:
         found = [asdict(violation) for violation in schedule.run()]
     except Exception:  # noqa: BLE001 - a seed that breaks the simulation is a finding too
         found = [{"invariant": "simulation", "detail": traceback.format_exc()}]
     finally:
-        schedule.world.end()
+        schedule.host.end()
         SEAM.watch(None)
         shutil.rmtree(root, ignore_errors=True)
     return Outcome([{"seed": seed, **each} for each in found], history.counts, history.lines)

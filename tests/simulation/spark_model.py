@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 from random import Random
 
-from tests.simulation.kafka_model import Kafka, offsets_of
+from tests.simulation.shard_model import Shard, offsets_of
 from tests.simulation.timers import TOPIC, Copy
 
 from duewheel.checkpoints.page_contents import Marks, marks_to
@@ -28,13 +28,13 @@ KEPT = 4
 class Query:
     """A running query over the timer topic."""
 
-    def __init__(self, kafka: Kafka, checkpoint: Path, starts: Marks, rng: Random) -> None:
+    def __init__(self, shard: Shard, checkpoint: Path, starts: Marks, rng: Random) -> None:
         """
         Args:
             starts: where to begin without a checkpoint.
             rng: plans the batches.
         """
-        self._kafka = kafka
+        self._shard = shard
         self._checkpoint = checkpoint
         self._rng = rng
         resume = resume_point(checkpoint)
@@ -53,14 +53,16 @@ class Query:
         else:
             ends = {
                 name: self._end(name, stable, rows_max)
-                for name, stable in offsets_of(self._kafka, "stable_end").items()
+                for name, stable in offsets_of(self._shard, "stable_end").items()
             }
             line = json.dumps(marks_to(ends))
             self._write(f"offsets/{self._batch}", 'v1\n{"batchWatermarkMs":0}\n' + line)
         copies = [
             copy
             for (_, number), end in ends.items()
-            for copy in self._kafka.partitions[number].read(self._at.get((TOPIC, number), 0), end)
+            for copy in self._shard.kafka.partitions[number].read(
+                self._at.get((TOPIC, number), 0), end
+            )
         ]
         return copies, ends
 
@@ -75,7 +77,7 @@ class Query:
     @property
     def behind(self) -> bool:
         """Whether there are offsets that no batch has covered."""
-        ends = offsets_of(self._kafka, "stable_end")
+        ends = offsets_of(self._shard, "stable_end")
         return any(self._at.get(name, 0) < end for name, end in ends.items())
 
     def _end(self, name: TopicPartition, stable: int, rows_max: int) -> int:

@@ -9,9 +9,9 @@ for too long, its ingest becomes the shard's, and a dequeue starts in its direct
 
 from __future__ import annotations
 
-from tests.simulation.kafka_model import SimulatedReader
 from tests.simulation.processes import Following, Standby
 from tests.simulation.seam import SEAM, Actor, Plan
+from tests.simulation.shard_model import SimulatedReader
 from tests.simulation.world import World
 
 from duewheel.checkpoints.recovery import RecoveryRecord
@@ -24,7 +24,7 @@ def stand_by(world: World) -> None:
     if world.standby is None:
         world.history.counts["standbys"] += 1
         name = f"standby{world.history.counts['standbys']}"
-        world.standby = Standby(world.rng.choice([*world.unserved(), name, name]))
+        world.standby = Standby(world.rng.choice([*world.host.unserved(), name, name]))
         world.history.say(f"  in {world.standby.name}")
 
 
@@ -66,7 +66,7 @@ def step_follower(world: World, standby: Standby, plan: Plan) -> None:
 def _start(world: World, standby: Standby, actor: Actor) -> None:
     setup, path = world.setup, world.root / standby.name
     directory = DataDirectory.start(path, setup.wheel, Role.DEQUEUE)
-    reader = SimulatedReader(world.kafka)
+    reader = SimulatedReader(world.shard)
     follower = Follower(directory, reader, world.clock, setup.config)
     standby.follower = Following(actor, directory, follower)
     standby.look()
@@ -79,7 +79,7 @@ def take_over(world: World, standby: Standby) -> None:
         return  # it has died since
     world.history.say(f"! the standby takes over: {verdict.value}")
     state = standby.follower.directory.state
-    whole = world.whole and not state.needs_recovery
+    whole = world.host.whole and not state.needs_recovery
     world.hand_over(standby, told=verdict is Verdict.PROMOTED)
     if world.shop is not None and world.settled and world.name == standby.name:
         record = RecoveryRecord.read(world.path)

@@ -1,4 +1,4 @@
-"""One shard of the simulation: its two processes, Kafka and disk around them, and what may befall.
+"""One shard of the simulation: its two processes, and what may befall them (host.py: where).
 
 The processes are the real ones but for their shells: Engine, sink and durable checkpoints here,
 Dequeue there, each in a DataDirectory of its own, over the same files. They run in this thread, one
@@ -12,45 +12,32 @@ from __future__ import annotations
 
 import os
 import traceback
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 
-from tests.simulation.clocks import WorldClock
-from tests.simulation.disk import Disk
 from tests.simulation.floors import FloorWatch
-from tests.simulation.history import History, waits_of
-from tests.simulation.kafka_model import (
-    Kafka,
-    Partition,
-    SimulatedPublisher,
-    offsets_at,
-    offsets_of,
-)
+from tests.simulation.host import Host, Setup
 from tests.simulation.processes import Ingest, Process, Shop, Standby
 from tests.simulation.seam import SEAM, Actor, Killed, Plan
+from tests.simulation.shard_model import Shard, SimulatedPublisher, offsets_at, offsets_of
 from tests.simulation.sinks import sink_of
 from tests.simulation.spark_model import CHECKPOINT, Query
 from tests.simulation.timers import TOPIC, Records
-from tests.simulation.witness import Witness
 
 from duewheel.checkpoints.files import lock_is_held
+from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery import dequeue_has_decided
 from duewheel.checkpoints.state import State
 from duewheel.durability import DurableCheckpoints
 from duewheel.errors import CorruptFile, Fenced, RecoveryRefused
 from duewheel.ingest import settle_checkpoint
 from duewheel.streaming.sink import StoppedWaitingError
-from duewheel.wheel import returning
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import ENGINE_LOCK, DataDirectory, Role
 from duewheel.wheel.dequeue import Dequeue, first_progress
-from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.engine import Engine
-from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.recovering import carry_out
 from duewheel.wheel.timer_wheel import Runs
 
@@ -58,89 +45,43 @@ TOPIC_IDS = {TOPIC: "an id"}
 WAITS_MAX = 2  # of a batch for a full ring, before the query is stopped
 
 
-@dataclass(frozen=True)
-class Setup:
-    """What a world is made of.
-
-    Attributes:
-        wheel: its geometry.
-        config: of dequeue.
-        partitions: of the timer topic, at first.
-        rows_max: of one partition in one batch.
-    """
-
-    wheel: WheelConfig
-    config: DequeueConfig
-    partitions: int
-    rows_max: int
-
-
-@dataclass
-class Chances:
-    """What chance decides inside of steps; the scheduler sets it.
-
-    Attributes:
-        fate: of the next transaction.
-        meanwhile: whether the other process gets a turn now.
-        rival: makes another instance take over now, perhaps.
-        clock: sets the host's clock, perhaps.
-    """
-
-    fate: Callable[[], str] = lambda: "commit"
-    meanwhile: Callable[[], bool] = lambda: False
-    rival: Callable[[], None] = lambda: None
-    clock: Callable[[], None] = lambda: None
-
-
 @dataclass
 class World:
-    """The shard and its surroundings; `rng` decides everything.
+    """The shard on its host.
 
     Attributes:
+        shard: its index, and how many there are; what Kafka has of it.
+        setup: settings with which processes start.
+        name: of its data directory; there may be others.
         ingest, shop: its processes, None while they do not run.
         former: dequeues that another instance has followed and that have not found out. What ingest
             beside them takes meanwhile is theirs alone.
         standby: an instance that follows, None if there is none.
-        name: of its data directory; there may be others.
         parted: whether the directory may be another one than the newest progress tells of.
-        whole: no file has been changed behind everybody's back.
         settled: whether dequeue has looked at the files since something befell them.
         take_over: whether the operator says that no other instance runs.
+        floors: of its directory.
     """
 
-    root: Path
+    host: Host
+    shard: Shard
     setup: Setup
-    rng: Random
-    chances: Chances = field(default_factory=Chances)
+    name: str
 
     def __post_init__(self) -> None:
-        self.clock = WorldClock(self._slept, self.setup.config.clock_skew_max_ms)
-        config = self.setup.config
-        bounds, replies = (config.chunk_records, config.chunk_bytes), config.reply_topic is not None
-        self.history = History(
-            self.setup.wheel, self.clock, bounds, config.hot_slots, replies=replies
-        )
-        partitions = [Partition(number) for number in range(self.setup.partitions)]
-        self.kafka = Kafka(self.clock, self.history, partitions)
-        self.disk = Disk(self.root)
-        self.disk.clear()
+        host = self.host
+        self.root, self.rng, self.chances = host.root, host.rng, host.chances
+        self.clock, self.history = host.clock, host.history
+        self.kafka, self.disk = host.kafka, host.disk
         self.ingest: Ingest | None = None
         self.shop: Shop | None = None
         self.former: list[Shop] = []
         self.standby: Standby | None = None
-        self.name = "data"
         self.parted = self.take_over = False
-        self.settled = self.whole = True
+        self.settled = True
+        self.floors = FloorWatch(self.history)
         self._permitted = False
-        self._floors = FloorWatch(self.history)
-        self.history.cancels.witness = self._witness
-        self._busy: list[str] = []
-        returning.WAIT_MS = waits_of(self.setup.wheel)
-        SEAM.watch(self.disk)
-        SEAM.rng, SEAM.meanwhile, SEAM.applied = self.rng, self._meanwhile, self._applied
-        SEAM.put_back, SEAM.brought = self._floors.put_back, self._brought
-        SEAM.put_away = self._put_away
-        self.boot()
+        self._busy: list[Actor] = []  # in whose steps this comes
 
     @property
     def path(self) -> Path:
@@ -152,17 +93,13 @@ class World:
         """Whether a recovery has been decided on that is not carried out yet."""
         return any(process.directory.state.needs_recovery for process in self._processes())
 
-    def boot(self) -> None:
-        """The host has another boot id from here on."""
-        SEAM.boot_id = str(uuid.UUID(int=self.rng.getrandbits(128)))
-
     # ---- steps of a process ----------------------------------------------------------------
 
     def run(self, actor: Actor, step: Callable[[], None], plan: Plan) -> None:
         """A step of a process, in which it may die as planned."""
         actor.planned(plan)
         failed = SEAM.failed
-        self._busy.append(actor.name)
+        self._busy.append(actor)
         try:
             with SEAM.acting(actor):
                 step()
@@ -193,10 +130,10 @@ class World:
             self.take_over = self.rng.random() < 0.3
             return self.parted
         if isinstance(error, RecoveryRefused) and "has vanished" in str(error):
-            return not self.kafka.progress
+            return not self.shard.progress
         if isinstance(error.__cause__, CorruptFile):
             self.history.counts["damage met"] += 1
-            return not self.whole or not self.settled
+            return not self.host.whole or not self.settled
         return bool(getattr(error, "retriable", False))
 
     def kill(self, name: str) -> None:
@@ -221,7 +158,7 @@ class World:
         process = self._forget(actor)
         if process is None:
             return
-        self._busy.append(actor.name)
+        self._busy.append(actor)
         actor.planned(plan)
         try:
             with SEAM.acting(actor), suppress(Killed, OSError):
@@ -283,16 +220,25 @@ class World:
                     os.close(fd)
         actor.fds.clear()
 
-    def _slept(self) -> None:
+    def is_busy(self, actor: Actor) -> bool:
+        """Whether this comes in the step of one of its processes."""
+        return actor in self._busy
+
+    def shops(self) -> list[Shop]:
+        """Its dequeues, also those that were followed."""
+        return [shop for shop in (self.shop, *self.former) if shop is not None]
+
+    def slept(self) -> None:
+        """Whoever acts has slept: an ingest that waits may be told to stop."""
         for process in self._processes():
             if isinstance(process, Ingest) and process.actor is SEAM.actor:
                 process.waits += 1
                 if process.waits >= WAITS_MAX and process.sink is not None:
                     process.sink.stop()
                 self.clock.pass_ms(self.setup.wheel.precision_ms)
-                self._meanwhile(process.actor)
+                self.meanwhile(process.actor)
 
-    def _meanwhile(self, actor: Actor) -> None:
+    def meanwhile(self, actor: Actor) -> None:
         """The other process does something, if it can."""
         if len(self._busy) > 1:
             return
@@ -327,24 +273,18 @@ class World:
                 return
         self.run(standby.follower.actor, standby.look, {})
 
-    def _brought(self, count: int) -> None:
-        self.history.counts["cancels brought again"] += count
-
-    def _put_away(self, count: int) -> None:
-        self.history.counts["cancels put away"] += count
-
-    def _applied(self, directory: Path, runs: Runs) -> None:
-        if directory == self.path and len(runs):
-            newest = self.kafka.newest()
-            self._floors.takes(int(runs.slot.min()), newest.slot if newest else 0)
+    def takes(self, runs: Runs) -> None:
+        """The wheel takes runs."""
+        newest = self.shard.newest()
+        self.floors.takes(int(runs.slot.min()), _slot(newest) or 0)
 
     def _watch_floor(self) -> None:
         process = self.shop or self.ingest
         if process is not None:
             # What dequeue has not looked at yet may be anything.
             with suppress(*(() if self.settled else (CorruptFile,))):
-                owned = self.kafka.newest() if self.settled else None
-                self._floors.look(process.directory.state, owned)
+                owned = _slot(self.shard.newest()) if self.settled else None
+                self.floors.look(process.directory.state, owned)
 
     # ---- dequeue ---------------------------------------------------------------------------
 
@@ -364,28 +304,19 @@ class World:
         while shop.tick() and self.rng.random() < 0.6:
             pass
 
-    def _witness(self) -> Witness:
-        """What the dequeue in whose turn this comes has on disk."""
-        shops = [shop for shop in (self.shop, *self.former) if shop is not None]
-        (shop,) = (shop for shop in shops if shop.actor is SEAM.actor)
-        with SEAM.acting(None):
-            path, cancels_max = shop.directory.path, self.setup.config.cancels_max
-            known = shop.known()
-            return Witness.of(path, self.setup.wheel, known, cancels_max, whole=self.whole)
-
     def _start_dequeue(self, actor: Actor) -> None:
         directory = DataDirectory.start(self.path, self.setup.wheel, Role.DEQUEUE)
-        publisher = SimulatedPublisher(self.kafka, self._fate, self._in_transaction)
+        publisher = SimulatedPublisher(self.shard, self._fate, self._in_transaction)
         dequeue = Dequeue(directory, publisher, self.clock, self.setup.config)
         first = None
-        if not any(offsets_of(self.kafka, "end").values()) and not self.kafka.progress:
-            starts = offsets_of(self.kafka, "start")
+        if not any(offsets_of(self.shard, "end").values()) and not self.shard.progress:
+            starts = offsets_of(self.shard, "start")
             now_ms = min(self.clock.now_ms(), self.clock.true_ms)
             first = first_progress(directory, self.setup.config, starts, now_ms)
         shop = self.shop = Shop(actor, directory, dequeue, self.setup.config.cancels_max)
         permitted = self._permit(directory.state.uuid)
         dequeue.start(first, take_over=self.take_over)
-        claimed = self.kafka.newest()
+        claimed = self.shard.newest()
         assert claimed is not None
         shop.begun(claimed)
         if not permitted:
@@ -396,11 +327,11 @@ class World:
 
     def _permit(self, uuid: str) -> bool:
         """Whether a start may make the shard this directory's; what was permitted stays so."""
-        newest = self.kafka.newest()
+        newest = self.shard.newest()
         if self.take_over or newest is None or newest.owner == uuid:
             self._permitted = True
         else:
-            silent_ms = self.clock.true_ms - self.kafka.progress[-1][1]
+            silent_ms = self.clock.true_ms - self.shard.progress[-1][1]
             self._permitted |= silent_ms > self.setup.config.take_over_after_ms
         return self._permitted
 
@@ -412,9 +343,9 @@ class World:
             return
         self.chances.clock()
         if self.chances.meanwhile():
-            self._meanwhile(self.shop.actor)
-        if "ingest" not in self._busy:
-            self.chances.rival()
+            self.meanwhile(self.shop.actor)
+        if all(actor.name != "ingest" for actor in self._busy):
+            self.chances.rival(self)
 
     # ---- ingest ----------------------------------------------------------------------------
 
@@ -465,17 +396,17 @@ class World:
         record = dequeue_has_decided(ingest.directory.state, ingest.directory.path)
         if record is None:
             return
-        recovered = carry_out(ingest.directory, record, lambda ms: offsets_at(self.kafka, ms))
+        recovered = carry_out(ingest.directory, record, lambda ms: offsets_at(self.shard, ms))
         if recovered is not None:
             self.history.say(f"  {record.case}: {recovered}")
             self.history.counts[f"{record.case}, keeps {recovered.keep.name}"] += 1
         most = self.setup.config.cancels_max
         engine = ingest.engine = Engine(ingest.directory, self.clock, TOPIC_IDS, most)
-        ends = offsets_of(self.kafka, "end")
+        ends = offsets_of(self.shard, "end")
         starts = {name: engine.marks.get(name, 0) for name in ends}
         checkpoint = ingest.directory.path / CHECKPOINT
-        settle_checkpoint(checkpoint, engine.marks, starts, offsets_of(self.kafka, "stable_end"))
-        query = Query(self.kafka, checkpoint, starts, self.rng)
+        settle_checkpoint(checkpoint, engine.marks, starts, offsets_of(self.shard, "stable_end"))
+        query = Query(self.shard, checkpoint, starts, self.rng)
         ingest.durable = DurableCheckpoints(ingest.directory.path)
         ingest.sink = sink_of(engine, checkpoint, self.kafka, self.clock)
         ingest.query = query
@@ -506,12 +437,10 @@ class World:
             else:
                 self.run(shop.actor, lambda: self._tick(shop), {})
 
-    def unserved(self) -> list[str]:
-        """Data directories in which no process runs, nor is to."""
-        served = {shop.directory.path.name for shop in self.former} | {self.name}
-        if self.standby is not None:
-            served.add(self.standby.name)
-        return sorted(path.name for path in self.root.iterdir() if path.name not in served)
+    def served(self) -> set[str]:
+        """Names of the data directories in which its processes run, or are to."""
+        beside = {self.standby.name} if self.standby is not None else set()
+        return {shop.directory.path.name for shop in self.former} | {self.name} | beside
 
     def set_aside_owner(self) -> None:
         """What serves the shard goes on beside whoever follows it."""
@@ -539,7 +468,7 @@ class World:
     def unsettle(self, *, parted: bool | None = None) -> None:
         """Something has befallen the files; `parted`: see the class, None as before."""
         self.settled = False
-        self._floors.forget()
+        self.floors.forget()
         if parted is not None:
             self._permitted = False
             self.parted = parted
@@ -562,9 +491,14 @@ class World:
 
     def _check(self, path: Path) -> None:
         with SEAM.acting(None):
-            if not self.whole or not (path / "timerwheel").exists():
+            if not self.host.whole or not (path / "timerwheel").exists():
                 return
             state = State.open(path)
             if state.starts and not state.needs_recovery:  # a first start may be half made
                 for finding in check(path, self.setup.wheel).findings[:2]:
                     self.history.violated("check", str(finding))
+
+
+def _slot(progress: Progress | None) -> int | None:
+    """R, if the shard has any partition."""
+    return progress.slot if progress is not None and progress.partitions else None

@@ -1,0 +1,148 @@
+"""What the shards of a simulation share: host, clock, disk, Kafka, and who looks on."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+from tests.simulation.clocks import WorldClock
+from tests.simulation.disk import Disk
+from tests.simulation.history import History, waits_of
+from tests.simulation.kafka_model import Kafka, Partition
+from tests.simulation.seam import SEAM, Actor
+from tests.simulation.witness import Witness
+
+from duewheel.checkpoints.page_contents import Close
+from duewheel.schemas.timers import Int64, TimerBatch
+from duewheel.wheel import returning
+from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.timer_wheel import Runs
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a shard is made of.
+
+    Attributes:
+        wheel: its geometry.
+        config: of dequeue.
+        partitions: of the timer topic, at first.
+        rows_max: of one partition in one batch.
+    """
+
+    wheel: WheelConfig
+    config: DequeueConfig
+    partitions: int
+    rows_max: int
+
+
+@dataclass
+class Chances:
+    """What chance decides inside of steps; the scheduler sets it.
+
+    Attributes:
+        fate: of the next transaction.
+        meanwhile: whether the other process gets a turn now.
+        rival: makes another instance take a shard over now, perhaps.
+        clock: sets the host's clock, perhaps.
+    """
+
+    fate: Callable[[], str] = lambda: "commit"
+    meanwhile: Callable[[], bool] = lambda: False
+    rival: Callable[[World], None] = lambda _: None
+    clock: Callable[[], None] = lambda: None
+
+
+@dataclass
+class Host:
+    """The surroundings of all shards; `rng` decides everything.
+
+    Attributes:
+        shards: those that there are, by their index.
+        whole: no file has been changed behind everybody's back.
+    """
+
+    root: Path
+    setup: Setup
+    rng: Random
+    chances: Chances = field(default_factory=Chances)
+
+    def __post_init__(self) -> None:
+        config = self.setup.config
+        self.shards: list[World] = []
+        self.whole = True
+        self.clock = WorldClock(self._slept, config.clock_skew_max_ms)
+        bounds, replies = (config.chunk_records, config.chunk_bytes), config.reply_topic is not None
+        self.history = History(
+            self.setup.wheel, self.clock, bounds, config.hot_slots, replies=replies
+        )
+        partitions = [Partition(number) for number in range(self.setup.partitions)]
+        self.kafka = Kafka(self.clock, self.history, partitions)
+        self.disk = Disk(self.root)
+        self.disk.clear()
+        self.history.cancels.witness = self._witness
+        returning.WAIT_MS = waits_of(self.setup.wheel)
+        SEAM.watch(self.disk)
+        SEAM.rng, SEAM.meanwhile, SEAM.applied = self.rng, self._meanwhile, self._applied
+        SEAM.put_back, SEAM.brought = self._put_back, self._brought
+        SEAM.put_away = self._put_away
+        self.boot()
+
+    def boot(self) -> None:
+        """The host has another boot id from here on."""
+        SEAM.boot_id = str(uuid.UUID(int=self.rng.getrandbits(128)))
+
+    def end(self) -> None:
+        """All processes end, without a word."""
+        for shard in self.shards:
+            shard.end()
+
+    def unsettle(self, *, parted: bool | None = None) -> None:
+        """Something has befallen the files of all shards."""
+        for shard in self.shards:
+            shard.unsettle(parted=parted)
+
+    def unserved(self) -> list[str]:
+        """Data directories in which no process runs, nor is to."""
+        served = {name for shard in self.shards for name in shard.served()}
+        return sorted(path.name for path in self.root.iterdir() if path.name not in served)
+
+    # ---- asked in the middle of steps ------------------------------------------------------
+
+    def _slept(self) -> None:
+        for shard in self.shards:
+            shard.slept()
+
+    def _meanwhile(self, actor: Actor) -> None:
+        for shard in self.shards:
+            if shard.is_busy(actor):
+                shard.meanwhile(actor)
+
+    def _applied(self, directory: Path, runs: Runs) -> None:
+        for shard in self.shards:
+            if directory == shard.path and len(runs):
+                shard.takes(runs)
+
+    def _put_back(self, batch: TimerBatch, slots: Int64, close: Close) -> None:
+        self.shards[0].floors.put_back(batch, slots, close)
+
+    def _brought(self, count: int) -> None:
+        self.history.counts["cancels brought again"] += count
+
+    def _put_away(self, count: int) -> None:
+        self.history.counts["cancels put away"] += count
+
+    def _witness(self) -> Witness:
+        """What the dequeue in whose turn this comes has on disk."""
+        (found,) = (shop for shard in self.shards for shop in shard.shops() if shop.acts)
+        with SEAM.acting(None):
+            path, wheel = found.directory.path, found.directory.config
+            return Witness.of(path, wheel, found.known(), found.cancels_max, whole=self.whole)
