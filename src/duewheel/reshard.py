@@ -295,8 +295,10 @@ def require_room(wheel: WheelConfig, old: Sequence[Written], to: int) -> None:
     """Refuse to bring partitions together that stand too far apart for the ring.
 
     A shard begins where the last of its partitions stands, and waits until what the first one had
-    taken is in its ring. That was placed below r + ring then; and it had come by the time of the
-    record, so that it lies no further than a roll window, and the margin, behind that.
+    taken is in its ring. Of each old shard that was placed below R + ring, R being that of the last
+    of *its* partitions: whatever came together in it had room beside that. And it had come by the
+    time of the record, so that it lies no further than a roll window, and the margin, behind that.
+    So partitions that are together may stay so, and what is sealed can be undone.
 
     Raises:
         RecoveryRefused: with the numbers.
@@ -306,9 +308,9 @@ def require_room(wheel: WheelConfig, old: Sequence[Written], to: int) -> None:
         for written in old:
             window_ms = written.progress.epochs.longest_window_ms + wheel.margin_ms
             latest = slot_of(written.at_ms + window_ms, wheel.precision_ms)
+            reach = min(written.progress.slot + wheel.ring - 1, latest)
             for partition, part in written.progress.partitions.items():
                 if shard_of(partition, to) == shard:
-                    reach = min(part.r + wheel.ring - 1, latest)
                     highest = reach if highest is None else max(highest, reach)
                     if lowest is None or part.r < lowest:
                         lowest, behind = part.r, written.progress.shard
