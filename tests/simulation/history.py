@@ -15,10 +15,12 @@ Timers are counted by their origin; each copy leaves the wheel once: delivered, 
     7 floor      the floor, or the progress, moves back; a closed slot takes something
     8 cancelled  delivered, though a cancel that it meets lies below C
     9 answers    not one to each cancel, in order, and true (cancel_judge.py)
+    moved        a partition is not dealt as it stood, or to the wrong shard
     bytes        a delivery is not what was asked for
 
 From others than this module: `refused` (an error that nothing explains), `check` (of the files),
-`ownership` (an owner that may be alive was followed), `fenced` (who was followed does not know it).
+`ownership` (an owner that may be alive was followed, or a shard is served that is none), `fenced`
+(who was followed does not know it).
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from tests.simulation.hot_slot_judge import HotSlotJudge
 from tests.simulation.settings import Settings
 from tests.simulation.timers import DEAD, TARGETS, TOPIC, Copy, Timer
 
-from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, shard_of
 from duewheel.clock import Clock
 from duewheel.schemas.columns import lengths
 from duewheel.schemas.timers import NO_PARTITION, Deliveries
@@ -108,7 +110,8 @@ class History:
         self._newest: dict[bytes, Copy] = {}
         # Per partition, in the order in which they left: offset and slot of each copy.
         self._left: dict[int, list[tuple[int, int]]] = {}
-        self._progress: Progress | None = None
+        self._progress: dict[int, Progress] = {}  # by shard
+        self.shards = 1
         self._hot = HotSlotJudge(hot, wheel.precision_ms, self.violated)
         self.cancels = CancelJudge(self.violated, self.counts, self.newest, replies=replies)
 
@@ -160,8 +163,9 @@ class History:
 
     def committed(self, done: Committed, copies: list[Copy]) -> None:
         """A transaction of the shard has happened."""
-        before, after = self._progress, Progress.decode(done.progress)
-        self._advance(after)
+        after = Progress.decode(done.progress)
+        before = self._progress.get(after.shard)
+        self._advance(before, after)
         self.cancels.advanced(after)
         if done.deliveries is None:
             return
@@ -241,9 +245,12 @@ class History:
         elif not sent_back and is_down:
             self.violated("6 held up", f"{name} goes to what takes no writes")
 
-    def _advance(self, progress: Progress) -> None:
-        before, self._progress = self._progress, progress
-        if self.settings.learn(progress.epochs):
+    def _advance(self, before: Progress | None, progress: Progress) -> None:
+        self._progress[progress.shard] = progress
+        is_one = progress.sealed_for is None and progress.shards == self.shards
+        if progress.owner != NOBODY and not is_one:
+            self.violated("ownership", f"shard {progress.shard} of {progress.shards} is owned")
+        if progress.partitions and self.settings.learn(progress):
             self.say(f"  settings change: {progress.epochs.newest}")
             self.counts["settings changed"] += 1
         if before is None or before.deal != progress.deal:
@@ -256,6 +263,23 @@ class History:
                 now.r == known.r and (now.d or 0) < (known.d or 0)
             ):
                 self.violated("7 floor", f"progress of {partition} falls from {known} to {now}")
+
+    def dealt(self, records: list[Progress]) -> None:
+        """The partitions are dealt anew."""
+        before, after = _parts(self._progress.values()), _parts(records)
+        self.say(f"  dealt: {[sorted(record.partitions) for record in records]}")
+        if before != after:
+            self.violated("moved", f"{after} stood at {before}")
+        self.shards = sum(1 for record in records if record.partitions)
+        for record in records:
+            if any(shard_of(p, self.shards) != record.shard for p in record.partitions):
+                self.violated("moved", f"{sorted(record.partitions)} are in shard {record.shard}")
+            parts = record.partitions.values()
+            self.counts["dealt: stand apart"] += len({part.r for part in parts}) > 1
+            self.counts["dealt: within a slot"] += any(part.d for part in parts)
+        self._progress = {record.shard: record for record in records}
+        if not self.settings.dealt([record for record in records if record.partitions]):
+            self.violated("moved", "a partition has other settings than it had")
 
     def waiting(self) -> list[Timer]:
         """Timers that are still to be delivered."""
@@ -380,3 +404,9 @@ class Columns:
 
 def _texts(values: Iterable[bytes | None]) -> list[bytes]:
     return [value for value in values if value is not None]
+
+
+def _parts(records: Iterable[Progress]) -> list[tuple[str, PartitionProgress]]:
+    """All that these say of partitions, in the order of their names."""
+    parts = [each for record in records for each in record.partitions.items()]
+    return [(f"{name[0]}-{name[1]}", part) for name, part in sorted(parts, key=lambda at: at[0])]

@@ -68,6 +68,7 @@ class Host:
     Attributes:
         shards: those that there are, by their index.
         whole: no file has been changed behind everybody's back.
+        dealing: whether `duewheel reshard` has begun something that it has not finished.
     """
 
     root: Path
@@ -78,7 +79,7 @@ class Host:
     def __post_init__(self) -> None:
         config = self.setup.config
         self.shards: list[World] = []
-        self.whole = True
+        self.whole, self.dealing = True, False
         self.clock = WorldClock(self._slept, config.clock_skew_max_ms)
         bounds, replies = (config.chunk_records, config.chunk_bytes), config.reply_topic is not None
         self.history = History(
@@ -109,6 +110,11 @@ class Host:
         """Something has befallen the files of all shards."""
         for shard in self.shards:
             shard.unsettle(parted=parted)
+
+    def end_forgotten(self) -> None:
+        """Transactions of all shards that have run into their time-outs end."""
+        for shard in self.shards:
+            shard.shard.end_forgotten()
 
     def unserved(self) -> list[str]:
         """Data directories in which no process runs, nor is to."""

@@ -133,6 +133,7 @@ class Kafka:
         lanes: by the index of a shard that there is, or was, or is to be.
         lock: epoch of the transactional id of `duewheel reshard`.
         told: its notice, and broker time.
+        deals: how often it has dealt the partitions.
         away: so many calls fail before it is back.
         slow: users' open transactions: partition, offsets, and how each will end.
         down: target partitions that take no writes.
@@ -146,6 +147,7 @@ class Kafka:
     lanes: defaultdict[int, Lane] = field(default_factory=lambda: defaultdict(Lane))
     lock: int = 0
     told: tuple[bytes, int] | None = None
+    deals: int = 0
     away: int = 0
     down: frozenset[tuple[str, int]] = frozenset()
     absent: frozenset[str] = frozenset()

@@ -74,15 +74,20 @@ def rival(world: World) -> None:
 
 
 def lose_progress(world: World) -> None:
-    """The state topic is emptied; only while the local copy of the progress is its equal."""
+    """The state topic is emptied; only while the local copy of the progress is its equal, and there
+    is one shard.
+    """
     if world.shop is None or not world.settled or world.former or world.shard.transaction:
+        return
+    if world.host.dealing or len(world.host.shards) > 1:
         return
     mirror = world.shop.directory.state.mirror()
     if mirror is None or mirror[2] != world.shard.progress[-1][0]:
         return
     world.history.counts["progress lost"] += 1
     world.end()
-    world.shard.progress.clear()
+    for lane in world.kafka.lanes.values():
+        lane.progress.clear()
     # Nothing else may be lost before the local copy is there again.
     world.kafka.away = 0
     while not world.shard.progress and not world.history.violations:

@@ -55,6 +55,12 @@ def _go_by_what_holds(world: World, setup: Setup) -> None:
 def _other(world: World) -> Setup:
     setup, rng = world.setup, world.rng
     wheel, config = setup.wheel, setup.config
+    others = [each.setup for each in world.host.shards if each is not world]
+    if others and rng.random() < 0.7:
+        # Those of another shard: the partitions may be dealt anew only if all have the same.
+        other = rng.choice(others)
+        config = replace(config, slot_config=other.config.slot_config)
+        return replace(setup, wheel=other.wheel, config=config)
     p = wheel.precision_ms
     if rng.random() < 0.8:
         longest = wheel.slots - wheel.margin_ms // p
@@ -100,6 +106,8 @@ def cut_short(world: World, rng: Random, plan_of: Plan) -> None:
     """
     kafka = world.kafka
     if not world.shard.progress or world.former or world.standby is not None:
+        return
+    if world.host.dealing or any(each.former for each in world.host.shards):
         return
     kafka.end_slow()
     for _ in range(rng.randint(5, 30)):

@@ -38,6 +38,7 @@ class Shop:
     Attributes:
         ingest: the one beside it, once another instance has followed both.
         cancels_max: how many there is room for.
+        deals: how often the partitions had been dealt when it started.
         closings: those that it has made, from its start on.
     """
 
@@ -45,6 +46,7 @@ class Shop:
     directory: DataDirectory
     dequeue: Dequeue
     cancels_max: int
+    deals: int
     ingest: Ingest | None = None
     closings: Closings | None = None
 

@@ -25,12 +25,17 @@ _KINDS = ("cancel", "reschedule", "")
 
 
 class Requests:
-    """What is asked for in one run."""
+    """What is asked for in one run.
 
-    def __init__(self, seed: int, world: World) -> None:
+    Attributes:
+        any: whether anything is.
+        world: the shard whose turn it is.
+    """
+
+    def __init__(self, seed: int, world: World, likely: float) -> None:
         self._rng = rng = Random(-seed - 1)
-        self._world = world
-        self.any = rng.random() < 0.45
+        self.world = world
+        self.any = rng.random() < likely
         self._chance = {
             name: often if self.any and rng.random() < probability else 0.0
             for name, probability, often in (
@@ -53,7 +58,7 @@ class Requests:
         befalls = {
             "asked again and again": self._ask_again,
             "reply topic away": self._move_replies,
-            "cut short": lambda: operator.cut_short(self._world, self._rng, plan_of()),
+            "cut short": lambda: operator.cut_short(self.world, self._rng, plan_of()),
             "settings outlived": lambda: self._outlive_settings(plan_of()),
         }
         for name, chance in self._chance.items():
@@ -66,14 +71,14 @@ class Requests:
         rng = self._rng
         if not self.any:
             return None, ""
-        known = [copy.timer for copy in self._world.kafka.partitions[number].read(0, 1 << 30)]
+        known = [copy.timer for copy in self.world.kafka.partitions[number].read(0, 1 << 30)]
         if not known or rng.random() < 0.4:
             return None, ""
         timer_id = rng.choice(known[-8:]).timer_id
         return timer_id, rng.choices(_KINDS, (4, 3, 1))[0]
 
     def _ask_again(self) -> None:
-        world, rng = self._world, self._rng
+        world, rng = self.world, self._rng
         if not world.shard.progress:
             return
         if self._named is None:
@@ -91,7 +96,7 @@ class Requests:
             )
 
     def _outlive_settings(self, plan_of: Plan) -> None:
-        world, rng = self._world, self._rng
+        world, rng = self.world, self._rng
         kafka, wheel = world.kafka, world.setup.wheel
         if not world.shard.progress or kafka.slow:
             return
@@ -108,12 +113,12 @@ class Requests:
     def _run_on(self, slots: int) -> None:
         """The shard does what it can, and time passes."""
         for _ in range(slots):
-            self._world.step_ingest({})
-            self._world.step_dequeue({})
-            self._world.clock.pass_ms(self._world.setup.wheel.precision_ms)
+            self.world.step_ingest({})
+            self.world.step_dequeue({})
+            self.world.clock.pass_ms(self.world.setup.wheel.precision_ms)
 
     def _move_replies(self) -> None:
-        kafka, rng = self._world.kafka, self._rng
+        kafka, rng = self.world.kafka, self._rng
         if REPLIES in kafka.absent or any(name == REPLIES for name, _ in kafka.down):
             self.answers_may_come()
         elif rng.random() < 0.5:
@@ -124,7 +129,7 @@ class Requests:
 
     def answers_may_come(self) -> None:
         """The reply topic is there and takes writes."""
-        kafka = self._world.kafka
+        kafka = self.world.kafka
         kafka.absent -= {REPLIES}
         kafka.down = frozenset(each for each in kafka.down if each[0] != REPLIES)
 

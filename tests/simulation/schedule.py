@@ -19,6 +19,7 @@ from tests.simulation.history import Violation
 from tests.simulation.host import Chances, Host, Setup
 from tests.simulation.kafka_model import Partition
 from tests.simulation.requests import Requests
+from tests.simulation.resharding import Resharding, happens
 from tests.simulation.seam import SEAM, Plan, PowerLost
 from tests.simulation.settings import mapped_to
 from tests.simulation.shard_model import FATES, Shard
@@ -98,14 +99,18 @@ class Schedule:
             self.chance["disk lost"] = max(self.chance["disk lost"], 0.04)
         self.calm = False
         setup = _with_cancels(seed, _setup(self.rng))
+        is_dealt = happens(seed)
+        if is_dealt:
+            setup = replace(setup, partitions=max(2, setup.partitions))
         chances = Chances(self._fate, lambda: self._happens("meanwhile"), self._rival, self._clock)
         self.host = Host(root, setup, self.rng, chances)
         self.world = World(self.host, Shard(self.host.kafka, 0, 1), setup, "data")
         self.host.shards.append(self.world)
-        self._requests = Requests(seed, self.world)
+        self._requests = Requests(seed, self.world, likely=0.8 if is_dealt else 0.45)
+        self._resharding = Resharding(seed, self.host, lambda: self._happens("kill"), self._write)
         self._backup: dict[str, bytes | None] = {}
         self._saved: dict[str, bytes] = {}
-        self._timers_left = self.rng.randint(5, 40)
+        self._timers_left = self.rng.randint(5, 40) + (40 if is_dealt else 0)
         # Many timers in few slots: slots are delivered in pieces, and losses come in between.
         self._dense = self.rng.random() < (0.25 if self.chance["reconfigure"] else 0.5)
 
@@ -153,8 +158,10 @@ class Schedule:
     # ---- actions ---------------------------------------------------------------------------
 
     def _one(self) -> Callable[[], None]:
-        """The next thing to do."""
-        world = self.world
+        """The next thing to do, and which shard does it."""
+        world = self.world = self._requests.world = self._resharding.choose()
+        if len(self.host.shards) > 1:
+            world.history.say(f"shard {world.shard.index}:")
         befalls: dict[str, Callable[[], None]] = {
             "kill between steps": lambda: world.kill(self.rng.choice(("ingest", "dequeue"))),
             "clean stop": self._stop,
@@ -184,6 +191,12 @@ class Schedule:
         befalls_cancels = self._requests.befalls(lambda: self._plan(*DEQUEUE_STORES))
         if befalls_cancels is not None:
             name, action = befalls_cancels
+            world.history.say(f"! {name}")
+            world.history.counts[name] += 1
+            return action
+        dealt = self._resharding.befalls()
+        if dealt is not None:
+            name, action = dealt
             world.history.say(f"! {name}")
             world.history.counts[name] += 1
             return action
@@ -306,7 +319,7 @@ class Schedule:
 
     def _forward(self, ms: int) -> None:
         self.world.clock.pass_ms(ms)
-        self.world.shard.end_forgotten()
+        self.host.end_forgotten()
         self.world.history.say("time passes")
         if (self.chance["power"] or self.chance["power between steps"]) and self.rng.random() < 0.2:
             self.world.disk.write_back(self.rng)
@@ -336,8 +349,10 @@ class Schedule:
         world.kafka.down = frozenset(each for each in world.kafka.down if each[0] == REPLIES)
         self._requests.quiet_down()
         world.kafka.end_slow()
-        if world.standby is not None and self.rng.random() < 0.7:
-            self._change_over()
+        self._resharding.quiet_down()
+        for shard in self.host.shards:
+            if shard.standby is not None and self.rng.random() < 0.7:
+                self._change_over(shard)
         for _ in range(CALM_TURNS_MAX):
             self._catch_up()
             if world.history.violations or self._done():
@@ -345,17 +360,17 @@ class Schedule:
             slots = self.rng.choice((0.5, 1, 2, 5))
             self._forward(round(slots * world.setup.wheel.precision_ms))
         if not world.history.violations:
-            world.check()
+            for shard in self.host.shards:
+                shard.check()
             world.history.judge_end()
-            if world.former:
+            if any(shard.former for shard in self.host.shards):
                 world.history.violated("fenced", "a former dequeue has not found out")
             if world.history.copies:
                 for difference in contract_check.differences(world.history.copies):
                     world.history.violated("bytes", f"a copy: {difference}")
 
-    def _change_over(self) -> None:
+    def _change_over(self, world: World) -> None:
         """The standby catches up, and is promoted while its owner lives."""
-        world = self.world
         for turn in range(40):
             if world.standby is None or world.history.violations:
                 return
@@ -366,28 +381,30 @@ class Schedule:
             standby.step(world, {})
 
     def _catch_up(self) -> None:
-        for _ in range(20):
-            self.world.step_dequeue({})
-            self.world.step_ingest({})
-            ingest = self.world.ingest
-            if self.world.history.violations:
-                return
-            if ingest is not None and ingest.query is not None and not ingest.query.behind:
-                break
-        for _ in range(3):
-            self.world.step_dequeue({})
-            self.world.step_former()
+        for world in self.host.shards:
+            for _ in range(20):
+                world.step_dequeue({})
+                world.step_ingest({})
+                if world.history.violations:
+                    return
+                if _has_caught_up(world):
+                    break
+            for _ in range(3):
+                world.step_dequeue({})
+                world.step_former()
 
     def _done(self) -> bool:
-        ingest = self.world.ingest
+        history = self.host.history
         return (
-            not self.world.history.waiting()
-            and not self.world.history.cancels.unanswered
-            and not self.world.former
-            and ingest is not None
-            and ingest.query is not None
-            and not ingest.query.behind
+            not history.waiting()
+            and not history.cancels.unanswered
+            and all(_has_caught_up(world) and not world.former for world in self.host.shards)
         )
+
+
+def _has_caught_up(world: World) -> bool:
+    ingest = world.ingest
+    return ingest is not None and ingest.query is not None and not ingest.query.behind
 
 
 def _with_cancels(seed: int, setup: Setup) -> Setup:

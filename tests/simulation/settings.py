@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tests.simulation.timers import TARGETS, TOPIC, Copy, Timer
 
-from duewheel.checkpoints.epochs import Epoch, Epochs
+from duewheel.checkpoints.epochs import Epoch
+from duewheel.checkpoints.progress import Progress, shard_of
 from duewheel.wheel.layout import WheelConfig
 
 MAPPING = "mapping"
@@ -25,19 +26,36 @@ def mapped(values: Mapping[str, Any]) -> int:
 
 
 class Settings:
-    """All epochs that the progress has ever told of: it forgets some, the judge does not."""
+    """All epochs that any progress has ever told of: it forgets some, the judge does not."""
 
     def __init__(self, wheel: WheelConfig) -> None:
         self.precision_ms = wheel.precision_ms
         self._wheel = wheel
-        self._epochs: list[Epoch] = []
+        self._shards = 1
+        self._newest: dict[int, Epoch] = {}  # by shard
+        self._epochs: dict[int, list[Epoch]] = {}  # by partition
 
-    def learn(self, epochs: Epochs) -> bool:
-        """Hear of the progress's; returns whether the settings have changed."""
-        new = not self._epochs or self._epochs[-1] != epochs.newest
-        if new:
-            self._epochs.append(epochs.newest)
-        return new and len(self._epochs) > 1
+    def learn(self, progress: Progress) -> bool:
+        """Hear of a shard's; returns whether its settings have changed."""
+        newest, shard = progress.epochs.newest, progress.shard
+        before, self._newest[shard] = self._newest.get(shard, newest), newest
+        self._shards = progress.shards
+        for name in progress.partitions:
+            known = self._epochs.setdefault(name[1], list(progress.epochs.epochs))
+            begins = newest.since.get(name, 0)
+            if (known[-1].values, known[-1].since.get(name, 0)) != (newest.values, begins):
+                known.append(newest)
+        return before != newest
+
+    def dealt(self, records: Sequence[Progress]) -> bool:
+        """The partitions are those of other shards from here on; returns whether each is still
+        judged as it was.
+        """
+        before = {number: len(epochs) for number, epochs in self._epochs.items()}
+        self._newest.clear()
+        for record in records:
+            self.learn(record)
+        return before == {number: len(epochs) for number, epochs in self._epochs.items()}
 
     def wheel(self, copy: Copy) -> WheelConfig:
         """The geometry by which a record is placed."""
@@ -50,7 +68,9 @@ class Settings:
         return timer if target == timer.mapped else replace(timer, mapped=target)
 
     def _of(self, number: int, offset: int) -> Epoch:
-        for epoch in reversed(self._epochs):
+        newest = self._newest[shard_of((TOPIC, number), self._shards)]
+        # One that no progress names yet is judged by the newest.
+        for epoch in reversed(self._epochs.get(number, [newest])):
             if epoch.since.get((TOPIC, number), 0) <= offset:
                 return epoch
         raise AssertionError("the first epoch begins with the topic")

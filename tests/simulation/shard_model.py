@@ -11,6 +11,7 @@ Fates of a transaction:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,6 +34,8 @@ from duewheel.wheel.routing import Reason, Target
 FATES = ("lost", "doubt", "open", "die before", "die open", "die after")
 TIMEOUT_MS = 15_000
 _BATCH_BYTES = 1 << 20
+
+_decoded = functools.lru_cache(16)(Progress.decode)  # asked for after every step
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class Shard:
 
     def newest(self) -> Progress | None:
         progress = self.progress
-        return Progress.decode(progress[-1][0]) if progress else None
+        return _decoded(progress[-1][0]) if progress else None
 
     def begin(self, deliveries: Deliveries | None, progress: bytes) -> Transaction:
         """The shard's transaction, with everything in it written."""

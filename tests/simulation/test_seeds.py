@@ -54,6 +54,9 @@ def test_no_seed_violates_an_invariant() -> None:
         *("answer: cancelled", "answer: already_delivered", "answer: unknown"),
         *("answer as a dead letter", "asked again and again", "loss accepted"),
         "settings outlived",
+        *("1 shards become 2", "1 shards become 3", "2 shards become 1", "reshard refused"),
+        *("dealt: stand apart", "dealt: within a slot", "operator killed", "reshard overtaken"),
+        *("start refused while dealing", "untold start refused"),
     ]
     assert [name for name in wanted if not met.get(name)] == []
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from tests.simulation.seam import SEAM
 
+from duewheel import reshard
 from duewheel.checkpoints import files, state
 from duewheel.checkpoints.page_contents import Close, Commit
 from duewheel.checkpoints.progress import Progress
@@ -97,7 +98,8 @@ def install() -> None:
     _watch_copies()
     _watch_far_cancels()
     _replace_everywhere(files.boot_id, lambda: SEAM.boot_id)
-    vars(starting)["secrets"] = SimpleNamespace(randbits=_drawn_bits)
+    for module in (starting, reshard):
+        vars(module)["secrets"] = SimpleNamespace(randbits=_drawn_bits)
     vars(state)["uuid"] = SimpleNamespace(uuid4=_drawn_uuid, UUID=uuid.UUID)
     vars(pipeline)["threading"] = SimpleNamespace(Thread=Now)
     bounded_queue.BoundedQueue._fits = lambda *_: True  # type: ignore[method-assign]

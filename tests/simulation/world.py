@@ -27,8 +27,9 @@ from tests.simulation.spark_model import CHECKPOINT, Query
 from tests.simulation.timers import TOPIC, Records
 
 from duewheel.checkpoints.files import lock_is_held
-from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.progress import NOBODY, Progress
 from duewheel.checkpoints.recovery import dequeue_has_decided
+from duewheel.checkpoints.resharding import asks_to_yield
 from duewheel.checkpoints.state import State
 from duewheel.durability import DurableCheckpoints
 from duewheel.errors import CorruptFile, Fenced, RecoveryRefused
@@ -42,6 +43,8 @@ from duewheel.wheel.recovering import carry_out
 from duewheel.wheel.timer_wheel import Runs
 
 TOPIC_IDS = {TOPIC: "an id"}
+# How a start is refused while partitions are dealt anew, or by whom nobody has told.
+_DEALT = (" is sealed", "there is no shard", "the progress was written as shard")
 WAITS_MAX = 2  # of a batch for a full ring, before the query is stopped
 
 
@@ -124,7 +127,10 @@ class World:
     def _is_expected(self, error: Exception, actor: Actor) -> bool:
         if isinstance(error, Fenced):
             self.history.counts["fenced"] += 1
-            return any(shop.actor is actor for shop in self.former)
+            return self._may_be_fenced(actor)
+        if isinstance(error, RecoveryRefused) and any(text in str(error) for text in _DEALT):
+            self.history.counts["start refused while dealing"] += 1
+            return self.host.dealing
         if "--take-over" in str(error):
             self.history.counts["take-over refused"] += 1
             self.take_over = self.rng.random() < 0.3
@@ -135,6 +141,14 @@ class World:
             self.history.counts["damage met"] += 1
             return not self.host.whole or not self.settled
         return bool(getattr(error, "retriable", False))
+
+    def _may_be_fenced(self, actor: Actor) -> bool:
+        """Whether another instance has followed, or the partitions are, or were, dealt anew."""
+        told, deals = self.kafka.told, self.kafka.deals
+        if told is not None and asks_to_yield(told[0]):
+            return True
+        ours = (shop for shop in self.shops() if shop.actor is actor)
+        return any(shop in self.former or shop.deals < deals for shop in ours)
 
     def kill(self, name: str) -> None:
         """End a process without a word."""
@@ -313,7 +327,9 @@ class World:
             starts = offsets_of(self.shard, "start")
             now_ms = min(self.clock.now_ms(), self.clock.true_ms)
             first = first_progress(directory, self.setup.config, starts, now_ms)
-        shop = self.shop = Shop(actor, directory, dequeue, self.setup.config.cancels_max)
+        shop = self.shop = Shop(
+            actor, directory, dequeue, self.setup.config.cancels_max, self.kafka.deals
+        )
         permitted = self._permit(directory.state.uuid)
         dequeue.start(first, take_over=self.take_over)
         claimed = self.shard.newest()
@@ -328,7 +344,7 @@ class World:
     def _permit(self, uuid: str) -> bool:
         """Whether a start may make the shard this directory's; what was permitted stays so."""
         newest = self.shard.newest()
-        if self.take_over or newest is None or newest.owner == uuid:
+        if self.take_over or newest is None or newest.owner in {uuid, NOBODY}:
             self._permitted = True
         else:
             silent_ms = self.clock.true_ms - self.shard.progress[-1][1]
@@ -450,6 +466,18 @@ class World:
             self.shop.ingest = self.ingest
             self.former.append(self.shop)
             self.ingest = self.shop = None
+
+    def leave(self) -> None:
+        """The settings with which its processes run are no longer those of a shard: those of a
+        standby end, its owner goes on until it finds out.
+        """
+        if self.standby is not None:
+            for process in (self.standby.follower, self.standby.ingest):
+                if process is not None:
+                    self._kill(process.actor)
+        if self.shop is None:
+            self.kill("ingest")
+        self.set_aside_owner()
 
     def hand_over(self, standby: Standby, *, told: bool) -> None:
         """The standby is the shard from here on, if its dequeue may start."""

@@ -352,6 +352,18 @@ def test_a_shard_is_told_of_no_partition_of_another() -> None:
     assert told == [{(TIMER_TOPIC, 0), (TIMER_TOPIC, 2)}, {(TIMER_TOPIC, 1), (TIMER_TOPIC, 3)}]
 
 
+def test_each_partition_keeps_the_settings_that_it_had() -> None:
+    p, q = PARTITIONS[0], PARTITIONS[1]
+    old, new = EPOCHS.newest.values, OTHER.newest.values
+    records = [
+        replace(record(shard, 2, shard), epochs=Epochs.first(old).followed_by(new, {at: offset}))
+        for shard, (at, offset) in enumerate(((p, 3), (q, 8)))
+    ]
+    (joined,) = dealt([sealed(each, 1, 1) for each in records], 1, lambda: 2)
+    assert joined.epochs.newest.since == {p: 3, q: 8}
+    assert [dict(epoch.values) for epoch in joined.epochs.epochs] == [dict(old), dict(new)]
+
+
 def test_the_histories_of_two_shards_become_one() -> None:
     a, b, c, d = ({PRECISION: 10, WINDOW_MS: window} for window in (1, 2, 3, 4))
     p, q, r, s = PARTITIONS

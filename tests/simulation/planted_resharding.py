@@ -1,0 +1,132 @@
+"""Faults of planted.py in what becomes of partitions that are dealt to other shards.
+
+Not planted, because few seeds notice; those of unit/test_resharding.py in `make crash-matrix` do:
+
+    rows of a partition that is ahead placed below its R    twice if a loss follows, in a half slot
+    a shard begins as if nothing ahead of it were closed    late rows come to slots that are out
+
+And because nothing of a partition that is ahead lies in the slots of its shard: that its D is taken
+for that of the shard's half-delivered slot.
+"""
+
+from __future__ import annotations
+
+from tests.simulation.planting import Planted
+
+DEALING = "reshard.py"
+RECORDS = "checkpoints/resharding.py"
+PROGRESS = "checkpoints/progress.py"
+OWNERSHIP = "checkpoints/ownership.py"
+RECOVERY = "checkpoints/recovery.py"
+RECOVERING = "wheel/recovering.py"
+
+DEALT = "unit/test_resharding.py::"
+ROOM = "unit/test_reshard_room.py::"
+
+RESHARDING = {
+    "reshard-not-fenced": Planted(
+        "7",
+        "a shard is sealed as it stood before it was fenced",
+        DEALING,
+        "                found = publisher.start()\n",
+        "                found = publisher.peek()\n                publisher.start()\n",
+    ),
+    "reshard-sealed-before": Planted(
+        "moved",
+        "sealed again, a shard is sealed as it was first found",
+        DEALING,
+        "if found is None or wanted is None or found.encode() != wanted.encode():",
+        "if found is None or wanted is None:",
+    ),
+    "reshard-sealed-served": Planted(
+        "ownership",
+        "a sealed shard may be served",
+        OWNERSHIP,
+        "    if progress.sealed_for is None:\n",
+        "    if True:\n",
+    ),
+    "reshard-others-served": Planted(
+        "ownership",
+        "a shard of so many is served by whoever thinks that there are others",
+        OWNERSHIP,
+        "if (progress.shard, progress.shards) != (shard, shards):",
+        "if progress.shard != shard:",
+    ),
+    "reshard-gone-not-sealed": Planted(
+        "refused",
+        "a shard that is no more is left as it was",
+        DEALING,
+        "for shard in range(self._to, count)]",
+        "for shard in range(0)]",
+    ),
+    "reshard-half": Planted(
+        "moved",
+        "a slot that was half delivered is pending in full",
+        RECORDS,
+        "mine = {p: part for p, part in parts.items()",
+        "mine = {p: replace(part, c1=None, d=None, n=None) for p, part in parts.items()",
+    ),
+    "reshard-ahead-falls": Planted(
+        "7",
+        "a partition that is ahead falls back to where its shard stands",
+        PROGRESS,
+        "        if part is None or part.r < r:\n",
+        "        if part is None or part.r != r:\n",
+    ),
+    "reshard-ahead-read": Planted(
+        "2",
+        "a partition that is behind is read again from where another one stands",
+        RECOVERING,
+        "    slots = {known.r for known in progress.partitions.values()}\n"
+        "    found = {r: offsets_at(r * config.precision_ms - reach_ms) for r in slots}\n",
+        "    slots = {known.r for known in progress.partitions.values()}\n"
+        "    found = {r: offsets_at(max(slots) * config.precision_ms - reach_ms) for r in slots}\n",
+        test=DEALT + "test_each_partition_is_read_again_from_its_own_r",
+    ),
+    "reshard-floor": Planted(
+        "7",
+        "a shard begins where the first of its partitions stands",
+        PROGRESS,
+        "return min(p.r for p in self.partitions.values())",
+        "return max(p.r for p in self.partitions.values())",
+    ),
+    "reshard-no-room": Planted(
+        "2",
+        "partitions come together that stand too far apart for the ring",
+        DEALING,
+        "and highest - lowest >= wheel.ring:",
+        "and highest - lowest < 0:",
+    ),
+    "reshard-room-late": Planted(
+        "refused",
+        "partitions that are together count as if each had been alone in its ring",
+        DEALING,
+        "reach = min(written.progress.slot + wheel.ring - 1, latest)",
+        "reach = min(max(p.r for p in written.progress.partitions.values()) + wheel.ring, latest)",
+        test=ROOM
+        + "test_partitions_that_stand_apart_in_one_shard_may_stay_together_however_late_it_is",
+    ),
+    "reshard-epochs": Planted(
+        "moved",
+        "a shard judges by the settings that the first one's partitions have had",
+        RECORDS,
+        "epochs = functools.reduce(Epochs.beside, (record.epochs for record in old))",
+        "epochs = old[0].epochs",
+        test=DEALT + "test_each_partition_keeps_the_settings_that_it_had",
+    ),
+    "reshard-standby": Planted(
+        "3",
+        "a standby keeps what it has followed before the partitions were dealt",
+        RECOVERY,
+        "followed = local.mirror is not None and local.mirror.deal == progress.deal",
+        "followed = local.mirror is not None",
+        test=DEALT + "test_a_standby_killed_while_partitions_come_to_its_shard",
+    ),
+    "reshard-answers": Planted(
+        "9",
+        "a new shard does not know what is answered",
+        RECORDS,
+        "mine = {p: part for p, part in parts.items()",
+        "mine = {p: replace(part, a=0) for p, part in parts.items()",
+    ),
+}
