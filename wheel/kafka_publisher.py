@@ -183,6 +183,7 @@ class KafkaPublisher:
         self._is_asked_to_yield = False
         self._patience = 1  # of this producer: a factor for the bounds of a transaction
         self._next_patience = 1
+        self._needed = 1  # as much as the last transaction has needed; at first all there is
         self._met: set[str] = set()  # topics whose metadata the producer has
         self._condemned: Counter[str] = Counter()
         self._stamp = (0, 0)  # the brokers' clock at the last commit, and boottime then
@@ -285,7 +286,8 @@ class KafkaPublisher:
         except DuewheelError:
             self.close()
             raise
-        self._was_started, self._next_patience = True, self._patience
+        self._was_started = True
+        self._next_patience = self._needed = self._patience
         log.info("publisher started", transactional_id=self._transactional_id)
         return found
 
@@ -346,7 +348,7 @@ class KafkaPublisher:
             stamp_ms = outcomes[-1].stamp_ms
             if stamp_ms is not None:
                 self._stamp = (stamp_ms, self._clock.boottime_ms())
-            self._next_patience = 1
+            self._next_patience, self._needed = 1, self._patience_for(deadline)
             if prepared is not None:
                 self._catalog.settle(prepared.deliveries, {(p.topic, p.partition) for p in parts})
             self._count(written)
@@ -357,7 +359,7 @@ class KafkaPublisher:
                 for late in error.partitions:
                     self._catalog.found_unavailable((late.topic, late.partition), "no answer")
             if isinstance(error, _OUT_OF_TIME):
-                self._next_patience = min(2 * self._patience, _PATIENCE_MAX)
+                self._next_patience = min(2 * self._needed, _PATIENCE_MAX)
             reason = self._settings.explain(error)
             expected = isinstance(error, _EXPECTED)
             log.warning(
@@ -367,6 +369,13 @@ class KafkaPublisher:
                 exc_info=not expected,
             )
             raise PublishDoubt(f"transaction of {self._transactional_id!r}: {reason}") from None
+
+    def _patience_for(self, used: Deadline) -> int:
+        """The least that would have been enough for the transaction with this deadline."""
+        took_s, patience = used.seconds - used.remaining_s(), 1
+        while patience < self._patience and took_s > self._limits.publish_deadline_s * patience:
+            patience *= 2
+        return patience
 
     def _timestamp_ms(self) -> int:
         """Now, for records; of a clock that runs far ahead, as much as topics accept."""

@@ -336,6 +336,29 @@ def test_a_transaction_too_large_for_its_deadline_gets_a_longer_one(
     assert values(read(broker, names.target)) == [b"large"]
 
 
+def test_a_deadline_that_was_longer_than_needed_is_not_doubled_again(
+    names: Names, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers that are away for a while, days apart: each time it is as if it were the first."""
+    away = False
+
+    def slow(*given: Any) -> Any:
+        time.sleep(given[3].remaining_s() + 0.1 if away else 0)
+        return kafka_transactions.transact(*given)
+
+    monkeypatch.setattr(kafka_publisher, "transact", slow)
+    publisher, said = make(publish_deadline_s=2.0, transaction_timeout_ms=2_500), []
+    for slot in range(1, 4):
+        publisher.start()
+        publisher.publish(None, progress(2 * slot))
+        away = True
+        with pytest.raises(PublishDoubt) as doubt:
+            publisher.publish(None, progress(2 * slot + 1))
+        said.append(str(doubt.value).rpartition("within ")[2])
+        away = False
+    assert said == ["2 s", "4 s", "4 s"]
+
+
 def test_what_kafka_had_once_is_waited_for(
     names: Names, make: Make, admin: KafkaAdminClient
 ) -> None:
