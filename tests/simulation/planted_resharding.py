@@ -72,6 +72,7 @@ RESHARDING = {
         PROGRESS,
         "        if part is None or part.r < r:\n",
         "        if part is None or part.r != r:\n",
+        test=DEALT + "test_any_number_of_shards_after_another_with_any_loss",
     ),
     "reshard-ahead-read": Planted(
         "2",
