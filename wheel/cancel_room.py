@@ -6,8 +6,9 @@ known when slots are closed next. So the bound holds whoever is away, and whatev
 backlog.
 
 What does not fit waits, and with it the rest of its partition: a cancel or reschedule; a copy that
-brings its cancel again (bringing_again.py). Nobody waits for ever, for all that makes room is done
-by dequeue alone (cancelling.py):
+brings its cancel again (bringing_again.py). So does all that comes later, for Spark's next batch
+begins when this one is done. Nobody waits for ever, for all that makes room is done by dequeue
+alone (cancelling.py):
 
 - What is met later than in a minute is put away on disk.
 - What is met leaves when its slot is delivered, and the floor rises with time alone.

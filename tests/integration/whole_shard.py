@@ -48,7 +48,14 @@ class Arrivals:
 class Shard:
     """Topics, a configuration, `duewheel run`, and a consumer that knows nothing of it."""
 
-    def __init__(self, path: Path, servers: str, name: str, window: str = "1h") -> None:
+    def __init__(
+        self,
+        path: Path,
+        servers: str,
+        name: str,
+        window: str = "1h",
+        cancels_max: int = 1_000_000,
+    ) -> None:
         self.path, self.servers = path, servers
         self.timers, self.target = f"{name}.timers", f"{name}.orders"
         self.dead_letters = f"{name}.dead-letter"
@@ -63,6 +70,7 @@ class Shard:
             f'topic."{name}.later.right".headers = "etf1"\n'
             f'[storage]\ndata_dir = "{path / "data"}"\n'
             '[ingest]\ndriver_memory = "1g"\ntopics_interval = "500ms"\n'
+            f"[dequeue]\ncancels_max = {cancels_max}\n"
             "[metrics]\ningest_port = 0\ndequeue_port = 0\n"
             '[log]\nformat = "json"\n'
         )
