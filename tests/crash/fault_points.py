@@ -28,8 +28,9 @@ from typing import Any
 HOUR_MS = 3_600_000
 COLLECT_MS = 200  # between looks for garbage, which are a minute apart otherwise
 # What puts cancels away while no timer is due later than in seconds: from when on one is far, how
-# often they go, how many to a page. Else a minute, once a second, and thousands.
-AWAY = {"FAR_MS": 200, "AWAY_EVERY_MS": 0}
+# many there have to be, how often they go, how many to a page. Else a minute, many thousands, once
+# a second, and thousands.
+AWAY = {"FAR_MS": 200, "MANY_LIVE": 4, "AWAY_EVERY_MS": 0}
 AWAY_PAGE = 2
 STALL_S = 0.4  # long enough for the other process to close several slots
 
@@ -175,6 +176,15 @@ POINTS = {
     ),
     "dequeue.answers_commit_answered": before(COMMIT_ANSWER, since=(ANSWERS,)),
     "dequeue.answers_unmirrored": before(f"{STATE}.write_mirror", since=(ANSWERS,)),
+    # cancels that are far: a page of them is on the disk; all are, and still in memory; some are in
+    # memory again, and the range in which they meet something is not begun
+    "dequeue.cancels_half_away": after(
+        "duewheel.checkpoints.files:write_at", inside=f"{FAR}:FarCancels.put_away"
+    ),
+    "dequeue.cancels_away": after(f"{FAR}:FarCancels.put_away"),
+    "dequeue.cancels_back": before(
+        "duewheel.wheel.pipeline:Pipeline.begin", since=(f"{FAR}:_read",)
+    ),
     # nothing was due: only the progress
     "dequeue.idle_committed": before(f"{STATE}.write_mirror", call=3),
     # garbage: gc_hour, then the log's hour, then the messages'

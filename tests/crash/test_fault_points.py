@@ -9,8 +9,10 @@ them, both processes in turn, and judges everything after each.
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from tests.crash.fault_shard import (
@@ -60,11 +62,14 @@ CANCELLING = [
     "dequeue.answers_commit_answered",
     "dequeue.answers_unmirrored",
 ]
+# Where there are more cancels than may be in memory, in this order.
+AWAY = ["dequeue.cancels_half_away", "dequeue.cancels_away", "dequeue.cancels_back"]
+CANCELS_MAX = 2 * LOAD // 3  # a load has some less
 
 DEQUEUE = [
     name
     for name in POINTS
-    if name.startswith("dequeue.") and name not in {HALF_REDONE, IDLE, KNOWN, *CANCELLING}
+    if name.startswith("dequeue.") and name not in {HALF_REDONE, IDLE, KNOWN, *CANCELLING, *AWAY}
 ]
 DELIVERING = [name for name in DEQUEUE if name not in {*STARTING, *CLOSING}]
 INGEST = [
@@ -196,16 +201,54 @@ def small_shard(broker: DevBroker, tmp_path_factory: pytest.TempPathFactory) -> 
         yield shard
 
 
+class CrowdedShard(Shard):
+    """Few cancels may be in memory, and what is due in a moment counts as far."""
+
+    @property
+    def away(self) -> Path:
+        return self.path / "away"
+
+    def always(self, name: str) -> list[str]:
+        return ["--put-away-soon", str(self.away)]
+
+
+@pytest.fixture(scope="module")
+def crowded_shard(broker: DevBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shard]:
+    path = tmp_path_factory.mktemp("crowded")
+    name = f"crowded-{CLOCK.now_ms()}"
+    shard = CrowdedShard(
+        *(path, broker.bootstrap_servers, name), slots=80, margin="1s", cancels_max=CANCELS_MAX
+    )
+    with closing(shard):
+        shard.init()
+        both_running(shard)
+        end_s = time.monotonic() + DEADLINE_S
+        while not shard.away.exists():  # of the first all is due before Spark has started
+            assert time.monotonic() < end_s, "no cancels are put away"
+            shard.send()
+            shard.judge_all()
+        yield shard
+
+
+def both_running(shard: Shard) -> Shard:
+    """Whatever a test before has left."""
+    for name in ("dequeue", "ingest"):
+        child = shard.processes.get(name)
+        if child is not None and child.exit_code is not None:
+            del shard.processes[name]
+        if name not in shard.processes:
+            shard.start(name)
+    return shard
+
+
+@pytest.fixture
+def crowded(crowded_shard: Shard) -> Shard:
+    return both_running(crowded_shard)
+
+
 @pytest.fixture
 def small(small_shard: Shard) -> Shard:
-    """Both processes run, whatever a test before has left."""
-    for name in ("dequeue", "ingest"):
-        child = small_shard.processes.get(name)
-        if child is not None and child.exit_code is not None:
-            del small_shard.processes[name]
-        if name not in small_shard.processes:
-            small_shard.start(name)
-    return small_shard
+    return both_running(small_shard)
 
 
 def kill_ingest_at(shard: Shard, point: str) -> None:
@@ -259,6 +302,26 @@ def test_dequeue_killed_when_a_closing_has_made_cancels_known(small: Shard) -> N
         small.dies_at(KNOWN)
     small.start("dequeue")
     small.judge_all()
+
+
+@pytest.mark.crash_matrix
+@pytest.mark.parametrize("point", AWAY)
+def test_dequeue_killed_while_cancels_are_put_away_and_brought_back(
+    crowded: Shard, point: str
+) -> None:
+    """Twice in the same place, under one load after the other, for a cancel that is found late is
+    near already.
+    """
+    for _ in range(2):
+        crowded.kill("dequeue")
+        crowded.start("dequeue", point)
+        crowded.send()
+        while not crowded.processes["dequeue"].wait(1):
+            crowded.send()
+        crowded.dies_at(point)
+        crowded.judge()
+        crowded.start("dequeue")
+    crowded.judge_all()
 
 
 @pytest.mark.crash_matrix
