@@ -107,6 +107,7 @@ class Soak:
                 thread.start()
                 stack.callback(thread.stop)
             stuck = self._all_rounds(kinds, task)
+            self._load.stop()  # also if it is stuck: what is judged must not grow
             shard.end(PROCESSES, signal.SIGTERM)
             findings = [str(finding) for finding in shard.check().findings]
             self._listener.stop()
