@@ -36,7 +36,7 @@ Record = tuple[bytes, Headers]
 @pytest.fixture
 def shard(tmp_path: Path, broker: DevBroker, unique_name: Callable[[str], str]) -> Iterator[Shard]:
     name = unique_name("far")[-40:].lstrip("-")
-    shard = Shard(tmp_path, broker.bootstrap_servers, name, cancels_max=CANCELS_MAX)
+    shard = Shard(tmp_path, broker.bootstrap_servers, name, dequeue=f"cancels_max = {CANCELS_MAX}")
     try:
         shard.start()
         yield shard

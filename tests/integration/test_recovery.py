@@ -98,9 +98,9 @@ class LoadedShard(Shard):
     """`duewheel run` in small chunks, with frequent checkpoints, under load."""
 
     def __init__(self, path: Path, servers: str, name: str) -> None:
-        super().__init__(path, servers, name)
+        super().__init__(path, servers, name, dequeue="chunk_records = 40")
         text = self.config.read_text().replace("[storage]", '[storage]\ndurable_interval = "1s"')
-        text += '[dequeue]\nchunk_records = 40\n[shard]\ntake_over_after = "1s"\n'
+        text += '[shard]\ntake_over_after = "1s"\n'
         self.config.write_text(text)
         self.settings = load(self.config)
         self.load = Load(servers, self.timers)

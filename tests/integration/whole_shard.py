@@ -54,7 +54,7 @@ class Shard:
         servers: str,
         name: str,
         window: str = "1h",
-        cancels_max: int = 1_000_000,
+        dequeue: str = "",
     ) -> None:
         self.path, self.servers = path, servers
         self.timers, self.target = f"{name}.timers", f"{name}.orders"
@@ -70,7 +70,7 @@ class Shard:
             f'topic."{name}.later.right".headers = "etf1"\n'
             f'[storage]\ndata_dir = "{path / "data"}"\n'
             '[ingest]\ndriver_memory = "1g"\ntopics_interval = "500ms"\n'
-            f"[dequeue]\ncancels_max = {cancels_max}\n"
+            f"[dequeue]\n{dequeue}\n"
             "[metrics]\ningest_port = 0\ndequeue_port = 0\n"
             '[log]\nformat = "json"\n'
         )
