@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.unit import test_forgetting as forgetting
 from tests.unit.test_cancels import NOW_MS, P0, P1, PRECISION_MS, World
 from tests.unit.test_cancels_on_disk import an_hour_later
 
@@ -57,14 +58,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def most_live(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    most, add = [0], cancelling.Cancelling._add
-
-    def added(self: cancelling.Cancelling, new: Tombstones) -> None:
-        add(self, new)
-        most[0] = max(most[0], len(self._live))
-
-    monkeypatch.setattr(cancelling.Cancelling, "_add", added)
-    return most
+    return forgetting.most_live(monkeypatch)
 
 
 def timer(offset: int, slot: int, name: str, partition: int = 0, **more: Any) -> Timer:
@@ -124,22 +118,16 @@ def test_many_more_than_fit_are_taken_and_what_lies_behind_them_is_on_time(
 
 
 def test_what_comes_back_at_once_after_a_pause_is_bounded(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, most_live: list[int]
 ) -> None:
     world = make_world()
     cancel_many(world)
     monkeypatch.setattr(cancelling, "LEARNT_AT_ONCE", 6)
     world.append(timer(2 * MANY, FAR + 50, "between"), timer(2 * MANY + 1, FAR + MANY, "last"))
-    most, add = [0], cancelling.Cancelling._add
-
-    def added(self: cancelling.Cancelling, new: Tombstones) -> None:
-        add(self, new)
-        most[0] = max(most[0], self._live.needed)
-
-    monkeypatch.setattr(cancelling.Cancelling, "_add", added)
+    most_live[0] = 0
     world.at_slot(FAR + MANY + 1)
     assert world.sources() == [f"timers-0@{2 * MANY}", f"timers-0@{2 * MANY + 1}"]
-    assert 0 < most[0] <= MOST + 6 + 2
+    assert 0 < most_live[0] <= MOST + 6 + 2
 
 
 @pytest.mark.parametrize("chunk_records", [6, 15])
