@@ -17,7 +17,7 @@ from pyspark.sql import functions as sql
 from duewheel.errors import DuewheelError
 from duewheel.schemas.timers import TopicPartition
 from duewheel.streaming.query import cause
-from duewheel.streaming.source import COLUMNS, CONSUMER, partitions_json
+from duewheel.streaming.source import COLUMNS, consumer_options, partitions_json
 from duewheel.streaming.source import starting_offsets_json as offsets_json
 
 Ranges = Mapping[TopicPartition, tuple[int, int]]
@@ -40,9 +40,7 @@ def read_range(
         KafkaUnavailable: the brokers did not answer for minutes.
         DuewheelError: Spark has failed.
     """
-    reader = spark.read.format("kafka")
-    for name, value in {**CONSUMER, **kafka}.items():
-        reader = reader.option(f"kafka.{name}", value)
+    reader = spark.read.format("kafka").options(**consumer_options(kafka))
     frame = (
         reader.option("assign", partitions_json(between))
         .option("kafka.bootstrap.servers", bootstrap_servers)

@@ -21,7 +21,7 @@ COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers
 EARLIEST = -2  # as a starting offset
 
 # What the tasks' consumers are set to, unless the configuration says otherwise.
-CONSUMER = {
+_CONSUMER = {
     # So many a poll hands Spark at most: 10–15 % faster than the default of 500.
     "max.poll.records": "5000",
     # So long the broker holds a fetch that finds nothing, by default 500 ms, and answers nothing
@@ -56,11 +56,14 @@ class SourceOptions:
     kafka: Mapping[str, str] = field(default_factory=dict)
 
 
+def consumer_options(given: Mapping[str, str]) -> dict[str, str]:
+    """What a reader's consumers are set to, as Spark takes it; `given` is without `kafka.`."""
+    return {f"kafka.{name}": value for name, value in {**_CONSUMER, **given}.items()}
+
+
 def timer_stream(spark: SparkSession, options: SourceOptions) -> DataFrame:
     """The stream, with COLUMNS; rows of a partition come in offset order."""
-    reader = spark.readStream.format("kafka")
-    for name, value in {**CONSUMER, **options.kafka}.items():
-        reader = reader.option(f"kafka.{name}", value)
+    reader = spark.readStream.format("kafka").options(**consumer_options(options.kafka))
     if options.only:
         reader = reader.option("assign", partitions_json(options.starting_offsets))
     else:

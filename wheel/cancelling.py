@@ -161,18 +161,7 @@ class Cancelling:
         self._log_bytes: Mapping[int, int] = {}
         self._left_since_swept = 0
         self._sweeps = False
-        self._counts = CancelCounts()
-
-    @property
-    def counts(self) -> CancelCounts:
-        """What is known of them, in numbers. May be asked from any thread."""
-        rounds = self._rounds.counts
-        return replace(
-            self._counts,
-            lookups=rounds.lookups,
-            lookup_ms=rounds.lookup_ms,
-            scanned=rounds.scanned,
-        )
+        self.counts = CancelCounts()
 
     @property
     def filter(self) -> Filter:
@@ -240,8 +229,8 @@ class Cancelling:
     def _count(self) -> None:
         live, past = self._live.needed, self._past
         self._directory.state.note_cancels_over(self._taken - live - self._reader.waiting)
-        self._counts = replace(
-            self._counts,
+        self.counts = replace(
+            self.counts,
             live=live,
             far=len(self._far),
             remembered=len(past),
@@ -265,10 +254,10 @@ class Cancelling:
         self._ask_for_ends()
         # Twice: a round that the loop itself makes is over at once, and another may be needed.
         for _ in range(2):
-            self._rounds.end()
+            self._end_round()
             if self._rounds.may_begin:
                 self._begin_round()
-        self._rounds.end()
+        self._end_round()
         if self._live.needed >= self._cancels_max:
             self._give_up()
 
@@ -279,8 +268,8 @@ class Cancelling:
         waiting = unsaid[looked]
         waiting = waiting[~self._settled(waiting)]
         live.word[waiting] = WORDS.index(Answer.UNKNOWN)
-        given_up = self._counts.given_up + len(waiting)
-        self._counts = replace(self._counts, given_up=given_up)
+        given_up = self.counts.given_up + len(waiting)
+        self.counts = replace(self.counts, given_up=given_up)
 
     def _ask_for_ends(self) -> None:
         wanted = self._wait_for_ends()
@@ -312,7 +301,17 @@ class Cancelling:
     def _await_round(self) -> Iterator[None]:
         while not self._rounds.wait(_WAIT_S):
             yield
-        self._rounds.end()
+        self._end_round()
+
+    def _end_round(self) -> None:
+        found, counts = self._rounds.end(), self.counts
+        if found is not None:
+            self.counts = replace(
+                counts,
+                lookups=counts.lookups + 1,
+                lookup_ms=counts.lookup_ms + found.took_ms,
+                scanned=counts.scanned + found.scanned,
+            )
 
     def _settled_below(self) -> Int64:
         """Up to which end of each partition all is there that was on its way."""

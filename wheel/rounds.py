@@ -36,17 +36,8 @@ class Start:
     partitions: Mapping[TopicPartition, PartitionProgress]
 
 
-@dataclass(frozen=True, slots=True)
-class RoundCounts:
-    """Rounds so far, how long they took in all, and records looked at in all of them."""
-
-    lookups: int = 0
-    lookup_ms: int = 0
-    scanned: int = 0
-
-
 class Rounds:
-    """See the module's head. Not thread-safe, but for `counts`."""
+    """See the module's head. Not thread-safe."""
 
     def __init__(
         self,
@@ -74,7 +65,6 @@ class Rounds:
         self._past = past
         self._asked: tuple[Future[Found], Int64, Bool] | None = None
         self._next_ms = 0
-        self.counts = RoundCounts()
 
     @property
     def is_going(self) -> bool:
@@ -102,16 +92,19 @@ class Rounds:
         """Whether none is going on by then."""
         return self._asked is None or bool(wait([self._asked[0]], seconds).done)
 
-    def end(self) -> None:
-        """Take the result, if it is there.
+    def end(self) -> Found | None:
+        """Take the result, if it is there, and return it.
 
         Raises:
             CorruptFile: a message that cancels meet is damaged.
         """
-        if self._asked is not None and self._asked[0].done():
-            future, asked, settled = self._asked
-            self._asked = None
-            self._take(future.result(), asked, settled)
+        if self._asked is None or not self._asked[0].done():
+            return None
+        future, asked, settled = self._asked
+        self._asked = None
+        found = future.result()
+        self._take(found, asked, settled)
+        return found
 
     def close(self) -> None:
         """Wait for the one that is going on, and let go of its files."""
@@ -126,10 +119,6 @@ class Rounds:
         live.word[asked], live.first[asked], live.last[asked] = word, first, last
         unlooked = self._live.unlooked
         self._live.unlooked = unlooked[live.last[unlooked] == NOT_LOOKED]
-        before = self.counts
-        self.counts = RoundCounts(
-            before.lookups + 1, before.lookup_ms + found.took_ms, before.scanned + found.scanned
-        )
 
     def _rows(self, found: Found) -> Rows:
         partition = indexes(self._reader.places, found.partitions)[found.partition]
