@@ -45,12 +45,15 @@ class ReplayPosition:
         return max(self._next.get(partition, 0), of_code)
 
     def move(self, partition: int, end: int, code: str | None) -> None:
-        """Everything of `code` (None: everything) below `end` has been dealt with."""
+        """Everything of `code` (None: everything) below `end` has been dealt with.
+
+        What another replay has dealt with beyond that stays so.
+        """
         codes = self._codes.setdefault(partition, {})
         if code is not None:
-            codes[code] = end
+            codes[code] = max(end, codes.get(code, 0))
             return
-        self._next[partition] = end
+        end = self._next[partition] = max(end, self._next.get(partition, 0))
         self._codes[partition] = {known: at for known, at in codes.items() if at > end}
 
     def encode(self) -> bytes:

@@ -3,7 +3,8 @@
 A replay reads up to where the dead-letter topic ended when it began, a bounded chunk at a time.
 One Kafka transaction per chunk holds the messages and the position (replay_position.py): whatever
 is killed, and however often it is run, a dead letter is replayed once. Two replays at a time share
-a transactional id: the later one ends the earlier.
+a transactional id: the later one ends the earlier. A run that opens its producer anew may be that
+later one, so the position is read after every open, and holds only while the producer does.
 
 What cannot be replayed now (no such topic, too large …) is, in the same transaction, written to the
 end of the dead-letter topic once more, with today's reason. A run never comes to that.
@@ -133,6 +134,7 @@ class _Replay:
         )
         self._sticky = random.randrange(1 << 31)  # partition of messages without key and request
         self._producer: KafkaProducer | None = None
+        self._left = selection.limit
         self._topics: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
         self._admin = self._client.open(KafkaAdminClient, self._deadline())
@@ -144,11 +146,8 @@ class _Replay:
 
     def run(self) -> dict[str, Any]:
         self._require_real_topic()
-        if not self._dry_run:
-            # First: it ends what an earlier run has left open, which may hide the position.
-            self._producer = self._open_producer()
-        position = self._reader.position(self._admin)
-        self._run(position)
+        self._position = self._take_over()
+        self._run()
         return {
             "dry_run": self._dry_run,
             "replayed": self._topics.total(),
@@ -172,10 +171,16 @@ class _Replay:
             self._refusals[topic] = why_no_target(self._contract, topic)
         return self._refusals[topic]
 
-    def _run(self, position: ReplayPosition) -> None:
-        code, left = self._selection.code, self._selection.limit
+    def _take_over(self) -> ReplayPosition:
+        """The position behind which nobody else can replay any more."""
+        if not self._dry_run:
+            # First: it ends what an earlier run has left open, which may hide the position.
+            self._producer = self._open_producer()
+        return self._reader.position(self._admin)
+
+    def _run(self) -> None:
         bounds = {
-            partition: (max(start, position.start(partition, code)), end)
+            partition: (max(start, self._position.start(partition, self._selection.code)), end)
             for partition, (start, end) in self._reader.bounds().items()
         }
         with progress_bar() as bar:
@@ -184,37 +189,48 @@ class _Replay:
             for partition, (start, end) in bounds.items():
                 at = start
                 for letters, reached in self._reader.read(partition, start, end):
-                    wanted = [
-                        letter
-                        for letter in letters
-                        if code in (None, letter.code)
-                        and not position.is_behind(partition, letter.offset, letter.code)
-                    ]
-                    if left is not None and len(wanted) >= left:
-                        wanted = wanted[:left]
-                        reached = wanted[-1].offset + 1
-                    position.move(partition, reached, code)
-                    self._write(wanted, position)
+                    self._write(letters, partition, reached)
                     bar.update(task, advance=reached - at)
                     at = reached
-                    if left is not None:
-                        left -= len(wanted)
-                        if left == 0:
-                            return
+                    if self._left == 0:
+                        return
 
     # ---- one chunk -------------------------------------------------------------------------
 
-    def _write(self, letters: list[DeadLetter], position: ReplayPosition) -> None:
-        """One transaction: the letters' messages, and the position behind them."""
-        if not letters:
-            return  # the position of the next transaction tells
+    def _write(self, letters: list[DeadLetter], partition: int, reached: int) -> None:
+        """One transaction: the messages of the wanted letters, and the position behind them.
+
+        Args:
+            letters: neighbours in `partition`.
+            reached: the offset up to which they are all that there is.
+        """
         for _ in range(_REFUSALS_MAX):
-            targets, records = self._plan(letters)
-            if self._dry_run or self._transact(records, targets, position):
+            if self._producer is None and not self._dry_run:
+                self._position = self._take_over()
+            wanted, end = self._wanted(letters, reached)
+            self._position.move(partition, end, self._selection.code)
+            if not wanted:
+                return  # the position of the next transaction tells
+            targets, records = self._plan(wanted)
+            if self._dry_run or self._transact(records, targets):
                 self._count(records)
                 return
             self._drop_producer()
         raise PublishDoubt(f"Kafka keeps refusing records after {_REFUSALS_MAX} attempts")
+
+    def _wanted(self, letters: list[DeadLetter], reached: int) -> tuple[list[DeadLetter], int]:
+        """Those that are selected and not replayed yet, and the offset up to which that is all."""
+        code, position = self._selection.code, self._position
+        wanted = [
+            letter
+            for letter in letters
+            if code in (None, letter.code)
+            and not position.is_behind(letter.partition, letter.offset, letter.code)
+        ]
+        if self._left is not None and len(wanted) >= self._left:
+            wanted = wanted[: self._left]
+            reached = wanted[-1].offset + 1
+        return wanted, reached
 
     def _plan(self, letters: list[DeadLetter]) -> tuple[Mapping[str, Target], list[_Record]]:
         outgoing = [
@@ -285,16 +301,15 @@ class _Replay:
             return _Record(letter, topic, letter.partition, letter.headers, refusal)
         return record
 
-    def _transact(
-        self, records: list[_Record], targets: Mapping[str, Target], position: ReplayPosition
-    ) -> bool:
+    def _transact(self, records: list[_Record], targets: Mapping[str, Target]) -> bool:
         """Whether it is committed; False if a refusal has taught something."""
-        producer = self._producer = self._producer or self._open_producer()
+        producer = self._producer
+        assert producer is not None, "the position was read with it"
         topics = {record.topic for record in records}
         seconds = self._limits.publish_deadline_s
         batches, sent = self._batches(records, targets)
         state = TopicPartition(self._settings.state_topic, 0)
-        batches.append((state, single(KEY, position.encode())))
+        batches.append((state, single(KEY, self._position.encode())))
         now_ms = self._clock.now_ms()
         try:
             meet(self._client, producer, topics, preparation_deadline(seconds, len(topics)))
@@ -334,6 +349,8 @@ class _Replay:
         return batches, sent
 
     def _count(self, records: list[_Record]) -> None:
+        if self._left is not None:
+            self._left -= len(records)
         self._topics.update(record.topic for record in records if record.refusal is None)
         self._refused.update(record.refusal.code for record in records if record.refusal)
 

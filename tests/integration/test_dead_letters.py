@@ -423,6 +423,40 @@ def test_a_limit_and_what_the_target_does_not_take(shard: Shard) -> None:
     assert len(shard.letters()[-1].value) == 5_000
 
 
+@pytest.mark.parametrize("selected", [[], ["--code", "no_due_time"]])
+def test_a_replay_that_another_one_has_overtaken_doubles_nothing(
+    config: Path, shard: Shard, monkeypatch: pytest.MonkeyPatch, selected: list[str]
+) -> None:
+    monkeypatch.setattr(dead_letters, "_CHUNK_RECORDS", 10)
+    numbered(shard, 30)
+    small = f"{shard.target}.small"
+    with shard.admin() as admin:
+        admin.create_topic(small, 1)
+    taken: list[dict[str, Any]] = []
+
+    def overtaken(producer: Any, batches: Any, now_ms: int, deadline: Deadline) -> Any:
+        """The target shrinks, so the second chunk is refused; until its producer is opened anew,
+        another process replays all that is left.
+        """
+        if read_topic(shard.servers, small) and not taken:
+            with shard.admin() as admin:
+                _alter(admin, small, "max.message.bytes", "90")
+            outcomes = transact(producer, batches, now_ms, deadline)
+            assert any(outcome.error is not None for outcome in outcomes)
+            words = ["dlq", "replay", "--to-topic", shard.target, *selected]
+            taken.extend(command(config, *words)[1])
+            return outcomes
+        return transact(producer, batches, now_ms, deadline)
+
+    monkeypatch.setattr(replay, "transact", overtaken)
+    selection = {"code": selected[-1]} if selected else {}
+    own = shard.replay(to_topic=small, **selection)
+    assert [each["replayed"] for each in taken] == [30 - own["replayed"]]
+    assert 0 < own["replayed"] < 30
+    assert sorted(values(shard, small) + values(shard, shard.target)) == list(range(30))
+    assert shard.outcomes(to_topic=shard.target) == (0, {})
+
+
 def test_where_a_listing_begins(shard: Shard) -> None:
     numbered(shard, 3)
     time.sleep(0.05)
