@@ -4,7 +4,9 @@
                     the broker keeps within the margin; kept for longer than the roll window, the
                     margin and the longest outage to survive; no limit by size, no compaction: all
                     of it may be read again after a loss
-    dead letters    takes the largest timer message and its error headers; kept for good
+    dead letters    takes the largest timer message and its error headers; kept for good. Like the
+                    state topic not compressed by the broker: duewheel writes it plain, and needs no
+                    codec library to read it then
     state topic     one partition, compacted only, its timestamps the broker's. Small segments, so
                     that little of it is not compacted: where they cannot be had, some starts and
                     commands take longer, and nothing else
@@ -46,8 +48,9 @@ _READ_WHOLE = (
 class Requirement:
     """One setting of a topic: what it is created with, and what is accepted where it exists.
 
-    `bound` is compared by `relation`; as a retention, -1 (unlimited) is at least anything. What is
-    `advisory` costs time where it does not hold, and nothing else.
+    `bound` is compared by `relation`; as a retention, -1 (unlimited) is at least anything. The
+    values `also` are accepted like `value`. What is `advisory` costs time where it does not hold,
+    and nothing else.
     """
 
     setting: str
@@ -56,11 +59,12 @@ class Requirement:
     relation: Relation = "="
     bound: float = 0
     advisory: bool = False
+    also: tuple[str, ...] = ()
 
     def holds(self, found: str) -> bool:
         """Whether an existing topic's value will do."""
         if self.relation == "=":
-            return found == self.value
+            return found == self.value or found in self.also
         number = float(found)
         if self.relation == "<=":
             return number <= self.bound
@@ -180,6 +184,7 @@ def dead_letter_plan(settings: Settings, timer_configs: Iterable[Mapping[str, st
             _room(timer_configs, "the error"),
             Requirement("retention.ms", _UNLIMITED, "that is longest_outage", ">=", kept_ms),
             Requirement("retention.bytes", _UNLIMITED, "a limit by size drops dead letters"),
+            _plain(),
         ),
     )
 
@@ -234,6 +239,7 @@ def state_plan(settings: Settings) -> TopicPlan:
                 ">=",
                 RECORD_BYTES_MAX + _FRAME_BYTES,
             ),
+            _plain(),
         ),
     )
 
@@ -241,6 +247,17 @@ def state_plan(settings: Settings) -> TopicPlan:
 def _small(setting: str, value: str, bound: float) -> Requirement:
     """That little of the state topic is left uncompacted."""
     return Requirement(setting, value, _READ_WHOLE, "<=", bound, advisory=True)
+
+
+def _plain() -> Requirement:
+    """That the broker leaves batches as they were written: plain."""
+    return Requirement(
+        "compression.type",
+        "uncompressed",
+        "the broker compresses each batch, and every start needs a library for its codec",
+        advisory=True,
+        also=("producer",),
+    )
 
 
 def compare(plan: TopicPlan, partitions: int, config: Mapping[str, str]) -> list[TopicFinding]:

@@ -1,0 +1,128 @@
+"""Topics whose records producers or brokers compress: everything of duewheel's still reads them."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient
+from structlog.testing import capture_logs
+from tests.integration.publishing import Message, deliveries
+from tests.integration.test_topic_settings import DEAD, STATE, TIMER, Topics, made
+from tests.integration.whole_shard import Shard, schedule
+
+from duewheel import wiring
+from duewheel.checkpoints.progress import PartitionProgress
+from duewheel.client import DelayProducer
+from duewheel.dead_letters import Since, list_letters
+from duewheel.dev_broker import DevBroker
+from duewheel.doctor.topics import as_finding
+from duewheel.kafka_admin import KafkaAdmin
+from duewheel.processes import init_progress
+from duewheel.recover import dry_run
+
+pytestmark = pytest.mark.kafka
+
+CODECS = ("lz4", "zstd", "snappy")
+
+
+@pytest.fixture(params=CODECS)
+def codec(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def topics(broker: DevBroker, tmp_path: Path, codec: str) -> Iterator[Topics]:
+    """A begun shard, and then a codec for each of its topics."""
+    topics = made(broker, tmp_path, f"codecs-{codec}-{uuid.uuid4().hex[:8]}")
+    init_progress(topics.settings)
+    for role in (TIMER, DEAD, STATE):
+        topics.alter(role, {"compression.type": codec})
+    yield topics
+    topics.client.close()
+
+
+def test_progress_and_dead_letters_are_read_and_the_change_is_told(
+    topics: Topics, codec: str
+) -> None:
+    settings, clock = topics.settings, wiring.StoppableClock(threading.Event())
+    publisher = wiring.publisher(settings, clock)
+    found = publisher.start()
+    assert found is not None
+    dead = Message(topics.name(DEAD), b"dead " * 100, dead_letter=True)
+    progress = replace(found, epoch=found.epoch + 1)
+    publisher.publish(publisher.prepare(deliveries([dead])), progress)
+    assert publisher.start() == progress
+    publisher.close()
+    reader = wiring.progress_reader(settings, clock)
+    newest = reader.newest()
+    assert newest is not None and newest.progress == progress
+    reader.close()
+    letters = list(list_letters(settings, since=Since(), code=None, limit=10))
+    assert [row["value_bytes"] for row in letters] == [500]
+
+    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        with capture_logs() as logs:
+            admin.require_topics(settings)
+        told = [f for f in admin.topic_findings(settings) if f.setting == "compression.type"]
+    assert {f.topic for f in told} == {topics.name(DEAD), topics.name(STATE)}
+    assert len(logs) == 2 and all(f"compression.type is {codec}" in str(log) for log in logs)
+    for each in (as_finding(f, "broker:9092") for f in told):
+        assert each.severity == "warning"
+        assert each.remedy.endswith("--add-config compression.type=uncompressed")
+
+
+def test_what_producers_compress_is_read_back_and_previewed(topics: Topics, codec: str) -> None:
+    settings = topics.settings
+    with DelayProducer(
+        topics.name(TIMER), bootstrap_servers=settings.kafka.servers, compression_type=codec
+    ) as producer:
+        timer = producer.schedule("orders", b"pay " * 100, delay="1h").result(60)
+        again = producer.reschedule(timer.handle, delay="2h").result(60)
+    assert again.id == timer.id
+
+    publisher = wiring.publisher(settings, wiring.StoppableClock(threading.Event()))
+    found = publisher.start()
+    assert found is not None
+    parts = {p: PartitionProgress(at.r, 2) for p, at in found.partitions.items()}
+    publisher.publish(None, replace(found, partitions=parts))
+    publisher.close()
+    shutil.rmtree(settings.storage.data_dir)
+    assert dry_run(settings)["pending_rows"] == 2
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.usefixtures("spark_jars")
+@pytest.mark.timeout(600)
+def test_a_whole_shard_starts_again_after_its_topics_were_made_to_recompress(
+    broker: DevBroker, tmp_path: Path
+) -> None:
+    shard = Shard(tmp_path, broker.bootstrap_servers, f"codecs-{uuid.uuid4().hex[:8]}")
+    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    topics = Topics(shard.settings, shard.config, client)
+    try:
+        shard.start()
+        for role, codec in zip((TIMER, DEAD, STATE), CODECS, strict=True):
+            topics.alter(role, {"compression.type": codec})
+        for prefix in (b"first", b"second"):  # the first progress that is compressed, and read
+            await_all(shard, schedule(shard, 200, 1, prefix))
+            assert shard.stop() == 0
+            shard.start()
+        assert set(shard.arrivals.count.values()) == {1}
+        code = shard.command("doctor", "--output", "json")
+        found = [f for f in code["findings"] if "compression.type" in f["found"]]
+        assert {f["severity"] for f in found} == {"warning"} and len(found) == 2
+    finally:
+        shard.close()
+        client.close()
+
+
+def await_all(shard: Shard, sent: dict[bytes, Any]) -> None:
+    shard.wait(lambda: sent.keys() <= shard.arrivals.first.keys())
