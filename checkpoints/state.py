@@ -29,7 +29,7 @@ from duewheel.checkpoints.pages import PagePair, capacity
 from duewheel.checkpoints.shapes import MISSHAPEN
 from duewheel.errors import ConfigError, CorruptFile
 
-FORMAT = 1
+FORMAT = 2
 FILE_NAME = "state"
 
 _IDENTITY_BYTES = 4096

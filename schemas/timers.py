@@ -121,8 +121,10 @@ class TimerBatch:
 
 def _renamed(batch: TimerBatch, partitions: list[TopicPartition], targets: list[str]) -> TimerBatch:
     """The same rows with other lists for their indexes."""
-    partition = np.array([partitions.index(p) for p in batch.partitions], np.int32)
-    target = np.array([targets.index(name) for name in batch.targets], np.int32)
+    places = {partition: place for place, partition in enumerate(partitions)}
+    named = {name: place for place, name in enumerate(targets)}  # there may be one for every row
+    partition = np.array([places[p] for p in batch.partitions], np.int32)
+    target = np.array([named[name] for name in batch.targets], np.int32)
     return replace(
         batch,
         partitions=partitions,

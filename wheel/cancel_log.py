@@ -19,7 +19,7 @@ is looked at where the hash is a wanted one, and a damaged hash would be no canc
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -128,8 +128,8 @@ class CancelLog:
             now_ms: the write time.
         """
         # Whatever target the row names, the request has none.
-        no_target = np.zeros(max(len(batch.targets), 1), np.int32)
-        requests = stored_messages(batch, source_ids, no_target)
+        batch = replace(batch, targets=[""] * len(batch.targets))
+        requests = stored_messages(batch, source_ids)
         return self._append(hour, lengths, requests, batch.id_hash, MAGIC_CANCEL, now_ms)
 
     def write_again(self, hour: int, lengths: Lengths, rows: CancelRows, now_ms: int) -> Lengths:

@@ -8,7 +8,7 @@ rest is compared with that snapshot; files only grow behind it. Checked, per hou
     messages  every record's message inside the file and matching its checksum
     cancels   every record well formed, and its request matching its checksum
     counts    as many timers placed as were counted, unless hours have been unlinked
-    state     every batch that entries refer to, and every topic name that messages refer to
+    state     every batch that entries refer to, and every timer topic that messages refer to
 """
 
 from __future__ import annotations

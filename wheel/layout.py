@@ -25,14 +25,16 @@ RIP-43 has no other bits in magic than these three. Here its second byte is the 
 timer was asked for with, 0 for none: levels are counted without reading a message.
 
 Positions are relative to the hour's own file. A stored message is this prefix, then the timer id
-(if it is not the default one), then key_value, then headers (see schemas/timers.py):
+(if it is not the default one), the name of the target topic, key_value, and headers (see
+schemas/timers.py). The name lies in each message: producers choose it, and a table of names would
+grow with what they choose.
 
      0 u4 crc               CRC-32C of the log record, then of the stored message with crc = 0
      4 u2 flags             1 = dead letter, 2 = reschedule
      6 u2 id_size
      8 i8 source_offset    16 i8 origin_offset    24 i8 due_ms
-    32 i4 source_topic     36 i4 source_partition       (ids of the `topics` file)
-    40 i4 target_topic     44 i4 target_partition       (−1: not asked for)
+    32 i4 source_topic     36 i4 source_partition       (id of the `topics` file)
+    40 i4 target_size      44 i4 target_partition       (−1: not asked for)
     48 i4 key_hash         52 i4 key_value_size  56 i4 header_count
     60 u2 roll_times       62 u2 retries
 """
@@ -81,7 +83,7 @@ PREFIX = np.dtype(
         ("due_ms", ">i8"),
         ("source_topic", ">i4"),
         ("source_partition", ">i4"),
-        ("target_topic", ">i4"),
+        ("target_size", ">i4"),
         ("target_partition", ">i4"),
         ("key_hash", ">i4"),
         ("key_value_size", ">i4"),

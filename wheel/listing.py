@@ -164,10 +164,11 @@ def _timers(
     wanted: Filter,
 ) -> Iterator[PendingTimer]:
     messages = directory.messages.read(hour, records)
-    sources, targets = _names(directory, messages)
+    sources, targets = _sources(directory, messages), messages.target.to_pylist()
     rolled, level = (records["magic"] & MAGIC_ROLL) != 0, level_of(records["magic"])
     for row, prefix in enumerate(messages.prefix):
-        if wanted.topic is not None and targets[row] != wanted.topic:
+        target = (targets[row] or b"").decode()
+        if wanted.topic is not None and target != wanted.topic:
             continue  # another topic with the same hash
         key, value_bytes = _key_and_value_bytes(messages.key_value[row].as_py())
         dead = bool(prefix["flags"] & FLAG_DEAD_LETTER)
@@ -176,7 +177,7 @@ def _timers(
             source=sources[row].decode(),
             due_ms=None if dead else int(prefix["due_ms"]),
             leaves_ms=int(slot[row]) * directory.config.precision_ms,
-            target=targets[row],
+            target=target,
             key=key,
             value_bytes=value_bytes,
             level=int(level[row]),
@@ -192,17 +193,13 @@ def _key_and_value_bytes(key_value: bytes) -> tuple[bytes | None, int | None]:
     return key_value[at:end] if size >= 0 else None, value_size if value_size >= 0 else None
 
 
-def _names(
-    directory: DataDirectory, messages: StoredMessages
-) -> tuple[Sequence[bytes], Sequence[str]]:
-    """Source and target of each message."""
+def _sources(directory: DataDirectory, messages: StoredMessages) -> Sequence[bytes]:
+    """Source of each message."""
     prefix = messages.prefix
-    highest = max(int(prefix["source_topic"].max()), int(prefix["target_topic"].max()))
-    names = directory.topics.names(highest)
+    names = directory.topics.names(int(prefix["source_topic"].max()))
     pairs = list(zip(prefix["source_topic"].tolist(), prefix["source_partition"], strict=True))
     partitions = sorted(set(pairs))
     index = np.array([partitions.index(pair) for pair in pairs], np.int32)
     named = [(public_name(names[topic]), int(number)) for topic, number in partitions]
     sources = source_names(named, index, prefix["origin_offset"].astype(np.int64))
-    targets = [names[topic] for topic in prefix["target_topic"].tolist()]
-    return [name for name in sources.to_pylist() if name is not None], targets
+    return [name for name in sources.to_pylist() if name is not None]

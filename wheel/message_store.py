@@ -44,11 +44,13 @@ class StoredMessages:
     Attributes:
         prefix: array of dtype PREFIX.
         timer_id: large_binary, empty for the default id.
+        target: large_binary, name of the target topic.
         key_value, headers: large_binary, as in schemas/timers.py.
     """
 
     prefix: Prefixes
     timer_id: Column
+    target: Column
     key_value: Column
     headers: Column
 
@@ -122,6 +124,19 @@ class MessageStore:
             raise CorruptFile(path, at, "a stored message does not match its checksum")
         return _taken_apart(messages)
 
+    def target(self, hour: int, record: np.void) -> str:
+        """Name of the target topic in the message of one log record, its checksum not verified:
+        to be shown, not to be delivered to.
+
+        Raises:
+            CorruptFile: the file ends before the name.
+        """
+        offset = int(record["offset_py"])
+        prefix = np.frombuffer(self.files.read(hour, offset, PREFIX_BYTES), PREFIX)[0]
+        offset += PREFIX_BYTES + int(prefix["id_size"])
+        size = min(int(prefix["target_size"]), int(record["size_py"]))
+        return bytes(self.files.read(hour, offset, max(size, 0))).decode(errors="replace")
+
     def _read_sorted(self, hour: int, offset: Int64, size: Int64) -> tuple[bytearray, Int64]:
         """The bytes at rising offsets, and where each message begins in them."""
         end = np.maximum.accumulate(offset + size)
@@ -165,12 +180,14 @@ def _taken_apart(messages: Column) -> StoredMessages:
     whole = np.dtype((np.void, PREFIX_BYTES))  # copied as one piece, not field by field
     prefix: Prefixes = at_every_byte(octets, whole)[starts].view(PREFIX)
     id_start = starts + PREFIX_BYTES
-    key_value_start = id_start + prefix["id_size"].astype(np.int64)
+    target_start = id_start + prefix["id_size"].astype(np.int64)
+    key_value_start = target_start + prefix["target_size"].astype(np.int64)
     headers_start = key_value_start + prefix["key_value_size"].astype(np.int64)
-    bounds = np.stack([starts, id_start, key_value_start, headers_start], axis=1).ravel()
+    parts = [starts, id_start, target_start, key_value_start, headers_start]
+    bounds = np.stack(parts, axis=1).ravel()
     pieces = columns.from_parts(np.append(bounds, ends[-1]), octets)
-    rows = 4 * np.arange(len(messages))
-    return StoredMessages(prefix, *(columns.take(pieces, rows + place) for place in (1, 2, 3)))
+    rows = len(parts) * np.arange(len(messages))
+    return StoredMessages(prefix, *(columns.take(pieces, rows + place) for place in (1, 2, 3, 4)))
 
 
 def at_every_byte(octets: npt.NDArray[np.uint8], dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -8,22 +8,22 @@ A timer counts under its target, a rejected one under the dead-letter topic, and
 which it leaves the wheel: that of its due time; the earliest open one, if that was closed when the
 timer came; that of its roll instant, if it is to be rolled. One that is cancelled counts until that
 slot has passed. Between a roll and its copy's way back through ingest a timer is not in the wheel.
-The log knows topics by a 32-bit hash: topics with the same one are counted together, under both
-names. Level and topic hash make a record's *kind*.
+The log knows topics by a 32-bit hash: topics with the same one are counted together, under the name
+of the first. Producers choose the names: of an hour's topics the first TOPICS_MAX are counted by
+name, the rest as OTHER. Level and number of the topic in its hour make a record's *kind*.
 
-Memory: 8 bytes per slot that the wheel reaches, and 16 for every slot and kind that the current
-hour has.
+Memory: 8 bytes per slot that the wheel reaches, TOPICS_MAX names per hour, and 16 bytes for every
+slot and kind that the current hour has.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from duewheel.schemas.ids import java_hash
 from duewheel.schemas.timers import LEVEL_MAX, NO_LEVEL, Bool, Int64
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.layout import (
@@ -36,8 +36,10 @@ from duewheel.wheel.layout import (
 from duewheel.wheel.pending_rows import Snapshot, consistently, pieces, rows_out
 from duewheel.wheel.timer_log import Records
 
-_HASH_BITS = 32
-_KIND_BITS = 40
+OTHER = "other"
+TOPICS_MAX = 1_000  # counted by name in each hour
+_TOPIC_BITS = 16
+_KIND_BITS = 24
 _NONE = np.iinfo(np.int64).max
 
 
@@ -47,7 +49,7 @@ class Pending:
 
     Attributes:
         total: timers that are pending.
-        by_topic: how many of them by target topic, topics without any left out.
+        by_topic: how many of them by target topic, or under OTHER; topics without any left out.
         by_level: how many by the level that they were asked for with, levels without any left out;
             timers that named none are not among them.
         next_slot: of the same levels, the first slot with such timers.
@@ -79,11 +81,13 @@ class _Out:
 
     Attributes:
         slot: r + 1.
-        kinds: rows by kind.
+        hour: of that slot.
+        kinds: rows by kind in that hour.
         rolls: those that were rolled.
     """
 
     slot: int
+    hour: int
     kinds: Counter[int]
     rolls: int
 
@@ -99,7 +103,6 @@ class PendingTimers:
         self._directory = directory
         self._precision_ms = directory.config.precision_ms
         self._hours: dict[int, _Hour] = {}
-        self._names: dict[int, str] = {}
 
     def look(self, until: Sequence[int] = (), ahead: range = range(0)) -> Pending:
         """Count what is pending now.
@@ -113,18 +116,15 @@ class PendingTimers:
         """
         out = consistently(self._directory, self._update)
         hours = self._hours.values()
-        kinds: Counter[int] = Counter()
-        for hour in hours:
-            kinds.update(hour.kinds)
-        kinds.subtract(out.kinds)
+        topics, levels = self._by_topic_and_level(out)
         rows_out = out.kinds.total()
         within = [sum(hour.count_until(slot) for hour in hours) for slot in until]
         slots = [slot for hour in hours if (slot := hour.first()) is not None]
         rolls = self._rolls(ahead, out)
         return Pending(
-            kinds.total(),
-            self._named(_summed(kinds, _topic_hash)),
-            _levels(kinds),
+            levels.total(),
+            {topic: count for topic, count in topics.items() if count},
+            {level: n for level, n in sorted(levels.items()) if n and level != NO_LEVEL},
             self._next_slots(out),
             tuple(
                 count - rows_out * (slot >= out.slot)
@@ -144,20 +144,22 @@ class PendingTimers:
         directory, current = self._directory, snapshot.current
         self._hours = {hour: known for hour, known in self._hours.items() if hour >= current}
         directory.log.forget_below(current)
+        directory.messages.files.forget_below(current)
         for hour, log_bytes in snapshot.log_bytes.items():
             # If the log vanishes on the way, the hour is begun anew.
             known = self._hours.pop(hour, None)
             if known is None or (hour == current and not known.detailed):
                 known = _Hour(hour, self._precision_ms, detailed=hour == current)
             for _, slot, records in pieces(directory, hour, known.log_bytes, log_bytes):
-                known.add(slot, _kinds(records), _is_roll(records))
+                known.topics.meet(directory, records)
+                known.add(slot, known.topics.kinds(records), _is_roll(records))
             known.log_bytes = log_bytes
             known.drop(snapshot.r)
             self._hours[hour] = known
-        out = _Out(snapshot.r + 1, Counter(), 0)
+        out = _Out(snapshot.r + 1, current, Counter(), 0)
         for first, end in rows_out(directory, snapshot):
             view = directory.log.view(current, end)[first // RECORD_BYTES : end // RECORD_BYTES]
-            out.kinds.update(_counts(_kinds(view)))
+            out.kinds.update(_counts(self._hours[current].topics.kinds(view)))
             out = replace(out, rolls=out.rolls + int(_is_roll(view).sum()))
         return out
 
@@ -184,15 +186,60 @@ class PendingTimers:
         counts = np.add.reduceat(rolls, np.arange(0, len(rolls), slots))
         return int(counts.max()) * 1000 / (slots * self._precision_ms)
 
-    def _named(self, hashes: Mapping[int, int]) -> dict[str, int]:
-        found = {number: count for number, count in hashes.items() if count}
-        if found.keys() - self._names.keys():
-            self._directory.topics.refresh()
-            names: dict[int, list[str]] = {}
-            for name in self._directory.topics.names():
-                names.setdefault(java_hash(name), []).append(name)
-            self._names = {number: ",".join(known) for number, known in names.items()}
-        return {self._names[number]: count for number, count in found.items()}
+    def _by_topic_and_level(self, out: _Out) -> tuple[Counter[str], Counter[int]]:
+        topics: Counter[str] = Counter()
+        levels: Counter[int] = Counter()
+        for number, hour in self._hours.items():
+            kinds = Counter(hour.kinds)
+            if number == out.hour:
+                kinds.subtract(out.kinds)
+            for kind, count in kinds.items():
+                topics[hour.topics.name(kind)] += count
+                levels[kind >> _TOPIC_BITS] += count
+        return topics, levels
+
+
+class _Topics:
+    """Target topics of one hour, numbered from 1 in the order in which they are met; 0: the rest.
+
+    Gone with its hour, so that names which producers make up make room for others.
+    """
+
+    def __init__(self, hour: int) -> None:
+        self._hour = hour
+        self._names = [OTHER]
+        self._hashes, self._numbers = np.empty(0, np.int64), np.empty(0, np.int64)  # rising hashes
+
+    def meet(self, directory: DataDirectory, records: Records) -> None:
+        """Number the topics that are new in these records, as long as there is room.
+
+        Raises:
+            CorruptFile: the messages end before a name.
+        """
+        room = TOPICS_MAX + 1 - len(self._names)
+        hashes, first = np.unique(records["topic_hash"].astype(np.int64), return_index=True)
+        new = np.flatnonzero(~np.isin(hashes, self._hashes))[:room]
+        if not len(new):
+            return
+        numbers = np.arange(len(self._names), len(self._names) + len(new))
+        store = directory.messages
+        self._names += [store.target(self._hour, records[row]) for row in first[new].tolist()]
+        hashes = np.append(self._hashes, hashes[new])
+        order = np.argsort(hashes)
+        self._hashes, self._numbers = hashes[order], np.append(self._numbers, numbers)[order]
+
+    def kinds(self, records: Records) -> Int64:
+        """Level and topic of records, as one number."""
+        topic, hashes = np.zeros(len(records), np.int64), records["topic_hash"].astype(np.int64)
+        if len(self._hashes):
+            place = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
+            topic = np.where(self._hashes[place] == hashes, self._numbers[place], 0)
+        kinds: Int64 = (level_of(records["magic"]).astype(np.int64) << _TOPIC_BITS) | topic
+        return kinds
+
+    def name(self, kind: int) -> str:
+        """The topic of a kind."""
+        return self._names[kind & ((1 << _TOPIC_BITS) - 1)]
 
 
 class _Hour:
@@ -200,6 +247,7 @@ class _Hour:
 
     Attributes:
         log_bytes: how far the hour's log has been read.
+        topics: numbers of its target topics.
         kinds: timers by kind.
         rolls: of each slot, how many are to be rolled.
         detailed: whether the kinds of each slot are known, so that slots can be dropped.
@@ -207,6 +255,7 @@ class _Hour:
 
     def __init__(self, hour: int, precision_ms: int, *, detailed: bool) -> None:
         self.log_bytes = 0
+        self.topics = _Topics(hour)
         self.kinds: Counter[int] = Counter()
         self.detailed = detailed
         self._first = last_slot_of_hour(hour - 1, precision_ms) + 1
@@ -226,7 +275,7 @@ class _Hour:
         self.rolls += np.bincount(place[is_roll], minlength=slots).astype(np.int32)
         self.kinds.update(_counts(kind))
         if not self.detailed:
-            np.minimum.at(self._first_of_level, kind >> _HASH_BITS, place)
+            np.minimum.at(self._first_of_level, kind >> _TOPIC_BITS, place)
             return
         keys, counts = np.unique((place << _KIND_BITS) | kind, return_counts=True)
         known, self._keys = self._keys, np.union1d(self._keys, keys)
@@ -277,7 +326,7 @@ class _Hour:
             for kind, count in out.kinds.items():
                 left[np.searchsorted(self._keys, half | kind)] -= count
             keys = self._keys[left > 0]
-            levels, index = np.unique(_kind(keys) >> _HASH_BITS, return_index=True)
+            levels, index = np.unique(_kind(keys) >> _TOPIC_BITS, return_index=True)
             places = keys[index] >> _KIND_BITS
         else:
             levels = np.flatnonzero(self._first_of_level != _NONE)
@@ -295,13 +344,6 @@ class _Hour:
         return int(left.max())
 
 
-def _kinds(records: Records) -> Int64:
-    """Level and topic hash of records, as one number."""
-    topic_hash = records["topic_hash"].astype(np.int64) & ((1 << _HASH_BITS) - 1)
-    kinds: Int64 = (level_of(records["magic"]).astype(np.int64) << _HASH_BITS) | topic_hash
-    return kinds
-
-
 def _kind(keys: Int64) -> Int64:
     kinds: Int64 = keys & ((1 << _KIND_BITS) - 1)
     return kinds
@@ -310,29 +352,6 @@ def _kind(keys: Int64) -> Int64:
 def _is_roll(records: Records) -> Bool:
     is_roll: Bool = (records["magic"] & MAGIC_ROLL) != 0
     return is_roll
-
-
-def _topic_hash(kind: int) -> int:
-    """As Java has it: signed."""
-    low = kind & ((1 << _HASH_BITS) - 1)
-    return low - (1 << _HASH_BITS) if low >> (_HASH_BITS - 1) else low
-
-
-def _level(kind: int) -> int:
-    return kind >> _HASH_BITS
-
-
-def _levels(kinds: Mapping[int, int]) -> dict[int, int]:
-    counts = _summed(kinds, _level)
-    return {level: counts[level] for level in sorted(counts) if level != NO_LEVEL and counts[level]}
-
-
-def _summed(kinds: Mapping[int, int], part: Callable[[int], int]) -> Counter[int]:
-    """Counts by a part of the kind."""
-    sums: Counter[int] = Counter()
-    for kind, count in kinds.items():
-        sums[part(kind)] += count
-    return sums
 
 
 def _counts(numbers: Int64, weights: Int64 | None = None) -> dict[int, int]:

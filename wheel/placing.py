@@ -113,15 +113,15 @@ def first_of_each(sorted_values: Int64) -> Int64:
     return np.flatnonzero(np.append(True, sorted_values[1:] != sorted_values[:-1]))
 
 
-def stored_messages(batch: TimerBatch, source_ids: Int32, target_ids: Int32) -> Column:
+def stored_messages(batch: TimerBatch, source_ids: Int32) -> Column:
     """The stored message of each row, its checksum still zero.
 
     Args:
         batch: rows in any order.
         source_ids: topic id of each of `batch.partitions`.
-        target_ids: topic id of each of `batch.targets`.
     """
     prefix = np.zeros(len(batch), PREFIX)
+    target = columns.take(columns.binary(map(str.encode, batch.targets)), batch.target)
     partitions = np.array([number for _, number in batch.partitions], np.int32)
     prefix["flags"] = np.where(batch.rejected, FLAG_DEAD_LETTER, 0)
     prefix["flags"] |= np.where(batch.timer & batch.cancels, FLAG_RESCHEDULE, 0).astype(np.uint16)
@@ -131,14 +131,14 @@ def stored_messages(batch: TimerBatch, source_ids: Int32, target_ids: Int32) -> 
     prefix["due_ms"] = batch.due_ms
     prefix["source_topic"] = source_ids[batch.partition]
     prefix["source_partition"] = partitions[batch.partition]
-    prefix["target_topic"] = target_ids[batch.target]
+    prefix["target_size"] = columns.lengths(target)
     prefix["target_partition"] = batch.target_partition
     prefix["key_hash"] = batch.key_hash
     prefix["key_value_size"] = columns.lengths(batch.key_value)
     prefix["header_count"] = batch.header_count
     prefix["roll_times"] = batch.roll_times
     prefix["retries"] = batch.retries
-    return columns.join(as_column(prefix), batch.timer_id, batch.key_value, batch.headers)
+    return columns.join(as_column(prefix), batch.timer_id, target, batch.key_value, batch.headers)
 
 
 def log_records(

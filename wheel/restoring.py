@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -71,7 +72,7 @@ def restore(chunk: Chunk, messages: StoredMessages, topics: TopicNames) -> Resto
     """Make deliveries of a chunk's stored messages.
 
     Raises:
-        CorruptFile: a message names a topic that was never numbered.
+        CorruptFile: a message names a timer topic that was never numbered.
     """
     prefix = messages.prefix
     sources, source = _sources(prefix, topics)
@@ -80,12 +81,11 @@ def restore(chunk: Chunk, messages: StoredMessages, topics: TopicNames) -> Resto
     origin = source_names(homes, source, origin_offset)
     # In a topic that was made anew the first copy is nothing: what goes back there begins anew.
     lost = np.array([a != b for a, b in zip(homes, sources, strict=True)], np.bool_)[source]
-    numbers, target = np.unique(prefix["target_topic"].astype(np.int32), return_inverse=True)
-    names = topics.names(int(numbers[-1]))
+    targets: Any = messages.target.dictionary_encode()
     rolled = chunk.rolled
     deliveries = Deliveries(
-        targets=[public_name(names[number]) for number in numbers.tolist()],
-        target=target.astype(np.int32),
+        targets=[name.decode() for name in targets.dictionary.to_pylist()],
+        target=np.asarray(targets.indices, np.int32),
         target_partition=prefix["target_partition"].astype(np.int32),
         key_hash=prefix["key_hash"].astype(np.int32),
         due_ms=prefix["due_ms"].astype(np.int64),

@@ -1,6 +1,9 @@
-"""The `topics` file: numbers topic names; stored messages hold four bytes instead of a name.
+"""The `topics` file: numbers timer topics; stored messages hold four bytes of where they are from.
 
-A line per name: CRC-32 of the rest as 8 hex digits, a blank, the id, a blank, the name. Ids count
+One line for every timer topic that the shard has ever had. Target topics are not numbered: their
+names come from producers, without end, and lie in the messages.
+
+The line: CRC-32 of the rest as 8 hex digits, a blank, the id, a blank, the name. Ids count
 the lines from 0. Only ingest appends, before the batch that uses the id is committed; dequeue looks
 again when it meets an id that it does not know. A last line without its end or with a wrong
 checksum is an append that a kill cut short: nothing refers to it, and the next append writes over

@@ -95,7 +95,7 @@ POINTS = {
     # engine 2.: the ring is full
     "ingest.ring_full": before(f"{SINK}._wait"),
     # engine 3.: topic names, messages, log records
-    "ingest.topics_named": after("duewheel.wheel.topic_names:TopicNames.ids", call=2),
+    "ingest.topics_named": after("duewheel.wheel.topic_names:TopicNames.ids"),
     "ingest.messages_appended": after(WRITE),
     "ingest.appended": after(WRITE, call=2),
     # what cancels: the requests, then their records

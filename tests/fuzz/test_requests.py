@@ -152,7 +152,7 @@ def test_any_headers(
     assert np.all(slots * 50 - np.where(batch.rejected, 0, batch.due_ms) < 50)
     assert instants.dtype == np.int64
     ids = np.arange(8, dtype=np.int32)
-    stored: list[Any] = stored_messages(batch, ids, ids).to_pylist()
+    stored: list[Any] = stored_messages(batch, ids).to_pylist()
     for i, (_, headers) in enumerate(rows):
         target = batch.targets[batch.target[i]]
         key_value = batch.key_value[i].as_py()

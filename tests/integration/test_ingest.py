@@ -195,15 +195,15 @@ class Shard:
             records = records[(records["magic"] & ~LEVEL_MASK) == MAGIC_TIMER]
             messages = directory.messages.read(hour, records)
             prefix = messages.prefix
-            names = directory.topics.names(int(prefix["target_topic"].max()))
             ids = messages.timer_id.to_pylist()
-            for row, timer_id in zip(prefix, ids, strict=True):
+            targets = [name.decode() for name in messages.target.to_pylist() if name is not None]
+            for row, timer_id, target in zip(prefix, ids, targets, strict=True):
                 found.append(
                     Taken(
                         int(row["source_partition"]),
                         int(row["source_offset"]),
                         int(row["due_ms"]),
-                        names[int(row["target_topic"])],
+                        target,
                         int(row["target_partition"]),
                         timer_id,
                         bool(row["flags"] & FLAG_DEAD_LETTER),

@@ -261,10 +261,18 @@ PLANTED = {
     ),
     "topic-ids": Planted(
         "bytes",
-        "two topics get the same number",
+        "two timer topics get the same number",
         "wheel/topic_names.py",
         "                self._ids[name] = len(self._names)\n",
-        "                self._ids[name] = 1 if len(self._names) == 2 else len(self._names)\n",
+        "                self._ids[name] = min(len(self._names), 2)\n",
+        test="unit/test_topic_names.py::test_names_keep_their_numbers",
+    ),
+    "target-size": Planted(
+        "bytes",
+        "the name of a target is read one byte short",
+        "wheel/message_store.py",
+        'key_value_start = target_start + prefix["target_size"].astype(np.int64)',
+        'key_value_start = target_start + prefix["target_size"].astype(np.int64) - 1',
     ),
     "done-rows": Planted(
         "3",

@@ -95,16 +95,18 @@ PLACES = Places(
 
 
 def test_a_record_and_its_message_are_these_bytes() -> None:
-    messages = stored_messages(BATCH, np.array([4, 6], np.int32), np.array([8, 9], np.int32))
+    messages = stored_messages(BATCH, np.array([4, 6], np.int32))
     now_ms = 1_799_999_999_000
     records = log_records(BATCH, ROLLED, PLACES, lengths(messages), 50, now_ms)
     first = struct.pack(
         ">iqiqiqiiq",
-        *(52, 52, 1, now_ms, 1_050, 1_000, 64 + 5 + 5 + 4),
+        *(52, 52, 1, now_ms, 1_050, 1_000, 64 + 5 + 6 + 5 + 4),
         *(java_hash("orders"), 2**40 - 1),
     )
     second = struct.pack(
-        ">iqiqiqiiq", 52, 104, 18 << 8 | 3, now_ms, 1_050, 1_080, 64 + 7, java_hash("dead"), 1 << 40
+        ">iqiqiqiiq",
+        *(52, 104, 18 << 8 | 3, now_ms, 1_050, 1_080, 64 + 4 + 7),
+        *(java_hash("dead"), 1 << 40),
     )
     assert records.tobytes() == first + second
 
@@ -112,11 +114,11 @@ def test_a_record_and_its_message_are_these_bytes() -> None:
         unsealed = struct.pack(">IHHqqqiiiiiiiHH", 0, *fields) + rest
         return struct.pack(">I", crc32c(unsealed, crc32c(record))) + unsealed[4:]
 
-    message = (0, 5, 2**40, 2**40 - 5, 1_800_000_000_001, 6, 0, 8, 5, 77, 5, 1, 2, 3)
-    dead_letter = (1, 0, 9, 9, -1, 4, 3, 9, -1, -1, 7, 0, 0, 0)
+    message = (0, 5, 2**40, 2**40 - 5, 1_800_000_000_001, 6, 0, 6, 5, 77, 5, 1, 2, 3)
+    dead_letter = (1, 0, 9, 9, -1, 4, 3, 4, -1, -1, 7, 0, 0, 0)
     assert bytes(seal(messages, records)) == stored(
-        first, message, b"my id" + b"\x06key\x01" + b"\x02h\x02v"
-    ) + stored(second, dead_letter, b"\x01\x0avalue")
+        first, message, b"my id" + b"orders" + b"\x06key\x01" + b"\x02h\x02v"
+    ) + stored(second, dead_letter, b"dead" + b"\x01\x0avalue")
 
 
 @given(

@@ -26,7 +26,7 @@ IDS = np.arange(3, dtype=np.int32)
 
 def write(store: MessageStore, batch: TimerBatch, position: Int64) -> Records:
     """Store the rows at the given positions; returns their log records."""
-    messages = stored_messages(batch, IDS, IDS)
+    messages = stored_messages(batch, IDS)
     slot = np.full(len(batch), SLOT)
     places = Places(slot, slot, position, np.full(len(batch), NO_POSITION), first_of_each(slot))
     records = log_records(
@@ -49,7 +49,7 @@ def some(count: int) -> TimerBatch:
 def test_messages_come_back_in_the_records_order(tmp_path: Path, gap: int, shuffled: bool) -> None:
     store = MessageStore(tmp_path)
     batch = some(40)
-    size = lengths(stored_messages(batch, IDS, IDS))
+    size = lengths(stored_messages(batch, IDS))
     records = write(store, batch, np.cumsum(size + gap) - size)
     rows = list(range(40))
     if shuffled:
@@ -57,6 +57,8 @@ def test_messages_come_back_in_the_records_order(tmp_path: Path, gap: int, shuff
     found = store.read(HOUR, records[rows])
     expected = batch.take(np.array(rows))
     assert found.timer_id.equals(expected.timer_id)
+    targets = [expected.targets[index].encode() for index in expected.target.tolist()]
+    assert found.target.to_pylist() == targets
     assert found.key_value.equals(expected.key_value)
     assert found.headers.equals(expected.headers)
     assert found.prefix["source_offset"].tolist() == rows
@@ -64,15 +66,14 @@ def test_messages_come_back_in_the_records_order(tmp_path: Path, gap: int, shuff
     store.close()
 
 
-def test_a_message_without_key_value_headers_or_id_is_its_prefix(tmp_path: Path) -> None:
+def test_a_message_without_anything_but_its_prefix(tmp_path: Path) -> None:
     store = MessageStore(tmp_path)
     nothing = binary([b"", b""])
-    batch = replace(some(2), timer_id=nothing, key_value=nothing, headers=nothing)
+    batch = replace(some(2), timer_id=nothing, key_value=nothing, headers=nothing, targets=[""] * 3)
     records = write(store, batch, np.array([0, PREFIX_BYTES]))
     found = store.read(HOUR, records)
-    assert [column.to_pylist() for column in (found.timer_id, found.key_value, found.headers)] == [
-        [b"", b""]
-    ] * 3
+    columns = (found.timer_id, found.target, found.key_value, found.headers)
+    assert [column.to_pylist() for column in columns] == [[b"", b""]] * 4
 
 
 def test_every_byte_of_a_message_and_of_its_record_is_checked(tmp_path: Path) -> None:
