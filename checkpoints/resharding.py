@@ -8,6 +8,9 @@ by moving its part, unchanged. In two steps, so that at no moment two shards hav
     2. once all are sealed, one transaction writes the records of the new shards: nobody's, so that
        any data directory may own them, with the partitions p mod n = i
 
+An undo, to the number of shards that there are, gives each record back as it is. It compares
+nothing: records that cannot be dealt, because settings or topics differ, can be given back.
+
 New shards are sealed first too, with nothing in them: nobody may begin one in between. A shard that
 is no more stays sealed, with nothing in it, for ever: a directory that once served it has a copy of
 a progress that no longer holds, and would go on from that.
@@ -97,6 +100,26 @@ def dealt(old: Sequence[Progress], shards: int, draw: Callable[[], int]) -> list
     for record in records:
         record.require_room()
     return records
+
+
+def given_back(old: Sequence[Progress], draw: Callable[[], int]) -> list[Progress]:
+    """The records of as many shards as before, nobody's; what they say of partitions is unchanged.
+
+    Args:
+        old: sealed records of all shards with partitions.
+        draw: a lineage for each.
+    """
+    return [
+        replace(
+            record,
+            owner=NOBODY,
+            lineage=draw(),
+            epoch=record.epoch + 1,
+            sealed_for=None,
+            deal=record.deal + 1,
+        )
+        for record in old
+    ]
 
 
 def _require_one_history(old: Sequence[Progress]) -> None:

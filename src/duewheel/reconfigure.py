@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from duewheel import wiring
+from duewheel.checkpoints.ownership import require_not_sealed
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery import Local
 from duewheel.clock import SystemClock
@@ -21,6 +22,7 @@ from duewheel.errors import ConfigError
 from duewheel.kafka_admin import KafkaAdmin
 from duewheel.processes import stop_signals
 from duewheel.schemas.timers import TopicPartition
+from duewheel.shards import all_shards
 from duewheel.wheel.accepting import Losses, Topics, accept, losses
 from duewheel.wheel.data_directory import DataDirectory, Role, hold_role
 from duewheel.wheel.kafka_publisher import KafkaPublisher
@@ -40,10 +42,14 @@ def reconfigure(settings: Settings, *, dry_run: bool) -> dict[str, Any]:
     Raises:
         Locked: a process of the shard runs.
         ConfigError: a setting cannot be changed so, or the directory has another geometry.
-        RecoveryRefused: the directory is not the owner's, or has to recover first.
+        RecoveryRefused: the directory is not the owner's, or has to recover first; or a reshard has
+            sealed a shard, this one or another: shards whose settings differ cannot be dealt.
         KafkaUnavailable: no answer in time.
     """
     config = wiring.dequeue_config(settings)
+    for written in all_shards(settings).values():
+        if written.progress.partitions:
+            require_not_sealed(written.progress)
     with _connected(settings) as (publisher, admin):
         found = publisher.peek()
         offsets_at = _offsets_at(found, admin)

@@ -10,9 +10,12 @@ The records are those of checkpoints/resharding.py.
        no more
 
 Killed before 3, all is as it was, but sealed: run again it finishes, or undoes (`--to` the old
-number). Before a record is sealed, its writer makes sure that it still holds `<app>.reshard`, by
-writing the notice with it once more: whoever takes that later also takes the shard's id later, and
-so fences this one, or finds what it wrote.
+number). An undo gives each record back as it is, so it is refused for nothing that the records say:
+not for settings that a `reconfigure` has changed between two seals, not for want of room.
+
+Before a record is sealed, its writer makes sure that it still holds `<app>.reshard`, by writing the
+notice with it once more: whoever takes that later also takes the shard's id later, and so fences
+this one, or finds what it wrote.
 """
 
 from __future__ import annotations
@@ -31,7 +34,14 @@ from kafka.structs import TopicPartition
 from duewheel import wiring
 from duewheel.checkpoints.epochs import PRECISION
 from duewheel.checkpoints.progress import Progress, record_key, shard_of
-from duewheel.checkpoints.resharding import NOTICE_KEY, dealt, nothing, notice, sealed
+from duewheel.checkpoints.resharding import (
+    NOTICE_KEY,
+    dealt,
+    given_back,
+    nothing,
+    notice,
+    sealed,
+)
 from duewheel.config import Settings
 from duewheel.errors import (
     ConfigError,
@@ -149,14 +159,7 @@ class Dealing:
         self._cluster.take_lock()
         like, count = old[0].progress, len(self._look(past_open=True))
         all_sealed = [self._seal(shard, count, like) for shard in range(max(count, self._to))]
-        try:
-            records = self._dealt(
-                [written for written in all_sealed if written.progress.partitions]
-            )
-        except RecoveryRefused as error:
-            raise RecoveryRefused(
-                f"{error}. The shards are sealed: `duewheel reshard --to {count}` undoes that"
-            ) from error
+        records = self._dealt(all_sealed[:count])
         gone = [nothing(like, shard, self._to, _lineage()) for shard in range(self._to, count)]
         written = {record_key(record.shard): record.encode() for record in [*records, *gone]}
         self._cluster.write({**written, NOTICE_KEY: notice(count, self._to, done=True)})
@@ -164,8 +167,21 @@ class Dealing:
         return _told(count, records)
 
     def _dealt(self, old: Sequence[Written]) -> list[Progress]:
-        require_room(self._wheel, old, self._to)
-        return dealt([written.progress for written in old], self._to, _lineage)
+        """The records of the new shards; those of before, if as many are wanted."""
+        records = [written.progress for written in old]
+        if len(records) == self._to:
+            return given_back(records, _lineage)
+        try:
+            require_room(self._wheel, old, self._to)
+            return dealt(records, self._to, _lineage)
+        except RecoveryRefused as error:
+            shut = [str(record.shard) for record in records if record.sealed_for is not None]
+            if not shut:
+                raise
+            raise RecoveryRefused(
+                f"{error}. Sealed by now: shards {', '.join(shut)}. `duewheel reshard --to "
+                f"{len(records)}` gives each shard back as it was"
+            ) from error
 
     def _look(self, *, past_open: bool) -> list[Written]:
         """The records of all shards that there are, sealed or not."""
@@ -298,7 +314,7 @@ def require_room(wheel: WheelConfig, old: Sequence[Written], to: int) -> None:
     taken is in its ring. Of each old shard that was placed below R + ring, R being that of the last
     of *its* partitions: whatever came together in it had room beside that. And it had come by the
     time of the record, so that it lies no further than a roll window, and the margin, behind that.
-    So partitions that are together may stay so, and what is sealed can be undone.
+    So partitions that are together may stay so.
 
     Raises:
         RecoveryRefused: with the numbers.

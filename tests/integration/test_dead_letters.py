@@ -449,7 +449,7 @@ def test_a_replay_that_another_one_has_overtaken_doubles_nothing(
         return transact(producer, batches, now_ms, deadline)
 
     monkeypatch.setattr(replay, "transact", overtaken)
-    selection = {"code": selected[-1]} if selected else {}
+    selection: dict[str, Any] = {"code": selected[-1]} if selected else {}
     own = shard.replay(to_topic=small, **selection)
     assert [each["replayed"] for each in taken] == [30 - own["replayed"]]
     assert 0 < own["replayed"] < 30

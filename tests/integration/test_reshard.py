@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 
-from duewheel import processes, reshard, wiring
+from duewheel import processes, reconfigure, reshard, wiring
 from duewheel.checkpoints.epochs import Epochs
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress
+from duewheel.checkpoints.resharding import sealed
 from duewheel.clock import SystemClock
 from duewheel.config import Settings, load
 from duewheel.dev_broker import DevBroker
@@ -203,6 +204,62 @@ def test_killed_in_between_it_is_finished_or_undone(
     records = application.records()
     assert [(r.shards, r.sealed_for) for r in records.values()] == [(2, None)] * 2
     assert application.parts() == first.partitions
+
+
+def test_settings_changed_half_way_through_a_reshard_are_kept_by_its_undo(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = application.begin(2)
+    shard = application.local(1, 2)
+    dequeue = shard.start_dequeue(take_over=True)
+    shard.start_ingest()
+    shard.append([], {(application.topic, n): 100 for n in (1, 3)})
+    while dequeue.tick():
+        pass
+    for role in Role:
+        shard.stop(role)
+    owned = application.records()[1]
+    text = application.config.read_text()
+    application.config.write_text(text.replace('roll_window = "60s"', 'roll_window = "15s"'))
+    shorter = application.of(1, 2)
+    application.config.write_text(text)
+
+    def one(found: Progress, shards: int, lineage: int) -> Progress:
+        if found.shard == 1:
+            raise Killed
+        return sealed(found, shards, lineage)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reshard, "sealed", one)
+        with pytest.raises(Killed):
+            application.reshard(4)
+    assert [record.sealed_for for record in application.records().values()] == [4, None]
+
+    for dry_run in (True, False):
+        with pytest.raises(RecoveryRefused, match=r"shard 0 is sealed.*--to 4` .*, `--to 2` undo"):
+            reconfigure.reconfigure(shorter, dry_run=dry_run)
+    with monkeypatch.context() as patch:
+        patch.setattr(reconfigure, "all_shards", lambda _: {})  # it had looked before the seal
+        assert reconfigure.reconfigure(shorter, dry_run=False)["changes"]
+    for _ in range(2):
+        with pytest.raises(RecoveryRefused, match=r"differ in roll_window.*--to 2` gives each"):
+            application.reshard(4)
+    assert application.reshard(2)["moved"] == 0
+    after = application.records()
+    assert [after[n].sealed_for for n in (0, 1)] == [None, None]
+    assert after[0].epochs == before[0].epochs
+    assert after[1].epochs.newest.values["roll_window_ms"] == 15_000
+    assert after[1].partitions == owned.partitions
+    again = LocalShard(
+        shorter.storage.data_dir,
+        shorter.wheel,
+        wiring.publisher(shorter, application.clock),
+        application.clock,
+        wiring.dequeue_config(shorter),
+    )
+    again.start_dequeue()
+    again.kill(Role.DEQUEUE)
+    application.local(0, 2).start_dequeue()
 
 
 def test_a_shard_that_is_quicker_is_sealed_in_the_end(

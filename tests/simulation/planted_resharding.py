@@ -123,6 +123,14 @@ RESHARDING = {
         "followed = local.mirror is not None",
         test=DEALT + "test_a_standby_killed_while_partitions_come_to_its_shard",
     ),
+    "reshard-undo-compared": Planted(
+        "refused",
+        "an undo is refused where shards differ, or stand too far apart",
+        DEALING,
+        "        if len(records) == self._to:\n",
+        "        if False:\n",
+        test=DEALT + "test_an_undo_asks_for_no_common_history",
+    ),
     "reshard-answers": Planted(
         "9",
         "a new shard does not know what is answered",

@@ -2,8 +2,9 @@
 
 The command's own steps, with Kafka as shard_model.py has it. Before each of its calls it may be
 killed, or others get a turn: whoever serves a shard, with settings of before, runs on, dies and is
-started again; or somebody runs the command a second time, with another number. What was begun is
-finished, or undone, some steps later: until then nobody may own a shard that is sealed.
+started again; an operator changes the settings of a shard that is not sealed yet; or somebody runs
+the command a second time, with another number. What was begun is finished, or undone, some steps
+later: until then nobody may own a shard that is sealed.
 
 Whoever served a shard when all is dealt goes on beside those that follow, until it finds out; and
 somebody may start a process with the settings of before. A new shard begins in a directory of
@@ -19,6 +20,7 @@ from contextlib import suppress
 from dataclasses import replace
 from random import Random
 
+from tests.simulation import operator
 from tests.simulation.host import Host
 from tests.simulation.seam import SEAM, Actor, die
 from tests.simulation.shard_model import TIMEOUT_MS, Shard, SimulatedPublisher
@@ -268,10 +270,13 @@ class Resharding:
     def _deal(self, to: int) -> None:
         host = self._host
         cluster = SimulatedCluster(host, self._fate, self._before_call)
+        undoes = to == host.history.shards
         try:
             Dealing(cluster, host.setup.wheel, to).run(dry_run=False)
         except RecoveryRefused as refused:
             self._judge_refusal(str(refused))
+            if undoes and not cluster.is_overtaken:
+                host.history.violated("refused: undo", str(refused))
             self._to = host.history.shards  # what is sealed is undone
         except Fenced as fenced:
             host.history.say(f"  ends: {fenced}")
@@ -304,6 +309,10 @@ class Resharding:
         if rng.random() < 0.1:
             self._run_second()
             return
+        if rng.random() < 0.05:
+            # A reconfigure that has looked for sealed shards before there was one.
+            host.history.counts["reconfigured within a reshard"] += 1
+            operator.reconfigure(rng.choice(host.shards), {})
         for _ in range(rng.randint(1, 4)):
             world = rng.choice(host.shards)
             rng.choice((world.step_dequeue, world.step_dequeue, world.step_ingest))({})

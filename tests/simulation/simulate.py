@@ -2,8 +2,10 @@
 
     make simulate SEEDS=10000 FIRST=0
     make simulate SEEDS=1 FIRST=4711 VERBOSE=1      the schedule of one seed, as it was
+    make simulate-nightly                           from seeds that nobody has chosen
 
-A seed is the same run wherever and whenever it is run.
+A seed is the same run wherever and whenever it is run. Of each seed that violates something, how to
+run it again is printed.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import json
 import logging
 import multiprocessing
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -22,6 +25,7 @@ import traceback
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROCESSES = 2
 AT_ONCE = 20  # seeds that a process takes at a time
 MEMORY = Path("/dev/shm")
+RANDOM_BELOW = 1_000_000_000  # a first seed that nobody has chosen
 
 
 def prepare() -> None:
@@ -94,16 +99,26 @@ def run_some(folder: Path, seeds: list[int]) -> Outcome:
     return outcome
 
 
-def run_all(folder: Path, first: int, count: int, *, until_violation: bool) -> Outcome:
-    """`count` seeds from `first` on, in several processes; no more behind the first violation."""
-    seeds = list(range(first, first + count))
-    pieces = [seeds[at : at + AT_ONCE] for at in range(0, count, AT_ONCE)]
+def chosen(first: int, seeds: int, *, resharding: bool) -> list[int]:
+    """So many seeds from `first` on; of those only that may deal the partitions anew."""
+    if not resharding:
+        return list(range(first, first + seeds))
+    from tests.simulation.resharding import happens
+
+    return list(islice(filter(happens, count(first)), seeds))
+
+
+def run_all(folder: Path, seeds: list[int], *, until_violation: bool) -> Outcome:
+    """These seeds, in several processes; no more behind the first violation."""
+    pieces = [seeds[at : at + AT_ONCE] for at in range(0, len(seeds), AT_ONCE)]
     outcome = Outcome()
     with multiprocessing.get_context("forkserver").Pool(PROCESSES, prepare) as pool:
         outcomes = pool.imap(partial(run_some, folder), pieces)
         console = Console(stderr=True)
         for found in track(outcomes, f"each {AT_ONCE} seeds", len(pieces), console=console):
             outcome.add(found)
+            for seed in dict.fromkeys(violation["seed"] for violation in found.violations):
+                console.print(f"violated: make simulate SEEDS=1 FIRST={seed} VERBOSE=1")
             if until_violation and outcome.violations:
                 break
     return outcome
@@ -112,28 +127,32 @@ def run_all(folder: Path, first: int, count: int, *, until_violation: bool) -> O
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=300)
-    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--first", default="0", help='a number, or "random"')
+    parser.add_argument("--resharding", action="store_true", help="only seeds that may reshard")
     parser.add_argument("--verbose", action="store_true", help="print the schedule of one seed")
     parser.add_argument("--until-violation", action="store_true", help="end at the first one")
     args = parser.parse_args()
     begun_s = time.monotonic()
+    first = random.randrange(RANDOM_BELOW) if args.first == "random" else int(args.first)
     memory = MEMORY if MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="duewheel-simulation-", dir=memory) as name:
         folder = Path(name)
         if args.verbose:
             prepare()
-            outcome = run_seed(args.first, folder)
+            outcome = run_seed(first, folder)
             print("\n".join(outcome.lines), file=sys.stderr)
         else:
-            until = args.until_violation
-            outcome = run_all(folder, args.first, args.seeds, until_violation=until)
+            sys.path.append(str(ROOT))
+            seeds = chosen(first, args.seeds, resharding=args.resharding)
+            outcome = run_all(folder, seeds, until_violation=args.until_violation)
     wall_s = time.monotonic() - begun_s
-    seeds = 1 if args.verbose else args.seeds
+    ran = 1 if args.verbose else args.seeds
     result = {
-        "seeds": seeds,
+        "first": first,
+        "seeds": ran,
         "violations": outcome.violations,
         "wall_s": round(wall_s, 1),
-        "seeds_per_s": round(seeds / wall_s, 1),
+        "seeds_per_s": round(ran / wall_s, 1),
         "met": dict(sorted(outcome.met.items())),
     }
     print(json.dumps(result))

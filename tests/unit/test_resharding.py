@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -17,10 +17,19 @@ from duewheel.checkpoints.epochs import PRECISION, Epoch, Epochs
 from duewheel.checkpoints.epochs import WINDOW as WINDOW_MS
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, shard_of
 from duewheel.checkpoints.recovery import RecoveryRecord
-from duewheel.checkpoints.resharding import asks_to_yield, dealt, nothing, notice, sealed
+from duewheel.checkpoints.resharding import (
+    NOTICE_KEY,
+    asks_to_yield,
+    dealt,
+    nothing,
+    notice,
+    sealed,
+)
 from duewheel.checkpoints.state import State
 from duewheel.errors import RecoveryRefused
+from duewheel.reshard import Dealing
 from duewheel.schemas.timers import TopicPartition
+from duewheel.shards import Written
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue_config import DequeueConfig
@@ -339,6 +348,71 @@ def test_partitions_are_dealt_unchanged() -> None:
     assert [(n.epochs, n.deal) for n in new] == [(EPOCHS, 3)] * 4
     empty = nothing(old[0], 4, 2, 7)
     assert (empty.shard, empty.sealed_for, empty.lineage, dict(empty.partitions)) == (4, 2, 7, {})
+
+
+class Sealing:
+    """The Cluster of `duewheel reshard`, with these records; `before_seal` of a shard is called
+    once, before it is sealed.
+    """
+
+    def __init__(self, *records: Progress) -> None:
+        clock = ManualClock(NOW_MS)
+        self.publishers = [RecordingPublisher(clock) for _ in range(4)]
+        for publisher, written in zip(self.publishers, records, strict=False):
+            publisher.committed.append((None, written))
+        self.before_seal: dict[int, Callable[[], None]] = {}
+
+    @property
+    def records(self) -> list[Progress]:
+        return [p.committed[-1][1] for p in self.publishers if p.committed]
+
+    def shards(self, *, past_open: bool) -> dict[int, Written]:
+        return {record.shard: Written(record, 0) for record in self.records}
+
+    def take_lock(self) -> None:
+        pass
+
+    def write(self, values: Mapping[bytes, bytes]) -> int:
+        for key, value in values.items():
+            if key != NOTICE_KEY:
+                written = Progress.decode(value)
+                self.publishers[written.shard].committed.append((None, written))
+        return 0
+
+    def publisher(self, shard: int) -> RecordingPublisher:
+        self.before_seal.pop(shard, lambda: None)()
+        return self.publishers[shard]
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError("nobody else takes a shard")
+
+
+@pytest.mark.parametrize("begun", [4, 1])
+def test_an_undo_asks_for_no_common_history(begun: int) -> None:
+    """Shard 1 is reconfigured once shard 0 is sealed."""
+    wheel = WheelConfig(10, 256, 1000, margin_ms=0)
+    before = [record(0, 2, 0, 2), record(1, 2, 1, 3)]
+    cluster = Sealing(*before)
+
+    def reconfigured() -> None:
+        changed = cluster.records[1]
+        old, new = changed.epochs, OTHER.newest.values
+        since = dict.fromkeys(changed.partitions, 40)
+        before[1] = replace(changed, epochs=old.followed_by(new, since))
+        cluster.publishers[1].committed.append((None, before[1]))
+
+    cluster.before_seal[1] = reconfigured
+    for _ in range(2):
+        with pytest.raises(RecoveryRefused, match=r"differ in .*shards 0, 1\..*--to 2` gives each"):
+            Dealing(cluster, wheel, begun).run(dry_run=False)
+    assert [r.sealed_for for r in cluster.records[:2]] == [begun] * 2
+    assert Dealing(cluster, wheel, 2).run(dry_run=True)["moved"] == 0
+    Dealing(cluster, wheel, 2).run(dry_run=False)
+    for was, now in zip(before, cluster.records, strict=False):
+        assert (now.owner, now.sealed_for, now.deal) == (NOBODY, None, was.deal + 1)
+        assert now.epoch > was.epoch
+        owned = replace(now, owner=was.owner, lineage=was.lineage, epoch=was.epoch, deal=was.deal)
+        assert owned == was
 
 
 def test_a_shard_is_told_of_no_partition_of_another() -> None:
