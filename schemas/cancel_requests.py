@@ -8,6 +8,7 @@
                               the id that is the record's key
     the key as id             where the topic's settings say so, a timer that cancels the earlier
                               ones of its own id
+    TIMER_CANCEL_OFFSET: n    beside any of these: only the timer whose first copy has offset n
 
 All act on timers of their own partition with a lower offset. Copies (record_tail.py) cancel
 nothing: the cancel half of a reschedule is a matter of its first copy.
@@ -26,7 +27,8 @@ import pyarrow.compute
 from duewheel.schemas.columns import ascii_text, lengths
 from duewheel.schemas.header_names import ID_BYTES_MAX, Request
 from duewheel.schemas.headers import Field, Int8, rows_of
-from duewheel.schemas.timers import Bool
+from duewheel.schemas.timers import ANY_OFFSET, Bool, Int64
+from duewheel.schemas.values import SATURATED, parse_numbers
 
 _pa: Any = pa
 _pc: Any = pyarrow.compute
@@ -38,7 +40,7 @@ _CANCEL, _RESCHEDULE, _BAD_ID, _BAD_FLAG, _NO_ID, _BOTH, _COPY = range(len(WORDS
 
 _OF_COPIES = (Request.ORIGIN, Request.NOT_BEFORE, Request.RETRIES)
 # What means something beside a cancel.
-_OF_CANCELS = frozenset({Request.CANCEL, *_OF_COPIES})
+_OF_CANCELS = frozenset({Request.CANCEL, Request.CANCEL_OFFSET, *_OF_COPIES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,13 @@ class Cancels:
         pure: the row is no timer.
         ids: of the rows that do not have the default id: of timers their own, of pure cancels the
             one that they cancel.
+        named_offset: as in TimerBatch.
     """
 
     word: Int8
     pure: Bool
     ids: Field
+    named_offset: Int64
 
     def accepted(self, rejected: Bool) -> tuple[Bool, Bool]:
         """`timer` and `cancels` of TimerBatch."""
@@ -85,11 +89,12 @@ def read_cancels(
     """
     word = np.full(count, NOTHING, np.int8)
     pure = np.zeros(count, np.bool_)
+    named_offset = np.full(count, ANY_OFFSET)
     cancelled = fields.get(Request.CANCEL, Field.none()).beside(cancelling_keys)
     own = fields.get(Request.TIMER_ID, Field.none()).beside(keys_as_ids)
     flags = fields.get(Request.RESCHEDULE, Field.none())
     if not (len(cancelled.rows) or len(flags.rows) or len(keys_as_ids.rows)):
-        return Cancels(word, pure, own)
+        return Cancels(word, pure, own, named_offset)
     word[keys_as_ids.rows] = _RESCHEDULE
     asked, unclear = _flags(flags)
     named = np.zeros(count, np.bool_)
@@ -102,8 +107,23 @@ def read_cancels(
     of_id = np.where((size > 0) & (size <= ID_BYTES_MAX), _CANCEL, _BAD_ID)
     word[cancelled.rows] = np.where(given[cancelled.rows], _BOTH, of_id)
     word[(word != NOTHING) & rows_of(fields, _OF_COPIES, count)] = _COPY
+    _name_one(fields.get(Request.CANCEL_OFFSET, Field.none()), word, named_offset)
     pure[cancelled.rows] = True
-    return Cancels(word, pure, own.where(~pure[own.rows]).beside(cancelled))
+    return Cancels(word, pure, own.where(~pure[own.rows]).beside(cancelled), named_offset)
+
+
+def _name_one(field: Field, word: Int8, named_offset: Int64) -> None:
+    """Write down which one of the timers with its id a row cancels that names one.
+
+    Args:
+        field: TIMER_CANCEL_OFFSET; what is no offset names no timer, so it never cancels others.
+        word: of all rows.
+        named_offset: of all rows; changed.
+    """
+    number, good = parse_numbers(field.values)
+    named = np.where(good & (number >= 0), number, SATURATED)
+    cancels = (word[field.rows] == _CANCEL) | (word[field.rows] == _RESCHEDULE)
+    named_offset[field.rows[cancels]] = named[cancels]
 
 
 def _flags(flags: Field) -> tuple[Bool, Bool]:

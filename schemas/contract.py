@@ -172,6 +172,7 @@ def parse_judged(table: pa.Table, contract: Contract) -> tuple[TimerBatch, pa.Ta
         rejected=rejected,
         timer=timer,
         cancels=cancelling,
+        named_offset=asked.cancels.named_offset,
         targets=targets,
         target=target,
         target_partition=_target_partitions(columns, rejected),

@@ -61,6 +61,7 @@ class Request(IntEnum):
     TIMER_ID = auto()
     CANCEL = auto()
     RESCHEDULE = auto()
+    CANCEL_OFFSET = auto()  # beside these two: the one timer that they are for
     ORIGIN = auto()
     ROLL_TIMES = auto()  # counts beside ORIGIN; without it an earlier delivery has added it
     NOT_BEFORE = auto()  # these two beside ORIGIN only
@@ -86,6 +87,7 @@ REQUEST: dict[str, Request] = {
     TIMER_ID: Request.TIMER_ID,
     "TIMER_DEL_UNIQKEY": Request.CANCEL,
     "TIMER_RESCHEDULE": Request.RESCHEDULE,
+    "TIMER_CANCEL_OFFSET": Request.CANCEL_OFFSET,
     SOURCE: Request.IGNORED,
     DUE_MS: Request.IGNORED,
     ANSWER: Request.IGNORED,

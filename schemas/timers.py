@@ -29,6 +29,7 @@ NO_KEY = -1  # key hash of a null key
 NO_LEVEL = 0  # a due time that was not asked for by a level
 LEVEL_MAX = 255  # one byte on disk
 ANY_TIME = -(2**62)  # not_before_ms of what was not parked
+ANY_OFFSET = -1  # named_offset of a cancel that is for all timers of its id
 NEVER = 2**62  # not_before_ms of what may not go to its target at all
 
 TopicPartition = tuple[str, int]
@@ -59,6 +60,7 @@ class TimerBatch:
             nothing, key, value and user's headers go to its answer.
         cancels: the row cancels the timers of its partition with the same id and a lower origin
             offset: a pure cancel, or the first copy of a reschedule. Its `timer_id` is not empty.
+        named_offset: of such a row: origin offset of the one timer that it is for, or ANY_OFFSET.
         targets: the topic names that `target` indexes.
         target: row → index in `targets`.
         target_partition: requested partition or NO_PARTITION.
@@ -83,6 +85,7 @@ class TimerBatch:
     rejected: Bool
     timer: Bool
     cancels: Bool
+    named_offset: Int64
     targets: list[str]
     target: Int32
     target_partition: Int32

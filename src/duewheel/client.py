@@ -46,6 +46,7 @@ from duewheel.schemas.header_names import (
     REQUEST,
     ROLL_TIMES,
     SOURCE,
+    TIMER_ID,
     Answer,
     Request,
 )
@@ -73,7 +74,8 @@ _ROUTED = {
     Request.RESCHEDULE,
 }
 _TARGET = {NATIVE[Request.TARGET_TOPIC], NATIVE[Request.TARGET_PARTITION]}
-_ADDED = {SOURCE, DUE_MS, ROLL_TIMES, ANSWER}  # by an earlier delivery: ingest passes them over
+# By an earlier delivery: all but the id mean nothing in a request.
+_ADDED = {SOURCE, DUE_MS, TIMER_ID, ROLL_TIMES, ANSWER}
 
 
 class DelayProducer:
@@ -139,8 +141,9 @@ class DelayProducer:
             topic: where it goes when it is due.
             value: bytes, or what the option `value_serializer` takes.
             key: bytes, or what the option `key_serializer` takes; None for no key.
-            headers: delivered as they are, before those that duewheel adds. Those that an earlier
-                delivery added (TIMER_SOURCE, TIMER_DUE_MS, …) may be among them: they are replaced.
+            headers: delivered as they are, before those that duewheel adds. Those of a delivered
+                message may be given as they came: what its delivery added (TIMER_SOURCE,
+                TIMER_DUE_MS, UNIQ_KEY, …) is taken out; the new timer has an id of its own.
             deliver_at: a datetime with a zone, or epoch ms.
             delay: a timedelta, or text such as "90s", "15m" or "1h30m"; counts from the timestamp
                 of the record in the timer topic, so from the broker's clock.
@@ -177,9 +180,10 @@ class DelayProducer:
         With a reply topic it blocks while the answers' reader connects, which is once.
 
         Args:
-            timer: a recall handle; or an id, and with it the key or the partition that `schedule`
-                was given. A timer that was given neither is found by its handle only; where a topic
-                says that keys are ids, one without an id is found by its key only.
+            timer: a recall handle, of one timer; or an id, of all timers that have it, and with it
+                the key or the partition that `schedule` was given. A timer that was given neither
+                is found by its handle only; where a topic says that keys are ids, one without an id
+                is found by its key only.
             key, partition: see there; `Timer.partition` will do, too.
             timer_topic: by default the producer's. A handle of another one is refused.
             headers: of your own, for the answer.
@@ -200,7 +204,7 @@ class DelayProducer:
             )
         timer_id = timer if handle is None else handle.id
         number = self._number(timer, handle, key, partition, topic)
-        request = [*_users(headers), (NATIVE[Request.CANCEL], id_bytes(timer_id))]
+        request = [*_users(headers), (NATIVE[Request.CANCEL], id_bytes(timer_id)), *_only(handle)]
         return self._ask(
             lambda: self._producer.send(topic, AsItIs(), key, request, number),
             lambda at, reply: Cancel(timer_id, at.topic, at.partition, at.offset, reply),
@@ -221,7 +225,7 @@ class DelayProducer:
         partition: int | None = None,
         timer_topic: str | None = None,
     ) -> Future[Rescheduled]:
-        """Put a new timer in the place of those with an id: they are cancelled, it is delivered.
+        """Put a new timer in the place of those with an id, or of one: cancel these, deliver it.
 
         It is delivered, too, where there was nothing to cancel, or it was too late to: the answer
         tells.
@@ -265,6 +269,7 @@ class DelayProducer:
         given += [
             (NATIVE[Request.TIMER_ID], id_bytes(timer_id)),
             (NATIVE[Request.RESCHEDULE], b"true"),
+            *_only(handle),
         ]
         return self._ask(
             lambda: self._producer.send(timer_topic, value, key, given, number),
@@ -408,7 +413,16 @@ def _future(sent: FutureRecordMetadata, made: Callable[[Any], T]) -> Future[T]:
     """What is made of the acknowledgement, once it is there."""
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()  # Kafka's thread could not answer a cancelled one
-    sent.add_callback(lambda at: future.set_result(made(at)))
+
+    def acknowledged(at: Any) -> None:
+        try:
+            result = made(at)
+        except Exception as error:  # noqa: BLE001 - kafka-python would log it, and the future stay
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    sent.add_callback(acknowledged)
     sent.add_errback(future.set_exception)
     return future
 
@@ -419,10 +433,17 @@ def _source(at: Any) -> str:
 
 
 def _users(headers: Iterable[Header]) -> list[Header]:
-    """The headers that a user gives, none of them a request."""
+    """The headers that a user gives, none of them a request; without what a delivery added."""
     given = list(headers)
-    _refuse(given, REQUEST.keys() - _ADDED)
+    if any(name == SOURCE for name, _ in given):
+        given = [header for header in given if header[0] not in _ADDED]
+    _refuse(given, REQUEST.keys() - _ADDED | {TIMER_ID})
     return given
+
+
+def _only(handle: RecallHandle | None) -> list[Header]:
+    """The header that says which of the timers with an id is meant; none: all of them."""
+    return [] if handle is None else [(NATIVE[Request.CANCEL_OFFSET], b"%d" % handle.offset)]
 
 
 def _target(topic: str, partition: int | None, timer_topic: str) -> list[Header]:

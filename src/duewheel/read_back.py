@@ -34,6 +34,7 @@ _REPLACED = {  # by those of the new record
     Request.WINDOW_MS,
     Request.TIMER_ID,
     Request.RESCHEDULE,
+    Request.CANCEL_OFFSET,
 }
 
 

@@ -25,6 +25,7 @@ from duewheel.schemas.ids import id_hashes, key_hashes
 from duewheel.schemas.name_patterns import ANY, NONE
 from duewheel.schemas.record_tail import framed_bytes, key_values
 from duewheel.schemas.timers import (
+    ANY_OFFSET,
     ANY_TIME,
     NO_LEVEL,
     NO_PARTITION,
@@ -329,6 +330,7 @@ def timer_batch(timers: Sequence[Timer]) -> TimerBatch:
         rejected=rejected,
         timer=np.array([t.request != "cancel" for t in timers], np.bool_),
         cancels=np.array([t.request != "" for t in timers], np.bool_),
+        named_offset=np.full(len(timers), ANY_OFFSET),
         targets=["orders", "bills", "dead"],
         target=np.where(rejected, 2, offset % 2).astype(np.int32),
         target_partition=np.where(offset % 5, NO_PARTITION, offset % 4).astype(np.int32),

@@ -29,7 +29,14 @@ from duewheel.processes import share_one_heap, stop_signals
 from duewheel.schemas.columns import binary, from_parts
 from duewheel.schemas.ids import id_hashes
 from duewheel.schemas.record_tail import key_values
-from duewheel.schemas.timers import ANY_TIME, NO_LEVEL, NO_PARTITION, TimerBatch, TopicPartition
+from duewheel.schemas.timers import (
+    ANY_OFFSET,
+    ANY_TIME,
+    NO_LEVEL,
+    NO_PARTITION,
+    TimerBatch,
+    TopicPartition,
+)
 from duewheel.testing import JournalPublisher
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue import Dequeue, first_progress
@@ -94,6 +101,7 @@ def pairs(
         rejected=np.zeros(count, np.bool_),
         timer=~cancels,
         cancels=cancels,
+        named_offset=np.full(count, ANY_OFFSET),
         targets=["orders"],
         target=zeros,
         target_partition=np.full(count, NO_PARTITION, np.int32),

@@ -41,7 +41,14 @@ from duewheel.schemas.columns import Column, binary, constant, decimals, join
 from duewheel.schemas.ids import key_hashes
 from duewheel.schemas.record_batch import split
 from duewheel.schemas.record_tail import framed, framed_bytes, key_values
-from duewheel.schemas.timers import ANY_TIME, NO_PARTITION, Deliveries, Int64, TimerBatch
+from duewheel.schemas.timers import (
+    ANY_OFFSET,
+    ANY_TIME,
+    NO_PARTITION,
+    Deliveries,
+    Int64,
+    TimerBatch,
+)
 from duewheel.status import status
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.deadline import Deadline
@@ -470,6 +477,7 @@ def placed_directly(number: Int64, due_ms: int, target: str, body_bytes: int) ->
         rejected=np.zeros(count, np.bool_),
         timer=np.ones(count, np.bool_),
         cancels=np.zeros(count, np.bool_),
+        named_offset=np.full(count, ANY_OFFSET),
         targets=[target],
         target=zeros,
         target_partition=np.full(count, NO_PARTITION, np.int32),

@@ -27,7 +27,7 @@ from duewheel.schemas.columns import Column, from_parts
 from duewheel.schemas.ids import id_hashes, source_names
 from duewheel.schemas.record_batch import split
 from duewheel.schemas.record_tail import framed_bytes
-from duewheel.schemas.timers import ANY_TIME, NO_PARTITION, TimerBatch
+from duewheel.schemas.timers import ANY_OFFSET, ANY_TIME, NO_PARTITION, TimerBatch
 from duewheel.schemas.varint import varint
 from duewheel.testing import LocalShard, ManualClock, RecordingPublisher
 from duewheel.wheel.data_directory import DataDirectory, Role
@@ -66,6 +66,7 @@ def timers(rng: np.random.Generator, slot: np.ndarray, first_offset: int) -> Tim
         rejected=np.zeros(count, np.bool_),
         timer=np.ones(count, np.bool_),
         cancels=np.zeros(count, np.bool_),
+        named_offset=np.full(count, ANY_OFFSET),
         targets=["orders"],
         target=zeros,
         target_partition=np.full(count, NO_PARTITION, np.int32),

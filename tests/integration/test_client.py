@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from kafka.errors import KafkaError
-from tests.integration.reading import everything_in
+from tests.integration.reading import everything_in, read_topic
+from tests.integration.test_dead_letters import Shard, config, shard  # noqa: F401
 
 from duewheel.client import DelayProducer, Timer
 from duewheel.dev_broker import DevBroker
@@ -67,11 +68,12 @@ def test_a_timer_is_a_record_that_says_when_and_where_to(
     topics: Topics, producer: DelayProducer
 ) -> None:
     at = datetime(2030, 1, 1, tzinfo=UTC)
-    own = [("x", b"1"), ("x", b""), ("TIMER_SOURCE", b"earlier-0@7"), ("TIMER_ROLL_TIMES", b"2")]
+    own = [("x", b"1"), ("x", b"")]
+    delivered = [*own, ("TIMER_SOURCE", b"earlier-0@7"), ("TIMER_ROLL_TIMES", b"2")]
     timers: list[Timer] = [
         asked.result(ANSWER_S)
         for asked in (
-            producer.schedule(topics.orders, b"a", key=b"abc", headers=own, deliver_at=at),
+            producer.schedule(topics.orders, b"a", key=b"abc", headers=delivered, deliver_at=at),
             producer.schedule(topics.orders, b"b", key=b"abc", delay="15m", id="order-7"),
             producer.schedule(topics.orders, b"c", key=b"abc", delay=timedelta(seconds=1)),
             producer.schedule(topics.orders, None, key=b"abc", level=99),
@@ -166,6 +168,47 @@ def test_what_is_refused_is_not_written(topics: Topics, producer: DelayProducer)
     assert topics.records(topics.timers) == topics.records(topics.orders) == []
 
 
+def test_headers_of_a_delivered_message_are_given_as_they_came(
+    config: Path,  # noqa: F811
+    shard: Shard,  # noqa: F811
+) -> None:
+    """As a consumer does that has a message delivered to it once more."""
+    own = [("x", b"1"), ("x", b"\xff"), ("empty", b"")]
+    arrived: list[Any] = []
+    timer_id: str | None = "first"
+    headers = own
+    with DelayProducer(shard.timers, bootstrap_servers=shard.servers) as producer:
+        for value in (b"once", b"twice", b"thrice"):
+            timer = producer.schedule(
+                shard.target, value, headers=headers, delay="0ms", id=timer_id
+            )
+            timer.result(ANSWER_S)
+            while not (found := [r for r in everything(shard) if r.value == value]):
+                shard.pump()
+            arrived += found
+            headers, timer_id = found[0].headers, "third" if value == b"twice" else None
+    assert [r.headers[: len(own)] for r in arrived] == [own] * 3
+    added = [r.headers[len(own) :] for r in arrived]
+    names = ["TIMER_SOURCE", "TIMER_DUE_MS", "UNIQ_KEY"]
+    assert [[name for name, _ in each] for each in added] == [names] * 3
+    assert [dict(each)["UNIQ_KEY"] for each in added] == [
+        b"first",
+        dict(added[1])["TIMER_SOURCE"],
+        b"third",
+    ]
+
+
+def everything(shard: Shard) -> list[Any]:  # noqa: F811
+    return read_topic(shard.servers, shard.target)
+
+
+def test_a_future_fails_if_what_it_holds_cannot_be_told(topics: Topics) -> None:
+    with DelayProducer(topics.timers, bootstrap_servers=topics.servers, levels_ms=()) as producer:
+        asked = producer.schedule(topics.orders, b"", level=1)
+        assert isinstance(asked.exception(ANSWER_S), IndexError), "there is no such level here"
+    assert len(topics.records(topics.timers)) == 1
+
+
 def test_a_timer_that_kafka_refuses(topics: Topics) -> None:
     with DelayProducer(
         topics.timers, bootstrap_servers=topics.servers, max_request_size=4 << 20
@@ -176,12 +219,12 @@ def test_a_timer_that_kafka_refuses(topics: Topics) -> None:
 
 
 def test_send_command(topics: Topics, tmp_path: Path) -> None:
-    config = tmp_path / "duewheel.toml"
-    config.write_text(
+    path = tmp_path / "duewheel.toml"
+    path.write_text(
         f'[kafka]\nbootstrap_servers = "{topics.servers}"\n[timer]\ntopics = ["{topics.timers}"]\n'
     )
     words = ["--topic", topics.orders, "--key", "abc", "--value", "pay", "--header", "x=1"]
-    line = [sys.executable, "-P", "-m", "duewheel", "send", "--config", str(config), *words]
+    line = [sys.executable, "-P", "-m", "duewheel", "send", "--config", str(path), *words]
 
     def run(*more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([*line, *more], capture_output=True, text=True, check=False)

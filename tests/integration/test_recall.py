@@ -159,7 +159,14 @@ def test_a_cancel_lies_where_its_timer_lies(topics: Topics) -> None:
         (b"<k>", b"", [*own, ("TIMER_DEL_UNIQKEY", b"7")]),
         (None, b"", [("TIMER_DEL_UNIQKEY", b"8")]),
         (None, b"", [("TIMER_DEL_UNIQKEY", b"8")]),
-        (None, b"", [("TIMER_DEL_UNIQKEY", source(by_handle).encode())]),
+        (
+            None,
+            b"",
+            [
+                ("TIMER_DEL_UNIQKEY", source(by_handle).encode()),
+                ("TIMER_CANCEL_OFFSET", b"%d" % by_handle.offset),
+            ],
+        ),
     ]
 
 
@@ -182,20 +189,21 @@ def test_a_message_is_read_back_byte_for_byte(topics: Topics) -> None:
     target = [("REAL_TOPIC", topics.orders.encode()), ("REAL_QID", b"4")]
     request = [("UNIQ_KEY", source(first).encode()), ("TIMER_RESCHEDULE", b"true")]
     records = topics.records()
+    named = [[("TIMER_CANCEL_OFFSET", b"%d" % r.offset)] for r in records]
     assert {r.partition for r in records} == {first.partition}
     assert [(r.key, r.value, r.headers) for r in records] == [
         (
             *(b"<k>", b"<pay>"),
             [*own, ("TIMER_DELAY_MS", b"3600000"), ("TIMER_WINDOW_MS", b"120000"), *target],
         ),
-        (b"<k>", b"<pay>", [*own, *target, ("TIMER_DELAY_MS", b"7200000"), *request]),
+        (b"<k>", b"<pay>", [*own, *target, ("TIMER_DELAY_MS", b"7200000"), *request, *named[0]]),
         (
             *(b"<k>", b"<new>"),
-            [*own, *target, ("TIMER_DELIVER_MS", b"%d" % first.due_ms), *request],
+            [*own, *target, ("TIMER_DELIVER_MS", b"%d" % first.due_ms), *request, *named[1]],
         ),
         (
             *(b"<k>", b"<new>"),
-            [*own, *target, ("DELAY", b"3"), ("TIMER_WINDOW_MS", b"5000"), *request],
+            [*own, *target, ("DELAY", b"3"), ("TIMER_WINDOW_MS", b"5000"), *request, *named[2]],
         ),
     ]
     assert {t.id for t in (again, last)} == {source(first)}
@@ -224,10 +232,10 @@ def test_a_message_given_again(topics: Topics, producer: DelayProducer) -> None:
     records = {f"{r.topic}-{r.partition}@{r.offset}": r for r in topics.records()}
     target, when = ("REAL_TOPIC", topics.orders.encode()), ("TIMER_DELAY_MS", b"1000")
     first, seven = ("UNIQ_KEY", source(timer).encode()), ("UNIQ_KEY", b"7")
-    mark = ("TIMER_RESCHEDULE", b"true")
+    mark, only = ("TIMER_RESCHEDULE", b"true"), ("TIMER_CANCEL_OFFSET", b"%d" % timer.offset)
     found = [records[source(t)] for t in written]
     assert [(r.key, r.value, r.headers) for r in found] == [
-        (b"k", b"new", [*own, target, when, first, mark]),
+        (b"k", b"new", [*own, target, when, first, mark, only]),
         (b"abc", None, [target, when, seven, mark]),
         (None, b"", [target, ("REAL_QID", b"4"), when, seven, mark]),
     ]

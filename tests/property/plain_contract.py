@@ -182,10 +182,20 @@ class Reading:
             return None
         if self.asked.keys() & {Request.ORIGIN, Request.NOT_BEFORE, Request.RETRIES}:
             return "bad_cancel"
-        if self.pure is not None:
-            return None if not flagged and 1 <= len(self.pure) <= 255 else "bad_cancel"
-        good = not flagged or (self.flag == b"true" and self.timer_id is not None)
-        return None if good else "bad_reschedule"
+        if self.pure is not None and (flagged or not 1 <= len(self.pure) <= 255):
+            return "bad_cancel"
+        if self.pure is None and flagged and (self.flag != b"true" or self.timer_id is None):
+            return "bad_reschedule"
+        return None
+
+    @property
+    def named_offset(self) -> int:
+        """Of the one timer that is cancelled, -1 for all; that of no timer if it is no offset."""
+        given = self.asked.get(Request.CANCEL_OFFSET)
+        if given is None:
+            return -1
+        found = number(given)
+        return 10**15 - 1 if found is None or found < 0 else found
 
     # When it is due.
 
@@ -399,6 +409,8 @@ def check(records: list[Record], batch: TimerBatch, contract: Contract) -> None:
         assert batch.targets[batch.target[i]] == row.target
         assert batch.target_partition[i] == row.target_partition
         assert batch.timer_id[i].as_py() == row.timer_id
+        named = Reading(record, i + FIRST_OFFSET, contract).named_offset
+        assert not row.cancels or batch.named_offset[i] == named, (record, row)
         source = f"{record.topic}-{record.partition}@{row.origin}".encode()
         assert batch.id_hash[i] == id_hashes(binary([row.timer_id or source]))[0]
         assert batch.key_value[i].as_py() == framed(row.key) + framed(record.value)

@@ -42,7 +42,15 @@ from duewheel.schemas.contract import Contract, parse
 from duewheel.schemas.ids import id_hashes, key_hashes, source_names
 from duewheel.schemas.record_tail import framed_bytes
 from duewheel.schemas.rules import compile_suite, load_suite
-from duewheel.schemas.timers import ANY_TIME, NO_PARTITION, Bool, Deliveries, Int64, TimerBatch
+from duewheel.schemas.timers import (
+    ANY_OFFSET,
+    ANY_TIME,
+    NO_PARTITION,
+    Bool,
+    Deliveries,
+    Int64,
+    TimerBatch,
+)
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, suite_parameters
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import DataDirectory, Role
@@ -296,6 +304,7 @@ class Kafka:
             rejected=rejected,
             timer=np.ones(len(due_ms), np.bool_),
             cancels=np.zeros(len(due_ms), np.bool_),
+            named_offset=np.full(len(due_ms), ANY_OFFSET),
             targets=TARGETS,
             target=np.where(rejected, 2, content.target).astype(np.int32),
             target_partition=content.target_partition,

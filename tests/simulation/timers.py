@@ -17,7 +17,7 @@ import numpy.typing as npt
 from duewheel.schemas.columns import binary
 from duewheel.schemas.ids import id_hashes, key_hashes
 from duewheel.schemas.record_tail import framed_bytes, key_values
-from duewheel.schemas.timers import ANY_TIME, NO_PARTITION, Int64, TimerBatch
+from duewheel.schemas.timers import ANY_OFFSET, ANY_TIME, NO_PARTITION, Int64, TimerBatch
 from duewheel.wheel.layout import EARLIEST_SLOT, WheelConfig, roll_instants, slot_of
 
 TOPIC = "timers"
@@ -189,6 +189,7 @@ def batch_of(copies: Sequence[Copy], mapped: int) -> TimerBatch:
         rejected=rejected,
         timer=column([t.is_timer for t in timers], np.bool_),
         cancels=column([copy.is_first and copy.timer.request != "" for copy in copies], np.bool_),
+        named_offset=np.full(len(timers), ANY_OFFSET),
         targets=TARGETS,
         target=column([t.target for t in timers], np.int32),
         target_partition=column([t.target_partition for t in timers], np.int32),

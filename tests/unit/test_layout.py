@@ -13,7 +13,7 @@ from hypothesis import given
 from duewheel.errors import ConfigError
 from duewheel.schemas.columns import binary, lengths
 from duewheel.schemas.ids import java_hash
-from duewheel.schemas.timers import ANY_TIME, TimerBatch
+from duewheel.schemas.timers import ANY_OFFSET, ANY_TIME, TimerBatch
 from duewheel.wheel.layout import (
     DELAY_MS_MAX,
     ENTRY,
@@ -69,6 +69,7 @@ BATCH = TimerBatch(
     rejected=np.array([False, True]),
     timer=np.array([True, True]),
     cancels=np.array([False, False]),
+    named_offset=np.array([ANY_OFFSET, ANY_OFFSET]),
     targets=["orders", "dead"],
     target=np.array([0, 1], np.int32),
     target_partition=np.array([5, -1], np.int32),
