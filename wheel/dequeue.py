@@ -25,6 +25,7 @@ Not thread-safe; the loop is the only user of its publisher and of the wheel's c
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
@@ -45,6 +46,7 @@ from duewheel.checkpoints.state import DEQUEUE
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile, Fenced, KafkaUnavailable, PublishDoubt, RecoveryRefused
 from duewheel.schemas.timers import TopicPartition
+from duewheel.wheel.backoff import Backoff
 from duewheel.wheel.cancelling import Cancelling
 from duewheel.wheel.clock_guard import ClockGuard
 from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory
@@ -59,7 +61,6 @@ from duewheel.wheel.starting import Started, start
 
 log = structlog.get_logger()
 
-_BACKOFF_MS = (50, 5_000)  # first and longest wait between attempts to reach Kafka
 _BEAT_MS = 500
 _COLLECT_MS = 60_000  # between looks for hours that can go
 _HELD_COMMIT_MS = 1_000  # between readings of the brokers' clock while closing is held
@@ -96,6 +97,7 @@ class Dequeue:
         self._clock = clock
         self._config = config
         self._guard = ClockGuard(clock, config.clock_skew_max_ms)
+        self._backoff = Backoff(clock, random.Random(config.shard))
         self._stopping = stopping
         self._statistics = Statistics()
         self._chunks = Pipeline(
@@ -448,6 +450,8 @@ class Dequeue:
                 self._statistics = self._statistics.after_doubt()
                 if self._happened(progress):
                     break
+                self._wait()
+        self._backoff.succeeded()
         self._committed, self._committed_at_ms = progress, self._clock.boottime_ms()
         deliveries = None if prepared is None else prepared.deliveries
         took_ms = self._clock.boottime_ms() - begun_ms
@@ -484,16 +488,20 @@ class Dequeue:
         Raises:
             KafkaUnavailable: told to stop meanwhile; the next start of the process looks again.
         """
-        wait_ms = _BACKOFF_MS[0]
         while not self._stopping():
             try:
                 return self._publisher.start()
             except (KafkaUnavailable, PublishDoubt) as error:
-                log.warning("kafka is away", reason=str(error), next_try_ms=wait_ms)
-                self._beat()
-                self._clock.sleep(wait_ms / 1000)
-                wait_ms = min(2 * wait_ms, _BACKOFF_MS[1])
+                log.warning("kafka is away", reason=str(error))
+                self._wait()
         raise KafkaUnavailable("stopped while waiting for Kafka")
+
+    def _wait(self) -> None:
+        """Between two attempts at Kafka; says that this process lives."""
+        self._beat()
+        wait_ms = self._backoff.next_ms()
+        log.info("trying again", next_try_ms=wait_ms)
+        self._backoff.wait(wait_ms)
 
     # ---- time and counters -----------------------------------------------------------------
 

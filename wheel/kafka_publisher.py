@@ -53,7 +53,7 @@ from duewheel.wheel.deadline import Deadline, DeadlinePassed, within
 from duewheel.wheel.encoding import Encoded, Known, LookUp, Part, encode
 from duewheel.wheel.kafka_clients import ClientSettings, close
 from duewheel.wheel.kafka_progress import Found, broker_now_ms, log_ends, newest_record
-from duewheel.wheel.kafka_targets import SentBatch, TargetCatalog
+from duewheel.wheel.kafka_targets import NO_VERDICT, SentBatch, TargetCatalog
 from duewheel.wheel.kafka_transactions import (
     meet,
     open_producer,
@@ -64,8 +64,9 @@ from duewheel.wheel.publisher import NO_ROWS, Prepared
 from duewheel.wheel.routing import Target
 
 _PATIENCE_MAX = 16
-# Of records' timestamps, beyond the brokers' clock; topics refuse an hour, unless set otherwise.
-_AHEAD_MAX_MS = 60_000
+# Records have this host's time, but never further from the brokers' clock than this: topics may
+# refuse what is (message.timestamp.before.max.ms, message.timestamp.after.max.ms).
+_OFF_MAX_MS = 1_000
 # A notice that was not followed up is forgotten once progress goes on for so long.
 _NOTICE_AGE_MS = 60_000
 _OUT_OF_TIME = (DeadlinePassed, KafkaTimeoutError, RequestTimedOutError)
@@ -377,12 +378,23 @@ class KafkaPublisher:
             patience *= 2
         return patience
 
+    def _brokers_ms(self) -> int | None:
+        """The brokers' clock now, a commit's duration behind at most; None: not read yet."""
+        stamp_ms, boottime_ms = self._stamp
+        return stamp_ms + self._clock.boottime_ms() - boottime_ms if stamp_ms else None
+
     def _timestamp_ms(self) -> int:
-        """Now, for records; of a clock that runs far ahead, as much as topics accept."""
-        now_ms, (stamp_ms, boottime_ms) = self._clock.now_ms(), self._stamp
-        if not stamp_ms:
+        """Now, for records: within what topics accept, however wrong this host's clock is."""
+        now_ms, brokers_ms = self._clock.now_ms(), self._brokers_ms()
+        if brokers_ms is None:
             return now_ms
-        return min(now_ms, stamp_ms + self._clock.boottime_ms() - boottime_ms + _AHEAD_MAX_MS)
+        return min(max(now_ms, brokers_ms - _OFF_MAX_MS), brokers_ms + _OFF_MAX_MS)
+
+    def _waits_from_ms(self) -> int:
+        """Now, for what is parked: its slot is closed by this host's clock, unless that is ahead of
+        the brokers': then nothing is closed.
+        """
+        return min(self._clock.now_ms(), self._timestamp_ms())
 
     def _count(self, committed: bytes | None) -> None:
         """Count the last transaction if the committed progress is its own."""
@@ -472,7 +484,7 @@ class KafkaPublisher:
             self._catalog.refused,
             self._dead_letter_topic,
             self._chance,
-            self._timestamp_ms(),
+            self._waits_from_ms(),
         )
 
     def _known(self, targets: Mapping[str, Target]) -> Mapping[str, Known]:
@@ -491,11 +503,12 @@ class KafkaPublisher:
             for part, outcome in zip(parts, outcomes, strict=False)  # the progress record is last
             if outcome.judged and outcome.error is not None
         ]
-        others_taken = outcomes[-1].error is None
+        told = outcomes[-1]  # of the progress record
         for part, error in judged:
             size = HEADER_BYTES + len(part.batch.body)
             sent = SentBatch(part.topic, part.partition, size, part.source)
-            self._catalog.learn(sent, error, others_taken=others_taken)
+            fell_with_it = not told.judged and not isinstance(error, NO_VERDICT)
+            self._catalog.learn(sent, error, alone=told.error is None or fell_with_it)
         raise judged[0][1] if judged else errors[0]
 
 

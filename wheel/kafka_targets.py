@@ -8,8 +8,9 @@ what is too old goes, and never more than a bounded number are kept.
 
 What cannot be known beforehand is learned from refusals. A refused batch of several records is
 made again at half the size, until a refused batch holds the bad record alone; that one is then
-remembered by its source and becomes a dead letter. A partition that fails transactions in which
-others were acknowledged is taken for unavailable (outages.py).
+remembered by its source and becomes a dead letter. Any other error that the broker gives for one
+partition, and none for the progress, says that the partition takes no writes for now (outages.py):
+the chunk is not tried again with rows for it.
 """
 
 from __future__ import annotations
@@ -23,16 +24,13 @@ from typing import Any
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource
 from kafka.errors import (
+    InvalidProducerEpochError,
     InvalidRecordError,
     InvalidTopicError,
-    KafkaStorageError,
     KafkaTimeoutError,
-    LeaderNotAvailableError,
     MessageSizeTooLargeError,
-    NotEnoughReplicasAfterAppendError,
-    NotEnoughReplicasError,
-    NotLeaderForPartitionError,
     PolicyViolationError,
+    ProducerFencedError,
     RecordListTooLargeError,
     RequestTimedOutError,
     TopicAuthorizationFailedError,
@@ -50,14 +48,12 @@ from duewheel.wheel.routing import Reason, Target
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 # Verdicts on the content of a batch. A refused timestamp is not one: then a clock is wrong.
 _REFUSALS = (*_TOO_LARGE, InvalidRecordError, PolicyViolationError)
-# Of one partition while others are acknowledged, and still after all that the client has tried.
-_NOT_FOR_NOW = (
-    KafkaStorageError,
+# The client has given up without an answer, or another producer has taken the id: no verdict on
+# this partition unless the progress record was acknowledged.
+NO_VERDICT = (
+    InvalidProducerEpochError,
     KafkaTimeoutError,
-    LeaderNotAvailableError,
-    NotEnoughReplicasAfterAppendError,
-    NotEnoughReplicasError,
-    NotLeaderForPartitionError,
+    ProducerFencedError,
     RequestTimedOutError,
 )
 _NO_SUCH_TOPIC = (UnknownTopicOrPartitionError.errno, InvalidTopicError.errno)
@@ -180,21 +176,20 @@ class TargetCatalog:
         """How large to make this topic's batches, in bytes."""
         return min(self._smaller.get(topic) or self._batch_bytes, target.batch_bytes_max)
 
-    def learn(self, batch: SentBatch, error: Exception, *, others_taken: bool = False) -> bool:
+    def learn(self, batch: SentBatch, error: Exception, *, alone: bool = False) -> bool:
         """Draw the conclusion from a refused batch; False if the error says nothing about it.
 
         Args:
             batch: as it was sent.
-            error: the broker's.
-            others_taken: whether other batches of the transaction were acknowledged; otherwise the
-                cluster may be away as a whole.
+            error: the broker's, or the client's after its last attempt.
+            alone: whether it is about this partition for sure; the cluster may be away as a whole
+                where the progress record has failed by itself, too.
         """
-        if isinstance(error, _NOT_FOR_NOW) and others_taken:
-            self.found_unavailable((batch.topic, batch.partition), type(error).__name__)
-            return True
         if not isinstance(error, _REFUSALS):
-            return False
-        if batch.source is None:
+            if not alone:
+                return False
+            self.found_unavailable((batch.topic, batch.partition), type(error).__name__)
+        elif batch.source is None:
             self._smaller.put(batch.topic, batch.size // 2, self._age_s)
         elif isinstance(error, _TOO_LARGE):
             self._record_limit.put(batch.topic, batch.size - 1, self._age_s)

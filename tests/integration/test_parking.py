@@ -204,8 +204,11 @@ FAULTS: Mapping[str, Fault] = {
     "too few in sync after all": Fault("Produce", Action.MISREPORT, 20),
     "another leader, for ever": Fault("Produce", Action.REFUSE, 6),
     "leader unknown": Fault("Produce", Action.REFUSE, 5),
+    "timestamps refused": Fault("Produce", Action.REFUSE, 32),
+    "no right, and metadata says otherwise": Fault("Produce", Action.REFUSE, 29),
+    "an error that nobody expects": Fault("Produce", Action.REFUSE, -1),
 }
-QUICK = ("no leader", "too few in sync")
+QUICK = ("no leader", "too few in sync", "timestamps refused")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from duewheel.wheel.kafka_publisher import KafkaPublisher
 pytestmark = pytest.mark.kafka
 
 HOUR_MS = 3_600_000
-MINUTE_MS = 60_000
+STRICT_MS = 30_000
 
 
 class WrongClock(SystemClock):
@@ -47,7 +47,8 @@ class Shard:
 
     def create_topics(self, timestamp_type: str = "LogAppendTime") -> None:
         admin = KafkaAdminClient(bootstrap_servers=self.servers)
-        strict = {"message.timestamp.after.max.ms": str(HOUR_MS)}
+        bounds = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
+        strict = dict.fromkeys(bounds, str(STRICT_MS))
         admin.create_topics(
             {
                 self.target: {"num_partitions": 1, "configs": strict},
@@ -80,15 +81,21 @@ def test_publishing_tells_when_the_broker_took_the_progress(
     assert [record.timestamp for record in read(broker, shard.state)] == stamps
 
 
-def test_a_host_far_ahead_still_delivers_what_is_closed(broker: DevBroker, shard: Shard) -> None:
-    """Its own time is one that topics refuse."""
+@pytest.mark.parametrize("error_ms", [2 * HOUR_MS, -2 * HOUR_MS])
+def test_records_have_a_time_that_strict_topics_take(
+    broker: DevBroker, shard: Shard, error_ms: int
+) -> None:
+    """That of a host far ahead, or far behind, is refused; dead letters too."""
     shard.create_topics()
-    shard.clock.error_ms = 2 * HOUR_MS
+    shard.clock.error_ms = error_ms
     shard.publisher.start()
     stamp_ms = shard.publisher.publish(None, progress(1))
-    publish(shard.publisher, [Message(shard.target, b"1")], progress(2))
-    (record,) = read(broker, shard.target)
-    assert MINUTE_MS <= record.timestamp - stamp_ms < HOUR_MS
+    assert stamp_ms is not None
+    messages = [Message(shard.target, b"1"), Message("no.such.topic", b"2")]
+    publish(shard.publisher, messages, progress(2))
+    for topic in (shard.target, shard.dead_letters):
+        (record,) = read(broker, topic)
+        assert abs(record.timestamp - stamp_ms) < STRICT_MS
 
 
 def test_a_state_topic_that_keeps_the_hosts_time_does_not_tell(shard: Shard) -> None:

@@ -21,7 +21,7 @@ from tests.simulation.timers import Copy, Timer
 from duewheel.errors import KafkaUnavailable
 from duewheel.schemas.timers import Deliveries
 
-_AHEAD_MAX_MS = 60_000
+_AHEAD_MAX_MS = 1_000
 
 
 class Partition:

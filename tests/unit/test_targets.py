@@ -132,9 +132,9 @@ def test_a_failure_while_others_were_taken_is_held_against_the_partition() -> No
 
     cluster, asked = Cluster({"t": topic(partition(0), partition(1))}, {}), catalog()
     sent = SentBatch("t", 1, 500, None)
-    assert not asked.learn(sent, KafkaTimeoutError("expired"), others_taken=False)
+    assert not asked.learn(sent, KafkaTimeoutError("expired"), alone=False)
     assert look_up(asked, cluster, "t")["t"].unavailable == frozenset()
-    assert asked.learn(sent, NotEnoughReplicasError("19"), others_taken=True)
+    assert asked.learn(sent, NotEnoughReplicasError("19"), alone=True)
     assert look_up(asked, cluster, "t")["t"].unavailable == {1}
     assert asked.recall(["t"])["t"].unavailable == {1}
     asked.settle(rows(["t"], [1]), [("t", 1)])
