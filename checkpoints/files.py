@@ -116,25 +116,45 @@ def space(directory: Path) -> Space:
     return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
 
 
-def create_allocated(path: Path, size: int) -> None:
-    """Make a zeroed file of `size` bytes with all its blocks; it appears whole or not at all, and
-    is durable then.
+class NewFile:
+    """A file of known size in the making: at `path` it appears whole, with all its blocks and
+    durable, or not at all. One maker at a time; what a killed one has left is made anew.
 
     A sparse mapped file would kill the process with SIGBUS when the disk is full.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    fd = _open_emptied(temporary)
-    try:
-        os.posix_fallocate(fd, 0, size)
-        os.fsync(fd)
-        temporary.replace(path)
-        sync_directory(path.parent)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-        raise
-    finally:
-        os.close(fd)
+
+    def __init__(self, path: Path, size: int) -> None:
+        """Allocate it, zeroed, beside `path`.
+
+        Raises:
+            OSError: the file system has too little room; nothing is left of the file.
+        """
+        self._path = path
+        self._temporary = path.with_name(f".{path.name}.new")
+        self._fd = _open_emptied(self._temporary)
+        try:
+            os.posix_fallocate(self._fd, 0, size)
+        except BaseException:
+            self.close()
+            raise
+
+    def write(self, data: Bytes, offset: int) -> None:
+        """Write all of `data` at byte `offset`."""
+        write_at(self._fd, data, offset)
+
+    def sync(self) -> None:
+        """Make the content durable: what takes long, before `put_in_place`."""
+        os.fsync(self._fd)
+
+    def put_in_place(self) -> None:
+        """After `sync`: replace what is at `path`, durably."""
+        self._temporary.replace(self._path)
+        sync_directory(self._path.parent)
+
+    def close(self) -> None:
+        """Let go of the file, and remove it unless it is in place."""
+        os.close(self._fd)
+        self._temporary.unlink(missing_ok=True)
 
 
 def make_directory(path: Path) -> None:

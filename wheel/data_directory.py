@@ -4,6 +4,7 @@
     cancels/<hour> requests/<hour>                              see cancel_log.py
     ingest.lock dequeue.lock    held for life by the one process of each kind
     engine.lock                 held for moments: placing, closing, starting, stopping
+    wheel.lock                  held while an empty wheel is made, which may take minutes
 
 Whoever takes engine.lock first finishes a batch that a kill left half applied (redo).
 
@@ -21,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import structlog
 
-from duewheel.checkpoints import files, state
+from duewheel.checkpoints import files
 from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.files import FileLock
 from duewheel.checkpoints.page_contents import Commit
@@ -40,9 +41,10 @@ from duewheel.wheel.layout import (
     WheelConfig,
     hour_of,
 )
+from duewheel.wheel.making import with_files
 from duewheel.wheel.message_store import MessageStore, pieces
 from duewheel.wheel.timer_log import TimerLog, runs_in
-from duewheel.wheel.timer_wheel import TimerWheel, batch_magic
+from duewheel.wheel.timer_wheel import OnProgress, TimerWheel, batch_magic
 from duewheel.wheel.topic_names import TopicNames
 
 log = structlog.get_logger(__name__)
@@ -90,11 +92,20 @@ class DataDirectory:
         self._life_lock: FileLock | None = None
 
     @classmethod
-    def start(cls, path: Path, config: WheelConfig, role: Role) -> DataDirectory:
+    def start(
+        cls, path: Path, config: WheelConfig, role: Role, progress: OnProgress | None = None
+    ) -> DataDirectory:
         """Open the directory to work in it, making it if it is absent.
 
+        Args:
+            path: the directory.
+            config: its geometry.
+            role: what the process does there.
+            progress: told of bytes done and bytes in all while a wheel is made.
+
         Raises:
-            Locked: another process has this role there.
+            Locked: another process has this role there, or makes the wheel and does not end.
+            DiskFull: there is too little room for the wheel.
             ConfigError: the directory was made with another geometry.
             CorruptFile: a file is damaged that nothing can be read without.
         """
@@ -102,8 +113,14 @@ class DataDirectory:
         life_lock = hold_role(path, role)
         engine_lock = FileLock(path / ENGINE_LOCK)
         try:
-            with engine_lock.held(LOCK_DEADLINE_S):
-                directory = cls._begin(path, config, role)
+            directory = with_files(
+                path,
+                config,
+                engine_lock,
+                LOCK_DEADLINE_S,
+                progress,
+                lambda newest_batch: cls._begin(path, config, role, newest_batch),
+            )
         except BaseException:
             life_lock.close()
             raise
@@ -113,26 +130,31 @@ class DataDirectory:
         return directory
 
     @classmethod
-    def _begin(cls, path: Path, config: WheelConfig, role: Role) -> DataDirectory:
-        """Under engine.lock: open the files, made if they are absent, and count the start.
+    def _begin(
+        cls, path: Path, config: WheelConfig, role: Role, newest_batch: int
+    ) -> DataDirectory:
+        """Under engine.lock: open the files and count the start.
 
         What is missing or may be damaged is noted; a recovery sees to it.
         """
-        _make_whole(path, config)
         directory = cls(path, config)
-        directory._note_damage()
+        directory._note_damage(newest_batch)
         directory.state.begin()
         if role is Role.DEQUEUE:
             # Before anybody can see that dequeue lives: its recovery record is still to come.
             directory.state.count_dequeue_start()
         return directory
 
-    def _note_damage(self) -> None:
-        """Under engine.lock: what only damage explains is left to a recovery."""
+    def _note_damage(self, newest_batch: int) -> None:
+        """Under engine.lock: what only damage explains is left to a recovery.
+
+        Args:
+            newest_batch: as the wheel named it some time ago.
+        """
         if self.state.needs_recovery:
             return
         try:
-            self.require_whole_state(self.state.commit(), self.wheel.newest_batch())
+            self.require_whole_state(self.state.commit(), newest_batch)
         except CorruptFile as error:
             log.warning("the state file is damaged", reason=str(error))
             self.state.note_damage(Damage.CACHE_LOST)
@@ -431,38 +453,3 @@ def declare_stopped(path: Path) -> bool:
     finally:
         engine_lock.close()
         known.release()
-
-
-def _make_whole(path: Path, config: WheelConfig) -> None:
-    """Make the state and the wheel if they are not there; the wheel last.
-
-    A directory that has lost its state is a new one, with a new name and an empty wheel. One that
-    has lost its wheel is damaged.
-
-    Raises:
-        ConfigError: it was made with another geometry.
-    """
-    try:
-        known = State.open(path)
-    except FileNotFoundError:
-        known = _new_state(path, config)
-    except CorruptFile as error:
-        aside = state.set_aside(path)
-        log.warning("the state file is damaged: set aside", reason=str(error), aside=str(aside))
-        known = _new_state(path, config)
-    try:
-        known.require(config.precision_ms, config.slots)
-        is_there = TimerWheel.is_there(path / timer_wheel.FILE_NAME, config.ring)
-        # Before the first start it may be half made.
-        if not is_there or not known.starts:
-            if known.starts:
-                log.error("the wheel is missing or cut", path=str(path))
-                known.note_damage(Damage.FILES_LOST)
-            TimerWheel.create(path / timer_wheel.FILE_NAME, config.ring)
-    finally:
-        known.release()
-
-
-def _new_state(path: Path, config: WheelConfig) -> State:
-    files.remove(path / timer_wheel.FILE_NAME)
-    return State.create(path, config.precision_ms, config.slots)

@@ -15,7 +15,7 @@ Cost: some 30 ns per slot touched, whatever the number of pending timers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duewheel.checkpoints import files
-from duewheel.errors import CorruptFile
+from duewheel.errors import NO_ROOM, CorruptFile, DiskFull
 from duewheel.schemas.timers import Int64
 from duewheel.wheel.layout import ENTRY, ENTRY_BYTES, NO_POSITION
 
@@ -32,6 +32,11 @@ FILE_NAME = "timerwheel"
 _ENTRIES_AT_ONCE = 1 << 16  # a piece of the ring that is copied at a time, 2 MiB
 
 Entries = npt.NDArray[np.void]  # of dtype ENTRY
+OnProgress = Callable[[int, int], None]  # of bytes done, of bytes in all
+
+
+def _no_progress(_done: int, _all: int) -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +113,39 @@ class TimerWheel:
         return path.exists() and path.stat().st_size == ring * ENTRY_BYTES
 
     @staticmethod
-    def create(path: Path, ring: int) -> None:
-        """Make an empty wheel, allocated in full. A kill leaves one that is to be made again."""
-        files.create_allocated(path, ring * ENTRY_BYTES)
-        fd = files.open_existing(path)
+    def create(path: Path, ring: int, progress: OnProgress = _no_progress) -> files.NewFile:
+        """An empty wheel, written and synced, still to be put in place: gigabytes take minutes.
+
+        Args:
+            path: where it is to be.
+            ring: how many entries.
+            progress: told of bytes done and bytes in all.
+
+        Raises:
+            DiskFull: the file system has too little room.
+        """
+        size = ring * ENTRY_BYTES
+        free = files.space(path.parent).free_bytes
+        try:
+            new = files.NewFile(path, size)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            raise DiskFull(
+                f"{path}: the wheel takes {size >> 20} MiB, {free >> 20} are free there: make "
+                "room, lower timer.slots, or set storage.data_dir to a larger disk"
+            ) from error
         try:
             for first in range(0, ring, _ENTRIES_AT_ONCE):
+                progress(first * ENTRY_BYTES, size)
                 unused = _unused(first, min(first + _ENTRIES_AT_ONCE, ring), ring)
-                files.write_at(fd, unused.tobytes(), first * ENTRY_BYTES)
-        finally:
-            files.close(fd)
+                new.write(unused.tobytes(), first * ENTRY_BYTES)
+            new.sync()
+            progress(size, size)
+        except BaseException:
+            new.close()
+            raise
+        return new
 
     def last_positions(self, slots: Int64) -> Int64:
         """Newest record of each slot, NO_POSITION where the slot is empty."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +15,7 @@ from duewheel.config import load
 from duewheel.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, TaskID
 
 Command = Callable[..., Any]
 
@@ -114,6 +115,21 @@ def progress_bar() -> Progress:
         transient=True,
         disable=not console.is_terminal,
     )
+
+
+@contextmanager
+def bar_of_bytes(text: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Takes bytes done and bytes in all, and draws them in MiB; None if stderr is no terminal."""
+    with progress_bar() as bar:
+        task: TaskID | None = None
+
+        def draw(done: int, size: int) -> None:
+            nonlocal task
+            if task is None:
+                task = bar.add_task(f"{text} (MiB)")
+            bar.update(task, completed=done >> 20, total=size >> 20)
+
+        yield None if bar.disable else draw
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

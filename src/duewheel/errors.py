@@ -8,13 +8,17 @@ DuewheelError                     1  findings, or anything without a better code
 ├── Fenced                        4  another instance owns the shard: this one must stop
 ├── RecoveryRefused               5  files and Kafka disagree in a way that is not mended alone
 ├── CorruptFile                   5  bytes on disk fail their check: `duewheel check` lists them
+├── DiskFull                      1  the disk lacks room: make room and start again (retriable)
 ├── PublishDoubt                  1  the outcome of a transaction is unknown (retriable)
 └── RecoveryPending               1  the files are to be recovered first: start again (retriable)
 """
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})  # of an OSError: the disk, or a quota, is full
 
 
 class DuewheelError(Exception):
@@ -79,6 +83,12 @@ class CorruptFile(DuewheelError):
 
 class BatchTooLarge(DuewheelError):
     """A batch of Spark's did not fit the memory: the next start takes fewer rows at a time."""
+
+
+class DiskFull(DuewheelError):
+    """The disk has too little room: the message says how much is wanted and how much is free."""
+
+    retriable = True
 
 
 class PublishDoubt(DuewheelError):

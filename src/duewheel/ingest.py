@@ -97,7 +97,7 @@ def run_ingest(settings: Settings) -> None:
     """
     with stop_signals() as stopping:
         clock = wiring.StoppableClock(stopping)
-        directory = DataDirectory.start(settings.storage.data_dir, settings.wheel, Role.INGEST)
+        directory = wiring.start_directory(settings, Role.INGEST)
         try:
             with forgiven_once(stopping):
                 with _admin(settings, stopping) as admin:

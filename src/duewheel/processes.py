@@ -81,7 +81,7 @@ def run_dequeue(settings: Settings, *, take_over: bool = False, standby: bool = 
     share_one_heap()
     with stop_signals() as stopping:
         clock = wiring.StoppableClock(stopping)
-        directory = DataDirectory.start(settings.storage.data_dir, settings.wheel, Role.DEQUEUE)
+        directory = wiring.start_directory(settings, Role.DEQUEUE)
         publisher = wiring.publisher(settings, clock)
         config = wiring.dequeue_config(settings)
         dequeue = Dequeue(directory, publisher, clock, config, stopping.is_set, _one_thread)
@@ -251,7 +251,7 @@ def init_progress(settings: Settings) -> bool:
     """
     with stop_signals() as stopping:
         clock = wiring.StoppableClock(stopping)
-        directory = DataDirectory.start(settings.storage.data_dir, settings.wheel, Role.DEQUEUE)
+        directory = wiring.start_directory(settings, Role.DEQUEUE)
         publisher = wiring.publisher(settings, clock)
         try:
             # Files that know a progress hold timers: the next start goes on from their copy of it.

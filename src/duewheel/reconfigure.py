@@ -104,7 +104,7 @@ def _connected(settings: Settings) -> Iterator[tuple[KafkaPublisher, KafkaAdmin]
 def _alone(settings: Settings) -> Iterator[DataDirectory]:
     """The data directory, with the locks of both processes."""
     path = settings.storage.data_dir
-    directory = DataDirectory.start(path, settings.wheel, Role.DEQUEUE)
+    directory = wiring.start_directory(settings, Role.DEQUEUE)
     try:
         ingest = hold_role(path, Role.INGEST)
         try:

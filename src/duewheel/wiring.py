@@ -8,6 +8,7 @@ from typing import Any
 
 from duewheel.checkpoints.page_contents import Marks
 from duewheel.checkpoints.progress import record_key, shard_of
+from duewheel.cli_options import bar_of_bytes
 from duewheel.clock import SystemClock
 from duewheel.config import Settings
 from duewheel.config_values import as_millis
@@ -16,6 +17,7 @@ from duewheel.schemas.contract import Contract
 from duewheel.schemas.name_patterns import ANY, of_shell
 from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.timers import TopicPartition
+from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.hot_slots import HotSlots
 from duewheel.wheel.kafka_clients import ClientSettings
@@ -32,6 +34,16 @@ class StoppableClock(SystemClock):
 
     def sleep(self, seconds: float) -> None:
         self.stopping.wait(seconds)
+
+
+def start_directory(settings: Settings, role: Role) -> DataDirectory:
+    """Start the data directory in this role; a bar shows how far a new wheel is.
+
+    Raises:
+        DuewheelError: as `DataDirectory.start`.
+    """
+    with bar_of_bytes("making the wheel") as progress:
+        return DataDirectory.start(settings.storage.data_dir, settings.wheel, role, progress)
 
 
 def contract(settings: Settings) -> Contract:

@@ -39,6 +39,7 @@ from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import ENGINE_LOCK, DataDirectory, Role
 from duewheel.wheel.dequeue import Dequeue, first_progress
 from duewheel.wheel.engine import Engine
+from duewheel.wheel.making import WHEEL_LOCK
 from duewheel.wheel.recovering import carry_out
 from duewheel.wheel.timer_wheel import Runs
 
@@ -260,7 +261,7 @@ class World:
             self._meanwhile_beside(actor)
             return
         with SEAM.acting(None):
-            if lock_is_held(self.path / ENGINE_LOCK):
+            if any(lock_is_held(self.path / name) for name in (ENGINE_LOCK, WHEEL_LOCK)):
                 return
         self.history.say(f"  meanwhile, within {actor.name}:")
         self.history.counts[f"meanwhile, within {actor.name}"] += 1
@@ -283,7 +284,8 @@ class World:
         if standby is None or standby.follower is None or actor is standby.follower.actor:
             return
         with SEAM.acting(None):
-            if lock_is_held(self.root / standby.name / ENGINE_LOCK):
+            folder = self.root / standby.name
+            if any(lock_is_held(folder / name) for name in (ENGINE_LOCK, WHEEL_LOCK)):
                 return
         self.run(standby.follower.actor, standby.look, {})
 

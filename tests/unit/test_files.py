@@ -56,7 +56,10 @@ def test_reading_beyond_the_end_is_damage(tmp_path: Path) -> None:
 
 def test_an_allocated_file_is_zero_and_has_its_blocks(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    files.create_allocated(path, 100_000)
+    new = files.NewFile(path, 100_000)
+    assert not path.exists()
+    new.put_in_place()
+    new.close()
     assert path.read_bytes() == bytes(100_000)
     assert path.stat().st_blocks * 512 >= 100_000
 
@@ -69,7 +72,7 @@ def test_a_failed_allocation_leaves_nothing(
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(OSError, match="No space"):
-        files.create_allocated(tmp_path / "file", 4096)
+        files.NewFile(tmp_path / "file", 4096)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -91,11 +94,13 @@ def test_a_replacement_that_fails_leaves_the_old_file(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_a_killed_process_of_the_same_id_has_left_is_written_over(tmp_path: Path) -> None:
-    for name in ("replaced", "allocated"):
-        (tmp_path / f".{name}.{os.getpid()}").write_bytes(b"x" * 10_000)
+def test_what_a_killed_process_has_left_is_written_over(tmp_path: Path) -> None:
+    (tmp_path / f".replaced.{os.getpid()}").write_bytes(b"x" * 10_000)
+    (tmp_path / ".allocated.new").write_bytes(b"x" * 10_000)
     files.replace_file(tmp_path / "replaced", b"new")
-    files.create_allocated(tmp_path / "allocated", 5_000)
+    new = files.NewFile(tmp_path / "allocated", 5_000)
+    new.put_in_place()
+    new.close()
     assert (tmp_path / "replaced").read_bytes() == b"new"
     assert (tmp_path / "allocated").read_bytes() == bytes(5_000)
 

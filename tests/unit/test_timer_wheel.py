@@ -16,11 +16,17 @@ from duewheel.wheel.timer_wheel import Runs, TimerWheel
 RING = 16
 
 
+def made(path: Path) -> TimerWheel:
+    new = TimerWheel.create(path, RING)
+    new.put_in_place()
+    new.close()
+    return TimerWheel(path, RING)
+
+
 @pytest.fixture
 def wheel(tmp_path: Path) -> TimerWheel:
     path = tmp_path / "timerwheel"
-    TimerWheel.create(path, RING)
-    return TimerWheel(path, RING)
+    return made(path)
 
 
 def runs(*rows: tuple[int, int, int, int, int]) -> Runs:
@@ -90,8 +96,7 @@ def test_a_batch_killed_at_any_store_is_finished_by_redo(tmp_path: Path) -> None
     images = set()
     while not finished:
         path = tmp_path / str(stores)
-        TimerWheel.create(path, RING)
-        wheel = TimerWheel(path, RING)
+        wheel = made(path)
         wheel.apply(old, batch=1)
         killed = TimerWheel(path, RING)
         killed._entries = killed._entries.view(Stores)

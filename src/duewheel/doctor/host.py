@@ -96,7 +96,12 @@ def _trial(data_dir: Path) -> Finding:
     try:
         with tempfile.TemporaryDirectory(prefix=".doctor-", dir=parent) as folder:
             path = Path(folder) / "trial"
-            files.create_allocated(path, _TRIAL_BYTES)
+            new = files.NewFile(path, _TRIAL_BYTES)
+            try:
+                new.sync()
+                new.put_in_place()
+            finally:
+                new.close()
             fd = files.open_existing(path)
             try:
                 with files.map_file(fd, _TRIAL_BYTES, writable=True) as mapped:

@@ -1,0 +1,41 @@
+"""Starts a data directory and reports how far its wheel is; may die on the way.
+
+    python -P wheel_child.py FOLDER SLOTS ROLE [DIE_AT_MIB]
+
+Prints "held" if engine.lock was held while the wheel was written, "made" after each start that
+wrote one, "started" in the end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from duewheel.checkpoints import files
+from duewheel.errors import DiskFull
+from duewheel.wheel.data_directory import ENGINE_LOCK, DataDirectory, Role
+from duewheel.wheel.layout import WheelConfig
+
+
+def main(folder: Path, slots: int, role: Role, die_at_mib: int) -> None:
+    def progress(done: int, size: int) -> None:
+        if not done:
+            print("makes", flush=True)
+        if done >> 20 == die_at_mib:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if files.lock_is_held(folder / ENGINE_LOCK):
+            print("held", flush=True)
+
+    try:
+        directory = DataDirectory.start(folder, WheelConfig(50, slots, 60_000, 0), role, progress)
+    except DiskFull as error:
+        print(error, flush=True)
+        sys.exit(error.exit_code)
+    print("started", flush=True)
+    directory.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), Role[sys.argv[3]], int(sys.argv[4]))
