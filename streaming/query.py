@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from duewheel.errors import BatchTooLarge, DuewheelError, KafkaUnavailable
+from duewheel.errors import BatchTooLarge, DiskFull, DuewheelError, KafkaUnavailable
 from duewheel.streaming.progress import QueryProgress, read_progress
 from duewheel.streaming.sink import StoppedWaitingError, TimerSink
 
@@ -34,6 +34,7 @@ _KAFKA_TIMEOUTS = (
 )
 
 _OUT_OF_MEMORY = "java.lang.OutOfMemoryError"
+_DISK_FULL = "No space left on device"
 _LAST_BATCH_S = 30  # until another query takes over, at most
 _LOOK_S = 0.05
 
@@ -77,6 +78,7 @@ def run_query(
         Whether another one is to be started.
 
     Raises:
+        DiskFull: Spark's files found no room.
         BatchTooLarge: the memory did not suffice, here or in the JVM.
         KafkaUnavailable: the brokers did not answer for minutes.
         DuewheelError: Spark ended the query.
@@ -137,6 +139,8 @@ def cause(error: PySparkException, sink_error: BaseException | None) -> BaseExce
     if _OUT_OF_MEMORY in text:
         return BatchTooLarge("a batch did not fit the heap of Spark's driver")
     first_line = text.strip().splitlines()[0] if text.strip() else "no message"
+    if _DISK_FULL in text:
+        return DiskFull(f"Spark cannot write its checkpoint or scratch files: {first_line}")
     if any(name in text for name in _KAFKA_TIMEOUTS):
         return KafkaUnavailable(f"Kafka did not answer Spark's query: {first_line}")
     return DuewheelError(f"Spark's query failed: {first_line}")

@@ -70,11 +70,18 @@ class RowLimit:
     def begun(self, marks: Marks, batches: int) -> None:
         """A query starts, behind so many batches of this process."""
         self._marks, self._passed = marks, batches
-        Attempt(marks, self.rows).write(self._directory)
+        self._note(End.RUNS)
 
     def ended(self, end: End) -> None:
         """The query has ended."""
-        Attempt(self._marks, self.rows, end).write(self._directory)
+        self._note(end)
+
+    def _note(self, end: End) -> None:
+        """For the next start; a hint, which a full disk may do without."""
+        try:
+            Attempt(self._marks, self.rows, end).write(self._directory)
+        except OSError as error:
+            _log.warning("the rows of a batch are not noted", reason=str(error))
 
     def is_outgrown(self, batches: int, row_bytes: float, behind: int) -> bool:
         """Whether another query should be started, with another limit.

@@ -8,8 +8,8 @@ One batch:
     3. records become timers (schemas/contract.py)
     4. rows below the engine's marks are dropped: Spark has delivered them before
     5. offsets that were skipped are noted as gaps
-    6. the engine takes the rest; while ingest is paused, or the disk would be too full with it, all
-       of it waits here, and what the ring cannot hold yet, cancels beyond `dequeue.cancels_max`, or
+    6. the engine takes the rest. All of it waits here while ingest is paused; what the disk has no
+       room for waits, and what the ring cannot hold yet, cancels beyond `dequeue.cancels_max`, or
        what a standby must not take yet
 
 The engine's marks decide what is new, nothing else: a batch that is replayed, or planned anew after
@@ -44,6 +44,7 @@ from duewheel.wheel.engine import Appended
 WAIT_S = 0.05
 RING_FULL_LOG_INTERVAL_MS = 10_000
 NO_ROOM_LOG_INTERVAL_MS = 60_000
+_NEVER = np.iinfo(np.int64).max
 _FADES = 0.9  # what large rows count for, from batch to batch
 
 _log = structlog.get_logger(__name__)
@@ -223,8 +224,7 @@ class TimerSink:
         self._note_gaps(batch, known, ends)
         marks = {partition: max(end, known.get(partition, 0)) for partition, end in ends.items()}
         self._wait_while_paused(len(batch))
-        self._wait_for_room(batch)
-        self._append(batch, marks)
+        self._append_as_room_permits(batch, marks)
         done = self._statistics
         self._statistics = replace(
             done,
@@ -254,9 +254,7 @@ class TimerSink:
         self._reached.update(ends)
 
     def _note_gaps(self, batch: TimerBatch, known: Marks, ends: Marks) -> None:
-        firsts = np.full(len(batch.partitions), np.iinfo(np.int64).max)
-        np.minimum.at(firsts, batch.partition, batch.offset)
-        first_row = dict(zip(batch.partitions, firsts.tolist(), strict=True))
+        first_row = _first_offsets(batch)
         for partition, end in ends.items():
             first = min(first_row.get(partition, end), end)
             mark = known.get(partition, first)
@@ -273,24 +271,41 @@ class TimerSink:
         self._statistics = replace(self._statistics, rows_held=0)
         _log.warning("goes on taking timers")
 
-    def _wait_for_room(self, batch: TimerBatch) -> None:
-        size, rows = written_bytes(batch), len(batch)
-        if not rows or self._guard.has_room(size, waited=False):
-            return
-        self._statistics = replace(self._statistics, rows_without_room=rows)
+    def _append_as_room_permits(self, batch: TimerBatch, marks: Marks) -> None:
+        """All of it, in parts if the disk has no room for all: each part that is taken stays."""
+        while (count := self._rows_with_room(batch)) < len(batch):
+            rest = batch.take(np.arange(count, len(batch)))
+            first = _first_offsets(rest)
+            part = {p: min(end, first.get(p, end)) for p, end in marks.items()}
+            self._append(batch.take(np.arange(count)), part)
+            batch = rest
+        self._append(batch, marks)
+
+    def _rows_with_room(self, batch: TimerBatch) -> int:
+        """How many rows the disk has room for; waits until it is one at least."""
+        sizes = written_bytes(batch)
+        rows = self._guard.rows(sizes, waited=False)
+        if rows or not len(batch):
+            return rows
+        self._statistics = replace(self._statistics, rows_without_room=len(batch))
         logged_at_ms: int | None = None
-        while not self._guard.has_room(size, waited=True):
+        while not (rows := self._guard.rows(sizes, waited=True)):
             if self._is_time(logged_at_ms, NO_ROOM_LOG_INTERVAL_MS):
                 logged_at_ms = self._clock.boottime_ms()
+                found = self._guard.look()
                 _log.error(
                     "the disk is nearly full: nothing is taken, see storage.min_free",
-                    rows_held=rows,
-                    batch_bytes=size,
+                    rows_held=len(batch),
+                    row_bytes=int(sizes[0]),
+                    free_mib=found.free_bytes >> 20,
+                    min_free_mib=found.min_free_bytes >> 20,
+                    remedy="make room, or enlarge the disk: it goes on by itself",
                 )
             self._wait("the disk was nearly full")
             self._engine.let_go()
         self._statistics = replace(self._statistics, rows_without_room=0)
-        _log.warning("the disk has room: goes on taking timers")
+        _log.warning("the disk has room: goes on taking timers", rows=rows, rows_held=len(batch))
+        return rows
 
     def _append(self, batch: TimerBatch, marks: Marks) -> None:
         """Append until the engine has taken everything."""
@@ -330,6 +345,14 @@ def _why_it_waits(appended: Appended) -> _Wait | None:
     if appended.cancels_full:
         return _Wait.CANCELS
     return _Wait.AHEAD if appended.ahead else None
+
+
+def _first_offsets(batch: TimerBatch) -> Marks:
+    """The lowest offset of each partition that has rows."""
+    firsts = np.full(len(batch.partitions), _NEVER)
+    np.minimum.at(firsts, batch.partition, batch.offset)
+    found = zip(batch.partitions, firsts.tolist(), strict=True)
+    return {partition: first for partition, first in found if first != _NEVER}
 
 
 def _rows_from(batch: TimerBatch, marks: Marks) -> Int64:

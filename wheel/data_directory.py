@@ -389,9 +389,15 @@ class DataDirectory:
         return np.where(is_known[of_row], known[of_row], np.where(past, rows.offset + 1, 0))
 
     def stop(self) -> None:
-        """Give up the role; the last one to do so syncs everything and declares a clean stop."""
+        """Give up the role; the last one to do so syncs everything and declares a clean stop.
+
+        What a full or failing disk does not let it declare, the next start sees to.
+        """
         self.close()
-        declare_stopped(self.path)
+        try:
+            declare_stopped(self.path)
+        except OSError as error:
+            log.warning("no clean stop", data_dir=str(self.path), reason=str(error))
 
     def close(self) -> None:
         """Let go of the files and the role, as a kill would."""

@@ -6,13 +6,15 @@ import functools
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from duewheel import logs
+from duewheel.checkpoints import files
 from duewheel.config import load
-from duewheel.errors import ConfigError
+from duewheel.errors import NO_ROOM, ConfigError, DiskFull
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -48,11 +50,24 @@ def with_settings(role: logs.Role = "cli") -> Callable[[Command], Command]:
         ) -> Any:
             settings = load(config, _overrides(bootstrap_servers, data_dir, pairs))
             logs.configure(role, settings.log.level, settings.log.format)
-            return command(settings=settings, **others)
+            try:
+                return command(settings=settings, **others)
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                raise _disk_full(settings.storage.data_dir, error) from error
 
         return with_loaded
 
     return decorate
+
+
+def _disk_full(data_dir: Path, error: OSError) -> DiskFull:
+    found = files.space(next(folder for folder in (data_dir, *data_dir.parents) if folder.exists()))
+    return DiskFull(
+        f"{error}: {found.free_bytes >> 20} of {found.total_bytes >> 20} MiB are free at {data_dir}"
+        ": make room there; storage.min_free keeps some"
+    )
 
 
 def _overrides(

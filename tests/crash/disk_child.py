@@ -5,7 +5,7 @@
 
     1. timers are placed; from here on the file system refuses
     2. others cannot be placed: an error, and nothing has changed; what is in the wheel is
-       delivered; dequeue cannot start anew
+       delivered; dequeue cannot start anew; ingest stops without an error
     3. the file system takes stores again: the same engine places them, dequeue starts, all is
        delivered
 
@@ -29,8 +29,10 @@ from pathlib import Path
 
 import structlog
 
+from duewheel.checkpoints.batch_limit import End
 from duewheel.durability import DurableCheckpoints
 from duewheel.schemas.columns import binary
+from duewheel.streaming.row_limit import RowLimit
 from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, Timer
 from duewheel.testing import timer_batch as small_batch
 from duewheel.wheel.check import check
@@ -103,6 +105,11 @@ def scenario(folder: Path, journal: Path, obstacle: Obstacle | None) -> dict[str
         for _ in range(5):  # the first one may only end the range before
             shard.dequeue.tick()
 
+    def note_rows() -> None:
+        limit = RowLimit(shard.path, 1_000, 1_000)
+        limit.begun({}, 0)
+        limit.ended(End.ORDERLY)
+
     def start_again() -> None:
         shard.kill(Role.DEQUEUE)
         shard.start_dequeue()
@@ -112,6 +119,7 @@ def scenario(folder: Path, journal: Path, obstacle: Obstacle | None) -> dict[str
     place(0)
     marks = dict(shard.ingest.marks) if shard.ingest else {}
     errors: dict[str, str] = {}
+    stopped: list[str] = []
     if obstacle is not None:
         obstacle.begin()
         errors["place"] = tried(lambda: place(COUNT))
@@ -122,7 +130,9 @@ def scenario(folder: Path, journal: Path, obstacle: Obstacle | None) -> dict[str
         errors["checkpoint"] = tried(DurableCheckpoints(shard.path).write)
         errors["start"] = tried(start_again)
         errors["place again"] = tried(lambda: place(COUNT))
+        stopped = [tried(note_rows), tried(shard.directory(Role.INGEST).stop)]
         obstacle.end()
+        shard.start_ingest()
     place(COUNT)
     start_again()
     deliver()
@@ -130,6 +140,7 @@ def scenario(folder: Path, journal: Path, obstacle: Obstacle | None) -> dict[str
     findings = [str(finding) for finding in check(shard.path, WHEEL).findings]
     return {
         "errors": errors,
+        "stopped": stopped,
         "meanwhile": meanwhile,
         "delivered": delivered,
         "early": sum(row.published_ms < row.due_ms for row in publisher.delivered()),

@@ -1,12 +1,14 @@
 """A shard on a real file system that is too small for what comes, but not for what is pending.
 
 Batches come until they would leave less than MIN_FREE bytes; while one waits, hours pass, and what
-was due in them is delivered and unlinked.
+was due in them is delivered and unlinked. A batch may be larger than the disk: it comes in parts.
 
 Prints a line of JSON: how often a batch had to wait, how much was free when least was, what was
 delivered in the end, what `check` finds.
 
-    python -P guard_child.py FOLDER
+    python -P guard_child.py FOLDER COUNT
+
+COUNT: timers in a batch.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import HOUR_MS, WheelConfig
 
 WHEEL = WheelConfig(1_000, 8_192, window_ms=2 * HOUR_MS, margin_ms=0)
-COUNT = 100  # of timers in a batch, of which two are due in each hour
-BATCHES = 8
+TIMERS = 800
+AN_HOUR = 200  # due in each hour
 VALUE_BYTES = 10_000
 MIN_FREE = 1_500_000
 
@@ -58,14 +60,16 @@ class WaitingClock(ManualClock):
         self.meanwhile()
 
 
-def batch(first: int, begin_ms: int) -> TimerBatch:
-    due_ms = begin_ms + first // (2 * COUNT) * HOUR_MS + 5_000
-    timers = [Timer(0, offset, due_ms) for offset in range(first, first + COUNT)]
+def batch(first: int, count: int, begin_ms: int) -> TimerBatch:
+    timers = [
+        Timer(0, offset, begin_ms + offset // AN_HOUR * HOUR_MS + 5_000)
+        for offset in range(first, first + count)
+    ]
     values = binary([os.urandom(VALUE_BYTES) for _ in timers])
     return replace(small_batch(timers), key_value=values)
 
 
-def scenario(folder: Path) -> dict[str, object]:
+def scenario(folder: Path, count: int) -> dict[str, object]:
     """See the module's head."""
     clock = WaitingClock()
     publisher = JournalPublisher(folder / "journal", clock)
@@ -95,12 +99,12 @@ def scenario(folder: Path) -> dict[str, object]:
         guard=DiskGuard(space, lambda _: MIN_FREE, lambda: False),
     )
     free, begin_ms = [], clock.now_ms()
-    for first in range(0, BATCHES * COUNT, COUNT):
-        batches.append(batch(first, begin_ms))
-        sink.take(pa.table({}), {(TIMER_TOPIC, 0): first + COUNT})
+    for first in range(0, TIMERS, count):
+        batches.append(batch(first, count, begin_ms))
+        sink.take(pa.table({}), {(TIMER_TOPIC, 0): first + count})
         free.append(space().free_bytes)
     waits = clock.waits
-    for _ in range(BATCHES):
+    for _ in range(TIMERS // AN_HOUR + 4):
         clock.sleep(0)
     return {
         "waits": waits,
@@ -110,10 +114,10 @@ def scenario(folder: Path) -> dict[str, object]:
     }
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, count: int) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    print(json.dumps(scenario(folder)))
+    print(json.dumps(scenario(folder, count)))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

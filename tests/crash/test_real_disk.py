@@ -19,6 +19,7 @@ import pytest
 CHILD = Path(__file__).with_name("disk_child.py")
 GUARD_CHILD = Path(__file__).with_name("guard_child.py")
 # A mount namespace of its own: what is mounted there is gone with the process.
+FILL = 'cat /dev/zero > "$2/ballast" 2> /dev/null; '
 MOUNTED = 'mount -t tmpfs -o size=8m tmpfs "$0" && exec "$@"'
 
 
@@ -39,6 +40,7 @@ def run(child: Path, arguments: list[str], *within: str) -> dict[str, Any]:
 
 def judge(found: dict[str, Any], error: str) -> None:
     assert found["errors"] == dict.fromkeys(("place", "checkpoint", "start", "place again"), error)
+    assert found["stopped"] == ["", ""]
     assert found["meanwhile"] == 100
     assert found["delivered"] == list(range(200))
     assert (found["early"], found["findings"]) == (0, [])
@@ -59,13 +61,38 @@ def test_a_full_disk(folder: Path, small: list[str]) -> None:
     judge(run(CHILD, ["full", str(folder)], *small), "ENOSPC")
 
 
-def test_a_disk_that_would_be_full_is_not_filled(folder: Path, small: list[str]) -> None:
-    """What is taken waits for deliveries to make room, and is never more than the disk can hold."""
-    found = run(GUARD_CHILD, [str(folder)], *small)
+@pytest.mark.parametrize("rows_per_batch", [100, 800])
+def test_a_disk_that_would_be_full_is_not_filled(
+    folder: Path, small: list[str], rows_per_batch: int
+) -> None:
+    """What is taken waits for deliveries to make room, and is never more than the disk can hold.
+    A batch of 800 rows is larger than the disk: it comes in parts.
+    """
+    found = run(GUARD_CHILD, [str(folder), str(rows_per_batch)], *small)
     assert found["waits"] >= 2
     assert found["least_free"] >= 1_500_000
     assert found["delivered"] == list(range(800))
     assert found["findings"] == []
+
+
+@pytest.mark.parametrize(("filled", "said"), [("", "the wheel takes 128 MiB"), (FILL, "No space")])
+def test_a_process_without_room_to_start_says_how_much_is_free(
+    folder: Path, small: list[str], filled: str, said: str
+) -> None:
+    config, place = folder / "duewheel.toml", folder / "small"
+    config.write_text(f'[timer]\ntopics = ["a"]\n[storage]\ndata_dir = "{place}/data"\n')
+    script = filled + 'exec "$0" -P -m duewheel dequeue --config "$1"'
+    done = subprocess.run(
+        [*small, "sh", "-c", script, sys.executable, str(config), str(place)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "MiB are free" in done.stderr or "are free there: make room" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_folder_that_may_not_be_written_to(folder: Path) -> None:

@@ -295,7 +295,7 @@ def test_what_copies_bring_is_part_of_what_the_disk_must_have_room_for(
     rows = [replace(timer(2 * count + i, 9, origin=i), timer_id=own) for i, own in enumerate(ids)]
     world.append(*rows)
     after = sum(p.stat().st_size for p in world.path.rglob("*") if p.parent != world.path)
-    assert after - before <= written_bytes(timer_batch(rows)) // 2
+    assert after - before <= written_bytes(timer_batch(rows)).sum() // 2
 
 
 # ---- many at once --------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
-from duewheel.errors import BatchTooLarge, DuewheelError, KafkaUnavailable
+from duewheel.errors import BatchTooLarge, DiskFull, DuewheelError, KafkaUnavailable
 from duewheel.streaming.query import cause
 
 TASK = PySparkException("Job aborted due to stage failure")
@@ -21,6 +21,7 @@ TASK = PySparkException("Job aborted due to stage failure")
         ("java.lang.OutOfMemoryError: GC overhead limit exceeded", None, BatchTooLarge),
         ("org.apache.kafka.common.errors.TimeoutException: 60000 ms", TASK, KafkaUnavailable),
         ("an exception in foreachBatch", OSError(28, "no space"), OSError),
+        ("java.io.IOException: No space left on device", TASK, DiskFull),
         ("something else", TASK, DuewheelError),
     ],
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from duewheel.errors import KafkaUnavailable, RecoveryRefused
 from duewheel.schemas.contract import Contract, parse, rejections
 from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.timers import TimerBatch, TopicPartition
-from duewheel.streaming.disk_guard import DiskGuard
+from duewheel.streaming.disk_guard import DiskGuard, written_bytes
 from duewheel.streaming.gaps import ASK_INTERVAL_MS, GapWatch
 from duewheel.streaming.sink import WAIT_S, StoppedWaitingError, TimerSink
 from duewheel.testing import ManualClock, suite_parameters
@@ -63,6 +64,7 @@ class RecordingEngine:
         self.marks = marks
         self.room = room
         self.taken: list[tuple[TopicPartition, int]] = []
+        self.appended: Callable[[], None] = lambda: None
 
     def append(self, batch: TimerBatch, marks: Mapping[TopicPartition, int]) -> Appended:
         rows = [
@@ -74,6 +76,7 @@ class RecordingEngine:
         fitting = [row for row in rows if row[1] < stops.get(row[0], row[1] + 1)]
         self.taken += fitting
         self.marks = self.marks | {p: min(m, stops.get(p, m)) for p, m in marks.items()}
+        self.appended()
         return Appended(len(fitting), bool(stops))
 
     def let_go(self) -> None:
@@ -102,12 +105,13 @@ class Bench:
         rules = compile_suite(load_suite(), suite_parameters(forbidden_targets=["a", "b"]))
         contract = Contract((1_000,), {}, "dead", rules)
         self.engine = RecordingEngine(marks, room)
+        self.parse = partial(parse, contract=contract)
         self.clock = ManualClock()
         self.starts = LogStarts()
         self.gaps = GapWatch(self.starts, self.clock)
         self.sink = TimerSink(
             self.engine,
-            lambda rows: parse(rows, contract),
+            self.parse,
             # Only a call by Spark reads it.
             checkpoint=Path("unused"),
             gaps=self.gaps,
@@ -224,6 +228,31 @@ def test_a_paused_sink_can_be_stopped() -> None:
         bench.sink.take(table((A0, 0)), {A0: 1})
     assert bench.engine.taken == []
     assert bench.sink.statistics.rows_held == 1
+
+
+def test_a_batch_that_the_disk_has_no_room_for_comes_in_parts() -> None:
+    bench = Bench({A0: 0, A1: 0})
+    rows = table((A0, 0), (A1, 0), (A0, 1), (A1, 4), (A0, 2))
+    each = int(written_bytes(bench.parse(rows))[0])
+    parts: list[tuple[int, Marks]] = []
+
+    def emptied(seconds: float) -> None:
+        assert seconds == WAIT_S
+        parts.append((len(bench.engine.taken), dict(bench.engine.marks)))
+        bench.space = Space(MIN_FREE * 11 // 10 + 2 * each, 1 << 30)
+
+    def filled() -> None:
+        bench.space = Space(MIN_FREE, 1 << 30)
+
+    bench.space = Space(MIN_FREE + 3 * each - 1, 1 << 30)
+    bench.engine.appended = filled
+    bench.clock.sleep = emptied  # type: ignore[method-assign]
+    bench.sink.take(rows, {A0: 3, A1: 9})
+    assert parts == [(2, {A0: 1, A1: 4}), (4, {A0: 2, A1: 9})]
+    assert bench.engine.taken == [(A0, 0), (A1, 0), (A0, 1), (A1, 4), (A0, 2)]
+    assert bench.engine.marks == {A0: 3, A1: 9}
+    assert bench.sink.statistics.rows == 5
+    assert bench.sink.statistics.rows_without_room == 0
 
 
 def test_a_batch_waits_until_the_disk_has_room_for_it_and_some_more() -> None:
