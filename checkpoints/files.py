@@ -6,6 +6,7 @@ the death of this process, not the loss of power; what must survive that is sync
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -114,6 +115,27 @@ def space(directory: Path) -> Space:
     """Of the file system that a directory lies in."""
     found = os.statvfs(directory)
     return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+
+
+# By the magic number of their superblock. Bytes that are there already are not written in place:
+# each store takes room anew, and in a mapped file a store that finds none is a SIGBUS. What overlay
+# does depends on what lies below it.
+_COPY_ON_WRITE = {
+    0x9123683E: "btrfs",
+    0x2FC12FC1: "zfs",
+    0xCA451A4E: "bcachefs",
+    0x794C7630: "overlay",
+}
+COPY_ON_WRITE = frozenset(_COPY_ON_WRITE.values())
+_STATFS_BYTES = 512  # more than any C library's struct, whose first word is the magic number
+
+
+def copies_on_write(directory: Path) -> str | None:
+    """The name of the file system that a directory lies in if it copies on write, else None."""
+    buffer = ctypes.create_string_buffer(_STATFS_BYTES)
+    if ctypes.CDLL(None).statfs(os.fsencode(directory), buffer) != 0:
+        return None
+    return _COPY_ON_WRITE.get(ctypes.c_uint32.from_buffer(buffer).value)
 
 
 class NewFile:

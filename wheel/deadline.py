@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from duewheel.threads import Worker
+
 T = TypeVar("T")
 
 STOP_GRACE_S = 2.0  # once told to stop
@@ -92,7 +94,7 @@ def within(deadline: Deadline, what: str, call: Callable[[], T]) -> T:
         except BaseException as error:  # noqa: BLE001 - handed on to the caller
             future.set_exception(error)
 
-    threading.Thread(target=run, name=f"deadline: {what}", daemon=True).start()
+    Worker(f"deadline: {what}", run).start()
     # Waiting apart from reading the result: the call may itself raise a TimeoutError.
     while left_s := deadline.remaining_s():
         concurrent.futures.wait([future], timeout=min(left_s, _LOOK_S))

@@ -24,14 +24,15 @@ the caller's between the end of a range and the first `next` of another.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from duewheel.schemas.timers import Bool, Deliveries, TopicPartition
+from duewheel.threads import Worker
 from duewheel.wheel.bounded_queue import BoundedQueue, QueueClosed
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.hot_slots import HotSlots, Places, in_excess
@@ -234,7 +235,7 @@ class _Stages:
         self.made = made
         self._found = found
         self._threads = [
-            threading.Thread(target=_run, args=(stage, queue), name=name, daemon=True)
+            Worker(name, partial(_run, stage, queue))
             for name, stage, queue in (("scan", scan, found), ("read", read, made))
         ]
         for thread in self._threads:

@@ -34,6 +34,7 @@ import structlog
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile
 from duewheel.schemas.timers import Int64
+from duewheel.threads import Worker
 from duewheel.wheel import timer_wheel
 from duewheel.wheel.hour_files import HourFiles
 from duewheel.wheel.layout import (
@@ -258,7 +259,8 @@ class ReadAheadThread:
         self._config = config
         self._clock = clock
         self._delivered = delivered
-        self._thread = threading.Thread(target=self._run, name="read ahead", daemon=True)
+        # Deliveries go on without it, only slower: any error has it begun anew.
+        self._thread = Worker("read ahead", self._run, again_after_s=_ROUND_S)
 
     def __enter__(self) -> Self:
         if self._config.ahead_ms:
@@ -267,8 +269,7 @@ class ReadAheadThread:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._thread.end()
         self._ahead.close()
 
     def _run(self) -> None:

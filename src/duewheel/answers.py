@@ -30,6 +30,7 @@ from kafka.structs import TopicPartition
 
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable
 from duewheel.schemas.header_names import ANSWER, SOURCE, Answer
+from duewheel.threads import Worker
 from duewheel.wheel.deadline import Deadline
 from duewheel.wheel.kafka_clients import ClientSettings, close, open_reader
 
@@ -60,7 +61,7 @@ class AnswerReader:
         """
         self._client = client
         self._topic = topic
-        self._thread: threading.Thread | None = None
+        self._thread: Worker | None = None
         self._changed = threading.Condition()  # guards what follows
         self._closed = False
         self._reading = False  # from where it is, no open request's answer is missed
@@ -94,7 +95,7 @@ class AnswerReader:
             joined: Future[None] = Future()
             self._joining.append(joined)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="answers", daemon=True)
+                self._thread = Worker("answers", self._run)
                 self._thread.start()
             self._changed.notify_all()
         try:

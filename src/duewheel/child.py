@@ -8,9 +8,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import IO, Any
 
 from duewheel.errors import ConfigError
+from duewheel.threads import Worker
 
 # Runs between us and the program: asks the kernel to signal this process, which is about to become
 # the program, when its parent ends in whatever way. That is done in a program of its own and not in
@@ -64,7 +66,7 @@ class Child:
         # Not Thread.join: until Python 3.13 a join that an exception cuts short, as Ctrl-C does,
         # takes the thread for ended.
         self._ended = threading.Event()
-        threading.Thread(target=self._live, args=(started,), name="child", daemon=True).start()
+        Worker("child", partial(self._live, started)).start()
         started.wait()
         if self._popen is None:
             raise ConfigError(f"cannot start {command[0]}: {self._failure}")

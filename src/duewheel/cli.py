@@ -18,10 +18,12 @@ from duewheel import __version__, cli_messages, logs
 from duewheel.cli_options import show, show_row, with_output, with_settings
 from duewheel.config import Settings
 from duewheel.errors import ConfigError, DuewheelError, Locked
+from duewheel.threads import watch_libraries
 
 
 def main() -> None:
     """Run the command line and end the process with its exit code."""
+    watch_libraries()
     try:
         code = cli(standalone_mode=False)
     except click.ClickException as error:

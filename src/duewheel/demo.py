@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ from duewheel.java import find_java
 from duewheel.kafka_admin import KafkaAdmin
 from duewheel.processes import init_progress
 from duewheel.scratch import Scratch
+from duewheel.threads import Worker
 
 PARTITIONS = 4
 _SHORTEST_DELAY_MS = 1_000
@@ -247,7 +249,7 @@ class Demo:
     def _start_consumer(self, stack: ExitStack, settings: Settings) -> None:
         stop = threading.Event()
         options = settings.kafka.client_options("consumer")
-        thread = threading.Thread(target=self._consume, args=(options, stop), daemon=True)
+        thread = Worker("demo consumer", partial(self._consume, options, stop))
         thread.start()
         stack.callback(thread.join, 10)
         stack.callback(stop.set)

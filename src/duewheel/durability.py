@@ -13,7 +13,8 @@ from duewheel.checkpoints import files
 from duewheel.checkpoints.durable import Durable, take_durable
 from duewheel.checkpoints.files import FileLock
 from duewheel.checkpoints.state import State
-from duewheel.errors import CorruptFile, DuewheelError, Locked
+from duewheel.errors import CorruptFile, Locked
+from duewheel.threads import Worker
 from duewheel.wheel import cancel_log, message_store, timer_log, topic_names
 from duewheel.wheel.data_directory import ENGINE_LOCK, LOCK_DEADLINE_S
 from duewheel.wheel.layout import hour_name
@@ -90,7 +91,7 @@ class DurableCheckpoints:
         self._state.release()
 
 
-class CheckpointThread(threading.Thread):
+class CheckpointThread(Worker):
     """Writes a checkpoint every `interval_s` until told to stop.
 
     A failure of the disk or the lock is logged, and the next turn tries again. Any other one ends
@@ -98,20 +99,16 @@ class CheckpointThread(threading.Thread):
     """
 
     def __init__(self, directory: Path, interval_s: float, stopping: threading.Event) -> None:
-        super().__init__(name="durable", daemon=True)
+        super().__init__("durable", self._write_all)
         self._directory = directory
         self._interval_s = interval_s
         self._stopping = stopping
-        self._error: BaseException | None = None
 
-    def run(self) -> None:
-        """What the thread does."""
+    def _write_all(self) -> None:
         checkpoints = DurableCheckpoints(self._directory)
         try:
             while not self._stopping.wait(self._interval_s):
                 self._write(checkpoints)
-        except BaseException as error:  # noqa: BLE001 - raised again by require_alive
-            self._error = error
         finally:
             checkpoints.close()
 
@@ -124,8 +121,3 @@ class CheckpointThread(threading.Thread):
         took_s = time.monotonic() - begun_s
         if took_s > self._interval_s:
             log.warning("durable checkpoint is slow", took_s=round(took_s, 1))
-
-    def require_alive(self) -> None:
-        """Raise what has ended the thread, if anything has."""
-        if self._error is not None:
-            raise DuewheelError(f"durable checkpoints have ended: {self._error!r}") from self._error

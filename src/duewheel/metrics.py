@@ -26,6 +26,7 @@ from prometheus_client.core import (
 
 from duewheel import __version__
 from duewheel.errors import ConfigError
+from duewheel.threads import failures
 from duewheel.wheel.histogram import Histogram
 
 log = structlog.get_logger(__name__)
@@ -51,7 +52,9 @@ class _Collector:
 
     def collect(self) -> list[Metric]:
         with self._lock:
-            return [] if self._closed else [build_info(), *self._source.families()]
+            return (
+                [] if self._closed else [build_info(), thread_failures(), *self._source.families()]
+            )
 
     def close(self) -> None:
         with self._lock:
@@ -126,6 +129,12 @@ def histogram(name: str, text: str, values_ms: Histogram) -> Metric:
         count += within
         buckets.append(("+Inf" if bound is None else f"{bound / 1000:g}", count))
     return HistogramMetricFamily(PREFIX + name, text, buckets, values_ms.total / 1000)
+
+
+def thread_failures() -> Metric:
+    """Threads of this process that an error has ended, or had begin anew."""
+    text = "Errors that have ended a thread's work, or had it begun anew."
+    return counters("thread_failures", text, "thread", failures)
 
 
 def build_info() -> Metric:

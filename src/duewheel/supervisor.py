@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from duewheel.clock import SystemClock
 from duewheel.config import Settings
 from duewheel.errors import ConfigError, DuewheelError, Fenced, Locked, RecoveryRefused
 from duewheel.processes import stop_signals
+from duewheel.threads import Worker
 from duewheel.wheel.data_directory import ENGINE_LOCK, declare_stopped
 
 log = structlog.get_logger(__name__)
@@ -45,6 +45,7 @@ _STOP_S = 8.0  # after this long a process that was told to stop is killed
 _LOCK_STUCK_S = 5.0
 _REMIND_S = 60.0
 _POLL_S = 0.1
+_SIGBUS_HINT = "a store to a mapped file failed: a full disk that copies on write, or a bad one"
 
 
 @dataclass
@@ -132,14 +133,20 @@ def _tend(worker: _Worker) -> None:
         return
     if now_s - worker.started_s >= _CALM_S:
         worker.backoff_s = _BACKOFF_S[0]
-    log.warning("process died", process=worker.name, exit_code=code, restart_in_s=worker.backoff_s)
+    log.warning(
+        "process died",
+        process=worker.name,
+        exit_code=code,
+        restart_in_s=worker.backoff_s,
+        **({"hint": _SIGBUS_HINT} if code == -signal.SIGBUS else {}),
+    )
     worker.start_at_s = now_s + worker.backoff_s
     worker.backoff_s = min(2 * worker.backoff_s, _BACKOFF_S[1])
 
 
 def _stop(children: list[Child]) -> None:
     """Both at once: each has its whole time."""
-    threads = [threading.Thread(target=child.stop, args=(_STOP_S,)) for child in children]
+    threads = [Worker("stop", partial(child.stop, _STOP_S)) for child in children]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -6,6 +6,9 @@ import threading
 from collections import Counter
 from typing import Any
 
+import structlog
+
+from duewheel.checkpoints import files
 from duewheel.checkpoints.page_contents import Marks
 from duewheel.checkpoints.progress import record_key, shard_of
 from duewheel.cli_options import bar_of_bytes
@@ -25,6 +28,13 @@ from duewheel.wheel.kafka_progress import KafkaProgressReader
 from duewheel.wheel.kafka_publisher import KafkaPublisher, PublisherLimits
 from duewheel.wheel.read_ahead import ReadAheadConfig
 
+log = structlog.get_logger(__name__)
+
+COPIES_ON_WRITE = (
+    "copies on write: where it is full, a store to a mapped file ends the process until there is "
+    "room; use ext4 or xfs, or keep room that nothing else can take"
+)
+
 
 class StoppableClock(SystemClock):
     """This host's clock, whose sleep ends early once the process has been told to stop."""
@@ -43,7 +53,11 @@ def start_directory(settings: Settings, role: Role) -> DataDirectory:
         DuewheelError: as `DataDirectory.start`.
     """
     with bar_of_bytes("making the wheel") as progress:
-        return DataDirectory.start(settings.storage.data_dir, settings.wheel, role, progress)
+        directory = DataDirectory.start(settings.storage.data_dir, settings.wheel, role, progress)
+    kind = files.copies_on_write(directory.path)
+    if kind is not None:
+        log.warning(COPIES_ON_WRITE, file_system=kind, path=str(directory.path))
+    return directory
 
 
 def contract(settings: Settings) -> Contract:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 CHILD = Path(__file__).with_name("disk_child.py")
+COPYING_CHILD = Path(__file__).with_name("copying_child.py")
 GUARD_CHILD = Path(__file__).with_name("guard_child.py")
 # A mount namespace of its own: what is mounted there is gone with the process.
 FILL = 'cat /dev/zero > "$2/ballast" 2> /dev/null; '
@@ -93,6 +95,43 @@ def test_a_process_without_room_to_start_says_how_much_is_free(
     assert said in done.stderr
     assert "MiB are free" in done.stderr or "are free there: make room" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_that_copies_on_write(
+    folder: Path, require: Callable[[object, str], None]
+) -> None:
+    """A store to a mapped file finds no room there, and ends the process: like any kill."""
+    image, place = folder / "image", folder / "small"
+    place.mkdir()
+    with image.open("wb") as file:
+        file.truncate(120 << 20)
+    made = shutil.which("mkfs.btrfs") and subprocess.run(
+        ["mkfs.btrfs", "--quiet", "--mixed", str(image)], capture_output=True, check=False
+    )
+    script = 'mount -o loop "$0" "$1" && shift && exec "$@"'
+    within = ["unshare", "--mount", "sh", "-c", script, str(image), str(place)]
+    can = made and subprocess.run([*within, "true"], check=False, capture_output=True)
+    require(can and can.returncode == 0, "making and mounting a btrfs is not allowed here")
+    line = [*within, sys.executable, "-P", str(COPYING_CHILD)]
+    kind = "from duewheel.checkpoints import files; from pathlib import Path; import sys; "
+    kind += "print(files.copies_on_write(Path(sys.argv[1])))"
+    asked = [*within, sys.executable, "-P", "-c", kind, str(place)]
+    assert subprocess.check_output(asked, text=True) == "btrfs\n"
+    died = subprocess.run([*line, "die", str(folder)], timeout=120, check=False)
+    assert died.returncode == -signal.SIGBUS
+    found = json.loads(subprocess.check_output([*line, "go-on", str(folder)], timeout=120))
+    assert found == {"delivered": list(range(200)), "findings": []}
+
+
+def test_what_is_mounted_over_another_file_system_is_told(folder: Path, small: list[str]) -> None:
+    script = (
+        'cd "$0" && mkdir lower upper work whole && mount -t overlay overlay '
+        '-o lowerdir=lower,upperdir=upper,workdir=work whole && exec "$@"'
+    )
+    kind = "from duewheel.checkpoints import files; from pathlib import Path; "
+    kind += "print(*(files.copies_on_write(Path(name)) for name in ('.', 'whole')))"
+    line = [*small, "sh", "-c", script, str(folder / "small"), sys.executable, "-P", "-c", kind]
+    assert subprocess.check_output(line, text=True) == "None overlay\n"
 
 
 def test_a_folder_that_may_not_be_written_to(folder: Path) -> None:

@@ -15,7 +15,6 @@ import os
 import sys
 import uuid
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -73,13 +72,13 @@ class WatchedMap(mmap.mmap):
 
 
 class Now:
-    """Stands in for threading.Thread: what it is to do is done when it is started.
+    """Stands in for a Worker: what it is to do is done when it is started.
 
     The other order, a thread that falls behind, is that of a range with one chunk.
     """
 
-    def __init__(self, target: Callable[..., None], args: tuple[Any, ...], **_: Any) -> None:
-        self._work = partial(target, *args)
+    def __init__(self, _name: str, work: Callable[[], object]) -> None:
+        self._work = work
 
     def start(self) -> None:
         self._work()
@@ -101,7 +100,7 @@ def install() -> None:
     for module in (starting, reshard):
         vars(module)["secrets"] = SimpleNamespace(randbits=_drawn_bits)
     vars(state)["uuid"] = SimpleNamespace(uuid4=_drawn_uuid, UUID=uuid.UUID)
-    vars(pipeline)["threading"] = SimpleNamespace(Thread=Now)
+    vars(pipeline)["Worker"] = Now
     bounded_queue.BoundedQueue._fits = lambda *_: True  # type: ignore[method-assign]
 
 

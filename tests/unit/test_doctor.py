@@ -332,6 +332,9 @@ def test_clocks_that_differ(least_ms: int, most_ms: int, severity: str, said: st
         ("xfs", "ok"),
         ("nfs4", "error"),
         ("overlay", "warning"),
+        ("btrfs", "warning"),
+        ("zfs", "warning"),
+        ("bcachefs", "warning"),
         ("tmpfs", "warning"),
     ],
 )

@@ -20,6 +20,8 @@ from duewheel.testing import (
     RecordingPublisher,
     Timer,
 )
+from duewheel.threads import failures
+from duewheel.wheel import read_ahead
 from duewheel.wheel.data_directory import Role
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import HOUR_MS, WheelConfig
@@ -168,6 +170,23 @@ def test_a_log_beyond_the_budget_and_no_files_at_all(pending: Pending, tmp_path:
     assert pending.look(60_000, 1 << 30, delivered=SLOT + 10 * 72_000) == 0
     names = sorted(path.name for path in (pending.path / "timerlog").iterdir())
     assert names == [pending.log.name], "no file was made by looking"
+
+
+def test_the_thread_outlives_any_error(pending: Pending, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_ahead, "_ROUND_S", 0.001)
+    asked: list[int] = []
+
+    def delivered() -> int:
+        asked.append(len(asked))
+        if len(asked) < 3:
+            raise ValueError("by design")
+        return SLOT
+
+    config = ReadAheadConfig(60_000, 1 << 30)
+    failures.clear()
+    with ReadAheadThread(pending.path, WHEEL, config, pending.clock, delivered):
+        eventually(lambda: bool(resident(pending.messages).all()))
+    assert failures.pop("read ahead") == 2
 
 
 def test_the_thread_reads_ahead_beside_the_loop_and_stops(pending: Pending) -> None:

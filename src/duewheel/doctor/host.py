@@ -24,6 +24,7 @@ from duewheel.doctor.findings import Finding, judged
 from duewheel.errors import ConfigError
 from duewheel.java import find_java
 from duewheel.wheel.layout import ENTRY_BYTES
+from duewheel.wiring import COPIES_ON_WRITE
 
 _REMOTE = {
     "nfs",
@@ -74,18 +75,26 @@ def _existing(path: Path) -> Path:
 def _file_system(path: Path) -> str:
     """The type of the file system that holds a path, which may not be there yet."""
     place = _existing(path).resolve()
+    if (kind := files.copies_on_write(place)) is not None:
+        return kind
     mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
     return next((mounts[folder] for folder in (place, *place.parents) if folder in mounts), "?")
 
 
 def judge_file_system(path: Path, kind: str) -> Finding:
-    """Whether files on it last, and may be mapped and locked."""
-    remote, passing = kind in _REMOTE, kind in _PASSING
-    why = ": not local, and so no place for mapped files and locks" if remote else ""
-    why = ": it goes with the container or the host" if passing else why
+    """Whether files on it last, may be mapped and locked, and are written in place."""
+    remote, passing, copies = kind in _REMOTE, kind in _PASSING, kind in files.COPY_ON_WRITE
+    why = [": not local, and so no place for mapped files and locks"] * remote
+    why += [": it goes with the container or the host"] * passing
+    why += [f": it {COPIES_ON_WRITE}"] * copies
     remedy = "set storage.data_dir to a directory on a local disk (ext4, xfs), or mount a volume"
     return judged(
-        "file_system", str(path), f"{kind}{why}", error=remote, warning=passing, remedy=remedy
+        "file_system",
+        str(path),
+        kind + "".join(why),
+        error=remote,
+        warning=passing or copies,
+        remedy=remedy,
     )
 
 

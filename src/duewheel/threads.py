@@ -1,0 +1,87 @@
+"""Threads beside a loop: none of them dies in silence.
+
+All of duewheel's own are `Worker`s. An error that one lets out is logged with its stack, counted
+(metric `thread_failures`), and raised where the loop asks (`require_alive`); or the work is begun
+anew after a pause. `watch_libraries` has the same said of threads that libraries start.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+import structlog
+
+from duewheel.errors import DuewheelError
+
+log = structlog.get_logger(__name__)
+
+LIBRARY = "library"  # for all threads that libraries start: their names are numbered
+
+failures: Counter[str] = Counter()  # of this process, by the thread's name
+
+
+class Worker(threading.Thread):
+    """A daemon thread."""
+
+    def __init__(
+        self, name: str, work: Callable[[], object], *, again_after_s: float | None = None
+    ) -> None:
+        """It does not run yet.
+
+        Args:
+            name: in logs and metrics.
+            work: what it does; the thread ends when it returns.
+            again_after_s: an error has the work begun anew after so many seconds; None: it ends
+                the thread.
+        """
+        super().__init__(name=name, daemon=True)
+        self._work = work
+        self._again_after_s = again_after_s
+        self._ending = threading.Event()
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """What the thread does."""
+        while True:
+            try:
+                self._work()
+            except BaseException as error:  # noqa: BLE001 - said, and raised by require_alive
+                _failed(self.name, error)
+                if self._again_after_s is None:
+                    self._error = error
+                    return
+                if not self._ending.wait(self._again_after_s):
+                    continue
+            return
+
+    def end(self) -> None:
+        """Begin nothing anew, and wait for the end; `work` has been told to return."""
+        self._ending.set()
+        if self.ident is not None:
+            self.join()
+
+    def require_alive(self) -> None:
+        """Raise what has ended the thread, if anything has.
+
+        Raises:
+            DuewheelError: naming the thread and the error.
+        """
+        if self._error is not None:
+            raise DuewheelError(f"thread {self.name} has ended: {self._error!r}") from self._error
+
+
+def watch_libraries() -> None:
+    """From here on an error that ends any other thread of this process is logged and counted."""
+
+    def said(found: threading.ExceptHookArgs) -> None:
+        if found.exc_value is not None and not isinstance(found.exc_value, SystemExit):
+            _failed(LIBRARY, found.exc_value)
+
+    threading.excepthook = said
+
+
+def _failed(name: str, error: BaseException) -> None:
+    failures[name] += 1
+    log.error("an error has ended a thread's work", thread=name, exc_info=error)
