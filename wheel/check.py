@@ -113,7 +113,7 @@ def _check_whole(
 ) -> None:
     """Nothing is lost to which messages or entries refer."""
     try:
-        directory.require_whole_state(commit, timer_wheel.newest_batch(entries))
+        directory.require_whole_state(commit, timer_wheel.newest_batch(entries, commit.batch))
         directory.topics.require(commit.topics)
     except CorruptFile as error:
         report.findings.append(_finding(directory.path, error))

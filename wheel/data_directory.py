@@ -44,7 +44,7 @@ from duewheel.wheel.layout import (
 from duewheel.wheel.making import with_files
 from duewheel.wheel.message_store import MessageStore, pieces
 from duewheel.wheel.timer_log import TimerLog, runs_in
-from duewheel.wheel.timer_wheel import OnProgress, TimerWheel, batch_magic
+from duewheel.wheel.timer_wheel import OnProgress, TimerWheel
 from duewheel.wheel.topic_names import TopicNames
 
 log = structlog.get_logger(__name__)
@@ -164,14 +164,14 @@ class DataDirectory:
 
         Args:
             commit: the newest page that is whole.
-            newest_batch: as the wheel names batches.
+            newest_batch: that entries of the wheel name.
 
         Raises:
             CorruptFile: the page of the newest batch is lost: its rows would be taken again. Or
                 hours are given up that are not delivered.
         """
         path, close, gone = self.state.path, self.state.close(), self.state.gc_hour
-        if newest_batch > batch_magic(commit.batch):
+        if newest_batch > commit.batch:
             detail = f"the wheel has batch {newest_batch}, the newest commit page is {commit.batch}"
             raise CorruptFile(path, 0, detail)
         kept = hour_of(close.floor + 1, self.config.precision_ms) if close else 0

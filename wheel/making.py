@@ -91,9 +91,14 @@ def _make_wheel(
 
 
 def _newest_batch(path: Path, ring: int) -> int:
-    """Of the wheel, 0 if there is none."""
+    """Of the wheel, 0 if there is none, or no commit page to compare it with."""
     try:
-        return TimerWheel(path / timer_wheel.FILE_NAME, ring).newest_batch()
+        known = State.open(path)
+        try:
+            near = known.commit().batch
+        finally:
+            known.release()
+        return TimerWheel(path / timer_wheel.FILE_NAME, ring).newest_batch(near)
     except (FileNotFoundError, CorruptFile):
         return 0
 

@@ -57,7 +57,7 @@ def _damage(path: Path, config: WheelConfig, known: State) -> Damage:
     directory = DataDirectory(path, config)
     try:
         # In this order: a batch is in its page before it is in the wheel.
-        newest_batch = directory.wheel.newest_batch()
+        newest_batch = directory.wheel.newest_batch(known.commit().batch)
         commit = known.commit()
         directory.require_whole_state(commit, newest_batch)
         return Damage.NONE if directory.files_are_there(commit) else Damage.FILES_LOST

@@ -29,6 +29,7 @@ from duewheel.wheel.layout import ENTRY, ENTRY_BYTES, NO_POSITION
 
 FILE_NAME = "timerwheel"
 
+_BATCHES = 1 << 31  # as many have names of their own; ten a second use them up in seven years
 _ENTRIES_AT_ONCE = 1 << 16  # a piece of the ring that is copied at a time, 2 MiB
 
 Entries = npt.NDArray[np.void]  # of dtype ENTRY
@@ -81,12 +82,17 @@ class Runs:
 
 def batch_magic(batch: int) -> int:
     """What entries call a batch."""
-    return batch & 0x7FFFFFFF
+    return batch % _BATCHES
 
 
-def newest_batch(entries: Entries) -> int:
-    """The highest `magic` of entries that are not empty, 0 if all are."""
-    return int(entries["magic"][entries["num"] > 0].max(initial=0))
+def newest_batch(entries: Entries, near: int) -> int:
+    """The sequence of the newest batch that entries name, 0 if all are empty.
+
+    Names come round again: what an entry calls its batch is taken for the one nearest to `near`.
+    """
+    named = entries["magic"][entries["num"] > 0].astype(np.int64)
+    ahead = (named - near + _BATCHES // 2) % _BATCHES - _BATCHES // 2
+    return near + int(ahead.max(initial=-near))
 
 
 class TimerWheel:
@@ -252,9 +258,9 @@ class TimerWheel:
         """Records of every slot above `slot`."""
         return sum(int(e["num"][e["time"] > slot].sum()) for e in self._in_pieces())
 
-    def newest_batch(self) -> int:
-        """The highest `magic` of all entries."""
-        return max(newest_batch(entries) for entries in self._in_pieces())
+    def newest_batch(self, near: int) -> int:
+        """See the function."""
+        return max(newest_batch(entries, near) for entries in self._in_pieces())
 
     def _in_pieces(self) -> Iterator[Entries]:
         for first in range(0, self.ring, _ENTRIES_AT_ONCE):

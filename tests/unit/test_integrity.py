@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from tests.unit.test_recovering import NOW_MS, PRECISION_MS, World, half_delivered
 
+from duewheel.checkpoints.page_contents import Commit
 from duewheel.checkpoints.recovery import recovering
 from duewheel.checkpoints.state import DEQUEUE, Damage, State
 from duewheel.errors import RecoveryPending
 from duewheel.testing import TIMER_TOPIC
+from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import Role
 from duewheel.wheel.layout import ENTRY, MAGIC_ABANDONED, RECORD
 from duewheel.wheel.timer_wheel import TimerWheel
@@ -45,6 +47,41 @@ def recovers(world: World) -> None:
     assert State.open(world.path).damage is Damage.FILES_LOST
     world.kill()
     assert world.start() == "files lost"
+    world.finish()
+
+
+def rewrite(world: World, commit: Commit, batch: int) -> None:
+    """Have the newest commit page be this one, under another number."""
+    state, c = State.open(world.path), commit
+    state.write_commit(
+        batch, c.marks, c.hours, c.placed, c.topic_ids, c.topics, c.cancels, c.cancels_taken
+    )
+    state.mark_applied()
+    state.release()
+
+
+@pytest.mark.parametrize("before", [0, 1, 2, 3])
+def test_the_names_of_batches_come_round_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    """In a directory that is some years old no batch of before is taken for one whose page is lost,
+    and one whose page is lost is found.
+    """
+    world = World(tmp_path, monkeypatch)
+    world.kill()
+    rewrite(world, State.open(world.path).commit(), 2**31 - before)
+    world.start()
+    for slot in range(1, 5):
+        commit = State.open(world.path).commit()
+        world.write(1, slot, 9)
+        world.ingest()
+        world.kill()
+        assert world.start() == "killed"
+        assert check(world.path, world.wheel).ok
+    assert State.open(world.path).commit().batch == 2**31 - before + 4
+    world.kill()
+    rewrite(world, commit, commit.batch)
+    assert world.start() != "killed"
     world.finish()
 
 
