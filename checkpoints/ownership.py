@@ -16,7 +16,7 @@ from typing import Any
 
 from duewheel.checkpoints.progress import NOBODY, Progress
 from duewheel.checkpoints.recovery import Local, is_own
-from duewheel.errors import RecoveryPending, RecoveryRefused
+from duewheel.errors import Fenced, RecoveryPending, RecoveryRefused
 
 
 def require_same_settings(
@@ -90,7 +90,7 @@ def require_may_own(
         take_over: the operator says that the owner is gone.
 
     Raises:
-        RecoveryRefused: naming the owner and the way out.
+        Fenced: naming the owner and the way out.
         RecoveryPending: the owner has not been silent for long enough yet: try again later.
     """
     if progress.owner == NOBODY or take_over:
@@ -112,7 +112,7 @@ def require_may_own(
     )
     if may_follow:
         raise RecoveryPending(f"{reason}. It is followed after {patience_ms / 1000:.0f} s")
-    raise RecoveryRefused(reason)
+    raise Fenced(reason)
 
 
 def _is_claimed(progress: Progress, local: Local) -> bool:

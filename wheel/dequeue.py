@@ -126,8 +126,9 @@ class Dequeue:
             take_over: the operator says that no other instance serves the shard any more.
 
         Raises:
-            RecoveryRefused: the shard is another one's, or its progress and the local files cannot
-                both be right; nothing has changed.
+            Fenced: the shard is another directory's; nothing has changed.
+            RecoveryRefused: its progress and the local files cannot both be right; nothing has
+                changed.
             RecoveryPending: a batch that ingest left half done is damaged: the next start recovers.
             KafkaUnavailable: no answer in time.
         """

@@ -77,8 +77,8 @@ def start(
         take_over: the operator says that the owner is gone.
 
     Raises:
-        RecoveryRefused: the shard is another one's, or its progress and the files cannot both be
-            right; nothing has been changed.
+        Fenced: the shard is another directory's; nothing has been changed.
+        RecoveryRefused: its progress and the files cannot both be right; nothing has been changed.
         RecoveryPending: the shard may be another one's; try again later.
         KafkaUnavailable: no answer in time.
         PublishDoubt: the outcome of publishing `first` is unknown; start again.

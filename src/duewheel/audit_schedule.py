@@ -66,8 +66,12 @@ class AuditSchedule:
             return
         self._due_ms = now_ms + self._interval_ms
         if not _is_standby(self._data_dir):
-            self._child = self._start()
-            log.info("audit started", child=self._child.pid)
+            try:
+                self._child = self._start()
+            except DuewheelError as error:
+                log.warning("audit cannot be started", reason=str(error))
+            else:
+                log.info("audit started", child=self._child.pid)
 
     def _first_ms(self, history: AuditHistory) -> int:
         """By boottime: nobody sets that."""

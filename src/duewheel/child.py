@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import IO, Any
 
-from duewheel.errors import ConfigError
+from duewheel.errors import ConfigError, DuewheelError
 from duewheel.threads import Worker
 
 # Runs between us and the program: asks the kernel to signal this process, which is about to become
@@ -44,6 +44,7 @@ class Child:
         stdout: int | IO[Any] | None = None,
         stderr: int | IO[Any] | None = None,
         env: Mapping[str, str] | None = None,
+        pass_fds: Sequence[int] = (),
         on_parent_death: signal.Signals = signal.SIGKILL,
     ) -> None:
         """Start it.
@@ -52,24 +53,36 @@ class Child:
             command: absolute path of the program, and its arguments.
             stdout, stderr: as for subprocess.Popen; inherited by default.
             env: its environment; ours by default.
+            pass_fds: descriptors that it inherits.
             on_parent_death: what the kernel sends it when this process has ended.
 
         Raises:
-            ConfigError: the program cannot be started.
+            ConfigError: there is no such program, or it may not be run.
+            DuewheelError: it cannot be started now: the host has no room for another process.
         """
         arguments = [str(os.getpid()), str(int(on_parent_death)), *command]
         self._command = [sys.executable, "-I", "-S", "-c", _LAUNCHER, *arguments]
         self._popen: subprocess.Popen[bytes] | None = None
         self._failure: OSError | None = None
-        self._options: dict[str, Any] = {"stdout": stdout, "stderr": stderr, "env": env}
+        self._options: dict[str, Any] = {
+            "stdout": stdout,
+            "stderr": stderr,
+            "env": env,
+            "pass_fds": pass_fds,
+        }
         started = threading.Event()
         # Not Thread.join: until Python 3.13 a join that an exception cuts short, as Ctrl-C does,
         # takes the thread for ended.
         self._ended = threading.Event()
-        Worker("child", partial(self._live, started)).start()
+        try:
+            Worker("child", partial(self._live, started)).start()
+        except RuntimeError as error:
+            raise DuewheelError(f"cannot start {command[0]} for now: {error}") from error
         started.wait()
-        if self._popen is None:
+        if isinstance(self._failure, FileNotFoundError | PermissionError):
             raise ConfigError(f"cannot start {command[0]}: {self._failure}")
+        if self._popen is None:
+            raise DuewheelError(f"cannot start {command[0]} for now: {self._failure}")
 
     def _live(self, started: threading.Event) -> None:
         try:

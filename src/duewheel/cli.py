@@ -1,7 +1,7 @@
 """The command line. Results on stdout, logs on stderr; `--output json` for programs.
 
-Exit codes: 0 ok, 1 findings, 2 usage or configuration, 3 Kafka not reachable, 4 locked or fenced,
-5 recovery refused. Heavy modules are imported by the command that needs them: the dequeue process
+Exit codes: 0 ok, 1 findings, 2 usage or configuration, 3 Kafka not reachable, 4 fenced, 5 recovery
+refused, 6 locked. Heavy modules are imported by the command that needs them: the dequeue process
 and `status` start without Spark, pandas and Great Expectations.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from duewheel import __version__, cli_messages, logs
+from duewheel import __version__, cli_messages, last_words, logs
 from duewheel.cli_options import show, show_row, with_output, with_settings
 from duewheel.config import Settings
 from duewheel.errors import ConfigError, DuewheelError, Locked
@@ -31,10 +31,14 @@ def main() -> None:
         code = ConfigError.exit_code
     except DuewheelError as error:
         click.echo(f"duewheel: {error}", err=True)
+        last_words.say(str(error))
         code = error.exit_code
     except (KeyboardInterrupt, click.Abort):
         click.echo("duewheel: interrupted", err=True)
         code = 130
+    except Exception as error:
+        last_words.say(f"{type(error).__name__}: {error}")
+        raise
     sys.exit(code or 0)
 
 

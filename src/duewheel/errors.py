@@ -4,11 +4,11 @@ DuewheelError                     1  findings, or anything without a better code
 ├── ConfigError                   2  usage or configuration: mend it and start again
 │   └── InvalidTimer              2  what a program asks of a timer is impossible: mend the call
 ├── KafkaUnavailable              3  no answer from Kafka in time: check address, network, broker
-├── Locked                        4  another process holds the data directory
-├── Fenced                        4  another instance owns the shard: this one must stop
+├── Fenced                        4  another instance owns the shard: this one must stop for good
 ├── RecoveryRefused               5  files and Kafka disagree in a way that is not mended alone
 ├── CorruptFile                   5  bytes on disk fail their check: `duewheel check` lists them
 ├── DiskFull                      1  the disk lacks room: make room and start again (retriable)
+├── Locked                        6  another process holds a lock of the data directory: try again
 ├── PublishDoubt                  1  the outcome of a transaction is unknown (retriable)
 └── RecoveryPending               1  the files are to be recovered first: start again (retriable)
 """
@@ -48,7 +48,7 @@ class KafkaUnavailable(DuewheelError):
 class Locked(DuewheelError):
     """A lock of the data directory is held by another process, named in the message."""
 
-    exit_code = 4
+    exit_code = 6
 
 
 class Fenced(DuewheelError):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client.core import Metric
 
-from duewheel import audit_metrics
+from duewheel import audit_metrics, supervision
 from duewheel.audit_history import AuditHistory
 from duewheel.checkpoints import durable, files
 from duewheel.checkpoints.state import INGEST, State
@@ -66,6 +66,7 @@ class IngestMetrics:
             age_s = self._clock.now_ms() / 1000 - checkpoint.stat().st_mtime
             yield gauge("checkpoint_age_seconds", "Since the last durable checkpoint.", age_s)
         yield from self._disk(known)
+        yield from supervision.families(self._state.path.parent)
         audit = self._audits.newest()
         if audit is not None:
             yield from audit_metrics.families(audit)

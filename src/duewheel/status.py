@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from duewheel import supervision
 from duewheel.bounds import bounds
 from duewheel.checkpoints import files
 from duewheel.checkpoints.page_contents import Marks
@@ -37,6 +40,7 @@ def status(settings: Settings) -> dict[str, Any]:
             "shard": settings.shard.index,
             "role": "standby" if state.standby else "owner",
             "data_dir": str(data_dir),
+            "run": _run(data_dir),
             "ingest": _ingest(state, settings),
             "timer_topics": _timer_topics(settings),
             "dequeue": _dequeue(state, settings),
@@ -48,6 +52,14 @@ def status(settings: Settings) -> dict[str, Any]:
         }
     finally:
         state.release()
+
+
+def _run(data_dir: Path) -> dict[str, Any] | None:
+    """What `run` says of the processes; None if none runs."""
+    known = supervision.read(data_dir)
+    if known is None:
+        return None
+    return {name: {**asdict(each), "is_failing": each.is_failing} for name, each in known.items()}
 
 
 def _process(state: State, settings: Settings, role: Role, process: int) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """`duewheel run` and `duewheel standby`: keep ingest and dequeue of one shard alive.
 
-- A process that dies is started again with a growing back-off; either lives on without the other.
-- A code that a new start cannot mend (configuration, lock, fencing, refused recovery) is the one
-  that `run` ends with: at once if it is dequeue's; if it is ingest's, dequeue goes on delivering
-  what is in the wheel until `run` is told to stop, and the log says so every minute.
+- A process that dies is started again with back-off, and either lives on without the other
+  (kept_process.py). What is wrong is told by the log at each attempt, by `status` and by metrics (supervision.py).
+- `run` ends when it is told to, or when dequeue ends for good. Its exit code is for what supervises
+  `run` itself: 4, another instance owns the shard, must not be started again; any other may be.
 - `--take-over` is handed to dequeue until it has claimed the shard (in the `state` file, before it
   says so in Kafka). Later starts must not take it back from somebody who has taken it over since.
 - Audits are started at their interval (audit_schedule.py), and stopped with the two.
@@ -18,54 +18,32 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 import structlog
 
+from duewheel import supervision
 from duewheel.audit_schedule import AuditSchedule, start_audit
+from duewheel.checkpoints import files
 from duewheel.checkpoints.files import FileLock
-from duewheel.checkpoints.state import State
+from duewheel.checkpoints.state import DEQUEUE, INGEST, State
 from duewheel.child import Child
 from duewheel.clock import SystemClock
 from duewheel.config import Settings
-from duewheel.errors import ConfigError, DuewheelError, Fenced, Locked, RecoveryRefused
+from duewheel.errors import DuewheelError, Locked
+from duewheel.kept_process import KeptProcess
 from duewheel.processes import stop_signals
-from duewheel.threads import Worker
 from duewheel.wheel.data_directory import ENGINE_LOCK, declare_stopped
 
 log = structlog.get_logger(__name__)
 
-_FINAL = {kind.exit_code for kind in (ConfigError, Fenced, Locked, RecoveryRefused)}
-_BACKOFF_S = (1.0, 30.0)
-_CALM_S = 60.0  # having lived this long, a process has earned the first back-off again
 _STOP_S = 8.0  # after this long a process that was told to stop is killed
 _LOCK_STUCK_S = 5.0
-_REMIND_S = 60.0
+_RUN_LOCK_S = 1.0  # a predecessor that was killed has let go by then
 _POLL_S = 0.1
-_SIGBUS_HINT = "a store to a mapped file failed: a full disk that copies on write, or a bad one"
-
-
-@dataclass
-class _Worker:
-    """One of the two processes and when it is to be started again.
-
-    Attributes:
-        flags: asked at every start for those of its command line.
-        final_code: that it ended with, and a new start cannot mend; 0 as long as there is none.
-        remind_at_s: when that is to be said again.
-    """
-
-    name: str
-    flags: Callable[[], list[str]]
-    child: Child | None = None
-    started_s: float = 0.0
-    start_at_s: float = 0.0
-    backoff_s: float = _BACKOFF_S[0]
-    final_code: int = 0
-    remind_at_s: float = 0.0
 
 
 def run(
@@ -80,77 +58,85 @@ def run(
         standby: dequeue begins as a follower.
 
     Returns:
-        The exit code: 0, or the code of a process that a new start cannot mend.
+        The exit code: 0; or that of a process that has ended for good, or that was refused and has
+        not run since.
+
+    Raises:
+        Locked: another `run` works in the data directory.
     """
-    claim = _Claim(settings.storage.data_dir, wanted=take_over)
+    data_dir, clock = settings.storage.data_dir, SystemClock()
+    claim = _Claim(data_dir, wanted=take_over)
     role = ["--standby"] if standby else []
-    dequeue = _Worker("dequeue", lambda: [*claim.flags(), *role, *flags])
-    ingest = _Worker("ingest", lambda: flags)
-    workers = [dequeue, ingest]
-    lock = _LockWatch(settings.storage.data_dir)
-    audits = AuditSchedule(settings, SystemClock(), partial(start_audit, flags))
-    with stop_signals() as stopping:
+
+    def command(name: str, *own: str) -> list[str]:
+        return [sys.executable, "-P", "-m", "duewheel", name, *own, *flags]
+
+    dequeue = KeptProcess(
+        "dequeue",
+        DEQUEUE,
+        data_dir,
+        clock,
+        lambda: command("dequeue", *claim.flags(), *role),
+        is_needed=True,
+    )
+    ingest = KeptProcess(
+        "ingest", INGEST, data_dir, clock, lambda: command("ingest"), is_needed=False
+    )
+    kept = [dequeue, ingest]
+    audits = AuditSchedule(settings, clock, partial(start_audit, flags))
+    with stop_signals() as stopping, _alone(data_dir):
+        lock, notes = _LockWatch(data_dir), _Notes(data_dir)
         try:
             while not dequeue.final_code and not stopping.wait(_POLL_S):
-                for worker in workers:
-                    _tend(worker)
-                lock.look([worker.child.pid for worker in workers if worker.child])
+                if [each for each in kept if each.look()]:
+                    notes.write(kept)
+                lock.look([each.child.pid for each in kept if each.child])
                 audits.look()
         finally:
-            _stop([c for c in (audits.child, *(w.child for w in workers)) if c])
-            _declare_stopped(settings.storage.data_dir)
-    return dequeue.final_code or ingest.final_code
+            _stop([c for c in (audits.child, *(each.child for each in kept)) if c])
+            _declare_stopped(data_dir)
+    return dequeue.final_code or dequeue.refused_with or ingest.final_code or ingest.refused_with
 
 
-def _tend(worker: _Worker) -> None:
-    """Start a process that is due, note one that has died, remind of one that must not run."""
-    now_s = time.monotonic()
-    if worker.final_code:
-        if now_s >= worker.remind_at_s:
-            log.error(
-                "process ended for good: mend the cause, then stop and start `run`",
-                process=worker.name,
-                exit_code=worker.final_code,
-            )
-            worker.remind_at_s = now_s + _REMIND_S
-        return
-    if worker.child is None:
-        if now_s >= worker.start_at_s:
-            worker.child = Child(
-                [sys.executable, "-P", "-m", "duewheel", worker.name, *worker.flags()],
-                on_parent_death=signal.SIGTERM,
-            )
-            worker.started_s = now_s
-            log.info("process started", process=worker.name, child=worker.child.pid)
-        return
-    code = worker.child.exit_code
-    if code is None:
-        return
-    worker.child = None
-    if code in _FINAL:
-        worker.final_code = code
-        _tend(worker)
-        return
-    if now_s - worker.started_s >= _CALM_S:
-        worker.backoff_s = _BACKOFF_S[0]
-    log.warning(
-        "process died",
-        process=worker.name,
-        exit_code=code,
-        restart_in_s=worker.backoff_s,
-        **({"hint": _SIGBUS_HINT} if code == -signal.SIGBUS else {}),
-    )
-    worker.start_at_s = now_s + worker.backoff_s
-    worker.backoff_s = min(2 * worker.backoff_s, _BACKOFF_S[1])
+@contextmanager
+def _alone(data_dir: Path) -> Iterator[None]:
+    """run.lock, for the length of a with block."""
+    files.make_directory(data_dir)
+    lock = FileLock(data_dir / supervision.LOCK_NAME)
+    try:
+        lock.acquire(_RUN_LOCK_S)
+    except Locked:
+        holder = lock.holder()
+        lock.close()
+        raise Locked(f"{data_dir}: `run` works there already, as process {holder}") from None
+    try:
+        yield
+    finally:
+        lock.close()
 
 
-def _stop(children: list[Child]) -> None:
-    """Both at once: each has its whole time."""
-    threads = [Worker("stop", partial(child.stop, _STOP_S)) for child in children]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+class _Notes:
+    """The file `run`."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._fd = files.open_file(data_dir / supervision.FILE_NAME)
+
+    def write(self, kept: Sequence[KeptProcess]) -> None:
+        """Tell the others what is known of the processes."""
+        try:
+            supervision.write(self._fd, {each.name: each.known for each in kept})
+        except OSError as error:  # the processes are kept alive all the same
+            log.warning("`status` is not told of the processes", reason=str(error))
+
+
+def _stop(children: Sequence[Child]) -> None:
+    """All at once: each has the whole time. No thread: there may be no room for one."""
+    for child in children:
+        child.end(signal.SIGTERM, 0)
+    end_s = time.monotonic() + _STOP_S
+    for child in children:
+        if not child.wait(max(0.0, end_s - time.monotonic())):
+            child.end(signal.SIGKILL, _STOP_S)
 
 
 def _declare_stopped(data_dir: Path) -> None:
@@ -192,7 +178,6 @@ class _LockWatch:
     """Kills a child that keeps engine.lock."""
 
     def __init__(self, data_dir: Path) -> None:
-        data_dir.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(data_dir / ENGINE_LOCK)
         self._taken_since: tuple[int, float] | None = None
 
@@ -206,5 +191,6 @@ class _LockWatch:
             self._taken_since = (holder, now_s)
         elif now_s - self._taken_since[1] > _LOCK_STUCK_S and holder in children:
             log.error("engine.lock is stuck: killing its holder", holder=holder)
-            os.kill(holder, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(holder, signal.SIGKILL)
             self._taken_since = None

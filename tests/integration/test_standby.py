@@ -18,7 +18,7 @@ from tests.integration.whole_shard import CLOCK, DEADLINE_S
 from duewheel.child import Child
 from duewheel.config import load
 from duewheel.dev_broker import DevBroker
-from duewheel.errors import ConfigError, Fenced, RecoveryRefused
+from duewheel.errors import ConfigError, Fenced
 from duewheel.status import status as read_status
 from duewheel.wheel.check import check
 
@@ -119,7 +119,7 @@ def test_a_standby_takes_over(shard: LoadedShard) -> None:
 
     # The former owner is refused, and can follow; then they change places, while both live.
     code, _, said = first.alone("dequeue")
-    assert (code, "belongs to the data directory" in said) == (RecoveryRefused.exit_code, True)
+    assert (code, "belongs to the data directory" in said) == (Fenced.exit_code, True)
     assert second.alone("promote")[0] == ConfigError.exit_code
     first.start("standby")
     first.await_standby()

@@ -9,16 +9,18 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from duewheel import supervision
 from duewheel.checkpoints.files import holder_of
 from duewheel.checkpoints.state import DEQUEUE, State
 from duewheel.child import Child
 from duewheel.config import load
 from duewheel.dev_broker import DevBroker
-from duewheel.errors import Locked
+from duewheel.errors import ConfigError, Locked
 from duewheel.wheel.data_directory import DataDirectory, Role
 
 pytestmark = pytest.mark.slow
@@ -113,7 +115,7 @@ def test_run_stops_in_order_although_a_process_had_to_be_killed(tmp_path: Path) 
 
 
 @pytest.mark.kafka
-def test_dequeue_goes_on_where_ingest_is_refused_and_not_the_other_way_round(
+def test_either_goes_on_where_the_other_is_refused_until_that_is_started(
     broker: DevBroker, tmp_path: Path, unique_name: Callable[[str], str]
 ) -> None:
     config = configured(tmp_path, broker.bootstrap_servers, unique_name("app"))
@@ -122,25 +124,40 @@ def test_dequeue_goes_on_where_ingest_is_refused_and_not_the_other_way_round(
     assert init.exit_code == 0
     settings = load(config)
     data = settings.storage.data_dir
+    for role, name in ((Role.INGEST, "ingest"), (Role.DEQUEUE, "dequeue")):
+        other = DataDirectory.start(data, settings.wheel, role)
+        run = start(config, "run")
+        try:
+            wait_for("it was refused twice", partial(was_refused_twice, config, name), data)
+            if role is Role.INGEST:
+                wait_for("dequeue goes on", Beats().several, data)
+            other.stop()
+            wait_for("it runs", partial(lives, data, name), data)
+            assert run.end(signal.SIGTERM, DEADLINE_S)
+            assert run.exit_code == 0
+        finally:
+            run.stop(DEADLINE_S)
+        assert stopped_cleanly(data)
+
+
+@pytest.mark.kafka
+def test_run_ends_with_the_refusal_of_a_process_that_has_not_run_since(
+    broker: DevBroker, tmp_path: Path, unique_name: Callable[[str], str]
+) -> None:
+    config = configured(tmp_path, broker.bootstrap_servers, unique_name("app"))
+    settings = load(config)
+    data = settings.storage.data_dir
+    run = start(config, "run")
+    assert run.wait(DEADLINE_S)
+    assert run.exit_code == ConfigError.exit_code, "there are no topics yet"
     other = DataDirectory.start(data, settings.wheel, Role.INGEST)
+    init = start(config, "init")
+    assert init.wait(DEADLINE_S)
     run = start(config, "run")
     try:
-        # A few beats after the refusal: it would be gone by then.
-        wait_for("ingest is refused", lambda _: refused(config) == ["ingest"], data)
-        beats = Beats()
-        wait_for("dequeue goes on", beats.several, data)
+        wait_for("ingest is refused", lambda _: refusals(config, "ingest") > 0, data)
         assert run.end(signal.SIGTERM, DEADLINE_S)
         assert run.exit_code == Locked.exit_code
-    finally:
-        run.stop(DEADLINE_S)
-        other.stop()
-    assert stopped_cleanly(data)
-    other = DataDirectory.start(data, settings.wheel, Role.DEQUEUE)
-    run = start(config, "run")
-    try:
-        assert run.wait(DEADLINE_S)
-        assert run.exit_code == Locked.exit_code
-        assert refused(config) == ["dequeue"]
     finally:
         run.stop(DEADLINE_S)
         other.stop()
@@ -158,8 +175,19 @@ class Beats:
         return len(self._seen) > 4
 
 
-def refused(config: Path) -> list[str]:
-    """The processes that `run` says have ended for good."""
+def refusals(config: Path, name: str) -> int:
+    """How often `run` says that this process met a lock."""
     lines = config.with_name("run.log").read_text().splitlines(keepends=True)
     entries = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}\n")]
-    return [entry["process"] for entry in entries if "for good" in str(entry.get("event"))]
+    died = [entry for entry in entries if entry.get("event") == "process died"]
+    return sum((e["process"], e["exit_code"]) == (name, Locked.exit_code) for e in died)
+
+
+def was_refused_twice(config: Path, name: str, _: State) -> bool:
+    return refusals(config, name) > 1
+
+
+def lives(data: Path, name: str, _: State) -> bool:
+    """Whether `run` knows that this process runs."""
+    known = supervision.read(data)
+    return known is not None and known[name].lives

@@ -126,9 +126,6 @@ class World:
         self._watch_floor()
 
     def _is_expected(self, error: Exception, actor: Actor) -> bool:
-        if isinstance(error, Fenced):
-            self.history.counts["fenced"] += 1
-            return self._may_be_fenced(actor)
         if isinstance(error, RecoveryRefused) and any(text in str(error) for text in _DEALT):
             self.history.counts["start refused while dealing"] += 1
             return self.host.dealing
@@ -136,6 +133,9 @@ class World:
             self.history.counts["take-over refused"] += 1
             self.take_over = self.rng.random() < 0.3
             return self.parted
+        if isinstance(error, Fenced):
+            self.history.counts["fenced"] += 1
+            return self._may_be_fenced(actor)
         if isinstance(error, RecoveryRefused) and "has vanished" in str(error):
             return not self.shard.progress
         if isinstance(error.__cause__, CorruptFile):

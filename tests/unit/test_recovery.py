@@ -30,7 +30,7 @@ from duewheel.checkpoints.recovery import (
     dequeue_has_decided,
 )
 from duewheel.checkpoints.state import Damage, State
-from duewheel.errors import ConfigError, Locked, RecoveryPending, RecoveryRefused
+from duewheel.errors import ConfigError, Fenced, Locked, RecoveryPending, RecoveryRefused
 from duewheel.schemas.timers import TopicPartition
 from duewheel.wheel.data_directory import DataDirectory, Role, declare_stopped
 from duewheel.wheel.layout import WheelConfig
@@ -424,7 +424,7 @@ def test_who_may_take_a_shard(
         )
 
     if refused:
-        kind = RecoveryRefused if who["uuid"] == "another" else RecoveryPending
+        kind = Fenced if who["uuid"] == "another" else RecoveryPending
         with pytest.raises(kind, match=f"{refused}.*{silent_s} s old.*--take-over"):
             take()
     else:

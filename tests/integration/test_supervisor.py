@@ -1,0 +1,162 @@
+"""`run` over what passes: a lock that is held, a host without room, a login that is refused."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient, KafkaProducer
+from kafka.admin import (
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
+from tests.integration.whole_shard import Shard
+
+from duewheel.checkpoints.files import FileLock
+from duewheel.dev_broker import HOST, DevBroker, free_ports
+from duewheel.errors import Locked
+from duewheel.java import Java
+from duewheel.wheel.data_directory import ENGINE_LOCK
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+USER, PASSWORD, SCRAM = "duewheel", "hunter2", "SCRAM-SHA-256"
+MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+
+@pytest.fixture
+def shard(tmp_path: Path, broker: DevBroker, unique_name: Callable[[str], str]) -> Iterator[Shard]:
+    shard = Shard(tmp_path, broker.bootstrap_servers, unique_name("app")[-40:].lstrip("-"))
+    yield shard
+    shard.close()
+
+
+def deliver_one(shard: Shard, value: bytes) -> None:
+    """All the way, through both processes."""
+    producer = KafkaProducer(bootstrap_servers=shard.servers)
+    producer.send(shard.timers, value, headers=[("TIMER_DELAY_MS", b"0")]).get(timeout=30)
+    producer.close()
+    shard.wait(lambda: value in shard.arrivals.first)
+
+
+def died(shard: Shard, name: str) -> list[dict[str, object]]:
+    return [each for each in shard.events("process died") if each["process"] == name]
+
+
+def test_a_lock_held_for_longer_than_a_process_waits(shard: Shard) -> None:
+    """As of a disk that stalls: nobody who could be killed holds it."""
+    shard.start()
+    lock = FileLock(shard.settings.storage.data_dir / ENGINE_LOCK)
+    with lock.held(30):
+        shard.wait(lambda: bool(died(shard, "dequeue")))
+        first = died(shard, "dequeue")[0]
+        assert first["exit_code"] == Locked.exit_code
+        assert f"held by process {os.getpid()}" in str(first["reason"])
+        known = shard.status()["run"]["dequeue"]
+        assert known["last_exit_code"] == Locked.exit_code
+        assert "engine.lock" in known["last_reason"]
+        shard.wait(lambda: len(died(shard, "dequeue")) > 1)
+    lock.close()
+    deliver_one(shard, b"after the lock")
+    shard.wait(lambda: not any(each["is_failing"] for each in shard.status()["run"].values()))
+    assert shard.scrape("ingest")["process_restarts_total:dequeue"] >= 2
+    assert shard.scrape("dequeue")["process_failing:dequeue"] == 0
+    assert shard.stop() == 0
+
+
+def test_a_host_without_room_for_another_process(shard: Shard) -> None:
+    shard.start()
+    before = resource.prlimit(shard.supervisor_pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(shard.supervisor_pid, resource.RLIMIT_NOFILE, (3, before[1]))
+    shard.kill("dequeue")
+    shard.wait(lambda: len(shard.events("process cannot be started")) > 1)
+    assert "Too many open files" in shard.status()["run"]["dequeue"]["last_reason"]
+    resource.prlimit(shard.supervisor_pid, resource.RLIMIT_NOFILE, before)
+    deliver_one(shard, b"after the shortage")
+    assert shard.stop() == 0
+
+
+def test_one_run_works_in_a_directory(shard: Shard) -> None:
+    shard.start()
+    shard.command("run", code=Locked.exit_code)
+    assert shard.status()["run"]["dequeue"]["restarts"] == 0
+    os.kill(shard.supervisor_pid, signal.SIGKILL)
+    shard.start()
+    assert shard.stop() == 0
+
+
+# ---- a login that is refused --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A broker by its listeners: for its operator, and for those who log in."""
+
+    plain: str
+    sasl: str
+
+
+@pytest.fixture
+def secured(java: Java, kafka_jars: list[Path]) -> Iterator[Secured]:
+    plain, sasl, controller = free_ports(3)
+    at = {"PLAINTEXT": plain, "SASL": sasl}
+    properties = {
+        "listeners": ",".join(
+            f"{name}://{HOST}:{port}" for name, port in (at | {"CONTROLLER": controller}).items()
+        ),
+        "advertised.listeners": ",".join(f"{name}://{HOST}:{p}" for name, p in at.items()),
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,"
+        "SASL:SASL_PLAINTEXT",
+        "controller.quorum.voters": f"1@{HOST}:{controller}",
+        "listener.name.sasl.sasl.enabled.mechanisms": SCRAM,
+        "listener.name.sasl.scram-sha-256.sasl.jaas.config": f"{MODULE} required;",
+    }
+    with DevBroker(java=java, port=plain, properties=properties):
+        yield Secured(f"{HOST}:{plain}", f"{HOST}:{sasl}")
+
+
+@dataclass(frozen=True)
+class Login:
+    """The one user of the broker."""
+
+    operator: KafkaAdminClient
+
+    def allow(self) -> None:
+        wanted = UserScramCredentialUpsertion(USER, ScramMechanism.SCRAM_SHA_256, PASSWORD)
+        self.operator.alter_user_scram_credentials([wanted])
+
+    def refuse(self) -> None:
+        gone = UserScramCredentialDeletion(USER, ScramMechanism.SCRAM_SHA_256)
+        self.operator.alter_user_scram_credentials([gone])
+
+
+def test_a_login_that_is_refused_for_a_while(secured: Secured, tmp_path: Path) -> None:
+    shard = Shard(tmp_path, secured.plain, "app")
+    with closing(KafkaAdminClient(bootstrap_servers=secured.plain)) as operator:
+        login = Login(operator)
+        login.allow()
+        by_sasl = shard.config.read_text().replace(secured.plain, secured.sasl) + (
+            f'[kafka.client]\nsecurity_protocol = "SASL_PLAINTEXT"\nsasl_mechanism = "{SCRAM}"\n'
+            f'sasl_plain_username = "{USER}"\nsasl_plain_password = "{PASSWORD}"\n'
+            f'[kafka.spark]\n"security.protocol" = "SASL_PLAINTEXT"\n"sasl.mechanism" = "{SCRAM}"\n'
+            f'"sasl.jaas.config" = \'{MODULE} required username="{USER}" password="{PASSWORD}";\'\n'
+        )
+        shard.config.write_text(by_sasl)
+        try:
+            shard.start()
+            login.refuse()
+            shard.kill("dequeue")
+            # Once by our signal, then refused.
+            shard.wait(lambda: len(died(shard, "dequeue")) > 2)
+            login.allow()
+            deliver_one(shard, b"after the refusal")
+            assert shard.stop() == 0
+        finally:
+            shard.close()
