@@ -44,7 +44,14 @@ from duewheel.checkpoints.progress import (
 )
 from duewheel.checkpoints.state import DEQUEUE
 from duewheel.clock import Clock
-from duewheel.errors import CorruptFile, Fenced, KafkaUnavailable, PublishDoubt, RecoveryRefused
+from duewheel.errors import (
+    CorruptFile,
+    Fenced,
+    KafkaUnavailable,
+    PublishDoubt,
+    RecoveryRefused,
+    TransactionTooSlow,
+)
 from duewheel.schemas.timers import TopicPartition
 from duewheel.wheel.backoff import Backoff
 from duewheel.wheel.cancelling import Cancelling
@@ -64,6 +71,10 @@ log = structlog.get_logger()
 _BEAT_MS = 500
 _COLLECT_MS = 60_000  # between looks for hours that can go
 _HELD_COMMIT_MS = 1_000  # between readings of the brokers' clock while closing is held
+
+
+class _TooLarge(Exception):
+    """A transaction ran out of time and is not committed: its rows leave in smaller ones."""
 
 
 class _Overtaken(Exception):
@@ -347,7 +358,13 @@ class Dequeue:
         """3. and 4. of the module's head, for one chunk."""
         below = self._below_after(ready)
         progress = self._progress(ready.r_after, below, ready.rows_out)
-        self._commit(ready.prepared, progress, ready.rows)
+        begun_ms = self._clock.boottime_ms()
+        try:
+            self._commit(ready.prepared, progress, ready.rows)
+        except _TooLarge:
+            self._chunks.divide(ready, self._clock.boottime_ms() - begun_ms)
+            return
+        self._chunks.note_commit(self._clock.boottime_ms() - begun_ms)
         self._r, self._below = ready.r_after, below or {}
         self._rows_out = ready.rows_out
         self._statistics = self._statistics.after_cancels(ready.cancelled)
@@ -436,6 +453,9 @@ class Dequeue:
             prepared: what of the chunk is not delivered yet.
             progress: how far the shard is afterwards.
             rows: of the chunk. A slot found half delivered was counted as pending in full.
+
+        Raises:
+            _TooLarge: it ran out of time, did not happen, and had more than one row.
         """
         # Else nobody could tell, in doubt, whether they have left.
         leaves = prepared is not None and len(prepared.deliveries)
@@ -452,6 +472,8 @@ class Dequeue:
                 if self._happened(progress):
                     break
                 self._wait()
+                if rows > 1 and isinstance(doubt, TransactionTooSlow):
+                    raise _TooLarge from doubt
         self._backoff.succeeded()
         self._committed, self._committed_at_ms = progress, self._clock.boottime_ms()
         deliveries = None if prepared is None else prepared.deliveries

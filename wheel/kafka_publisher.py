@@ -20,9 +20,9 @@ on leaves a doubt: the transaction may be committed. The producer is then stoppe
 transaction either way, and reads what was committed.
 
 Every call has a deadline: one for the whole of `start`; in `publish` one for 1 and 2, which grows
-with the number of topics, and one for the transaction, 3 to 5. A transaction that is merely too
-large for its deadline would fail for ever: after one that ran out of time the next producer gets
-twice as much, for the broker and for itself, up to `_PATIENCE_MAX` times.
+with the number of topics, and one for the transaction, 3 to 5. One that runs out of time raises
+`TransactionTooSlow`: what is merely too large for its deadline would fail for ever. The time stays
+as it is: until a transaction ends, read_committed consumers of the same partitions wait.
 """
 
 from __future__ import annotations
@@ -42,7 +42,14 @@ from kafka.structs import TopicPartition
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.checkpoints.resharding import NOTICE_KEY, asks_to_yield
 from duewheel.clock import Clock
-from duewheel.errors import ConfigError, DuewheelError, Fenced, KafkaUnavailable, PublishDoubt
+from duewheel.errors import (
+    ConfigError,
+    DuewheelError,
+    Fenced,
+    KafkaUnavailable,
+    PublishDoubt,
+    TransactionTooSlow,
+)
 from duewheel.schemas.record_batch import HEADER_BYTES
 from duewheel.schemas.single_record import single
 from duewheel.schemas.timers import Deliveries, Int64
@@ -63,7 +70,6 @@ from duewheel.wheel.kafka_transactions import (
 from duewheel.wheel.publisher import NO_ROWS, Prepared
 from duewheel.wheel.routing import Target
 
-_PATIENCE_MAX = 16
 # Records have this host's time, but never further from the brokers' clock than this: topics may
 # refuse what is (message.timestamp.before.max.ms, message.timestamp.after.max.ms).
 _OFF_MAX_MS = 1_000
@@ -108,11 +114,6 @@ class PublisherLimits:
     missing_target_age_s: float = 10.0
     unavailable_target_age_s: float = 3.0
     quiet_s: float = 1.5
-
-    @property
-    def transaction_timeout_ms_max(self) -> int:
-        """Of a producer after transactions that ran out of time."""
-        return self.transaction_timeout_ms * _PATIENCE_MAX
 
     def __post_init__(self) -> None:
         if not self.publish_deadline_s * 1000 < self.transaction_timeout_ms:
@@ -182,9 +183,6 @@ class KafkaPublisher:
         self._was_started = False
         self._written_ms = 0  # the progress that was last read
         self._is_asked_to_yield = False
-        self._patience = 1  # of this producer: a factor for the bounds of a transaction
-        self._next_patience = 1
-        self._needed = 1  # as much as the last transaction has needed; at first all there is
         self._met: set[str] = set()  # topics whose metadata the producer has
         self._condemned: Counter[str] = Counter()
         self._stamp = (0, 0)  # the brokers' clock at the last commit, and boottime then
@@ -264,8 +262,6 @@ class KafkaPublisher:
             Fenced: once there was a successful start: partitions are being dealt anew.
         """
         self.close()
-        # After a failed start the time was not too short, Kafka was away.
-        self._patience, self._next_patience = self._next_patience, 1
         deadline = Deadline(self._limits.start_deadline_s, self._stopping)
         try:
             self._admin = self._settings.open(KafkaAdminClient, deadline)
@@ -288,7 +284,6 @@ class KafkaPublisher:
             self.close()
             raise
         self._was_started = True
-        self._next_patience = self._needed = self._patience
         log.info("publisher started", transactional_id=self._transactional_id)
         return found
 
@@ -327,6 +322,7 @@ class KafkaPublisher:
         Raises:
             PublishDoubt: the outcome is unknown or the transaction failed. The producer is
                 stopped: call `start`.
+            TransactionTooSlow: the same, for it ran out of time.
         """
         if self._producer is None or self._admin is None:
             raise PublishDoubt("the publisher is not started")
@@ -340,7 +336,7 @@ class KafkaPublisher:
             batches.append((self._state_partition, single(self._key, written)))
             now_ms = self._timestamp_ms()
             producer = self._producer
-            deadline = Deadline(self._limits.publish_deadline_s * self._patience, self._stopping)
+            deadline = Deadline(self._limits.publish_deadline_s, self._stopping)
             quiet_s = self._limits.quiet_s
             outcomes = within(
                 deadline, "publish", lambda: transact(producer, batches, now_ms, deadline, quiet_s)
@@ -349,7 +345,6 @@ class KafkaPublisher:
             stamp_ms = outcomes[-1].stamp_ms
             if stamp_ms is not None:
                 self._stamp = (stamp_ms, self._clock.boottime_ms())
-            self._next_patience, self._needed = 1, self._patience_for(deadline)
             if prepared is not None:
                 self._catalog.settle(prepared.deliveries, {(p.topic, p.partition) for p in parts})
             self._count(written)
@@ -359,8 +354,6 @@ class KafkaPublisher:
             if isinstance(error, internals.NoAnswer):
                 for late in error.partitions:
                     self._catalog.found_unavailable((late.topic, late.partition), "no answer")
-            if isinstance(error, _OUT_OF_TIME):
-                self._next_patience = min(2 * self._needed, _PATIENCE_MAX)
             reason = self._settings.explain(error)
             expected = isinstance(error, _EXPECTED)
             log.warning(
@@ -369,14 +362,8 @@ class KafkaPublisher:
                 reason=reason,
                 exc_info=not expected,
             )
-            raise PublishDoubt(f"transaction of {self._transactional_id!r}: {reason}") from None
-
-    def _patience_for(self, used: Deadline) -> int:
-        """The least that would have been enough for the transaction with this deadline."""
-        took_s, patience = used.seconds - used.remaining_s(), 1
-        while patience < self._patience and took_s > self._limits.publish_deadline_s * patience:
-            patience *= 2
-        return patience
+            kind = TransactionTooSlow if isinstance(error, _OUT_OF_TIME) else PublishDoubt
+            raise kind(f"transaction of {self._transactional_id!r}: {reason}") from None
 
     def _brokers_ms(self) -> int | None:
         """The brokers' clock now, a commit's duration behind at most; None: not read yet."""
@@ -420,8 +407,8 @@ class KafkaPublisher:
         producer = open_producer(
             self._settings,
             self._transactional_id,
-            timeout_ms=limits.transaction_timeout_ms * self._patience,
-            publish_s=limits.publish_deadline_s * self._patience,
+            timeout_ms=limits.transaction_timeout_ms,
+            publish_s=limits.publish_deadline_s,
             stop_s=limits.stop_s,
             deadline=deadline,
         )

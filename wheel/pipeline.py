@@ -15,6 +15,9 @@ are two chunks with their messages at any time, at most: one is published, the n
 waits. (With a third, in the making while one waits, memory came close to 200 MB.)
 
 A range of one chunk, which is the usual case, passes through both stages in the caller's thread.
+A chunk whose transaction ran out of time is divided, and so is what comes behind it. One that takes
+a quarter of that time, or less, lets the next be twice as large.
+
 Whatever a stage raises comes to the caller in its place, behind the chunks before it. A range that
 has failed once fails ever after: the stages have gone on, so its next chunk would be the wrong one.
 
@@ -31,7 +34,7 @@ from functools import partial
 
 import numpy as np
 
-from duewheel.schemas.timers import Bool, Deliveries, TopicPartition
+from duewheel.schemas.timers import Bool, Deliveries, Int64, TopicPartition
 from duewheel.threads import Worker
 from duewheel.wheel.bounded_queue import BoundedQueue, QueueClosed
 from duewheel.wheel.data_directory import DataDirectory
@@ -50,25 +53,41 @@ class Ready:
     Attributes:
         prepared: the rows that are not delivered yet.
         cancelled: how many were left out because they are cancelled.
-        rows: how many there were with these and those that a predecessor has delivered.
-        stored_bytes: of their stored messages.
-        r_after: last slot that is delivered in full.
+        restored: the rows that there were, with these and those that a predecessor has delivered.
+        place: of each in its slot.
         ends: if the slot after it is half delivered, the offset behind its last row, by source
             partition of this chunk; else None.
         rows_out: how many rows of that slot are out then.
         hot: slots with rows in excess among those that are not delivered yet.
-        last: whether the range ends with this chunk.
     """
 
     prepared: Prepared
     cancelled: int
-    rows: int
-    stored_bytes: int
-    r_after: int
+    restored: Restored
+    place: Int64
     ends: Mapping[TopicPartition, int] | None
     rows_out: int
     hot: list[int]
-    last: bool
+
+    @property
+    def rows(self) -> int:
+        """How many there were."""
+        return len(self.restored.chunk)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of their stored messages."""
+        return self.restored.chunk.stored_bytes
+
+    @property
+    def r_after(self) -> int:
+        """Last slot that is delivered in full."""
+        return self.restored.chunk.r_after
+
+    @property
+    def last(self) -> bool:
+        """Whether the range ends with this chunk."""
+        return self.restored.chunk.last
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +133,9 @@ class Pipeline:
         self._hot_slots = hot_slots
         self._range: _Range | None = None
         self._stages: _Stages | None = None
-        self._ready: deque[Ready] = deque()  # of a range of one chunk
+        self._ready: deque[Ready] = deque()  # of a range of one chunk, or of one that was divided
+        self._rows_max = records_max  # of one transaction, for now
+        self._too_long_ms = 0  # what the last one took that ran out of time
         self._failure: BaseException | None = None
 
     def begin(
@@ -151,9 +172,37 @@ class Pipeline:
             self._failure = error
             raise
 
+    def divide(self, ready: Ready, took_ms: int) -> None:
+        """The transaction of these rows ran out of time, and nothing of them is out: `next` returns
+        them again, in smaller chunks.
+        """
+        self._rows_max, self._too_long_ms = max(1, ready.rows // 2), took_ms
+        self._ready.appendleft(ready)
+
+    def note_commit(self, took_ms: int) -> None:
+        """After a short one the next one may be larger, up to a whole chunk."""
+        if 4 * took_ms <= self._too_long_ms:
+            self._rows_max = min(2 * self._rows_max, self._bounds[0])
+
     def _next(self) -> Ready | None:
+        ready = self._next_whole()
+        if ready is None or ready.rows <= self._rows_max:
+            return ready
+        slots, whole, place = self._range, ready.restored, ready.place
+        assert slots is not None
+        firsts = range(0, ready.rows, self._rows_max)
+        parts = [(first, min(first + self._rows_max, ready.rows)) for first in firsts]
+        self._ready.extendleft(
+            self._ready_of(slots, whole.piece(first, end), place[first:end])
+            for first, end in reversed(parts)
+        )
+        return self._ready.popleft()
+
+    def _next_whole(self) -> Ready | None:
         assert self._range is not None
-        if self._stages is None and not self._ready:
+        if self._ready:
+            return self._ready.popleft()
+        if self._stages is None:
             chunk = self._range.scan.next_chunk(*self._bounds)
             if chunk is None:
                 return None
@@ -202,24 +251,26 @@ class Pipeline:
         judged = self._hot_slots.judged(whole.deliveries, chunk.slot, place, precision_ms)
         end = 0
         for restored in pieces(replace(whole, deliveries=judged)):
-            end += len(restored.chunk)
-            slot, deliveries = restored.chunk.slot, restored.deliveries
-            pending = ~_delivered(slots, restored)
-            cancelled = _cancelled(slots, restored) & pending
-            leaves = pending & ~cancelled
-            if not leaves.all():
-                deliveries, slot = deliveries.take(np.flatnonzero(leaves)), slot[leaves]
-            yield Ready(
-                self._prepare(deliveries),
-                int(cancelled.sum()),
-                len(restored.chunk),
-                restored.chunk.stored_bytes,
-                restored.chunk.r_after,
-                _ends(restored),
-                int(place[end - 1]) + int(pending[-1]) if restored.chunk.slot_open else 0,
-                np.unique(slot[in_excess(deliveries)]).tolist(),
-                restored.chunk.last,
-            )
+            first, end = end, end + len(restored.chunk)
+            yield self._ready_of(slots, restored, place[first:end])
+
+    def _ready_of(self, slots: _Range, restored: Restored, place: Int64) -> Ready:
+        """Leave out, prepare."""
+        slot, deliveries = restored.chunk.slot, restored.deliveries
+        pending = ~_delivered(slots, restored)
+        cancelled = _cancelled(slots, restored) & pending
+        leaves = pending & ~cancelled
+        if not leaves.all():
+            deliveries, slot = deliveries.take(np.flatnonzero(leaves)), slot[leaves]
+        return Ready(
+            self._prepare(deliveries),
+            int(cancelled.sum()),
+            restored,
+            place,
+            _ends(restored),
+            int(place[-1]) + int(pending[-1]) if restored.chunk.slot_open else 0,
+            np.unique(slot[in_excess(deliveries)]).tolist(),
+        )
 
 
 class _Stages:

@@ -131,6 +131,8 @@ class Publisher(Protocol):
 
         Raises:
             PublishDoubt: the outcome is unknown or the transaction failed: call `start`.
+            TransactionTooSlow: the same, for it ran out of time: what was not committed is to be
+                given again in smaller transactions.
             Fenced: another instance has taken the shard over.
         """
         ...

@@ -97,6 +97,10 @@ class PublishDoubt(DuewheelError):
     retriable = True
 
 
+class TransactionTooSlow(PublishDoubt):
+    """The same, because it did not come to its end in time: the next one is to be smaller."""
+
+
 class RecoveryPending(DuewheelError):
     """Dequeue has decided that the files are to be recovered: this ingest must start anew."""
 

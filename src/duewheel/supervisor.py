@@ -1,7 +1,8 @@
 """`duewheel run` and `duewheel standby`: keep ingest and dequeue of one shard alive.
 
 - A process that dies is started again with back-off, and either lives on without the other
-  (kept_process.py). What is wrong is told by the log at each attempt, by `status` and by metrics (supervision.py).
+  (kept_process.py). The log at each attempt, `status` and metrics say what is wrong
+  (supervision.py).
 - `run` ends when it is told to, or when dequeue ends for good. Its exit code is for what supervises
   `run` itself: 4, another instance owns the shard, must not be started again; any other may be.
 - `--take-over` is handed to dequeue until it has claimed the shard (in the `state` file, before it

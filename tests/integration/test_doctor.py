@@ -150,7 +150,6 @@ def test_what_is_set_wrongly_is_found_at_once(
     unread = [f for f in found if f"so {matching} is not read" in f.found]
     assert {f.severity for f in unread} == {"warning"}
     assert only(found, "message_size").severity == "warning"
-    assert only(found, "transaction_timeout").severity == "warning"
     assert all(f.remedy for f in found if f.severity != "ok")
 
 

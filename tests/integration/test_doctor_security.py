@@ -149,8 +149,7 @@ def test_the_documented_rights_are_enough_and_each_is_missed(
     found = examined(settings)
     assert errors(found) == set()
     codes = {f.code for f in found if f.severity == "warning"}
-    assert codes <= {"durability", "clock_kept", "transaction_timeout", "memory", "disk_space"}
-    assert "transaction_timeout" in codes
+    assert codes <= {"durability", "clock_kept", "memory", "disk_space"}
     running = wiring.publisher(settings, wiring.StoppableClock(threading.Event()))
     try:
         progress = running.start()

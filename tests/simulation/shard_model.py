@@ -22,7 +22,7 @@ from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC, Cop
 
 from duewheel.checkpoints.progress import Progress, shard_of
 from duewheel.checkpoints.resharding import NOTICE_KEY
-from duewheel.errors import Fenced, PublishDoubt
+from duewheel.errors import Fenced, PublishDoubt, TransactionTooSlow
 from duewheel.schemas import header_names as names
 from duewheel.schemas.timers import Deliveries, TopicPartition
 from duewheel.wheel.encoding import Known, route
@@ -227,7 +227,7 @@ class SimulatedPublisher:
             die()
         if fate != "commit":
             self.close()
-            raise PublishDoubt(fate)
+            raise (TransactionTooSlow if fate == "open" else PublishDoubt)(fate)
         return stamp_ms
 
     def close(self) -> None:

@@ -157,17 +157,13 @@ def test_the_documentation_names_every_finding() -> None:
 # ---- brokers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("longest_ms", "severity"), [(320_000, "ok"), (319_999, "warning"), (19_999, "error")]
-)
+@pytest.mark.parametrize(("longest_ms", "severity"), [(20_000, "ok"), (19_999, "error")])
 def test_transactions_must_be_allowed_to_last(longest_ms: int, severity: str) -> None:
     limits = PublisherLimits(transaction_timeout_ms=20_000)
     config = {"transaction.max.timeout.ms": str(longest_ms)}
     (finding,) = brokers.judge_settings("broker 1", ADDRESS, config, limits)
     assert finding.severity == severity
-    assert (
-        f"is {longest_ms}; dequeue.transaction_timeout_ms is 20000, up to 320000" in finding.found
-    )
+    assert f"is {longest_ms}; dequeue.transaction_timeout_ms is 20000" in finding.found
 
 
 def test_the_largest_batch_must_fit_into_a_request() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from duewheel.checkpoints.progress import Progress
-from duewheel.errors import RecoveryPending
+from duewheel.errors import RecoveryPending, TransactionTooSlow
 from duewheel.schemas.timers import Deliveries
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
 from duewheel.wheel import restoring
@@ -46,12 +46,35 @@ class WatchedPublisher(RecordingPublisher):
         return super().publish(prepared, progress)
 
 
+class SlowPublisher(WatchedPublisher):
+    """Whose transactions run out of 15 s with more than `rows_max` rows; committed all the same, or
+    not.
+    """
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.rows_max = 1_000
+        self.committed_though = False
+        self.tried: list[int] = []
+
+    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
+        rows = 0 if prepared is None else len(prepared.deliveries)
+        self.tried += [rows] if rows else []
+        in_time = rows <= self.rows_max
+        self.clock.set(self.clock.now_ms() + min(15_000, 15_000 * rows // max(1, self.rows_max)))
+        if in_time or self.committed_though:
+            stamp_ms = super().publish(prepared, progress)
+        if not in_time:
+            raise TransactionTooSlow("ran out of time")
+        return stamp_ms
+
+
 class World:
     """A shard whose timers are all in one slot."""
 
     def __init__(self, path: Path, chunk_records: int) -> None:
         self.clock = ManualClock(NOW_MS)
-        self.publisher = WatchedPublisher(self.clock)
+        self.publisher = SlowPublisher(self.clock)
         config = DequeueConfig(0, 1, {}, chunk_records=chunk_records)
         self.shard = LocalShard(path, WHEEL, self.publisher, self.clock, config)
         self.shard.start_dequeue({(TIMER_TOPIC, 0): 0})
@@ -196,3 +219,61 @@ def test_a_transaction_names_a_bounded_number_of_topics(
     sent = [deliveries for deliveries, _ in world.publisher.committed if deliveries is not None]
     assert all(len(set(deliveries.target.tolist())) <= 1 for deliveries in sent)
     assert world.publisher.committed[-1][1].partitions[TIMER_TOPIC, 0].c1 is None
+
+
+# ---- transactions that run out of time ----------------------------------------------------------
+
+
+def test_what_runs_out_of_time_leaves_in_smaller_transactions(make_world: MakeWorld) -> None:
+    world = make_world(chunk_records=16)
+    sources = world.append(100)
+    world.publisher.rows_max = 3
+    for _ in range(20):
+        world.tick()
+    assert world.publisher.tried == [16, 8, 4, *[2] * 17], "what is too large is not tried again"
+    world.publisher.rows_max = 1_000
+    world.drain()
+    assert world.sources == sources
+    assert world.publisher.tried[-3:-1] == [16, 16], "grown to whole chunks again"
+
+
+def test_killed_between_the_parts_of_a_chunk(make_world: MakeWorld) -> None:
+    for ticks in range(1, 12):
+        world = make_world(chunk_records=8)
+        sources = world.append(20)
+        world.publisher.rows_max = 2
+        for _ in range(ticks):
+            world.tick()
+        world.shard.kill(Role.DEQUEUE)
+        world.shard.start_dequeue()
+        world.drain()
+        assert world.sources == sources
+
+
+def test_out_of_time_and_committed_all_the_same(make_world: MakeWorld) -> None:
+    world = make_world(chunk_records=8)
+    sources = world.append(20)
+    world.publisher.rows_max, world.publisher.committed_though = 2, True
+    world.drain()
+    assert world.sources == sources
+    assert world.publisher.tried == [8, 8, 4]
+
+
+def test_one_row_that_runs_out_of_time_is_tried_again(make_world: MakeWorld) -> None:
+    world = make_world(chunk_records=8)
+    sources, tries = world.append(3), itertools.count()
+    world.publisher.rows_max = 1
+
+    def look() -> None:
+        in_time = next(tries) > 5
+        world.publisher.rows_max = 1 if in_time else 0
+
+    publish = world.publisher.publish
+
+    def watched(prepared: Prepared | None, progress: Progress) -> int:
+        look()
+        return publish(prepared, progress)
+
+    world.publisher.publish = watched  # type: ignore[method-assign]
+    world.drain()
+    assert world.sources == sources

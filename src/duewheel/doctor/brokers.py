@@ -127,15 +127,12 @@ def judge_settings(
         return
     if _TRANSACTION_MAX in config:
         most, usual = int(config[_TRANSACTION_MAX]), limits.transaction_timeout_ms
-        longest = limits.transaction_timeout_ms_max
         yield judged(
             "transaction_timeout",
             name,
-            f"{_TRANSACTION_MAX} is {most}; dequeue.transaction_timeout_ms is {usual}, up to "
-            f"{longest} after transactions that ran out of time",
+            f"{_TRANSACTION_MAX} is {most}; dequeue.transaction_timeout_ms is {usual}",
             error=most < usual,
-            warning=most < longest,
-            remedy=f"set {_TRANSACTION_MAX}={longest} in the brokers' properties, or lower "
+            remedy=f"set {_TRANSACTION_MAX}={usual} in the brokers' properties, or lower "
             "dequeue.transaction_timeout_ms and dequeue.call_deadline here",
         )
     if _REQUEST_MAX in config:
