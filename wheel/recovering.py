@@ -200,7 +200,7 @@ def _verify(
     hours: Mapping[int, HourFiles],
     segments: Mapping[int, tuple[int, int]],
 ) -> list[Finding]:
-    entries = directory.wheel.snapshot()
+    entries = directory.wheel.view()
     findings = [
         finding
         for hour, lengths in hours.items()

@@ -266,6 +266,10 @@ class TimerWheel:
         for first in range(0, self.ring, _ENTRIES_AT_ONCE):
             yield self._entries[first : first + _ENTRIES_AT_ONCE]
 
+    def view(self) -> Entries:
+        """The whole ring, uncopied: only while no other process writes."""
+        return self._entries
+
     def snapshot(self) -> Entries:
         """A copy of the whole ring."""
         return self._entries.copy()

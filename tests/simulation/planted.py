@@ -267,12 +267,12 @@ PLANTED = {
         "                self._ids[name] = min(len(self._names), 2)\n",
         test="unit/test_topic_names.py::test_names_keep_their_numbers",
     ),
-    "target-size": Planted(
+    "target-name": Planted(
         "bytes",
-        "the name of a target is read one byte short",
-        "wheel/message_store.py",
-        'key_value_start = target_start + prefix["target_size"].astype(np.int64)',
-        'key_value_start = target_start + prefix["target_size"].astype(np.int64) - 1',
+        "messages of a chunk go to the first one's target",
+        "wheel/restoring.py",
+        "np.asarray(targets.indices, np.int32)",
+        "0 * np.asarray(targets.indices, np.int32)",
     ),
     "done-rows": Planted(
         "3",
