@@ -1,6 +1,7 @@
 """The progress record: how far a shard has delivered, written in the delivering transaction.
 
-A record per shard in the compacted topic `<app>.state`, key `shard-<index>`, value this JSON.
+A record per shard in the compacted topic `<app>.state`, in the partition <index>, with the key
+`shard-<index>`; its value is this JSON.
 For a timer partition p:
 
     r   last slot delivered in full
@@ -36,7 +37,7 @@ from duewheel.checkpoints.state import RECORD_BYTES_MAX
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.timers import Bool, Int32, Int64, TopicPartition, is_retired
 
-FORMAT = 1
+FORMAT = 2
 NOBODY = "nobody"  # as an owner: any data directory may be the next one
 
 
@@ -208,7 +209,10 @@ class Progress:
         try:
             raw = json.loads(value)
             if raw["format"] != FORMAT:
-                raise ValueError(f"format {raw['format']}, this version reads {FORMAT}")
+                raise ValueError(
+                    f"format {raw['format']}, this version reads {FORMAT}: let the version that "
+                    "wrote it deliver what is pending, then begin anew with another app.id"
+                )
             sealed_for = raw["sealed_for"]
             return cls(
                 integer(raw["shard"]),

@@ -166,8 +166,9 @@ class ClientSettings:
 
 
 def open_reader(settings: ClientSettings, deadline: Deadline, **own: Any) -> KafkaConsumer:
-    """A consumer of committed records that belongs to no group: it is assigned, and keeps no
-    offsets. Where retention or compaction has moved a log's start, it goes on there.
+    """A consumer, of committed records unless told otherwise, that belongs to no group: it is
+    assigned, and keeps no offsets. Where retention or compaction has moved a log's start, it goes
+    on there.
 
     Args:
         settings: of the cluster.
@@ -182,10 +183,9 @@ def open_reader(settings: ClientSettings, deadline: Deadline, **own: Any) -> Kaf
         deadline,
         group_id=None,
         enable_auto_commit=False,
-        isolation_level="read_committed",
         auto_offset_reset="earliest",
         metrics_enabled=False,
-        **own,
+        **{"isolation_level": "read_committed", **own},
     )
 
 

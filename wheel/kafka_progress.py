@@ -1,9 +1,14 @@
-"""Reading a shard's newest progress record back from the one-partition state topic.
+"""Reading a shard's newest progress record back from its partition of the state topic.
+
+Each shard has a partition of its own, the one of its index: an open transaction holds the stable
+offset of every partition that it has written to back, and nothing of it may hide what belongs to
+another shard. Beside its shard's transactions a partition has those of `reshard`; the first one
+those of `dlq replay`, too.
 
 Order matters: the end offset is asked for, uncommitted, after the caller's `init_transactions` has
 returned; then every record of this shard that may be committed lies below it. Reading with
-read_committed goes on until the position has reached that end: while another shard's transaction
-is open, the stable offset, and with it the position, stays below it, and so may my newest record.
+read_committed goes on until the position has reached that end: while another transaction is open
+there, the stable offset, and with it the position, stays below it, and so may my newest record.
 
 Reading starts a bounded number of offsets before the end, where the newest record almost always
 is, then further back, at last at the beginning. How much lies there is up to compaction, so a
@@ -58,10 +63,15 @@ class Found:
     beside: Mapping[bytes, Found] = field(default_factory=dict)
 
 
+def place_of(state_topic: str, shard: int) -> TopicPartition:
+    """Where the records of a shard are; what belongs to none is beside those of shard 0."""
+    return TopicPartition(state_topic, shard)
+
+
 def newest_record(
     settings: ClientSettings,
     admin: KafkaAdminClient,
-    topic: str,
+    place: TopicPartition,
     key: bytes,
     deadline: Deadline,
     *,
@@ -70,20 +80,21 @@ def newest_record(
     """The newest committed record with this key; None without one.
 
     Args:
+        place: the partition to look in.
         deadline: for the call; as long as reading makes headway it is renewed.
         past_open: wait for open transactions, in which a newer one may be.
 
     Raises:
         KafkaUnavailable: no headway in time.
     """
-    partition = TopicPartition(topic, 0)
 
     def search(
-        consumer: KafkaConsumer, bounds: tuple[int, int], deadline: Deadline
+        consumer: KafkaConsumer, where: TopicPartition, bounds: tuple[int, int]
     ) -> Found | None:
-        return _search(consumer, partition, key, bounds, deadline)
+        return _search(consumer, where, key, bounds, deadline)
 
-    return _within_ends(settings, admin, partition, search, deadline, past_open=past_open)
+    found = _within_ends(settings, admin, [place], search, deadline, past_open=past_open)
+    return found[0] if found else None
 
 
 def newest_records(
@@ -94,48 +105,93 @@ def newest_records(
     *,
     past_open: bool = True,
 ) -> dict[bytes, Found]:
-    """The newest committed record of every key. All of the topic is read: not for every day.
+    """The newest committed record of every key, of each key in one partition. All of the topic is
+    read: not for every day.
 
     The arguments, and what is raised, are those of `newest_record`.
     """
-    partition = TopicPartition(topic, 0)
 
     def read(
-        consumer: KafkaConsumer, bounds: tuple[int, int], deadline: Deadline
+        consumer: KafkaConsumer, where: TopicPartition, bounds: tuple[int, int]
     ) -> dict[bytes, Found]:
-        consumer.assign([partition])
-        consumer.seek(partition, bounds[0])
-        return _read(consumer, partition, bounds[1], deadline)
+        consumer.assign([where])
+        consumer.seek(where, bounds[0])
+        return _read(consumer, where, bounds[1], deadline)
 
-    return _within_ends(settings, admin, partition, read, deadline, past_open=past_open) or {}
+    rows = settings.call(deadline, f"look up {topic}", lambda: admin.describe_topics([topic]))
+    places = [TopicPartition(topic, n) for row in rows for n in range(len(row["partitions"]))]
+    found = _within_ends(settings, admin, places, read, deadline, past_open=past_open)
+    return {key: record for each in found for key, record in each.items()}
+
+
+def last_write_ms(
+    settings: ClientSettings,
+    admin: KafkaAdminClient,
+    place: TopicPartition,
+    key: bytes,
+    deadline: Deadline,
+) -> int:
+    """When the broker took the newest record with this key that an open transaction hides; 0
+    without one. Behind a transaction of another writer an owner may go on, unseen by every reader
+    of committed records: it is not silent.
+
+    Raises:
+        KafkaUnavailable: no answer in time.
+    """
+    stable, end = settings.call(
+        deadline,
+        f"ask for the ends of {place.topic}",
+        lambda: (
+            _offset(admin, place, OffsetSpec.LATEST, committed=True),
+            _offset(admin, place, OffsetSpec.LATEST),
+        ),
+    )
+    if stable == end:
+        return 0
+    consumer = open_reader(settings, deadline, isolation_level="read_uncommitted")
+    try:
+        consumer.assign([place])
+        consumer.seek(place, max(stable, end - _STEPS_BACK[0]))
+        found = settings.call(
+            deadline,
+            f"read what is not committed in {place.topic}",
+            lambda: _read(consumer, place, end, deadline),
+        )
+        return found[key].timestamp_ms if key in found else 0
+    finally:
+        close(consumer)
 
 
 def _within_ends(
     settings: ClientSettings,
     admin: KafkaAdminClient,
-    partition: TopicPartition,
-    reading: Callable[[KafkaConsumer, tuple[int, int], Deadline], T],
+    places: Sequence[TopicPartition],
+    reading: Callable[[KafkaConsumer, TopicPartition, tuple[int, int]], T],
     deadline: Deadline,
     *,
     past_open: bool,
-) -> T | None:
-    """What `reading` finds between the ends of the partition; None if that is empty."""
-    start, end = settings.call(
-        deadline,
-        f"ask for the ends of {partition.topic}",
-        lambda: (
-            _offset(admin, partition, OffsetSpec.EARLIEST),
-            _offset(admin, partition, OffsetSpec.LATEST, committed=not past_open),
-        ),
-    )
-    if start == end:
-        return None
+) -> list[T]:
+    """What `reading` finds between the ends of each partition; empty ones are left out."""
+
+    def ends() -> list[tuple[TopicPartition, tuple[int, int]]]:
+        bounds = [
+            (
+                _offset(admin, place, OffsetSpec.EARLIEST),
+                _offset(admin, place, OffsetSpec.LATEST, committed=not past_open),
+            )
+            for place in places
+        ]
+        return [each for each in zip(places, bounds, strict=True) if each[1][0] < each[1][1]]
+
+    bounds = settings.call(deadline, f"ask for the ends of {places[0].topic}", ends)
+    if not bounds:
+        return []
     consumer = open_reader(settings, deadline)
     try:
         return settings.call(
             deadline,
-            f"read the progress in {partition.topic}",
-            lambda: reading(consumer, (start, end), deadline),
+            f"read the progress in {places[0].topic}",
+            lambda: [reading(consumer, place, within) for place, within in bounds],
         )
     finally:
         close(consumer)
@@ -149,7 +205,7 @@ class KafkaProgressReader:
     def __init__(
         self,
         settings: ClientSettings,
-        topic: str,
+        place: TopicPartition,
         key: bytes,
         *,
         stopping: threading.Event | None = None,
@@ -159,13 +215,13 @@ class KafkaProgressReader:
 
         Args:
             settings: of the client.
-            topic: the state topic.
+            place: the partition of the shard.
             key: of the shard's records.
             stopping: once set, no call waits longer than a moment for Kafka.
             deadline_s: for one call.
         """
         self._settings = settings
-        self._partition = TopicPartition(topic, 0)
+        self._partition = place
         self._key = key
         self._stopping = stopping
         self._deadline_s = deadline_s

@@ -59,7 +59,14 @@ from duewheel.wheel import routing
 from duewheel.wheel.deadline import Deadline, DeadlinePassed, within
 from duewheel.wheel.encoding import Encoded, Known, LookUp, Part, encode
 from duewheel.wheel.kafka_clients import ClientSettings, close
-from duewheel.wheel.kafka_progress import Found, broker_now_ms, log_ends, newest_record
+from duewheel.wheel.kafka_progress import (
+    Found,
+    broker_now_ms,
+    last_write_ms,
+    log_ends,
+    newest_record,
+    place_of,
+)
 from duewheel.wheel.kafka_targets import NO_VERDICT, SentBatch, TargetCatalog
 from duewheel.wheel.kafka_transactions import (
     meet,
@@ -87,7 +94,7 @@ class PublisherLimits:
 
     Attributes:
         start_deadline_s: for the whole of `start`; the headway of reading the progress renews it.
-            More than the transaction timeout: another shard's dead transaction holds the progress
+            More than the transaction timeout: a dead transaction of `reshard` holds the progress
             back for that long.
         publish_deadline_s: for one transaction. Less than the transaction timeout, or the broker
             gives up first.
@@ -150,7 +157,7 @@ class KafkaPublisher:
         Args:
             client: kafka-python settings of every client: address, security.
             transactional_id: the shard's; whoever starts with it last owns the shard.
-            state_topic: one partition, compacted, LogAppendTime.
+            state_topic: a partition for each shard, compacted, LogAppendTime.
             dead_letter_topic: where unpublishable rows go.
             shard: index of the shard.
             clock: gives the records' timestamps.
@@ -163,7 +170,7 @@ class KafkaPublisher:
         """
         self._settings = ClientSettings(client)
         self._transactional_id = transactional_id
-        self._state_partition = TopicPartition(state_topic, 0)
+        self._state_partition = place_of(state_topic, shard)
         self._dead_letter_topic = dead_letter_topic
         self._key = record_key(shard)
         self._clock = clock
@@ -219,12 +226,21 @@ class KafkaPublisher:
             close(admin)
 
     def age_ms(self) -> int:
-        """How long ago the progress was written that was last read, by the broker's clock.
+        """How long ago the owner wrote last, by the broker's clock: the progress that was last
+        read, or what open transactions hide.
 
         Raises:
             KafkaUnavailable: no answer in time.
         """
-        return self.broker_now_ms() - self._written_ms
+        deadline = Deadline(self._limits.start_deadline_s, self._stopping)
+        admin = self._settings.open(KafkaAdminClient, deadline)
+        try:
+            hidden_ms = last_write_ms(
+                self._settings, admin, self._state_partition, self._key, deadline
+            )
+        finally:
+            close(admin)
+        return self.broker_now_ms() - max(self._written_ms, hidden_ms)
 
     def broker_now_ms(self) -> int:
         """The brokers' clock, in ms since the epoch.
@@ -241,7 +257,7 @@ class KafkaPublisher:
         found = newest_record(
             self._settings,
             admin,
-            self._state_partition.topic,
+            self._state_partition,
             self._key,
             deadline,
             past_open=past_open,
@@ -428,8 +444,12 @@ class KafkaPublisher:
                     f"Kafka at {self._settings.address}: topic {topic!r}: "
                     f"{target.refusal.name.lower()}: `duewheel init` creates what is missing"
                 )
-        if targets[self._state_partition.topic].partitions != 1:
-            raise ConfigError(f"state topic {self._state_partition.topic!r} needs one partition")
+        topic, number = self._state_partition
+        if targets[topic].partitions <= number:
+            raise ConfigError(
+                f"state topic {topic!r} has {targets[topic].partitions} partitions, shard {number} "
+                f"needs {number + 1}: `duewheel init` adds them"
+            )
 
     def _meet(self, producer: KafkaProducer, topics: list[str], deadline: Deadline) -> None:
         """Have the producer know the topics' leaders: a batch for an unknown one never leaves."""

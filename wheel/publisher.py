@@ -85,7 +85,9 @@ class Publisher(Protocol):
         ...
 
     def age_ms(self) -> int:
-        """How long ago the progress was written that was last read, by the brokers' clock."""
+        """How long ago the owner wrote last, by the brokers' clock: the progress that was last
+        read, or what open transactions hide.
+        """
         ...
 
     def start(self) -> Progress | None:

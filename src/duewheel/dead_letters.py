@@ -19,7 +19,7 @@ from duewheel.kafka_admin import KafkaAdmin
 from duewheel.schemas.dead_letters import DeadLetter
 from duewheel.wheel.deadline import Deadline
 from duewheel.wheel.kafka_clients import ClientSettings, close, open_reader
-from duewheel.wheel.kafka_progress import newest_record
+from duewheel.wheel.kafka_progress import newest_record, place_of
 
 T = TypeVar("T")
 
@@ -95,8 +95,8 @@ class DeadLetterReader:
 
     def position(self, admin: KafkaAdminClient) -> ReplayPosition:
         """How far the dead letters have been replayed."""
-        state_topic = self._settings.state_topic
-        found = newest_record(self.client, admin, state_topic, KEY, Deadline(_DEADLINE_S))
+        place = place_of(self._settings.state_topic, 0)
+        found = newest_record(self.client, admin, place, KEY, Deadline(_DEADLINE_S))
         return ReplayPosition.decode(found.value if found else None, self.topic_id)
 
     def bounds(self, since: Since | None = None) -> dict[int, tuple[int, int]]:

@@ -6,6 +6,7 @@ What each of them must be: topic_plans.py.
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -46,6 +47,7 @@ from duewheel.wheel.kafka_clients import ClientSettings, close
 T = TypeVar("T")
 _ABSENT = (UnknownTopicOrPartitionError.errno, InvalidTopicError.errno)
 _DEADLINE_S = 30.0
+_POLL_S = 0.05
 
 log = structlog.get_logger(__name__)
 
@@ -275,6 +277,37 @@ class KafkaAdmin:
         """
         self._create([TopicPlan(name, partitions, False, ())], -1)
 
+    def have_partitions(self, topic: str, count: int) -> None:
+        """Give a topic partitions until it has so many, and wait until all of them have a leader;
+        one that has more is left as it is.
+
+        Raises:
+            ConfigError: there is no such topic, or it may not be altered.
+        """
+        deadline = Deadline(self._deadline_s, self._stopping)
+        asked = False
+        while True:
+            rows = self._describe([topic])
+            if topic not in rows:
+                raise ConfigError(f"there is no topic {topic!r}: `duewheel init` creates it")
+            partitions = rows[topic]["partitions"]
+            if len(partitions) >= count and all(row["leader_id"] >= 0 for row in partitions):
+                return
+            if len(partitions) < count and not asked:
+                # Refused where another shard's `init` was quicker: the next look tells.
+                self._call(
+                    f"add partitions to {topic}",
+                    lambda c: c.create_partitions({topic: count}, raise_errors=False),
+                )
+                asked = True
+            if not deadline.remaining_s():
+                raise KafkaUnavailable(
+                    f"Kafka at {self._settings.address}: topic {topic!r} needs {count} partitions "
+                    f"with leaders, and has {len(partitions)} after {self._deadline_s:g} s: "
+                    "`Alter` on it is needed to add some"
+                )
+            time.sleep(_POLL_S)
+
     def delete_topics(self, topics: Sequence[str]) -> None:
         """Delete topics; those that do not exist are left out."""
         there = list(self.describe_partitions(topics))
@@ -291,6 +324,9 @@ class KafkaAdmin:
         configs = self._configs([plan.name for plan in there])
         partitions |= self.describe_partitions(sorted(plain))
         for plan in there:
+            if plan.partitions and plan.lacks_partitions(partitions[plan.name]):
+                self.have_partitions(plan.name, plan.partitions)
+                partitions[plan.name] = plan.partitions
             findings += compare(plan, partitions[plan.name], configs[plan.name])
         return findings
 

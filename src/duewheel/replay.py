@@ -39,6 +39,7 @@ from duewheel.schemas.timers import NO_KEY, NO_PARTITION
 from duewheel.wheel import kafka_internals as internals
 from duewheel.wheel.deadline import Deadline, within
 from duewheel.wheel.kafka_clients import close
+from duewheel.wheel.kafka_progress import place_of
 from duewheel.wheel.kafka_targets import SentBatch, TargetCatalog
 from duewheel.wheel.kafka_transactions import (
     meet,
@@ -308,7 +309,7 @@ class _Replay:
         topics = {record.topic for record in records}
         seconds = self._limits.publish_deadline_s
         batches, sent = self._batches(records, targets)
-        state = TopicPartition(self._settings.state_topic, 0)
+        state = place_of(self._settings.state_topic, 0)
         batches.append((state, single(KEY, self._position.encode())))
         now_ms = self._clock.now_ms()
         try:

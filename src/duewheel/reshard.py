@@ -1,6 +1,7 @@
 """`duewheel reshard`: another number of shards, from anywhere, whether the old ones run or not.
 
-The records are those of checkpoints/resharding.py.
+The records are those of checkpoints/resharding.py. First of all the state topic gets the partitions
+that it lacks, one for each new shard.
 
     1. `<app>.reshard` is taken: an earlier run of this command can finish nothing any more
     2. for every shard, old or new: a notice is written, the shard's transactional id taken, which
@@ -29,7 +30,6 @@ from typing import Any, Protocol
 import structlog
 from kafka import KafkaProducer
 from kafka.errors import InvalidProducerEpochError, ProducerFencedError
-from kafka.structs import TopicPartition
 
 from duewheel import wiring
 from duewheel.checkpoints.epochs import PRECISION
@@ -50,12 +50,14 @@ from duewheel.errors import (
     PublishDoubt,
     RecoveryRefused,
 )
+from duewheel.kafka_admin import KafkaAdmin
 from duewheel.processes import stop_signals
 from duewheel.schemas.single_record import single
 from duewheel.shards import Written, all_shards
 from duewheel.wheel import kafka_internals as internals
 from duewheel.wheel.deadline import Deadline, within
 from duewheel.wheel.kafka_clients import ClientSettings
+from duewheel.wheel.kafka_progress import place_of
 from duewheel.wheel.kafka_transactions import meet, open_producer, transact
 from duewheel.wheel.layout import WheelConfig, slot_of
 from duewheel.wheel.publisher import Publisher
@@ -116,8 +118,12 @@ class Cluster(Protocol):
         """Take `<app>.reshard`."""
         ...
 
-    def write(self, values: Mapping[bytes, bytes]) -> int:
-        """One transaction of these records, by key.
+    def make_room(self, shards: int) -> None:
+        """Have the state topic hold a partition for each of so many shards."""
+        ...
+
+    def write(self, values: Mapping[int, Mapping[bytes, bytes]]) -> int:
+        """One transaction of these records, by shard and key.
 
         Returns:
             The brokers' clock then.
@@ -156,13 +162,19 @@ class Dealing:
         begun = any(written.progress.sealed_for is not None for written in old)
         if dry_run or (len(old) == self._to and not begun):
             return told
+        self._cluster.make_room(self._to)
         self._cluster.take_lock()
         like, count = old[0].progress, len(self._look(past_open=True))
         all_sealed = [self._seal(shard, count, like) for shard in range(max(count, self._to))]
         records = self._dealt(all_sealed[:count])
         gone = [nothing(like, shard, self._to, _lineage()) for shard in range(self._to, count)]
-        written = {record_key(record.shard): record.encode() for record in [*records, *gone]}
-        self._cluster.write({**written, NOTICE_KEY: notice(count, self._to, done=True)})
+        done = notice(count, self._to, done=True)
+        self._cluster.write(
+            {
+                record.shard: {record_key(record.shard): record.encode(), NOTICE_KEY: done}
+                for record in [*records, *gone]
+            }
+        )
         log.info("partitions are dealt anew", from_shards=count, to_shards=self._to)
         return _told(count, records)
 
@@ -202,7 +214,7 @@ class Dealing:
             count: of the shards that there are: those above it are new.
             like: any record of theirs.
         """
-        told = {NOTICE_KEY: notice(count, self._to, done=False)}
+        told = {shard: {NOTICE_KEY: notice(count, self._to, done=False)}}
         wanted: Progress | None = None
         for attempt in range(_ATTEMPTS):
             publisher = self._cluster.publisher(shard)
@@ -273,12 +285,21 @@ class _Kafka:
         )
         meet(self._client, self._producer, [self._settings.state_topic], deadline)
 
-    def write(self, values: Mapping[bytes, bytes]) -> int:
+    def make_room(self, shards: int) -> None:
+        """See Cluster."""
+        stopping = self._clock.stopping
+        with KafkaAdmin(self._settings.kafka.client_options("admin"), stopping=stopping) as admin:
+            admin.have_partitions(self._settings.state_topic, shards)
+
+    def write(self, values: Mapping[int, Mapping[bytes, bytes]]) -> int:
         """See Cluster."""
         producer = self._producer
         assert producer is not None, "the lock is taken first"
-        state = TopicPartition(self._settings.state_topic, 0)
-        batches = [(state, single(key, value)) for key, value in values.items()]
+        batches = [
+            (place_of(self._settings.state_topic, shard), single(key, value))
+            for shard, records in values.items()
+            for key, value in records.items()
+        ]
         deadline = Deadline(self._limits.publish_deadline_s, self._clock.stopping)
         try:
             outcomes = within(

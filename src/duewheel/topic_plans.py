@@ -7,9 +7,9 @@
     dead letters    takes the largest timer message and its error headers; kept for good. Like the
                     state topic not compressed by the broker: duewheel writes it plain, and needs no
                     codec library to read it then
-    state topic     one partition, compacted only, its timestamps the broker's. Small segments, so
-                    that little of it is not compacted: where they cannot be had, some starts and
-                    commands take longer, and nothing else
+    state topic     a partition for each shard, compacted only, its timestamps the broker's. Small
+                    segments, so that little of it is not compacted: where they cannot be had, some
+                    starts and commands take longer, and nothing else
     reply topic     if there is one: takes what the dead-letter topic takes, for an answer holds the
                     headers of the request; kept for a day
 
@@ -83,7 +83,7 @@ class TopicPlan:
     Attributes:
         name: the topic.
         partitions: how many to create it with; None takes the broker's default.
-        partitions_exact: a different number on an existing topic is a difference.
+        partitions_needed: fewer on an existing topic are a difference, and `init` adds them.
         requirements: its settings.
         create_time_within_ms: also accept CreateTime, if the broker bounds the timestamps' error
             by this.
@@ -91,9 +91,13 @@ class TopicPlan:
 
     name: str
     partitions: int | None
-    partitions_exact: bool
+    partitions_needed: bool
     requirements: tuple[Requirement, ...]
     create_time_within_ms: int | None = None
+
+    def lacks_partitions(self, partitions: int) -> bool:
+        """Whether an existing topic with so many needs more."""
+        return self.partitions_needed and partitions < (self.partitions or 0)
 
     @property
     def has_advice(self) -> bool:
@@ -224,7 +228,7 @@ def state_plan(settings: Settings) -> TopicPlan:
     """The state topic as it must be."""
     return TopicPlan(
         settings.state_topic,
-        1,
+        settings.shard.count,
         True,
         (
             Requirement("cleanup.policy", "compact", "deletion drops the progress"),
@@ -275,8 +279,8 @@ def compare(plan: TopicPlan, partitions: int, config: Mapping[str, str]) -> list
             differences.append(
                 TopicFinding(plan.name, state, r.setting, r.wanted, found, r.reason, remedy)
             )
-    if plan.partitions_exact and partitions != plan.partitions:
-        wanted, reason = str(plan.partitions), "partitions cannot be taken away: use another topic"
+    if plan.lacks_partitions(partitions):
+        wanted, reason = f">= {plan.partitions}", "one for each shard: `duewheel init` adds them"
         differences.append(
             TopicFinding(plan.name, "differs", "partitions", wanted, str(partitions), reason)
         )

@@ -24,7 +24,7 @@ from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.hot_slots import HotSlots
 from duewheel.wheel.kafka_clients import ClientSettings
-from duewheel.wheel.kafka_progress import KafkaProgressReader
+from duewheel.wheel.kafka_progress import KafkaProgressReader, place_of
 from duewheel.wheel.kafka_publisher import KafkaPublisher, PublisherLimits
 from duewheel.wheel.read_ahead import ReadAheadConfig
 
@@ -134,7 +134,7 @@ def publisher_limits(settings: Settings) -> PublisherLimits:
     return PublisherLimits(
         publish_deadline_s=settings.dequeue.call_deadline.total_seconds(),
         transaction_timeout_ms=timeout_ms,
-        # Another shard's dead transaction may hide the progress for as long as its time-out.
+        # A dead transaction of `reshard` may hide the progress for as long as its time-out.
         start_deadline_s=2 * timeout_ms / 1000,
     )
 
@@ -165,7 +165,7 @@ def progress_reader(settings: Settings, clock: StoppableClock) -> KafkaProgressR
     """What a standby reads the shard's progress with."""
     return KafkaProgressReader(
         ClientSettings(settings.kafka.client_options("consumer")),
-        settings.state_topic,
+        place_of(settings.state_topic, settings.shard.index),
         record_key(settings.shard.index),
         stopping=clock.stopping,
     )

@@ -20,7 +20,7 @@ from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.deadline import Deadline
 from duewheel.wheel.engine import Engine
 from duewheel.wheel.kafka_clients import ClientSettings, close
-from duewheel.wheel.kafka_progress import newest_record
+from duewheel.wheel.kafka_progress import newest_record, place_of
 from duewheel.wheel.layout import closable_slot
 
 GIVE_UP_S = 90.0
@@ -138,7 +138,7 @@ class Judge:
         admin = settings.open(KafkaAdminClient, deadline)
         try:
             key = record_key(self._shard)
-            found = newest_record(settings, admin, self._topics.state, key, deadline)
+            found = newest_record(settings, admin, place_of(self._topics.state, 0), key, deadline)
         finally:
             close(admin)
         assert found is not None

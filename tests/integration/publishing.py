@@ -127,7 +127,7 @@ def create_topics(admin: KafkaAdminClient) -> Names:
         {
             names.target: {"num_partitions": 4},
             names.dead_letters: {"num_partitions": 1},
-            names.state: {"num_partitions": 1, "configs": state},
+            names.state: {"num_partitions": 2, "configs": state},
         },
         wait_for_metadata=True,
     )

@@ -16,7 +16,7 @@ from duewheel.errors import KafkaUnavailable
 from duewheel.wheel import kafka_progress
 from duewheel.wheel.deadline import Deadline
 from duewheel.wheel.kafka_clients import ClientSettings, open_reader
-from duewheel.wheel.kafka_progress import KafkaProgressReader, newest_records
+from duewheel.wheel.kafka_progress import KafkaProgressReader, newest_records, place_of
 
 pytestmark = pytest.mark.kafka
 
@@ -54,7 +54,7 @@ def test_it_sees_each_new_progress_once_it_is_committed(
     broker: DevBroker, topic: str, producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = ClientSettings({"bootstrap_servers": broker.bootstrap_servers})
-    reader = KafkaProgressReader(settings, topic, record_key(0), deadline_s=30)
+    reader = KafkaProgressReader(settings, place_of(topic, 0), record_key(0), deadline_s=30)
     opened = []
 
     def counted(*args: Any) -> KafkaConsumer:
@@ -81,7 +81,7 @@ def test_it_sees_each_new_progress_once_it_is_committed(
     assert newest.written_ms >= first.written_ms
     assert len(opened) == 1
     # Who comes later finds it, too.
-    later = KafkaProgressReader(settings, topic, record_key(0))
+    later = KafkaProgressReader(settings, place_of(topic, 0), record_key(0))
     assert later.newest() == newest
     for each in (reader, later):
         each.close()
@@ -89,7 +89,7 @@ def test_it_sees_each_new_progress_once_it_is_committed(
 
 def test_a_broker_that_is_away_is_noticed(topic: str) -> None:
     settings = ClientSettings({"bootstrap_servers": "127.0.0.1:1"})
-    reader = KafkaProgressReader(settings, topic, record_key(0), deadline_s=1)
+    reader = KafkaProgressReader(settings, place_of(topic, 0), record_key(0), deadline_s=1)
     with pytest.raises(KafkaUnavailable):
         reader.newest()
     reader.close()

@@ -73,6 +73,7 @@ class Application:
 
     def begin(self, count: int = 1, *, behind: int = 0) -> dict[int, Progress]:
         """As many shards as that have progress, each a bit further than the one before it."""
+        self.have_room(count)
         now = SystemClock().now_ms() // self.settings.timer.precision_ms
         epochs = Epochs.first(wiring.slot_values(self.settings))
         for index in range(count):
@@ -86,6 +87,11 @@ class Application:
             publisher.publish(None, Progress(index, count, "a directory", 9, 3, epochs, parts))
             publisher.close()
         return self.records()
+
+    def have_room(self, shards: int) -> None:
+        """A partition of the state topic for each, as their `init` adds them."""
+        with KafkaAdmin(self.settings.kafka.client_options("admin")) as admin:
+            admin.have_partitions(self.settings.state_topic, shards)
 
     def records(self) -> dict[int, Progress]:
         found = all_shards(self.settings, past_open=True)
@@ -104,13 +110,16 @@ class Application:
     def reshard(self, to: int, *, dry_run: bool = False) -> dict[str, Any]:
         return reshard.reshard(self.settings, to, dry_run=dry_run)
 
-    def local(self, index: int, count: int) -> LocalShard:
+    def local(
+        self, index: int, count: int, settings: Settings | None = None, **config: Any
+    ) -> LocalShard:
         """A shard whose loop runs here, on the real Kafka."""
-        settings = self.of(index, count)
+        settings = settings or self.of(index, count)
         publisher = wiring.publisher(settings, self.clock)
-        config = replace(wiring.dequeue_config(settings), progress_interval_ms=1)
+        changed: dict[str, Any] = {"progress_interval_ms": 1, **config}
+        configured = replace(wiring.dequeue_config(settings), **changed)
         path = settings.storage.data_dir
-        return LocalShard(path, settings.wheel, publisher, self.clock, config)
+        return LocalShard(path, settings.wheel, publisher, self.clock, configured)
 
 
 @pytest.fixture
@@ -350,6 +359,7 @@ def test_a_shard_begins_with_its_own_partitions(application: Application) -> Non
     producer = KafkaProducer(bootstrap_servers=application.settings.kafka.servers)
     producer.send(application.topic, b"never scheduled", partition=1).get(30)
     producer.close()
+    application.have_room(5)
     assert processes.init_progress(application.of(1, 3))
     assert application.parts().keys() == {(application.topic, 1)}
     with pytest.raises(RecoveryRefused, match="shard 1 is one of 3"):

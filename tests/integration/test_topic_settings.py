@@ -225,15 +225,7 @@ def test_the_longest_outage_is_a_setting(topics: Topics, admin: KafkaAdmin) -> N
     admin.require_timer_topics(load(topics.config, {"timer": {"longest_outage": "1d"}}))
 
 
-def test_a_state_topic_of_several_partitions_and_missing_topics(
-    topics: Topics, admin: KafkaAdmin
-) -> None:
-    topics.client.create_partitions({topics.name(STATE): 2})
-    # The broker says so a moment after it has agreed.
-    while admin.describe_partitions([topics.name(STATE)])[topics.name(STATE)] < 2:
-        time.sleep(0.05)
-    with pytest.raises(ConfigError, match="partitions is 2, wanted is 1"):
-        admin.require_topics(topics.settings)
+def test_missing_topics(topics: Topics, admin: KafkaAdmin) -> None:
     admin.delete_topics([topics.name(DEAD)])
     with pytest.raises(ConfigError, match=r"no topic .*dead-letter.*duewheel init"):
         admin.require_topics(topics.settings)

@@ -117,11 +117,13 @@ class Lane:
         progress: records of the state topic: value and broker time.
         epoch: of the transactional id.
         transaction: the open one.
+        told: the notice of `duewheel reshard` beside them, and broker time.
     """
 
     progress: list[tuple[bytes, int]] = field(default_factory=list)
     epoch: int = 0
     transaction: Transaction | None = None
+    told: tuple[bytes, int] | None = None
 
 
 @dataclass
@@ -132,7 +134,6 @@ class Kafka:
         partitions: of the timer topic.
         lanes: by the index of a shard that there is, or was, or is to be.
         lock: epoch of the transactional id of `duewheel reshard`.
-        told: its notice, and broker time.
         deals: how often it has dealt the partitions.
         away: so many calls fail before it is back.
         slow: users' open transactions: partition, offsets, and how each will end.
@@ -146,7 +147,6 @@ class Kafka:
     partitions: list[Partition]
     lanes: defaultdict[int, Lane] = field(default_factory=lambda: defaultdict(Lane))
     lock: int = 0
-    told: tuple[bytes, int] | None = None
     deals: int = 0
     away: int = 0
     down: frozenset[tuple[str, int]] = frozenset()

@@ -81,13 +81,18 @@ class SimulatedCluster:
         self._kafka.lock += 1
         self._lock = self._kafka.lock
 
-    def write(self, values: Mapping[bytes, bytes]) -> int:
+    def make_room(self, shards: int) -> None:
+        self._before_call()
+        self._kafka.require_there()
+
+    def write(self, values: Mapping[int, Mapping[bytes, bytes]]) -> int:
         self._before_call()
         if self.is_overtaken:
             raise Fenced("another run has begun")
         self._kafka.require_there()
         fate = self._fate()
-        self._host.history.say(f"  {', '.join(key.decode() for key in values)}: {fate}")
+        keys = sorted({key.decode() for records in values.values() for key in records})
+        self._host.history.say(f"  {', '.join(keys)}: {fate}")
         if fate in {"die before", "die open"}:
             die()
         if fate in {"commit", "doubt", "die after"}:
@@ -98,13 +103,18 @@ class SimulatedCluster:
             raise KafkaUnavailable(fate)
         return self._host.clock.true_ms
 
-    def _commit(self, values: Mapping[bytes, bytes]) -> None:
+    def _commit(self, values: Mapping[int, Mapping[bytes, bytes]]) -> None:
         kafka, now_ms = self._kafka, self._host.clock.true_ms
-        kafka.told = values[NOTICE_KEY], now_ms
-        records = [Progress.decode(v) for key, v in values.items() if key != NOTICE_KEY]
-        for record in records:
-            assert values[record_key(record.shard)] == record.encode()
-            kafka.lanes[record.shard].progress.append((record.encode(), now_ms))
+        records = []
+        for shard, told in values.items():
+            lane = kafka.lanes[shard]
+            lane.told = told[NOTICE_KEY], now_ms
+            for key in told.keys() - {NOTICE_KEY}:
+                record = Progress.decode(told[key])
+                assert (key, shard) == (record_key(record.shard), record.shard)
+                assert told[key] == record.encode()
+                lane.progress.append((told[key], now_ms))
+                records.append(record)
         if records:
             self._host.history.dealt(records)
             kafka.deals += 1

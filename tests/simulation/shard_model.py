@@ -189,7 +189,8 @@ class SimulatedPublisher:
         return self._shard.newest()
 
     def _is_asked_to_yield(self) -> bool:
-        beside = {} if self._kafka.told is None else {NOTICE_KEY: Found(*self._kafka.told)}
+        told = self._shard.lane.told
+        beside = {} if told is None else {NOTICE_KEY: Found(*told)}
         records = self._shard.progress
         return bool(records) and is_asked_to_yield(Found(*records[-1], beside))
 

@@ -145,7 +145,7 @@ class World:
 
     def _may_be_fenced(self, actor: Actor) -> bool:
         """Whether another instance has followed, or the partitions are, or were, dealt anew."""
-        told, deals = self.kafka.told, self.kafka.deals
+        told, deals = self.shard.lane.told, self.kafka.deals
         if told is not None and asks_to_yield(told[0]):
             return True
         ours = (shop for shop in self.shops() if shop.actor is actor)

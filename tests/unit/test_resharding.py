@@ -372,11 +372,14 @@ class Sealing:
     def take_lock(self) -> None:
         pass
 
-    def write(self, values: Mapping[bytes, bytes]) -> int:
-        for key, value in values.items():
-            if key != NOTICE_KEY:
-                written = Progress.decode(value)
-                self.publishers[written.shard].committed.append((None, written))
+    def make_room(self, shards: int) -> None:
+        pass
+
+    def write(self, values: Mapping[int, Mapping[bytes, bytes]]) -> int:
+        for shard, records in values.items():
+            for key in records.keys() - {NOTICE_KEY}:
+                written = Progress.decode(records[key])
+                self.publishers[shard].committed.append((None, written))
         return 0
 
     def publisher(self, shard: int) -> RecordingPublisher:

@@ -1,0 +1,152 @@
+"""A partition of the state topic for each shard, on a real broker: what is open in one holds up no
+other, and an owner that writes behind an open transaction is not taken for dead.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kafka import KafkaProducer
+from tests.integration.test_reshard import Application
+
+from duewheel import processes, wiring
+from duewheel.checkpoints.progress import record_key
+from duewheel.config import Settings
+from duewheel.dev_broker import DevBroker
+from duewheel.errors import ConfigError, RecoveryPending, RecoveryRefused
+from duewheel.kafka_admin import KafkaAdmin
+from duewheel.testing import LocalShard
+from duewheel.wheel.kafka_publisher import KafkaPublisher, PublisherLimits
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def application(tmp_path: Path, broker: DevBroker) -> Application:
+    return Application(tmp_path, broker)
+
+
+@contextmanager
+def open_transaction(application: Application, name: str, shard: int) -> Iterator[None]:
+    """Somebody has written to a shard's partition of the state topic, and is not heard of again."""
+    producer = KafkaProducer(
+        bootstrap_servers=application.settings.kafka.servers,
+        transactional_id=f"{application.name}.{name}",
+        transaction_timeout_ms=60_000,
+    )
+    producer.init_transactions()
+    producer.begin_transaction()
+    where = {"topic": application.settings.state_topic, "partition": shard}
+    producer.send(**where, key=record_key(shard), value=b"never committed").get(timeout=30)
+    try:
+        yield
+    finally:
+        producer.abort_transaction()
+        producer.close()
+
+
+def impatient(settings: Settings, application: Application) -> KafkaPublisher:
+    """A publisher that waits far less long than an open transaction lasts."""
+    return KafkaPublisher(
+        settings.kafka.client_options("producer"),
+        transactional_id=wiring.transactional_id(settings),
+        state_topic=settings.state_topic,
+        dead_letter_topic=settings.dead_letter_topic,
+        shard=settings.shard.index,
+        clock=application.clock,
+        limits=PublisherLimits(start_deadline_s=8.0),
+    )
+
+
+def test_an_open_transaction_of_one_shard_holds_up_no_start_and_no_standby_of_another(
+    application: Application,
+) -> None:
+    second = application.of(1, 2)
+    begun = application.begin(2)[1]
+    reader = wiring.progress_reader(second, application.clock)
+    with open_transaction(application, "dequeue.0", 0):
+        publisher = impatient(second, application)
+        assert publisher.start() == begun
+        publisher.publish(None, replace(begun, epoch=7))
+        seen = reader.newest()
+        assert seen is not None and seen.progress.epoch == 7
+        publisher.close()
+    reader.close()
+
+
+def test_an_owner_that_writes_behind_an_open_transaction_is_not_silent(
+    application: Application,
+) -> None:
+    application.begin(1)
+    first, second = application.of(0, 1), application.path / "second"
+    owner = application.local(0, 1)
+    owner.start_dequeue(take_over=True)
+    publisher = impatient(first, application)
+    with open_transaction(application, "dlq-replay", 0):
+        committed = publisher.peek()
+        assert committed is not None
+        patience_ms = 1_000
+        since_ms = publisher.broker_now_ms()
+        while publisher.broker_now_ms() < since_ms + 2 * patience_ms:
+            tick(owner)
+        standing_by = first.model_copy(
+            update={"storage": first.storage.model_copy(update={"data_dir": second})}
+        )
+        heir = application.local(0, 1, standing_by, take_over_after_ms=patience_ms)
+        tick(owner)
+        with pytest.raises(RecoveryPending, match="its last sign of life is"):
+            heir.start_dequeue()
+        tick(owner)  # it has not been fenced
+    publisher.close()
+    since_ms = publisher.broker_now_ms()
+    while publisher.broker_now_ms() < since_ms + 2 * patience_ms:
+        pass
+    assert heir.dequeue is not None
+    heir.dequeue.start()
+
+
+def tick(shard: LocalShard) -> None:
+    assert shard.dequeue is not None
+    shard.dequeue.tick()
+
+
+def test_init_and_reshard_give_the_state_topic_the_partitions_that_it_lacks(
+    application: Application,
+) -> None:
+    topic = application.settings.state_topic
+    with KafkaAdmin(application.settings.kafka.client_options("admin")) as admin:
+        assert admin.describe_partitions([topic]) == {topic: 1}
+        second = application.of(1, 2)
+        with pytest.raises(ConfigError, match=r"partitions is 1, wanted is >= 2.*duewheel init"):
+            admin.require_topics(second)
+        with pytest.raises(ConfigError, match=r"has 1 partitions, shard 1 needs 2.*duewheel init"):
+            wiring.publisher(second, application.clock).peek()
+        found = admin.init_topics(second)
+        assert {f.state for f in found} == {"found"}
+        admin.require_topics(second)
+        assert admin.describe_partitions([topic]) == {topic: 2}
+        for index in range(2):
+            assert processes.init_progress(application.of(index, 2))
+        for to, partitions in ((4, 4), (1, 4)):
+            application.reshard(to)
+            assert admin.describe_partitions([topic]) == {topic: partitions}
+        admin.require_topics(application.settings)
+
+
+def test_progress_of_an_earlier_version_is_refused_by_every_shard(application: Application) -> None:
+    """There all shards wrote to partition 0: one that finds nothing in its own is not new."""
+    producer = KafkaProducer(bootstrap_servers=application.settings.kafka.servers)
+    value = json.dumps({"format": 1, "shard": 1, "shards": 2}).encode()
+    state = {"topic": application.settings.state_topic, "partition": 0}
+    producer.send(**state, key=record_key(1), value=value).get(timeout=30)
+    producer.close()
+    second = application.of(1, 2)
+    with KafkaAdmin(application.settings.kafka.client_options("admin")) as admin:
+        admin.init_topics(second)
+    with pytest.raises(RecoveryRefused, match=r"format 1, this version reads.*another app\.id"):
+        processes.init_progress(second)
