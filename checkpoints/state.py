@@ -461,5 +461,9 @@ def _read_identity(path: Path, mapped: mmap.mmap) -> dict[str, int | str]:
         raise CorruptFile(path, 0, "the identity does not match its checksum")
     identity: dict[str, int | str] = json.loads(text)
     if identity["format"] != FORMAT:
-        raise ConfigError(f"{path} has format {identity['format']}; this version reads {FORMAT}")
+        raise ConfigError(
+            f"{path} has format {identity['format']}; this version reads {FORMAT}: stop the shard, "
+            "move the directory away and start with --take-over, which reads what is pending again "
+            "from Kafka"
+        )
     return identity

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from duewheel.checkpoints import files
+from duewheel.checkpoints import state as state_module
 from duewheel.checkpoints.page_contents import Close, Commit, HourFiles
 from duewheel.checkpoints.pages import Page, PagePair
-from duewheel.checkpoints.state import DEQUEUE, INGEST, Damage, Heartbeat, State
+from duewheel.checkpoints.state import DEQUEUE, FORMAT, INGEST, Damage, Heartbeat, State
 from duewheel.errors import ConfigError, CorruptFile, DuewheelError
 
 PAGE = 256
@@ -239,3 +240,14 @@ def test_damage_stays_until_the_files_are_recovered(
     assert (state.damage, state.recovered, state.needs_recovery) == (Damage.NONE, 3, False)
     state.set_generation(4)
     assert state.needs_recovery
+
+
+def test_a_directory_of_another_format_names_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(state_module, "FORMAT", FORMAT - 1)
+        State.create(tmp_path, 50, 64).release()
+    said = f"has format {FORMAT - 1}; this version reads {FORMAT}.*move .* away.*--take-over"
+    with pytest.raises(ConfigError, match=said):
+        State.open(tmp_path)
