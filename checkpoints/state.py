@@ -51,6 +51,7 @@ _DAMAGE, _GENERATION, _RECOVERED, _FOUND, _CLAIMED = 24, 25, 26, 27, 28
 _AHEAD, _HELD = 29, 30
 _STANDBY, _PROMOTION = 31, 32
 _GC_CANCELS, _WITHOUT_ROOM, _CANCELS_OVER = 33, 34, 35
+_DELIVERED, _DEAD_LETTERS, _LETTERS_WAIT = 40, 41, 42
 
 PROMOTION_MS = 120_000  # for how long a promotion is wanted, once it has been
 
@@ -422,6 +423,18 @@ class State:
     def note_rows_without_room(self, rows: int) -> None:
         """Called by ingest."""
         self._live[_WITHOUT_ROOM] = rows
+
+    @property
+    def deliveries(self) -> tuple[int, int, bool]:
+        """Since dequeue has started: timers delivered, dead letters written; and whether dead
+        letters wait because their topic takes nothing.
+        """
+        return self._live[_DELIVERED], self._live[_DEAD_LETTERS], bool(self._live[_LETTERS_WAIT])
+
+    def note_deliveries(self, delivered: int, dead_letters: int, *, wait: bool) -> None:
+        """Called by dequeue."""
+        words = (delivered, dead_letters, int(wait))
+        self._live[_DELIVERED], self._live[_DEAD_LETTERS], self._live[_LETTERS_WAIT] = words
 
     @property
     def cancels_over(self) -> int:

@@ -32,9 +32,15 @@ from duewheel.schemas.due_times import DueTimes, due_times
 from duewheel.schemas.header_names import Request
 from duewheel.schemas.headers import USERS, Field, Headers, read_headers, rows_of
 from duewheel.schemas.ids import id_hashes, source_names
-from duewheel.schemas.record_tail import framed, framed_bytes, header_groups, key_values
+from duewheel.schemas.record_tail import (
+    LETTER_END,
+    framed,
+    framed_bytes,
+    header_groups,
+    key_values,
+)
 from duewheel.schemas.records import Records, read_records
-from duewheel.schemas.requests import Asked, copies, judged_columns
+from duewheel.schemas.requests import Asked, copies, judged_columns, waiting_letters
 from duewheel.schemas.row_settings import RowSettings
 from duewheel.schemas.rules import ACCEPTED, VALUE, Rule, Rules, compile_suite
 from duewheel.schemas.timers import (
@@ -149,16 +155,19 @@ def parse_judged(table: pa.Table, contract: Contract) -> tuple[TimerBatch, pa.Ta
     found = read_headers(table.column("headers"), settings.mode)
     asked = _asked(found.fields(), records, settings, contract.levels_ms)
     columns = judged_columns(asked)
-    failure = contract.rules.first_failure(columns)
-    rejected = failure != ACCEPTED
+    failure, letters = contract.rules.first_failure(columns), waiting_letters(found)
+    failure[letters] = ACCEPTED
+    rejected = (failure != ACCEPTED) | letters
     timer, cancelling = asked.cancels.accepted(rejected)
     placed = timer & ~rejected
     target, targets = _targets(columns.column("target_topic"), placed, contract)
     known = copies(asked.fields, records.offset, ~rejected)
+    if letters.any():
+        known = known.where(~letters, copies(found.fields(), records.offset, letters).unrolled())
     timer_id, id_hash = _ids(asked.cancels.ids, rejected, records, known.origin_offset)
     foreign = settings.drop_in(asked.fields) & placed
     key = delivered_keys(records.key, foreign, asked.fields)
-    headers, header_count = _headers(found, failure, columns, contract.rules)
+    headers, header_count = _headers(found, failure, letters, columns, contract.rules)
     if settings.mode is not None:
         added, added_count = traces(records, settings.mode, foreign)
         headers, header_count = join(headers, added), header_count + added_count
@@ -198,8 +207,11 @@ def rejections(batch: TimerBatch, rules: Iterable[Rule]) -> dict[str, int]:
         rules: all those that may have rejected one.
     """
     counts: dict[str, int] = {}
-    if batch.rejected.any():
-        headers = batch.headers.filter(_pa.array(batch.rejected))
+    first = batch.rejected & (batch.retries == 0)
+    if (batch.rejected & ~first).any():
+        counts["waited"] = int((batch.rejected & ~first).sum())  # counted by its code at first
+    if first.any():
+        headers = batch.headers.filter(_pa.array(first))
         for suffix, code in {_error_end(rule): rule.code for rule in rules}.items():
             found = _pc.sum(_pc.ends_with(headers, suffix)).as_py()
             if found:
@@ -291,11 +303,18 @@ def _ids(
 
 
 def _headers(
-    found: Headers, failure: Int32, columns: pa.Table, rules: Rules
+    found: Headers, failure: Int32, letters: Bool, columns: pa.Table, rules: Rules
 ) -> tuple[Column, Int32]:
-    """The users' headers; in rejected rows all headers, and the reason."""
+    """The users' headers; in rejected rows all headers, and the reason; in dead letters that have
+    waited all but those that say so.
+    """
     keep = (found.request == USERS) | (found.request == Request.PARTITION_KEY)
     rejected = failure != ACCEPTED
+    if letters.any():
+        keep |= letters[found.rows()]
+        ends = found.firsts[1:][letters]
+        for back in range(1, len(LETTER_END) + 1):
+            keep[ends - back] = False
     if not rejected.any():
         return header_groups(found, keep)
     encoded, count = header_groups(found, keep | rejected[found.rows()])

@@ -24,6 +24,7 @@ ORIGIN = "TIMER_ORIGIN"  # offset of the timer's first copy, in the same partiti
 NOT_BEFORE_MS = "TIMER_NOT_BEFORE_MS"  # of a parked one: when it leaves if it is due by then
 RETRIES = "TIMER_RETRIES"  # how often in a row it was parked, or spread
 ASKED_LEVEL = "TIMER_LEVEL"  # the level that the due time was asked for with, if it was
+LETTER = "TIMER_DEAD_LETTER"  # of a dead letter that waits for its topic: it stays one
 
 # Added to answers to cancels and reschedules, whose value is a JSON object (ANSWER_*).
 ANSWER = "TIMER_ANSWER"  # an Answer: what became of the timers that were met
@@ -67,6 +68,7 @@ class Request(IntEnum):
     NOT_BEFORE = auto()  # these two beside ORIGIN only
     RETRIES = auto()
     ASKED_LEVEL = auto()  # beside ORIGIN only
+    LETTER = auto()  # the last header of a dead letter that waits; nothing anywhere else
     IGNORED = auto()  # added by an earlier delivery: taken out, else it would be there twice
     TARGET_KEY = auto()  # from here on in drop-in modes only
     PARTITION_KEY = auto()  # not taken out: read again in copies
@@ -96,6 +98,7 @@ REQUEST: dict[str, Request] = {
     NOT_BEFORE_MS: Request.NOT_BEFORE,
     RETRIES: Request.RETRIES,
     ASKED_LEVEL: Request.ASKED_LEVEL,
+    LETTER: Request.LETTER,
 }
 NATIVE = {request: name for name, request in reversed(REQUEST.items())}
 """The name under which duewheel itself makes each request: the first one in REQUEST."""

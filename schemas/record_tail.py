@@ -147,6 +147,18 @@ def parking_headers(not_before_ms: Int64, retries: Int32) -> Column:
     )
 
 
+def letter_headers(origin_offset: Int64, not_before_ms: Int64, retries: Int32) -> Column:
+    """The headers behind those of a dead letter that waits, encoded: one for each of LETTER_END."""
+    return join(
+        *(header_name(names.ORIGIN), *framed(decimals(origin_offset))),
+        parking_headers(not_before_ms, retries),
+        constant(framed_bytes(names.LETTER.encode()) + framed_bytes(b"")),
+    )
+
+
+LETTER_END = (Request.ORIGIN, Request.NOT_BEFORE, Request.RETRIES, Request.LETTER)
+
+
 class Records:
     """Deliveries as records that lack only their place in a batch."""
 

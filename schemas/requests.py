@@ -9,7 +9,8 @@ by sending it over and over, but reaches no topic that is closed to timers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from dataclasses import fields as fields_of
 from functools import partial
 from typing import Any
 
@@ -21,8 +22,8 @@ from duewheel.schemas.cancel_requests import WORDS, Cancels, read_cancels
 from duewheel.schemas.columns import Column, ascii_text, lengths
 from duewheel.schemas.due_times import PRECEDENCE, DueTimes
 from duewheel.schemas.header_names import NATIVE, Request
-from duewheel.schemas.headers import Field, Int8, rows_of
-from duewheel.schemas.record_tail import NO_ORIGIN
+from duewheel.schemas.headers import Field, Headers, Int8, rows_of
+from duewheel.schemas.record_tail import LETTER_END, NO_ORIGIN
 from duewheel.schemas.row_settings import CANCEL_TYPE
 from duewheel.schemas.timers import ANY_TIME, LEVEL_MAX, NO_LEVEL, Bool, Int32, Int64
 from duewheel.schemas.values import SATURATED, parse_numbers
@@ -207,6 +208,18 @@ def _retries(fields: Mapping[Request, Field], count: int) -> pa.Int64Array:
     return column
 
 
+def waiting_letters(found: Headers) -> Bool:
+    """Rows that are dead letters which wait for their topic: by their last headers. Nothing else of
+    them is judged again: whatever their first copy was refused for, they stay dead letters.
+    """
+    size, ends = len(LETTER_END), found.firsts[1:]
+    letters: Bool = np.diff(found.firsts) >= size
+    for place, request in enumerate(LETTER_END):
+        at = ends[letters] - size + place
+        letters[letters] = found.request[at] == request
+    return letters
+
+
 @dataclass(frozen=True, slots=True)
 class Copies:
     """What rows say of themselves as copies.
@@ -225,6 +238,19 @@ class Copies:
     not_before_ms: Int64
     retries: Int32
     level: Int32
+
+    def where(self, rows: Bool, others: Copies) -> Copies:
+        """Of these rows what is known here, of all else what `others` say."""
+        pairs = ((getattr(self, each.name), getattr(others, each.name)) for each in fields_of(self))
+        return Copies(*(np.where(rows, mine, its) for mine, its in pairs))
+
+    def unrolled(self) -> Copies:
+        """The same of dead letters, of which nothing but waiting counts."""
+        return replace(
+            self,
+            roll_times=np.zeros_like(self.roll_times),
+            level=np.full_like(self.level, NO_LEVEL),
+        )
 
 
 def copies(fields: Mapping[Request, Field], offset: Int64, accepted: Bool) -> Copies:

@@ -479,10 +479,18 @@ class Dequeue:
         deliveries = None if prepared is None else prepared.deliveries
         took_ms = self._clock.boottime_ms() - begun_ms
         now_ms = self._clock.now_ms()
-        parked = self._publisher.parked
-        self._statistics = self._statistics.after_commit(deliveries, parked, now_ms, took_ms)
+        aside = self._publisher.aside
+        self._statistics = self._statistics.after_commit(deliveries, aside, now_ms, took_ms)
+        self._note_deliveries()
         self._delivered += rows
         self._directory.state.write_mirror(progress.slot, self._delivered, progress.encode())
+
+    def _note_deliveries(self) -> None:
+        """For `status`, which asks neither Kafka nor this process."""
+        known = self._statistics
+        self._directory.state.note_deliveries(
+            known.delivered, sum(known.dead_letters.values()), wait=self._publisher.letters_wait
+        )
 
     def _happened(self, attempted: Progress) -> bool:
         """After a doubt: start anew and read whether the transaction was committed."""

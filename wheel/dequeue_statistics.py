@@ -8,9 +8,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from duewheel.schemas.timers import NEVER, Deliveries, Int64
+from duewheel.schemas.timers import Deliveries, Int64
+from duewheel.wheel.encoding import Aside
 from duewheel.wheel.histogram import Histogram
 from duewheel.wheel.hot_slots import in_excess
+
+REJECTED, WAITED = "rejected", "waited"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +46,17 @@ class Statistics:
     """What the loop has done since it started.
 
     Attributes:
-        delivered: messages published, dead letters included.
-        dead_letters: those that ingest had rejected.
+        delivered: timers published to their topics.
+        dead_letters: messages published to the dead-letter topic, by reason: REJECTED by ingest,
+            WAITED until that topic took them, or why they could not be published.
+        letters_kept: dead letters sent back to wait because that topic took nothing; again each
+            time.
         cancelled: timers that a cancel has kept from leaving.
         answers: to cancels and reschedules, by what they were told.
         cancels: what is known of them.
         rolled: timers sent back to their timer topic, by that topic; not among `delivered`.
         parked: the same because their target took no writes then, by the target.
         spread: the same because they were in excess of their slot.
-        hot_dead_letters: what became a dead letter because of that.
         hot_slots: slots with rows in excess.
         transactions: commits, those without messages included.
         doubts: transactions whose outcome had to be read back.
@@ -61,14 +66,14 @@ class Statistics:
     """
 
     delivered: int = 0
-    dead_letters: int = 0
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
+    letters_kept: int = 0
     cancelled: int = 0
     answers: Mapping[str, int] = field(default_factory=dict)
     cancels: CancelCounts = field(default_factory=CancelCounts)
     rolled: Mapping[str, int] = field(default_factory=dict)
     parked: Mapping[str, int] = field(default_factory=dict)
     spread: int = 0
-    hot_dead_letters: int = 0
     hot_slots: int = 0
     transactions: int = 0
     doubts: int = 0
@@ -93,13 +98,13 @@ class Statistics:
         return replace(self, answers=Counter(self.answers) + Counter(words))
 
     def after_commit(
-        self, deliveries: Deliveries | None, parked: Int64, committed_at_ms: int, took_ms: int
+        self, deliveries: Deliveries | None, aside: Aside, committed_at_ms: int, took_ms: int
     ) -> Statistics:
         """These, and one committed transaction.
 
         Args:
             deliveries: what was in it, None if that was the progress only.
-            parked: which of these rows went back.
+            aside: which of these rows did not go where they were addressed.
             committed_at_ms: when it was acknowledged.
             took_ms: from handing it over until then.
         """
@@ -110,20 +115,22 @@ class Statistics:
         )
         if deliveries is None or not len(deliveries) or deliveries.answer.all():
             return known  # answers have a transaction of their own
-        rolled, dead = np.flatnonzero(deliveries.rolled), int(deliveries.dead_letter.sum())
-        late = ~deliveries.rolled & ~deliveries.dead_letter
-        late[parked] = False
-        due_ms = deliveries.due_ms[late]
-        late_ms = committed_at_ms - due_ms
-        spread = in_excess(deliveries)[parked]
+        went = np.ones(len(deliveries), np.bool_)
+        went[np.concatenate([aside.parked, aside.letters, aside.condemned])] = False
+        dead, rolled = went & deliveries.dead_letter, went & deliveries.rolled
+        waited = int((dead & (deliveries.retries > 0)).sum())
+        counts = {**aside.reasons, REJECTED: int(dead.sum()) - waited, WAITED: waited}
+        late = went & ~dead & ~rolled
+        late_ms = committed_at_ms - deliveries.due_ms[late]
+        spread = in_excess(deliveries)[aside.parked]
         return replace(
             known,
-            delivered=self.delivered + len(deliveries) - len(rolled) - len(parked),
-            dead_letters=self.dead_letters + dead,
-            rolled=_with(self.rolled, deliveries, rolled),
-            parked=_with(self.parked, deliveries, parked[~spread]),
+            delivered=self.delivered + int(late.sum()),
+            dead_letters=Counter(self.dead_letters) + Counter(counts),
+            letters_kept=self.letters_kept + len(aside.letters),
+            rolled=_with(self.rolled, deliveries, np.flatnonzero(rolled)),
+            parked=_with(self.parked, deliveries, aside.parked[~spread]),
             spread=self.spread + int(spread.sum()),
-            hot_dead_letters=self.hot_dead_letters + int((deliveries.not_before_ms == NEVER).sum()),
             lateness_max_ms=max(self.lateness_max_ms, int(late_ms.max(initial=0))),
             lateness_ms=self.lateness_ms.with_values(late_ms),
         )

@@ -7,9 +7,8 @@ long before the transaction; the result says what it took for true. No Kafka her
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -32,6 +31,28 @@ class Known:
 
     target: Target
     batch_bytes: int
+
+
+NO_ROWS: Int64 = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """Rows of a transaction that did not go where they were addressed; no row is in two of these.
+
+    Attributes:
+        parked: went back to their timer topic to wait: their target takes no writes for now, or
+            they are in excess of their slot.
+        letters: dead letters that went back because the dead-letter topic takes nothing; some of
+            them may have become dead letters only now.
+        condemned: became dead letters.
+        reasons: of `condemned`, how many for which reason.
+    """
+
+    parked: Int64 = field(default_factory=lambda: NO_ROWS)
+    letters: Int64 = field(default_factory=lambda: NO_ROWS)
+    condemned: Int64 = field(default_factory=lambda: NO_ROWS)
+    reasons: Mapping[str, int] = field(default_factory=dict)
 
 
 # What is known of each of these topics; may raise to say that it is not.
@@ -60,16 +81,13 @@ class Encoded:
 
     Attributes:
         parts: the batches; those of a partition are neighbours, in their order.
-        condemned: rows that became dead letters, by reason.
-        parked: rows that go back to their timer topic to wait: their target takes no writes for
-            now, or they are in excess of their slot.
+        aside: rows that do not go where they were addressed.
         known: what was known of each topic that mattered.
         refused: sources of the records that the broker had refused.
     """
 
     parts: list[Part]
-    condemned: Counter[str]
-    parked: Int64
+    aside: Aside
     known: Mapping[str, Known]
     refused: frozenset[bytes]
 
@@ -80,12 +98,11 @@ class Routed:
 
     Attributes:
         deliveries: in the order in which they came.
-        condemned, parked, known: as in Encoded.
+        aside, known: as in Encoded.
     """
 
     deliveries: Deliveries
-    condemned: Counter[str]
-    parked: Int64
+    aside: Aside
     known: Mapping[str, Known]
 
 
@@ -108,10 +125,16 @@ def route(
         now_ms: from which parked rows wait.
 
     Raises:
-        PublishDoubt: the dead-letter topic takes nothing.
+        PublishDoubt: neither the dead-letter topic nor a row's timer partition takes anything.
         Exception: whatever `look_up` raises.
     """
     known = dict(look_up(routing.used_topics(deliveries)))
+
+    def learn(topics: Iterable[str]) -> dict[str, Target]:
+        """Of these topics, and all that were asked for before."""
+        known.update(look_up([topic for topic in dict.fromkeys(topics) if topic not in known]))
+        return _targets(known)
+
     targets = _targets(known)
     reason = routing.why_not(deliveries, targets, list(refused))
     waiting = routing.without_target(deliveries, targets) & (reason == Reason.NONE)
@@ -119,20 +142,29 @@ def route(
     waiting &= ~deliveries.answer
     spread = (reason == Reason.NONE) & to_be_spread(deliveries)
     if (waiting | spread).any():
-        homes = dict.fromkeys(topic for topic, _ in deliveries.homes)
-        known.update(look_up([topic for topic in homes if topic not in known]))
-        targets = _targets(known)
+        targets = learn(topic for topic, _ in deliveries.homes)
         deliveries, waiting = _parked(deliveries, waiting, spread, targets, reason, now_ms)
-    counts = enumerate(np.bincount(reason).tolist())
-    condemned = Counter({Reason(n).name.lower(): c for n, c in counts if n and c})
-    if condemned:
+    if reason.any():
         deliveries = routing.condemned(deliveries, reason, targets, dead_letter_topic)
+    letters = np.zeros_like(waiting)
     if deliveries.dead_letter.any():
-        used = routing.used_topics(deliveries)
-        known.update(look_up([topic for topic in used if topic not in known]))
-        targets = {topic: known[topic].target for topic in used}
+        targets = learn([dead_letter_topic])
+        deliveries = routing.to_dead_letters(deliveries, dead_letter_topic)
+        if targets[dead_letter_topic].is_closed:
+            targets = learn(topic for topic, _ in deliveries.homes)
+            deliveries, letters = _letters_kept(deliveries, targets, now_ms)
         deliveries = _dead_letters_fitted(deliveries, targets)
-    return Routed(deliveries, condemned, np.flatnonzero(waiting), known)
+    reason[letters] = Reason.NONE
+    return Routed(deliveries, _aside(waiting, letters, reason), known)
+
+
+def _aside(waiting: Bool, letters: Bool, reason: Int32) -> Aside:
+    if not (waiting.any() or letters.any() or reason.any()):
+        return Aside()
+    counts = enumerate(np.bincount(reason).tolist())
+    parked, kept, condemned = (np.flatnonzero(rows) for rows in (waiting, letters, reason))
+    reasons = {Reason(n).name.lower(): c for n, c in counts if n and c}
+    return Aside(parked, kept, condemned, reasons)
 
 
 def encode(
@@ -163,7 +195,7 @@ def encode(
             source = rows.source[first].as_py() if batch.count == 1 else None
             parts.append(Part(group.topic, group.partition, batch, source))
             first += batch.count
-    return Encoded(parts, routed.condemned, routed.parked, known, refused)
+    return Encoded(parts, routed.aside, known, refused)
 
 
 def _targets(known: Mapping[str, Known]) -> dict[str, Target]:
@@ -197,12 +229,34 @@ def _parked(
     return parked, back
 
 
+def _letters_kept(
+    deliveries: Deliveries, targets: Mapping[str, Target], now_ms: int
+) -> tuple[Deliveries, Bool]:
+    """The deliveries with all dead letters that can waiting in their timer topics, and which these
+    are. Where the timer topic does not take a copy, what waits is the pointer to the original.
+    """
+    missing = [topic for topic, _ in deliveries.homes if targets[topic].refusal]
+    there = np.array([topic not in missing for topic, _ in deliveries.homes], np.bool_)
+    rows = deliveries.dead_letter & there[deliveries.home]
+    rows &= routing.home_takes_writes(deliveries, targets)
+    waiting = returning.waiting_letters(deliveries, rows, now_ms)
+    too_large = routing.too_large(waiting, targets) & rows
+    if too_large.any():
+        deliveries = routing.stripped(deliveries, too_large)
+        waiting = returning.waiting_letters(deliveries, rows, now_ms)
+    return waiting, rows
+
+
 def _dead_letters_fitted(deliveries: Deliveries, targets: Mapping[str, Target]) -> Deliveries:
     """The deliveries with every dead letter cut down to what its topic takes."""
-    for topic, target in targets.items():
-        if target.refusal:
+    leaving = deliveries.dead_letter & ~deliveries.rolled
+    for index in np.unique(deliveries.target[leaving]).tolist():
+        topic = deliveries.targets[index]
+        if targets[topic].refusal:
             raise PublishDoubt(
-                f"nothing was published: dead-letter topic {topic!r}: {target.refusal.name.lower()}"
+                f"nothing was published: dead-letter topic {topic!r}: "
+                f"{targets[topic].refusal.name.lower()}, and the timer partitions of its messages "
+                "take no writes either"
             )
-    too_large = routing.too_large(deliveries, targets) & deliveries.dead_letter
+    too_large = routing.too_large(deliveries, targets) & leaving
     return routing.stripped(deliveries, too_large) if too_large.any() else deliveries

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,12 +51,12 @@ from duewheel.errors import (
 )
 from duewheel.schemas.record_batch import HEADER_BYTES
 from duewheel.schemas.single_record import single
-from duewheel.schemas.timers import Deliveries, Int64
+from duewheel.schemas.timers import Deliveries
 from duewheel.schemas.timers import TopicPartition as Place
 from duewheel.wheel import kafka_internals as internals
 from duewheel.wheel import routing
 from duewheel.wheel.deadline import Deadline, DeadlinePassed, within
-from duewheel.wheel.encoding import Encoded, Known, LookUp, Part, encode
+from duewheel.wheel.encoding import Aside, Encoded, Known, LookUp, Part, encode
 from duewheel.wheel.kafka_clients import ClientSettings, close
 from duewheel.wheel.kafka_progress import (
     Found,
@@ -74,7 +73,7 @@ from duewheel.wheel.kafka_transactions import (
     preparation_deadline,
     transact,
 )
-from duewheel.wheel.publisher import NO_ROWS, Prepared
+from duewheel.wheel.publisher import Prepared
 from duewheel.wheel.routing import Target
 
 # Records have this host's time, but never further from the brokers' clock than this: topics may
@@ -191,23 +190,19 @@ class KafkaPublisher:
         self._written_ms = 0  # the progress that was last read
         self._is_asked_to_yield = False
         self._met: set[str] = set()  # topics whose metadata the producer has
-        self._condemned: Counter[str] = Counter()
         self._stamp = (0, 0)  # the brokers' clock at the last commit, and boottime then
-        # Progress of the last transaction, and its rows that had become dead letters.
-        self._attempt: tuple[bytes, Counter[str]] = (b"", Counter())
-        self._parked = NO_ROWS
+        self._aside = Aside()
+        self._letters_wait = False
 
     @property
-    def condemned(self) -> Mapping[str, int]:
-        """Rows that could not be published and left as dead letters, by reason; since this object
-        was made, committed ones only. A snapshot.
-        """
-        return self._condemned
-
-    @property
-    def parked(self) -> Int64:
+    def aside(self) -> Aside:
         """See Publisher."""
-        return self._parked
+        return self._aside
+
+    @property
+    def letters_wait(self) -> bool:
+        """See Publisher."""
+        return self._letters_wait
 
     def peek(self) -> Progress | None:
         """The newest committed progress, read without taking the transactional id.
@@ -264,7 +259,6 @@ class KafkaPublisher:
         )
         self._written_ms = found.timestamp_ms if found else 0
         self._is_asked_to_yield = found is not None and is_asked_to_yield(found)
-        self._count(found.value if found else None)
         return Progress.decode(found.value) if found else None
 
     def start(self) -> Progress | None:
@@ -343,7 +337,7 @@ class KafkaPublisher:
         if self._producer is None or self._admin is None:
             raise PublishDoubt("the publisher is not started")
         written = progress.encode()
-        self._attempt, self._parked = (written, Counter()), NO_ROWS
+        self._aside = Aside()
         try:
             parts: list[Part] = []
             if prepared is not None and len(prepared.deliveries):
@@ -363,7 +357,6 @@ class KafkaPublisher:
                 self._stamp = (stamp_ms, self._clock.boottime_ms())
             if prepared is not None:
                 self._catalog.settle(prepared.deliveries, {(p.topic, p.partition) for p in parts})
-            self._count(written)
             return stamp_ms
         except Exception as error:
             self.close()
@@ -399,13 +392,6 @@ class KafkaPublisher:
         """
         return min(self._clock.now_ms(), self._timestamp_ms())
 
-    def _count(self, committed: bytes | None) -> None:
-        """Count the last transaction if the committed progress is its own."""
-        encoded, condemned = self._attempt
-        if encoded == committed:
-            self._condemned = self._condemned + condemned
-            self._attempt = (b"", Counter())
-
     def close(self) -> None:
         """Drop the clients; an open transaction is left to the next `start` or its time-out."""
         producer, self._producer = self._producer, None
@@ -436,18 +422,16 @@ class KafkaPublisher:
         return producer
 
     def _require_topics(self, admin: KafkaAdminClient, deadline: Deadline) -> None:
-        topics = [self._state_partition.topic, self._dead_letter_topic]
-        targets = self._catalog.resolve(admin, topics, deadline)
-        for topic, target in targets.items():
-            if target.refusal:
-                raise ConfigError(
-                    f"Kafka at {self._settings.address}: topic {topic!r}: "
-                    f"{target.refusal.name.lower()}: `duewheel init` creates what is missing"
-                )
         topic, number = self._state_partition
-        if targets[topic].partitions <= number:
+        target = self._catalog.resolve(admin, [topic], deadline)[topic]
+        if target.refusal:
             raise ConfigError(
-                f"state topic {topic!r} has {targets[topic].partitions} partitions, shard {number} "
+                f"Kafka at {self._settings.address}: topic {topic!r}: "
+                f"{target.refusal.name.lower()}: `duewheel init` creates what is missing"
+            )
+        if target.partitions <= number:
+            raise ConfigError(
+                f"state topic {topic!r} has {target.partitions} partitions, shard {number} "
                 f"needs {number + 1}: `duewheel init` adds them"
             )
 
@@ -470,12 +454,28 @@ class KafkaPublisher:
 
         if encoded is None or not self._holds(encoded, look_up):
             encoded = self._encode(deliveries, look_up)
-        if encoded.condemned:
-            log.warning("rows became dead letters", count=encoded.condemned.total())
-            self._attempt[1].update(encoded.condemned)
-        self._parked = encoded.parked
+        self._aside = encoded.aside
+        if encoded.aside.reasons:
+            log.warning("rows became dead letters", **encoded.aside.reasons)
+        self._note_dead_letters(encoded.known.get(self._dead_letter_topic))
         self._meet(producer, list(dict.fromkeys(part.topic for part in encoded.parts)), deadline)
         return encoded.parts
+
+    def _note_dead_letters(self, known: Known | None) -> None:
+        """Whether dead letters wait, as the last chunk that has any has found it; told once."""
+        if known is None or known.target.is_closed == self._letters_wait:
+            return
+        self._letters_wait = known.target.is_closed
+        topic, refusal = self._dead_letter_topic, known.target.refusal
+        if self._letters_wait:
+            log.error(
+                "the dead-letter topic takes nothing: dead letters wait in their timer topics",
+                topic=topic,
+                reason=refusal.name.lower() if refusal else "no partition takes writes",
+                remedy="`duewheel init` creates it where it is missing",
+            )
+        else:
+            log.info("the dead-letter topic takes dead letters again", topic=topic)
 
     def _holds(self, encoded: Encoded, look_up: LookUp) -> bool:
         """Whether the rows would be encoded the same way now."""

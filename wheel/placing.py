@@ -13,7 +13,7 @@ import numpy as np
 from duewheel.schemas import columns
 from duewheel.schemas.columns import Column
 from duewheel.schemas.ids import java_hash
-from duewheel.schemas.timers import Bool, Int32, Int64, TimerBatch
+from duewheel.schemas.timers import ANY_TIME, Bool, Int32, Int64, TimerBatch
 from duewheel.wheel.layout import (
     DELAY_MS_MAX,
     EARLIEST_SLOT,
@@ -88,7 +88,10 @@ def meant_slots(batch: TimerBatch, precision_ms: int, window_ms: int | Int64) ->
     held_ms = np.minimum(batch.not_before_ms, batch.timestamp_ms + window_ms)
     leaves_ms = np.maximum(np.where(rolled, instants, batch.due_ms), held_ms)
     slots = slot_of(leaves_ms, precision_ms)
-    return np.where(batch.rejected, EARLIEST_SLOT, slots), rolled
+    letters = np.where(
+        batch.not_before_ms == ANY_TIME, EARLIEST_SLOT, slot_of(held_ms, precision_ms)
+    )
+    return np.where(batch.rejected, letters, slots), rolled
 
 
 def slot_order(slots: Int64) -> Int64:

@@ -10,13 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-
 from duewheel.checkpoints.progress import Progress
-from duewheel.schemas.timers import Deliveries, Int64, TopicPartition
-from duewheel.wheel.encoding import Encoded
-
-NO_ROWS: Int64 = np.empty(0, np.int64)
+from duewheel.schemas.timers import Deliveries, TopicPartition
+from duewheel.wheel.encoding import Aside, Encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +64,15 @@ class Publisher(Protocol):
     """
 
     @property
-    def parked(self) -> Int64:
-        """Which of the rows last given to `publish` went back to their timer topic to wait: because
-        their target takes no writes for now, or in excess of their slot. Means something once it is
-        known that they were committed.
+    def aside(self) -> Aside:
+        """Which of the rows last given to `publish` did not go where they were addressed. Means
+        something once it is known that they were committed.
         """
+        ...
+
+    @property
+    def letters_wait(self) -> bool:
+        """Whether the dead-letter topic took nothing when a dead letter was last to leave."""
         ...
 
     def peek(self) -> Progress | None:
@@ -128,7 +128,8 @@ class Publisher(Protocol):
 
         Rows that can never be published (no such topic or partition, too large) leave as dead
         letters in the same transaction, those whose target takes no writes for now as parked copies
-        (returning.py); answers as dead letters then, too. The same `prepared` may be given again
+        (returning.py); answers as dead letters then, too. Where the dead-letter topic takes nothing
+        dead letters of all kinds wait in their timer topics. The same `prepared` may be given again
         after PublishDoubt.
 
         Raises:

@@ -8,6 +8,10 @@ due time absolute, and where its first copy lay. Two kinds:
               (hot_slots.py): the instant before which it does not leave again, and how often in a
               row it was parked
 
+A dead letter whose topic takes nothing goes back as it is, with three headers behind its own: where
+its first copy lay, and those of what is parked; and a fourth one by which ingest knows that it is a
+dead letter and judges it no more.
+
 A timer whose target takes no writes waits from a second to five minutes, doubling. Timers of one
 key that were parked in one transaction for the same number of times wait equally long, and keep
 their order; one that was parked less often waits less, and may overtake them. Others leave spread
@@ -23,7 +27,13 @@ import pyarrow.compute as pc
 
 from duewheel.schemas.columns import EMPTY, Column, binary, choose, join, take
 from duewheel.schemas.ids import id_hashes
-from duewheel.schemas.record_tail import NO_ORIGIN, copy_headers, parking_headers
+from duewheel.schemas.record_tail import (
+    LETTER_END,
+    NO_ORIGIN,
+    copy_headers,
+    letter_headers,
+    parking_headers,
+)
 from duewheel.schemas.requests import COUNT_MAX
 from duewheel.schemas.timers import NO_KEY, Bool, Deliveries, Int32, Int64
 
@@ -45,8 +55,16 @@ def parked(deliveries: Deliveries, rows: Bool, not_before_ms: Int64) -> Deliveri
     return _sent_home(deliveries, rows, join(headers, parking), count + 2)
 
 
+def waiting_letters(deliveries: Deliveries, rows: Bool, now_ms: int) -> Deliveries:
+    """The deliveries with the given dead letters as copies that wait for the dead-letter topic."""
+    retries = np.minimum(deliveries.retries + 1, COUNT_MAX).astype(np.int32)
+    not_before_ms = now_ms + waits_ms(deliveries)
+    headers = letter_headers(deliveries.origin_offset, not_before_ms, retries)
+    return _sent_home(deliveries, rows, headers, np.full_like(retries, len(LETTER_END)))
+
+
 def waits_ms(deliveries: Deliveries) -> Int64:
-    """How long each row waits if its target takes no writes. A matter of the row alone."""
+    """How long each row waits if its topic takes no writes. A matter of the row alone."""
     first_ms, longest_ms = WAIT_MS
     doublings = np.minimum(deliveries.retries, _DOUBLINGS_MAX).astype(np.int64)
     wait_ms = np.minimum(first_ms << doublings, longest_ms)

@@ -6,11 +6,12 @@ then what a replay needs (schemas/dead_letters.py); a rolled copy has that among
 letter that is too large even for the dead-letter topic loses key, value and user headers;
 TIMER_SOURCE still points at the original. Partitions are chosen as Kafka's clients do: the
 requested one, else by the key's hash, else one partition at random for all such rows of a call, of
-those that take writes.
+those that take writes. Dead letters whose key's partition takes none go to another one.
 
 A target partition may exist and take no writes for now: its rows are parked (returning.py). One
 whose copy its timer topic does not take becomes a dead letter, which can be replayed: to wait with
-it would hold up every other target for as long.
+it would hold up every other target for as long. Where the dead-letter topic takes nothing at all,
+dead letters wait in their timer topics likewise.
 """
 
 from __future__ import annotations
@@ -86,6 +87,11 @@ class Target:
             return every
         return [number for number in every if number not in self.unavailable] or every
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether no partition takes anything, for now or for good."""
+        return bool(self.refusal) or self.unavailable.issuperset(range(self.partitions))
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -139,18 +145,25 @@ def without_target(deliveries: Deliveries, targets: Mapping[str, Target]) -> Boo
     Not among them: dead letters and copies, which can go nowhere else, and rows that are free to go
     to another partition, if one takes writes.
     """
-    closed = [
-        (index, number)
+    if not any(topic in targets and targets[topic].unavailable for topic in deliveries.targets):
+        return np.zeros(len(deliveries), np.bool_)
+    partition = _partitions(deliveries, targets, lambda free: free[0])
+    rows = _unavailable(deliveries, targets, partition)
+    rows &= ~(deliveries.dead_letter | deliveries.rolled)
+    return rows
+
+
+def _unavailable(deliveries: Deliveries, targets: Mapping[str, Target], partition: Int64) -> Bool:
+    """Rows that would go to a partition that takes no writes for now."""
+    places = [
+        index << _PARTITION_BITS | number
         for index, topic in enumerate(deliveries.targets)
         if topic in targets
         for number in targets[topic].unavailable
     ]
-    if not closed:
+    if not places:
         return np.zeros(len(deliveries), np.bool_)
-    place = _places(deliveries, _partitions(deliveries, targets, lambda free: free[0]))
-    rows = np.isin(place, [index << _PARTITION_BITS | number for index, number in closed])
-    rows &= ~(deliveries.dead_letter | deliveries.rolled)
-    return rows
+    return np.isin(_places(deliveries, partition), places)
 
 
 def home_takes_writes(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
@@ -210,6 +223,18 @@ def condemned(
     )
 
 
+def to_dead_letters(deliveries: Deliveries, dead_letter_topic: str) -> Deliveries:
+    """The deliveries with all dead letters addressed to the topic that counts now: those that
+    ingest rejected were stored with the one of that time.
+    """
+    topics = list(dict.fromkeys([*deliveries.targets, dead_letter_topic]))
+    place = topics.index(dead_letter_topic)
+    if (deliveries.target[deliveries.dead_letter] == place).all():
+        return deliveries
+    target = _where(deliveries.dead_letter, place, deliveries.target)
+    return replace(deliveries, targets=topics, target=target)
+
+
 def stripped(deliveries: Deliveries, rows: Bool) -> Deliveries:
     """The given dead letters without key, value and user headers: what is left points at the
     original, which the dead-letter topic does not take.
@@ -265,6 +290,10 @@ def _partitions(
             sticky[index] = pick(target.available)
     by_key = deliveries.key_hash % counts[deliveries.target]
     free = np.where(deliveries.key_hash == NO_KEY, sticky[deliveries.target], by_key)
+    if deliveries.dead_letter.any():
+        # They need no key's partition: any that takes writes will do.
+        astray = deliveries.dead_letter & _unavailable(deliveries, targets, free)
+        free = np.where(astray, sticky[deliveries.target], free)
     asked = deliveries.target_partition
     return np.where(asked == NO_PARTITION, free, asked)
 

@@ -96,6 +96,18 @@ class Disagreements:
         self.first += found[: EXAMPLES_MAX - len(self.first)]
 
 
+def _without_letters(
+    read: tuple[int, TimerBatch, pa.Table],
+) -> tuple[int, TimerBatch, pa.Table]:
+    """The same without dead letters that came again to wait: their first copies are judged."""
+    number, batch, columns = read
+    letters = batch.rejected & (batch.retries > 0)
+    if not letters.any():
+        return read
+    keep = np.flatnonzero(~letters)
+    return number, batch.take(keep), columns.take(keep)
+
+
 class AuditJudge:
     """Takes a range piece by piece and says what it found.
 
@@ -126,7 +138,9 @@ class AuditJudge:
 
     def take(self, records: pa.Table) -> None:
         """Judge some more records, with the columns of the stream."""
-        for number, batch, columns in self._by_epoch(records):
+        for number, batch, columns in map(_without_letters, self._by_epoch(records)):
+            if not len(batch):
+                continue
             rules = self._contracts[number].rules
             failure = rejected_by(batch, rules.rules)
             codes = _codes(failure, rules)

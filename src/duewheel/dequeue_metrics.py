@@ -14,7 +14,7 @@ from duewheel.clock import Clock
 from duewheel.errors import CorruptFile
 from duewheel.metrics import counter, counters, gauge, gauges, histogram
 from duewheel.wheel.data_directory import DataDirectory
-from duewheel.wheel.dequeue_statistics import Statistics
+from duewheel.wheel.dequeue_statistics import REJECTED, Statistics
 from duewheel.wheel.layout import HOUR_MS, closable_slot
 from duewheel.wheel.pending import Pending, PendingTimers
 
@@ -30,7 +30,7 @@ class DequeueMetrics:
         directory: opened for this object alone.
         clock: this host's.
         statistics: the loop's newest snapshot.
-        condemned: the publisher's: rows that could not be published, by reason.
+        letters_wait: whether the dead-letter topic takes nothing.
     """
 
     def __init__(
@@ -38,12 +38,12 @@ class DequeueMetrics:
         directory: DataDirectory,
         clock: Clock,
         statistics: Callable[[], Statistics],
-        condemned: Callable[[], Mapping[str, int]],
+        letters_wait: Callable[[], bool],
     ) -> None:
         self._directory = directory
         self._clock = clock
         self._statistics = statistics
-        self._condemned = condemned
+        self._letters_wait = letters_wait
         self._pending = PendingTimers(directory)
 
     def families(self) -> Iterator[Metric]:
@@ -61,17 +61,24 @@ class DequeueMetrics:
             log.warning("pending timers cannot be counted", reason=str(error))
 
     def _deliveries(self) -> Iterator[Metric]:
-        known, condemned = self._statistics(), self._condemned()
-        yield counter(
-            "delivered",
-            "Accepted timers published: to their topics, or as dead letters if that cannot be.",
-            known.delivered - known.dead_letters,
-        )
+        known = self._statistics()
+        yield counter("delivered", "Timers published to their topics.", known.delivered)
         yield counters(
             "dead_letters",
-            "Messages written to the dead-letter topic; `rejected` ones had not been accepted.",
+            "Messages written to the dead-letter topic; `rejected` ones had not been accepted, "
+            "`waited` ones had been sent back before, while it took nothing.",
             "reason",
-            {"rejected": known.dead_letters, **condemned},
+            {REJECTED: 0, **known.dead_letters},
+        )
+        yield counter(
+            "dead_letters_kept",
+            "Dead letters written to their timer topic because theirs took nothing; each time.",
+            known.letters_kept,
+        )
+        yield gauge(
+            "dead_letters_wait",
+            "1 while the dead-letter topic takes nothing: it is missing, or has no leader.",
+            int(self._letters_wait()),
         )
         yield counters(
             "rolled",
@@ -92,7 +99,7 @@ class DequeueMetrics:
             "hot_slot_excess",
             "Timers in excess of their slot, by what became of them.",
             "policy",
-            {"spread": known.spread, "dead-letter": known.hot_dead_letters},
+            {"spread": known.spread, "dead-letter": known.dead_letters.get("hot_slot", 0)},
         )
         yield from self._cancels(known)
         yield counter("transactions", "Committed transactions.", known.transactions)

@@ -88,7 +88,8 @@ def run_dequeue(settings: Settings, *, take_over: bool = False, standby: bool = 
         try:
             with forgiven_once(stopping):
                 with _admin(settings, clock) as admin:
-                    admin.require_topics(settings)
+                    fresh = look_at(directory.state, directory.path).is_fresh
+                    admin.require_topics(settings, served=not fresh)
                 if standby:
                     with _metrics(settings, clock, dequeue, publisher):
                         if _stand_by(settings, directory, clock, publisher, dequeue):
@@ -163,7 +164,7 @@ def _metrics(
     beside = DataDirectory(settings.storage.data_dir, settings.wheel)
     try:
         source = DequeueMetrics(
-            beside, clock, lambda: dequeue.statistics, lambda: publisher.condemned
+            beside, clock, lambda: dequeue.statistics, lambda: publisher.letters_wait
         )
         with served(source, settings.metrics.host, settings.metrics.dequeue_port):
             yield
@@ -189,7 +190,8 @@ def _counters(dequeue: Dequeue) -> dict[str, int]:
     known = dequeue.statistics
     return {
         "delivered": known.delivered,
-        "dead_letters": known.dead_letters,
+        "dead_letters": sum(known.dead_letters.values()),
+        "dead_letters_kept": known.letters_kept,
         "rolled": sum(known.rolled.values()),
         "parked": sum(known.parked.values()),
         "cancelled": known.cancelled,

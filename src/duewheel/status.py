@@ -106,12 +106,16 @@ def _dequeue(state: State, settings: Settings) -> dict[str, Any]:
     known = _process(state, settings, Role.DEQUEUE, DEQUEUE)
     alive = known["state"] in ALIVE
     skew_ms, held = state.host_clock
+    delivered, dead_letters, wait = state.deliveries
     return {
         **known,
         "floor_ms": close.floor * settings.timer.precision_ms if close else None,
         "behind_ms": state.heartbeat(DEQUEUE).detail if alive and not state.standby else None,
         "clock_skew_ms": skew_ms if alive else None,
         "closing_held": held if alive else None,
+        "delivered": delivered if alive else None,
+        "dead_letters": dead_letters if alive else None,
+        "dead_letters_wait": wait if alive else None,
     }
 
 

@@ -37,9 +37,10 @@ from duewheel.schemas.varint import read_varint
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue import Dequeue, first_progress
 from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.encoding import Aside
 from duewheel.wheel.engine import Appended, Engine
 from duewheel.wheel.layout import WheelConfig
-from duewheel.wheel.publisher import NO_ROWS, Prepared, Publisher, Seen
+from duewheel.wheel.publisher import Prepared, Publisher, Seen
 from duewheel.wheel.recovering import OffsetsAt, carry_out
 
 
@@ -93,7 +94,7 @@ class RecordingPublisher:
     ProgressReader of what it keeps.
 
     Attributes:
-        parked: rows of the last transaction; none, for its targets always take writes.
+        aside: rows of the last transaction; none, for its targets always take writes.
         clock: the host's; the brokers' is the one that nobody steps, and `broker_error_ms` off.
         committed: every committed transaction: its deliveries and its progress.
         fate: asked before each transaction: "commit", "lose" (PublishDoubt, nothing committed) or
@@ -108,7 +109,7 @@ class RecordingPublisher:
         self.committed: list[tuple[Deliveries | None, Progress]] = []
         self._written_ms = 0
         self.silent_ms = 0
-        self.parked = NO_ROWS
+        self.aside, self.letters_wait = Aside(), False
         self.fate = fate
         self.ends: dict[TopicPartition, int] = {}
 
@@ -189,12 +190,12 @@ class JournalPublisher:
     it.
 
     Attributes:
-        parked: rows of the last transaction; none, for its targets always take writes.
+        aside: rows of the last transaction; none, for its targets always take writes.
         ends: of timer partitions; 0 where none is given: nothing is on its way there.
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:
-        self.parked = NO_ROWS
+        self.aside, self.letters_wait = Aside(), False
         self.ends: dict[TopicPartition, int] = {}
         self._path = path
         self._clock = clock

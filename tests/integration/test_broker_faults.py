@@ -92,6 +92,10 @@ class Shard:
     def doubts(self) -> int:
         return self._dequeue.statistics.doubts
 
+    def condemned(self, reason: str) -> int:
+        """Dead letters for this reason."""
+        return self._dequeue.statistics.dead_letters.get(reason, 0)
+
     @property
     def _dequeue(self) -> Dequeue:
         assert self._local.dequeue is not None
@@ -258,7 +262,7 @@ def test_records_called_too_large_become_dead_letters(
     shard.start()
     shard.deliver_over(proxy.inject(Fault("Produce", action, 10, times=3)))
     assert shard.doubts == 3
-    shard.judge(condemned=shard.publisher.condemned["record_too_large"])
+    shard.judge(condemned=shard.condemned("record_too_large"))
 
 
 def test_a_refused_progress_record_keeps_its_messages_back(

@@ -278,10 +278,11 @@ def test_targets_that_change_between_preparing_and_publishing(
         Message(come, b"come"),
     ]
     publish(publisher, messages, progress(1))
-    assert publisher.condemned == {"bad_target_partition": 1, "unknown_target_topic": 1}
+    both = {"bad_target_partition": 1, "unknown_target_topic": 1}
+    assert publisher.aside.reasons == both
     prepared = publisher.prepare(deliveries(messages))
     assert prepared.encoded is not None
-    assert prepared.encoded.condemned == publisher.condemned
+    assert prepared.encoded.aside.reasons == both
 
     admin.create_partitions({names.target: 6})
     admin.delete_topics([gone])
@@ -295,12 +296,12 @@ def test_targets_that_change_between_preparing_and_publishing(
     assert values(read(broker, names.target)) == [b"grown"]
     assert values(read(broker, come)) == [b"come"]
     assert values(read(broker, names.dead_letters)) == [b"grown", b"come", b"gone"]
-    assert publisher.condemned == {"bad_target_partition": 1, "unknown_target_topic": 2}
+    assert publisher.aside.reasons == {"unknown_target_topic": 1}
 
 
 def test_missing_topics_are_named_at_start(broker: DevBroker, names: Names) -> None:
     before = own_threads()
-    publisher = new_publisher(broker, replace(names, dead_letters="not.there"), shard=0)
+    publisher = new_publisher(broker, replace(names, state="not.there"), shard=0)
     with pytest.raises(ConfigError, match=r"not\.there.*unknown_target_topic"):
         publisher.start()
     wait_until(lambda: own_threads() <= before, "threads are left")
@@ -346,11 +347,11 @@ def test_what_kafka_had_once_is_waited_for(
 ) -> None:
     publisher = make()
     publisher.start()
-    admin.delete_topics([names.dead_letters])
-    wait_until(lambda: names.dead_letters not in admin.list_topics(), "not deleted")
-    with pytest.raises(KafkaUnavailable, match=r"dead-letter.*unknown_target_topic"):
+    admin.delete_topics([names.state])
+    wait_until(lambda: names.state not in admin.list_topics(), "not deleted")
+    with pytest.raises(KafkaUnavailable, match=r"state.*unknown_target_topic"):
         publisher.start()
-    admin.create_topics({names.dead_letters: {"num_partitions": 1}}, wait_for_metadata=True)
+    admin.create_topics({names.state: {"num_partitions": 1}}, wait_for_metadata=True)
     assert started(publisher) is None
 
 

@@ -12,13 +12,14 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from tests.integration.fault_judge import GIVE_UP_S, Topics
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from tests.integration.fault_judge import GIVE_UP_S, Topics, wait_until
 from tests.integration.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.integration.reading import consumer, read_committed
 
@@ -31,6 +32,7 @@ from duewheel.wheel import outages
 from duewheel.wheel.data_directory import Role
 from duewheel.wheel.dequeue import Dequeue
 from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.dequeue_statistics import Statistics
 from duewheel.wheel.hot_slots import HotSlots
 from duewheel.wheel.kafka_publisher import KafkaPublisher, PublisherLimits
 from duewheel.wheel.layout import WheelConfig
@@ -86,6 +88,10 @@ class Shard:
         for role in Role:
             self._local.kill(role)
         self.publisher.close()
+
+    @property
+    def statistics(self) -> Statistics:
+        return self.dequeue.statistics
 
     @property
     def dequeue(self) -> Dequeue:
@@ -186,6 +192,71 @@ def shard(
     shard = Shard(tmp_path, broker, proxy.bootstrap_servers, topics)
     yield shard
     shard.stop()
+
+
+def test_without_a_dead_letter_topic_dead_letters_wait_and_hold_up_nobody(
+    shard: Shard, broker: DevBroker
+) -> None:
+    """It is deleted while the shard runs: of all kinds of dead letters each arrives, once, when it
+    is there again, and says what it would have said; also over a start of dequeue meanwhile.
+    """
+    orders, dead = shard.topics.orders, shard.topics.dead_letters
+    shard.start()
+    shard.write([("no.such.topic", 0)])
+    shard.turn_until(lambda: len(shard.statistics.dead_letters) == 1, "not known yet")
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    admin.delete_topics([dead])
+    wait_until(lambda: dead not in admin.list_topics(), "not deleted")
+    timers = [(orders, n % 3) for n in range(20)]
+    bad = [("no.such.topic", 0), (orders, 99), ("no such name!", 0), (shard.topics.timers, 0)]
+    shard.write([*timers, *bad])
+    shard.turn_until(lambda: shard.statistics.letters_kept >= 2 * len(bad), "they do not wait")
+    assert shard.statistics.delivered == len(timers)
+    assert shard.statistics.doubts <= 2, "one transaction may find out"
+    assert shard.statistics.dead_letters == {"unknown_target_topic": 1}
+    waits = [shard.publisher.letters_wait]
+    shard.publisher.start()
+    admin.create_topics({dead: {"num_partitions": 3}}, wait_for_metadata=True)
+    admin.close()
+    shard.turn_until(
+        lambda: shard.statistics.dead_letters.get("waited", 0) >= len(bad), "they never come"
+    )
+    assert sum(shard.statistics.dead_letters.values()) == len(bad) + 1
+    waits.append(shard.publisher.letters_wait)
+    assert waits == [True, False]
+    letters = [r for some in shard.arrived(dead).values() for r in some]
+    assert sorted(int(r.value) for r in letters) == list(range(20, 24)), "exactly once"
+    codes = {int(r.value): dict(r.headers)["TIMER_ERROR_CODE"] for r in letters}
+    assert [codes[n] for n in range(20, 24)] == [
+        b"unknown_target_topic",
+        b"bad_target_partition",
+        b"bad_target_topic",
+        b"forbidden_target",
+    ]
+    for letter in letters:
+        said = [name for name, _ in letter.headers]
+        assert not {"TIMER_ORIGIN", "TIMER_RETRIES", "TIMER_DEAD_LETTER"} & set(said)
+        assert said.count("TIMER_ERROR_CODE") == 1
+        source = dict(letter.headers)["TIMER_SOURCE"]
+        assert source.startswith(f"{shard.topics.timers}-0@".encode())
+
+
+def test_a_dead_letter_partition_without_leader_is_passed_over(
+    shard: Shard, proxy: FaultProxy
+) -> None:
+    dead = shard.topics.dead_letters
+    shard.start()
+    placed = replace(FAULTS["too few in sync"], topic=dead, partition=1, times=ALWAYS)
+    proxy.inject(placed)
+    bad = [("no.such.topic", 0)] * 30
+    shard.write([*bad, (shard.topics.orders, 0)], keys=30)
+    shard.turn_until(lambda: shard.statistics.delivered >= 1, "held up")
+    shard.turn_until(
+        lambda: sum(shard.statistics.dead_letters.values()) >= len(bad), "they never come"
+    )
+    letters = shard.arrived(dead)
+    assert 1 not in letters
+    assert sorted(int(r.value) for some in letters.values() for r in some) == list(range(30))
 
 
 def require_parked_once(shard: Shard, record: Any, due_ms: int) -> None:

@@ -55,8 +55,9 @@ from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, suite_paramet
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.encoding import Aside
 from duewheel.wheel.layout import HOUR_MS, WheelConfig, hour_of
-from duewheel.wheel.publisher import NO_ROWS, Prepared
+from duewheel.wheel.publisher import Prepared
 
 START_MS = 1_800_000_000_000
 PRECISION_MS = 1_000
@@ -180,7 +181,7 @@ class Kafka:
         self.fates = fates
         self.copies: list[tuple[int, int, int, list[tuple[str, bytes]]]] = []
         self.counts: Counter[str] = Counter()
-        self.parked = NO_ROWS
+        self.aside, self.letters_wait = Aside(), False
         self._clock = clock
         self._progress: Progress | None = None
         # Highest offset delivered per partition and slot of the due time; the first is of

@@ -34,7 +34,7 @@ import numpy as np
 from tests.simulation.cancel_judge import CancelJudge
 from tests.simulation.hot_slot_judge import HotSlotJudge
 from tests.simulation.settings import Settings
-from tests.simulation.timers import DEAD, TARGETS, TOPIC, Copy, Timer
+from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC, Copy, Timer
 
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, shard_of
 from duewheel.clock import Clock
@@ -215,9 +215,10 @@ class History:
         natural = copy.slot(self.settings.wheel(copy))
         self._hot.leaves(row, copy, natural, found.until_ms[row], rolls=rolls, sent_back=sent_back)
         if not excess:
-            self._judge_fate(timer, sent_back=sent_back, rolls=rolls, down=done.down)
+            self._judge_fate(timer, done, sent_back=sent_back, rolls=rolls)
         if sent_back:
-            self.counts["spread" if excess else "rolled" if rolls else "parked"] += 1
+            why = "letters kept" if timer.rejected else "parked"
+            self.counts["spread" if excess else "rolled" if rolls else why] += 1
         else:
             del self.pending[source]
             self.cancels.ended(timer)
@@ -228,19 +229,22 @@ class History:
             if rolls
             else copy.leaves_ms(self.settings.wheel(copy))
         )
-        if not timer.rejected and done.closable_ms < due_ms:
+        if timer.rejected:
+            due_ms = copy.held_ms(self.settings.wheel(copy))
+        if done.closable_ms < due_ms:
             self.violated("1 early", f"{source.decode()}: {due_ms - done.closable_ms} ms")
         difference = found.difference(row, copy)
         if difference:
             self.violated("bytes", f"{source.decode()}: {difference}")
 
-    def _judge_fate(
-        self, timer: Timer, *, sent_back: bool, rolls: bool, down: frozenset[tuple[str, int]]
-    ) -> None:
-        name, is_down = timer.source.decode(), timer.target_partitions <= down
+    def _judge_fate(self, timer: Timer, done: Committed, *, sent_back: bool, rolls: bool) -> None:
+        name, is_down = timer.source.decode(), timer.target_partitions <= done.down
+        if timer.rejected:
+            numbers = {(TARGETS[DEAD], number) for number in range(TARGET_PARTITIONS)}
+            is_down = TARGETS[DEAD] in done.absent or numbers <= done.down
         if rolls and not sent_back:
             self.violated("bytes", f"{name} is not rolled")
-        elif sent_back and not rolls and (timer.rejected or not is_down):
+        elif sent_back and not rolls and not is_down:
             self.violated("6 held up", f"{name} is parked, its target takes writes")
         elif not sent_back and is_down:
             self.violated("6 held up", f"{name} goes to what takes no writes")

@@ -3,9 +3,10 @@
 A partition is a list by offset: records, and what is no record for a read_committed reader (a
 transaction's marker, an aborted record). An open transaction's records hold the stable offset back.
 
-Partitions of targets may take no writes for a while, and the reply topic may be absent. The
-publisher (shard_model.py) knows, as the real one does from metadata, and parks what would go there;
-answers become dead letters.
+Partitions of targets may take no writes for a while, and the reply topic and that of dead letters
+may be absent. The publisher (shard_model.py) knows, as the real one does from metadata, and parks
+what would go there; answers become dead letters. Some refuse batches and metadata does not say so:
+then a transaction fails first.
 """
 
 from __future__ import annotations
@@ -139,6 +140,7 @@ class Kafka:
         slow: users' open transactions: partition, offsets, and how each will end.
         down: target partitions that take no writes.
         absent: topics that do not exist.
+        refusing: target partitions that take no writes, and metadata says nothing of it.
         history: hears what is committed.
     """
 
@@ -151,6 +153,7 @@ class Kafka:
     away: int = 0
     down: frozenset[tuple[str, int]] = frozenset()
     absent: frozenset[str] = frozenset()
+    refusing: frozenset[tuple[str, int]] = frozenset()
     slow: list[tuple[int, list[int], bool]] = field(default_factory=list)
 
     def write(

@@ -27,6 +27,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 from tests.simulation.planted_cancels import CANCELS
 from tests.simulation.planted_hot_slots import HOT_SLOTS
+from tests.simulation.planted_letters import LETTERS
 from tests.simulation.planted_resharding import RESHARDING
 from tests.simulation.planted_settings import SETTINGS
 from tests.simulation.planting import Planted, found
@@ -534,6 +535,7 @@ PLANTED = {
     ),
     **SETTINGS,
     **HOT_SLOTS,
+    **LETTERS,
     **CANCELS,
     **RESHARDING,
 }

@@ -18,6 +18,7 @@ from tests.simulation.cancel_judge import REPLIES
 from tests.simulation.history import Violation
 from tests.simulation.host import Chances, Host, Setup
 from tests.simulation.kafka_model import Partition
+from tests.simulation.refusals import Refusals
 from tests.simulation.requests import Requests
 from tests.simulation.resharding import Resharding, happens
 from tests.simulation.seam import SEAM, Plan, PowerLost
@@ -108,6 +109,8 @@ class Schedule:
         self.host.shards.append(self.world)
         self._requests = Requests(seed, self.world, likely=0.8 if is_dealt else 0.45)
         self._resharding = Resharding(seed, self.host, lambda: self._happens("kill"), self._write)
+        letters = not self._requests.any and setup.config.hot_slots.policy != "dead-letter"
+        self._refusals = Refusals(seed, self.host.kafka, letters=letters)
         self._backup: dict[str, bytes | None] = {}
         self._saved: dict[str, bytes] = {}
         self._timers_left = self.rng.randint(5, 40) + (40 if is_dealt else 0)
@@ -121,6 +124,7 @@ class Schedule:
         known |= self._requests.known
         world.history.say(f"faults {known}, {world.setup}")
         for _ in range(self.rng.randint(25, 70)):
+            self._refusals.befall()
             self._guarded(self._one())
             if world.history.violations:
                 return world.history.violations
@@ -348,6 +352,7 @@ class Schedule:
         world.clock.step(-world.clock.error_ms)
         world.kafka.down = frozenset(each for each in world.kafka.down if each[0] == REPLIES)
         self._requests.quiet_down()
+        self._refusals.quiet_down()
         world.kafka.end_slow()
         self._resharding.quiet_down()
         for shard in self.host.shards:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 
 from tests.simulation.contract_check import decoded
 from tests.simulation.kafka_model import Kafka, Lane, Partition, Transaction
@@ -25,11 +26,11 @@ from duewheel.checkpoints.resharding import NOTICE_KEY
 from duewheel.errors import Fenced, PublishDoubt, TransactionTooSlow
 from duewheel.schemas import header_names as names
 from duewheel.schemas.timers import Deliveries, TopicPartition
-from duewheel.wheel.encoding import Known, route
+from duewheel.wheel.encoding import Aside, Known, Routed, route
 from duewheel.wheel.kafka_progress import Found
 from duewheel.wheel.kafka_publisher import is_asked_to_yield
-from duewheel.wheel.publisher import NO_ROWS, Prepared, Seen
-from duewheel.wheel.routing import Reason, Target
+from duewheel.wheel.publisher import Prepared, Seen
+from duewheel.wheel.routing import Reason, Target, grouped
 
 FATES = ("lost", "doubt", "open", "die before", "die open", "die after")
 TIMEOUT_MS = 15_000
@@ -74,8 +75,12 @@ class Shard:
         progress = self.progress
         return _decoded(progress[-1][0]) if progress else None
 
-    def begin(self, deliveries: Deliveries | None, progress: bytes) -> Transaction:
-        """The shard's transaction, with everything in it written."""
+    def begin(
+        self, deliveries: Deliveries | None, progress: bytes, down: frozenset[tuple[str, int]]
+    ) -> Transaction:
+        """The shard's transaction, with everything in it written; `down`: partitions that are known
+        to take no writes.
+        """
         lane, kafka = self.lane, self.kafka
         assert lane.transaction is None
         begun = Transaction(
@@ -84,7 +89,7 @@ class Shard:
             kafka.clock.true_ms,
             kafka.clock.closable_ms,
             kafka.parked_ms,
-            kafka.down,
+            down,
             kafka.absent,
         )
         now_ms = begun.began_ms
@@ -164,7 +169,8 @@ class SimulatedPublisher:
         self._meanwhile = meanwhile
         self._epoch = -1
         self._was_started = False
-        self.parked = NO_ROWS
+        self._learnt: frozenset[tuple[str, int]] = frozenset()  # from refused batches
+        self.aside, self.letters_wait = Aside(), False
 
     def peek(self) -> Progress | None:
         self._kafka.require_there()
@@ -211,10 +217,11 @@ class SimulatedPublisher:
         kafka.history.attempted(deliveries, fate)
         if deliveries is not None and len(deliveries):
             routed = route(deliveries, self._known, frozenset(), TARGETS[DEAD], kafka.parked_ms)
-            deliveries, self.parked = routed.deliveries, routed.parked
+            deliveries, self.aside = routed.deliveries, routed.aside
+            self._require_taken(routed)
         if fate == "die before":
             die()
-        shard.begin(deliveries, progress.encode())
+        shard.begin(deliveries, progress.encode(), self._down)
         stamp_ms = kafka.clock.true_ms
         if fate == "die open":
             die()
@@ -234,11 +241,28 @@ class SimulatedPublisher:
     def close(self) -> None:
         self._epoch = -1
 
+    @property
+    def _down(self) -> frozenset[tuple[str, int]]:
+        """What is known to take no writes: a verdict lasts for as long as it is true."""
+        self._learnt &= self._kafka.refusing
+        return self._kafka.down | self._learnt
+
+    def _require_taken(self, routed: Routed) -> None:
+        """Fail as the transaction does of which a partition refuses a batch."""
+        targets = {topic: known.target for topic, known in routed.known.items()}
+        _, groups = grouped(routed.deliveries, targets, Random(0))
+        refused = {(group.topic, group.partition) for group in groups} & self._kafka.refusing
+        if refused:
+            self._learnt |= refused
+            self._kafka.history.counts["batch refused"] += 1
+            self.close()
+            raise PublishDoubt(f"refused: {sorted(refused)}")
+
     def _known(self, topics: Sequence[str]) -> dict[str, Known]:
         """What metadata says."""
         found = {}
         for topic in topics:
-            down = frozenset(number for name, number in self._kafka.down if name == topic)
+            down = frozenset(number for name, number in self._down if name == topic)
             count = len(self._kafka.partitions) if topic == TOPIC else TARGET_PARTITIONS
             target = Target(count, _BATCH_BYTES, unavailable=down)
             if topic in self._kafka.absent:

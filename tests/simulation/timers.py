@@ -146,7 +146,8 @@ class Copy:
     def slot(self, wheel: WheelConfig) -> int:
         """The slot that its record means, whatever slot was open when it came."""
         if self.timer.rejected:
-            return int(EARLIEST_SLOT)
+            held = slot_of(self.held_ms(wheel), wheel.precision_ms)
+            return held if self.retries else int(EARLIEST_SLOT)
         instant = self.timer.due_ms
         if self.rolled(wheel):
             due, stamp, hashed = (

@@ -95,6 +95,23 @@ def by_code(totals: list[Tally]) -> dict[str, Tally]:
     return {each.expectation["meta"]["code"]: each for each in totals}
 
 
+def test_a_dead_letter_that_waits_is_judged_as_its_first_copy_was(
+    library: GreatExpectations,
+) -> None:
+    """Not again: of what it says now some rules would think otherwise."""
+    waits = [
+        ("TIMER_ORIGIN", "1"),
+        ("TIMER_NOT_BEFORE_MS", f"{NOW_MS}"),
+        ("TIMER_RETRIES", "1"),
+        ("TIMER_DEAD_LETTER", ""),
+    ]
+    audit = judge(library)
+    audit.take(records([DAY, TOO_FAR, [*TOO_FAR, *waits], [*DAY, *waits]]))
+    audit.take(records([[*DAY, *waits]], first=4))
+    assert (audit.disagreements.count, audit.rows) == (0, 2)
+    assert audit.rejected == {"delay_too_long": 1}
+
+
 def test_suite_rules_and_ingest_agree_and_everything_is_counted(
     library: GreatExpectations,
 ) -> None:

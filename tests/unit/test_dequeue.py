@@ -462,7 +462,8 @@ def test_statistics_and_heartbeat(make_world: MakeWorld) -> None:
     world.at_slot(60)
     world.drain()
     found = world.dequeue.statistics
-    assert (found.delivered, found.dead_letters, found.transactions) == (3, 1, 2)
+    assert (found.delivered, found.dead_letters, found.transactions) == (2, {"rejected": 1}, 2)
+    assert world.state.deliveries == (2, 1, False)
     assert found.lateness_max_ms == 59 * PRECISION_MS
     beat = world.state.heartbeat(DEQUEUE)
     assert (beat.pid, beat.at_ms) == (os.getpid(), world.clock.now_ms())

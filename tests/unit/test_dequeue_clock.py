@@ -212,7 +212,7 @@ def test_metrics_show_the_clock(world: World) -> None:
     dequeue = world.shard.dequeue
     assert dequeue is not None
     beside = DataDirectory(world.shard.path, WHEEL)
-    source = DequeueMetrics(beside, world.clock, lambda: dequeue.statistics, dict)
+    source = DequeueMetrics(beside, world.clock, lambda: dequeue.statistics, bool)
     seen = {family.name: family.samples[0].value for family in source.families() if family.samples}
     assert seen["duewheel_clock_skew_seconds"] == 90
     assert seen["duewheel_closing_held"] == 1

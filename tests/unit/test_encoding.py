@@ -75,7 +75,7 @@ def test_rows_go_to_their_partitions_in_batches_of_the_size_asked_for() -> None:
     assert sum(count for topic, _, count in places(found) if topic == "a") == 20
     assert places(found)[-1] == ("b", 1, 20)
     assert asked == ["a", "b"] == list(found.known)
-    assert (found.condemned, found.refused) == ({}, frozenset())
+    assert (found.aside.reasons, found.refused) == ({}, frozenset())
 
 
 def test_the_dead_letter_topic_matters_only_if_there_are_dead_letters() -> None:
@@ -84,7 +84,7 @@ def test_the_dead_letter_topic_matters_only_if_there_are_dead_letters() -> None:
     found, asked = encoded(sent, known, frozenset([b"timers-0@2"]))
     assert asked == ["a", "gone", "dead"] == list(found.known)
     assert sum(count for topic, _, count in places(found) if topic == "dead") == 3
-    assert found.condemned == {
+    assert found.aside.reasons == {
         "bad_target_partition": 1,
         "unknown_target_topic": 1,
         "record_refused": 1,
@@ -106,12 +106,12 @@ def test_a_piece_of_a_chunk_is_encoded_like_rows_of_their_own() -> None:
     assert [bytes(part.batch.body) for part in piece.parts] == [
         bytes(part.batch.body) for part in own.parts
     ]
-    assert (piece.condemned, piece.known) == (own.condemned, own.known)
+    assert (piece.aside.reasons, piece.known) == (own.aside.reasons, own.known)
 
 
-def test_without_a_dead_letter_topic_nothing_is_decided() -> None:
+def test_without_a_place_for_a_dead_letter_nothing_is_decided() -> None:
     with pytest.raises(PublishDoubt, match=r"dead-letter topic 'dead': unknown_target_topic"):
-        encoded(rows(["gone"], [NO_PARTITION]), {"gone": NOWHERE, "dead": NOWHERE})
+        encoded(rows(["gone"], [NO_PARTITION]), dict.fromkeys(("gone", "dead", "timers"), NOWHERE))
     found, _ = encoded(rows(["a"], [NO_PARTITION]), {"a": THERE})
     assert places(found)[0][2] == 1, "it does not matter to what can be delivered"
 
@@ -128,5 +128,5 @@ def test_an_answer_waits_for_nothing_and_goes_nowhere_else(replies: Known, reaso
     sent = replace(sent, answer=np.array([False, True, False]))
     known = {"a": THERE, "replies": replies, "dead": Known(Target(1, LIMIT), 300)}
     found, _ = encoded(sent, known | {"timers": THERE})
-    assert (found.condemned, len(found.parked)) == ({reason: 1}, 0)
+    assert (found.aside.reasons, len(found.aside.parked)) == ({reason: 1}, 0)
     assert sorted(place for place in places(found) if place[0] == "dead") == [("dead", 0, 1)]

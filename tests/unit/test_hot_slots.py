@@ -22,7 +22,7 @@ from duewheel.wheel import restoring
 from duewheel.wheel.data_directory import Role
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.dequeue_statistics import Statistics
-from duewheel.wheel.encoding import Known
+from duewheel.wheel.encoding import Aside, Known
 from duewheel.wheel.hot_slots import HotSlots, Places, in_excess, to_be_spread
 from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.routing import Target
@@ -181,7 +181,7 @@ def test_what_is_spread_goes_back_as_a_copy_in_its_place() -> None:
         origin_offset=np.full(3, 17),
     )
     found = routed(sent, {"a": ROOM})
-    assert (topics(found), found.parked.tolist()) == (["a", "timers", "a"], [1])
+    assert (topics(found), found.aside.parked.tolist()) == (["a", "timers", "a"], [1])
     copy = found.deliveries
     batch = read_back(decoded(copy.headers[1].as_py(), int(copy.header_count[1])))
     assert (batch.due_ms[0], batch.not_before_ms[0]) == (NOW_MS - 5, later_ms)
@@ -190,7 +190,7 @@ def test_what_is_spread_goes_back_as_a_copy_in_its_place() -> None:
 
 def test_what_may_not_leave_becomes_a_dead_letter_that_says_so() -> None:
     found = routed(held_back([ANY_TIME, NEVER]), {"a": ROOM})
-    assert (topics(found), found.condemned) == (["a", "dead"], {"hot_slot": 1})
+    assert (topics(found), found.aside.reasons) == (["a", "dead"], {"hot_slot": 1})
     headers = found.deliveries.headers[1].as_py()
     assert b"hot_slot" in headers and b"dequeue.hot_slot_limit" in headers
     assert b"REAL_TOPIC" in headers, "it can be replayed"
@@ -198,8 +198,8 @@ def test_what_may_not_leave_becomes_a_dead_letter_that_says_so() -> None:
 
 def test_a_copy_that_its_timer_topic_does_not_take_leaves_with_its_slot() -> None:
     found = routed(held_back([NOW_MS + 9] * 2), {"a": ROOM, "timers": Known(Target(1, 90), 90)})
-    assert (topics(found), found.parked.tolist()) == (["a", "a"], [])
-    assert not found.condemned
+    assert (topics(found), found.aside.parked.tolist()) == (["a", "a"], [])
+    assert not found.aside.reasons
 
 
 def test_what_is_in_excess_of_a_target_without_writes_waits_for_the_later_of_both() -> None:
@@ -217,9 +217,10 @@ def test_what_is_in_excess_of_a_target_without_writes_waits_for_the_later_of_bot
 
 def test_the_statistics_tell_them_from_what_is_parked() -> None:
     sent = held_back([NOW_MS + 9, ANY_TIME, NEVER, ANY_TIME])
-    known = Statistics().after_commit(sent, np.array([0, 1]), NOW_MS, 5).after_hot_slots(2)
-    assert (known.spread, known.parked, known.hot_dead_letters) == (1, {"a": 1}, 1)
-    assert (known.delivered, known.hot_slots) == (2, 2)
+    aside = Aside(np.array([0, 1]), condemned=np.array([2]), reasons={"hot_slot": 1})
+    known = Statistics().after_commit(sent, aside, NOW_MS, 5).after_hot_slots(2)
+    assert (known.spread, known.parked, known.dead_letters) == (1, {"a": 1}, {"hot_slot": 1})
+    assert (known.delivered, known.hot_slots) == (1, 2)
 
 
 # ---- the loop -----------------------------------------------------------------------------------
@@ -358,5 +359,4 @@ def test_each_hot_slot_is_told_once(tmp_path: Path) -> None:
     assert world.shard.dequeue is not None
     counted = world.shard.dequeue.statistics
     assert counted.hot_slots == 2
-    assert counted.hot_dead_letters == sum(until == NEVER for _, _, until in world.left())
-    assert counted.hot_dead_letters >= 2 * (28 - 9)
+    assert sum(until == NEVER for _, _, until in world.left()) >= 2 * (28 - 9)

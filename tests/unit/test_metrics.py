@@ -54,11 +54,11 @@ def test_a_scrape_shows_deliveries_lateness_and_what_is_pending(tmp_path: Path) 
     clock.set(NOW_MS + 1_000)
     assert dequeue.tick()
     beside, port = DataDirectory(tmp_path, WHEEL), free_port()
-    source = DequeueMetrics(beside, clock, lambda: dequeue.statistics, lambda: {"key_required": 2})
+    source = DequeueMetrics(beside, clock, lambda: dequeue.statistics, lambda: True)
     with served(source, "127.0.0.1", port):
         seen = scrape(port)
     assert (seen["delivered_total"], seen["transactions_total"]) == (3, 2)
-    assert (seen["dead_letters_total:rejected"], seen["dead_letters_total:key_required"]) == (1, 2)
+    assert (seen["dead_letters_total:rejected"], seen["dead_letters_wait"]) == (1, 1)
     assert seen["delivery_lateness_seconds_bucket:0.1"] == 1
     assert seen["delivery_lateness_seconds_bucket:1"] == 3
     assert seen["delivery_lateness_seconds_count"] == 3

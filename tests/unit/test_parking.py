@@ -14,19 +14,20 @@ import structlog
 from tests.unit.test_encoding import rows
 from tests.unit.test_rolls import CONTRACT, HEADERS, decoded
 
+from duewheel.errors import PublishDoubt
 from duewheel.schemas.columns import binary
-from duewheel.schemas.contract import parse
+from duewheel.schemas.contract import parse, rejections
 from duewheel.schemas.ids import key_hashes
 from duewheel.schemas.record_tail import NO_ORIGIN, key_values
 from duewheel.schemas.timers import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries, TimerBatch
 from duewheel.wheel import believed
 from duewheel.wheel.dequeue_statistics import Statistics
-from duewheel.wheel.encoding import Known, Routed, encode, route
+from duewheel.wheel.encoding import Aside, Known, Routed, encode, route
 from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.outages import Outages
 from duewheel.wheel.placing import meant_slots
 from duewheel.wheel.returning import parked, waits_ms
-from duewheel.wheel.routing import Target
+from duewheel.wheel.routing import Reason, Target
 
 NOW_MS = 1_800_000_000_000
 WHEEL = WheelConfig(1_000, 100_000, window_ms=86_400_000, margin_ms=3_600_000)
@@ -173,7 +174,7 @@ def test_only_what_goes_to_a_partition_without_writes_is_parked() -> None:
     hashes = (by_key.key_hash % 4).tolist()
     assert hashes[4] in (1, 2) and hashes[5] not in (1, 2), "one key on either side"
     found = routed(by_key, {"a": DOWN, "b": ROOM})
-    assert found.parked.tolist() == [1, 2, 4]
+    assert found.aside.parked.tolist() == [1, 2, 4]
     assert topics(found) == ["a", "timers", "timers", "a", "timers", "a", "b"], "in their places"
     assert found.deliveries.rolled.tolist() == [row in (1, 2, 4) for row in range(7)]
 
@@ -191,41 +192,147 @@ def test_what_is_free_to_go_anywhere_goes_where_it_is_taken() -> None:
             NOW_MS,
         )
         assert [part.partition in (0, 3) for part in found.parts] == [True]
-    assert routed(free, {"a": ALL_DOWN}).parked.tolist() == list(range(6))
+    assert routed(free, {"a": ALL_DOWN}).aside.parked.tolist() == list(range(6))
 
 
 def test_without_a_place_to_wait_at_nothing_is_parked() -> None:
     """The timer partition takes no writes either: Kafka as a whole is away."""
     found = routed(rows(["a", "a"], [1, 0]), {"a": DOWN, "timers": ALL_DOWN})
-    assert (found.parked.tolist(), topics(found)) == ([], ["a", "a"])
+    assert (found.aside.parked.tolist(), topics(found)) == ([], ["a", "a"])
 
 
 def test_dead_letters_and_rolled_copies_are_never_parked() -> None:
     sent = rows(["a", "a"], [1, 1])
     sent = replace(sent, dead_letter=np.array([True, False]), rolled=np.array([False, True]))
-    assert routed(sent, {"a": DOWN}).parked.tolist() == []
+    assert routed(sent, {"a": DOWN}).aside.parked.tolist() == []
 
 
 def test_what_can_never_be_published_is_not_parked() -> None:
     found = routed(rows(["a", "gone"], [9, 1]), {"a": DOWN, "gone": Known(Target(0, 0), 0)})
-    assert (found.parked.tolist(), topics(found)) == ([], ["dead", "dead"])
+    assert (found.aside.parked.tolist(), topics(found)) == ([], ["dead", "dead"])
 
 
 def test_a_copy_that_its_timer_topic_does_not_take_becomes_a_dead_letter() -> None:
     sent = keyed(rows(["a"] * 3, [1, 1, 0]), [b"k", b"k" * 450, b"k" * 450])
     small = Known(Target(1, 600), 600)
     found = routed(sent, {"a": DOWN, "timers": small})
-    assert (found.parked.tolist(), topics(found)) == ([0], ["timers", "dead", "a"])
-    assert found.condemned == {"target_unavailable": 1}
+    assert (found.aside.parked.tolist(), topics(found)) == ([0], ["timers", "dead", "a"])
+    assert found.aside.reasons == {"target_unavailable": 1}
     kept = found.deliveries.headers[1].as_py()
     assert b"TIMER_ERROR_CODE" in kept and b"REAL_TOPIC" in kept and b"REAL_QID" in kept
     assert b"TIMER_ORIGIN" not in kept, "a replay goes to the real topic"
 
 
+# ---- dead letters whose topic takes nothing ------------------------------------------------------
+
+GONE = Known(Target(0, 1_000, refusal=Reason.UNKNOWN_TARGET_TOPIC), 1_000)
+
+
+def condemned_rows() -> Deliveries:
+    """A good timer, one whose topic is missing, and one that ingest has rejected."""
+    sent = keyed(rows(["a", "gone", "dead"], [0, 1, NO_PARTITION]), [b"k", b"k", b"k"])
+    return replace(
+        sent,
+        dead_letter=np.array([False, False, True]),
+        headers=binary([b"", b"\x06own\x02x", b"\x06odd\x02y"]),
+        header_count=np.array([0, 1, 1], np.int32),
+    )
+
+
+@pytest.mark.parametrize("dead", [GONE, ALL_DOWN])
+def test_dead_letters_wait_while_their_topic_takes_nothing(dead: Known) -> None:
+    found = routed(condemned_rows(), {"a": ROOM, "gone": GONE, "dead": dead})
+    assert topics(found) == ["a", "timers", "timers"], "in their places"
+    assert (found.aside.letters.tolist(), found.aside.reasons) == ([1, 2], {})
+    at_once = routed(condemned_rows(), {"a": ROOM, "gone": GONE})
+    assert topics(at_once) == ["a", "dead", "dead"]
+    for row in (1, 2):
+        headers = decoded(
+            found.deliveries.headers[row].as_py(), int(found.deliveries.header_count[row])
+        )
+        assert headers[-1] == ("TIMER_DEAD_LETTER", b"")
+        batch = read_back(headers)
+        assert (batch.rejected[0], batch.retries[0]) == (True, 1)
+        assert NOW_MS + 750 <= batch.not_before_ms[0] <= NOW_MS + 1_000
+        slot_ms = meant_slots(batch, 1, WHEEL.window_ms)[0][0]
+        assert slot_ms == batch.not_before_ms[0], "it waits in the wheel"
+        # `read_back` puts an own header before them.
+        own = [("own", b"1")]
+        kept = decoded(batch.headers[0].as_py(), int(batch.header_count[0]))
+        its = decoded(
+            at_once.deliveries.headers[row].as_py(), int(at_once.deliveries.header_count[row])
+        )
+        assert kept == own + its, "the same dead letter as if it had never waited"
+        assert rejections(batch, CONTRACT.rules.rules) == {"waited": 1}, "counted at first"
+
+
+def test_a_dead_letter_that_its_timer_topic_does_not_take_waits_without_its_content() -> None:
+    large = keyed(rows(["gone"], [0]), [b"k" * 900])
+    found = routed(large, {"gone": GONE, "dead": GONE, "timers": Known(Target(1, 700), 700)})
+    assert (topics(found), found.aside.letters.tolist()) == (["timers"], [0])
+    said = found.deliveries.headers[0].as_py()
+    assert b"record_too_large" in said and b"TIMER_DEAD_LETTER" in said
+
+
+def test_a_dead_letter_without_any_place_stays_where_it_is() -> None:
+    with pytest.raises(PublishDoubt, match="take no writes either"):
+        routed(condemned_rows(), {"a": ROOM, "gone": GONE, "dead": GONE, "timers": ALL_DOWN})
+
+
+def test_dead_letters_go_to_any_partition_that_takes_writes() -> None:
+    letters = keyed(rows(["dead"] * 40, [NO_PARTITION] * 40), [b"%d" % n for n in range(40)])
+    letters = replace(letters, dead_letter=np.ones(40, np.bool_))
+    known = {"dead": DOWN}
+    found = encode(
+        letters,
+        lambda topics: {topic: known[topic] for topic in topics},
+        frozenset(),
+        "dead",
+        random.Random(1),
+        NOW_MS,
+    )
+    assert {part.partition for part in found.parts} <= {0, 3}
+    assert sum(part.batch.count for part in found.parts) == 40
+
+
+def test_rejected_rows_go_to_the_dead_letter_topic_of_today() -> None:
+    letters = replace(rows(["old", "a"], [-1, 0]), dead_letter=np.array([True, False]))
+    found = routed(letters, {"old": GONE, "a": ROOM})
+    assert topics(found) == ["dead", "a"]
+
+
+def test_what_ends_otherwise_is_no_waiting_letter() -> None:
+    """Only those four headers, in that order, and nothing behind them."""
+    end = [
+        ORIGIN,
+        ("TIMER_NOT_BEFORE_MS", b"5"),
+        ("TIMER_RETRIES", b"1"),
+        ("TIMER_DEAD_LETTER", b""),
+    ]
+    due = [("TIMER_DELAY_MS", b"1"), ("REAL_TOPIC", b"orders")]
+    assert read_back([*due, *end]).rejected[0]
+    for other in ([*end, ("x", b"")], end[1:], end[::-1], end[3:]):
+        assert not read_back([*due, *other]).rejected[0] or other == end[1:]
+
+
+def test_the_statistics_count_dead_letters_by_reason() -> None:
+    sent = condemned_rows()
+    aside = Aside(condemned=np.array([1]), reasons={"unknown_target_topic": 1})
+    known = Statistics().after_commit(sent, aside, NOW_MS, 5)
+    assert known.dead_letters == {"unknown_target_topic": 1, "rejected": 1}
+    assert (known.delivered, known.letters_kept) == (1, 0)
+    known = known.after_commit(sent, Aside(letters=np.array([1, 2])), NOW_MS, 5)
+    assert (known.delivered, known.letters_kept) == (2, 2)
+    again = replace(sent, retries=np.array([0, 0, 3], np.int32))
+    known = known.after_commit(again, aside, NOW_MS, 5)
+    assert known.dead_letters == {"unknown_target_topic": 2, "rejected": 1, "waited": 1}
+    assert sum(known.lateness_ms.counts) == 3, "of deliveries only"
+
+
 def test_the_statistics_count_them_by_topic_and_not_as_deliveries() -> None:
     sent = replace(rows(["a", "b", "a", "a"], [0] * 4), due_ms=np.full(4, NOW_MS - 100))
-    known = Statistics().after_commit(sent, np.array([0, 1]), NOW_MS, 5)
-    known = known.after_commit(sent, np.array([2]), NOW_MS, 5)
+    known = Statistics().after_commit(sent, Aside(np.array([0, 1])), NOW_MS, 5)
+    known = known.after_commit(sent, Aside(np.array([2])), NOW_MS, 5)
     assert (known.delivered, known.parked) == (5, {"a": 2, "b": 1})
     assert sum(known.lateness_ms.counts) == 5
 

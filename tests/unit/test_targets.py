@@ -8,7 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kafka.errors import KafkaTimeoutError, NotEnoughReplicasError
+from kafka.errors import (
+    InvalidTimestampError,
+    KafkaTimeoutError,
+    NotEnoughReplicasError,
+    OutOfOrderSequenceNumberError,
+    TopicAuthorizationFailedError,
+    UnknownError,
+)
 from tests.unit.test_encoding import rows
 
 from duewheel.errors import KafkaUnavailable
@@ -128,8 +135,24 @@ def test_what_is_missing_or_not_allowed_is_refused_and_not_waited_for() -> None:
         look_up(catalog(), cluster, "new")
 
 
-def test_a_failure_while_others_were_taken_is_held_against_the_partition() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidTimestampError("32"),
+        TopicAuthorizationFailedError("29"),
+        UnknownError("-1"),
+        OutOfOrderSequenceNumberError("45"),
+    ],
+)
+def test_any_error_of_a_partition_is_a_verdict(error: Exception) -> None:
+    """On the partition alone, whether anybody expected it or not: its timers are parked."""
+    cluster, asked = Cluster({"t": topic(partition(0), partition(1))}, {}), catalog()
+    assert not asked.learn(SentBatch("t", 1, 500, None), error, alone=False)
+    assert asked.learn(SentBatch("t", 1, 500, None), error, alone=True)
+    assert look_up(asked, cluster, "t")["t"].unavailable == {1}
 
+
+def test_a_failure_while_others_were_taken_is_held_against_the_partition() -> None:
     cluster, asked = Cluster({"t": topic(partition(0), partition(1))}, {}), catalog()
     sent = SentBatch("t", 1, 500, None)
     assert not asked.learn(sent, KafkaTimeoutError("expired"), alone=False)
@@ -177,7 +200,7 @@ def test_neighbours_of_what_can_never_be_published_leave_with_it(bad: Target, co
     found = routed({"bad": Known(bad, 2_000)})
     targets = [found.deliveries.targets[index] for index in found.deliveries.target.tolist()]
     assert targets == ["good", "dead", "good", "timers", "good"]
-    assert found.condemned == {code: 1}
+    assert found.aside.reasons == {code: 1}
 
 
 def test_a_rolled_copy_that_its_timer_topic_does_not_take_becomes_a_dead_letter() -> None:

@@ -1,0 +1,61 @@
+"""Faults of planted.py in dead letters that wait because their topic takes nothing."""
+
+from __future__ import annotations
+
+from tests.simulation.planting import Planted
+
+LETTERS = {
+    "letters-at-once": Planted(
+        "1",
+        "a dead letter that waits leaves with the next slot",
+        "wheel/placing.py",
+        "batch.not_before_ms == ANY_TIME, EARLIEST_SLOT",
+        "batch.rejected, EARLIEST_SLOT",
+    ),
+    "letters-judged-again": Planted(
+        "bytes",
+        "ingest takes a dead letter that waits for a message like any other",
+        "schemas/requests.py",
+        "    letters: Bool = np.diff(found.firsts) >= size\n",
+        "    letters: Bool = np.diff(found.firsts) < 0\n",
+    ),
+    "letters-longer": Planted(
+        "bytes",
+        "a dead letter forgets that it has waited before",
+        "wheel/returning.py",
+        "    retries = np.minimum(deliveries.retries + 1, COUNT_MAX).astype(np.int32)\n"
+        "    not_before_ms",
+        "    retries = np.ones_like(deliveries.retries)\n    not_before_ms",
+    ),
+    "letters-always": Planted(
+        "6",
+        "dead letters wait while some partitions of their topic take writes",
+        "wheel/routing.py",
+        "self.unavailable.issuperset(range(self.partitions))",
+        "bool(self.unavailable)",
+    ),
+    "letters-astray": Planted(
+        "6",
+        "dead letters go to their key's partition only",
+        "wheel/routing.py",
+        "free = np.where(astray, sticky[deliveries.target], free)",
+        "free = np.where(astray, free, free)",
+        test="unit/test_parking.py::test_dead_letters_go_to_any_partition_that_takes_writes",
+    ),
+    "error-not-learnt": Planted(
+        "6",
+        "an error that is in no list says nothing of its partition",
+        "wheel/kafka_targets.py",
+        "            if not alone:\n",
+        "            if not alone or type(error).__name__ == 'InvalidTimestampError':\n",
+        test="unit/test_targets.py::test_any_error_of_a_partition_is_a_verdict",
+    ),
+    "no-back-off": Planted(
+        "6",
+        "a transaction that fails is tried again at once",
+        "wheel/dequeue.py",
+        "                self._wait()\n        self._backoff.succeeded()\n",
+        "        self._backoff.succeeded()\n",
+        test="unit/test_dequeue.py::test_each_attempt_waits_longer_than_the_one_before",
+    ),
+}

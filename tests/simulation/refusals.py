@@ -1,0 +1,69 @@
+"""What brokers refuse for a while, in some runs: dead letters, and batches of healthy partitions.
+
+Their chance is their own: a seed without them is what it would be if there were none.
+
+    dead letters    the topic does not exist, or some or all of its partitions take no writes: where
+                    all do, dead letters wait in their timer topic
+    refused batch   a partition of a target refuses batches (of timestamps, say), and metadata says
+                    nothing of it: a transaction fails, then its timers are parked
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from tests.simulation.kafka_model import Kafka
+from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS
+
+_DEAD = TARGETS[DEAD]
+
+
+class Refusals:
+    """Of one run."""
+
+    def __init__(self, seed: int, kafka: Kafka, *, letters: bool) -> None:
+        """`letters`: whether dead letters can be but messages that ingest has rejected."""
+        self._rng = rng = Random(f"refusals {seed}")
+        self._kafka = kafka
+        self._chances = {
+            self._move_letters: 0.15 if letters and rng.random() < 0.35 else 0.0,
+            self._move_batches: 0.15 if rng.random() < 0.25 else 0.0,
+        }
+
+    def befall(self) -> None:
+        """Perhaps something is refused from here on, or taken again."""
+        for move, chance in self._chances.items():
+            if chance and self._rng.random() < chance:
+                move()
+
+    def _move_letters(self) -> None:
+        kafka, rng = self._kafka, self._rng
+        there = _DEAD not in kafka.absent and all(name != _DEAD for name, _ in kafka.down)
+        self._take_letters()
+        if there and rng.random() < 0.5:
+            kafka.absent |= {_DEAD}
+        elif there:
+            numbers = rng.sample(range(TARGET_PARTITIONS), rng.randint(1, TARGET_PARTITIONS))
+            kafka.down |= {(_DEAD, number) for number in numbers}
+        kafka.history.say(f"! dead letters are {'refused' if there else 'taken again'}")
+        kafka.history.counts["dead letters refused"] += there
+
+    def _move_batches(self) -> None:
+        kafka, rng = self._kafka, self._rng
+        if kafka.refusing:
+            kafka.refusing = frozenset()
+            return
+        topic = rng.choice([name for name in TARGETS if name != _DEAD])
+        numbers = rng.sample(range(TARGET_PARTITIONS), rng.randint(1, TARGET_PARTITIONS))
+        kafka.refusing = frozenset((topic, number) for number in numbers)
+        kafka.history.say(f"! batches are refused: {sorted(kafka.refusing)}")
+
+    def _take_letters(self) -> None:
+        kafka = self._kafka
+        kafka.absent -= {_DEAD}
+        kafka.down = frozenset(each for each in kafka.down if each[0] != _DEAD)
+
+    def quiet_down(self) -> None:
+        """Everything is taken from here on."""
+        self._take_letters()
+        self._kafka.refusing = frozenset()
