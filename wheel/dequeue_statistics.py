@@ -12,6 +12,7 @@ from duewheel.schemas.timers import Deliveries, Int64
 from duewheel.wheel.encoding import Aside
 from duewheel.wheel.histogram import Histogram
 from duewheel.wheel.hot_slots import in_excess
+from duewheel.wheel.pending import OTHER, TOPICS_MAX
 
 REJECTED, WAITED = "rejected", "waited"
 
@@ -140,5 +141,8 @@ def _with(known: Mapping[str, int], deliveries: Deliveries, rows: Int64) -> Mapp
     """Counts by topic, and some rows more."""
     if not len(rows):
         return known
-    counts = enumerate(np.bincount(deliveries.target[rows]).tolist())
-    return Counter(known) + Counter({deliveries.targets[i]: n for i, n in counts if n})
+    total = Counter(known)
+    for index, count in enumerate(np.bincount(deliveries.target[rows]).tolist()):
+        topic = deliveries.targets[index]
+        total[topic if topic in total or len(total) < TOPICS_MAX else OTHER] += count
+    return +total

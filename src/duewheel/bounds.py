@@ -13,6 +13,7 @@ from typing import Any
 from duewheel.checkpoints.batch_limit import SPARK_DIR, Attempt
 from duewheel.config import Settings
 from duewheel.config_values import as_millis
+from duewheel.metrics import TOPIC_SERIES_MAX
 from duewheel.wheel.cancelling import ANSWERS_MAX
 from duewheel.wheel.far_cancels import RUNS_MAX
 from duewheel.wheel.kafka_publisher import PublisherLimits
@@ -72,6 +73,7 @@ def _of_dequeue(settings: Settings) -> dict[str, Bound]:
         "chunks_in_memory": _fixed(2),
         "read_ahead_ms": _set(settings, "dequeue.read_ahead", as_millis(dequeue.read_ahead)),
         "read_ahead_bytes": _set(settings, "dequeue.read_ahead_bytes", dequeue.read_ahead_bytes),
+        "topic_series": _fixed(TOPIC_SERIES_MAX),
     }
 
 

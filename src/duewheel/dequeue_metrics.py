@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 
 import structlog
@@ -12,7 +13,7 @@ from duewheel.checkpoints.recovery import recovering
 from duewheel.checkpoints.state import DEQUEUE
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile
-from duewheel.metrics import counter, counters, gauge, gauges, histogram
+from duewheel.metrics import TopicLabels, counter, counters, gauge, gauges, histogram
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.dequeue_statistics import REJECTED, Statistics
 from duewheel.wheel.layout import HOUR_MS, closable_slot
@@ -45,6 +46,7 @@ class DequeueMetrics:
         self._statistics = statistics
         self._letters_wait = letters_wait
         self._pending = PendingTimers(directory)
+        self._topics: defaultdict[str, TopicLabels] = defaultdict(TopicLabels)  # by family
 
     def families(self) -> Iterator[Metric]:
         """See metrics.Source."""
@@ -55,7 +57,8 @@ class DequeueMetrics:
         if self._directory.state.needs_recovery:
             return  # files may be cut at any moment
         try:
-            yield from pending_families(*look(self._pending, self._directory, now_ms))
+            found = look(self._pending, self._directory, now_ms)
+            yield from pending_families(*found, self._topics["pending"])
         except CorruptFile as error:
             # The deliveries, which read the same files, will say more.
             log.warning("pending timers cannot be counted", reason=str(error))
@@ -84,13 +87,13 @@ class DequeueMetrics:
             "rolled",
             "Timers written to their timer topic again, for they are due beyond the roll window.",
             "topic",
-            known.rolled,
+            self._topics["rolled"].of(known.rolled),
         )
         yield counters(
             "parked",
             "The same because their target took no writes for now; again each time that they wait.",
             "topic",
-            known.parked,
+            self._topics["parked"].of(known.parked),
         )
         yield counter(
             "hot_slot_slots", "Slots with more timers than may leave at once.", known.hot_slots
@@ -212,18 +215,26 @@ def look(
     return pending, {**within, "+Inf": pending.total}
 
 
-def pending_families(pending: Pending, within: Mapping[str, float]) -> Iterator[Metric]:
+def pending_families(
+    pending: Pending, within: Mapping[str, float], topics: TopicLabels
+) -> Iterator[Metric]:
     """The families of one look."""
     yield gauge("pending", "Timers in the wheel, coming dead letters included.", pending.total)
     yield gauges(
-        "pending_by_topic", "The same by the topic they will go to.", "topic", pending.by_topic
+        "pending_by_topic",
+        "The same by the topic they will go to.",
+        "topic",
+        topics.of(pending.by_topic),
     )
     levels = {str(level): count for level, count in pending.by_level.items()}
     yield gauges(
         "pending_by_level", "Those asked for by a delay level, by that level.", "level", levels
     )
     yield gauges(
-        "pending_due_within", "The same by the seconds until they leave, at most.", "le", within
+        "pending_due_within",
+        "The same by the seconds until they leave, at most.",
+        "seconds",
+        within,
     )
     yield gauge("slot_max_size", "Most timers of one slot.", pending.slot_max)
     yield gauge(

@@ -2,7 +2,8 @@
 hand out; here they become metric families, at the moment of a scrape.
 
 Names: `duewheel_`, base units (seconds), the unit last, `_total` for what only rises. Labels are
-topics, reasons, phases and bounds: never ids or keys. Counters begin at 0 with their process;
+topics, reasons, phases and bounds: never ids or keys. Of topics, whose names producers choose, a
+bounded number has series of their own (`TopicLabels`). Counters begin at 0 with their process;
 gauges are true at any moment.
 """
 
@@ -28,10 +29,12 @@ from duewheel import __version__
 from duewheel.errors import ConfigError
 from duewheel.threads import failures
 from duewheel.wheel.histogram import Histogram
+from duewheel.wheel.pending import OTHER
 
 log = structlog.get_logger(__name__)
 
 PREFIX = "duewheel_"
+TOPIC_SERIES_MAX = 200  # of one family
 
 
 class Source(Protocol):
@@ -91,6 +94,28 @@ def served(source: Source, host: str, port: int | None) -> Iterator[None]:
         server.server_close()
         thread.join()
         collector.close()
+
+
+class TopicLabels:
+    """Which topics have a series of their own in one family; all others together are OTHER.
+
+    Those with the greatest values come first, and stay for as long as they are there. One object
+    for each family: a counter never moves from one series to another.
+    """
+
+    def __init__(self) -> None:
+        self._own: set[str] = set()
+
+    def of(self, values: Mapping[str, float]) -> dict[str, float]:
+        """The series of these values by topic."""
+        topics = values.keys() - {OTHER}
+        self._own &= topics
+        new = sorted(topics - self._own, key=lambda topic: (-values[topic], topic))
+        self._own.update(new[: TOPIC_SERIES_MAX - len(self._own)])
+        found = {topic: values[topic] for topic in sorted(self._own)}
+        if len(values) > len(found):
+            found[OTHER] = sum(values.values()) - sum(found.values())
+        return found
 
 
 # ---- families -----------------------------------------------------------------------------------

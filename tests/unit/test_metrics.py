@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from duewheel.dequeue_metrics import DequeueMetrics
 from duewheel.errors import ConfigError
-from duewheel.metrics import served
-from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
+from duewheel.metrics import TOPIC_SERIES_MAX, TopicLabels, served
+from duewheel.testing import (
+    TIMER_TOPIC,
+    LocalShard,
+    ManualClock,
+    RecordingPublisher,
+    Timer,
+    timer_batch,
+)
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.histogram import Histogram
@@ -72,6 +80,63 @@ def test_a_scrape_shows_deliveries_lateness_and_what_is_pending(tmp_path: Path) 
     assert (seen["floor_timestamp_seconds"], seen["dequeue_paused"]) == (NOW_MS / 1000 + 1, 0)
     with pytest.raises(OSError, match="refused"):
         scrape(port)
+    beside.close()
+    shard.kill(Role.DEQUEUE)
+    shard.kill(Role.INGEST)
+
+
+def families(source: DequeueMetrics) -> dict[str, list[dict[str, str]]]:
+    """The labels of every sample, by family."""
+    return {f.name: [sample.labels for sample in f.samples] for f in source.families()}
+
+
+def test_producers_cannot_make_series_at_will(tmp_path: Path) -> None:
+    """5,000 names of topics: 200 with the most timers have their own, and keep them."""
+    clock = ManualClock(NOW_MS)
+    shard = LocalShard(tmp_path, WHEEL, RecordingPublisher(clock), clock, DequeueConfig(0, 1, {}))
+    dequeue = shard.start_dequeue({(TIMER_TOPIC, 0): 0})
+    engine = shard.start_ingest()
+    batch = timer_batch([Timer(0, offset, NOW_MS + 100_000) for offset in range(5_010)])
+    names = [*(f"no.such-{number}" for number in range(5_000)), "busy"]
+    target = np.minimum(np.arange(5_010), 5_000).astype(np.int32)
+    engine.append(replace(batch, targets=names, target=target), {(TIMER_TOPIC, 0): 5_010})
+    beside = DataDirectory(tmp_path, WHEEL)
+    source = DequeueMetrics(beside, clock, lambda: dequeue.statistics, lambda: False)
+    first, again = families(source), families(source)
+    assert first == again
+    topics = [labels["topic"] for labels in first["duewheel_pending_by_topic"]]
+    assert len(topics) == TOPIC_SERIES_MAX + 1
+    assert {"busy", "other"} <= set(topics)
+    beside.close()
+    shard.kill(Role.DEQUEUE)
+    shard.kill(Role.INGEST)
+
+
+def test_a_topic_keeps_its_series_for_as_long_as_it_has_timers() -> None:
+    labels = TopicLabels()
+    many = {f"t{number}": 1.0 for number in range(TOPIC_SERIES_MAX)}
+    assert labels.of(many) == many
+    found = labels.of({**many, "late": 900.0, "later": 5.0})
+    assert found == {**many, "other": 905.0}, "a counter never moves"
+    del many["t0"]
+    found = labels.of({**many, "late": 900.0, "later": 5.0})
+    assert found == {**many, "late": 900.0, "other": 5.0}
+    assert labels.of({"other": 3.0, "t1": 1.0}) == {"other": 3.0, "t1": 1.0}
+
+
+def test_only_histograms_have_bounds_for_labels(tmp_path: Path) -> None:
+    """`le` has a meaning to Prometheus, which a gauge does not give it."""
+    clock = ManualClock(NOW_MS)
+    shard = LocalShard(tmp_path, WHEEL, RecordingPublisher(clock), clock, DequeueConfig(0, 1, {}))
+    dequeue = shard.start_dequeue({(TIMER_TOPIC, 0): 0})
+    shard.start_ingest()
+    beside = DataDirectory(tmp_path, WHEEL)
+    source = DequeueMetrics(beside, clock, lambda: dequeue.statistics, lambda: False)
+    found = list(source.families())
+    assert len(found) > 20
+    for family in found:
+        if family.type != "histogram":
+            assert all("le" not in sample.labels for sample in family.samples), family.name
     beside.close()
     shard.kill(Role.DEQUEUE)
     shard.kill(Role.INGEST)
