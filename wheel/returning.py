@@ -50,17 +50,20 @@ def rolled_back(deliveries: Deliveries, rows: Bool) -> Deliveries:
 def parked(deliveries: Deliveries, rows: Bool, not_before_ms: Int64) -> Deliveries:
     """The deliveries with the given rows as parked copies, which leave no earlier than that."""
     headers, count = _headers(deliveries, deliveries.roll_times)
-    retries = np.minimum(deliveries.retries + 1, COUNT_MAX).astype(np.int32)
-    parking = parking_headers(not_before_ms, retries)
+    parking = parking_headers(not_before_ms, _retries(deliveries))
     return _sent_home(deliveries, rows, join(headers, parking), count + 2)
 
 
 def waiting_letters(deliveries: Deliveries, rows: Bool, now_ms: int) -> Deliveries:
     """The deliveries with the given dead letters as copies that wait for the dead-letter topic."""
-    retries = np.minimum(deliveries.retries + 1, COUNT_MAX).astype(np.int32)
     not_before_ms = now_ms + waits_ms(deliveries)
-    headers = letter_headers(deliveries.origin_offset, not_before_ms, retries)
-    return _sent_home(deliveries, rows, headers, np.full_like(retries, len(LETTER_END)))
+    headers = letter_headers(deliveries.origin_offset, not_before_ms, _retries(deliveries))
+    count = np.full(len(deliveries), len(LETTER_END), np.int32)
+    return _sent_home(deliveries, rows, headers, count)
+
+
+def _retries(deliveries: Deliveries) -> Int32:
+    return np.minimum(deliveries.retries + 1, COUNT_MAX).astype(np.int32)
 
 
 def waits_ms(deliveries: Deliveries) -> Int64:

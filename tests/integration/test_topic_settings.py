@@ -229,9 +229,7 @@ def test_missing_topics(topics: Topics, admin: KafkaAdmin) -> None:
     admin.delete_topics([topics.name(DEAD)])
     with pytest.raises(ConfigError, match=r"no topic .*dead-letter.*duewheel init"):
         admin.require_topics(topics.settings)
-    with pytest.raises(ConfigError) as refused:
-        admin.require_topics(topics.settings, served=True)
-    assert "dead-letter" not in str(refused.value), "of a shard that was served it can wait"
+    admin.require_topics(topics.settings, served=True)  # its dead letters wait, its timers do not
 
 
 @pytest.mark.parametrize("process", ["ingest", "dequeue"])

@@ -257,8 +257,8 @@ PLANTED = {
         "bytes",
         "a rolled copy forgets where its first copy lay",
         "schemas/record_tail.py",
-        "framed(decimals(origin_offset))",
-        "framed(decimals(origin_offset * 0))",
+        "framed(decimals(offset))",
+        "framed(decimals(offset * 0))",
     ),
     "topic-ids": Planted(
         "bytes",

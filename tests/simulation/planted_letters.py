@@ -19,14 +19,6 @@ LETTERS = {
         "    letters: Bool = np.diff(found.firsts) >= size\n",
         "    letters: Bool = np.diff(found.firsts) < 0\n",
     ),
-    "letters-longer": Planted(
-        "bytes",
-        "a dead letter forgets that it has waited before",
-        "wheel/returning.py",
-        "    retries = np.minimum(deliveries.retries + 1, COUNT_MAX).astype(np.int32)\n"
-        "    not_before_ms",
-        "    retries = np.ones_like(deliveries.retries)\n    not_before_ms",
-    ),
     "letters-always": Planted(
         "6",
         "dead letters wait while some partitions of their topic take writes",
@@ -54,8 +46,8 @@ LETTERS = {
         "6",
         "a transaction that fails is tried again at once",
         "wheel/dequeue.py",
-        "                self._wait()\n        self._backoff.succeeded()\n",
-        "        self._backoff.succeeded()\n",
+        "                self._wait()\n                if rows > 1",
+        "                if rows > 1",
         test="unit/test_dequeue.py::test_each_attempt_waits_longer_than_the_one_before",
     ),
 }

@@ -28,7 +28,8 @@ if __name__ == "__main__":
     # The last place to look for modules: a folder called `wheel` lies there.
     sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from tests.simulation.day import PARTITIONS, PRECISION_MS, START_MS, Day, Kafka, Partition
+from tests.simulation.day import Day
+from tests.simulation.day_kafka import PARTITIONS, PRECISION_MS, START_MS, Kafka, Partition
 
 from duewheel.schemas.timers import Deliveries, Int64
 from duewheel.wheel.layout import HOUR_MS, WheelConfig, roll_instants
