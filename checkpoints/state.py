@@ -53,6 +53,8 @@ _STANDBY, _PROMOTION = 31, 32
 _GC_CANCELS, _WITHOUT_ROOM, _CANCELS_OVER = 33, 34, 35
 _DELIVERED, _DEAD_LETTERS, _LETTERS_WAIT = 40, 41, 42
 
+_LAG = 64  # five fields
+
 PROMOTION_MS = 120_000  # for how long a promotion is wanted, once it has been
 
 
@@ -63,12 +65,31 @@ class Heartbeat:
     Attributes:
         pid: its process id, 0 if it never ran.
         at_ms: when it was given, host clock.
-        detail: one number of the process's own (ingest: lag in rows; dequeue: behind in ms).
+        detail: one number of the process's own (dequeue: behind in ms).
     """
 
     pid: int
     at_ms: int
     detail: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far ingest is behind the timer topics: see lag_watch.py. Times by this host's clock.
+
+    Attributes:
+        asked_ms: when Kafka said so; 0: never.
+        messages: offsets that can be read and are not in the wheel.
+        oldest_ms: since when the oldest of them has been known to be there.
+        stuck_ms: since when no batch has come to its end with something to read.
+        open: offsets behind an open transaction.
+    """
+
+    asked_ms: int
+    messages: int
+    oldest_ms: int
+    stuck_ms: int
+    open: int
 
 
 INGEST = 0
@@ -444,6 +465,17 @@ class State:
     def note_cancels_over(self, cancels: int) -> None:
         """Called by dequeue; and by a recovery, which dequeue waits for."""
         self._live[_CANCELS_OVER] = cancels
+
+    @property
+    def lag(self) -> Lag:
+        """How far ingest is behind the timer topics, as dequeue saw it last."""
+        return Lag(*self._live[_LAG : _LAG + 5])
+
+    def note_lag(self, lag: Lag) -> None:
+        """Called by dequeue. That it was asked is told last."""
+        told = (lag.asked_ms, lag.messages, lag.oldest_ms, lag.stuck_ms, lag.open)
+        for field in (1, 2, 3, 4, 0):
+            self._live[_LAG + field] = told[field]
 
     def sync(self) -> None:
         """Make the file durable."""

@@ -14,6 +14,7 @@ from duewheel.checkpoints.batch_limit import SPARK_DIR, Attempt
 from duewheel.config import Settings
 from duewheel.config_values import as_millis
 from duewheel.metrics import TOPIC_SERIES_MAX
+from duewheel.readiness import ReadyBounds
 from duewheel.wheel.cancelling import ANSWERS_MAX
 from duewheel.wheel.far_cancels import RUNS_MAX
 from duewheel.wheel.kafka_publisher import PublisherLimits
@@ -26,7 +27,12 @@ FIXED = "fixed"
 
 def bounds(settings: Settings) -> dict[str, Bound]:
     """The section `bounds` of `config check` and `status`: by name, `value` and `from`."""
-    return {**_of_ingest(settings), **_of_dequeue(settings), **_of_transactions(settings)}
+    return {
+        **_of_ingest(settings),
+        **_of_dequeue(settings),
+        **_of_transactions(settings),
+        **_of_readiness(settings),
+    }
 
 
 def _of_ingest(settings: Settings) -> dict[str, Bound]:
@@ -91,6 +97,16 @@ def _of_transactions(settings: Settings) -> dict[str, Bound]:
         "call_deadline_ms": _set(settings, "dequeue.call_deadline", call_ms),
         "batch_bytes": _fixed(limits.batch_bytes),
         "batch_bytes_max": _fixed(limits.batch_bytes_max, "fixed; less where a topic takes less"),
+    }
+
+
+def _of_readiness(settings: Settings) -> dict[str, Bound]:
+    ready, seldom = ReadyBounds.of(settings), "fixed; more where ingest.trigger_ms is large"
+    return {
+        "ready_silence_ms": _fixed(ready.silence_ms),
+        "ready_lag_ms": _fixed(ready.lag_ms, seldom),
+        "ready_batch_ms": _fixed(ready.batch_ms, seldom),
+        "ready_behind_ms": _fixed(ready.behind_ms),
     }
 
 

@@ -132,7 +132,7 @@ def init(settings: Settings, partitions: int | None, replication_factor: int, ou
 
     from duewheel.kafka_admin import KafkaAdmin
     from duewheel.processes import init_progress
-    from duewheel.status import ALIVE
+    from duewheel.readiness import ALIVE
     from duewheel.status import status as read_status
 
     with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
@@ -162,18 +162,16 @@ def init(settings: Settings, partitions: int | None, replication_factor: int, ou
 
 
 @cli.command()
-@click.option("--require-running", is_flag=True, help="exit 1 unless both processes run")
+@click.option("--require-running", is_flag=True, help="exit 1 unless the shard is ready")
 @with_output
 @with_settings()
 def status(settings: Settings, require_running: bool, output: str) -> int:
     """What the shard's data directory says."""
-    from duewheel.status import ALIVE
     from duewheel.status import status as read_status
 
     found = read_status(settings)
     show(found, output)
-    alive = all(found[process]["state"] in ALIVE for process in ("ingest", "dequeue"))
-    return 1 if require_running and not alive else 0
+    return 1 if require_running and not found["ready"] else 0
 
 
 @cli.command()

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 import structlog
 from prometheus_client.core import Metric
 
-from duewheel import supervision
 from duewheel.checkpoints.recovery import recovering
 from duewheel.checkpoints.state import DEQUEUE
 from duewheel.clock import Clock
@@ -52,7 +51,6 @@ class DequeueMetrics:
         """See metrics.Source."""
         yield from self._deliveries()
         yield from self._standing()
-        yield from supervision.families(self._directory.path)
         now_ms = self._clock.now_ms()
         if self._directory.state.needs_recovery:
             return  # files may be cut at any moment

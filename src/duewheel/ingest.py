@@ -53,10 +53,11 @@ from duewheel.errors import (
 )
 from duewheel.ingest_metrics import IngestMetrics
 from duewheel.kafka_admin import KafkaAdmin
-from duewheel.metrics import served
+from duewheel.metrics import Together, served
 from duewheel.processes import forgiven_once, stop_signals
 from duewheel.schemas.contract import parse, rejections
 from duewheel.schemas.timers import TopicPartition
+from duewheel.shard_metrics import ShardMetrics
 from duewheel.spark import spark_session
 from duewheel.streaming.disk_guard import DiskGuard
 from duewheel.streaming.gaps import GapWatch, LogStart
@@ -155,7 +156,8 @@ def _run(
     durable.start()
     tick = _tick(directory, clock, sink, gaps, watch, metrics, durable, limit)
     try:
-        with served(metrics, settings.metrics.host, settings.metrics.ingest_port), _told(limit):
+        told = Together(metrics, ShardMetrics(settings, clock))
+        with served(told, settings.metrics.host, settings.metrics.ingest_port), _told(limit):
             while True:
                 stream = timer_stream(spark, replace(source, max_offsets_per_trigger=limit.rows))
                 limit.begun(engine.marks, sink.statistics.batches)
@@ -263,12 +265,8 @@ def _tick(
             raise RecoveryPending("dequeue has decided on a recovery: starting anew")
         metrics.progress, metrics.topics_left_out = progress, watch.left_out
         known = sink.statistics
-        waiting = known.rows_waiting + known.rows_held + known.rows_ahead + known.rows_without_room
-        waiting += known.rows_behind_cancels
         directory.state.note_rows_without_room(known.rows_without_room)
-        lag = progress.behind + waiting
-        # A batch that waits keeps Spark from telling what has come since.
-        directory.state.beat(INGEST, pid, clock.now_ms(), max(lag, watch.behind * bool(waiting)))
+        directory.state.beat(INGEST, pid, clock.now_ms(), 0)
         gaps.settle()
         durable.require_alive()
         outgrown = limit.is_outgrown(known.batches, known.row_bytes, progress.behind)

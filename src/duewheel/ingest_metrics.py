@@ -1,4 +1,4 @@
-"""What the ingest process measures: what it takes and rejects, its lag, and Spark's batches."""
+"""What the ingest process measures: what it takes, rejects and holds back, and Spark's batches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client.core import Metric
 
-from duewheel import audit_metrics, supervision
+from duewheel import audit_metrics
 from duewheel.audit_history import AuditHistory
 from duewheel.checkpoints import durable, files
 from duewheel.checkpoints.state import INGEST, State
@@ -52,7 +52,7 @@ class IngestMetrics:
         """See metrics.Source."""
         known = self._statistics()
         yield from _taken(known)
-        yield from self._lag(known)
+        yield from self._waiting(known)
         yield from _spark(self.progress, known)
         yield gauge(
             "timer_topics_left_out",
@@ -66,7 +66,6 @@ class IngestMetrics:
             age_s = self._clock.now_ms() / 1000 - checkpoint.stat().st_mtime
             yield gauge("checkpoint_age_seconds", "Since the last durable checkpoint.", age_s)
         yield from self._disk(known)
-        yield from supervision.families(self._state.path.parent)
         audit = self._audits.newest()
         if audit is not None:
             yield from audit_metrics.families(audit)
@@ -85,20 +84,7 @@ class IngestMetrics:
             known.rows_without_room,
         )
 
-    def _lag(self, known: SinkStatistics) -> Iterator[Metric]:
-        lag = self._state.heartbeat(INGEST).detail
-        yield gauge(
-            "ingest_lag_messages",
-            "Offsets of the timer topics that are not in the wheel, markers included.",
-            lag,
-        )
-        if not lag or known.newest_ms:
-            late_ms = self._clock.now_ms() - known.newest_ms if lag else 0
-            yield gauge(
-                "ingest_lag_seconds",
-                "Age of the newest message taken, 0 when all are taken.",
-                max(0, late_ms) / 1000,
-            )
+    def _waiting(self, known: SinkStatistics) -> Iterator[Metric]:
         yield gauge(
             "ring_full_waiting", "Messages read that the ring cannot hold yet.", known.rows_waiting
         )

@@ -38,11 +38,25 @@ TOPIC_SERIES_MAX = 200  # of one family
 
 
 class Source(Protocol):
-    """Where the families come from; ingest_metrics.py and dequeue_metrics.py have one each."""
+    """Where the families come from; ingest_metrics.py and dequeue_metrics.py have one each,
+    and both processes serve that of shard_metrics.py.
+    """
 
     def families(self) -> Iterable[Metric]:
         """All of them, now. Called by one thread at a time."""
         ...
+
+
+class Together:
+    """Several sources as one."""
+
+    def __init__(self, *sources: Source) -> None:
+        self._sources = sources
+
+    def families(self) -> Iterator[Metric]:
+        """See Source."""
+        for source in self._sources:
+            yield from source.families()
 
 
 class _Collector:

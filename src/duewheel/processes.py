@@ -21,8 +21,10 @@ from duewheel.config import Settings
 from duewheel.dequeue_metrics import DequeueMetrics
 from duewheel.errors import DuewheelError, Fenced, KafkaUnavailable, RecoveryPending
 from duewheel.kafka_admin import KafkaAdmin
-from duewheel.metrics import served
+from duewheel.lag_watch import LagWatch
+from duewheel.metrics import Together, served
 from duewheel.schemas.timers import TopicPartition
+from duewheel.shard_metrics import ShardMetrics
 from duewheel.shards import all_shards, require_as_many
 from duewheel.timer_topics import timer_topics
 from duewheel.wheel.data_directory import DataDirectory, Role
@@ -86,7 +88,7 @@ def run_dequeue(settings: Settings, *, take_over: bool = False, standby: bool = 
         config = wiring.dequeue_config(settings)
         dequeue = Dequeue(directory, publisher, clock, config, stopping.is_set, _one_thread)
         try:
-            with forgiven_once(stopping):
+            with LagWatch(settings, clock), forgiven_once(stopping):
                 with _admin(settings, clock) as admin:
                     fresh = look_at(directory.state, directory.path).is_fresh
                     admin.require_topics(settings, served=not fresh)
@@ -163,9 +165,10 @@ def _metrics(
     """Serve the process's metrics, if that is asked for."""
     beside = DataDirectory(settings.storage.data_dir, settings.wheel)
     try:
-        source = DequeueMetrics(
+        own = DequeueMetrics(
             beside, clock, lambda: dequeue.statistics, lambda: publisher.letters_wait
         )
+        source = Together(own, ShardMetrics(settings, clock))
         with served(source, settings.metrics.host, settings.metrics.dequeue_port):
             yield
     finally:

@@ -11,15 +11,14 @@ from duewheel.bounds import bounds
 from duewheel.checkpoints import files
 from duewheel.checkpoints.page_contents import Marks
 from duewheel.checkpoints.recovery import recovering
-from duewheel.checkpoints.state import DEQUEUE, INGEST, State
+from duewheel.checkpoints.state import DEQUEUE, State
 from duewheel.checkpoints.topic_set import TopicSet
 from duewheel.clock import SystemClock
 from duewheel.config import Settings
 from duewheel.errors import ConfigError
-from duewheel.wheel.data_directory import DataDirectory, Role
+from duewheel.readiness import ALIVE, behind_now_ms, not_ready, process_state
+from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.pending import PendingTimers
-
-ALIVE = ("running", "paused")
 
 
 def status(settings: Settings) -> dict[str, Any]:
@@ -40,6 +39,7 @@ def status(settings: Settings) -> dict[str, Any]:
             "shard": settings.shard.index,
             "role": "standby" if state.standby else "owner",
             "data_dir": str(data_dir),
+            **_verdict(state, settings),
             "run": _run(data_dir),
             "ingest": _ingest(state, settings),
             "timer_topics": _timer_topics(settings),
@@ -54,6 +54,11 @@ def status(settings: Settings) -> dict[str, Any]:
         state.release()
 
 
+def _verdict(state: State, settings: Settings) -> dict[str, Any]:
+    reasons = not_ready(state, settings, SystemClock().now_ms())
+    return {"ready": not reasons, "not_ready": reasons}
+
+
 def _run(data_dir: Path) -> dict[str, Any] | None:
     """What `run` says of the processes; None if none runs."""
     known = supervision.read(data_dir)
@@ -62,29 +67,24 @@ def _run(data_dir: Path) -> dict[str, Any] | None:
     return {name: {**asdict(each), "is_failing": each.is_failing} for name, each in known.items()}
 
 
-def _process(state: State, settings: Settings, role: Role, process: int) -> dict[str, Any]:
-    """Process id and state: `starting` until it has given a sign of life of its own, `paused` while
-    it does nothing else by request.
-    """
-    beat = state.heartbeat(process)
-    lock = settings.storage.data_dir / role.value
-    holder = files.holder_of(lock)
-    if holder is None:
-        return {"pid": None, "state": "stopped"}
-    if beat.pid != holder:
-        return {"pid": holder, "state": "starting"}
-    return {"pid": holder, "state": "paused" if state.paused(process) else "running"}
+def _process(state: State, settings: Settings, name: str) -> dict[str, Any]:
+    pid, how = process_state(state, settings, name)
+    return {"pid": pid, "state": how}
 
 
 def _ingest(state: State, settings: Settings) -> dict[str, Any]:
     commit = state.commit()
     close = state.close()
     marks = {**(close.c if close else {}), **commit.marks}
-    known = _process(state, settings, Role.INGEST, INGEST)
-    alive = known["state"] in ALIVE
+    known = _process(state, settings, "ingest")
+    lag, now_ms = state.lag, SystemClock().now_ms()
+    asked, waits = lag.asked_ms > 0, lag.messages > 0
     return {
         **known,
-        "lag": state.heartbeat(INGEST).detail if alive else None,
+        "lag": lag.messages if asked else None,
+        "lag_ms": now_ms - lag.oldest_ms if waits else 0 if asked else None,
+        "batch_age_ms": now_ms - lag.stuck_ms if waits else 0 if asked else None,
+        "lag_asked_ms": lag.asked_ms or None,
         "high_water": {f"{topic}-{number}": mark for (topic, number), mark in marks.items()},
     }
 
@@ -103,14 +103,15 @@ def _timer_topics(settings: Settings) -> dict[str, Any] | None:
 
 def _dequeue(state: State, settings: Settings) -> dict[str, Any]:
     close = state.close()
-    known = _process(state, settings, Role.DEQUEUE, DEQUEUE)
+    known = _process(state, settings, "dequeue")
     alive = known["state"] in ALIVE
     skew_ms, held = state.host_clock
     delivered, dead_letters, wait = state.deliveries
+    now_ms = SystemClock().now_ms()
     return {
         **known,
         "floor_ms": close.floor * settings.timer.precision_ms if close else None,
-        "behind_ms": state.heartbeat(DEQUEUE).detail if alive and not state.standby else None,
+        "behind_ms": behind_now_ms(state, now_ms) if alive and not state.standby else None,
         "clock_skew_ms": skew_ms if alive else None,
         "closing_held": held if alive else None,
         "delivered": delivered if alive else None,
@@ -122,7 +123,7 @@ def _dequeue(state: State, settings: Settings) -> dict[str, Any]:
 def _disk(state: State, settings: Settings) -> dict[str, Any]:
     """Free bytes, those below which ingest takes nothing, and how many messages wait for that."""
     space = files.space(settings.storage.data_dir)
-    known = _process(state, settings, Role.INGEST, INGEST)
+    known = _process(state, settings, "ingest")
     return {
         "free_bytes": space.free_bytes,
         "min_free_bytes": settings.storage.min_free.of(space.total_bytes),

@@ -9,15 +9,12 @@ meets a write half done finds no match, and reads again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from prometheus_client.core import Metric
-
 from duewheel.checkpoints import files
 from duewheel.checkpoints.shapes import MISSHAPEN
-from duewheel.metrics import counters, gauges
 
 FILE_NAME, LOCK_NAME = "run", "run.lock"
 _PAGE_BYTES = 8192
@@ -75,34 +72,3 @@ def read(data_dir: Path) -> dict[str, Supervised] | None:
         except (FileNotFoundError, *MISSHAPEN):
             continue
     return None
-
-
-def families(data_dir: Path) -> Iterator[Metric]:
-    """The same as metrics: both processes serve them, so that one tells of the other."""
-    known = read(data_dir)
-    if known is None:
-        return
-    yield counters(
-        "process_restarts",
-        "Starts of a process after its first, since `run` began.",
-        "process",
-        {name: each.restarts for name, each in known.items()},
-    )
-    yield gauges(
-        "process_failing",
-        "1 from the end of a process until the next one has given a sign of life.",
-        "process",
-        {name: int(each.is_failing) for name, each in known.items()},
-    )
-    yield gauges(
-        "process_last_exit_code",
-        "What it ended with last; negative: the signal. See `duewheel status` for the reason.",
-        "process",
-        {n: each.last_exit_code for n, each in known.items() if each.last_exit_code is not None},
-    )
-    yield gauges(
-        "process_next_try_timestamp_seconds",
-        "When a process that does not run is started again.",
-        "process",
-        {n: each.next_try_ms / 1000 for n, each in known.items() if each.next_try_ms is not None},
-    )

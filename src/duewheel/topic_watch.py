@@ -37,7 +37,6 @@ class TopicWatch:
 
     Attributes:
         found: the timer topics of the query that runs, or is to begin.
-        behind: how many offsets the engine's marks were behind the topics' ends at the last look.
     """
 
     def __init__(
@@ -61,7 +60,6 @@ class TopicWatch:
         self._ids: dict[str, str] = {}
         self._partitions: frozenset[TopicPartition] = frozenset()
         self.found = TopicSet(())
-        self.behind = 0
 
     @property
     def left_out(self) -> int:
@@ -128,7 +126,6 @@ class TopicWatch:
             ends = wiring.own(self._settings, admin.end_offsets(self.found.topics))
             require_not_below(marks, ends)
             self._require_known(ends)
-            self.behind = sum(max(0, end - marks.get(p, end)) for p, end in ends.items())
         return False
 
     def has_changed(self) -> bool:

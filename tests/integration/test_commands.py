@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from duewheel.checkpoints.state import DEQUEUE, INGEST
+from duewheel.checkpoints.state import DEQUEUE, INGEST, Lag
+from duewheel.clock import SystemClock
 from duewheel.config import load
 from duewheel.dev_broker import DevBroker
 from duewheel.errors import Locked
@@ -62,7 +63,10 @@ def test_what_deployments_ask_of_running_processes(config: Path) -> None:
         assert run(config, "init").returncode == Locked.exit_code
         for process, directory in shard.items():
             assert run(config, "status", "--require-running").returncode == 1
-            directory.state.beat(process, os.getpid(), 0, 0)
+            directory.state.beat(process, os.getpid(), SystemClock().now_ms(), 0)
+        assert run(config, "status", "--require-running").returncode == 1
+        now_ms = SystemClock().now_ms()
+        shard[DEQUEUE].state.note_lag(Lag(now_ms, 0, now_ms, now_ms, 0))
         running = run(config, "status", "--require-running")
         assert running.returncode == 0, running.stdout
         beside = run(config, "init")

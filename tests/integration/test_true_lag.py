@@ -1,0 +1,130 @@
+"""What `status` and the metrics say while ingest stands still, in whatever way: the lag, not 0."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaProducer
+from tests.integration.fault_proxy import ALWAYS, Action, Fault, FaultProxy
+from tests.integration.whole_shard import Shard
+
+from duewheel.dev_broker import DevBroker
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+ROWS = 500
+FETCH = "1"  # its api key: the proxy has no name for it
+
+
+@pytest.fixture
+def proxy(broker: DevBroker) -> Iterator[FaultProxy]:
+    with FaultProxy(broker.bootstrap_servers) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def shard(
+    tmp_path: Path, broker: DevBroker, proxy: FaultProxy, unique_name: Callable[[str], str]
+) -> Iterator[Shard]:
+    """Which reaches the broker through the proxy; its consumer and producers do not."""
+    shard = Shard(tmp_path, broker.bootstrap_servers, unique_name("app")[-40:].lstrip("-"))
+    text = shard.config.read_text()
+    shard.config.write_text(text.replace(broker.bootstrap_servers, proxy.bootstrap_servers))
+    yield shard
+    shard.close()
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Process ids and names."""
+    found: dict[int, str] = {}
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, children.read_text().split()):
+            found |= {child: Path(f"/proc/{child}/comm").read_text().strip()} | descendants(child)
+    return found
+
+
+def jvm(shard: Shard) -> int:
+    (found,) = [p for p, n in descendants(shard.status()["ingest"]["pid"]).items() if n == "java"]
+    return found
+
+
+def write(shard: Shard) -> None:
+    """Timers that are due at once."""
+    producer = KafkaProducer(bootstrap_servers=shard.servers)
+    for number in range(ROWS):
+        producer.send(shard.timers, b"%d" % number, headers=[("TIMER_DELAY_MS", b"0")])
+    producer.flush(60)
+    producer.close()
+
+
+def await_alarm(shard: Shard, *reasons: str) -> dict[str, Any]:
+    """Until it is said that nothing is taken: by `status`, by its exit code, by both endpoints."""
+    shard.wait(lambda: not set(reasons) - set(shard.status()["not_ready"]))
+    found = shard.status()
+    assert not found["ready"]
+    assert found["ingest"]["lag"] >= ROWS
+    assert found["ingest"]["lag_ms"] > 30_000
+    assert found["ingest"]["batch_age_ms"] > 30_000
+    shard.command("status", "--require-running", code=1)
+    for name in ("ingest", "dequeue"):
+        served = shard.scrape(name)
+        assert served["ready"] == 0
+        assert served["ingest_lag_messages"] >= ROWS
+        assert served["ingest_lag_seconds"] > 30
+        assert all(served[f"not_ready:{reason}"] == 1 for reason in reasons)
+    return found
+
+
+def await_ready(shard: Shard) -> None:
+    """Until all are delivered, and that is said."""
+    shard.wait(lambda: len(shard.arrivals.first) == ROWS)
+    shard.wait(lambda: bool(shard.status()["ready"]))
+    assert shard.status()["ingest"]["lag"] == 0
+    shard.command("status", "--require-running")
+    assert shard.scrape("ingest")["ready"] == 1
+
+
+def test_a_jvm_that_stands_still(shard: Shard) -> None:
+    shard.start()
+    shard.wait(lambda: bool(shard.status()["ready"]))
+    stopped = jvm(shard)
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        write(shard)
+        await_alarm(shard, "ingest_lag", "ingest_silent", "batch_stuck")
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    await_ready(shard)
+
+
+def test_a_reader_that_hangs(shard: Shard, proxy: FaultProxy) -> None:
+    """Fetches are never answered; other requests are."""
+    shard.start()
+    shard.wait(lambda: bool(shard.status()["ready"]))
+    proxy.inject(Fault(FETCH, Action.SWALLOW, times=ALWAYS))
+    write(shard)
+    await_alarm(shard, "ingest_lag")
+    proxy.clear()
+    await_ready(shard)
+
+
+def test_a_process_that_stands_still(shard: Shard) -> None:
+    """All of ingest: its own endpoint says nothing, that of dequeue does."""
+    shard.start()
+    shard.wait(lambda: bool(shard.status()["ready"]))
+    pid = shard.status()["ingest"]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        write(shard)
+        shard.wait(lambda: "ingest_lag" in shard.status()["not_ready"])
+        served = shard.scrape("dequeue")
+        assert (served["ready"], served["not_ready:ingest_silent"]) == (0, 1)
+        assert served["ingest_lag_messages"] >= ROWS
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    await_ready(shard)
