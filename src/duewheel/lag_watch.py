@@ -132,7 +132,7 @@ class LagWatch:
                 took_ms = self._clock.boottime_ms() - begun_ms
 
     def _look(self, admin: KafkaAdmin) -> None:
-        settings = self._settings
+        settings, asked_ms = self._settings, self._clock.now_ms()
         found = TopicSet.read(settings.storage.data_dir)
         topics = sorted({*settings.timer.topics, *(found.topics if found else ())})
         stable = wiring.own(settings, admin.stable_offsets(topics))
@@ -146,7 +146,7 @@ class LagWatch:
             count, oldest_ms, stuck_ms = self._notes.look(now_ms, commit.batch, marks, stable)
             held = sum(max(0, ends.get(p, end) - end) for p, end in stable.items())
             wall_ms = self._clock.now_ms()
-            state.note_lag(Lag(wall_ms, count, wall_ms - oldest_ms, wall_ms - stuck_ms, held))
+            state.note_lag(Lag(asked_ms, count, wall_ms - oldest_ms, wall_ms - stuck_ms, held))
         finally:
             state.release()
 

@@ -139,7 +139,7 @@ def test_a_shard_goes_on_behind_a_cut(broker: DevBroker, tmp_path: Path) -> None
         cancelled = send(shard, None, ("TIMER_DEL_UNIQKEY", b"a"))
         lost = [send(shard, b"lost %d" % number, at_once) for number in range(5)]
         shard.wait(lambda: len(shard.arrivals.first) == 5)
-        shard.wait(lambda: bool(shard.status()["ingest"]["lag"] == 0))
+        shard.await_taken()
         assert shard.stop() == 0
         cut(broker, shard.timers, lost[1].offset)
 

@@ -40,7 +40,6 @@ def test_ingest_holds_back_what_the_disk_must_not_take_and_says_so(shard: Shard)
     shard.wait_for("all of them held", lambda: status(settings)["disk"]["rows_held"] == 300)
     found = status(settings)
     assert found["disk"]["free_bytes"] < found["disk"]["min_free_bytes"]
-    assert found["ingest"]["lag"] >= 300
     assert found["bounds"]["min_free"]["from"] == f"storage.min_free ({shard.config})"
     assert shard.marks == {0: 0, 1: 0}
     told = shard.events("the disk is nearly full: nothing is taken, see storage.min_free")

@@ -135,6 +135,16 @@ class Shard:
             for sample in family.samples
         }
 
+    def await_taken(self) -> None:
+        """Until all that is in the timer topics by now is in the wheel."""
+        now_ms = CLOCK.now_ms()
+
+        def taken() -> bool:
+            known = self.status()["ingest"]
+            return bool((known["lag_asked_ms"] or 0) > now_ms and known["lag"] == 0)
+
+        self.wait(taken)
+
     def kill(self, name: str) -> None:
         """kill -9 one of the two processes; the supervisor starts it again."""
         os.kill(self.status()[name]["pid"], signal.SIGKILL)
