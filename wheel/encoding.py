@@ -150,7 +150,7 @@ def route(
     if deliveries.dead_letter.any():
         targets = learn([dead_letter_topic])
         deliveries = routing.to_dead_letters(deliveries, dead_letter_topic)
-        if targets[dead_letter_topic].is_closed:
+        if not targets[dead_letter_topic].takes_letters:
             targets = learn(topic for topic, _ in deliveries.homes)
             deliveries, letters = _letters_kept(deliveries, targets, now_ms)
         deliveries = _dead_letters_fitted(deliveries, targets)

@@ -463,16 +463,17 @@ class KafkaPublisher:
 
     def _note_dead_letters(self, known: Known | None) -> None:
         """Whether dead letters wait, as the last chunk that has any has found it; told once."""
-        if known is None or known.target.is_closed == self._letters_wait:
+        if known is None or known.target.takes_letters != self._letters_wait:
             return
-        self._letters_wait = known.target.is_closed
+        self._letters_wait = not known.target.takes_letters
         topic, refusal = self._dead_letter_topic, known.target.refusal
+        reason = "it is compacted" if known.target.key_required else "no partition takes writes"
         if self._letters_wait:
             log.error(
                 "the dead-letter topic takes nothing: dead letters wait in their timer topics",
                 topic=topic,
-                reason=refusal.name.lower() if refusal else "no partition takes writes",
-                remedy="`duewheel init` creates it where it is missing",
+                reason=refusal.name.lower() if refusal else reason,
+                remedy="`duewheel doctor` says how it must be, `duewheel init` creates it",
             )
         else:
             log.info("the dead-letter topic takes dead letters again", topic=topic)

@@ -88,9 +88,12 @@ class Target:
         return [number for number in every if number not in self.unavailable] or every
 
     @property
-    def is_closed(self) -> bool:
-        """Whether no partition takes anything, for now or for good."""
-        return bool(self.refusal) or self.unavailable.issuperset(range(self.partitions))
+    def takes_letters(self) -> bool:
+        """Whether dead letters can go there: some partition takes writes, and records without key,
+        which some of them are.
+        """
+        is_closed = self.refusal or self.unavailable.issuperset(range(self.partitions))
+        return not is_closed and not self.key_required
 
 
 @dataclass(frozen=True, slots=True)

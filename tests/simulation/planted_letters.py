@@ -23,8 +23,8 @@ LETTERS = {
         "6",
         "dead letters wait while some partitions of their topic take writes",
         "wheel/routing.py",
-        "self.unavailable.issuperset(range(self.partitions))",
-        "bool(self.unavailable)",
+        "self.refusal or self.unavailable.issuperset(range(self.partitions))",
+        "self.refusal or bool(self.unavailable)",
     ),
     "letters-astray": Planted(
         "6",

@@ -239,7 +239,10 @@ def condemned_rows() -> Deliveries:
     )
 
 
-@pytest.mark.parametrize("dead", [GONE, ALL_DOWN])
+COMPACTED = Known(Target(4, 1_000, key_required=True), 1_000)
+
+
+@pytest.mark.parametrize("dead", [GONE, ALL_DOWN, COMPACTED])
 def test_dead_letters_wait_while_their_topic_takes_nothing(dead: Known) -> None:
     found = routed(condemned_rows(), {"a": ROOM, "gone": GONE, "dead": dead})
     assert topics(found) == ["a", "timers", "timers"], "in their places"
