@@ -13,8 +13,6 @@ class Clauses:
     done_rows_are_dropped: bool = True
     pending_rows_below_c_stay_below_the_floor: bool = True
     late_rows_go_above_the_floor: bool = True
-    cancel_half_of_done_rows_counts: bool = True
-    reschedule_half_of_done_rows_counts: bool = True
     rows_closed_meanwhile_move: bool = True
     rows_move_with_those_of_their_new_slot: bool = True
     rows_read_again_do_not_move: bool = True
@@ -28,26 +26,51 @@ class Clauses:
     waits_for_the_marks: bool = True
     waits_for_the_files: bool = True
     asks_whose_shard_it_is: bool = True
-    # what it does with cancels
-    tombstones_are_in_the_progress: bool = True
-    tombstone_mark_waits_for_the_marks: bool = True
-    tombstone_mark_is_lowered_where_c_is_raised: bool = True
-    tombstone_is_known_before_its_c_is_told: bool = True
-    tombstone_takes_the_place_of_no_other: bool = True
-    tombstone_stays_until_its_rows_have_left: bool = True
-    copy_brings_its_cancel_again: bool = True
-    cancel_brought_again_is_not_answered: bool = True
-    forgotten_cancel_is_read_again_until_it_is_settled: bool = True
-    forgotten_cancel_stays_on_disk_until_it_is_settled: bool = True
-    cancels_are_settled_by_the_marks_of_a_closing: bool = True
-    cancel_is_answered_with_its_c: bool = True
+    # which rows a cancel flags
+    cancel_meets_rows_of_its_batch: bool = True
+    first_offsets_are_compared: bool = True
+    chase_is_for_what_its_cancel_was_for: bool = True
+    cancel_of_a_done_row_counts: bool = True
+    cancel_flags_open_slots_only: bool = True
+    floor_is_read_under_the_lock: bool = True
+    cancel_below_c_flags_all_above_r: bool = True
+    standby_flags_all_above_r: bool = True
+    answered_cancel_flags_when_read_again: bool = True
+    # what is found out about a cancel
+    undecided_cancel_is_chased: bool = True
+    undecided_cancel_is_chased_whatever_it_has_found: bool = True
+    last_copy_decides: bool = True
+    blind_cancel_is_chased: bool = True
+    blind_is_raised_at_a_start: bool = True
+    blind_is_raised_before_hours_go: bool = True
+    blind_is_boundless_until_it_is_known: bool = True
+    since_is_raised_at_a_start: bool = True
+    row_flagged_before_does_not_count: bool = True
+    chase_carries_what_was_found: bool = True
+    request_below_blind_is_unknown: bool = True
+    newest_timer_decides: bool = True
+    cancelled_timer_is_not_called_delivered: bool = True
+    # segments, lists and flags on disk
+    segment_is_written_before_the_marks: bool = True
+    segment_stays_until_it_is_answered: bool = True
+    list_is_written_before_the_marks: bool = True
+    lists_are_synced_with_the_checkpoint: bool = True
+    flags_are_redone: bool = True
+    flags_are_made_again_from_the_lists: bool = True
+    # what dequeue does with cancels
+    flagged_rows_are_not_delivered: bool = True
+    flagged_rows_are_not_rolled: bool = True
+    flagged_rows_are_not_parked: bool = True
+    answer_waits_for_c: bool = True
+    answers_go_in_order: bool = True
+    a_goes_with_the_answer: bool = True
+    a_waits_for_the_marks: bool = True
     cancel_is_answered_once: bool = True
-    unanswered_cancel_is_read_again: bool = True
-    verdict_waits_until_settled: bool = True
-    left_out_is_not_delivered: bool = True
-    what_left_before_is_told: bool = True
-    cancels_of_before_may_have_left_out_anything: bool = True
-    cancel_stays_with_what_it_has_left_out: bool = True
+    g_is_r_of_the_transaction: bool = True
+    # when a loss in Kafka is accepted
+    cut_waits_for_rows_flagged_from_behind_it: bool = True
+    cut_lowers_a: bool = True
+    cut_counts_as_a_start: bool = True
     # what a start keeps, and where it goes on
     lost_page_cache_is_noticed: bool = True
     durable_close_page_is_of_its_marks: bool = True
@@ -64,6 +87,7 @@ class Clauses:
     half_slot_goes_on_at_d: bool = True
     reading_starts_at_c: bool = True
     reading_starts_a_window_before_r: bool = True
+    reading_starts_at_a: bool = True
     # standby, shards, slot configuration
     standby_takes_only_rows_below_c: bool = True
     standby_rows_do_not_move: bool = True

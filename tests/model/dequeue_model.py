@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from tests.model.cancels_model import Cancels
+from tests.model.answering_model import answered_until, forget_answered, next_answers
 from tests.model.clauses import Clauses
 from tests.model.files_model import Close, Directory, Marks
 from tests.model.kafka_model import (
@@ -21,6 +21,7 @@ from tests.model.kafka_model import (
     Row,
 )
 from tests.model.recovery_model import decide
+from tests.model.upkeep_model import collect, cut, pending_from
 
 
 class Stopped(Exception):
@@ -60,6 +61,7 @@ class Dequeue:
     Args:
         outcome: drawn anew for each transaction.
         unavailable: targets without a leader at the moment.
+        answers: the most that a transaction has for cancels, drawn anew.
     """
 
     def __init__(
@@ -70,21 +72,28 @@ class Dequeue:
         clauses: Clauses,
         outcome: Callable[[], Outcome],
         unavailable: set[int],
+        answers: Callable[[], int],
     ) -> None:
         self.directory = directory
         self._kafka, self._shard, self._clauses = kafka, shard, clauses
-        self._outcome, self._unavailable = outcome, unavailable
+        self._outcome, self._unavailable, self._answers = outcome, unavailable, answers
         self._refused: set[int] = set()  # messages known to be poison
         self._owed: list[Leave] = []
-        self._cancels: Cancels | None = None  # until nothing is missing below C
+        self._answered: dict[int, int] = {}  # by this process; `a` of the progress has all
 
     def start(self, lineage: int) -> None:
         """Take the shard, and decide."""
+        directory = self.directory
         self._producer = self._kafka.init_transactions(self._shard)
         self._committed = self._kafka.progress[self._shard]
-        progress = decide(self.directory, self._committed, lineage, self._clauses)
+        generation = directory.generation
+        progress = decide(directory, self._committed, lineage, self._clauses)
+        if directory.standby or directory.generation != generation:
+            if self._clauses.blind_is_raised_at_a_start:
+                directory.blind = {}
+            if self._clauses.since_is_raised_at_a_start:
+                directory.since = progress.r
         self._first = dict(progress.partitions)
-        self._started, self._cancels = progress, None
         self.r = progress.r
         self._below: dict[int, int] = {}
         self._position = 0
@@ -127,28 +136,16 @@ class Dequeue:
         close = self._close
         idle = self.r == close.floor or not self._clauses.closes_when_all_is_delivered
         if now > close.floor and idle and self._is_caught_up():
-            cancels = self._learnt()
+            self.directory.lock(self._clauses)
             c = {**close.c, **self.directory.files.marks}
             self.directory.write_close(Close(self.r, close.c, now, c))
-            cancels.learn(self.r, self._known_c(c, close.c))
-
-    def _known_c(self, c: Marks, before: Marks) -> dict[int, int]:
-        return dict(c if self._clauses.tombstone_is_known_before_its_c_is_told else before)
-
-    def _learnt(self) -> Cancels:
-        """The cancels; at first those that were below C when this process started."""
-        if self._cancels is None:
-            self._cancels = Cancels(self.directory, self._kafka, self._clauses, self._started)
-            self._cancels.learn(self.r, self._known_c(self._close.c, self._close.c_before))
-        return self._cancels
 
     def deliver(self, now: int, count: int) -> None:
         """One chunk, one transaction; without rows the closed range counts as delivered."""
         until = self._open_until()
         if until == self.r:
             return
-        if self._is_caught_up() or not self._clauses.waits_for_the_marks:
-            self._learnt()
+        self.directory.lock(self._clauses)
         chunk = self._next(count, until)
         if not chunk.rows:
             if chunk.r != self.r:
@@ -159,19 +156,35 @@ class Dequeue:
             leaves, self._owed = self._owed + leaves, []
         if not self._clauses.committed_is_a_prefix:
             leaves = self._without_refused(leaves)
-        if self._publish(self._progress(chunk.r, chunk.below), leaves):
+        if self._tell(chunk.r, chunk.below, leaves, now):
             self.r, self._below, self._position = chunk.r, chunk.below or {}, chunk.position
 
     def beat(self, now: int) -> None:
-        """Say in Kafka that the shard is served, how far it is, and what cancels are told."""
-        below = self._below if self._position else None
-        progress, answers = self._progress(self.r, below), []
+        """Say in Kafka that the shard is served, and how far it is; answer cancels."""
+        self._tell(self.r, self._below if self._position else None, [], now)
+
+    def _tell(self, r: int, below: dict[int, int] | None, leaves: list[Leave], now: int) -> bool:
+        """A transaction with as many answers as it takes."""
+        directory, clauses, a = self.directory, self._clauses, self._answered
+        progress, answers = self._progress(r, below, a), []
+        known = {p: self._answered_until(p) for p in progress.partitions}
         if self._is_caught_up():
-            cancels = self._learnt()
-            cancels.look()
-            answers = cancels.answers(dict(progress.partitions), 1 + now % 3)
-            progress = self._progress(self.r, below, answers)
-        self._publish(progress, [], answers)
+            directory.lock(clauses)
+            answers = next_answers(directory, progress, known, self._answers(), now, clauses)
+        if self._is_caught_up() or not clauses.a_waits_for_the_marks:
+            a = answered_until(directory, progress, known, answers)
+        if clauses.a_goes_with_the_answer:
+            progress = self._progress(r, below, a)
+        if not self._publish(progress, leaves, answers):
+            return False
+        self._answered = a
+        return True
+
+    def _answered_until(self, partition: int) -> int:
+        part = self._committed.partitions.get(partition)
+        if not self._clauses.cancel_is_answered_once:
+            part = None
+        return max(part.a if part else 0, self._answered.get(partition, 0))
 
     def reconfigure(self, window: int, partitions: list[int]) -> None:
         """Another window, for offsets that no one has judged yet."""
@@ -185,6 +198,42 @@ class Dequeue:
             old = [epoch for epoch in progress.windows_of(p) if epoch[0] < first]
             windows[p] = (*old, (first if old else 0, window))
         self._publish(replace(progress, windows=windows, window=window), [])
+
+    def collect(self) -> None:
+        """Give up the hours that are over."""
+        if self._is_caught_up():
+            collect(self.directory, self._committed, self._clauses)
+
+    def is_loss_acceptable(self, partition: int, end: int) -> bool:
+        """Whether what lies at or behind `end` may go: nothing of it, or cancelled from there, is
+        pending.
+        """
+        between = self._is_caught_up() and not self._position
+        halves = any(p.c1 is not None for p in self._committed.partitions.values())
+        if not between or halves:
+            return False
+        self.directory.lock(self._clauses)
+        return not pending_from(self.directory, self.r, partition, end, self._clauses)
+
+    def accept_loss(self, partition: int, end: int, deal: int) -> None:
+        """Go on without what lay at or behind `end`; it is gone from Kafka."""
+        cut(self.directory, partition, end)
+        if self._clauses.cut_counts_as_a_start:
+            self.directory.since = max(self.directory.since, self.r)
+            self.directory.blind = {}
+        partitions = dict(self._committed.partitions)
+        known = partitions.get(partition)
+        if known is not None:
+            a = min(known.a, end) if self._clauses.cut_lowers_a else known.a
+            partitions[partition] = replace(known, c=min(known.c, end), a=a)
+        self._answered.pop(partition, None)
+        self._publish(replace(self._committed, partitions=partitions, deal=deal), [])
+
+    def learn_end(self, partition: int) -> None:
+        """Kafka has said how long a partition is. The producer of before is fenced: copies that it
+        has written lie below.
+        """
+        self.directory.blind.setdefault(partition, self._kafka.ends()[partition])
 
     # what leaves
 
@@ -235,7 +284,7 @@ class Dequeue:
     def _leave(self, slot: int, row: Row, now: int) -> Leave:
         record = self._record(row)
         origin = row.offset if record.origin is None else record.origin
-        if self._cancels is not None and self._cancels.meet(row):
+        if self._is_cancelled(row, record):
             return Leave(slot, row, Fate.CANCELLED)
         if row.rolls:
             copy = replace(record, timestamp=now, origin=origin)
@@ -250,6 +299,15 @@ class Dequeue:
             return Leave(slot, row, Fate.PARKED, copy)
         return Leave(slot, row, Fate.DELIVERED)
 
+    def _is_cancelled(self, row: Row, record: Record) -> bool:
+        if (row.partition, row.offset) not in self.directory.files.flags:
+            return False
+        if row.rolls:
+            return self._clauses.flagged_rows_are_not_rolled
+        if record.target in self._unavailable:
+            return self._clauses.flagged_rows_are_not_parked
+        return self._clauses.flagged_rows_are_not_delivered
+
     def _without_refused(self, leaves: list[Leave]) -> list[Leave]:
         """Broken on purpose: what is refused is put off, though D moves past it."""
         for leave in leaves:
@@ -261,33 +319,13 @@ class Dequeue:
 
     # progress
 
-    def _progress(
-        self, r: int, below: dict[int, int] | None, answers: list[Answer] | None = None
-    ) -> Progress:
-        known = self._close.c.keys() | self._first.keys()
+    def _progress(self, r: int, below: dict[int, int] | None, a: Marks) -> Progress:
         partitions = {}
-        for number in known:
+        for number in self._close.c.keys() | self._first.keys():
             p = self._partition(number, r, below)
-            partitions[number] = self._with_marks(number, p, r, answers or [])
+            known = self._committed.partitions.get(number)
+            partitions[number] = replace(p, a=max(known.a if known else 0, a.get(number, 0)))
         return replace(self._committed, partitions=partitions)
-
-    def _with_marks(
-        self, number: int, p: PartitionProgress, r: int, answers: list[Answer]
-    ) -> PartitionProgress:
-        """With K and a: as they were found, while the cancels are not all there again; K also of a
-        partition that the shard has not come to.
-        """
-        first, cancels = self._first.get(number), self._cancels
-        if cancels is None and not self._clauses.tombstone_mark_waits_for_the_marks:
-            cancels = Cancels(self.directory, self._kafka, self._clauses, self._started)
-            cancels.learn(r, dict(self._close.c))
-        if cancels is None:
-            before = self._committed.partitions.get(number, p)
-            return replace(p, k=before.k, a=before.a)
-        answered = cancels.answered(number, answers)
-        if first is not None and r < first.r:
-            return replace(p, a=answered)
-        return replace(p, k=cancels.mark(number, r, answered), a=answered)
 
     def _partition(self, number: int, r: int, below: dict[int, int] | None) -> PartitionProgress:
         close, first = self._close, self._first.get(number)
@@ -330,6 +368,5 @@ class Dequeue:
     def _settle(self, progress: Progress, answers: Sequence[Answer], *, happened: bool) -> bool:
         if happened:
             self._committed = self.directory.mirror = progress
-            if self._cancels is not None:
-                self._cancels.committed(progress, list(answers), self.r)
+            forget_answered(self.directory, progress, self._clauses)
         return happened

@@ -6,16 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tests.model.clauses import Clauses
-from tests.model.files_model import RING, Cancel, Close, Directory
-from tests.model.kafka_model import Kafka, Kind, Record, Row, slot_of, window_at
+from tests.model.files_model import RING, Cancel, Close, Directory, Place
+from tests.model.kafka_model import Kafka, Record, Row, slot_of, window_at
 from tests.model.recovery_model import placed
+from tests.model.resolving_model import cancel_at, resolve
 
 
 @dataclass(slots=True)
 class Batch:
     """What ingest is about to commit; rows in the order in which they were read.
 
-    `again`: some of them were there when slots were closed; the floor moves only for a standby.
+    Attributes:
+        close: as it was when the batch was read.
+        again: some of the rows were there when slots were closed; the floor moves only for a
+            standby.
     """
 
     close: Close
@@ -26,13 +30,19 @@ class Batch:
 
 
 class Ingest:
-    """The process that fills the wheel."""
+    """The process that fills the wheel.
 
-    def __init__(self, directory: Directory, kafka: Kafka, clauses: Clauses) -> None:
+    Args:
+        dies: whether it is killed between the commit page and the flags of a batch.
+    """
+
+    def __init__(
+        self, directory: Directory, kafka: Kafka, clauses: Clauses, dies: Callable[[], bool]
+    ) -> None:
         self.directory = directory
         self.generation = directory.generation
         self.batch: Batch | None = None
-        self._kafka, self._clauses = kafka, clauses
+        self._kafka, self._clauses, self._dies = kafka, clauses, dies
 
     def read(self, partitions: list[int], count: Callable[[], int]) -> None:
         """Decide slots for a batch, without the lock."""
@@ -57,6 +67,9 @@ class Ingest:
         """Returns whether the partition may go on."""
         clauses, mirror = self._clauses, self.directory.mirror
         assert mirror is not None
+        if not record.is_timer:
+            batch.cancels.append(cancel_at(partition, offset, record, clauses))
+            return True
         windows = mirror.windows_of(partition)
         if not clauses.row_is_judged_by_the_epoch_of_its_offset:
             windows = ((0, windows[-1][1]),)
@@ -65,37 +78,16 @@ class Ingest:
             known = replace(record, not_before=0)
         slot, rolls = slot_of(known, window_at(windows, offset))
         place = placed(batch.close, mirror, partition, offset, slot, clauses)
-        if record.kind is not Kind.CANCEL and place is not None and not self._fits(place):
+        if place is not None and not self._fits(place):
             if clauses.full_ring_stops_the_partition:
                 batch.marks[partition] = offset
                 return False
             return True
-        counts = place is not None or (
-            clauses.cancel_half_of_done_rows_counts
-            if record.kind is Kind.CANCEL
-            else clauses.reschedule_half_of_done_rows_counts
-        )
-        if record.kind is not Kind.TIMER and record.origin is None and counts:
-            batch.cancels.append(Cancel(partition, offset, record.id))
-        if record.kind is not Kind.CANCEL and place is not None:
+        if place is not None:
             batch.rows.append((place, Row(partition, offset, rolls)))
-            self._bring_again(batch, partition, record)
+        if record.is_request and (place is not None or clauses.cancel_of_a_done_row_counts):
+            batch.cancels.append(cancel_at(partition, offset, record, clauses))
         return True
-
-    def _bring_again(self, batch: Batch, partition: int, record: Record) -> None:
-        """A copy brings the last of the cancels that meet it: dequeue may know it no more."""
-        origin = record.origin
-        if origin is None or not self._clauses.copy_brings_its_cancel_again:
-            return
-        meet = [
-            cancel
-            for cancel in self.directory.files.cancels.values()
-            if (cancel.partition, cancel.id) == (partition, record.id) and cancel.offset > origin
-        ]
-        if meet:
-            last = max(meet, key=lambda cancel: cancel.offset)
-            again = self._clauses.cancel_brought_again_is_not_answered
-            batch.cancels.append(replace(last, again=again))
 
     def _fits(self, slot: int) -> bool:
         if not self._clauses.ring_is_never_overwritten:
@@ -112,16 +104,36 @@ class Ingest:
             if self._clauses.running_ingest_sees_the_generation:
                 return False
             self.generation = directory.generation
+        directory.lock(self._clauses)
         floor = directory.close.floor
         stays = batch.again and self._clauses.standby_rows_do_not_move
         moved = floor != batch.close.floor and not stays
         moved = moved or not self._clauses.rows_read_again_do_not_move
         if moved and not self._fits(floor + 1) and any(slot <= floor for slot, _ in batch.rows):
             return True  # all of it waits
+        before = set(directory.files.log)
         for slot, row in self._moved(batch, floor) if moved else batch.rows:
             directory.files.append(slot, row)
         directory.files.marks.update(batch.marks)
-        directory.files.cancel(*batch.cancels)
+        return self._carry_out(batch, before)
+
+    def _carry_out(self, batch: Batch, before: set[Place]) -> bool:
+        """The cancels of the batch, behind its rows: segment and lists, commit page, flags."""
+        directory, clauses = self.directory, self._clauses
+        known = None if clauses.cancel_meets_rows_of_its_batch else before
+        outcomes, cancelled = resolve(
+            batch.cancels, batch.close, directory, self._kafka, clauses, known
+        )
+        dies, files = self._dies(), directory.files
+        if not dies or clauses.segment_is_written_before_the_marks:
+            files.segments.extend(outcomes)
+        if not dies or clauses.list_is_written_before_the_marks:
+            files.cancelled |= cancelled
+            directory.redo = set(cancelled)
+        if dies:
+            return False
+        files.flags |= cancelled.keys()
+        directory.redo = set()
         return True
 
     def _moved(self, batch: Batch, floor: int) -> list[tuple[int, Row]]:

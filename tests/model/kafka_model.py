@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-NEVER = 1 << 40
+BEFORE_ALL = -(1 << 40)  # a slot that lies before every other one
+EVERY_OFFSET = 1 << 40
 
 
 class Kind(Enum):
@@ -19,9 +20,14 @@ class Kind(Enum):
 class Record:
     """A record of the timer topic; `message` is its number for the judge.
 
+    A RESCHEDULE is a cancel and a timer in one record; its copies are timers only. A CANCEL with an
+    origin is a *chase*: dequeue has written the cancel again, because it could not be decided yet.
+
     Attributes:
         origin: offset of the first copy; None in the first copy.
         not_before: of a parked copy: it must not leave earlier.
+        g: of a chase: R of the transaction that has written it.
+        found: of a chase: the cancel has flagged a row.
     """
 
     kind: Kind
@@ -33,6 +39,26 @@ class Record:
     poison: bool = False
     origin: int | None = None
     not_before: int = 0
+    g: int = BEFORE_ALL
+    found: bool = False
+
+    @property
+    def is_timer(self) -> bool:
+        return self.kind is not Kind.CANCEL
+
+    @property
+    def is_request(self) -> bool:
+        """Whether it is a cancel, or a reschedule, as a user wrote it."""
+        return self.kind is not Kind.TIMER and self.origin is None
+
+    @property
+    def cancels(self) -> bool:
+        """Whether it is a request or a chase."""
+        return self.kind is Kind.CANCEL or self.is_request
+
+    def first_offset(self, offset: int) -> int:
+        """Where its first copy lies, if this one lies at `offset`."""
+        return offset if self.origin is None else self.origin
 
 
 Windows = tuple[tuple[int, int], ...]  # (first offset, roll window from there on), rising
@@ -40,13 +66,16 @@ Windows = tuple[tuple[int, int], ...]  # (first offset, roll window from there o
 
 @dataclass(frozen=True, slots=True)
 class PartitionProgress:
-    """How far a partition is delivered; the fields are those of checkpoints/progress.py."""
+    """How far a partition is delivered; the fields are those of checkpoints/progress.py.
+
+    Attributes:
+        a: all cancels below are answered or chased.
+    """
 
     r: int
     c: int
     c1: int | None = None
     d: int = 0
-    k: int | None = None
     a: int = 0
 
     @property
@@ -82,7 +111,7 @@ class Progress:
 
 
 class Word(Enum):
-    """What a cancel is told."""
+    """The answer to a request."""
 
     CANCELLED = 1
     ALREADY_DELIVERED = 2
@@ -91,11 +120,18 @@ class Word(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """To the cancel, or the reschedule, at this offset."""
+    """What a transaction has for the cancel at `offset`: an answer, or a chase.
+
+    Attributes:
+        request: where the user's record lies.
+        word: None if it is chased.
+    """
 
     partition: int
     offset: int
-    word: Word
+    request: int
+    word: Word | None
+    chase: Record | None = None
 
 
 class Fenced(Exception):
@@ -107,14 +143,13 @@ class Kafka:
 
     Args:
         partitions: of the timer topic.
-        replies: whether there is a topic for answers.
     """
 
-    def __init__(self, partitions: int, *, replies: bool) -> None:
-        self.replies = replies
+    def __init__(self, partitions: int) -> None:
         self.topic: list[list[Record | None]] = [[] for _ in range(partitions)]
         self.progress: dict[str, Progress] = {}
         self.fence: dict[str, int] = {}
+        self.before_commit: Callable[[Progress, list[Leave]], None] = lambda *_: None
         self.on_commit: Callable[[Progress, list[Leave], list[Answer]], None] = lambda *_: None
 
     def init_transactions(self, shard: str) -> int:
@@ -131,13 +166,19 @@ class Kafka:
     ) -> None:
         if self.fence[shard] != producer:
             raise Fenced
+        self.before_commit(progress, leaves)
         self.progress[shard] = progress
-        for leave in leaves:
-            if leave.copy is not None:
-                self.topic[leave.row.partition].append(leave.copy)
-        for partition in {leave.row.partition for leave in leaves if leave.copy is not None}:
+        written = [(x.row.partition, x.copy) for x in leaves if x.copy is not None]
+        written += [(x.partition, x.chase) for x in answers if x.chase is not None]
+        for partition, record in written:
+            self.topic[partition].append(record)
+        for partition in {partition for partition, _ in written}:
             self.topic[partition].append(None)  # the transaction's marker takes an offset
         self.on_commit(progress, leaves, answers)
+
+    def ends(self) -> dict[int, int]:
+        """The log end of each partition."""
+        return {partition: len(records) for partition, records in enumerate(self.topic)}
 
     def offset_for_time(self, partition: int, time: int) -> int:
         records = self.topic[partition]

@@ -2,8 +2,10 @@
 
 Nothing of the real code runs here: this is what it is meant to do, one function per decision. Times
 are slots. Here is what a start decides and where a row is placed; around it `kafka_model`,
-`files_model`, `ingest_model` and `dequeue_model`; `world` has the faults, `judge` the verdict,
-`clauses` a switch for every clause, to see that breaking it is noticed.
+`files_model`, `ingest_model` and `dequeue_model`; of cancels, `resolving_model` has what ingest
+does and `answering_model` what dequeue does; `upkeep_model` has what happens to files now and then.
+`processes`, `faults` and `world` have the runs, `judge` the verdict, `clauses` a switch for every
+clause, to see that breaking it is noticed.
 
 What must hold, after each commit of a progress record:
 
@@ -22,7 +24,6 @@ from tests.model.clauses import Clauses
 from tests.model.files_model import Close, Directory, Files, Keep, Recovery
 from tests.model.kafka_model import (
     Kafka,
-    PartitionProgress,
     Progress,
     is_done,
 )
@@ -53,7 +54,7 @@ def decide(directory: Directory, progress: Progress, lineage: int, clauses: Clau
     else:
         floor = max((p.floor for p in (base, directory.close) if p), default=progress.r)
         close = _close_at(progress, floor, clauses)
-    rebased = _rebased(progress, close, clauses)
+    rebased = _rebased(progress, close)
     changed = close != directory.close and not follows
     recovers = directory.is_pending or keep is not Keep.ALL or changed
     if recovers:
@@ -79,6 +80,8 @@ def begin_to_follow(directory: Directory, progress: Progress, clauses: Clauses) 
     if directory.is_pending or keep is not Keep.ALL:
         directory.recovery = Recovery(keep)
         directory.generation += 1
+    if clauses.blind_is_raised_at_a_start:
+        directory.blind = {}  # it is the dequeue that takes over that asks for log ends
     directory.standby = True
     directory.page_cache_lost = False
     follow(directory, progress, clauses)
@@ -151,28 +154,21 @@ def _close_at(progress: Progress, floor: int, clauses: Clauses) -> Close:
     return Close(progress.r, before, floor, c if clauses.half_slot_keeps_its_c else before)
 
 
-def _rebased(progress: Progress, close: Close, clauses: Clauses) -> Progress:
+def _rebased(progress: Progress, close: Close) -> Progress:
     """The progress with the slots that were empty when they were closed, and told no one."""
     partitions = {
         number: p
         if p.r >= close.lower
-        else replace(
-            p, r=close.lower, c=close.c_before.get(number, 0), c1=None, d=0, k=_lowered(p, clauses)
-        )
+        else replace(p, r=close.lower, c=close.c_before.get(number, 0), c1=None, d=0)
         for number, p in progress.partitions.items()
     }
     return replace(progress, partitions=partitions)
 
 
-def _lowered(p: PartitionProgress, clauses: Clauses) -> int | None:
-    """K, if C is raised: of cancels that lie in between nothing is known yet."""
-    if not clauses.tombstone_mark_is_lowered_where_c_is_raised:
-        return p.k
-    return p.closed_c if p.k is None else min(p.k, p.closed_c)
-
-
 def start_offsets(kafka: Kafka, progress: Progress, clauses: Clauses) -> dict[int, int]:
-    """From where a shard whose files are lost reads again: nothing pending lies below."""
+    """From where a shard whose files are lost reads again: nothing pending lies below, nor a cancel
+    without its answer.
+    """
     offsets = {}
     for number, p in progress.partitions.items():
         windows = [window for _, window in progress.windows_of(number)]
@@ -182,8 +178,8 @@ def start_offsets(kafka: Kafka, progress: Progress, clauses: Clauses) -> dict[in
             starts.append(p.c)
         if clauses.reading_starts_a_window_before_r:
             starts.append(kafka.offset_for_time(number, p.r - longest - MARGIN))
-        if p.k is not None:
-            starts.append(p.k)
+        if clauses.reading_starts_at_a:
+            starts.append(p.a)
         offsets[number] = min(starts)
     return offsets
 
@@ -198,6 +194,8 @@ def carry_out(
     recovery, mirror = directory.recovery, directory.mirror
     assert recovery is not None
     assert mirror is not None
+    if recovery.keep is not Keep.ALL:
+        directory.redo = set()
     if recovery.keep is Keep.NOTHING:
         if clauses.durable_goes_before_the_files:
             directory.durable = None
@@ -205,6 +203,8 @@ def carry_out(
     elif recovery.keep is Keep.DURABLE:
         assert directory.durable is not None
         directory.files = directory.durable[0].copy()
+    if clauses.flags_are_made_again_from_the_lists:
+        directory.files.flags = set(directory.files.cancelled)
     if dies():
         return False
     directory.recovered = directory.generation

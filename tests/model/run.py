@@ -21,7 +21,7 @@ if __name__ == "__main__":  # a script's neighbours are found from the top folde
 
 from tests.model.clauses import Clauses, broken, clause_names
 from tests.model.judge import Violation
-from tests.model.world import World
+from tests.model.world import THEMES, World
 
 
 def violation(seed: int, clauses: Clauses, theme: str | None = None) -> str | None:
@@ -33,16 +33,19 @@ def violation(seed: int, clauses: Clauses, theme: str | None = None) -> str | No
     return None
 
 
-def _try(task: tuple[range, Clauses]) -> list[tuple[int, str]]:
-    seeds, clauses = task
-    found = ((seed, violation(seed, clauses)) for seed in seeds)
+def _try(task: tuple[range, Clauses, str | None]) -> list[tuple[int, str]]:
+    seeds, clauses, theme = task
+    found = ((seed, violation(seed, clauses, theme)) for seed in seeds)
     return [(seed, what) for seed, what in found if what is not None]
 
 
-def try_seeds(first: int, count: int, clauses: Clauses) -> dict[str, object]:
+def try_seeds(
+    first: int, count: int, clauses: Clauses, theme: str | None = None
+) -> dict[str, object]:
     """Figures of many seeds, on two processors."""
     tasks = [
-        (range(s, min(s + 100, first + count)), clauses) for s in range(first, first + count, 100)
+        (range(s, min(s + 100, first + count)), clauses, theme)
+        for s in range(first, first + count, 100)
     ]
     with ProcessPoolExecutor(2) as pool:
         bad = [found for part in pool.map(_try, tasks) for found in part]
@@ -55,11 +58,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--break", dest="clause", choices=[*clause_names(), "each"])
+    parser.add_argument("--theme", choices=list(THEMES), help="what may go wrong; else any of them")
     parser.add_argument("--show", action="store_true", help="the schedule of the seed --first")
     options = parser.parse_args()
     clauses = Clauses() if options.clause in {None, "each"} else broken(options.clause)
     if options.show:
-        world = World(options.first, clauses)
+        world = World(options.first, clauses, options.theme)
         try:
             world.run()
         finally:
@@ -67,9 +71,10 @@ def main() -> None:
         return
     if options.clause == "each":
         for clause in clause_names():
-            print(json.dumps({clause: try_seeds(options.first, options.seeds, broken(clause))}))
+            result = try_seeds(options.first, options.seeds, broken(clause), options.theme)
+            print(json.dumps({clause: result}), flush=True)
         return
-    result = try_seeds(options.first, options.seeds, clauses)
+    result = try_seeds(options.first, options.seeds, clauses, options.theme)
     print(json.dumps(result))
     sys.exit(1 if result["violations"] else 0)
 
