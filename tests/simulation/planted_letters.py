@@ -11,6 +11,7 @@ LETTERS = {
         "wheel/placing.py",
         "batch.not_before_ms == ANY_TIME, EARLIEST_SLOT",
         "batch.rejected, EARLIEST_SLOT",
+        test="unit/test_parking.py::test_dead_letters_wait_while_their_topic_takes_nothing",
     ),
     "letters-judged-again": Planted(
         "bytes",
