@@ -141,6 +141,7 @@ class Kafka:
         down: target partitions that take no writes.
         absent: topics that do not exist.
         refusing: target partitions that take no writes, and metadata says nothing of it.
+        rows_max: transactions with more rows run out of time; 0: none does for that.
         history: hears what is committed.
     """
 
@@ -154,6 +155,7 @@ class Kafka:
     down: frozenset[tuple[str, int]] = frozenset()
     absent: frozenset[str] = frozenset()
     refusing: frozenset[tuple[str, int]] = frozenset()
+    rows_max: int = 0
     slow: list[tuple[int, list[int], bool]] = field(default_factory=list)
 
     def write(

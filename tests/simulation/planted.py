@@ -352,6 +352,20 @@ PLANTED = {
         "return progress.owner == local.uuid and progress.lineage in local.lineages",
         "return progress.owner == local.uuid",
     ),
+    "divided-in-reverse": Planted(
+        "4",
+        "the parts of a chunk that ran out of time leave in reverse order",
+        "wheel/pipeline.py",
+        "for first, end in reversed(parts)",
+        "for first, end in parts",
+    ),
+    "divided-whole": Planted(
+        "3",
+        "a part of a chunk that ran out of time is committed as the whole",
+        "wheel/restoring.py",
+        "self.chunk.piece(first, end),",
+        "self.chunk,",
+    ),
     "no-patience": Planted(
         "ownership",
         "an empty directory follows any owner at once",

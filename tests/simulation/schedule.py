@@ -105,6 +105,7 @@ class Schedule:
             setup = replace(setup, partitions=max(2, setup.partitions))
         chances = Chances(self._fate, lambda: self._happens("meanwhile"), self._rival, self._clock)
         self.host = Host(root, setup, self.rng, chances)
+        self.host.kafka.rows_max = (0, 0, 0, 2)[seed % 4]
         self.world = World(self.host, Shard(self.host.kafka, 0, 1), setup, "data")
         self.host.shards.append(self.world)
         self._requests = Requests(seed, self.world, likely=0.8 if is_dealt else 0.45)

@@ -213,7 +213,7 @@ class SimulatedPublisher:
         if self._epoch != shard.lane.epoch:
             raise PublishDoubt("not started, or fenced")
         deliveries = None if prepared is None else prepared.deliveries
-        fate = self._fate()
+        fate = self._fate_of(deliveries)
         kafka.history.attempted(deliveries, fate)
         if deliveries is not None and len(deliveries):
             routed = route(deliveries, self._known, frozenset(), TARGETS[DEAD], kafka.parked_ms)
@@ -240,6 +240,13 @@ class SimulatedPublisher:
                 raise TransactionTooSlow(fate)
             raise PublishDoubt(fate)
         return stamp_ms
+
+    def _fate_of(self, deliveries: Deliveries | None) -> str:
+        """Of a transaction; one that is too large is not committed. Answers are never divided."""
+        fate, most = self._fate(), self._kafka.rows_max
+        if deliveries is None or not most or deliveries.answer.any() or "die" in fate:
+            return fate
+        return "lost" if len(deliveries) > most else fate
 
     def close(self) -> None:
         self._epoch = -1
