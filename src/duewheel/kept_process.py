@@ -19,7 +19,7 @@ from pathlib import Path
 import structlog
 from tenacity import RetryCallState, Retrying, wait_exponential_jitter
 
-from duewheel.checkpoints.state import State
+from duewheel.checkpoints.state import Heartbeat, State
 from duewheel.child import Child
 from duewheel.clock import Clock
 from duewheel.errors import ConfigError, DuewheelError, Fenced, Locked, RecoveryRefused
@@ -75,6 +75,7 @@ class KeptProcess:
         self._starts = 0
         self._has_run = False
         self._lives = False
+        self._last_beat: Heartbeat | None = None  # of a predecessor
         self._started_s = 0.0
         self._start_at_s = 0.0
         self._failures = Failures()
@@ -109,13 +110,13 @@ class KeptProcess:
         if code is not None:
             self._note_end(code)
             return True
-        if not self._lives and self._gives_signs(self.child.pid):
+        if not self._lives and self._gives_signs(self.child.pid, self._beat()):
             self._lives = self._has_run = True
             return True
         return False
 
     def _start(self) -> bool:
-        self._starts += 1
+        self._starts, self._last_beat = self._starts + 1, self._beat()
         self._started_s = time.monotonic()
         try:
             self._words = self._words or LastWords()
@@ -171,13 +172,17 @@ class KeptProcess:
         finally:
             words.close()
 
-    def _gives_signs(self, pid: int) -> bool:
+    def _gives_signs(self, pid: int, beat: Heartbeat | None) -> bool:
+        """In a container a process often has the id of its predecessor."""
+        return beat is not None and beat.pid == pid and beat != self._last_beat
+
+    def _beat(self) -> Heartbeat | None:
         try:
             state = State.open(self._data_dir)
         except (OSError, DuewheelError):
-            return False
+            return None
         try:
-            return state.heartbeat(self._number).pid == pid
+            return state.heartbeat(self._number)
         finally:
             state.release()
 
