@@ -37,8 +37,8 @@ class DequeueConfig:
     slot_config: Mapping[str, Any]
     chunk_records: int = 20_000
     chunk_bytes: int = 6 << 20
-    progress_interval_ms: int = 5_000
-    take_over_after_ms: int = 60_000
+    progress_interval_ms: int = 2_000
+    take_over_after_ms: int = 10_000
     clock_skew_max_ms: int = 1_000
     hot_slots: HotSlots = field(default_factory=HotSlots)
     reply_topic: str | None = None

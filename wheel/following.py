@@ -64,6 +64,7 @@ log = structlog.get_logger(__name__)
 
 LOOK_S = 0.25  # between two looks at the progress
 _COLLECT_MS = 60_000
+_ASK_MS = 3_000  # of silence, before the coordinator is asked, and between two questions
 _LOG_MS = 10_000
 _AWAITED_MAX = 1_000  # closings remembered; beyond them the lag is known a little too low
 
@@ -102,7 +103,7 @@ class Follower:
         self._stopping = stopping
         self._seen: Seen | None = None  # followed so far
         # By boottime: last sign of life of the owner; closings not reached, and when first seen.
-        self._heard_ms = clock.boottime_ms()
+        self._heard_ms = self._asked_ms = clock.boottime_ms()
         self._awaited: deque[tuple[int, Close]] = deque()
         self._collected_ms: int | None = None
         self._logged_ms: int | None = None
@@ -216,8 +217,23 @@ class Follower:
     def _verdict(self) -> Verdict | None:
         if self._is_promoted():
             return Verdict.PROMOTED
-        silent_ms = self._clock.boottime_ms() - self._heard_ms
-        return Verdict.SILENT if silent_ms > self._config.take_over_after_ms else None
+        return Verdict.SILENT if self._is_silent() else None
+
+    def _is_silent(self) -> bool:
+        """Whether the owner could have written for long enough, and has not.
+
+        A broker that is lost may take the coordinator of the owner's transactions with it, for some
+        10 s, and nothing else: that is no silence of the owner.
+        """
+        now_ms, after_ms = self._clock.boottime_ms(), self._config.take_over_after_ms
+        if now_ms - max(self._heard_ms, self._asked_ms) > min(_ASK_MS, after_ms):
+            try:
+                self._reader.require_coordinator()
+            except KafkaUnavailable as error:
+                self._heard_ms = self._clock.boottime_ms()
+                self._log("no transaction coordinator answers", reason=str(error))
+            self._asked_ms = self._clock.boottime_ms()
+        return now_ms - self._heard_ms > after_ms
 
     def _beat(self) -> None:
         """A sign of life, and how old the oldest closing is that ingest has not reached."""

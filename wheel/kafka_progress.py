@@ -44,6 +44,7 @@ T = TypeVar("T")
 # second or more of a dozen busy shards, the second one minutes.
 _STEPS_BACK = (1_000, 100_000)
 _POLL_MS = 20
+_COORDINATOR_S = 3.0  # for its answer
 _CLOCK_KEY = b"clock"
 _AHEAD_S = 0.5  # so that what is said of a reading that ends is heard
 
@@ -207,6 +208,7 @@ class KafkaProgressReader:
         settings: ClientSettings,
         place: TopicPartition,
         key: bytes,
+        transactional_id: str,
         *,
         stopping: threading.Event | None = None,
         deadline_s: float = 30.0,
@@ -217,15 +219,18 @@ class KafkaProgressReader:
             settings: of the client.
             place: the partition of the shard.
             key: of the shard's records.
+            transactional_id: of the shard's owner.
             stopping: once set, no call waits longer than a moment for Kafka.
             deadline_s: for one call.
         """
         self._settings = settings
         self._partition = place
         self._key = key
+        self._transactional_id = transactional_id
         self._stopping = stopping
         self._deadline_s = deadline_s
         self._consumer: KafkaConsumer | None = None
+        self._admin: KafkaAdminClient | None = None
         self._end = 0
         self._found: Found | None = None
         self._seen: Seen | None = None
@@ -253,6 +258,22 @@ class KafkaProgressReader:
             self._seen = Seen(Progress.decode(found.value), found.timestamp_ms)
         return self._seen
 
+    def require_coordinator(self) -> None:
+        """See ProgressReader."""
+        deadline = Deadline(_COORDINATOR_S, self._stopping)
+        try:
+            if self._admin is None:
+                self._admin = self._settings.open(KafkaAdminClient, deadline)
+            admin = self._admin
+            self._settings.call(
+                deadline,
+                f"ask the coordinator of {self._transactional_id}",
+                lambda: _ask_coordinator(admin, self._transactional_id),
+            )
+        except DuewheelError:
+            self.close()
+            raise
+
     def _look(self, consumer: KafkaConsumer, deadline: Deadline) -> Found | None:
         """Asked each time: a client to whom nobody answers would only seem to have no news."""
         where = self._partition
@@ -268,9 +289,20 @@ class KafkaProgressReader:
 
     def close(self) -> None:
         """Drop the client."""
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            close(consumer)
+        clients, self._consumer, self._admin = (self._consumer, self._admin), None, None
+        for client in clients:
+            if client is not None:
+                close(client)
+
+
+def _ask_coordinator(admin: KafkaAdminClient, transactional_id: str) -> None:
+    try:
+        admin.describe_transactions([transactional_id])
+    except KafkaError as error:
+        # Another error is an answer: it knows no such id, or the brokers, older than 3.0, do not
+        # know the question.
+        if error.retriable:
+            raise
 
 
 def broker_now_ms(settings: ClientSettings, partition: TopicPartition, deadline: Deadline) -> int:

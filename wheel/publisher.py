@@ -55,6 +55,15 @@ class ProgressReader(Protocol):
         """
         ...
 
+    def require_coordinator(self) -> None:
+        """Ask the coordinator of the shard's transactions for a sign of life: while it does not
+        answer no owner can write.
+
+        Raises:
+            KafkaUnavailable: no answer in a few seconds.
+        """
+        ...
+
 
 class Publisher(Protocol):
     """Publishes deliveries and progress atomically, for one shard.

@@ -230,13 +230,13 @@ class Storage(Section):
 class Shard(Section):
     """[shard]: which partitions of the timer topics are this instance's: every `count`-th of each.
 
-    An empty data directory takes the shard over from one that has been silent for
-    `take_over_after`, by the broker's clock.
+    A standby, or an empty data directory, takes the shard over from an owner that has been silent
+    for `take_over_after`, by the broker's clock. An owner that lives writes its progress every 2 s.
     """
 
     index: Annotated[int, Field(ge=0)] = 0
     count: Annotated[int, Field(ge=1)] = 1
-    take_over_after: Duration = timedelta(seconds=60)
+    take_over_after: Duration = timedelta(seconds=10)
 
 
 class Audit(Section):

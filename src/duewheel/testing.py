@@ -120,6 +120,9 @@ class RecordingPublisher:
         progress = self.peek()
         return None if progress is None else Seen(progress, self._written_ms)
 
+    def require_coordinator(self) -> None:
+        pass
+
     def age_ms(self) -> int:
         return self.silent_ms
 

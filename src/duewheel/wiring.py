@@ -167,5 +167,6 @@ def progress_reader(settings: Settings, clock: StoppableClock) -> KafkaProgressR
         ClientSettings(settings.kafka.client_options("consumer")),
         place_of(settings.state_topic, settings.shard.index),
         record_key(settings.shard.index),
+        transactional_id(settings),
         stopping=clock.stopping,
     )

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.errors import CoordinatorNotAvailableError
+from tests.integration.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.integration.publishing import progress, slot_of
 
 from duewheel.checkpoints.progress import Progress, record_key
@@ -19,6 +21,8 @@ from duewheel.wheel.kafka_clients import ClientSettings, open_reader
 from duewheel.wheel.kafka_progress import KafkaProgressReader, newest_records, place_of
 
 pytestmark = pytest.mark.kafka
+
+NOT_AVAILABLE = CoordinatorNotAvailableError.errno
 
 
 @pytest.fixture
@@ -54,7 +58,7 @@ def test_it_sees_each_new_progress_once_it_is_committed(
     broker: DevBroker, topic: str, producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = ClientSettings({"bootstrap_servers": broker.bootstrap_servers})
-    reader = KafkaProgressReader(settings, place_of(topic, 0), record_key(0), deadline_s=30)
+    reader = KafkaProgressReader(settings, place_of(topic, 0), record_key(0), topic, deadline_s=30)
     opened = []
 
     def counted(*args: Any) -> KafkaConsumer:
@@ -81,7 +85,7 @@ def test_it_sees_each_new_progress_once_it_is_committed(
     assert newest.written_ms >= first.written_ms
     assert len(opened) == 1
     # Who comes later finds it, too.
-    later = KafkaProgressReader(settings, place_of(topic, 0), record_key(0))
+    later = KafkaProgressReader(settings, place_of(topic, 0), record_key(0), topic)
     assert later.newest() == newest
     for each in (reader, later):
         each.close()
@@ -89,10 +93,40 @@ def test_it_sees_each_new_progress_once_it_is_committed(
 
 def test_a_broker_that_is_away_is_noticed(topic: str) -> None:
     settings = ClientSettings({"bootstrap_servers": "127.0.0.1:1"})
-    reader = KafkaProgressReader(settings, place_of(topic, 0), record_key(0), deadline_s=1)
+    reader = KafkaProgressReader(settings, place_of(topic, 0), record_key(0), topic, deadline_s=1)
     with pytest.raises(KafkaUnavailable):
         reader.newest()
     reader.close()
+
+
+def test_a_coordinator_that_does_not_answer_is_noticed(
+    broker: DevBroker, topic: str, producer: KafkaProducer
+) -> None:
+    """The progress can be read all the while."""
+    with FaultProxy(broker.bootstrap_servers) as proxy:
+        settings = ClientSettings({"bootstrap_servers": proxy.bootstrap_servers})
+        reader, nobodys = (
+            KafkaProgressReader(settings, place_of(topic, 0), record_key(0), name)
+            for name in (topic, f"{topic}.not-used-yet")
+        )
+        committed(producer, topic, 1)
+        for each in (reader, nobodys):
+            each.require_coordinator()
+        absent = proxy.inject(
+            Fault(
+                "FindCoordinator", Action.REFUSE, CoordinatorNotAvailableError.errno, times=ALWAYS
+            )
+        )
+        with pytest.raises(KafkaUnavailable):
+            reader.require_coordinator()
+        assert absent.hits
+        committed(producer, topic, 2)
+        seen = reader.newest()
+        assert seen is not None and slot_of(seen.progress) == 2
+        proxy.clear()
+        reader.require_coordinator()
+        reader.close()
+        nobodys.close()
 
 
 def test_what_takes_long_to_read_is_read_as_long_as_there_is_headway(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tests.integration.test_recovery import BURST, LoadedShard
 from tests.integration.whole_shard import CLOCK, DEADLINE_S
@@ -77,9 +81,12 @@ class Instance:
 
 
 @pytest.fixture
-def shard(tmp_path: Path, broker: DevBroker) -> Iterator[LoadedShard]:
+def shard(
+    tmp_path: Path, broker: DevBroker, request: pytest.FixtureRequest
+) -> Iterator[LoadedShard]:
+    """With the given line about `take_over_after`."""
     shard = LoadedShard(tmp_path, broker.bootstrap_servers, f"standby-{uuid.uuid4().hex[:8]}")
-    text = shard.config.read_text().replace('take_over_after = "1s"', 'take_over_after = "60s"')
+    text = shard.config.read_text().replace('take_over_after = "1s"', request.param)
     shard.config.write_text(text)
     shard.settings = load(shard.config)
     try:
@@ -90,6 +97,7 @@ def shard(tmp_path: Path, broker: DevBroker) -> Iterator[LoadedShard]:
         shard.close()
 
 
+@pytest.mark.parametrize("shard", ['take_over_after = "60s"'], indirect=True)
 def test_a_standby_takes_over(shard: LoadedShard) -> None:
     first, second = Instance(shard, shard.data), Instance(shard, shard.path / "second")
     second.start("standby")
@@ -138,6 +146,56 @@ def test_a_standby_takes_over(shard: LoadedShard) -> None:
     for instance in (first, second):
         report = check(instance.settings.storage.data_dir, instance.settings.wheel)
         assert report.ok, report.findings
+
+
+@contextmanager
+def paused(*pids: int) -> Iterator[None]:
+    """Processes that do nothing for a while, as in a long collection, or as their host is moved."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("shard", [""], indirect=True)
+def test_a_standby_takes_over_by_itself_and_in_no_pause(
+    shard: LoadedShard, broker: DevBroker
+) -> None:
+    """With the default patience, under load."""
+    second = Instance(shard, shard.path / "second")
+    second.start("standby")
+    second.await_standby()
+    pids = {name: shard.status()[name]["pid"] for name in ("dequeue", "ingest")}
+    jvms = [p.pid for p in psutil.Process(pids["ingest"]).children(recursive=True) if is_jvm(p)]
+    assert jvms
+    for whose, seconds in (([pids["dequeue"]], 6), (jvms, 12), ([broker.pid], 8)):
+        with paused(*whose):
+            time.sleep(seconds)
+        shard.await_arrivals()
+        assert shard.status()["dequeue"]["pid"] == pids["dequeue"]
+        assert second.status()["role"] == "standby"
+
+    burst = dict.fromkeys((b"burst %d" % n for n in range(BURST)), CLOCK.now_ms() + 3_000)
+    shard.load.write(burst)
+    while not burst.keys() & shard.arrivals.first.keys():
+        time.sleep(0.002)
+    shard.kill_all()
+    killed_ms = CLOCK.now_ms()
+    shard.wait(lambda: any(at > killed_ms + 1_000 for *_, at in arrivals(shard)))
+    resumed_ms = min(at for *_, at in arrivals(shard) if at > killed_ms + 1_000)
+    print({"until_delivery_s": (resumed_ms - killed_ms) / 1000})
+    assert second.status()["role"] == "owner"
+    time.sleep(2)  # a double would come with the next chunk
+    shard.load.stop()
+    shard.await_arrivals()
+    shard.judge()
+
+
+def is_jvm(process: psutil.Process) -> bool:
+    return process.name() == "java"
 
 
 def arrivals(shard: LoadedShard) -> list[tuple[Any, ...]]:

@@ -147,6 +147,9 @@ class SimulatedReader:
         value, written_ms = self._shard.progress[-1]
         return Seen(Progress.decode(value), written_ms)
 
+    def require_coordinator(self) -> None:
+        self._shard.kafka.require_there()
+
 
 class SimulatedPublisher:
     """The Publisher of one process: KafkaPublisher's promises without its sockets."""

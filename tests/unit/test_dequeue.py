@@ -223,14 +223,14 @@ def test_the_next_range_is_closed_when_this_one_is_delivered(make_world: MakeWor
 def test_the_progress_is_told_now_and_then_when_nothing_is_due(make_world: MakeWorld) -> None:
     world = make_world()
     before = len(world.publisher.committed)
-    world.at_slot(499)
+    world.at_slot(199)
     world.drain()
     assert len(world.publisher.committed) == before
-    world.at_slot(500)
+    world.at_slot(200)
     world.drain()
     assert len(world.publisher.committed) == before + 1
-    assert world.progress()[0][0] == 500
-    assert world.mirror() == (500, 0)
+    assert world.progress()[0][0] == 200
+    assert world.mirror() == (200, 0)
 
 
 # ---- chunks --------------------------------------------------------------------------------------

@@ -145,17 +145,17 @@ def test_a_directory_that_owns_the_shard_serves_it(world: World, tmp_path: Path)
 
 def test_it_takes_over_when_told_or_when_the_owner_is_silent(world: World, tmp_path: Path) -> None:
     standby = Standby(world, tmp_path / "standby")
-    world.clock.sleep(60)
+    world.clock.sleep(10)
     assert standby.follower.tick() is None
     assert world.shard.dequeue is not None
     world.shard.dequeue.tick()  # a sign of life
     assert standby.follower.tick() is None
-    world.clock.sleep(60)
+    world.clock.sleep(10)
     assert standby.follower.tick() is None
     world.clock.sleep(1)
     assert standby.follower.tick() is Verdict.SILENT
-    world.publisher.silent_ms = 59_000  # by the brokers' clock
-    with pytest.raises(RecoveryPending, match="It is followed after 60 s"):
+    world.publisher.silent_ms = 9_000  # by the brokers' clock
+    with pytest.raises(RecoveryPending, match="It is followed after 10 s"):
         standby.take_over(promoted=False)
     standby.shard.kill(Role.DEQUEUE)
     standby.follow()
@@ -165,6 +165,40 @@ def test_it_takes_over_when_told_or_when_the_owner_is_silent(world: World, tmp_p
     assert not standby.shard.directory(Role.DEQUEUE).state.promotion_wanted(world.clock.now_ms())
     world.kill()
     standby.shard.kill(Role.DEQUEUE)
+
+
+def test_an_owner_without_its_coordinator_is_not_silent(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker is lost; until another one coordinates the shard's transactions its owner can write
+    nothing, while the progress can be read. Then the owner has as long as ever to write.
+    """
+    standby, asked = Standby(world, tmp_path / "standby"), list[int]()
+
+    def no_coordinator() -> None:
+        asked.append(world.clock.boottime_ms())
+        raise KafkaUnavailable("no coordinator")
+
+    begun_ms = world.clock.boottime_ms()
+
+    def wait(seconds: float) -> set[Verdict | None]:
+        verdicts = set()
+        for _ in range(round(4 * seconds)):
+            world.clock.sleep(0.25)
+            verdicts.add(standby.follower.tick())
+        return verdicts
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.publisher, "require_coordinator", no_coordinator)
+        assert wait(14) == {None}
+    assert 0 < asked[0] - begun_ms < 4_000
+    assert wait(9) == {None}
+    assert world.shard.dequeue is not None
+    world.shard.dequeue.tick()
+    assert wait(10) == {None}
+    assert Verdict.SILENT in wait(0.5)
+    world.kill()
+    standby.kill()
 
 
 def test_brokers_that_are_away_say_nothing_of_the_owner(world: World, tmp_path: Path) -> None:
@@ -178,7 +212,7 @@ def test_brokers_that_are_away_say_nothing_of_the_owner(world: World, tmp_path: 
     world.clock.sleep(100)
     assert standby.follower.tick() is None
     world.publisher.newest = newest  # type: ignore[method-assign]
-    world.clock.sleep(50)
+    world.clock.sleep(9)
     assert standby.follower.tick() is None
     standby.kill()
     world.kill()

@@ -67,7 +67,7 @@ OPTIONAL = (
     Api(25, "AddOffsetsToTxn", 0, 3, "doctor", "the trial of group offsets", "ok"),
     Api(28, "TxnOffsetCommit", 0, 3, "doctor", "the trial of group offsets", "ok"),
     Api(9, "OffsetFetch", 1, 8, "doctor", "the trial of group offsets", "ok"),
-    Api(65, "DescribeTransactions", 0, 0, "doctor", "a look at the shards' transactions", "ok"),
+    Api(65, "DescribeTransactions", 0, 0, "doctor, standby", "a look at transactions", "ok"),
     Api(20, "DeleteTopics", 1, 6, "doctor", "removal of the scratch topic", "ok"),
     Api(42, "DeleteGroups", 0, 2, "doctor", "removal of the trial's group", "ok"),
 )
