@@ -16,6 +16,10 @@ harm, and a broker's clock that is set is followed.
                                             takes that long; what wakes the clocks up may be wrong
     host behind                             slots close late, when its clock says so
 
+Where host and brokers are ahead together nothing tells. Slots are closed before their time then,
+and stay closed: once the clocks are right, what is still to come and due by the last closed slot
+leaves only behind that, as late as the clocks were ahead. All that can be done is to say so.
+
 A step of the host's clock shows at once, since boottime does not step with it. Not thread-safe.
 """
 
@@ -32,6 +36,9 @@ _TOLD_EVERY_MS = 60_000
 _AHEAD = "this host's clock is ahead of the brokers': no slot is closed until it is right"
 _UNKNOWN = "the brokers' clock is not known (LogAppendTime of the state topic): no slot is closed"
 _BEHIND = "this host's clock is behind the brokers': timers leave late"
+_FLOOR_AHEAD = "slots are closed that lie ahead: the clocks were. What is due before leaves late"
+_AGREES = "this host's clock agrees with the brokers' again"
+_FLOOR_REACHED = "no closed slot lies ahead any more"
 
 
 class ClockGuard:
@@ -47,6 +54,7 @@ class ClockGuard:
         self._ahead_max_ms = ahead_max_ms
         self._offset_ms: int | None = None  # of the brokers' clock, from boottime
         self._read_at_ms = 0
+        self._floor_ahead_ms = 0
         self._told = ("", 0)
 
     def read(self, broker_ms: int | None, began_ms: int) -> None:
@@ -74,12 +82,18 @@ class ClockGuard:
         """By how much this host's clock is ahead of the brokers'; 0 while that is not known."""
         return self._look()[1]
 
-    def closing_ms(self) -> int | None:
-        """The time up to which slots may be closed; None while closing is held."""
+    def closing_ms(self, floor_ms: int) -> int | None:
+        """The time up to which slots may be closed; None while closing is held.
+
+        Args:
+            floor_ms: end of the last closed slot.
+        """
         now_ms, ahead_ms = self._look()
+        self._floor_ahead_ms = max(0, floor_ms - now_ms)
         too_far = ahead_ms > self._ahead_max_ms
         self.held = too_far or self.must_read
-        late = _BEHIND if ahead_ms < -self._ahead_max_ms else ""
+        late = _FLOOR_AHEAD if self._floor_ahead_ms > self._ahead_max_ms else ""
+        late = _BEHIND if ahead_ms < -self._ahead_max_ms else late
         self._tell(_AHEAD if too_far else _UNKNOWN if self.held else late)
         return None if self.held else now_ms
 
@@ -98,7 +112,13 @@ class ClockGuard:
         if text == told and (not text or boottime_ms - at_ms < _TOLD_EVERY_MS):
             return
         if text:
-            log.warning(text, ahead_ms=self.ahead_ms(), bound_ms=self._ahead_max_ms)
+            log.warning(
+                text,
+                ahead_ms=self.ahead_ms(),
+                bound_ms=self._ahead_max_ms,
+                floor_ahead_ms=self._floor_ahead_ms,
+            )
         else:
-            log.warning("this host's clock agrees with the brokers' again")
+            over = _FLOOR_REACHED if told == _FLOOR_AHEAD else _AGREES
+            log.warning(over)
         self._told = (text, boottime_ms)

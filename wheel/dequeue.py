@@ -318,10 +318,11 @@ class Dequeue:
         if self._guard.must_read and self._is_time(self._committed_at_ms, _HELD_COMMIT_MS):
             self._commit(None, self._progress(self._r, None), 0)
             self._committed_at_ms = None  # it told nothing new
-        now_ms = self._guard.closing_ms()
+        precision_ms = self._directory.config.precision_ms
+        now_ms = self._guard.closing_ms(self._close.floor * precision_ms)
         if now_ms is None:
             return
-        floor = closable_slot(now_ms, self._directory.config.precision_ms)
+        floor = closable_slot(now_ms, precision_ms)
         if floor <= self._close.floor:
             return
         with self._directory.locked() as commit:

@@ -170,6 +170,11 @@ class DequeueMetrics:
                 "End of the last closed slot.",
                 close.floor * precision_ms / 1000,
             )
+            yield gauge(
+                "floor_ahead_seconds",
+                "By how much that lies ahead of this host's clock: what is due before leaves late.",
+                max(0, close.floor * precision_ms - self._clock.now_ms()) / 1000,
+            )
         yield gauge(
             "clock_skew_seconds",
             "By how much this host's clock is ahead of the brokers'.",

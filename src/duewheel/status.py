@@ -103,6 +103,7 @@ def _timer_topics(settings: Settings) -> dict[str, Any] | None:
 
 def _dequeue(state: State, settings: Settings) -> dict[str, Any]:
     close = state.close()
+    floor_ms = close.floor * settings.timer.precision_ms if close else None
     known = _process(state, settings, "dequeue")
     alive = known["state"] in ALIVE
     skew_ms, held = state.host_clock
@@ -110,7 +111,8 @@ def _dequeue(state: State, settings: Settings) -> dict[str, Any]:
     now_ms = SystemClock().now_ms()
     return {
         **known,
-        "floor_ms": close.floor * settings.timer.precision_ms if close else None,
+        "floor_ms": floor_ms,
+        "floor_ahead_ms": None if floor_ms is None else max(0, floor_ms - now_ms),
         "behind_ms": behind_now_ms(state, now_ms) if alive and not state.standby else None,
         "clock_skew_ms": skew_ms if alive else None,
         "closing_held": held if alive else None,

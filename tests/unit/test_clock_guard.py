@@ -29,7 +29,7 @@ class World:
 
     def closes(self) -> bool:
         """Whether slots may be closed, and then up to now."""
-        closing_ms = self.guard.closing_ms()
+        closing_ms = self.guard.closing_ms(0)
         assert closing_ms in {None, self.clock.now_ms()}
         assert self.guard.held == (closing_ms is None)
         return not self.guard.held

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.dequeue_metrics import DequeueMetrics
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.dequeue_statistics import Statistics
 from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.publisher import Prepared
 
@@ -57,6 +59,15 @@ class World:
         close = self.shard.directory(Role.DEQUEUE).state.close()
         assert close is not None
         return close.floor * PRECISION_MS - NOW_MS
+
+    def floor_ahead_s(self) -> float:
+        """As the metric says it."""
+        beside = DataDirectory(self.shard.path, WHEEL)
+        source = DequeueMetrics(beside, self.clock, Statistics, bool)
+        found = {each.name: each.samples for each in source.families()}
+        beside.close()
+        (sample,) = found["duewheel_floor_ahead_seconds"]
+        return float(sample.value)
 
     def host_clock(self) -> tuple[int, bool]:
         return self.shard.directory(Role.DEQUEUE).state.host_clock
@@ -107,6 +118,39 @@ def test_what_is_closed_already_is_delivered_while_closing_is_held(world: World)
     world.clock.step(HOUR_MS)
     world.clock.sleep(0.05)
     assert world.drain() == [0, 1, 2, 3, 4]
+
+
+def test_clocks_that_were_ahead_together_make_timers_late_and_that_is_told(
+    world: World,
+) -> None:
+    """Slots that were closed too early stay closed; what comes then leaves behind them."""
+    world.timers(HOUR_MS - 1_000, HOUR_MS + 9_000)
+    world.clock.step(HOUR_MS)
+    world.publisher.broker_error_ms = HOUR_MS
+    for _ in range(2):  # held until the brokers' clock has been read again
+        world.clock.sleep(1)
+        world.drain()
+    assert world.drain() == [0], "an hour early: both clocks said that it was due"
+    assert (world.floor_ms, world.floor_ahead_s()) == (HOUR_MS + 2_000, 0)
+    world.clock.step(-HOUR_MS)
+    world.publisher.broker_error_ms = 0
+    with capture_logs() as logs:
+        assert world.drain() == [0]
+        world.timers(3_000)
+        for _ in range(120):
+            world.clock.sleep(1)
+            assert world.drain() == [0]
+    told = [line for line in logs if "closed that lie ahead" in line["event"]]
+    first_ms, second_ms = (line["floor_ahead_ms"] for line in told)
+    assert 0 <= HOUR_MS - first_ms < 5_000 and first_ms - second_ms == 60_000
+    assert world.floor_ahead_s() == (HOUR_MS - 120_000) / 1000
+    world.clock.sleep(HOUR_MS / 1000 - 120)
+    assert world.drain() == [0]
+    world.clock.sleep(PRECISION_MS / 1000)
+    assert world.drain() == [0, 2]
+    assert world.floor_ahead_s() == 0
+    world.clock.sleep(9)
+    assert world.drain() == [0, 2, 1]
 
 
 @pytest.mark.parametrize(("ahead_ms", "delivered"), [(1_000, [0]), (1_001, []), (HOUR_MS, [])])
