@@ -251,6 +251,19 @@ def replace_file(path: Path, data: bytes) -> None:
     sync_directory(path.parent)
 
 
+def swap_file(path: Path, data: bytes) -> None:
+    """Replace a file's content like `replace_file`, but nothing is synced: atomic over a kill, not
+    over a loss of power. One writer at a time; what a killed one has left is overwritten.
+    """
+    temporary = path.with_name(f".{path.name}.new")
+    fd = _open_emptied(temporary)
+    try:
+        write_at(fd, data, 0)
+    finally:
+        os.close(fd)
+    temporary.replace(path)
+
+
 def boot_id() -> str:
     """Names this boot of the host: another value means that the page cache has been lost."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

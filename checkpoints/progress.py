@@ -1,8 +1,7 @@
 """The progress record: how far a shard has delivered, written in the delivering transaction.
 
 A record per shard in the compacted topic `<app>.state`, in the partition <index>, with the key
-`shard-<index>`; its value is this JSON.
-For a timer partition p:
+`shard-<index>`; its value: packed.py. For a timer partition p there is a row of columns:
 
     r   last slot delivered in full
     c   C_R: high-water mark of p when slot r was closed
@@ -26,18 +25,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 
 import numpy as np
 
 from duewheel.checkpoints.epochs import Epochs
+from duewheel.checkpoints.packed import NULL, deflated, packed, unpacked
 from duewheel.checkpoints.page_contents import Close, names_from
 from duewheel.checkpoints.shapes import MISSHAPEN, integer, name, partition_number
-from duewheel.checkpoints.state import RECORD_BYTES_MAX
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.timers import Bool, Int32, Int64, TopicPartition, is_retired
 
 FORMAT = 2
+# Deflated, in Kafka. The smallest limit of hosted brokers is 8 MiB for a batch.
+RECORD_BYTES_MAX = 8 * 1024 * 1024 - 4096
 NOBODY = "nobody"  # as an owner: any data directory may be the next one
 
 
@@ -52,19 +54,6 @@ class PartitionProgress:
     k: int | None = None
     n: int | None = None
     a: int = 0
-
-    @classmethod
-    def read(cls, r: object, c: object, *rest: object) -> PartitionProgress:
-        """From the seven values of the JSON form.
-
-        Raises:
-            MISSHAPEN: they are others.
-        """
-        *half, a = rest
-        c1, d, k, n = (None if value is None else integer(value) for value in half)
-        if not (c1 is None) == (d is None) == (n is None):
-            raise ValueError("c1, d and n are there together or not at all")
-        return cls(integer(r), integer(c), c1, d, k, n, integer(a))
 
     @property
     def closed(self) -> int:
@@ -82,7 +71,11 @@ class PartitionProgress:
         return self.closed_c if self.k is None else self.k
 
 
-@dataclass(frozen=True, slots=True)
+_COLUMNS = tuple(each.name for each in fields(PartitionProgress))
+_NULLABLE = frozenset({"c1", "d", "k", "n"})
+
+
+@dataclass(frozen=True)
 class Progress:
     """One shard's progress.
 
@@ -156,10 +149,19 @@ class Progress:
 
     def encode(self) -> bytes:
         """The record's value."""
-        topics: dict[str, dict[str, list[int | None]]] = {}
-        for (topic, partition), p in self.partitions.items():
-            fields = [p.r, p.c, p.c1, p.d, p.k, p.n, p.a]
-            topics.setdefault(topic, {})[str(partition)] = fields
+        return self._encoded
+
+    @cached_property
+    def _encoded(self) -> bytes:
+        """Made once: it is published, compared and mirrored."""
+        return deflated(self._packed())
+
+    def _packed(self) -> bytes:
+        numbers: dict[str, list[int]] = {}
+        parts: list[PartitionProgress] = []
+        for (topic, number), part in sorted(self.partitions.items()):
+            numbers.setdefault(topic, []).append(number)
+            parts.append(part)
         text = json.dumps(
             {
                 "format": FORMAT,
@@ -168,7 +170,7 @@ class Progress:
                 "owner": self.owner,
                 "lineage": self.lineage,
                 "epoch": self.epoch,
-                "partitions": topics,
+                "partitions": numbers,
                 "deal": self.deal,
                 "sealed_for": self.sealed_for,
                 "topic_ids": dict(self.topic_ids),
@@ -176,27 +178,36 @@ class Progress:
             separators=(",", ":"),
             sort_keys=True,
         )
-        return f'{text[:-1]},"slot_epochs":{self.epochs.text}}}'.encode()
+        return packed(f'{text[:-1]},"slot_epochs":{self.epochs.text}}}', _columns_of(parts))
 
-    def require_room(self) -> None:
-        """Refuse a record that a page of the local copy might not hold one day: no process could
-        start any more once Kafka has it. Kafka's own limit is higher.
+    def require_publishable(self) -> None:
+        """Refuse a record that the state topic would not take, or that no start could read.
 
         Raises:
             RecoveryRefused: with the numbers.
         """
-        highest = int(np.iinfo(np.int64).max)
-        longest = PartitionProgress(*[highest] * 7)
-        at_most = replace(
-            self, lineage=highest, epoch=highest, partitions=dict.fromkeys(self.partitions, longest)
-        )
-        size, most = len(at_most.encode()), RECORD_BYTES_MAX
-        if size > most:
+        size = len(self.encode())
+        if size > RECORD_BYTES_MAX:
+            raise RecoveryRefused(
+                f"the progress of {len(self.partitions)} partitions in {len(self.topics)} topics "
+                f"would have {size} bytes, the state topic takes {RECORD_BYTES_MAX}: more shards "
+                "have more room, `duewheel reshard`"
+            )
+
+    def require_room(self) -> None:
+        """Refuse a record that might one day be too large: no process could start any more once
+        Kafka has it. Columns keep their length, whatever their values; so nothing is deflated.
+
+        Raises:
+            RecoveryRefused: with the numbers.
+        """
+        size = len(self._packed())
+        if size > RECORD_BYTES_MAX:
             raise RecoveryRefused(
                 f"the progress would have up to {size} bytes, of which {len(self.epochs.text)} are "
-                f"{len(self.epochs)} slot configurations, and the local copy has room for {most}: "
-                "try again when messages that belong to the oldest ones are delivered, or with "
-                "more shards"
+                f"{len(self.epochs)} slot configurations, and a record has room for "
+                f"{RECORD_BYTES_MAX}: try again when messages that belong to the oldest ones are "
+                "delivered, or with more shards"
             )
 
     @classmethod
@@ -207,7 +218,7 @@ class Progress:
             RecoveryRefused: the bytes are no progress record of this format.
         """
         try:
-            raw = json.loads(value)
+            raw, columns = unpacked(value)
             if raw["format"] != FORMAT:
                 raise ValueError(
                     f"format {raw['format']}, this version reads {FORMAT}: let the version that "
@@ -221,17 +232,44 @@ class Progress:
                 integer(raw["lineage"]),
                 integer(raw["epoch"]),
                 Epochs.from_json(raw["slot_epochs"]),
-                {
-                    (name(topic), partition_number(number)): PartitionProgress.read(*fields)
-                    for topic, partitions in raw["partitions"].items()
-                    for number, fields in partitions.items()
-                },
+                _partitions_of(raw["partitions"], columns),
                 integer(raw["deal"]),
                 None if sealed_for is None else integer(sealed_for),
                 names_from(raw["topic_ids"]),
             )
         except MISSHAPEN as error:
             raise RecoveryRefused(f"the progress record cannot be read: {error}") from error
+
+
+def _columns_of(parts: Sequence[PartitionProgress]) -> dict[str, Int64]:
+    columns = {}
+    for each in _COLUMNS:
+        values = (getattr(part, each) for part in parts)
+        if each in _NULLABLE:
+            values = (NULL if value is None else value for value in values)
+        columns[each] = np.fromiter(values, np.int64, len(parts))
+    return columns
+
+
+def _partitions_of(
+    numbers: Mapping[str, Sequence[int]], columns: Mapping[str, Int64]
+) -> dict[TopicPartition, PartitionProgress]:
+    """From the JSON and the columns of a record.
+
+    Raises:
+        MISSHAPEN: they do not belong together.
+    """
+    places = [(name(t), partition_number(str(integer(n)))) for t, of in numbers.items() for n in of]
+    half = [columns[each] == NULL for each in ("c1", "d", "n")]
+    if columns.keys() != set(_COLUMNS) or not (len(half[0]) == len(places) == len(set(places))):
+        raise ValueError(f"{len(places)} partitions, columns {[*columns]} of {len(half[0])} rows")
+    if not (np.array_equal(half[0], half[1]) and np.array_equal(half[0], half[2])):
+        raise ValueError("c1, d and n are there together or not at all")
+    rows = [columns[each].tolist() for each in _COLUMNS]
+    for index, each in enumerate(_COLUMNS):
+        if each in _NULLABLE:
+            rows[index] = [None if value == NULL else value for value in rows[index]]
+    return dict(zip(places, map(PartitionProgress, *rows), strict=True)) if places else {}
 
 
 def advanced(

@@ -4,11 +4,10 @@
     4096     live       counters and heartbeats, each an aligned 8-byte store
     8192     commit     two alternating pages, written by ingest under engine.lock
     …        close      two alternating pages, written by dequeue under engine.lock
-    …        mirror     two alternating pages: dequeue's copy of its progress in Kafka
 
 - A batch exists from the moment its commit page is whole; it is *applied* once the page is marked.
 - The floor never falls; it and C, the marks at the moment of closing, are in one close page.
-- The mirror is written after Kafka's commit, so it is never ahead of Kafka.
+- Dequeue's copy of its progress in Kafka lies beside it (mirror.py).
 """
 
 from __future__ import annotations
@@ -23,27 +22,25 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-from duewheel.checkpoints import files
+from duewheel.checkpoints import files, mirror
 from duewheel.checkpoints.page_contents import Close, Commit, HourFiles, Marks
-from duewheel.checkpoints.pages import PagePair, capacity
+from duewheel.checkpoints.pages import PagePair
 from duewheel.checkpoints.shapes import MISSHAPEN
 from duewheel.errors import ConfigError, CorruptFile
 
 FORMAT = 2
 FILE_NAME = "state"
 
+# For as many partitions as there is room for (room.py): two offsets of each, deflated.
+PAGE_BYTES = 1536 * 1024
 _IDENTITY_BYTES = 4096
 _LIVE = _IDENTITY_BYTES
 _LIVE_BYTES = 4096
 _COMMIT = _LIVE + _LIVE_BYTES
-_COMMIT_PAGE = 256 * 1024
+_COMMIT_PAGE = PAGE_BYTES
 _CLOSE = _COMMIT + 2 * _COMMIT_PAGE
-_CLOSE_PAGE = 256 * 1024
-_MIRROR = _CLOSE + 2 * _CLOSE_PAGE
-_MIRROR_PAGE = 256 * 1024
-_FILE_BYTES = _MIRROR + 2 * _MIRROR_PAGE
-_MIRROR_HEAD = struct.Struct("<qq")
-RECORD_BYTES_MAX = capacity(_MIRROR_PAGE) - _MIRROR_HEAD.size  # of a progress record
+_CLOSE_PAGE = PAGE_BYTES
+_FILE_BYTES = _CLOSE + 2 * _CLOSE_PAGE
 
 # Indexes of the live fields.
 _STARTS, _CLEAN, _DEQUEUE_STARTS, _GC_HOUR, _BOOT, _PAUSED, _HEARTBEATS = 0, 1, 2, 3, 4, 6, 8
@@ -115,7 +112,7 @@ class State:
         self.identity = _read_identity(path, mapped)
         self._commit = PagePair(mapped, _COMMIT, _COMMIT_PAGE)
         self._close = PagePair(mapped, _CLOSE, _CLOSE_PAGE)
-        self._mirror = PagePair(mapped, _MIRROR, _MIRROR_PAGE)
+        self._mirror = path.with_name(mirror.FILE_NAME)
 
     @classmethod
     def create(cls, directory: Path, precision_ms: int, slots: int) -> State:
@@ -240,19 +237,24 @@ class State:
         self._close.write(json.dumps(close.to_json(), separators=(",", ":")).encode())
 
     def mirror(self) -> tuple[int, int, bytes] | None:
-        """R, the number of timers delivered so far, and the progress record mirrored."""
-        page = self._mirror.read()
-        if page is None:
-            self._require_unwritten(self._mirror, _MIRROR)
-            return None
-        if len(page.payload) < _MIRROR_HEAD.size:
-            raise CorruptFile(self.path, _MIRROR, "this is no mirror of a progress record")
-        r, delivered = _MIRROR_HEAD.unpack_from(page.payload)
-        return r, delivered, page.payload[_MIRROR_HEAD.size :]
+        """R, the number of timers delivered so far, and the progress record mirrored.
+
+        Raises:
+            CorruptFile: it is not what was written; or is gone, for it is there before any close
+                page.
+        """
+        found = mirror.read(self._mirror)
+        if found is None and self._close.written():
+            raise CorruptFile(self._mirror, 0, "it is missing")
+        return found
 
     def write_mirror(self, r: int, delivered: int, record: bytes) -> None:
-        """Mirror a progress record that Kafka has committed."""
-        self._mirror.write(_MIRROR_HEAD.pack(r, delivered) + record)
+        """Mirror a progress record that Kafka has committed.
+
+        Raises:
+            OSError: the disk is full, or fails; the mirror is the one before.
+        """
+        mirror.write(self._mirror, r, delivered, record)
 
     def _require_unwritten(self, pages: PagePair, at: int) -> None:
         if pages.written():
@@ -478,8 +480,9 @@ class State:
             self._live[_LAG + field] = told[field]
 
     def sync(self) -> None:
-        """Make the file durable."""
+        """Make the file durable, and the mirror."""
         self._mapped.flush()
+        mirror.sync(self._mirror)
 
     def release(self) -> None:
         """Unmap the file."""

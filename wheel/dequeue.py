@@ -45,6 +45,7 @@ from duewheel.checkpoints.progress import (
 from duewheel.checkpoints.state import DEQUEUE
 from duewheel.clock import Clock
 from duewheel.errors import (
+    NO_ROOM,
     CorruptFile,
     Fenced,
     KafkaUnavailable,
@@ -127,6 +128,7 @@ class Dequeue:
         self._beat_at_ms: int | None = None
         self._committed_at_ms: int | None = None
         self._collected_at_ms: int | None = None
+        self._mirror_failed_at_ms: int | None = None
         self._was_paused = False
 
     def start(self, first: Progress | None = None, *, take_over: bool = False) -> None:
@@ -484,7 +486,7 @@ class Dequeue:
         self._statistics = self._statistics.after_commit(deliveries, aside, now_ms, took_ms)
         self._note_deliveries()
         self._delivered += rows
-        self._directory.state.write_mirror(progress.slot, self._delivered, progress.encode())
+        self._mirror(progress)
 
     def _note_deliveries(self) -> None:
         """For `status`, which asks neither Kafka nor this process."""
@@ -492,6 +494,19 @@ class Dequeue:
         self._directory.state.note_deliveries(
             known.delivered, sum(known.dead_letters.values()), wait=self._publisher.letters_wait
         )
+
+    def _mirror(self, progress: Progress) -> None:
+        """An old mirror is as good as a kill before this; a full disk must not stop deliveries."""
+        try:
+            self._directory.state.write_mirror(progress.slot, self._delivered, progress.encode())
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            if self._is_time(self._mirror_failed_at_ms, _COLLECT_MS):
+                self._mirror_failed_at_ms = self._clock.boottime_ms()
+                log.error(  # noqa: TRY400 - its text says it all
+                    "no room for the mirror of the progress", reason=str(error)
+                )
 
     def _happened(self, attempted: Progress) -> bool:
         """After a doubt: start anew and read whether the transaction was committed."""

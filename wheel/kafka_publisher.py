@@ -333,9 +333,11 @@ class KafkaPublisher:
             PublishDoubt: the outcome is unknown or the transaction failed. The producer is
                 stopped: call `start`.
             TransactionTooSlow: the same, for it ran out of time.
+            RecoveryRefused: the progress is too large; nothing was begun.
         """
         if self._producer is None or self._admin is None:
             raise PublishDoubt("the publisher is not started")
+        progress.require_publishable()
         written = progress.encode()
         self._aside = Aside()
         try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from duewheel.checkpoints.batch_limit import SPARK_DIR, Attempt
+from duewheel.checkpoints.room import PARTITIONS_MAX
 from duewheel.config import Settings
 from duewheel.config_values import as_millis
 from duewheel.metrics import TOPIC_SERIES_MAX
@@ -54,6 +55,7 @@ def _of_ingest(settings: Settings) -> dict[str, Bound]:
         ),
         "driver_heap_bytes": _set(settings, "ingest.driver_memory", ingest.driver_memory_bytes),
         "batches_in_flight": _fixed(1),
+        "partitions": _fixed(PARTITIONS_MAX, "fixed; fewer where names of topics are long"),
         "min_free": _set(settings, "storage.min_free", str(settings.storage.min_free)),
         "ring_slots": _set(settings, "timer.slots", 2 * timer.slots, "twice "),
         "longest_delay_ms": _set(settings, "timer.max_delay", as_millis(timer.max_delay)),

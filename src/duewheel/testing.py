@@ -214,7 +214,9 @@ class JournalPublisher:
     def start(self) -> Progress | None:
         self._bytes = self._path.read_bytes().rfind(b"\n") + 1
         lines = self._path.read_bytes()[: self._bytes].splitlines()
-        return Progress.decode(json.loads(lines[-1])["progress"].encode()) if lines else None
+        return (
+            Progress.decode(json.loads(lines[-1])["progress"].encode("latin-1")) if lines else None
+        )
 
     def prepare(self, deliveries: Deliveries) -> Prepared:
         return Prepared(deliveries)
@@ -237,7 +239,10 @@ class JournalPublisher:
                     strict=True,
                 )
             ]
-        line = json.dumps({"rows": rows, "progress": progress.encode().decode()}).encode() + b"\n"
+        line = (
+            json.dumps({"rows": rows, "progress": progress.encode().decode("latin-1")}).encode()
+            + b"\n"
+        )
         files.write_at(self._fd, line, self._bytes)
         self._bytes += len(line)
         return self._clock.now_ms()

@@ -4,6 +4,7 @@ A listed topic that is missing, or not as it must be, keeps both processes from 
 only matches the pattern keeps nobody from starting:
 
     right                          it is read, from its beginning if it is new
+    beyond the shard's room        left out, or refused where it is listed (checkpoints/room.py)
     not as it must be              left out until it is right; but if timers were taken from it
                                    before, it is read on: what it holds would be lost for sure
     gone                           left out; what was taken from it is delivered. Only where the
@@ -24,8 +25,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.progress import Progress, shard_of
 from duewheel.checkpoints.recovery import Local
+from duewheel.checkpoints.room import beyond_room
 from duewheel.checkpoints.state import State
 from duewheel.checkpoints.topic_set import TopicSet
 from duewheel.config import Settings
@@ -78,6 +80,7 @@ def look_up(settings: Settings, admin: KafkaAdmin, known: Known | None = None) -
     known = known or Known()
     listed = settings.timer.topics
     if settings.timer.topics_pattern is None:
+        _beyond_room(settings, admin, [], [])
         return TopicSet(tuple(sorted(listed)))
     names = settings.timer_topics
     ids = admin.topic_ids(admin.matching_topics(settings))
@@ -91,8 +94,31 @@ def look_up(settings: Settings, admin: KafkaAdmin, known: Known | None = None) -
     faulty = _faulty(settings, admin, sorted(there - anew))
     for topic in [n for n, why in faulty.items() if n not in before and why != _UNREADABLE]:
         left_out[topic] = faulty.pop(topic)
+    right = sorted(there - left_out.keys())
+    left_out |= _beyond_room(settings, admin, sorted(before & there), right)
     read = sorted({*listed, *there} - left_out.keys())
     return TopicSet(tuple(read), dict(sorted(left_out.items())), faulty)
+
+
+def _beyond_room(
+    settings: Settings, admin: KafkaAdmin, before: Sequence[str], there: Sequence[str]
+) -> dict[str, str]:
+    """Why topics that match do not fit beside the listed ones and those of before.
+
+    Raises:
+        ConfigError: a listed one does not fit.
+    """
+    listed, shard = sorted(settings.timer.topics), settings.shard
+    counts = admin.describe_partitions([*listed, *there])
+    mine = {
+        topic: sum(shard_of((topic, number), shard.count) == shard.index for number in range(count))
+        for topic, count in counts.items()
+    }
+    beyond = beyond_room(mine, dict.fromkeys([*listed, *before, *there]))
+    for topic in listed:
+        if topic in beyond:
+            raise ConfigError(f"timer topic {topic}: {beyond[topic]}")
+    return {topic: why for topic, why in beyond.items() if topic not in before}
 
 
 _GONE = (

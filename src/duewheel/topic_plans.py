@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from duewheel.checkpoints.state import RECORD_BYTES_MAX
+from duewheel.checkpoints.progress import RECORD_BYTES_MAX
 from duewheel.config import Settings
 from duewheel.config_values import as_millis
 from duewheel.durations import format_duration_ms
@@ -36,7 +36,7 @@ _BYTES_MAX = "max.message.bytes"
 _ANSWERS_KEPT_MS = 24 * 60 * 60 * 1000
 _STATE_SEGMENT_BYTES = 16 * 1024 * 1024
 _STATE_SEGMENT_MS = 10 * 60 * 1000
-_STATE_MESSAGE_BYTES = 1_048_588  # Kafka's own default
+_STATE_MESSAGE_BYTES = RECORD_BYTES_MAX + 4096  # 8 MiB, the most that some hosted brokers take
 _FRAME_BYTES = 1024  # of a batch with one record, beside its value
 _READ_WHOLE = (
     "what is not compacted is read by the first start of a shard, `dlq`, `doctor` and `reshard`; "

@@ -155,7 +155,7 @@ POINTS = {
     ),
     # dequeue 4.: the mirror; then the next chunk, and the end of the range
     "dequeue.committed_not_mirrored": before(f"{STATE}.write_mirror", since=(READ,)),
-    "dequeue.mirror_half": half_page(inside=f"{STATE}.write_mirror", since=(READ,)),
+    "dequeue.mirror_half": before(RENAME, inside=f"{STATE}.write_mirror", since=(READ,)),
     "dequeue.mirrored": after(f"{STATE}.write_mirror", since=(READ,)),
     "dequeue.second_chunk_committed": before(COMMIT_ANSWER, call=2, since=(READ,)),
     "dequeue.range_delivered": before(

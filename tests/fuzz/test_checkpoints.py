@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duewheel.checkpoints import mirror
 from duewheel.checkpoints import state as state_file
 from duewheel.checkpoints.batch_limit import FILE_NAME as BATCH_LIMIT_FILE
 from duewheel.checkpoints.batch_limit import ROWS_MIN, Attempt
@@ -115,8 +116,6 @@ PAGES = {
     "commit, the other": (state_file._COMMIT + state_file._COMMIT_PAGE, 400),
     "close": (state_file._CLOSE, 400),
     "close, the other": (state_file._CLOSE + state_file._CLOSE_PAGE, 400),
-    "mirror": (state_file._MIRROR, 400),
-    "mirror, the other": (state_file._MIRROR + state_file._MIRROR_PAGE, 400),
 }
 
 
@@ -142,8 +141,6 @@ def test_a_damaged_state_file(
             assert (commit.marks, commit.hours) == (MARKS, HOURS)
         with suppress(CorruptFile):
             assert found.close() in [replace(CLOSE, floor=CLOSE.floor + n) for n in (1, 2)]
-        with suppress(CorruptFile):
-            assert found.mirror() in [(940 + n, 20 * n, PROGRESS.encode()) for n in (1, 2)]
     finally:
         found.release()
 
@@ -180,17 +177,14 @@ def test_whole_pages_of_another_shape(written: State, alter: Change, data: st.Da
         written._close.write(close.payload)
 
 
-@given(payload=st.binary(max_size=40))
-def test_whole_mirror_pages_of_another_shape(written: State, payload: bytes) -> None:
-    page = written._mirror.read()
-    assert page is not None
-    written._mirror.write(payload)
-    try:
-        with suppress(CorruptFile):
-            mirror = written.mirror()
-            assert mirror is not None and mirror[2] == payload[16:]
-    finally:
-        written._mirror.write(page.payload)
+@given(data=st.data())
+def test_a_damaged_mirror(
+    written: State, folder: Path, damage: Change, data: st.DataObject
+) -> None:
+    path = folder / "damaged mirror"
+    path.write_bytes(damage(data, written.path.with_name(mirror.FILE_NAME).read_bytes()))
+    with suppress(CorruptFile):
+        assert mirror.read(path) == (942, 40, PROGRESS.encode())
 
 
 # ---- durable checkpoint, recovery record -------------------------------------------------------
@@ -291,7 +285,8 @@ def test_a_damaged_progress_record(damage: Change, data: st.DataObject) -> None:
 
 @given(data=st.data())
 def test_a_progress_record_of_another_shape(alter: Change, data: st.DataObject) -> None:
-    work_with(alter(data, PROGRESS.encode()))
+    head, _, columns = PROGRESS.encode().partition(b"\n")
+    work_with(alter(data, head) + b"\n" + columns)
 
 
 @given(value=st.binary(max_size=100))

@@ -5,6 +5,7 @@ other, and an owner that writes behind an open transaction is not taken for dead
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,9 +14,11 @@ from pathlib import Path
 import pytest
 from kafka import KafkaProducer
 from tests.integration.test_reshard import Application
+from tests.unit.test_room import partitions_of, progress_of
 
 from duewheel import processes, wiring
 from duewheel.checkpoints.progress import record_key
+from duewheel.checkpoints.room import PARTITIONS_MAX
 from duewheel.config import Settings
 from duewheel.dev_broker import DevBroker
 from duewheel.errors import ConfigError, RecoveryPending, RecoveryRefused
@@ -136,6 +139,31 @@ def test_init_and_reshard_give_the_state_topic_the_partitions_that_it_lacks(
             application.reshard(to)
             assert admin.describe_partitions([topic]) == {topic: partitions}
         admin.require_topics(application.settings)
+
+
+def test_a_start_reads_a_progress_of_all_partitions_that_there_is_room_for(
+    application: Application,
+) -> None:
+    """Once committed, it must be readable for every start and standby."""
+    application.begin(1)
+    publisher = wiring.publisher(application.settings, application.clock)
+    found = publisher.start()
+    assert found is not None
+    full = replace(progress_of(partitions_of(500, PARTITIONS_MAX // 500)), epochs=found.epochs)
+    took_s = []
+    for epoch in range(5):
+        begun_s = time.monotonic()
+        publisher.publish(None, replace(full, epoch=epoch))
+        took_s.append(round(time.monotonic() - begun_s, 3))
+    print({"partitions": len(full.partitions), "bytes": len(full.encode()), "took_s": took_s})
+    begun_s = time.monotonic()
+    assert publisher.start() == replace(full, epoch=4)
+    print({"start_s": round(time.monotonic() - begun_s, 3)})
+    reader = wiring.progress_reader(application.settings, application.clock)
+    seen = reader.newest()
+    assert seen is not None and seen.progress.epoch == 4
+    reader.close()
+    publisher.close()
 
 
 def test_progress_of_an_earlier_version_is_refused_by_every_shard(application: Application) -> None:

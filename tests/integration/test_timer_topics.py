@@ -11,14 +11,19 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource
 from structlog.testing import capture_logs
 
+from duewheel.checkpoints import room
 from duewheel.checkpoints.epochs import Epochs
 from duewheel.checkpoints.page_contents import Close
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.state import State
 from duewheel.checkpoints.topic_set import TopicSet
+from duewheel.clock import SystemClock
 from duewheel.config import Settings
 from duewheel.config_sections import App, Ingest, Kafka, Storage, Timer
 from duewheel.dev_broker import DevBroker
+from duewheel.doctor import topics
+from duewheel.doctor.cluster import Cluster as DoctorCluster
+from duewheel.doctor.cluster import Topic
 from duewheel.errors import ConfigError, RecoveryPending, RecoveryRefused
 from duewheel.kafka_admin import KafkaAdmin
 from duewheel.streaming.source import EARLIEST
@@ -26,6 +31,7 @@ from duewheel.testing import ManualClock
 from duewheel.timer_topics import Known, look_up, timer_topics
 from duewheel.topic_watch import TopicWatch
 from duewheel.wheel.data_directory import DataDirectory, Role
+from duewheel.wheel.kafka_clients import ClientSettings
 
 pytestmark = pytest.mark.kafka
 
@@ -79,6 +85,33 @@ def cluster(
     client.close()
 
 
+def test_what_the_shard_has_no_room_for_is_left_out(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = cluster.make("a-first"), cluster.make("b-second")
+    needed = [room.needed_bytes(topic, 1) for topic in (cluster.listed, first, second)]
+    monkeypatch.setattr(room, "ROOM_BYTES", sum(needed) - 1)
+    found = look_up(cluster.settings, cluster.admin)
+    assert found.topics == tuple(sorted([cluster.listed, first]))
+    assert found.left_out.keys() == {second}
+    assert f"take up to {needed[2]} bytes" in found.left_out[second]
+    # What timers were taken from has its room; doctor says the same.
+    taken = Known(frozenset({second}))
+    assert look_up(cluster.settings, cluster.admin, taken).left_out.keys() == {first}
+    told = list(topics._room(*examined(cluster)))
+    assert [(f.severity, f.subject) for f in told] == [("warning", f"topic {second}")]
+
+    monkeypatch.setattr(room, "ROOM_BYTES", needed[0] - 1)
+    with pytest.raises(ConfigError, match=f"timer topic {cluster.listed}: 1 partitions of it"):
+        look_up(cluster.settings, cluster.admin)
+
+
+def examined(cluster: Cluster) -> tuple[DoctorCluster, list[Topic]]:
+    client = ClientSettings(cluster.settings.kafka.client_options("admin"))
+    doctor = DoctorCluster(cluster.settings, client, cluster.client, SystemClock())
+    return doctor, list(doctor.topics(doctor.timer_topics).values())
+
+
 def test_what_is_not_right_is_left_out_and_stops_nobody(cluster: Cluster) -> None:
     # The dead-letter, the state and the reply topic match, too.
     assert cluster.read() == (cluster.listed,)
@@ -92,8 +125,8 @@ def test_what_is_not_right_is_left_out_and_stops_nobody(cluster: Cluster) -> Non
     assert found.faulty == {}
     assert "cleanup.policy is compact, wanted is delete" in found.left_out[wrong]
     assert f"--entity-name {wrong} --add-config cleanup.policy=delete" in found.left_out[wrong]
-    for room in (cluster.name("dead-letter"), cluster.name("replies")):
-        assert f"{room}: max.message.bytes is" in found.left_out[large]
+    for topic in (cluster.name("dead-letter"), cluster.name("replies")):
+        assert f"{topic}: max.message.bytes is" in found.left_out[large]
     assert "max.message.bytes=5004096" in found.left_out[large]
     cluster.admin.require_topics(cluster.settings)
     told = cluster.admin.init_topics(cluster.settings, partitions=1)

@@ -8,8 +8,8 @@ from pathlib import Path
 from random import Random
 
 from duewheel.checkpoints.state import FILE_NAME as STATE
+from duewheel.checkpoints.state import PAGE_BYTES
 
-_PAGE_BYTES = 256 * 1024
 _PAGES = 8192  # in the state file: behind identity and live fields
 
 
@@ -17,7 +17,9 @@ def spoil(directory: Path, rng: Random) -> str:
     """Spoil one file; says how, "" if there is nothing to spoil."""
     folders = [path for name in ("timerlog", "messages") for path in (directory / name).glob("*")]
     hours = sorted(path for path in folders if path.is_file() and path.stat().st_size)
-    named = [directory / name for name in ("timerwheel", "topics", "durable", STATE, STATE)]
+    named = [
+        directory / name for name in ("timerwheel", "topics", "durable", "mirror", STATE, STATE)
+    ]
     files = [path for path in [*hours, *named] if path.is_file()]
     if not files:
         return ""
@@ -48,7 +50,7 @@ def _change(path: Path, rng: Random) -> None:
 def _spoil_pages(path: Path, rng: Random) -> None:
     """Pages of commit, close and mirror: one, or all."""
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
-        for number in range((len(mapped) - _PAGES) // _PAGE_BYTES):
+        for number in range((len(mapped) - _PAGES) // PAGE_BYTES):
             if rng.random() < 0.3:
-                at = _PAGES + number * _PAGE_BYTES + rng.choice((0, 8, 12, 24, 40))
+                at = _PAGES + number * PAGE_BYTES + rng.choice((0, 8, 12, 24, 40))
                 mapped[at : at + 8] = rng.randbytes(8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from duewheel.checkpoints import files
 from duewheel.checkpoints.page_contents import Close
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.recovery import RecoveryRecord
@@ -124,6 +126,27 @@ def test_a_kill_in_the_middle_of_a_slot_loses_and_doubles_nothing(make_world: Ma
     assert world.sources() == [f"timers-{offset % 2}@{offset}" for offset in range(7)]
     assert world.progress() == {0: (1, 7, None, None), 1: (1, 6, None, None)}
     assert world.mirror() == (1, world.state.commit().placed)
+
+
+def test_a_full_disk_keeps_the_mirror_of_before(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world()
+    world.append(timer(0, 0, 1), timer(0, 1, 2))
+    before = world.mirror()
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "swap_file", full)
+        world.at_slot(1)
+        world.drain()
+    assert world.sources() == ["timers-0@0"]
+    assert world.mirror() == before
+    world.at_slot(2)
+    world.drain()
+    assert world.mirror() == (2, 2)
 
 
 def test_an_entry_that_names_another_slot_s_record_is_damage(make_world: MakeWorld) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from duewheel import wiring
+from duewheel.checkpoints.progress import shard_of
+from duewheel.checkpoints.room import PARTITIONS_MAX, beyond_room
 from duewheel.doctor.cluster import Cluster, Topic
 from duewheel.doctor.findings import Finding, Severity, judged
 from duewheel.errors import DuewheelError
@@ -42,6 +44,7 @@ def examine(cluster: Cluster) -> Iterator[Finding]:
     yield from sizes(timers, [there[name] for name in targets if name in there], cluster.address)
     if timers:
         yield _partitions(cluster, timers)
+        yield from _room(cluster, timers)
     if there.keys() >= set(own):
         yield _progress(cluster)
 
@@ -174,6 +177,25 @@ def _partitions(cluster: Cluster, timers: Sequence[Topic]) -> Finding:
             code, "error", subject, str(error), remedy.format(cluster.address, name, shard.count)
         )
     return Finding(code, "ok", subject, f"{len(mine)} of {len(known)} timer partitions are its")
+
+
+def _room(cluster: Cluster, timers: Sequence[Topic]) -> Iterator[Finding]:
+    """Timer topics that the shard's record of progress has no room for."""
+    shard, listed = cluster.settings.shard, cluster.settings.timer.topics
+    mine = {
+        topic.name: sum(
+            shard_of((topic.name, number), shard.count) == shard.index
+            for number in range(len(topic.partitions))
+        )
+        for topic in timers
+    }
+    beyond = beyond_room(mine, sorted(mine, key=lambda name: (name not in listed, name)))
+    for topic, why in beyond.items():
+        severity: Severity = "error" if topic in listed else "warning"
+        yield Finding("shard_room", severity, f"topic {topic}", why, "duewheel reshard")
+    if not beyond:
+        text = f"{sum(mine.values())} partitions, and there is room for some {PARTITIONS_MAX}"
+        yield Finding("shard_room", "ok", f"shard {shard.index} of {shard.count}", text)
 
 
 def _progress(cluster: Cluster) -> Finding:
