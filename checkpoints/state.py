@@ -49,6 +49,7 @@ _AHEAD, _HELD = 29, 30
 _STANDBY, _PROMOTION = 31, 32
 _GC_CANCELS, _WITHOUT_ROOM, _CANCELS_OVER = 33, 34, 35
 _DELIVERED, _DEAD_LETTERS, _LETTERS_WAIT = 40, 41, 42
+_LINKED = 36
 
 _LAG = 64  # five fields
 
@@ -395,6 +396,15 @@ class State:
     def set_gc_hour(self, hour: int) -> None:
         """Where a recovery begins to keep files, whatever was given up before."""
         self._live[_GC_HOUR] = hour
+
+    @property
+    def linked(self) -> int:
+        """The last slot whose rows are in the wheel; those of later slots are in the logs only."""
+        return self._live[_LINKED]
+
+    def set_linked(self, slot: int) -> None:
+        """Called under engine.lock, once the wheel has every row up to `slot`."""
+        self._live[_LINKED] = slot
 
     @property
     def gc_cancels(self) -> int:

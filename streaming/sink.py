@@ -9,8 +9,7 @@ One batch:
     4. rows below the engine's marks are dropped: Spark has delivered them before
     5. offsets that were skipped are noted as gaps
     6. the engine takes the rest. All of it waits here while ingest is paused; what the disk has no
-       room for waits, and what the ring cannot hold yet, cancels beyond `dequeue.cancels_max`, or
-       what a standby must not take yet
+       room for waits, and cancels beyond `dequeue.cancels_max`, or what a standby must not take yet
 
 The engine's marks decide what is new, nothing else: a batch that is replayed, or planned anew after
 its checkpoint was lost, changes nothing. The batch id only finds the file of step 2.
@@ -40,9 +39,9 @@ from duewheel.streaming.gaps import GapWatch
 from duewheel.wheel.engine import Appended
 
 # While the engine cannot take all of a batch, or ingest is paused: how long to wait before trying
-# again, and between two lines in the log about a full ring.
+# again, and between two lines in the log about that.
 WAIT_S = 0.05
-RING_FULL_LOG_INTERVAL_MS = 10_000
+WAITING_LOG_INTERVAL_MS = 10_000
 NO_ROOM_LOG_INTERVAL_MS = 60_000
 _NEVER = np.iinfo(np.int64).max
 _FADES = 0.9  # what large rows count for, from batch to batch
@@ -62,7 +61,7 @@ class TimerEngine(Protocol):
         ...
 
     def append(self, batch: TimerBatch, marks: Marks) -> Appended:
-        """Take the batch, or what of it the ring can hold, and move the marks."""
+        """Take the batch, or what of it may be taken now, and move the marks."""
         ...
 
     def let_go(self) -> None:
@@ -73,7 +72,6 @@ class TimerEngine(Protocol):
 class _Wait(StrEnum):
     """What a batch waits for in the engine."""
 
-    RING = "ring full"
     CANCELS = "dequeue.cancels_max reached"
     AHEAD = "the owner has not come so far"
 
@@ -91,7 +89,6 @@ class SinkStatistics:
         rows: timers that the engine took, rejected ones included.
         rejected: how many of them, by reason.
         rows_replayed: rows that were dropped because the engine had them.
-        rows_waiting: rows that the ring cannot hold at this moment.
         rows_held: rows that wait because ingest is paused.
         rows_without_room: rows that wait because the disk would be too full with them.
         rows_ahead: rows that wait because the owner that a standby follows has not come so far.
@@ -105,7 +102,6 @@ class SinkStatistics:
     rows: int = 0
     rejected: Mapping[str, int] = field(default_factory=dict)
     rows_replayed: int = 0
-    rows_waiting: int = 0
     rows_held: int = 0
     rows_without_room: int = 0
     rows_ahead: int = 0
@@ -315,7 +311,7 @@ class TimerSink:
             if len(rows) < len(batch):
                 batch = batch.take(rows)
             self._note_waiting(why, len(batch))
-            if why is not _Wait.AHEAD and self._is_time(logged_at_ms, RING_FULL_LOG_INTERVAL_MS):
+            if why is not _Wait.AHEAD and self._is_time(logged_at_ms, WAITING_LOG_INTERVAL_MS):
                 _log.warning(f"{why}: waiting for deliveries", rows_waiting=len(batch))
                 logged_at_ms = self._clock.boottime_ms()
             self._wait(f"it waited: {why}")
@@ -325,7 +321,6 @@ class TimerSink:
     def _note_waiting(self, why: _Wait | None, rows: int) -> None:
         self._statistics = replace(
             self._statistics,
-            rows_waiting=rows if why is _Wait.RING else 0,
             rows_behind_cancels=rows if why is _Wait.CANCELS else 0,
             rows_ahead=rows if why is _Wait.AHEAD else 0,
         )
@@ -340,8 +335,6 @@ class TimerSink:
 
 
 def _why_it_waits(appended: Appended) -> _Wait | None:
-    if appended.waiting:
-        return _Wait.RING
     if appended.cancels_full:
         return _Wait.CANCELS
     return _Wait.AHEAD if appended.ahead else None

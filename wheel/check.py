@@ -3,8 +3,10 @@
 Works beside running processes: a snapshot of commit page and wheel is taken under engine.lock, the
 rest is compared with that snapshot; files only grow behind it. Checked, per hour:
 
-    log       every record well formed, each run whole, each run linked to the slot's run before
-    wheel     the entry of every slot still named there: first, last, num; each in its place
+    log       every record well formed, each run whole; in slots that dequeue has not passed, each
+              run linked to the slot's run before
+    wheel     the entry of every slot that the ring reaches and dequeue has not passed: first, last,
+              num; each in its place
     messages  every record's message inside the file and matching its checksum
     cancels   every record well formed, and its request matching its checksum
     counts    as many timers placed as were counted, unless hours have been unlinked
@@ -59,6 +61,21 @@ class Finding:
     detail: str
 
 
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """A snapshot of the wheel.
+
+    Attributes:
+        entries: all of them.
+        lower: slots up to this one are delivered.
+        linked: later slots have no entries yet.
+    """
+
+    entries: Entries
+    lower: int
+    linked: int
+
+
 @dataclass(slots=True)
 class Report:
     """What was looked at, and what was found."""
@@ -86,11 +103,13 @@ def check(path: Path, config: WheelConfig) -> Report:
         return Report(0, [_finding(path, error)])
     try:
         with directory.locked() as commit:
-            entries = directory.wheel.snapshot()
-        _check_whole(directory, commit, entries, report)
-        report.findings += _misplaced(entries)
+            close = directory.state.close()
+            lower, linked = close.lower if close else 0, directory.state.linked
+            wheel = Wheel(directory.wheel.snapshot(), lower, linked)
+        _check_whole(directory, commit, wheel.entries, report)
+        report.findings += _misplaced(wheel.entries)
         for hour in commit.hours:
-            _check_kept_hour(directory, hour, commit.hours[hour], entries, report)
+            _check_kept_hour(directory, hour, commit.hours[hour], wheel, report)
         for hour, lengths in commit.cancels.items():
             _check_kept_segment(directory, hour, lengths, report)
         _check_placed(directory, commit, report)
@@ -120,12 +139,12 @@ def _check_whole(
 
 
 def _check_kept_hour(
-    directory: DataDirectory, hour: int, lengths: HourFiles, entries: Entries, report: Report
+    directory: DataDirectory, hour: int, lengths: HourFiles, wheel: Wheel, report: Report
 ) -> None:
     """Check an hour, unless dequeue has unlinked it, perhaps at this moment."""
     try:
         if hour >= directory.state.gc_hour:
-            found = check_hour(directory, hour, lengths, entries)
+            found = check_hour(directory, hour, lengths, wheel)
             report.records += found.records
             report.findings += found.findings
     except CorruptFile:
@@ -162,8 +181,8 @@ def check_segment(directory: DataDirectory, hour: int, lengths: tuple[int, int])
     return []
 
 
-def check_hour(directory: DataDirectory, hour: int, lengths: HourFiles, entries: Entries) -> Report:
-    """Check one hour's files, and the entries of its slots in a snapshot of the wheel.
+def check_hour(directory: DataDirectory, hour: int, lengths: HourFiles, wheel: Wheel) -> Report:
+    """Check one hour's files, and the entries of its slots.
 
     Raises:
         CorruptFile: a file is missing or shorter than `lengths` says.
@@ -184,11 +203,11 @@ def check_hour(directory: DataDirectory, hour: int, lengths: HourFiles, entries:
         if not findings:
             runs = runs_in(records, start, directory.config.precision_ms)
             findings += _mixed_runs(runs, records, start, log_name)
-            findings += chains.follow(runs, log_name)
+            findings += chains.follow(runs.where(runs.slot > wheel.lower), log_name)
             findings += _bad_messages(directory, hour, records[alive], lengths.message_bytes)
         report.findings += findings
     if well_formed:
-        report.findings += _wrong_entries(directory, chains, entries)
+        report.findings += _wrong_entries(directory, chains, wheel)
     return report
 
 
@@ -270,23 +289,17 @@ def _mixed_runs(runs: Runs, records: Records, start: int, log_name: str) -> Iter
     yield from _at(log_name, runs.first_pos, mixed, "run_slot", "a run holds several slots")
 
 
-def _wrong_entries(
-    directory: DataDirectory, chains: _Chains, entries: Entries
-) -> Iterator[Finding]:
-    """Entries that disagree with the log. That of a past lap may be a later slot's by now."""
+def _wrong_entries(directory: DataDirectory, chains: _Chains, wheel: Wheel) -> Iterator[Finding]:
+    """Entries that disagree with the log."""
     used = np.flatnonzero(chains.num)
+    used = used[chains.first_slot + used <= wheel.linked]
     slots = chains.first_slot + used
-    entry = entries[slots % directory.config.ring]
+    entry = wheel.entries[slots % directory.config.ring]
     named = entry["time"] == slots
-    laps = (entry["time"] - slots) // directory.config.ring
-    later = (laps > 0) & (entry["time"] == slots + laps * directory.config.ring)
-    mirror = directory.state.mirror()
-    if mirror is not None:
-        later &= entry["time"] - mirror[0] < directory.config.ring
-    position = (slots % directory.config.ring) * entries.dtype.itemsize
+    position = (slots % directory.config.ring) * wheel.entries.dtype.itemsize
     num, first_pos, last_pos = (a[used] for a in (chains.num, chains.first_pos, chains.last_pos))
     for code, bad, detail in (
-        ("entry_lost", ~named & ~later, "a slot with records has no entry"),
+        ("entry_lost", ~named, "a slot with records has no entry"),
         ("entry_first", named & (entry["first_pos"] != first_pos), "first_pos"),
         ("entry_last", named & (entry["last_pos"] != last_pos), "last_pos"),
         ("entry_num", named & (entry["num"] != num), "num is not the number of records"),

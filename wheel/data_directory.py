@@ -44,7 +44,7 @@ from duewheel.wheel.layout import (
 from duewheel.wheel.making import with_files
 from duewheel.wheel.message_store import MessageStore, pieces
 from duewheel.wheel.timer_log import TimerLog, runs_in
-from duewheel.wheel.timer_wheel import OnProgress, TimerWheel
+from duewheel.wheel.timer_wheel import OnProgress, Runs, TimerWheel
 from duewheel.wheel.topic_names import TopicNames
 
 log = structlog.get_logger(__name__)
@@ -168,7 +168,8 @@ class DataDirectory:
 
         Raises:
             CorruptFile: the page of the newest batch is lost: its rows would be taken again. Or
-                hours are given up that are not delivered.
+                hours are given up that are not delivered, or slots count as linked that the ring
+                does not reach.
         """
         path, close, gone = self.state.path, self.state.close(), self.state.gc_hour
         if newest_batch > commit.batch:
@@ -177,6 +178,9 @@ class DataDirectory:
         kept = hour_of(close.floor + 1, self.config.precision_ms) if close else 0
         if not 0 <= gone <= kept:
             raise CorruptFile(path, 0, f"hours below {gone} are given up, {kept} is not delivered")
+        most = max(self.config.reach(close.lower), close.floor) if close else 0
+        if self.state.linked > most:
+            raise CorruptFile(path, 0, f"slots up to {self.state.linked} are linked, {most} can be")
 
     @contextmanager
     def locked(self) -> Iterator[Commit]:
@@ -211,8 +215,18 @@ class DataDirectory:
                     self.messages.read(hour, piece)
                 batch.append(runs_in(records, lengths.batch_from, self.config.precision_ms))
         for runs in batch:
-            self.wheel.apply(runs, commit.batch)
+            self.link(runs, commit.batch)
         self.state.mark_applied()
+
+    def link(self, runs: Runs, batch: int) -> None:
+        """Under engine.lock: enter a batch's runs into the wheel, as far as the ring reaches.
+
+        What is delivered stays out, too: its entries may be those of a later lap.
+        """
+        close = self.state.close()
+        assert close is not None, "there is no batch before the first closing"
+        inside = (runs.slot > close.lower) & (runs.slot <= self.state.linked)
+        self.wheel.apply(runs.where(inside), batch)
 
     def _open_anew(self) -> None:
         """After a recovery: files of the same names are other ones."""
@@ -253,7 +267,8 @@ class DataDirectory:
 
     def require_entries(self, slots: Int64) -> None:
         """Refuse slots that look empty in the wheel because their entry is damaged. Only before
-        they are delivered: once the progress has passed a slot, its messages count as done.
+        they are delivered: once the progress has passed a slot, its messages count as done, and a
+        later lap may have its entry.
 
         The place of an empty slot was never used, or still is an earlier lap's. If damage to `time`
         makes a slot's own entry look like that, then its last_pos leads to a record of the slot:
@@ -262,7 +277,15 @@ class DataDirectory:
         Raises:
             CorruptFile: naming the first one.
         """
-        slots, last_pos = self.wheel.require_sound(slots)
+        try:
+            slots, last_pos = self.wheel.require_sound(slots)
+        except CorruptFile:
+            close = self.state.close()
+            open_slots = slots[slots > close.lower] if close else slots
+            if len(open_slots) == len(slots):
+                raise
+            self.require_entries(open_slots)
+            return
         if not len(slots):
             return
         hours, committed = hour_of(slots, self.config.precision_ms), self.state.commit().hours

@@ -1,6 +1,7 @@
 """The dequeue loop: closes slots as time passes, and publishes what was in them.
 
-    1. when everything closed is delivered: under engine.lock, floor = floor(now / p), C = the marks
+    1. when everything closed is delivered: under engine.lock, floor = floor(now / p), C = marks;
+       beside the deliveries, slots that the ring has come to are linked (far_slots.py)
     2. the closed slots' records are found, their messages read and encoded, a bounded chunk at a
        time, ahead of the transactions (pipeline.py)
     3. one transaction per chunk: the messages and the progress
@@ -8,7 +9,9 @@
     5. what has become of cancels is told, in a transaction of its own (cancelling.py)
 
 - One closed range at a time, with one vector C for all its slots. A range without rows counts as
-  delivered without a commit; the next commit tells.
+  delivered without a commit; the next commit tells. A range that goes on beyond the ring, after a
+  long stop or where partitions come from different shards, is delivered up to there; then its rest
+  is the closed range, with the same C.
 - A kill between 3 and 4, or an unknown outcome of 3: the progress in Kafka says what is delivered.
 - A start (starting.py) first writes the progress anew, in its own name and otherwise as it was
   found: whoever served the shard before finds out, and no standby takes it for dead. What cancels
@@ -60,6 +63,7 @@ from duewheel.wheel.clock_guard import ClockGuard
 from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.dequeue_statistics import Statistics
+from duewheel.wheel.far_slots import Linker, rows_beyond
 from duewheel.wheel.layout import closable_slot
 from duewheel.wheel.lookups import Lookups
 from duewheel.wheel.pipeline import Pipeline, Ready
@@ -119,6 +123,7 @@ class Dequeue:
             config.chunk_bytes,
             config.hot_slots,
         )
+        self._linker = Linker(directory)
         self._hot_slot: int | None = None  # the last one with rows in excess
         self._executor = executor
         self._cancels: Cancelling | None = None  # until nothing is missing
@@ -198,7 +203,8 @@ class Dequeue:
         with self._directory.locked() as commit:
             if self._close.missing(commit.marks):
                 return False
-            pending = self._directory.wheel.count_later_than(self._r)
+            pending = self._directory.wheel.count(self._r, state.linked)
+            pending += rows_beyond(self._directory, commit, max(self._r, state.linked))
         self._delivered = commit.placed - pending
         self._cancels = self._begin_cancels(commit)
         self._rows_out = 0
@@ -255,6 +261,7 @@ class Dequeue:
     def close(self) -> None:
         """Let go of the files; the directory may be stopped then."""
         self._chunks.close()
+        self._linker.close()
         if self._cancels is not None:
             self._cancels.close()
             self._cancels = None
@@ -267,7 +274,7 @@ class Dequeue:
 
     def tick(self) -> bool:
         """Close what may be closed, deliver one chunk, give some answers; returns whether there was
-        any of both, or there are cancels to be learnt of before.
+        any of both, or there are cancels to be learnt of before, or slots to be linked.
 
         While dequeue is paused it only says that it lives, here and in Kafka.
 
@@ -296,6 +303,7 @@ class Dequeue:
             self._close_slots()
             if self._learns():
                 return True
+        links = self._linker.step(self._close.lower)
         ready = self._chunks.next()
         if ready is None:
             self._r, self._below = self._range_end, {}
@@ -303,7 +311,7 @@ class Dequeue:
             answered = self._answer()
             self._commit_when_stale(self._progress(self._r, None))
             if self._r == self._close.floor:
-                return answered
+                return answered or links
             self._begin_range({})
             return True
         self._deliver(ready)
@@ -335,6 +343,17 @@ class Dequeue:
         self._claimed = replace(self._claimed, topic_ids=ids)
         self._learning = self._cancelling.learn(commit, c, self._r)
 
+    def _move_ring(self) -> None:
+        """Of a range that goes on beyond the ring: what is delivered makes room for its rest."""
+        state = self._directory.state
+        while state.linked <= self._r < self._close.floor:
+            if self._close.lower < self._r:
+                with self._directory.locked():
+                    self._close = replace(self._close, lower=self._r, c_before=self._close.c)
+                    state.write_close(self._close)
+            self._linker.step(self._close.lower, self._close.floor)
+            self._beat()
+
     def _learns(self) -> bool:
         """Learn of one portion of the cancels below C; returns whether there are more. After the
         last one the range begins.
@@ -350,10 +369,12 @@ class Dequeue:
         return False
 
     def _begin_range(self, below: Mapping[TopicPartition, int]) -> None:
-        """Have the slots behind R made ready, up to the floor, or as far as there is memory for the
-        cancels that they may meet; `below`: D of the first.
+        """Have the slots behind R made ready, up to the floor, or as far as the ring reaches, or
+        there is memory for the cancels that they may meet; `below`: D of the first.
         """
-        self._range_end = self._cancelling.bring_back(self._r, self._close.floor)
+        self._move_ring()
+        end = min(self._close.floor, self._directory.state.linked)
+        self._range_end = self._cancelling.bring_back(self._r, end)
         out, cancels = rows_out(self._known), self._cancelling.filter
         self._chunks.begin(self._r, self._range_end, below, out, cancels)
 

@@ -4,17 +4,15 @@ One batch:
 
     1. slots: a rejected row's is the earliest; a slot that is closed becomes the earliest open one
        (rows that come again after a recovery are judged by wheel/recovering.py)
-    2. what the ring cannot take yet stays out, and with it the rest of its partition; it waits for
-       deliveries, or, in a catch-up, which they wait for, until everything else has come. Likewise
-       cancels, while as many are in memory as may be. In a standby rows at or above C stay out,
-       too (wheel/following.py)
+    2. cancels stay out while as many are in memory as may be, and with them the rest of their
+       partitions. In a standby rows at or above C stay out, too (wheel/following.py)
     3. messages and log records are appended (uncommitted.py), and what cancels (cancel_log.py), of
        rows below the new marks, and what copies bring again (bringing_again.py); nobody knows of
        them yet
-    4. under engine.lock: slots that were closed since 1 are left, their rows written again; if the
-       ring cannot take them there, nothing of the batch exists and all of it waits
+    4. under engine.lock: slots that were closed since 1 are left, their rows written again
     5. the commit page is written: from here on the batch exists
-    6. its runs are linked into the wheel; the commit page is marked
+    6. its runs are linked into the wheel, as far as the ring reaches: the others lie in their
+       hours' files until it does (far_slots.py); the commit page is marked
 
 A kill before 5 leaves bytes behind the committed lengths, which the next batch overwrites, and
 Spark delivers the batch again. A kill between 5 and 6 is redone by whoever takes the lock next.
@@ -42,6 +40,7 @@ from duewheel.wheel.bringing_again import brought_again
 from duewheel.wheel.cancel_room import CancelRoom
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.dequeue_config import CANCELS_MAX
+from duewheel.wheel.far_slots import ChainEnds
 from duewheel.wheel.placing import meant_slots
 from duewheel.wheel.recovering import put_back
 from duewheel.wheel.timer_wheel import Runs
@@ -58,14 +57,12 @@ class Appended:
 
     Attributes:
         rows: how many timers are in the wheel now.
-        waiting: the ring was full for some: their partitions' marks stop before the first of them,
-            and the rest is to be appended again later.
-        ahead: the same, for what lies above all that the owner of a followed shard has closed.
+        ahead: some lie above all that the owner of a followed shard has closed: their partitions'
+            marks stop before the first of them, and the rest is to be appended again later.
         cancels_full: the same, for cancels beyond as many as may be in memory.
     """
 
     rows: int
-    waiting: bool
     ahead: bool = False
     cancels_full: bool = False
 
@@ -101,7 +98,7 @@ class Engine:
         self._clock = clock
         self._topic_ids = dict(topic_ids or {})
         self._cancel_room = CancelRoom(directory, cancels_max)
-        self._left: set[TopicPartition] = set()
+        self._chain_ends = ChainEnds(directory)
         mirror = directory.state.mirror()
         if directory.state.close() is None or mirror is None:
             raise RecoveryRefused(f"{directory.path}: dequeue must have started here once")
@@ -145,8 +142,7 @@ class Engine:
             OSError: a write failed; nothing has changed.
             Locked: engine.lock is held by a process that does not move; nothing has changed.
             RecoveryPending: dequeue has decided on a recovery, or must, for a file is damaged;
-                nothing of the batch has been taken. Or a catch-up has ended that the ring was too
-                small for: read on from the marks.
+                nothing of the batch has been taken.
         """
         try:
             return self._append(batch, marks)
@@ -172,7 +168,6 @@ class Engine:
         known = before.marks
         _require_new(batch, known, marks)
         # 1. and 2.
-        batch, marks = self._without_left(batch, known, marks)
         ahead = False
         if follows:
             ends, marks = marks, _up_to(close.c, known, marks)
@@ -183,21 +178,11 @@ class Engine:
         cancels = batch.take(np.flatnonzero(batch.cancels))
         batch = batch.take(np.flatnonzero(batch.timer))
         batch, slots, rolled = self._open_slots(batch, close, progress)
-        fits = self._fits(slots)
-        waiting = not bool(fits.all())
-        if waiting:
-            ends, marks = marks, self._marks_before(batch, fits, marks)
-            if catches_up and not follows:
-                self._left |= {p for p, mark in marks.items() if mark < ends[p]}
-                waiting = False
-            rows = self._rows_below(batch, marks)
-            batch, slots, rolled = batch.take(rows), slots[rows], rolled[rows]
-        cancels = cancels.take(self._rows_below(cancels, marks))
         if not len(batch) and not len(cancels) and marks.items() <= known.items():
-            return Appended(0, waiting, ahead, full)
+            return Appended(0, ahead, full)
         # 3.
         writes = Cancels(cancels, brought_again(self._directory, before, batch))
-        uncommitted = Uncommitted(self._directory, before, self._clock)
+        uncommitted = Uncommitted(self._directory, before, self._clock, self._chain_ends)
         written = uncommitted.write(batch, slots, rolled)
         uncommitted.write_cancels(writes, close.floor)
         with self._directory.locked():
@@ -205,8 +190,6 @@ class Engine:
             runs = written.runs
             # Rows that come again stay where they were, whatever a followed owner has closed since.
             if not catches_up and self._close().floor > close.floor:
-                if not self._closed_fit(written):
-                    return Appended(0, True, ahead, full)
                 runs = self._replace_closed(batch, rolled, written, uncommitted)
             self.let_go()
             uncommitted.replace_given_up(writes, self._close().floor)
@@ -223,10 +206,9 @@ class Engine:
                 before.cancels_taken + len(writes),
             )
             # 6.
-            self._directory.wheel.apply(runs, number)
+            self._directory.link(runs, number)
             state.mark_applied()
-        self._require_none_left()
-        return Appended(len(batch), waiting, ahead, full)
+        return Appended(len(batch), ahead, full)
 
     # ---- 1. and 2.: slots ------------------------------------------------------------------
 
@@ -275,12 +257,6 @@ class Engine:
             raise RecoveryPending("the slot configuration has changed: starting anew")
         self._lineages = lineages
 
-    def _fits(self, slots: Int64) -> Bool:
-        """Whether each slot overwrites nothing undelivered, seen from the local mirror."""
-        mirror = self._directory.state.mirror()
-        delivered = mirror[0] if mirror else self._close().floor
-        return slots - delivered < self._directory.config.ring
-
     def _with_room(
         self, batch: TimerBatch, marks: Mapping[TopicPartition, int], before: Commit | None
     ) -> tuple[TimerBatch, Mapping[TopicPartition, int], bool]:
@@ -293,14 +269,6 @@ class Engine:
         marks = self._marks_before(batch, fits, marks)
         return batch.take(self._rows_below(batch, marks)), marks, True
 
-    def _closed_fit(self, written: Written) -> bool:
-        """Under the lock: whether the earliest open slot may take rows of slots closed meanwhile.
-
-        Dequeue may have closed more than a lap at once, after a long stop.
-        """
-        earliest = np.maximum(written.slot[:1], self._close().floor + 1)
-        return bool(self._fits(earliest).all())
-
     def _marks_before(
         self, batch: TimerBatch, fits: Bool, marks: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
@@ -309,30 +277,6 @@ class Engine:
         np.minimum.at(first, batch.partition[~fits], batch.offset[~fits])
         stops = dict(zip(batch.partitions, first.tolist(), strict=True))
         return {p: min(mark, stops.get(p, _NEVER)) for p, mark in marks.items()}
-
-    def _without_left(
-        self,
-        batch: TimerBatch,
-        known: Mapping[TopicPartition, int],
-        marks: Mapping[TopicPartition, int],
-    ) -> tuple[TimerBatch, Mapping[TopicPartition, int]]:
-        """The batch but for partitions in which the ring has had no room in this catch-up.
-
-        Deliveries make room, and wait for the catch-up to end: it must not wait for room. The
-        source goes on behind what is left; in the end it has to begin anew at the marks.
-        """
-        if not self._left:
-            return batch, marks
-        marks = {p: known.get(p, 0) if p in self._left else end for p, end in marks.items()}
-        return batch.take(self._rows_below(batch, marks)), marks
-
-    def _require_none_left(self) -> None:
-        if self._left and not self._close().missing(self.marks):
-            names = ", ".join(f"{topic}-{number}" for topic, number in sorted(self._left))
-            raise RecoveryPending(
-                f"all is read again but for what the ring had no room for in {names}: starting "
-                "anew at the marks"
-            )
 
     def _rows_below(self, batch: TimerBatch, marks: Mapping[TopicPartition, int]) -> Int64:
         ends = np.array([marks[partition] for partition in batch.partitions], np.int64)

@@ -19,7 +19,7 @@ So a row lies where the owner has it, or is done, under the progress by which it
 rises the place does not change: either R passes it, and then it is done, with C of that slot above
 o; or it does not. Slots up to R hold only what is done, slot R + 1 is judged by D, as in any start,
 and nothing is ever moved: not while a batch is being placed and R passes its slots meanwhile, nor
-when the standby takes over. Where both wheels have the same size, what the owner could place fits.
+when the standby takes over.
 
 - Progress may jump: slots that were empty tell no one, and no step in between is needed.
 - Who wrote it does not matter; that it only rises does. If it has fallen, Kafka has lost it, and
@@ -54,9 +54,10 @@ from duewheel.checkpoints.recovery import (
 )
 from duewheel.checkpoints.state import DEQUEUE
 from duewheel.clock import Clock
-from duewheel.errors import KafkaUnavailable, RecoveryPending, RecoveryRefused
+from duewheel.errors import CorruptFile, KafkaUnavailable, RecoveryPending, RecoveryRefused
 from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory
 from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.far_slots import Linker
 from duewheel.wheel.publisher import ProgressReader, Seen
 from duewheel.wheel.starting import tell_ingest
 
@@ -101,6 +102,7 @@ class Follower:
         self._clock = clock
         self._config = config
         self._stopping = stopping
+        self._linker = Linker(directory)
         self._seen: Seen | None = None  # followed so far
         # By boottime: last sign of life of the owner; closings not reached, and when first seen.
         self._heard_ms = self._asked_ms = clock.boottime_ms()
@@ -140,6 +142,7 @@ class Follower:
             return self._begin(seen)
         self._directory.require_decided()
         self._go_on(seen)
+        self._link()
         self._beat()
         self._collect(seen.progress)
         return self._verdict()
@@ -213,6 +216,18 @@ class Follower:
             state.write_mirror(seen.progress.slot, 0, seen.progress.encode())
             state.restart_close(close_at(seen.progress))
         self._seen, self._heard_ms = seen, self._clock.boottime_ms()
+
+    def _link(self) -> None:
+        """Slots that the ring has come to, as the loop does."""
+        state = self._directory.state
+        if state.needs_recovery:
+            return
+        close = state.close()
+        assert close is not None, "it follows from the progress"
+        try:
+            self._linker.step(close.lower)
+        except CorruptFile as error:
+            raise self._directory.give_up(error) from error
 
     def _verdict(self) -> Verdict | None:
         if self._is_promoted():

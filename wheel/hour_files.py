@@ -15,11 +15,12 @@ from duewheel.checkpoints.files import Bytes
 from duewheel.errors import CorruptFile
 from duewheel.wheel.layout import hour_from_name, hour_name
 
-_HOUR_NAME = re.compile(r"\d{10}")
+_HOUR_NAME = re.compile(r"\d{10}|h\d+")
+_OPEN_MAX = 128  # wrong timestamps may spread rows over any number of hours
 
 
 class HourFiles:
-    """Descriptors of one folder, opened when first needed."""
+    """Descriptors of one folder, opened when first needed: a bounded number of them."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(exist_ok=True)
@@ -39,7 +40,7 @@ class HourFiles:
         fd = self._fds.get(hour)
         if fd is None:
             try:
-                fd = self._fds[hour] = files.open_existing(self.path(hour))
+                fd = self._keep(hour, files.open_existing(self.path(hour)))
             except FileNotFoundError as error:
                 raise CorruptFile(self.path(hour), 0, "the hour's file is missing") from error
         return fd
@@ -48,8 +49,14 @@ class HourFiles:
         """Write at `position`, in bytes; makes the file if it is absent."""
         fd = self._fds.get(hour)
         if fd is None:
-            fd = self._fds[hour] = files.open_file(self.path(hour))
+            fd = self._keep(hour, files.open_file(self.path(hour)))
         files.write_at(fd, data, position)
+
+    def _keep(self, hour: int, fd: int) -> int:
+        if len(self._fds) >= _OPEN_MAX:
+            files.close(self._fds.pop(next(iter(self._fds))))
+        self._fds[hour] = fd
+        return fd
 
     def read(self, hour: int, position: int, size: int) -> memoryview:
         """`size` bytes from `position`.

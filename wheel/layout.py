@@ -119,6 +119,9 @@ DISTANCE_BITS = 24
 ID_HASH_BITS = 40
 RUN_RECORDS_MAX = 1 << DISTANCE_BITS
 
+_LAST_DATED_HOUR = int(datetime.max.replace(tzinfo=UTC).timestamp()) // 3600
+_RING_STEPS = 32  # the reach of the ring moves by this part of it at a time
+
 # See cancel_checks.
 _CHECK_SEED = np.uint64(0x243F6A8885A308D3)  # digits of pi: of zeros the check is not zero
 _CHECK_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd: 2**64 over the golden ratio
@@ -167,6 +170,14 @@ class WheelConfig:
         """Entries of the wheel."""
         return 2 * self.slots
 
+    def reach(self, lower: int) -> int:
+        """The last slot that may have an entry while every slot up to `lower` is delivered.
+
+        In steps of a part of the ring: each step reads the logs of its hours (far_slots.py).
+        """
+        step = max(1, self.ring // _RING_STEPS)
+        return (lower + self.ring) // step * step - 1
+
 
 @overload
 def slot_of(due_ms: int, precision_ms: int) -> int: ...
@@ -212,7 +223,9 @@ def last_slot_of_hour(hour: int, precision_ms: int) -> int:
 
 
 def hour_name(hour: int) -> str:
-    """File name of an hour: its UTC start, yyyymmddhh."""
+    """File name of an hour: its UTC start, yyyymmddhh; behind the calendar its number."""
+    if hour > _LAST_DATED_HOUR:
+        return f"h{hour}"
     return datetime.fromtimestamp(hour * 3600, UTC).strftime("%Y%m%d%H")
 
 
@@ -222,6 +235,8 @@ def hour_from_name(name: str) -> int:
     Raises:
         ValueError: it is no such name.
     """
+    if name.startswith("h"):
+        return int(name[1:])
     return int(datetime.strptime(name, "%Y%m%d%H").replace(tzinfo=UTC).timestamp()) // 3600
 
 

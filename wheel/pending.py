@@ -56,6 +56,7 @@ class Pending:
         within: how many leave up to each of the slots asked for.
         oldest_slot: the first slot with pending timers, None if there is none.
         slot_max: most timers of one slot.
+        beyond_ring: how many are not in the wheel yet: it reaches less far than they do.
         rolls: how many of them all leave to be rolled.
         rolls_ahead: how many of these up to the last of the slots asked for.
         rolls_per_second: the most in a second of these slots, or in a slot if those are longer.
@@ -69,6 +70,7 @@ class Pending:
     within: tuple[int, ...]
     oldest_slot: int | None
     slot_max: int
+    beyond_ring: int
     rolls: int
     rolls_ahead: int
     rolls_per_second: float
@@ -132,6 +134,7 @@ class PendingTimers:
             ),
             min(slots, default=None),
             max((hour.fullest(out.slot, rows_out) for hour in hours), default=0),
+            sum(hour.count_after(self._directory.state.linked) for hour in hours),
             sum(int(hour.rolls.sum(dtype=np.int64)) for hour in hours) - out.rolls,
             sum(hour.rolls_until(ahead.stop - 1) for hour in hours)
             - out.rolls * (out.slot < ahead.stop),
@@ -259,8 +262,9 @@ class _Hour:
         self.kinds: Counter[int] = Counter()
         self.detailed = detailed
         self._first = last_slot_of_hour(hour - 1, precision_ms) + 1
+        # Memory is taken where something is counted: hours beyond the ring may be many.
         self._per_slot = np.zeros(HOUR_MS // precision_ms + 1, np.int32)
-        self.rolls = np.zeros_like(self._per_slot)
+        self.rolls = np.zeros(len(self._per_slot), np.int32)
         # By level: slots before the first one with such timers.
         self._first_of_level = np.full(LEVEL_MAX + 1, _NONE)
         # Of a detailed hour: slots since the first, then kind, as one number; rising.
@@ -270,9 +274,9 @@ class _Hour:
     def add(self, slot: Int64, kind: Int64, is_roll: Bool) -> None:
         """Count more records."""
         place = slot - self._first
-        slots = len(self._per_slot)
-        self._per_slot += np.bincount(place, minlength=slots).astype(np.int32)
-        self.rolls += np.bincount(place[is_roll], minlength=slots).astype(np.int32)
+        for counts, places in ((self._per_slot, place), (self.rolls, place[is_roll])):
+            used, more = np.unique(places, return_counts=True)
+            counts[used] += more.astype(np.int32)
         self.kinds.update(_counts(kind))
         if not self.detailed:
             np.minimum.at(self._first_of_level, kind >> _TOPIC_BITS, place)
@@ -299,6 +303,10 @@ class _Hour:
     def count_until(self, slot: int) -> int:
         """Timers up to `slot`."""
         return int(self._per_slot[: max(0, slot + 1 - self._first)].sum(dtype=np.int64))
+
+    def count_after(self, slot: int) -> int:
+        """Timers behind `slot`."""
+        return int(self._per_slot[max(0, slot + 1 - self._first) :].sum(dtype=np.int64))
 
     def rolls_until(self, slot: int) -> int:
         """Rolls up to `slot`."""

@@ -28,7 +28,7 @@ from duewheel.errors import CorruptFile
 from duewheel.schemas.timers import Int64
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.layout import MAGIC_ABANDONED, PREFIX, PREFIX_BYTES, RECORD_BYTES, hour_of
-from duewheel.wheel.timer_log import Records
+from duewheel.wheel.timer_log import Records, TimerLog
 
 # Records looked at in one go: 13 MiB of the log, mapped.
 _RECORDS_AT_ONCE = 1 << 18
@@ -84,6 +84,13 @@ def consistently(directory: DataDirectory, work: Callable[[Snapshot], Result]) -
 def pieces(
     directory: DataDirectory, hour: int, start: int, end: int
 ) -> Iterator[tuple[Int64, Int64, Records]]:
+    """As `log_pieces`, of the directory's log."""
+    return log_pieces(directory.log, directory.config.precision_ms, hour, start, end)
+
+
+def log_pieces(
+    log: TimerLog, precision_ms: int, hour: int, start: int, end: int
+) -> Iterator[tuple[Int64, Int64, Records]]:
     """Log position, slot and record of every timer between two positions of an hour's log.
 
     In pieces of bounded size, in log order; abandoned records are left out.
@@ -93,8 +100,7 @@ def pieces(
     """
     if start == end:
         return
-    precision_ms = directory.config.precision_ms
-    view = directory.log.view(hour, end)
+    view = log.view(hour, end)
     for first in range(start // RECORD_BYTES, end // RECORD_BYTES, _RECORDS_AT_ONCE):
         records = view[first : min(first + _RECORDS_AT_ONCE, end // RECORD_BYTES)]
         alive = np.flatnonzero(records["magic"] != MAGIC_ABANDONED)

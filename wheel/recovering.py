@@ -2,7 +2,7 @@
 
     1. names of topics behind a damaged line are dropped
     2. keeping something: files are cut to the lengths kept, others unlinked, the wheel is rebuilt
-       from the logs, and everything is verified
+       from the logs as far as the ring reaches, and everything is verified
     3. keeping nothing, or if that fails: the durable checkpoint goes first, then every hour; the
        marks go back to where the oldest pending message may lie
     4. a new commit page; the files are whole from then on: `state.set_recovered`
@@ -27,7 +27,7 @@ from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery import Keep, RecoveryRecord, dequeue_has_decided
 from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.schemas.timers import Bool, Int64, TimerBatch
-from duewheel.wheel.check import Finding, check_hour, check_segment
+from duewheel.wheel.check import Finding, Wheel, check_hour, check_segment
 from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory
 from duewheel.wheel.layout import RECORD_BYTES, WheelConfig, hour_of
 from duewheel.wheel.timer_log import runs_in
@@ -83,6 +83,7 @@ def carry_out(
     directory.topics.cut_damaged()
     state.note_cancels_over(0)
     kept = _kept(directory, record.keep)
+    state.set_linked(directory.config.reach(close.lower))
     records = _rebuild(directory, kept, r) if kept else None
     if kept is None or records is None:
         marks = first_marks(directory.config, progress, offsets_at)
@@ -144,7 +145,7 @@ def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
         directory.wheel.clear()
         for hour, lengths in sorted(hours.items()):
             _link_hour(directory, hour, lengths.log_bytes, batch)
-        findings = _verify(directory, hours, segments)
+        findings = _verify(directory, hours, segments, r)
     except (CorruptFile, ValueError, IndexError) as error:
         # Of damaged bytes anything may be read.
         log.error("files are damaged: all is read again", reason=repr(error))  # noqa: TRY400
@@ -190,21 +191,23 @@ def _cut(
 
 
 def _link_hour(directory: DataDirectory, hour: int, log_bytes: int, batch: int) -> None:
-    """Enter an hour's runs into the wheel."""
+    """Enter an hour's runs into the wheel, as far as the ring reaches."""
     for start, records in directory.log.pieces(hour, log_bytes):
-        directory.wheel.link(runs_in(records, start, directory.config.precision_ms), batch)
+        runs = runs_in(records, start, directory.config.precision_ms)
+        directory.wheel.link(runs.where(runs.slot <= directory.state.linked), batch)
 
 
 def _verify(
     directory: DataDirectory,
     hours: Mapping[int, HourFiles],
     segments: Mapping[int, tuple[int, int]],
+    r: int,
 ) -> list[Finding]:
-    entries = directory.wheel.view()
+    wheel = Wheel(directory.wheel.view(), r, directory.state.linked)
     findings = [
         finding
         for hour, lengths in hours.items()
-        for finding in check_hour(directory, hour, lengths, entries).findings
+        for finding in check_hour(directory, hour, lengths, wheel).findings
     ]
     for hour, length in segments.items():
         findings += check_segment(directory, hour, length)

@@ -4,11 +4,12 @@
   that was never used names the lap before the first, a number below 0, and has num 0: whatever else
   an entry says, all zero included, is damage (`require_sound`).
 - Twice the slots: one half for the future, one for the past while delivery lags. No undelivered
-  slot is ever overwritten; the engine sees to that before it places anything.
+  slot is ever overwritten: what lies beyond is linked later (far_slots.py).
 - (num, magic) is stored last, as one aligned 8-byte store. `magic` names the batch, so redoing a
   half-applied batch adds nothing twice.
-- Ingest writes, under engine.lock; whoever redoes a batch writes, under the same lock. Readers look
-  at closed slots only, whose entries no longer change. Not thread-safe.
+- Ingest writes its batches under engine.lock. Under the same lock the next holder redoes a batch,
+  and dequeue links what the ring has come to. Readers look at closed slots only, whose entries no
+  longer change. Not thread-safe.
 
 Cost: some 30 ns per slot touched, whatever the number of pending timers.
 """
@@ -216,7 +217,8 @@ class TimerWheel:
             self._entries[first:end] = _unused(first, end, self.ring)
 
     def link(self, runs: Runs, batch: int) -> None:
-        """Link runs of many batches, several per slot, oldest first; for a wheel that is rebuilt.
+        """Link runs of many batches, several per slot, oldest first: where a wheel is rebuilt, or
+        the ring has come to the slots. A slot's first run replaces what its entry says.
 
         Of slots that share an entry, the latest has it in the end: a slot is used again only when
         the earlier one is delivered.
@@ -254,9 +256,12 @@ class TimerWheel:
         filled: Entries = entries[(entries["time"] == slots) & (entries["num"] > 0)]
         return filled.copy()
 
-    def count_later_than(self, slot: int) -> int:
-        """Records of every slot above `slot`."""
-        return sum(int(e["num"][e["time"] > slot].sum()) for e in self._in_pieces())
+    def count(self, after: int, until: int) -> int:
+        """Records of the slots after < s ≤ until."""
+        return sum(
+            int(e["num"][(e["time"] > after) & (e["time"] <= until)].sum())
+            for e in self._in_pieces()
+        )
 
     def newest_batch(self, near: int) -> int:
         """See the function."""

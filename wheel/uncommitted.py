@@ -25,6 +25,7 @@ from duewheel.schemas import columns
 from duewheel.schemas.timers import Bool, Int64, TimerBatch
 from duewheel.wheel.cancel_log import CancelRows
 from duewheel.wheel.data_directory import DataDirectory
+from duewheel.wheel.far_slots import ChainEnds
 from duewheel.wheel.layout import MAGIC_ABANDONED, RECORD_BYTES, hour_of
 from duewheel.wheel.placing import (
     Places,
@@ -91,16 +92,20 @@ class Written:
 class Uncommitted:
     """Of one batch. Not thread-safe."""
 
-    def __init__(self, directory: DataDirectory, before: Commit, clock: Clock) -> None:
+    def __init__(
+        self, directory: DataDirectory, before: Commit, clock: Clock, chain_ends: ChainEnds
+    ) -> None:
         """
         Args:
             directory: ingest's.
             before: the newest commit.
             clock: for the write time of records.
+            chain_ends: of the slots that the wheel does not have yet.
         """
         self._directory = directory
         self._before = before
         self._clock = clock
+        self._chain_ends = chain_ends
         # Log and message bytes by hour; bytes of records and requests by segment.
         self._lengths = _committed_lengths(before)
         self._segments = dict(before.cancels)
@@ -149,10 +154,21 @@ class Uncommitted:
             stretches.append(Stretch(name, first, end, log_end))
             self._lengths[name] = (log_end + (end - first) * RECORD_BYTES, int(until[-1]))
         starts = first_of_each(slot)
-        self._directory.require_entries(slot[starts])
         previous = log_position - RECORD_BYTES
-        previous[starts] = self._directory.wheel.last_positions(slot[starts])
+        previous[starts] = self._last_positions(slot[starts])
         return Places(slot, log_position, message_position, previous, starts), stretches
+
+    def _last_positions(self, slots: Int64) -> Int64:
+        """Newest committed record of each slot; `slots` rise."""
+        directory = self._directory
+        linked = int(np.searchsorted(slots, directory.state.linked, "right"))
+        directory.require_entries(slots[:linked])
+        return np.concatenate(
+            [
+                directory.wheel.last_positions(slots[:linked]),
+                self._chain_ends.last_positions(slots[linked:], self._before),
+            ]
+        )
 
     def abandon(self, written: Written, count: int) -> None:
         """Say in the log that the first `count` records lead nowhere."""

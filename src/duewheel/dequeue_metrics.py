@@ -241,6 +241,11 @@ def pending_families(
     )
     yield gauge("slot_max_size", "Most timers of one slot.", pending.slot_max)
     yield gauge(
+        "pending_beyond_ring",
+        "Timers that leave so late that the wheel does not reach them yet.",
+        pending.beyond_ring,
+    )
+    yield gauge(
         "pending_rolls",
         "Timers that leave to be rolled: due beyond the roll window.",
         pending.rolls,

@@ -86,9 +86,6 @@ class IngestMetrics:
 
     def _waiting(self, known: SinkStatistics) -> Iterator[Metric]:
         yield gauge(
-            "ring_full_waiting", "Messages read that the ring cannot hold yet.", known.rows_waiting
-        )
-        yield gauge(
             "cancels_full_waiting",
             "Messages read that wait while dequeue has as many cancels as it may.",
             known.rows_behind_cancels,

@@ -51,7 +51,8 @@ def stats(settings: Settings, clock: Clock) -> dict[str, Any]:
     Returns:
         role: "owner" or "standby"; pending; by_topic: {topic: pending}; by_level: {level: pending};
         within_s: {seconds: pending}; oldest_ms: end of the first slot with timers, None if there is
-        none; slot_max: most timers of one slot; rolls: how many leave to be rolled, in all and
+        none; slot_max: most timers of one slot; beyond_ring: how many leave so late that the wheel
+        does not reach them yet; rolls: how many leave to be rolled, in all and
         within an hour, and of that hour the mean and the most per second.
     """
     with opened(settings) as directory:
@@ -66,6 +67,7 @@ def stats(settings: Settings, clock: Clock) -> dict[str, Any]:
         "within_s": within,
         "oldest_ms": None if oldest is None else oldest * settings.timer.precision_ms,
         "slot_max": pending.slot_max,
+        "beyond_ring": pending.beyond_ring,
         "rolls": {
             "pending": pending.rolls,
             "next_hour": pending.rolls_ahead,

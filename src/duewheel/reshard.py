@@ -59,7 +59,6 @@ from duewheel.wheel.deadline import Deadline, within
 from duewheel.wheel.kafka_clients import ClientSettings
 from duewheel.wheel.kafka_progress import place_of
 from duewheel.wheel.kafka_transactions import meet, open_producer, transact
-from duewheel.wheel.layout import WheelConfig, slot_of
 from duewheel.wheel.publisher import Publisher
 
 _ATTEMPTS = 20
@@ -74,7 +73,7 @@ def reshard(settings: Settings, to: int, *, dry_run: bool) -> dict[str, Any]:
     """Deal the partitions of all shards to `to` shards.
 
     Args:
-        settings: name the application, its Kafka and the wheel; [shard] does not matter.
+        settings: name the application and its Kafka; [shard] does not matter.
         to: how many there will be.
         dry_run: only say what would be done.
 
@@ -96,7 +95,7 @@ def reshard(settings: Settings, to: int, *, dry_run: bool) -> dict[str, Any]:
         clock = wiring.StoppableClock(stack.enter_context(stop_signals()))
         kafka = _Kafka(settings, clock)
         stack.callback(kafka.close)
-        result = Dealing(kafka, settings.wheel, to).run(dry_run=dry_run)
+        result = Dealing(kafka, to).run(dry_run=dry_run)
     return {"dry_run": dry_run, **result, "took_s": round(time.monotonic() - begun_s, 3)}
 
 
@@ -146,14 +145,13 @@ class Cluster(Protocol):
 class Dealing:
     """One run: the steps of the module's head. Not thread-safe."""
 
-    def __init__(self, cluster: Cluster, wheel: WheelConfig, to: int) -> None:
+    def __init__(self, cluster: Cluster, to: int) -> None:
         """
         Args:
             cluster: where the records are.
-            wheel: that all shards have.
             to: how many there will be.
         """
-        self._cluster, self._wheel, self._to = cluster, wheel, to
+        self._cluster, self._to = cluster, to
 
     def run(self, *, dry_run: bool) -> dict[str, Any]:
         """All of them, unless there is nothing to do, or it is not to be; see `reshard`."""
@@ -184,7 +182,6 @@ class Dealing:
         if len(records) == self._to:
             return given_back(records, _lineage)
         try:
-            require_room(self._wheel, old, self._to)
             return dealt(records, self._to, _lineage)
         except RecoveryRefused as error:
             shut = [str(record.shard) for record in records if record.sealed_for is not None]
@@ -326,37 +323,6 @@ class _Kafka:
     def sleep(self, seconds: float) -> None:
         """See Cluster."""
         self._clock.sleep(seconds)
-
-
-def require_room(wheel: WheelConfig, old: Sequence[Written], to: int) -> None:
-    """Refuse to bring partitions together that stand too far apart for the ring.
-
-    A shard begins where the last of its partitions stands, and waits until what the first one had
-    taken is in its ring. Of each old shard that was placed below R + ring, R being that of the last
-    of *its* partitions: whatever came together in it had room beside that. And it had come by the
-    time of the record, so that it lies no further than a roll window, and the margin, behind that.
-    So partitions that are together may stay so.
-
-    Raises:
-        RecoveryRefused: with the numbers.
-    """
-    for shard in range(to):
-        lowest, highest, behind = None, None, 0
-        for written in old:
-            window_ms = written.progress.epochs.longest_window_ms + wheel.margin_ms
-            latest = slot_of(written.at_ms + window_ms, wheel.precision_ms)
-            reach = min(written.progress.slot + wheel.ring - 1, latest)
-            for partition, part in written.progress.partitions.items():
-                if shard_of(partition, to) == shard:
-                    highest = reach if highest is None else max(highest, reach)
-                    if lowest is None or part.r < lowest:
-                        lowest, behind = part.r, written.progress.shard
-        if lowest is not None and highest is not None and highest - lowest >= wheel.ring:
-            raise RecoveryRefused(
-                f"shard {behind} is too far behind: what the others have taken reaches "
-                f"{highest - lowest} slots further than it has delivered, the ring of shard "
-                f"{shard} of {to} has {wheel.ring}: let it run first, until it has caught up"
-            )
 
 
 def _lineage() -> int:

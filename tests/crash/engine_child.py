@@ -39,6 +39,7 @@ LIVE_STORES = (
     "set_stopped_cleanly",
     "raise_gc_hour",
     "set_gc_cancels",
+    "set_linked",
 )
 
 
@@ -184,7 +185,7 @@ def work(task: dict[str, Any]) -> None:
         clock.meanwhile = lambda: pass_time(ms, ticks)
         marks: dict[TopicPartition, int] = {(TIMER_TOPIC, p): e for p, e in enumerate(ends)}
         journal.ends = marks
-        assert not shard.append([timer_from(row) for row in rows], marks).waiting
+        shard.append([timer_from(row) for row in rows], marks)
         clock.meanwhile = None
 
     def accept_loss(ends: dict[str, int]) -> None:

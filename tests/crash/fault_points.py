@@ -92,8 +92,6 @@ POINTS = {
     # Spark has planned a batch; its rows are timers, new ones
     "ingest.planned": before(f"{SINK}.__call__"),
     "ingest.parsed": before(f"{ENGINE}.append"),
-    # engine 2.: the ring is full
-    "ingest.ring_full": before(f"{SINK}._wait"),
     # engine 3.: topic names, messages, log records
     "ingest.topics_named": after("duewheel.wheel.topic_names:TopicNames.ids"),
     "ingest.messages_appended": after(WRITE),

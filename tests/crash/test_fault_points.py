@@ -29,11 +29,10 @@ from tests.crash.fault_shard import (
 from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.state import State
 from duewheel.dev_broker import DevBroker
-from duewheel.status import status as read_status
 from duewheel.wheel.layout import hour_name, hour_of
 
 # These need more than a load of timers, and have tests of their own.
-RING_FULL, HALF_REDONE, IDLE = "ingest.ring_full", "dequeue.half_redone", "dequeue.idle_committed"
+HALF_REDONE, IDLE = "dequeue.half_redone", "dequeue.idle_committed"
 COLLECT = ["collect.locked", "collect.gc_hour_raised", "collect.log_unlinked", "collect.unlinked"]
 COLLECT_CANCELS = [
     "collect.segment_over",
@@ -73,9 +72,7 @@ DEQUEUE = [
 ]
 DELIVERING = [name for name in DEQUEUE if name not in {*STARTING, *CLOSING}]
 INGEST = [
-    name
-    for name in POINTS
-    if name.startswith(("ingest.", "durable.")) and name not in {RING_FULL, *CANCELLING}
+    name for name in POINTS if name.startswith(("ingest.", "durable.")) and name not in CANCELLING
 ]
 # Every point of both processes, a pair at a time.
 ROUNDS = [
@@ -322,21 +319,6 @@ def test_dequeue_killed_while_cancels_are_put_away_and_brought_back(
         crowded.judge()
         crowded.start("dequeue")
     crowded.judge_all()
-
-
-@pytest.mark.crash_matrix
-def test_ingest_killed_while_the_ring_is_full(small: Shard) -> None:
-    small.kill("ingest")
-    small.start("ingest", RING_FULL)
-    small.kill("dequeue")
-    small.start("dequeue")  # its decision lets ingest start
-    pause(small, on=True)
-    small.wait(lambda: (read_status(small.settings)["dequeue"]["behind_ms"] or 0) > 7_000)
-    small.send()
-    small.dies_at(RING_FULL)
-    pause(small, on=False)
-    small.start("ingest")
-    small.judge_all()
 
 
 @pytest.mark.crash_matrix

@@ -323,14 +323,12 @@ def test_another_reshard_ends_the_first(
 def test_what_cannot_be_dealt_is_left_alone(application: Application) -> None:
     with pytest.raises(ConfigError, match="has no progress"):
         application.reshard(2)
-    ring = application.settings.wheel.ring
-    before = application.begin(2, behind=ring)
+    before = application.begin(2, behind=application.settings.wheel.ring)
     with pytest.raises(RecoveryRefused, match="shard 4 of 5 would have no partition"):
         application.reshard(5)
-    with pytest.raises(RecoveryRefused, match=f"shard 0 is too far behind.* has {ring}: let it"):
-        application.reshard(1)
     assert application.records() == before
-    assert application.reshard(4)["moved"] == 2  # none of these comes together with another
+    # What stands further apart than a ring comes together, too.
+    assert application.reshard(1)["moved"] == 2
 
 
 def test_a_shard_of_several_reads_a_partition_that_is_added(application: Application) -> None:

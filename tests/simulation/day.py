@@ -169,8 +169,7 @@ class Day:
 
     def ingest(self) -> None:
         engine = self.shard.ingest or self.shard.start_ingest()
-        waiting = False
-        while not waiting:
+        while True:
             batch, ends = self.kafka.batch(dict(engine.marks))
             if ends == engine.marks:
                 break
@@ -179,9 +178,8 @@ class Day:
             if self.chance(0.02):
                 self.killed_within(batch, ends)
                 return
-            waiting = engine.append(batch, ends).waiting
+            engine.append(batch, ends)
             self.counts["batches"] += 1
-            self.counts["batches cut by a full ring"] += waiting
 
     def slots_close(self) -> None:
         """In the middle of a batch."""

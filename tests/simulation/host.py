@@ -94,7 +94,7 @@ class Host:
         SEAM.watch(self.disk)
         SEAM.rng, SEAM.meanwhile, SEAM.applied = self.rng, self._meanwhile, self._applied
         SEAM.put_back, SEAM.brought = self._put_back, self._brought
-        SEAM.put_away = self._put_away
+        SEAM.put_away, SEAM.linked = self._put_away, self._linked
         self.boot()
 
     def boot(self) -> None:
@@ -139,6 +139,10 @@ class Host:
 
     def _put_back(self, batch: TimerBatch, slots: Int64, close: Close) -> None:
         self.shards[0].floors.put_back(batch, slots, close)
+
+    def _linked(self, count: int) -> None:
+        if SEAM.actor is not None and not SEAM.actor.name.startswith("ingest"):
+            self.history.counts["linked later"] += count
 
     def _brought(self, count: int) -> None:
         self.history.counts["cancels brought again"] += count

@@ -26,6 +26,7 @@ from pathlib import Path
 # The last place to look for modules: a folder called `wheel` lies there.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 from tests.simulation.planted_cancels import CANCELS
+from tests.simulation.planted_far_slots import FAR_SLOTS
 from tests.simulation.planted_hot_slots import HOT_SLOTS
 from tests.simulation.planted_letters import LETTERS
 from tests.simulation.planted_resharding import RESHARDING
@@ -120,20 +121,6 @@ PLANTED = {
         "& (reason == Reason.NONE)\n",
         "& False\n",
     ),
-    "ring-full": Planted(
-        "2",
-        "marks pass rows that the ring cannot hold",
-        "wheel/engine.py",
-        "            rows = self._rows_below(batch, marks)\n            batch, slots",
-        "            marks, rows = ends, np.flatnonzero(fits)\n            batch, slots",
-    ),
-    "ring-overwritten": Planted(
-        "2",
-        "the ring is never full",
-        "wheel/engine.py",
-        "return slots - delivered < self._directory.config.ring",
-        "return slots >= delivered",
-    ),
     "no-redo": Planted(
         "2",
         "a half-applied batch is not redone",
@@ -180,8 +167,8 @@ PLANTED = {
         "2",
         "an uncommitted batch moves the marks: they are written before its rows are placed",
         "wheel/engine.py",
-        "            self._directory.wheel.apply(runs, number)\n            state.mark_applied()\n",
-        "            state.mark_applied()\n            self._directory.wheel.apply(runs, number)\n",
+        "            self._directory.link(runs, number)\n            state.mark_applied()\n",
+        "            state.mark_applied()\n            self._directory.link(runs, number)\n",
     ),
     "doubt": Planted(
         "3",
@@ -525,21 +512,6 @@ PLANTED = {
         "r * config.precision_ms - reach_ms",
         "r * config.precision_ms",
     ),
-    "ring-full-catch-up": Planted(
-        "2",
-        "a catch-up waits for room in the ring",
-        "wheel/engine.py",
-        "            if catches_up and not follows:\n",
-        "            if False:\n",
-        test="unit/test_recovering.py::test_what_the_ring_cannot_hold_yet_does_not_hold_up_a_catch_up",
-    ),
-    "left-for-good": Planted(
-        "2",
-        "what a catch-up has left is not read again",
-        "wheel/engine.py",
-        "        self._require_none_left()\n",
-        "",
-    ),
     "directory-entry": Planted(
         "refused",
         "the directory's own entry is not synced",
@@ -550,6 +522,7 @@ PLANTED = {
     **SETTINGS,
     **HOT_SLOTS,
     **LETTERS,
+    **FAR_SLOTS,
     **CANCELS,
     **RESHARDING,
 }

@@ -489,8 +489,8 @@ CANCELS = {
         "8",
         "what was put away is not there when its slot is delivered",
         "wheel/dequeue.py",
-        "self._range_end = self._cancelling.bring_back(self._r, self._close.floor)",
-        "self._range_end = self._close.floor",
+        "self._range_end = self._cancelling.bring_back(self._r, end)",
+        "self._range_end = end",
         test=AWAY + "test_many_more_than_fit_are_taken_and_what_lies_behind_them_is_on_time",
     ),
     "far-not-all-brought-back": Planted(

@@ -21,7 +21,6 @@ RECOVERY = "checkpoints/recovery.py"
 RECOVERING = "wheel/recovering.py"
 
 DEALT = "unit/test_resharding.py::"
-ROOM = "unit/test_reshard_room.py::"
 
 RESHARDING = {
     "reshard-not-fenced": Planted(
@@ -90,22 +89,6 @@ RESHARDING = {
         PROGRESS,
         "return min(p.r for p in self.partitions.values())",
         "return max(p.r for p in self.partitions.values())",
-    ),
-    "reshard-no-room": Planted(
-        "2",
-        "partitions come together that stand too far apart for the ring",
-        DEALING,
-        "and highest - lowest >= wheel.ring:",
-        "and highest - lowest < 0:",
-    ),
-    "reshard-room-late": Planted(
-        "refused",
-        "partitions that are together count as if each had been alone in its ring",
-        DEALING,
-        "reach = min(written.progress.slot + wheel.ring - 1, latest)",
-        "reach = min(max(p.r for p in written.progress.partitions.values()) + wheel.ring, latest)",
-        test=ROOM
-        + "test_partitions_that_stand_apart_in_one_shard_may_stay_together_however_late_it_is",
     ),
     "reshard-epochs": Planted(
         "moved",

@@ -203,7 +203,7 @@ class Resharding:
         to = self._rng.choice([*others, *fewer, *fewer])
         cluster = SimulatedCluster(host, lambda: "commit", lambda: None)
         try:
-            Dealing(cluster, host.setup.wheel, to).run(dry_run=True)
+            Dealing(cluster, to).run(dry_run=True)
         except RecoveryRefused as refused:
             self._judge_refusal(str(refused))
             return
@@ -219,8 +219,8 @@ class Resharding:
         self._run()
 
     def _fall_apart(self) -> None:
-        """Some shards do nothing for a while: their partitions stand behind those of the others,
-        mostly not so far that they cannot come together.
+        """Some shards do nothing for a while: their partitions stand behind those of the others, at
+        times by more than a ring.
         """
         host, rng, wheel = self._host, self._rng, self._host.setup.wheel
         self._write()
@@ -230,7 +230,7 @@ class Resharding:
         lazy = rng.sample(host.shards, rng.randint(1, len(host.shards) - 1))
         host.history.say(f"  {[each.shard.index for each in lazy]} do nothing")
         rounds, reach_ms = rng.randint(1, 6), wheel.window_ms + wheel.margin_ms
-        apart = wheel.ring - reach_ms // wheel.precision_ms
+        apart = 2 * wheel.ring - reach_ms // wheel.precision_ms
         for _ in range(rounds):
             if rng.random() < 0.5:
                 self._write()
@@ -282,7 +282,7 @@ class Resharding:
         cluster = SimulatedCluster(host, self._fate, self._before_call)
         undoes = to == host.history.shards
         try:
-            Dealing(cluster, host.setup.wheel, to).run(dry_run=False)
+            Dealing(cluster, to).run(dry_run=False)
         except RecoveryRefused as refused:
             self._judge_refusal(str(refused))
             if undoes and not cluster.is_overtaken:

@@ -108,6 +108,7 @@ class Schedule:
         self.host.kafka.rows_max = (0, 0, 0, 2)[seed % 4]
         self.world = World(self.host, Shard(self.host.kafka, 0, 1), setup, "data")
         self.host.shards.append(self.world)
+        self._stamps = _Stamps(seed, setup)
         self._requests = Requests(seed, self.world, likely=0.8 if is_dealt else 0.45)
         self._resharding = Resharding(seed, self.host, lambda: self._happens("kill"), self._write)
         letters = not self._requests.any and setup.config.hot_slots.policy != "dead-letter"
@@ -286,6 +287,10 @@ class Schedule:
             due_ms = now_ms + delay * p + rng.choice((0, 0, 1, -1, rng.randint(-p, p)))
             stamp_ms = now_ms - rng.choice((0, 0, 0, rng.randint(0, wheel.margin_ms)))
             number = rng.randrange(len(world.kafka.partitions))
+            ahead_ms = 0 if self.calm else self._stamps.ahead_ms()
+            if ahead_ms:
+                world.history.counts["stamped far ahead"] += 1
+                due_ms, stamp_ms = due_ms + ahead_ms, stamp_ms + ahead_ms
             rejected = rng.random() < 0.1
             asked: tuple[bytes | None, str] = (None, "")
             if not rejected:
@@ -406,6 +411,21 @@ class Schedule:
             and not history.cancels.unanswered
             and all(_has_caught_up(world) and not world.former for world in self.host.shards)
         )
+
+
+class _Stamps:
+    """A broker whose clock is far ahead for a while: chance of its own, beside the other faults."""
+
+    def __init__(self, seed: int, setup: Setup) -> None:
+        self._rng = Random(f"stamps {seed}")
+        self._chance = self._rng.random() * 0.5 if self._rng.random() < 0.4 else 0.0
+        self._ring_ms = setup.wheel.ring * setup.wheel.precision_ms
+
+    def ahead_ms(self) -> int:
+        """By how much the next record's timestamp is ahead, up to some laps; 0 mostly."""
+        if self._rng.random() >= self._chance:
+            return 0
+        return self._rng.randint(self._ring_ms // 4, 3 * self._ring_ms)
 
 
 def _has_caught_up(world: World) -> bool:

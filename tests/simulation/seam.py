@@ -80,6 +80,7 @@ class Seam:
         actor: whose stores these are; None: the simulation's own, which pass.
         meanwhile: called for what is planned as such.
         applied: called when the wheel of a directory takes runs.
+        linked: called when runs of many batches are linked.
         put_back: called when rows of a catch-up have got their slots.
         brought: called with how many cancels the copies of a batch have brought again.
         put_away: called with how many cancels were put away on disk.
@@ -94,6 +95,7 @@ class Seam:
         self.actor: Actor | None = None
         self.meanwhile: Callable[[Actor], None] = _nothing
         self.applied: Callable[[Path, Runs], None] = _nothing
+        self.linked: Callable[[int], None] = _nothing
         self.put_back: Callable[[TimerBatch, Int64, Close], None] = _nothing
         self.brought: Callable[[int], None] = _nothing
         self.put_away: Callable[[int], None] = _nothing

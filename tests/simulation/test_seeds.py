@@ -32,7 +32,15 @@ def test_no_seed_violates_an_invariant() -> None:
     met = result["met"]
     assert isinstance(met, dict)
     wanted = [
-        *("delivered", "rejected", "rolled", "parked", "rows replayed", "ring full"),
+        *(
+            "delivered",
+            "rejected",
+            "rolled",
+            "parked",
+            "rows replayed",
+            "stamped far ahead",
+            "linked later",
+        ),
         *("ingest killed", "dequeue killed", "ingest stopped", "dequeue stopped"),
         *("meanwhile, within ingest", "meanwhile, within dequeue"),
         *("transaction: lost", "transaction: doubt", "transaction: open", "transaction: die open"),

@@ -26,6 +26,7 @@ from duewheel import reshard
 from duewheel.checkpoints import files, state
 from duewheel.checkpoints.page_contents import Close, Commit
 from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.state import State
 from duewheel.schemas.timers import Bool, Int64, TimerBatch
 from duewheel.wheel import (
     bounded_queue,
@@ -223,10 +224,25 @@ def _watch_maps() -> None:
 
         return call
 
+    link, set_linked = TimerWheel.link, State.set_linked
+
+    def watched_link(self: TimerWheel, runs: Runs, batch: int) -> None:
+        def some() -> None:
+            link(self, runs.where(_some_of(len(runs))), batch)
+
+        SEAM.linked(len(runs))
+        SEAM.store("wheel", some, fails=False)
+        link(self, runs, batch)
+
+    def watched_set_linked(self: State, slot: int) -> None:
+        SEAM.store("page", fails=False)
+        set_linked(self, slot)
+
     files.map_file = map_file
     TimerWheel.apply = watched_apply  # type: ignore[method-assign]
-    for name in ("clear", "link"):
-        setattr(TimerWheel, name, watched_rebuilding(getattr(TimerWheel, name)))
+    TimerWheel.link = watched_link  # type: ignore[method-assign]
+    TimerWheel.clear = watched_rebuilding(TimerWheel.clear)  # type: ignore[method-assign]
+    State.set_linked = watched_set_linked  # type: ignore[method-assign]
 
 
 def _watch_placing() -> None:

@@ -46,7 +46,7 @@ from duewheel.wheel.timer_wheel import Runs
 TOPIC_IDS = {TOPIC: "an id"}
 # How a start is refused while partitions are dealt anew, or by whom nobody has told.
 _DEALT = (" is sealed", "there is no shard", "the progress was written as shard")
-WAITS_MAX = 2  # of a batch for a full ring, before the query is stopped
+WAITS_MAX = 2  # of a batch that has to wait, before the query is stopped
 
 
 @dataclass
@@ -110,9 +110,8 @@ class World:
         except Killed:
             self.history.say(f"  {actor.name} is killed")
             self._kill(actor)
-        except StoppedWaitingError as error:
-            why = "cancels full" if "cancels_max" in str(error) else "ring full"
-            self.history.counts[why if actor.name == "ingest" else "standby waits"] += 1
+        except StoppedWaitingError:
+            self.history.counts["cancels full" if actor.name == "ingest" else "standby waits"] += 1
             self._stop(actor, "something had to wait", {})
         except Exception as error:  # noqa: BLE001 - what the code does not mean to raise, too
             expected = SEAM.failed > failed or self._is_expected(error, actor)

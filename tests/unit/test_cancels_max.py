@@ -54,13 +54,13 @@ ENDS = {P0: 8, P1: 2}
 
 def test_beyond_as_many_the_rest_of_the_partition_waits_and_others_go_on(tmp_path: Path) -> None:
     world = of_two(tmp_path)
-    assert world.shard.append(ROWS, ENDS) == Appended(3, waiting=False, cancels_full=True)
+    assert world.shard.append(ROWS, ENDS) == Appended(3, cancels_full=True)
     assert world.engine.marks == {P0: 6, P1: 2}
-    assert world.shard.append(ROWS, ENDS) == Appended(0, waiting=False, cancels_full=True)
+    assert world.shard.append(ROWS, ENDS) == Appended(0, cancels_full=True)
     world.at_slot(19)
-    assert world.shard.append(ROWS, ENDS) == Appended(0, waiting=False, cancels_full=True)
+    assert world.shard.append(ROWS, ENDS) == Appended(0, cancels_full=True)
     world.at_slot(22)
-    assert world.shard.append(ROWS, ENDS) == Appended(1, waiting=False)
+    assert world.shard.append(ROWS, ENDS) == Appended(1)
     world.at_slot(60)
     offsets = [f"timers-0@{n}" for n in (5, 7)] + [f"timers-1@{n}" for n in (0, 1)]
     assert sorted(world.sources()) == offsets
@@ -71,9 +71,9 @@ def test_those_on_their_way_to_memory_count(tmp_path: Path) -> None:
     """Nothing is closed meanwhile, so dequeue knows of none of them."""
     world = World(tmp_path / "data", cancels_max=3)
     rows = [cancel(0, "a"), timer(1, 30, "b", request="reschedule")]
-    assert world.shard.append(rows, {P0: 2}) == Appended(1, waiting=False)
+    assert world.shard.append(rows, {P0: 2}) == Appended(1)
     more = [timer(2, 30, "c"), cancel(3, "c"), cancel(4, "d"), timer(5, 30, "e")]
-    assert world.shard.append(more, {P0: 6}) == Appended(1, waiting=False, cancels_full=True)
+    assert world.shard.append(more, {P0: 6}) == Appended(1, cancels_full=True)
     assert world.engine.marks[P0] == 4
     world.shard.kill(Role.DEQUEUE)
     assert world.shard.append(more, {P0: 6}).cancels_full
@@ -81,14 +81,14 @@ def test_those_on_their_way_to_memory_count(tmp_path: Path) -> None:
     assert world.shard.append(more, {P0: 6}).cancels_full
     world.restart(Role.DEQUEUE)
     world.at_slot(2)
-    assert world.shard.append(more, {P0: 6}) == Appended(1, waiting=False)
+    assert world.shard.append(more, {P0: 6}) == Appended(1)
 
 
 def test_what_meets_nothing_goes_at_once(tmp_path: Path) -> None:
     world = World(tmp_path / "data", cancels_max=2)
     for first in range(0, 40, 2):
         rows = [cancel(first + n, "nothing") for n in range(2)]
-        assert world.shard.append(rows, {P0: first + 2}) == Appended(0, waiting=False)
+        assert world.shard.append(rows, {P0: first + 2}) == Appended(0)
         world.at_slot(first // 2 + 1)
     assert [word for _, word in world.answers()] == ["unknown"] * 40
     assert (world.known(), given_up(world)) == ((0, 0), 0)
@@ -103,7 +103,7 @@ def test_what_waits_for_ingest_does_not_keep_it_waiting(
     world.publisher.ends = {P0: 31}
     for first in range(0, 30, 2):
         rows = [cancel(first, "nothing"), cancel(first + 1, "nothing")]
-        assert world.shard.append(rows, {P0: first + 2}) == Appended(0, waiting=False)
+        assert world.shard.append(rows, {P0: first + 2}) == Appended(0)
         world.at_slot(first + 1)
         world.at_slot(first + 2)
     assert [word for _, word in world.answers()] == ["unknown"] * (0 if replies else 30)
@@ -270,11 +270,11 @@ def test_what_comes_again_after_a_loss_is_taken(tmp_path: Path) -> None:
     other = in_another_place(world, tmp_path)
     again = [timer(0, 20, "a"), timer(1, 40, "b"), timer(2, 50, "c")]
     again += [cancel(3, "a"), cancel(4, "b")]
-    assert other.append(again, {P0: 5}) == Appended(3, waiting=False)
+    assert other.append(again, {P0: 5}) == Appended(3)
     world.at_slot(2)
-    assert other.append(ROWS, ENDS) == Appended(3, waiting=False, cancels_full=True)
+    assert other.append(ROWS, ENDS) == Appended(3, cancels_full=True)
     world.at_slot(42)
-    assert other.append(ROWS, ENDS) == Appended(1, waiting=False)
+    assert other.append(ROWS, ENDS) == Appended(1)
     world.at_slot(80)
     assert sorted(world.sources())[:2] == ["timers-0@5", "timers-0@7"]
 

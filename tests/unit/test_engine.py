@@ -103,28 +103,6 @@ def timer(partition: int, offset: int, slot: int) -> Timer:
     return Timer(partition, offset, NOW_MS + slot * PRECISION_MS)
 
 
-def test_rows_of_slots_closed_meanwhile_wait_if_the_earliest_open_slot_does_not_fit(
-    make_world: MakeWorld,
-) -> None:
-    world = make_world(slots=8, chunk_records=1)
-    world.append(timer(0, 0, 2), timer(0, 1, 10))
-
-    def close_more_than_a_lap() -> None:
-        world.at_slot(25)
-        assert world.dequeue.tick()  # delivers offset 0 only
-
-    world.clock.meanwhile = close_more_than_a_lap
-    # Slot 26 has the entry of slot 10, which is not delivered.
-    assert world.append(timer(0, 2, 1)) == Appended(0, waiting=True)
-    assert world.engine.marks[P0] == 2
-    world.drain()
-    assert world.append(timer(0, 2, 1)) == Appended(1, waiting=False)
-    world.at_slot(26)
-    world.drain()
-    assert world.offsets() == [0, 1, 2]
-    assert check(world.shard.path, world.wheel).findings == []
-
-
 # ---- slots ---------------------------------------------------------------------------------------
 
 
@@ -164,7 +142,7 @@ def test_rows_of_slots_closed_meanwhile_join_those_of_the_earliest_open_one(
 
     world.clock.meanwhile = close
     rows = (timer(0, 0, 2), timer(0, 1, 3), timer(0, 2, 1), timer(0, 3, 4), timer(0, 4, 3))
-    assert world.append(*rows) == Appended(5, waiting=False)
+    assert world.append(*rows) == Appended(5)
     entries = world.shard.directory(Role.INGEST).wheel.range(SLOT, SLOT + world.wheel.ring)
     assert [(int(e["time"]) - SLOT, int(e["num"])) for e in entries] == [(3, 4), (4, 1)]
     log = (world.shard.path / "timerlog" / hour_name(NOW_MS // 3_600_000)).read_bytes()
@@ -219,47 +197,15 @@ def test_closing_waits_for_a_batch_that_is_being_committed(
     assert world.offsets() == [0]
 
 
-# ---- a full ring ---------------------------------------------------------------------------------
-
-
-def test_a_slot_fits_as_long_as_it_overwrites_nothing_undelivered(make_world: MakeWorld) -> None:
-    world = make_world(slots=8)
-    assert world.append(timer(0, 0, 15)) == Appended(1, waiting=False)
-    assert world.append(timer(0, 1, 16)) == Appended(0, waiting=True)
-    assert world.engine.marks == {P0: 1, P1: 0}
-
-
-def test_a_row_that_does_not_fit_holds_back_the_rest_of_its_partition_only(
-    make_world: MakeWorld,
-) -> None:
-    world = make_world(slots=8)
-    rows = [timer(0, 3, 1), timer(0, 5, 40), timer(0, 6, 1), timer(1, 0, 1), timer(1, 1, 2)]
-    ends = {P0: 9, P1: 4}
-    assert world.shard.append(rows, ends) == Appended(3, waiting=True)
-    assert world.engine.marks == {P0: 5, P1: 4}
-    assert world.shard.append(rows, ends) == Appended(0, waiting=True)
-    for slot in (30, 31):  # the slots behind the last row are told a while later
-        world.at_slot(slot)
-        world.drain()
-    assert world.shard.append(rows, ends) == Appended(2, waiting=False)
-    assert world.engine.marks == {P0: 9, P1: 4}
-    world.at_slot(40)
-    world.drain()
-    assert sorted(world.publisher.sources()) == [
-        *(b"timers-0@3", b"timers-0@5", b"timers-0@6"),
-        *(b"timers-1@0", b"timers-1@1"),
-    ]
-
-
 # ---- marks and files -----------------------------------------------------------------------------
 
 
 def test_an_empty_batch_moves_the_marks(make_world: MakeWorld) -> None:
     world = make_world()
-    assert world.engine.append(timer_batch([]), {P0: 7, ("added", 2): 3}) == Appended(0, False)
+    assert world.engine.append(timer_batch([]), {P0: 7, ("added", 2): 3}) == Appended(0)
     assert world.engine.marks == {P0: 7, P1: 0, ("added", 2): 3}
     batch = world.state.commit().batch
-    assert world.engine.append(timer_batch([]), {P0: 7}) == Appended(0, False)
+    assert world.engine.append(timer_batch([]), {P0: 7}) == Appended(0)
     assert world.state.commit().batch == batch
 
 

@@ -393,7 +393,6 @@ class Sealing:
 @pytest.mark.parametrize("begun", [4, 1])
 def test_an_undo_asks_for_no_common_history(begun: int) -> None:
     """Shard 1 is reconfigured once shard 0 is sealed."""
-    wheel = WheelConfig(10, 256, 1000, margin_ms=0)
     before = [record(0, 2, 0, 2), record(1, 2, 1, 3)]
     cluster = Sealing(*before)
 
@@ -407,10 +406,10 @@ def test_an_undo_asks_for_no_common_history(begun: int) -> None:
     cluster.before_seal[1] = reconfigured
     for _ in range(2):
         with pytest.raises(RecoveryRefused, match=r"differ in .*shards 0, 1\..*--to 2` gives each"):
-            Dealing(cluster, wheel, begun).run(dry_run=False)
+            Dealing(cluster, begun).run(dry_run=False)
     assert [r.sealed_for for r in cluster.records[:2]] == [begun] * 2
-    assert Dealing(cluster, wheel, 2).run(dry_run=True)["moved"] == 0
-    Dealing(cluster, wheel, 2).run(dry_run=False)
+    assert Dealing(cluster, 2).run(dry_run=True)["moved"] == 0
+    Dealing(cluster, 2).run(dry_run=False)
     for was, now in zip(before, cluster.records, strict=False):
         assert (now.owner, now.sealed_for, now.deal) == (NOBODY, None, was.deal + 1)
         assert now.epoch > was.epoch

@@ -77,7 +77,7 @@ class RecordingEngine:
         self.taken += fitting
         self.marks = self.marks | {p: min(m, stops.get(p, m)) for p, m in marks.items()}
         self.appended()
-        return Appended(len(fitting), bool(stops))
+        return Appended(len(fitting), cancels_full=bool(stops))
 
     def let_go(self) -> None:
         pass
@@ -189,11 +189,11 @@ def test_what_the_ring_cannot_hold_waits_and_nothing_is_taken_twice() -> None:
     assert bench.engine.marks == {A0: 6, A1: 4}
     assert bench.clock.now_ms() > began_ms
     assert bench.sink.statistics.rows == 8
-    assert bench.sink.statistics.rows_waiting == 0
+    assert bench.sink.statistics.rows_behind_cancels == 0
 
 
 @pytest.mark.parametrize("step_ms", [-3_600_000, 0, 3_600_000])
-def test_a_full_ring_is_told_every_ten_seconds_whatever_the_clock_is_set_to(step_ms: int) -> None:
+def test_what_waits_is_told_every_ten_seconds_whatever_the_clock_is_set_to(step_ms: int) -> None:
     bench = Bench({A0: 0}, room=1)
     waits = round(25 / WAIT_S)
     sleep = bench.clock.sleep
@@ -206,7 +206,7 @@ def test_a_full_ring_is_told_every_ten_seconds_whatever_the_clock_is_set_to(step
     bench.clock.sleep = step_once  # type: ignore[method-assign]
     with capture_logs() as logs:
         bench.sink.take(table(*((A0, n) for n in range(waits + 1))), {A0: waits + 1})
-    told = [line["event"] for line in logs if "ring full" in line["event"]]
+    told = [line["event"] for line in logs if "cancels_max reached" in line["event"]]
     assert len(told) == 3
 
 
@@ -324,7 +324,7 @@ def test_a_waiting_sink_can_be_stopped() -> None:
     bench.sink.stop()
     with pytest.raises(StoppedWaitingError):
         bench.sink.take(table((A0, 0)), {A0: 1})
-    assert bench.sink.statistics.rows_waiting == 1
+    assert bench.sink.statistics.rows_behind_cancels == 1
     assert bench.engine.marks == {A0: 0}
 
 
@@ -395,19 +395,19 @@ def test_what_waits_for_cancels_is_told_apart_from_a_full_ring(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = Bench({A0: 0})
-    append, counts = bench.engine.append, list[tuple[int, int, int]]()
+    append, counts = bench.engine.append, list[tuple[int, int]]()
 
     def limited(batch: TimerBatch, marks: Mapping[TopicPartition, int]) -> Appended:
         if len(counts) < 2:
             known = bench.sink.statistics
-            counts.append((known.rows_behind_cancels, known.rows_waiting, known.rows_ahead))
-            return Appended(0, waiting=False, cancels_full=True)
+            counts.append((known.rows_behind_cancels, known.rows_ahead))
+            return Appended(0, cancels_full=True)
         return append(batch, marks)
 
     monkeypatch.setattr(bench.engine, "append", limited)
     with capture_logs() as logged:
         bench.sink.take(table((A0, 0), (A0, 1)), {A0: 2})
-    assert counts == [(0, 0, 0), (2, 0, 0)]
+    assert counts == [(0, 0), (2, 0)]
     assert bench.sink.statistics.rows_behind_cancels == 0
     assert bench.engine.taken == [(A0, 0), (A0, 1)]
     (line,) = logged
@@ -417,24 +417,24 @@ def test_what_waits_for_cancels_is_told_apart_from_a_full_ring(
 def test_what_lies_ahead_of_a_followed_owner_waits_without_a_word(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is nothing to warn of; the gauge of a full ring stays at nothing."""
+    """It is nothing to warn of."""
     bench = Bench({A0: 0})
     append = bench.engine.append
-    counts: list[tuple[int, int]] = []
+    counts: list[int] = []
     batches: list[TimerBatch] = []
 
     def limited(batch: TimerBatch, marks: Mapping[TopicPartition, int]) -> Appended:
         batches.append(batch)
         if len(counts) < 2:
             known = bench.sink.statistics
-            counts.append((known.rows_waiting, known.rows_ahead))
-            return Appended(0, waiting=False, ahead=True)
+            counts.append(known.rows_ahead)
+            return Appended(0, ahead=True)
         return append(batch, marks)
 
     monkeypatch.setattr(bench.engine, "append", limited)
     with capture_logs() as logged:
         bench.sink.take(table((A0, 0), (A0, 1)), {A0: 2})
-    assert counts == [(0, 0), (0, 2)]
+    assert counts == [0, 2]
     assert all(batch is batches[0] for batch in batches)  # nothing of it is copied
     assert bench.sink.statistics.rows_ahead == 0
     assert bench.engine.taken == [(A0, 0), (A0, 1)]

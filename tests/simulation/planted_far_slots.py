@@ -1,0 +1,80 @@
+"""Faults to be planted in how slots beyond the ring are linked; see planted.py."""
+
+from __future__ import annotations
+
+from tests.simulation.planting import Planted
+
+FAR_SLOTS_PY = "wheel/far_slots.py"
+
+FAR_SLOTS = {
+    "far-not-linked": Planted(
+        "2",
+        "slots count as linked whose rows are not in the wheel",
+        FAR_SLOTS_PY,
+        "            directory.wheel.link(runs.where(runs.slot <= reach), commit.batch)\n",
+        "",
+    ),
+    "far-linked-at-once": Planted(
+        "2",
+        "a commit links rows beyond the ring, over slots that are not delivered",
+        "wheel/data_directory.py",
+        "inside = (runs.slot > close.lower) & (runs.slot <= self.state.linked)",
+        "inside = runs.slot > close.lower",
+    ),
+    "far-delivered-unlinked": Planted(
+        "2",
+        "slots are delivered before they are linked",
+        "wheel/dequeue.py",
+        "end = min(self._close.floor, self._directory.state.linked)",
+        "end = self._close.floor",
+    ),
+    "far-committed-meanwhile": Planted(
+        "2",
+        "what was committed while a stretch was read is not linked",
+        FAR_SLOTS_PY,
+        "            stretch.read_up_to(commit)\n",
+        "",
+    ),
+    "far-linked-early": Planted(
+        "2",
+        "slots count as linked before their entries are written",
+        FAR_SLOTS_PY,
+        "            runs = stretch.runs()\n",
+        "            runs = stretch.runs()\n            state.set_linked(stretch.end)\n",
+    ),
+    "far-linked-twice": Planted(
+        "3",
+        "rows are linked beside those that a kill has left, not in their place",
+        "wheel/timer_wheel.py",
+        "        fresh = runs.prev_pos == NO_POSITION\n",
+        '        fresh = (runs.prev_pos == NO_POSITION) & (entries["time"] != runs.slot)\n',
+    ),
+    "far-chain": Planted(
+        "2",
+        "rows of far slots do not lead to those before them",
+        FAR_SLOTS_PY,
+        "                found[rows] = ends[slots[rows] - self._first_slot(hour)]\n",
+        "                pass\n",
+    ),
+    "far-lap": Planted(
+        "2",
+        "slots are linked over those of an earlier lap that are not delivered",
+        "wheel/layout.py",
+        "return (lower + self.ring) // step * step - 1",
+        "return (lower + 2 * self.ring) // step * step - 1",
+    ),
+    "far-rebuilt": Planted(
+        "2",
+        "a wheel that is made anew takes rows beyond the ring",
+        "wheel/recovering.py",
+        "runs.where(runs.slot <= directory.state.linked)",
+        "runs",
+    ),
+    "far-rest": Planted(
+        "2",
+        "the rest of a range beyond the ring is closed with the C of the range before",
+        "wheel/dequeue.py",
+        "replace(self._close, lower=self._r, c_before=self._close.c)",
+        "replace(self._close, lower=self._r, c=self._close.c_before)",
+    ),
+}
