@@ -12,12 +12,14 @@ after a loss is judged as it was at first: under the epoch of its offset.
   does not name was added later: it begins with that epoch, at offset 0.
 - Below the oldest epoch nothing is pending, and nothing is ever read again: that is when the epochs
   before it were dropped.
+- Beside them stand the offsets that the operator has skipped: what lies there is a dead letter
+  whatever it says, now and whenever it is read again. They go when no recovery reads that far back.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -68,9 +70,15 @@ def _told(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True)
 class Epochs:
-    """All epochs of a shard, oldest first; at least one."""
+    """All epochs of a shard, oldest first; at least one.
+
+    Attributes:
+        epochs: as above.
+        skipped: by partition, offsets of records that nobody is to parse, rising.
+    """
 
     epochs: tuple[Epoch, ...]
+    skipped: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.epochs:
@@ -125,7 +133,14 @@ class Epochs:
 
     def followed_by(self, values: Mapping[str, Any], since: Marks) -> Epochs:
         """With another epoch, from these offsets on."""
-        return Epochs((*self.epochs, Epoch(values, since)))
+        return replace(self, epochs=(*self.epochs, Epoch(values, since)))
+
+    def skipping(self, named: Iterable[tuple[TopicPartition, int]]) -> Epochs:
+        """With these records among those that are skipped."""
+        offsets = {p: set(known) for p, known in self.skipped.items()}
+        for partition, offset in named:
+            offsets.setdefault(partition, set()).add(offset)
+        return replace(self, skipped={p: tuple(sorted(known)) for p, known in offsets.items()})
 
     def reaching(self, lowest: Marks) -> Epochs:
         """Without the epochs that no row belongs to which lies at or above `lowest`, the offsets
@@ -135,7 +150,12 @@ class Epochs:
         kept = list(self.epochs)
         while len(kept) > 1 and all(o <= lowest.get(p, 0) for p, o in kept[1].since.items()):
             del kept[0]
-        return Epochs(tuple(kept))
+        return replace(self, epochs=tuple(kept))._keeping(lambda p, o: o >= lowest.get(p, 0))
+
+    def _keeping(self, kept: Callable[[TopicPartition, int], bool]) -> Epochs:
+        """With those of the skipped records alone."""
+        left = {p: tuple(o for o in known if kept(p, o)) for p, known in self.skipped.items()}
+        return replace(self, skipped={p: known for p, known in left.items() if known})
 
     def beside(self, other: Epochs) -> Epochs:
         """One history of the partitions of two shards that are configured alike now.
@@ -154,28 +174,26 @@ class Epochs:
             if theirs and not epoch.changes(theirs[-1].values):
                 next_theirs = theirs.pop().since
             merged.insert(0, replace(epoch, since={**next_ours, **next_theirs}))
-        return Epochs(tuple(merged))
+        return Epochs(tuple(merged), {**self.skipped, **other.skipped})
 
     def without(self, partitions: Iterable[TopicPartition]) -> Epochs:
         """As if these partitions had never been: what comes in them belongs to the newest epoch."""
         gone = set(partitions)
-        return Epochs(
-            tuple(
-                replace(epoch, since={p: o for p, o in epoch.since.items() if p not in gone})
-                for epoch in self.epochs
-            )
+        epochs = tuple(
+            replace(epoch, since={p: o for p, o in epoch.since.items() if p not in gone})
+            for epoch in self.epochs
         )
+        return replace(self, epochs=epochs)._keeping(lambda p, _: p not in gone)
 
     def cut(self, ends: Marks) -> Epochs:
         """With the newest epoch beginning at these offsets at the latest, in these partitions: what
         was behind them is lost, and what comes there is new.
         """
-        return Epochs(
-            tuple(
-                replace(epoch, since={p: min(o, ends.get(p, o)) for p, o in epoch.since.items()})
-                for epoch in self.epochs
-            )
+        epochs = tuple(
+            replace(epoch, since={p: min(o, ends.get(p, o)) for p, o in epoch.since.items()})
+            for epoch in self.epochs
         )
+        return replace(self, epochs=epochs)._keeping(lambda p, o: o < ends.get(p, o + 1))
 
     @cached_property
     def text(self) -> str:
@@ -193,7 +211,9 @@ class Epochs:
                     suites.append(values[SUITE])
                 values[SUITE] = suites.index(values[SUITE])
             epochs.append({"values": values, "since": marks_to(epoch.since)})
-        raw = {"suites": suites, "epochs": epochs}
+        raw: dict[str, Any] = {"suites": suites, "epochs": epochs}
+        if self.skipped:
+            raw["skipped"] = [[*p, *known] for p, known in sorted(self.skipped.items())]
         return json.dumps(raw, separators=(",", ":"), sort_keys=True)
 
     @classmethod
@@ -209,7 +229,11 @@ class Epochs:
             if SUITE in values:
                 values[SUITE] = suites[integer(values[SUITE])]
             epochs.append(_epoch(values, each["since"]))
-        return cls(tuple(epochs))
+        skipped = {
+            (name(topic), integer(number)): tuple(map(integer, offsets))
+            for topic, number, *offsets in raw.get("skipped", ())
+        }
+        return cls(tuple(epochs), skipped)
 
 
 def _epoch(values: Mapping[str, Any], since: Mapping[str, Mapping[str, Any]]) -> Epoch:

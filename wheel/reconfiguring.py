@@ -15,7 +15,7 @@ A kill leaves the old progress or the new one; the next start of dequeue mirrors
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,10 +24,10 @@ import structlog
 from duewheel.checkpoints.epochs import PRECISION
 from duewheel.checkpoints.ownership import require_same_shard
 from duewheel.checkpoints.page_contents import Marks
-from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.progress import Progress, shard_of
 from duewheel.checkpoints.recovery import Local, decide, is_own
 from duewheel.errors import ConfigError, Fenced, PublishDoubt, RecoveryRefused
-from duewheel.schemas.timers import is_retired
+from duewheel.schemas.timers import TopicPartition, is_retired
 from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import WheelConfig
@@ -35,6 +35,8 @@ from duewheel.wheel.publisher import Publisher
 from duewheel.wheel.recovering import OffsetsAt, first_marks
 
 log = structlog.get_logger(__name__)
+
+SKIPPED_MAX = 100  # each is told in every commit of the progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,62 @@ def take(
     planned = plan(publisher.start(), _look(directory), wheel, config, offsets_at)
     commit(directory, publisher, planned.found, planned.progress)
     return planned
+
+
+# ---- records that nothing gets past --------------------------------------------------------------
+
+
+def skip(
+    named: Collection[tuple[TopicPartition, int]],
+    found: Progress | None,
+    local: Local,
+    wheel: WheelConfig,
+    config: DequeueConfig,
+    offsets_at: OffsetsAt,
+    ends: Marks,
+) -> Progress:
+    """The progress with these records among the skipped ones; changes nothing.
+
+    They need not be caught up with: what nobody has judged may be judged in any way. What was may
+    be out already.
+
+    Args:
+        named: partition and offset of each.
+        found: the newest progress in Kafka.
+        local: the data directory.
+        wheel, config: of the shard.
+        offsets_at: as of `plan`.
+        ends: of the timer partitions, in Kafka.
+
+    Raises:
+        RecoveryRefused: one was taken already, or the shard is another directory's; or the progress
+            has no room.
+        ConfigError: there is no such record yet, or there would be too many.
+    """
+    if found is None:
+        raise RecoveryRefused("Kafka has no progress for this shard: there is nothing to skip in")
+    require_owned(found, local, config)
+    judged = judged_until(found, local)
+    for partition, offset in sorted(named):
+        name, taken = f"{partition[0]}-{partition[1]}@{offset}", judged.get(partition, 0)
+        if partition not in ends or shard_of(partition, config.shards) != config.shard:
+            raise ConfigError(f"--skip {name}: this shard reads no such partition")
+        if offset >= ends[partition]:
+            raise ConfigError(f"--skip {name}: the partition ends at {ends[partition]}")
+        if offset < taken and offset not in found.epochs.skipped.get(partition, ()):
+            raise RecoveryRefused(
+                f"--skip {name}: taken already, as everything below {taken}. Its timer can be "
+                "cancelled (`duewheel cancel`)"
+            )
+    epochs = found.epochs.reaching(first_marks(wheel, found, offsets_at)).skipping(named)
+    count = sum(map(len, epochs.skipped.values()))
+    if count > SKIPPED_MAX:
+        raise ConfigError(f"--skip: {count} records would be skipped, {SKIPPED_MAX} may be")
+    if epochs == found.epochs:
+        return found
+    wanted = replace(found, epochs=epochs, epoch=found.epoch + 1)
+    wanted.require_room()
+    return wanted
 
 
 def _look(directory: DataDirectory) -> Local:

@@ -346,16 +346,35 @@ def recover(settings: Settings, *, dry_run: bool, output: str) -> None:
     metavar="TOPIC-PARTITION",
     help="go on without what is lost of a timer partition that is gone, made anew or cut short",
 )
+@click.option(
+    "--skip",
+    "skipped",
+    multiple=True,
+    metavar="TOPIC-PARTITION@OFFSET",
+    help="make a dead letter of a record that ingest does not get past",
+)
 @with_output
 @with_settings()
-def reconfigure(settings: Settings, *, dry_run: bool, lost: tuple[str, ...], output: str) -> None:
+def reconfigure(
+    settings: Settings,
+    *,
+    dry_run: bool,
+    lost: tuple[str, ...],
+    skipped: tuple[str, ...],
+    output: str,
+) -> None:
     """Let changed settings hold from the next message on: roll window, levels, mapping and others.
 
-    Both processes must be stopped. What is pending stays as it is. With --accept-loss settings are
-    left alone.
+    Both processes must be stopped. What is pending stays as it is. With --accept-loss or --skip
+    settings are left alone.
     """
     from duewheel import reconfigure as change
 
+    if lost and skipped:
+        raise ConfigError("--accept-loss and --skip: one after the other")
+    if skipped:
+        show(change.skip(settings, skipped, dry_run=dry_run), output)
+        return
     if lost:
         show(change.accept_loss(settings, lost, dry_run=dry_run), output)
         return

@@ -56,6 +56,7 @@ from duewheel.kafka_admin import KafkaAdmin
 from duewheel.metrics import Together, served
 from duewheel.processes import forgiven_once, stop_signals
 from duewheel.schemas.contract import parse, rejections
+from duewheel.schemas.skipped import SKIPPED, parse_but_skipped
 from duewheel.schemas.timers import TopicPartition
 from duewheel.shard_metrics import ShardMetrics
 from duewheel.spark import spark_session
@@ -134,11 +135,18 @@ def _run(
     parsers = [partial(parse, contract=contract) for contract in judges]
     sink = TimerSink(
         engine,
-        partial(parse_by_epoch, parsers=parsers, epochs=engine.epochs),
+        partial(
+            parse_but_skipped,
+            parser=partial(parse_by_epoch, parsers=parsers, epochs=engine.epochs),
+            skipped=engine.epochs.skipped,
+            dead_letter_topic=settings.dead_letter_topic,
+        ),
         checkpoint,
         gaps,
         clock,
-        rejections=partial(rejections, rules=[r for judge in judges for r in judge.rules.rules]),
+        rejections=partial(
+            rejections, rules=[SKIPPED, *(r for judge in judges for r in judge.rules.rules)]
+        ),
         paused=partial(directory.state.paused, INGEST),
         guard=_guard(settings, directory),
     )

@@ -26,7 +26,8 @@ from duewheel.shards import all_shards
 from duewheel.wheel.accepting import Losses, Topics, accept, losses
 from duewheel.wheel.data_directory import DataDirectory, Role, hold_role
 from duewheel.wheel.kafka_publisher import KafkaPublisher
-from duewheel.wheel.reconfiguring import Plan, plan, take
+from duewheel.wheel.reconfiguring import Plan, commit, plan, take
+from duewheel.wheel.reconfiguring import skip as plan_skip
 from duewheel.wheel.recovering import OffsetsAt
 from duewheel.wheel.surveying import survey
 
@@ -58,6 +59,48 @@ def reconfigure(settings: Settings, *, dry_run: bool) -> dict[str, Any]:
             with _alone(settings) as directory:
                 planned = take(directory, publisher, config, offsets_at)
     return _told(planned, dry_run=dry_run)
+
+
+def skip(settings: Settings, named: Sequence[str], *, dry_run: bool) -> dict[str, Any]:
+    """Make dead letters of these records, which nothing gets past, whatever they say.
+
+    Args:
+        settings: of the shard.
+        named: "topic-partition@offset" each.
+        dry_run: only say what would be skipped.
+
+    Returns:
+        dry_run; skipped: {"topic-partition": offsets}, those of earlier runs too.
+
+    Raises:
+        Locked, KafkaUnavailable: as `reconfigure`.
+        ConfigError: there is no such record, or there are too many.
+        RecoveryRefused: it was taken already, or the directory is not the owner's.
+    """
+    records = [_record(name) for name in named]
+    config = wiring.dequeue_config(settings)
+    with _connected(settings) as (publisher, admin):
+
+        def planned(found: Progress | None) -> Progress:
+            ends = admin.end_offsets(sorted({topic for (topic, _), _ in records}))
+            offsets_at = _offsets_at(found, admin)
+            return plan_skip(
+                records, found, _seen(settings), settings.wheel, config, offsets_at, ends
+            )
+
+        found = publisher.peek()
+        wanted = planned(found)
+        if wanted != found and not dry_run:
+            with _alone(settings) as directory:
+                found = publisher.start()
+                wanted = planned(found)
+                assert found is not None, "planned would have refused"
+                commit(directory, publisher, found, wanted)
+    skipped = wanted.epochs.skipped.items()
+    return {
+        "dry_run": dry_run,
+        "skipped": {f"{topic}-{number}": list(o) for (topic, number), o in sorted(skipped)},
+    }
 
 
 def accept_loss(settings: Settings, named: Sequence[str], *, dry_run: bool) -> dict[str, Any]:
@@ -141,10 +184,24 @@ def _topics(admin: KafkaAdmin, names: Iterable[str]) -> Topics:
 
 
 def _partition(name: str) -> TopicPartition:
-    topic, dash, number = name.rpartition("-")
-    if not (dash and topic and number.isascii() and number.isdigit()):
+    partition = _named(name)
+    if partition is None:
         raise ConfigError(f"--accept-loss {name}: write it as topic-partition")
-    return topic, int(number)
+    return partition
+
+
+def _record(name: str) -> tuple[TopicPartition, int]:
+    place, at, offset = name.rpartition("@")
+    partition = _named(place)
+    if partition is None or not (at and offset.isascii() and offset.isdigit()):
+        raise ConfigError(f"--skip {name}: write it as topic-partition@offset")
+    return partition, int(offset)
+
+
+def _named(name: str) -> TopicPartition | None:
+    topic, dash, number = name.rpartition("-")
+    is_named = dash and topic and number.isascii() and number.isdigit()
+    return (topic, int(number)) if is_named else None
 
 
 # ---- what is told -------------------------------------------------------------------------------
