@@ -38,7 +38,7 @@ from duewheel.wheel.timer_log import TimerLog
 from duewheel.wheel.timer_wheel import Runs
 
 _SLOTS_AT_ONCE = 1 << 17  # of a stretch: 3 MiB of positions and counts
-_INDEX_BYTES = 64 << 20  # of ChainEnds
+INDEX_BYTES = 64 << 20  # of ChainEnds
 
 
 class Linker:
@@ -181,7 +181,7 @@ class ChainEnds:
         self._directory = directory
         self._precision_ms = directory.config.precision_ms
         slots = HOUR_MS // self._precision_ms + 1
-        self._hours_max = max(1, _INDEX_BYTES // (8 * slots))
+        self._hours_max = max(1, INDEX_BYTES // (8 * slots))
         # Latest used last: how far the log was read, and the position of each slot.
         self._hours: dict[int, tuple[int, Int64]] = {}
 

@@ -18,7 +18,9 @@ from duewheel.metrics import TOPIC_SERIES_MAX
 from duewheel.readiness import ReadyBounds
 from duewheel.wheel.cancelling import ANSWERS_MAX
 from duewheel.wheel.far_cancels import RUNS_MAX
+from duewheel.wheel.far_slots import INDEX_BYTES
 from duewheel.wheel.kafka_publisher import PublisherLimits
+from duewheel.wheel.reconfiguring import SKIPPED_MAX
 from duewheel.wheel.restoring import ROLLS_MAX, TOPICS_MAX
 from duewheel.wheel.slot_scan import WINDOW_RECORDS
 
@@ -58,6 +60,8 @@ def _of_ingest(settings: Settings) -> dict[str, Bound]:
         "partitions": _fixed(PARTITIONS_MAX, "fixed; fewer where names of topics are long"),
         "min_free": _set(settings, "storage.min_free", str(settings.storage.min_free)),
         "ring_slots": _set(settings, "timer.slots", 2 * timer.slots, "twice "),
+        "far_index_bytes": _fixed(INDEX_BYTES),
+        "skipped_records": _fixed(SKIPPED_MAX),
         "longest_delay_ms": _set(settings, "timer.max_delay", as_millis(timer.max_delay)),
     }
 

@@ -213,7 +213,7 @@ def test_a_later_lap_may_have_the_entry_of_a_slot_closed_while_a_batch_is_writte
 def test_positions_beyond_the_ring_are_read_from_what_was_committed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(far_slots, "_INDEX_BYTES", 1)  # of one hour
+    monkeypatch.setattr(far_slots, "INDEX_BYTES", 1)  # of one hour
     directory = world.shard.directory(Role.INGEST)
     ends = ChainEnds(directory)
     slots = SLOT + np.array([1_000, 1_001, 50 * HOUR], np.int64)
