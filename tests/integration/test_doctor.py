@@ -145,6 +145,7 @@ def test_what_is_set_wrongly_is_found_at_once(
         ("shard_partitions", "shard"),
         ("topic_settings", "cleanup.policy"),
         ("topic_settings", "max.message.bytes"),
+        ("topic_settings", "partitions"),
         ("topic_settings", "retention.ms"),
     ]
     unread = [f for f in found if f"so {matching} is not read" in f.found]
