@@ -50,10 +50,9 @@ simulate-day: setup-dev  ## 24 hours of operation in minutes, with kills; everyt
 simulate-years: setup-dev  ## ten years of timers that are rolled day after day, with kills; DAYS=n
 	@$(BIN)/python tests/simulation/years.py --days $(or $(DAYS),3652)
 
-soak: setup-dev  ## ROUNDS=n of kill -9 under load, judged; SEED=k, BROKERS=3, CANCELS_MAX=n, FOLDER=kept
+soak: setup-dev  ## ROUNDS=n of kill -9 under load, judged; SEED=k, BROKERS=3, FOLDER=kept
 	@$(BIN)/python tests/soak/soak.py --rounds $(or $(ROUNDS),10) --seed $(or $(SEED),1) \
-		--brokers $(or $(BROKERS),1) $(if $(CANCELS_MAX),--cancels-max $(CANCELS_MAX)) \
-		$(if $(FOLDER),--folder $(FOLDER))
+		--brokers $(or $(BROKERS),1) $(if $(FOLDER),--folder $(FOLDER))
 
 fuzz: setup-dev  ## every parser of foreign bytes, EXAMPLES=n for each test
 	@EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest tests/fuzz --hypothesis-profile fuzz \

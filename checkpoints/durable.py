@@ -44,7 +44,7 @@ class Durable:
     Attributes:
         batch: newest batch that is on disk.
         marks: next offset to take, after it.
-        hours: log and message bytes of every hour.
+        hours: log, message and cancelled bytes of every hour.
         placed: timers placed so far.
         close: the closed range, None before the first.
         r: last slot known to be delivered in full.
@@ -53,13 +53,13 @@ class Durable:
 
     batch: int
     marks: Marks
-    hours: Mapping[int, tuple[int, int]]
+    hours: Mapping[int, tuple[int, ...]]
     placed: int
     close: Close | None
     r: int
     topic_ids: Mapping[str, str]
     topics: int
-    cancels: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    cancels: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     def write(self, directory: Path) -> None:
         """Replace the file, durably."""
@@ -106,13 +106,13 @@ class Durable:
         return cls(
             integer(raw["batch"]),
             marks_from(raw["marks"]),
-            lengths_from(raw["hours"]),
+            lengths_from(raw["hours"], 3),
             integer(raw["placed"]),
             Close.from_json(raw["close"]) if raw["close"] else None,
             integer(raw["r"]),
             names_from(raw["topic_ids"]),
             integer(raw["topics"]),
-            lengths_from(raw["cancels"]),
+            lengths_from(raw["cancels"], 2),
         )
 
 
@@ -120,7 +120,7 @@ def take_durable(state: State) -> Durable:
     """What a checkpoint taken now would say. Called under engine.lock."""
     commit, close, mirror = state.commit(), state.close(), state.mirror()
     r = mirror[0] if mirror else (close.lower if close else 0)
-    hours = {hour: (h.log_bytes, h.message_bytes) for hour, h in commit.hours.items()}
+    hours = {hour: h.lengths for hour, h in commit.hours.items()}
     return Durable(
         commit.batch,
         commit.marks,

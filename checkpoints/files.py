@@ -50,6 +50,15 @@ def open_unnamed(folder: Path) -> int:
     return fd
 
 
+def allocate(fd: int, size: int) -> None:
+    """Give a file all the blocks of its first `size` bytes: a mapped store then needs none.
+
+    Raises:
+        OSError: the file system has too little room.
+    """
+    os.posix_fallocate(fd, 0, size)
+
+
 def _open_emptied(temporary: Path) -> int:
     # A killed process may have left one; in a container its id is soon another one's.
     fd = open_file(temporary)

@@ -1,8 +1,8 @@
 """What the commit and close pages of the `state` file say, and how they say it in JSON.
 
-    commit   {"batch", "marks", "hours": {hour: [log bytes, message bytes, batch from]}, "placed",
-             "topic_ids": {topic: id}, "topics", "cancels": {hour: [bytes, bytes]},
-             "cancels_taken"}
+    commit   {"batch", "marks", "hours": {hour: [log bytes, message bytes, batch from, cancelled
+             bytes, cancelled from]}, "placed", "topic_ids": {topic: id}, "topics",
+             "cancels": {hour: [bytes, bytes]}}
     close    {"lower", "c_before", "floor", "c"}
 
 Marks, and c, are {topic: {partition: offset}}.
@@ -22,18 +22,40 @@ Marks = Mapping[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class HourFiles:
-    """How much of one hour's two files exists, in bytes, and where the last batch began in the log.
+    """How much of one hour's three files exists, in bytes, and where the last batch began in them.
 
     Attributes:
         log_bytes: committed length of timerlog/<hour>.
         message_bytes: committed length of messages/<hour>.
         batch_from: log position of the last batch's first record; equal to `log_bytes` if it
             put nothing there. What redo reads.
+        cancelled_bytes: committed length of cancelled/<hour>.
+        cancelled_from: where the last batch began there, likewise.
     """
 
     log_bytes: int
     message_bytes: int
     batch_from: int
+    cancelled_bytes: int = 0
+    cancelled_from: int = 0
+
+    @property
+    def lengths(self) -> tuple[int, int, int]:
+        """Of the hour's files: log, messages, cancelled."""
+        return self.log_bytes, self.message_bytes, self.cancelled_bytes
+
+    def followed_by(self, lengths: tuple[int, ...]) -> HourFiles:
+        """These lengths, after a batch that began where the files have ended until now."""
+        log_bytes, message_bytes, cancelled_bytes = lengths
+        return HourFiles(
+            log_bytes, message_bytes, self.log_bytes, cancelled_bytes, self.cancelled_bytes
+        )
+
+    @classmethod
+    def applied(cls, lengths: tuple[int, ...]) -> HourFiles:
+        """These lengths, and nothing of the last batch."""
+        log_bytes, message_bytes, cancelled_bytes = lengths
+        return cls(log_bytes, message_bytes, log_bytes, cancelled_bytes, cancelled_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +72,6 @@ class Commit:
             topic, whose offsets the marks know nothing of.
         topics: how many names the file `topics` holds at least.
         cancels: bytes of the two files of every segment of the cancel log, by its hour.
-        cancels_taken: how many have been written there so far.
     """
 
     batch: int
@@ -60,8 +81,7 @@ class Commit:
     applied: bool
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     topics: int = 0
-    cancels: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    cancels_taken: int = 0
+    cancels: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """As its page holds it; whether it is applied is a mark beside that."""
@@ -69,13 +89,16 @@ class Commit:
             "batch": self.batch,
             "marks": marks_to(self.marks),
             "hours": {
-                h: (x.log_bytes, x.message_bytes, x.batch_from) for h, x in self.hours.items()
+                hour: (
+                    *(x.log_bytes, x.message_bytes, x.batch_from),
+                    *(x.cancelled_bytes, x.cancelled_from),
+                )
+                for hour, x in self.hours.items()
             },
             "placed": self.placed,
             "topic_ids": dict(self.topic_ids),
             "topics": self.topics,
             "cancels": dict(self.cancels),
-            "cancels_taken": self.cancels_taken,
         }
 
     @classmethod
@@ -93,8 +116,7 @@ class Commit:
             applied,
             names_from(raw["topic_ids"]),
             integer(raw["topics"]),
-            lengths_from(raw["cancels"]),
-            integer(raw["cancels_taken"]),
+            lengths_from(raw["cancels"], 2),
         )
 
 
@@ -155,13 +177,16 @@ def marks_from(topics: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, 
     }
 
 
-def lengths_from(raw: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
-    """Lengths of pairs of files by hour, from their JSON form.
+def lengths_from(raw: Mapping[str, Any], files: int) -> dict[int, tuple[int, ...]]:
+    """Lengths of so many files by hour, from their JSON form.
 
     Raises:
         MISSHAPEN: they have another one.
     """
-    return {int(hour): (integer(first), integer(second)) for hour, (first, second) in raw.items()}
+    found = {int(hour): tuple(map(integer, lengths)) for hour, lengths in raw.items()}
+    if any(len(lengths) != files for lengths in found.values()):
+        raise ValueError(f"not the lengths of {files} files")
+    return found
 
 
 def names_from(raw: Mapping[str, str]) -> dict[str, str]:

@@ -7,10 +7,8 @@ A record per shard in the compacted topic `<app>.state`, in the partition <index
     c   C_R: high-water mark of p when slot r was closed
     c1  C_{R+1}, when slot r + 1 is half delivered, else null
     d   then: everything of p below this offset in slot r + 1 is out, else null
-    k   lowest offset of a cancel that may still meet a timer, or is not answered, else null: what
-        is lost is read again from there
     n   when d is there: how many rows of slot r + 1 are out, those of all partitions
-    a   cancels below this offset are answered
+    a   cancels below this offset are replied to, or chased: what is lost is read again from there
 
 A message of p at offset o whose slot is s is *done* if o < c and s <= r, or if it belongs to the
 half-delivered slot (o < c1 and (s = r + 1, or s <= r and o >= c)) and o < d. All else is pending;
@@ -51,7 +49,6 @@ class PartitionProgress:
     c: int
     c1: int | None = None
     d: int | None = None
-    k: int | None = None
     n: int | None = None
     a: int = 0
 
@@ -65,14 +62,9 @@ class PartitionProgress:
         """C of slot `closed`."""
         return self.c if self.c1 is None else self.c1
 
-    @property
-    def cancels_from(self) -> int:
-        """Cancels below have done all their work."""
-        return self.closed_c if self.k is None else self.k
-
 
 _COLUMNS = tuple(each.name for each in fields(PartitionProgress))
-_NULLABLE = frozenset({"c1", "d", "k", "n"})
+_NULLABLE = frozenset({"c1", "d", "n"})
 
 
 @dataclass(frozen=True)
@@ -277,7 +269,7 @@ def advanced(
     closed: Close,
     r: int,
     below: Mapping[TopicPartition, int] | None,
-    cancels: Mapping[TopicPartition, tuple[int | None, int]],
+    answered: Mapping[TopicPartition, int],
     rows_out: int = 0,
 ) -> dict[TopicPartition, PartitionProgress]:
     """Where the partitions stand once a shard has come to slot `r`.
@@ -288,19 +280,19 @@ def advanced(
         closed: the range that r lies in.
         r: last slot delivered in full.
         below: D of slot r + 1 if that is half delivered, else None.
-        cancels: k and a once slot `r` is delivered; partitions without cancels may be left out.
+        answered: a; partitions of which nothing is known may be left out.
         rows_out: how many rows of that slot are out then.
     """
-    c, nothing = closed.c_before if r == closed.lower else closed.c, (None, 0)
+    c = closed.c_before if r == closed.lower else closed.c
     reached = {}
     # Of topics that were given up there may be rows left: only how far a slot of theirs is out.
     for partition in {**known, **closed.c, **(below or {})}:
         part = known.get(partition)
-        k, a = cancels.get(partition, nothing)
+        a = answered.get(partition, 0)
         if part is None or part.r < r:
-            part = PartitionProgress(r, c.get(partition, 0), k=k, a=max(a, part.a if part else 0))
+            part = PartitionProgress(r, c.get(partition, 0), a=max(a, part.a if part else 0))
         else:
-            part = replace(part, k=k if part.r == r else part.k, a=max(a, part.a))
+            part = replace(part, a=max(a, part.a))
         if part.r == r and below is not None:
             d = max(below.get(partition, 0), part.d or 0)
             n = max(rows_out, part.n or 0)

@@ -47,7 +47,7 @@ _STARTS, _CLEAN, _DEQUEUE_STARTS, _GC_HOUR, _BOOT, _PAUSED, _HEARTBEATS = 0, 1, 
 _DAMAGE, _GENERATION, _RECOVERED, _FOUND, _CLAIMED = 24, 25, 26, 27, 28
 _AHEAD, _HELD = 29, 30
 _STANDBY, _PROMOTION = 31, 32
-_GC_CANCELS, _WITHOUT_ROOM, _CANCELS_OVER = 33, 34, 35
+_GC_CANCELS, _WITHOUT_ROOM = 33, 34
 _DELIVERED, _DEAD_LETTERS, _LETTERS_WAIT = 40, 41, 42
 _LINKED = 36
 
@@ -198,12 +198,11 @@ class State:
         placed: int,
         topic_ids: Mapping[str, str] | None = None,
         topics: int = 0,
-        cancels: Mapping[int, tuple[int, int]] | None = None,
-        cancels_taken: int = 0,
+        cancels: Mapping[int, tuple[int, ...]] | None = None,
     ) -> None:
         """Write a commit page, not yet applied: the batch exists from here on."""
         names, segments = dict(topic_ids or {}), dict(cancels or {})
-        commit = Commit(batch, marks, hours, placed, False, names, topics, segments, cancels_taken)
+        commit = Commit(batch, marks, hours, placed, False, names, topics, segments)
         self._commit.write(json.dumps(commit.to_json(), separators=(",", ":")).encode())
 
     def mark_applied(self) -> None:
@@ -468,15 +467,6 @@ class State:
         """Called by dequeue."""
         words = (delivered, dead_letters, int(wait))
         self._live[_DELIVERED], self._live[_DEAD_LETTERS], self._live[_LETTERS_WAIT] = words
-
-    @property
-    def cancels_over(self) -> int:
-        """How many of the cancels taken so far dequeue has in memory no more."""
-        return self._live[_CANCELS_OVER]
-
-    def note_cancels_over(self, cancels: int) -> None:
-        """Called by dequeue; and by a recovery, which dequeue waits for."""
-        self._live[_CANCELS_OVER] = cancels
 
     @property
     def lag(self) -> Lag:

@@ -11,7 +11,9 @@
     TIMER_CANCEL_OFFSET: n    beside any of these: only the timer whose first copy has offset n
 
 All act on timers of their own partition with a lower offset. Copies (record_tail.py) cancel
-nothing: the cancel half of a reschedule is a matter of its first copy.
+nothing: the cancel half of a reschedule is a matter of its first copy. A pure cancel with
+TIMER_ORIGIN and TIMER_CANCEL_SLOT is a chase, which dequeue has written: it acts on the timers that
+its request, at that lower offset, was for.
 """
 
 from __future__ import annotations
@@ -40,7 +42,15 @@ _CANCEL, _RESCHEDULE, _BAD_ID, _BAD_FLAG, _NO_ID, _BOTH, _COPY = range(len(WORDS
 
 _OF_COPIES = (Request.ORIGIN, Request.NOT_BEFORE, Request.RETRIES)
 # What means something beside a cancel.
-_OF_CANCELS = frozenset({Request.CANCEL, Request.CANCEL_OFFSET, *_OF_COPIES})
+_OF_CANCELS = frozenset(
+    {
+        Request.CANCEL,
+        Request.CANCEL_OFFSET,
+        *_OF_COPIES,
+        Request.CHASE_SLOT,
+        Request.CHASE_FLAGS,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +116,9 @@ def read_cancels(
     size = lengths(cancelled.values)
     of_id = np.where((size > 0) & (size <= ID_BYTES_MAX), _CANCEL, _BAD_ID)
     word[cancelled.rows] = np.where(given[cancelled.rows], _BOTH, of_id)
-    word[(word != NOTHING) & rows_of(fields, _OF_COPIES, count)] = _COPY
+    chase = (word == _CANCEL) & rows_of(fields, [Request.CHASE_SLOT], count)
+    chase &= ~rows_of(fields, [Request.NOT_BEFORE, Request.RETRIES], count)
+    word[(word != NOTHING) & rows_of(fields, _OF_COPIES, count) & ~chase] = _COPY
     _name_one(fields.get(Request.CANCEL_OFFSET, Field.none()), word, named_offset)
     pure[cancelled.rows] = True
     return Cancels(word, pure, own.where(~pure[own.rows]).beside(cancelled), named_offset)

@@ -195,6 +195,8 @@ def parse_judged(table: pa.Table, contract: Contract) -> tuple[TimerBatch, pa.Ta
         retries=known.retries,
         level=np.where(placed, np.maximum(asked.due.level, known.level), NO_LEVEL).astype(np.int32),
         timestamp_ms=records.timestamp_ms,
+        chase_slot=known.chase_slot,
+        chase_flags=known.chase_flags,
     )
     return batch, columns
 

@@ -26,6 +26,13 @@ RETRIES = "TIMER_RETRIES"  # how often in a row it was parked, or spread
 ASKED_LEVEL = "TIMER_LEVEL"  # the level that the due time was asked for with, if it was
 LETTER = "TIMER_DEAD_LETTER"  # of a dead letter that waits for its topic: it stays one
 
+# On chases only: cancels that dequeue writes again behind copies that may be in flight. They have
+# ORIGIN, too: the offset of the request.
+CHASE_SLOT = "TIMER_CANCEL_SLOT"  # last slot delivered in full when the chase was written
+CHASE_FLAGS = "TIMER_CANCEL_FLAGS"  # CHASE_FOUND and CHASE_RESCHEDULE
+CHASE_FOUND = 1  # the request, or an earlier chase of it, has marked a timer
+CHASE_RESCHEDULE = 2  # the request was a reschedule
+
 # Added to answers to cancels and reschedules, whose value is a JSON object (ANSWER_*).
 ANSWER = "TIMER_ANSWER"  # an Answer: what became of the timers that were met
 ANSWER_WORD = "answer"  # the same word
@@ -69,6 +76,8 @@ class Request(IntEnum):
     RETRIES = auto()
     ASKED_LEVEL = auto()  # beside ORIGIN only
     LETTER = auto()  # the last header of a dead letter that waits; nothing anywhere else
+    CHASE_SLOT = auto()  # these two beside CANCEL and ORIGIN only
+    CHASE_FLAGS = auto()
     IGNORED = auto()  # added by an earlier delivery: taken out, else it would be there twice
     TARGET_KEY = auto()  # from here on in drop-in modes only
     PARTITION_KEY = auto()  # not taken out: read again in copies
@@ -99,6 +108,8 @@ REQUEST: dict[str, Request] = {
     RETRIES: Request.RETRIES,
     ASKED_LEVEL: Request.ASKED_LEVEL,
     LETTER: Request.LETTER,
+    CHASE_SLOT: Request.CHASE_SLOT,
+    CHASE_FLAGS: Request.CHASE_FLAGS,
 }
 NATIVE = {request: name for name, request in reversed(REQUEST.items())}
 """The name under which duewheel itself makes each request: the first one in REQUEST."""

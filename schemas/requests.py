@@ -21,11 +21,11 @@ import pyarrow.compute
 from duewheel.schemas.cancel_requests import WORDS, Cancels, read_cancels
 from duewheel.schemas.columns import Column, ascii_text, lengths
 from duewheel.schemas.due_times import PRECEDENCE, DueTimes
-from duewheel.schemas.header_names import NATIVE, Request
+from duewheel.schemas.header_names import CHASE_FOUND, CHASE_RESCHEDULE, NATIVE, Request
 from duewheel.schemas.headers import Field, Headers, Int8, rows_of
 from duewheel.schemas.record_tail import LETTER_END, NO_ORIGIN
 from duewheel.schemas.row_settings import CANCEL_TYPE
-from duewheel.schemas.timers import ANY_TIME, LEVEL_MAX, NO_LEVEL, Bool, Int32, Int64
+from duewheel.schemas.timers import ANY_TIME, LEVEL_MAX, NO_LEVEL, NO_SLOT, Bool, Int32, Int64
 from duewheel.schemas.values import SATURATED, parse_numbers
 
 _pa: Any = pa
@@ -231,6 +231,7 @@ class Copies:
         not_before_ms: see TimerBatch.
         retries: how often it was parked.
         level: that of the first copy's request; NO_LEVEL where the row is none.
+        chase_slot, chase_flags: see TimerBatch.
     """
 
     origin_offset: Int64
@@ -238,6 +239,8 @@ class Copies:
     not_before_ms: Int64
     retries: Int32
     level: Int32
+    chase_slot: Int64
+    chase_flags: Int32
 
     def where(self, rows: Bool, others: Copies) -> Copies:
         """Of these rows what is known here, of all else what `others` say."""
@@ -268,6 +271,8 @@ def copies(fields: Mapping[Request, Field], offset: Int64, accepted: Bool) -> Co
         np.full(count, ANY_TIME, np.int64),
         np.zeros(count, np.int32),
         np.full(count, NO_LEVEL, np.int32),
+        np.full(count, NO_SLOT),
+        np.zeros(count, np.int32),
     )
     if Request.ORIGIN not in fields:
         return known
@@ -279,6 +284,8 @@ def copies(fields: Mapping[Request, Field], offset: Int64, accepted: Bool) -> Co
         (Request.NOT_BEFORE, known.not_before_ms, SATURATED),
         (Request.RETRIES, known.retries, COUNT_MAX),
         (Request.ASKED_LEVEL, known.level, LEVEL_MAX),
+        (Request.CHASE_SLOT, known.chase_slot, SATURATED),
+        (Request.CHASE_FLAGS, known.chase_flags, CHASE_FOUND | CHASE_RESCHEDULE),
     ):
         given = fields.get(request)
         if given is not None:

@@ -30,6 +30,7 @@ NO_LEVEL = 0  # a due time that was not asked for by a level
 LEVEL_MAX = 255  # one byte on disk
 ANY_TIME = -(2**62)  # not_before_ms of what was not parked
 ANY_OFFSET = -1  # named_offset of a cancel that is for all timers of its id
+NO_SLOT = -(2**62)  # chase_slot of a user's cancel
 NEVER = 2**62  # not_before_ms of what may not go to its target at all
 
 TopicPartition = tuple[str, int]
@@ -60,6 +61,8 @@ class TimerBatch:
             nothing, key, value and user's headers go to its answer.
         cancels: the row cancels the timers of its partition with the same id and a lower origin
             offset: a pure cancel, or the first copy of a reschedule. Its `timer_id` is not empty.
+            A chase (wheel/cancel_replies.py) is a pure cancel, too: its `origin_offset` is that of
+            the request, and lies below `offset`.
         named_offset: of such a row: origin offset of the one timer that it is for, or ANY_OFFSET.
         targets: the topic names that `target` indexes.
         target: row → index in `targets`.
@@ -74,6 +77,8 @@ class TimerBatch:
         retries: how often in a row it was parked, for its target took no writes.
         level: the DELAY level that its due time was asked for with, 0 for none.
         timestamp_ms: of the record; what is due more than the roll window later is rolled.
+        chase_slot: of a chase, the last slot delivered in full when it was written, else NO_SLOT.
+        chase_flags: of a chase, CHASE_FOUND and CHASE_RESCHEDULE, else 0.
     """
 
     partitions: list[TopicPartition]
@@ -99,6 +104,8 @@ class TimerBatch:
     retries: Int32
     level: Int32
     timestamp_ms: Int64
+    chase_slot: Int64
+    chase_flags: Int32
 
     def __len__(self) -> int:
         return len(self.offset)

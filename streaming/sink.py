@@ -9,7 +9,7 @@ One batch:
     4. rows below the engine's marks are dropped: Spark has delivered them before
     5. offsets that were skipped are noted as gaps
     6. the engine takes the rest. All of it waits here while ingest is paused; what the disk has no
-       room for waits, and cancels beyond `dequeue.cancels_max`, or what a standby must not take yet
+       room for waits, and what a standby must not take yet
 
 The engine's marks decide what is new, nothing else: a batch that is replayed, or planned anew after
 its checkpoint was lost, changes nothing. The batch id only finds the file of step 2.
@@ -21,7 +21,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
@@ -69,13 +68,6 @@ class TimerEngine(Protocol):
         ...
 
 
-class _Wait(StrEnum):
-    """What a batch waits for in the engine."""
-
-    CANCELS = "dequeue.cancels_max reached"
-    AHEAD = "the owner has not come so far"
-
-
 class StoppedWaitingError(Exception):
     """The sink was told to stop while it waited; Spark will deliver the batch again."""
 
@@ -92,7 +84,6 @@ class SinkStatistics:
         rows_held: rows that wait because ingest is paused.
         rows_without_room: rows that wait because the disk would be too full with them.
         rows_ahead: rows that wait because the owner that a standby follows has not come so far.
-        rows_behind_cancels: rows that wait for `dequeue.cancels_max` are in memory.
         rows_lost: see GapWatch.
         newest_ms: greatest timestamp of a row taken, 0 before the first.
         row_bytes: of a row as it comes from Spark, lately; rather too much. 0 before the first.
@@ -105,7 +96,6 @@ class SinkStatistics:
     rows_held: int = 0
     rows_without_room: int = 0
     rows_ahead: int = 0
-    rows_behind_cancels: int = 0
     rows_lost: int = 0
     newest_ms: int = 0
     row_bytes: float = 0.0
@@ -305,25 +295,13 @@ class TimerSink:
 
     def _append(self, batch: TimerBatch, marks: Marks) -> None:
         """Append until the engine has taken everything."""
-        appended, logged_at_ms = self._engine.append(batch, marks), None
-        while (why := _why_it_waits(appended)) is not None:
+        while self._engine.append(batch, marks).ahead:
             rows = _rows_from(batch, self._engine.marks)
             if len(rows) < len(batch):
                 batch = batch.take(rows)
-            self._note_waiting(why, len(batch))
-            if why is not _Wait.AHEAD and self._is_time(logged_at_ms, WAITING_LOG_INTERVAL_MS):
-                _log.warning(f"{why}: waiting for deliveries", rows_waiting=len(batch))
-                logged_at_ms = self._clock.boottime_ms()
-            self._wait(f"it waited: {why}")
-            appended = self._engine.append(batch, marks)
-        self._note_waiting(None, 0)
-
-    def _note_waiting(self, why: _Wait | None, rows: int) -> None:
-        self._statistics = replace(
-            self._statistics,
-            rows_behind_cancels=rows if why is _Wait.CANCELS else 0,
-            rows_ahead=rows if why is _Wait.AHEAD else 0,
-        )
+            self._statistics = replace(self._statistics, rows_ahead=len(batch))
+            self._wait("the owner that this standby follows has not come so far")
+        self._statistics = replace(self._statistics, rows_ahead=0)
 
     def _is_time(self, last_ms: int | None, interval_ms: int) -> bool:
         return last_ms is None or self._clock.boottime_ms() - last_ms >= interval_ms
@@ -332,12 +310,6 @@ class TimerSink:
         if self._stopping.is_set():
             raise StoppedWaitingError(f"stopped while {why}")
         self._clock.sleep(WAIT_S)
-
-
-def _why_it_waits(appended: Appended) -> _Wait | None:
-    if appended.cancels_full:
-        return _Wait.CANCELS
-    return _Wait.AHEAD if appended.ahead else None
 
 
 def _first_offsets(batch: TimerBatch) -> Marks:

@@ -11,11 +11,11 @@ in the wheel. To accept the loss is to make the partition one of which nothing w
 What is in the wheel is still delivered. Its topic, if it is gone or made anew, gets another name
 here (`retire` in topic_names.py): offsets of the old one are not those of the new one, and D of a
 slot that holds rows of both counts each by itself. Of a partition that was cut short only a part is
-lost, and there is no such name: no timer from behind the cut may be pending, and none that only a
-cancel from behind the cut keeps from leaving: it may have been told so.
+lost, and there is no such name: no timer from behind the cut may be pending, and none that a cancel
+from behind the cut has cancelled: its reply may have said so.
 
     1. locks and transactional id, as in reconfiguring.py
-    2. the old topic gets its other name; cancels from behind a cut are cut off
+    2. the old topic gets its other name; cancels from behind a cut get no replies
     3. one transaction: the progress; then its mirror
     4. the close page
     5. the durable checkpoint goes, then the commit page is written: marks and topic ids. Only now
@@ -27,23 +27,23 @@ twice. Dequeue may run in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import structlog
 
 from duewheel.checkpoints import durable, files
+from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.page_contents import Close, Commit, HourFiles, Marks
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.recovery import Local, decide
-from duewheel.clock import Clock
 from duewheel.errors import ConfigError, RecoveryRefused
-from duewheel.schemas.timers import Bool, Int64, TopicPartition
-from duewheel.wheel.cancel_log import CancelRows
+from duewheel.schemas.timers import Bool, TopicPartition
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.lookups import Found, Lookups
+from duewheel.wheel.layout import RECORD_BYTES, slots_in
+from duewheel.wheel.message_store import Prefixes
 from duewheel.wheel.pending_rows import Snapshot, pieces
 from duewheel.wheel.publisher import Publisher
 from duewheel.wheel.reconfiguring import commit, require_owned
@@ -51,8 +51,6 @@ from duewheel.wheel.reconfiguring import commit, require_owned
 GONE, MADE_ANEW, CUT_SHORT = "gone", "made anew", "cut short"
 
 log = structlog.get_logger(__name__)
-
-_NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +187,6 @@ def accept(
     found: Progress,
     told: Losses,
     ids: Mapping[str, str],
-    clock: Clock,
 ) -> None:
     """2. to 5. of the module's head.
 
@@ -199,7 +196,6 @@ def accept(
         found: the newest progress.
         told: what `losses` has found.
         ids: of the timer topics as they are now.
-        clock: this host's.
 
     Raises:
         RecoveryRefused: timers are pending from behind a cut, or cancelled from there.
@@ -207,13 +203,15 @@ def accept(
     """
     with directory.locked() as before:
         _require_none_behind(directory, told)
-        cancels = _CancelsBehind(directory, told, before)
-        cancels.require_none_needed(clock)
-        lowest = cancels.lowest_below()
-        cancels.cut_off()
+        _require_none_cancelled(directory, told)
+        _cut_off_cancels(directory, told, before)
+        close = directory.state.close()
+        assert close is not None, "the shard has run"
+        # Copies and cancels may be lost: nothing on disk says what has become of a timer.
+        CancelBounds.blind_of(close.floor, found.partitions).write(directory.path)
         for topic in sorted(_topics_lost(told)):
             directory.topics.retire(topic)
-    commit(directory, publisher, found, _accepted(found, told, ids, lowest))
+    commit(directory, publisher, found, _accepted(found, told, ids))
     _write_pages(directory, told, ids)
     for (topic, number), loss in told.items():
         log.warning("loss accepted", partition=f"{topic}-{number}", kind=loss.kind, was=loss.was)
@@ -229,7 +227,7 @@ def _require_none_behind(directory: DataDirectory, told: Losses) -> None:
     Raises:
         RecoveryRefused: how many, and until when.
     """
-    cuts = {p: loss.start or 0 for p, loss in told.items() if loss.kind == CUT_SHORT}
+    cuts = _cuts(told)
     if not cuts:
         return
     snapshot, count, last = Snapshot.take(directory), 0, 0
@@ -237,12 +235,8 @@ def _require_none_behind(directory: DataDirectory, told: Losses) -> None:
         for _, slot, records in pieces(directory, hour, 0, log_bytes):
             rows = np.flatnonzero(slot > snapshot.r)
             prefix = directory.messages.read(hour, records[rows]).prefix
-            names = directory.topics.names(int(prefix["source_topic"].max(initial=-1)))
-            for (topic, number), end in cuts.items():
-                numbers = [n for n, name in enumerate(names) if name == topic]
-                behind = np.isin(prefix["source_topic"], numbers)
-                behind &= prefix["source_partition"] == number
-                behind &= prefix["source_offset"] >= end
+            for partition, end in cuts.items():
+                behind = _is_of(directory, prefix, partition) & (prefix["source_offset"] >= end)
                 count += int(behind.sum())
                 last = max(last, int(slot[rows][behind].max(initial=0)))
     if count:
@@ -254,130 +248,79 @@ def _require_none_behind(directory: DataDirectory, told: Losses) -> None:
         )
 
 
-class _CancelsBehind:
-    """Cancels from behind a cut: they must meet nothing that comes there anew."""
+def _require_none_cancelled(directory: DataDirectory, told: Losses) -> None:
+    """Refuse a cut with timers pending that were cancelled from behind it: they would have to be
+    delivered.
 
-    def __init__(self, directory: DataDirectory, told: Losses, before: Commit) -> None:
-        """
-        Args:
-            directory: under engine.lock.
-            told: what is lost.
-            before: the newest commit.
-        """
-        self._directory = directory
-        self._before = before
-        self._cuts = {p: loss.start or 0 for p, loss in told.items() if loss.kind == CUT_SHORT}
-
-    def cut_off(self) -> None:
-        """Take their effect from them."""
-        for rows, behind in self._rows():
-            for hour in np.unique(rows.hour).tolist():
-                self._directory.cancels.cut(hour, rows.position[behind & (rows.hour == hour)])
-
-    def lowest_below(self) -> Marks:
-        """The lowest cancel below each cut: its work may have passed to one behind the cut."""
-        found: dict[TopicPartition, int] = {}
-        for rows, behind in self._rows():
-            names = self._directory.topics.names(int(rows.topic.max(initial=-1)))
-            for topic, number in self._cuts:
-                numbers = [n for n, name in enumerate(names) if name == topic]
-                ours = ~behind & np.isin(rows.topic, numbers) & (rows.partition == number)
-                lowest = int(rows.offset[ours].min(initial=_NEVER))
-                found[topic, number] = min(lowest, found.get((topic, number), _NEVER))
-        return {partition: offset for partition, offset in found.items() if offset != _NEVER}
-
-    def require_none_needed(self, clock: Clock) -> None:
-        """Refuse a cut with timers pending that only cancels from behind it keep from leaving.
-
-        Raises:
-            RecoveryRefused: how many, and until when.
-        """
-        hashes = [rows.id_hash[behind] for rows, behind in self._rows()]
-        if not sum(map(len, hashes)):
-            return
-        wanted = np.unique(np.concatenate(hashes))
-        behind, below = self._of(wanted)
-        snapshot = Snapshot.take(self._directory)
-        found = self._pending(snapshot, wanted, clock)
-        names = zip(found.partition.tolist(), found.timer_id.to_pylist(), strict=True)
-        needed = []
-        for (index, timer_id), origin, slot in zip(
-            names, found.origin.tolist(), found.slot.tolist(), strict=True
-        ):
-            key = found.partitions[index], timer_id
-            if slot > snapshot.r and key in behind and origin >= below.get(key, 0):
-                needed.append(slot)
-        if needed:
-            until_ms = max(needed) * self._directory.config.precision_ms
-            raise RecoveryRefused(
-                f"{len(needed)} pending timers are cancelled from behind the cut, and would be "
-                "delivered: let `duewheel dequeue`, which runs without ingest, pass their slots "
-                f"first (the last one at {until_ms} ms)"
-            )
-
-    def _rows(self) -> Iterator[tuple[CancelRows, Bool]]:
-        """All of the cut partitions, and which of them lie behind the cuts."""
-        topics, gone = self._directory.topics, self._directory.state.gc_cancels
-        for hour, (length, _) in self._before.cancels.items():
-            if not self._cuts or hour < gone:
-                continue
-            for rows in self._directory.cancels.read(hour, 0, length):
-                names = topics.names(int(rows.topic.max(initial=-1)))
-                cut = np.full(len(rows), -1)
-                for (topic, number), end in self._cuts.items():
-                    numbers = [n for n, name in enumerate(names) if name == topic]
-                    cut[np.isin(rows.topic, numbers) & (rows.partition == number)] = end
-                ours = np.flatnonzero(cut >= 0)
-                yield rows.take(ours), rows.offset[ours] >= cut[ours]
-
-    def _of(
-        self, hashes: Int64
-    ) -> tuple[set[tuple[TopicPartition, bytes]], dict[tuple[TopicPartition, bytes], int]]:
-        """Whom cancels with these hashes are for: those behind the cuts; of those below them, up to
-        which offset.
-        """
-        behind, below = set(), dict[tuple[TopicPartition, bytes], int]()
-        for rows, is_behind in self._rows():
-            near = np.flatnonzero(np.isin(rows.id_hash, hashes))
-            some, flags = rows.take(near), is_behind[near].tolist()
-            names = self._directory.topics.names(int(some.topic.max(initial=-1)))
-            columns = (some.topic, some.partition, some.offset)
-            for topic, number, offset, timer_id, flag in zip(
-                *(column.tolist() for column in columns),
-                some.timer_id.to_pylist(),
-                flags,
-                strict=True,
-            ):
-                key = (names[topic], number), timer_id
-                if flag:
-                    behind.add(key)
-                else:
-                    below[key] = max(offset, below.get(key, 0))
-        return behind, below
-
-    def _pending(self, snapshot: Snapshot, hashes: Int64, clock: Clock) -> Found:
-        """What has these hashes in hours that may have pending timers."""
-        directory = self._directory
-        lookups = Lookups(directory.path, directory.config.precision_ms, clock)
-        try:
-            return lookups.begin(hashes, snapshot.log_bytes, snapshot.r).result()
-        finally:
-            lookups.close()
+    Raises:
+        RecoveryRefused: how many, and until when.
+    """
+    cuts = _cuts(told)
+    if not cuts:
+        return
+    snapshot, precision_ms = Snapshot.take(directory), directory.config.precision_ms
+    count, last, commit = 0, 0, directory.state.commit()
+    for hour, log_bytes in snapshot.log_bytes.items():
+        rows = directory.cancelled.read(hour, 0, commit.hours[hour].cancelled_bytes)
+        if not len(rows):
+            continue
+        view = directory.log.view(hour, log_bytes)
+        records = view.take(rows["position"].astype(np.int64) // RECORD_BYTES)
+        slot = slots_in(records, precision_ms)
+        for piece in np.array_split(np.arange(len(rows)), len(rows) // 10_000 + 1):
+            prefix = directory.messages.read(hour, records[piece]).prefix
+            behind = np.zeros(len(piece), np.bool_)
+            for partition, end in cuts.items():
+                ours = _is_of(directory, prefix, partition)
+                behind |= ours & (rows["offset"][piece] >= end)
+            behind &= slot[piece] > snapshot.r
+            count += int(behind.sum())
+            last = max(last, int(slot[piece][behind].max(initial=0)))
+    if count:
+        raise RecoveryRefused(
+            f"{count} pending timers are cancelled from behind the cut, and would be delivered: "
+            "let `duewheel dequeue`, which runs without ingest, pass their slots first (the last "
+            f"one at {last * precision_ms} ms)"
+        )
 
 
-def _accepted(found: Progress, told: Losses, ids: Mapping[str, str], lowest: Marks) -> Progress:
+def _cut_off_cancels(directory: DataDirectory, told: Losses, before: Commit) -> None:
+    """Cancels from behind a cut get no replies: other records will have their offsets."""
+    cuts = _cuts(told)
+    for hour, (length, _) in before.cancels.items():
+        if not cuts or hour < directory.state.gc_cancels:
+            continue
+        for rows in directory.cancels.pieces(hour, length):
+            prefix = rows.requests.prefix
+            for partition, end in cuts.items():
+                ours = _is_of(directory, prefix, partition) & (prefix["source_offset"] >= end)
+                directory.cancels.cut(hour, rows.position[ours & ~rows.cut_off])
+
+
+def _cuts(told: Losses) -> Marks:
+    return {p: loss.start or 0 for p, loss in told.items() if loss.kind == CUT_SHORT}
+
+
+def _is_of(directory: DataDirectory, prefix: Prefixes, partition: TopicPartition) -> Bool:
+    """Which messages came from a partition."""
+    topic, number = partition
+    names = directory.topics.names(int(prefix["source_topic"].max(initial=-1)))
+    numbers = [n for n, name in enumerate(names) if name == topic]
+    found: Bool = np.isin(prefix["source_topic"], numbers) & (prefix["source_partition"] == number)
+    return found
+
+
+def _accepted(found: Progress, told: Losses, ids: Mapping[str, str]) -> Progress:
     partitions = dict(found.partitions)
     for partition, loss in told.items():
         known = partitions.pop(partition, PartitionProgress(found.slot, 0))
         if loss.start is not None:
-            c, c1, k, a = loss.start, None if known.c1 is None else loss.start, None, loss.start
+            c, c1, a = loss.start, None if known.c1 is None else loss.start, loss.start
             if loss.kind == CUT_SHORT:
                 # Raised, C would call done what came late and is still pending.
                 c, c1 = min(known.c, c), None if known.c1 is None else min(known.c1, loss.start)
-                ks = [k for k in (known.k, lowest.get(partition)) if k is not None]
-                k = min((k for k in ks if k < loss.start), default=None)
                 a = min(known.a, loss.start)
-            partitions[partition] = replace(known, c=c, c1=c1, k=k, a=a)
+            partitions[partition] = replace(known, c=c, c1=c1, a=a)
     return replace(
         found,
         partitions=partitions,
@@ -399,15 +342,13 @@ def _write_pages(directory: DataDirectory, told: Losses, ids: Mapping[str, str])
         # It names marks of topics that are no more; what it kept cannot be read again.
         files.remove(directory.path / durable.FILE_NAME)
         marks = _marks_after(before.marks, told)
-        hours = {
-            h: HourFiles(x.log_bytes, x.message_bytes, x.log_bytes) for h, x in before.hours.items()
-        }
+        hours = {hour: HourFiles.applied(known.lengths) for hour, known in before.hours.items()}
         topic_ids = _ids_after(before.topic_ids, told, ids)
-        names, cancels, taken = before.topics, before.cancels, before.cancels_taken
+        names, cancels = before.topics, before.cancels
         # Both of the pair: were the newest damaged, marks from behind a cut would count again.
         for number in (before.batch + 1, before.batch + 2):
             placed = before.placed
-            state.write_commit(number, marks, hours, placed, topic_ids, names, cancels, taken)
+            state.write_commit(number, marks, hours, placed, topic_ids, names, cancels)
             state.mark_applied()
 
 

@@ -8,6 +8,7 @@ rest is compared with that snapshot; files only grow behind it. Checked, per hou
     wheel     the entry of every slot that the ring reaches and dequeue has not passed: first, last,
               num; each in its place
     messages  every record's message inside the file and matching its checksum
+    cancelled every record matching its check, and the log record that it names marked
     cancels   every record well formed, and its request matching its checksum
     counts    as many timers placed as were counted, unless hours have been unlinked
     state     every batch that entries refer to, and every timer topic that messages refer to
@@ -24,7 +25,13 @@ import numpy as np
 from duewheel.checkpoints.page_contents import Commit, HourFiles
 from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.schemas.timers import Bool, Int64
-from duewheel.wheel import cancel_log, message_store, timer_log, timer_wheel
+from duewheel.wheel import (
+    cancel_log,
+    cancelled_records,
+    message_store,
+    timer_log,
+    timer_wheel,
+)
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.layout import (
     LEVEL_MASK,
@@ -34,8 +41,10 @@ from duewheel.wheel.layout import (
     NO_POSITION,
     RECORD_BYTES,
     WheelConfig,
+    as_appended,
     distance_of,
     hour_of,
+    is_cancelled,
     last_slot_of_hour,
 )
 from duewheel.wheel.timer_log import Records, runs_in
@@ -153,7 +162,7 @@ def _check_kept_hour(
 
 
 def _check_kept_segment(
-    directory: DataDirectory, hour: int, lengths: tuple[int, int], report: Report
+    directory: DataDirectory, hour: int, lengths: tuple[int, ...], report: Report
 ) -> None:
     """Check a segment of the cancel log, unless dequeue has unlinked it."""
     try:
@@ -164,7 +173,7 @@ def _check_kept_segment(
             raise
 
 
-def check_segment(directory: DataDirectory, hour: int, lengths: tuple[int, int]) -> list[Finding]:
+def check_segment(directory: DataDirectory, hour: int, lengths: tuple[int, ...]) -> list[Finding]:
     """Check one segment of the cancel log: every record, and its request.
 
     Raises:
@@ -173,8 +182,8 @@ def check_segment(directory: DataDirectory, hour: int, lengths: tuple[int, int])
     name = f"{cancel_log.FOLDER}/{directory.cancels.files.path(hour).name}"
     if lengths[0] % RECORD_BYTES:
         return [Finding(name, lengths[0], "log_length", "not a whole number of records")]
-    for rows in directory.cancels.read(hour, 0, lengths[0]):
-        directory.topics.names(int(rows.topic.max(initial=-1)))
+    for rows in directory.cancels.pieces(hour, lengths[0]):
+        directory.topics.names(int(rows.requests.prefix["source_topic"].max(initial=-1)))
     size = directory.cancels.requests.files.size(hour)
     if size < lengths[1]:
         return [Finding(name, size, "request_outside", f"requests end before {lengths[1]}")]
@@ -195,6 +204,7 @@ def check_hour(directory: DataDirectory, hour: int, lengths: HourFiles, wheel: W
         )
         return report
     chains, well_formed = _Chains.of_hour(hour, directory.config), True
+    report.findings += _wrong_marks(directory, hour, lengths)
     for start, records in directory.log.pieces(hour, lengths.log_bytes):
         alive = records["magic"] != MAGIC_ABANDONED
         report.records += int(alive.sum())
@@ -209,6 +219,20 @@ def check_hour(directory: DataDirectory, hour: int, lengths: HourFiles, wheel: W
     if well_formed:
         report.findings += _wrong_entries(directory, chains, wheel)
     return report
+
+
+def _wrong_marks(directory: DataDirectory, hour: int, lengths: HourFiles) -> Iterator[Finding]:
+    """Records that cancelled/<hour> names and that are not marked as cancelled."""
+    rows = directory.cancelled.read(hour, 0, lengths.cancelled_bytes)
+    if not len(rows):
+        return
+    position = rows["position"].astype(np.int64)
+    view = directory.log.view(hour, lengths.log_bytes)
+    inside = (position >= 0) & (position % RECORD_BYTES == 0) & (position < lengths.log_bytes)
+    marked = np.zeros(len(rows), np.bool_)
+    marked[inside] = is_cancelled(view.take(position[inside] // RECORD_BYTES))
+    name = f"{cancelled_records.FOLDER}/{directory.cancelled.files.path(hour).name}"
+    yield from _at(name, position, ~marked, "not_marked", "the record is not marked as cancelled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +283,7 @@ def _malformed(
     precision_ms = directory.config.precision_ms
     slot_ms = records["write_time"].astype(np.int64) + records["delay"]
     abandoned = records["magic"] == MAGIC_ABANDONED
-    known = (records["magic"] & ~(MAGIC_ROLL | LEVEL_MASK)) == MAGIC_TIMER
+    known = (as_appended(records)["magic"] & ~(MAGIC_ROLL | LEVEL_MASK)) == MAGIC_TIMER
     distance = distance_of(records["reserved"])
     index = np.arange(len(records))
     position = start + index * RECORD_BYTES

@@ -1,6 +1,7 @@
 """One shard's data directory: its files, who may work in it, and what both processes do there.
 
     state timerwheel topics timerlog/<hour> messages/<hour>     see layout.py and checkpoints/
+    cancelled/<hour>                                            see cancelled_records.py
     cancels/<hour> requests/<hour>                              see cancel_log.py
     ingest.lock dequeue.lock    held for life by the one process of each kind
     engine.lock                 held for moments: placing, closing, starting, stopping
@@ -23,24 +24,21 @@ import numpy as np
 import structlog
 
 from duewheel.checkpoints import files
+from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.files import FileLock
 from duewheel.checkpoints.page_contents import Commit
+from duewheel.checkpoints.page_contents import HourFiles as Lengths
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery import Local, look_at
 from duewheel.checkpoints.state import Damage, State
 from duewheel.errors import CorruptFile, Locked, RecoveryPending
 from duewheel.schemas.timers import Int64
 from duewheel.wheel import timer_wheel
-from duewheel.wheel.cancel_log import CancelLog, CancelRows
-from duewheel.wheel.layout import (
-    ENTRY_BYTES,
-    HOUR_MS,
-    MAGIC_ABANDONED,
-    RECORD_BYTES,
-    WheelConfig,
-    hour_of,
-)
+from duewheel.wheel.cancel_log import CancelLog
+from duewheel.wheel.cancelled_records import CancelledRecords
+from duewheel.wheel.hour_files import HourFiles
+from duewheel.wheel.layout import ENTRY_BYTES, MAGIC_ABANDONED, WheelConfig, hour_of
 from duewheel.wheel.making import with_files
 from duewheel.wheel.message_store import MessageStore, pieces
 from duewheel.wheel.timer_log import TimerLog, runs_in
@@ -52,7 +50,6 @@ log = structlog.get_logger(__name__)
 # Held for less than a millisecond plus the apply; whoever waits this long meets a stopped process.
 LOCK_DEADLINE_S = 10.0
 _LIFE_LOCK_DEADLINE_S = 0.2
-_CANCELS_AT_ONCE = 1 << 19  # read to find out whether they are over: a second at most
 ENGINE_LOCK = "engine.lock"
 
 
@@ -81,13 +78,11 @@ class DataDirectory:
         self.wheel = TimerWheel(path / timer_wheel.FILE_NAME, config.ring)
         self.log = TimerLog(path)
         self.messages = MessageStore(path)
+        self.cancelled = CancelledRecords(path)
         self.cancels = CancelLog(path)
         self.topics = TopicNames(path)
         self.engine_lock = FileLock(path / ENGINE_LOCK)
         self._recovered = self.state.recovered
-        # By recovery and hour of the segment: bytes, and the hour in which all was over.
-        self._over: dict[tuple[int, int], int] = {}
-        self._over_in: dict[tuple[int, int], int] = {}
         self._role: Role | None = None
         self._life_lock: FileLock | None = None
 
@@ -182,6 +177,11 @@ class DataDirectory:
         if self.state.linked > most:
             raise CorruptFile(path, 0, f"slots up to {self.state.linked} are linked, {most} can be")
 
+    @property
+    def hour_folders(self) -> tuple[HourFiles, HourFiles, HourFiles]:
+        """Log, messages and cancelled records, in the order of an hour's lengths."""
+        return self.log.files, self.messages.files, self.cancelled.files
+
     @contextmanager
     def locked(self) -> Iterator[Commit]:
         """engine.lock, with the wheel up to date; yields the newest commit.
@@ -216,6 +216,8 @@ class DataDirectory:
                 batch.append(runs_in(records, lengths.batch_from, self.config.precision_ms))
         for runs in batch:
             self.link(runs, commit.batch)
+        for hour, lengths in commit.hours.items():
+            self.mark_cancelled(hour, lengths, lengths.cancelled_from)
         self.state.mark_applied()
 
     def link(self, runs: Runs, batch: int) -> None:
@@ -228,10 +230,33 @@ class DataDirectory:
         inside = (runs.slot > close.lower) & (runs.slot <= self.state.linked)
         self.wheel.apply(runs.where(inside), batch)
 
+    def mark_cancelled(self, hour: int, lengths: Lengths, start: int) -> None:
+        """Mark the log records that cancelled/<hour> names from position `start` on.
+
+        Raises:
+            CorruptFile: it is damaged, or the log is shorter than `lengths` says.
+        """
+        rows = self.cancelled.read(hour, start, lengths.cancelled_bytes)
+        if len(rows):
+            self.log.mark_cancelled(hour, lengths.log_bytes, rows["position"].astype(np.int64))
+
+    def restore_marks(self, hour: int, lengths: Lengths) -> None:
+        """Mark the log records that cancelled/<hour> names, and no others: a loss of power may have
+        taken marks, and left others whose batch it has taken.
+
+        Raises:
+            CorruptFile: as `mark_cancelled`.
+        """
+        rows = self.cancelled.read(hour, 0, lengths.cancelled_bytes)
+        positions = rows["position"].astype(np.int64)
+        if lengths.log_bytes:
+            self.log.mark_cancelled(hour, lengths.log_bytes, positions, alone=True)
+
     def _open_anew(self) -> None:
         """After a recovery: files of the same names are other ones."""
         self.log.close()
         self.messages.close()
+        self.cancelled.close()
         self.cancels.close()
         self.topics.forget()
         self._recovered = self.state.recovered
@@ -253,16 +278,16 @@ class DataDirectory:
         except CorruptFile as error:
             log.warning("topic names are missing", reason=str(error))
             return False
+        hours = {hour: known.lengths for hour, known in commit.hours.items()}
         return all(
-            self.log.files.size(hour) >= lengths.log_bytes
-            and self.messages.files.size(hour) >= lengths.message_bytes
-            for hour, lengths in commit.hours.items()
-            if hour >= self.state.gc_hour
-        ) and all(
             folder.size(hour) >= length
-            for hour, lengths in commit.cancels.items()
-            if hour >= self.state.gc_cancels
-            for folder, length in zip(self.cancels.folders, lengths, strict=True)
+            for folders, lengths, gone in (
+                (self.hour_folders, hours, self.state.gc_hour),
+                (self.cancels.folders, commit.cancels, self.state.gc_cancels),
+            )
+            for hour, of_hour in lengths.items()
+            if hour >= gone
+            for folder, length in zip(folders, of_hour, strict=True)
         )
 
     def require_entries(self, slots: Int64) -> None:
@@ -321,18 +346,16 @@ class DataDirectory:
         if carried_out and self.state.damage is not Damage.NONE:
             raise RecoveryPending(f"the files of {self.path} are to be recovered first")
 
-    def collect(
-        self, progress: Progress, first_segment: Callable[[Commit], int] | None = None
-    ) -> int:
-        """Unlink the hours in which nothing is pending, and cancels that are over: dequeue's duty.
+    def collect(self, progress: Progress, first_segment: Callable[[Commit], int]) -> int:
+        """Unlink the hours in which nothing is pending, and cancels that are replied to: dequeue's
+        duty.
 
         Below both what Kafka has committed as delivered and what the durable checkpoint says is,
         so that a start from that checkpoint misses no file.
 
         Args:
             progress: as committed in Kafka.
-            first_segment: tells the hour below which no segment of the cancel log is needed, if
-                that is known; else they are read.
+            first_segment: tells the hour below which no segment of the cancel log is needed.
 
         Returns:
             The first hour that is kept.
@@ -345,71 +368,29 @@ class DataDirectory:
             durable = None
         if durable is None:
             return self.state.gc_hour
-        self._collect_cancels(progress, first_segment)
+        self._collect_cancels(first_segment)
         hour = hour_of(min(progress.slot, durable.r) + 1, self.config.precision_ms)
         if hour > self.state.gc_hour:
             with self.engine_lock.held(LOCK_DEADLINE_S):
+                # Else a cancel would find nothing of a timer whose copy is in flight.
+                known = CancelBounds.read(self.path)
+                since = progress.slot if known is None else known.since
+                CancelBounds.blind_of(since, progress.partitions).write(self.path)
                 self.state.raise_gc_hour(hour)
         # Also what a kill between the two steps has left.
-        self.log.unlink_below(self.state.gc_hour)
-        self.messages.files.unlink_below(self.state.gc_hour)
+        self.log.forget_below(self.state.gc_hour)
+        for folder in self.hour_folders:
+            folder.unlink_below(self.state.gc_hour)
         return self.state.gc_hour
 
-    def _collect_cancels(
-        self, progress: Progress, first_segment: Callable[[Commit], int] | None
-    ) -> None:
-        """Unlink the oldest segments of the cancel log, as long as all in them is over, and so is
-        the last hour in which they may have left anything out: whoever finds a timer in a log finds
-        these cancels, too, after a start.
-
-        The one that is written to, or may be at this moment, stays.
-        """
-        commit, close, gone = self.state.commit(), self.state.close(), self.state.gc_cancels
-        assert close is not None, "there is a progress"
-        # R is no higher. After a start it is noted anew: then they stay a little longer.
-        now = hour_of(close.floor, self.config.precision_ms)
-        first = first_segment(commit) if first_segment else None
-        for hour in sorted(h for h in commit.cancels if h >= gone)[:-1]:
-            is_over = self._is_over(hour, commit, progress) if first is None else hour < first
-            if not is_over:
-                break
-            if self._over_in.setdefault((self.state.recovered, hour), now) < self.state.gc_hour:
-                gone = hour + 1
+    def _collect_cancels(self, first_segment: Callable[[Commit], int]) -> None:
+        """Unlink the oldest segments of the cancel log, but for the one that may be written to."""
+        commit = self.state.commit()
+        gone = min(first_segment(commit), max(commit.cancels, default=0))
         if gone > self.state.gc_cancels:
             with self.engine_lock.held(LOCK_DEADLINE_S):
                 self.state.set_gc_cancels(gone)
         self.cancels.unlink_below(self.state.gc_cancels)
-
-    def _is_over(self, hour: int, commit: Commit, progress: Progress) -> bool:
-        """Whether every cancel of a segment lies below K; of a topic that was given up, whether
-        nothing that it may meet can be in the wheel any more.
-
-        What was over stays so, and is not read again. A long segment takes more than one call.
-        """
-        key, length = (self.state.recovered, hour), commit.cancels[hour][0]
-        start = self._over.get(key, 0)
-        end = min(length, start + _CANCELS_AT_ONCE * RECORD_BYTES)
-        for rows in self.cancels.read(hour, start, end):
-            going = np.flatnonzero(rows.offset >= self._cancels_from(rows, progress))
-            if len(going):
-                self._over[key] = int(rows.position[going[0]])
-                return False
-        self._over[key] = end
-        return end == length
-
-    def _cancels_from(self, rows: CancelRows, progress: Progress) -> Int64:
-        """Of each cancel, below which offset of its partition all are over."""
-        precision_ms = self.config.precision_ms
-        reach = self.config.ring * precision_ms // HOUR_MS + 1
-        names = self.topics.names(int(rows.topic.max(initial=-1)))
-        codes, of_row = np.unique(
-            rows.topic.astype(np.int64) << 32 | rows.partition, return_inverse=True
-        )
-        parts = [progress.partitions.get((names[c >> 32], c & 0xFFFFFFFF)) for c in codes.tolist()]
-        known = np.array([part.cancels_from if part else 0 for part in parts], np.int64)
-        is_known = np.array([part is not None for part in parts], np.bool_)
-        past = rows.hour + reach < hour_of(progress.slot, precision_ms)
-        return np.where(is_known[of_row], known[of_row], np.where(past, rows.offset + 1, 0))
 
     def stop(self) -> None:
         """Give up the role; the last one to do so syncs everything and declares a clean stop.
@@ -428,6 +409,7 @@ class DataDirectory:
             self._life_lock.close()
         self.log.close()
         self.messages.close()
+        self.cancelled.close()
         self.cancels.close()
         self.topics.close()
         self.engine_lock.close()

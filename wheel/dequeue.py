@@ -6,7 +6,7 @@
        time, ahead of the transactions (pipeline.py)
     3. one transaction per chunk: the messages and the progress
     4. the progress is mirrored locally
-    5. what has become of cancels is told, in a transaction of its own (cancelling.py)
+    5. cancels are replied to, in a transaction of its own (cancel_replies.py)
 
 - One closed range at a time, with one vector C for all its slots. A range without rows counts as
   delivered without a commit; the next commit tells. A range that goes on beyond the ring, after a
@@ -14,10 +14,8 @@
   is the closed range, with the same C.
 - A kill between 3 and 4, or an unknown outcome of 3: the progress in Kafka says what is delivered.
 - A start (starting.py) first writes the progress anew, in its own name and otherwise as it was
-  found: whoever served the shard before finds out, and no standby takes it for dead. What cancels
-  there are is learnt after that, and after 1, a portion per tick. Until all are known nothing of
-  the range is read or delivered, and no progress but the last one is written. After a recovery
-  nothing is closed or delivered until ingest has caught up.
+  found: whoever served the shard before finds out, and no standby takes it for dead. After a
+  recovery nothing is closed or delivered until ingest has caught up.
 - Nothing is published before its slot is closed, and a slot is closed when its last due time is
   past: never early. While this host's clock is ahead of the brokers' nothing is closed
   (clock_guard.py); what is closed already is delivered, whatever the clock does meanwhile.
@@ -30,12 +28,12 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import structlog
 
+from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.epochs import Epochs
 from duewheel.checkpoints.page_contents import Close, Commit, Marks
 from duewheel.checkpoints.progress import (
@@ -58,17 +56,16 @@ from duewheel.errors import (
 )
 from duewheel.schemas.timers import TopicPartition
 from duewheel.wheel.backoff import Backoff
-from duewheel.wheel.cancelling import Cancelling
+from duewheel.wheel.cancel_replies import CancelReplies
 from duewheel.wheel.clock_guard import ClockGuard
 from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.dequeue_statistics import Statistics
 from duewheel.wheel.far_slots import Linker, rows_beyond
 from duewheel.wheel.layout import closable_slot
-from duewheel.wheel.lookups import Lookups
+from duewheel.wheel.log_ends import LogEnds
 from duewheel.wheel.pipeline import Pipeline, Ready
 from duewheel.wheel.publisher import Prepared, Publisher
-from duewheel.wheel.rounds import Start
 from duewheel.wheel.starting import Started, start
 
 log = structlog.get_logger()
@@ -96,7 +93,6 @@ class Dequeue:
         clock: Clock,
         config: DequeueConfig,
         stopping: Callable[[], bool] = lambda: False,
-        executor: Callable[[], Executor] | None = None,
     ) -> None:
         """
         Args:
@@ -105,8 +101,6 @@ class Dequeue:
             clock: this host's.
             config: bounds and identity.
             stopping: whether to end.
-            executor: makes one of one thread, in which lookups run beside the loop; None: they are
-                made by the loop.
         """
         self._directory = directory
         self._publisher = publisher
@@ -125,9 +119,10 @@ class Dequeue:
         )
         self._linker = Linker(directory)
         self._hot_slot: int | None = None  # the last one with rows in excess
-        self._executor = executor
-        self._cancels: Cancelling | None = None  # until nothing is missing
-        self._learning: Iterator[None] | None = None  # cancels below C become known
+        self._log_ends = LogEnds(publisher, clock)
+        self._replies: CancelReplies | None = None  # until nothing is missing
+        # Of the newest closing, until all cancels taken before it are replied to.
+        self._closed_with: Commit | None = None
         self._delivered = 0
         # By boottime; None: never yet.
         self._beat_at_ms: int | None = None
@@ -205,46 +200,29 @@ class Dequeue:
                 return False
             pending = self._directory.wheel.count(self._r, state.linked)
             pending += rows_beyond(self._directory, commit, max(self._r, state.linked))
+            self._closed_with = commit
         self._delivered = commit.placed - pending
-        self._cancels = self._begin_cancels(commit)
+        self._replies = CancelReplies(
+            self._directory,
+            {p: part.a for p, part in self._known.items()},
+            self._config.reply_topic,
+            self._config.chunk_bytes,
+        )
+        self._bounds = self._read_bounds()
         self._rows_out = 0
+        self._begin_range(self._below)
         took_s = round(time.monotonic() - self._started_s, 3)
         log.info("dequeue is ready", pending=pending, took_s=took_s)
         return True
 
-    def _begin_cancels(self, commit: Commit) -> Cancelling:
-        """Those that were below C when this process started: all of them are there again, and yet
-        to be learnt of.
-        """
-        if self._cancels is not None:
-            self._cancels.close()
-        directory = self._directory
-        executor = self._executor() if self._executor else None
-        precision_ms = directory.config.precision_ms
-        lookups = Lookups(directory.path, precision_ms, self._clock, executor)
-        cancels = Cancelling(
-            directory,
-            self._publisher,
-            self._clock,
-            lookups,
-            Start(self._r, self._below, self._known),
-            self._config.reply_topic,
-            (self._config.chunk_records, self._config.chunk_bytes),
-            self._config.cancels_max,
-        )
-        self._learning = cancels.learn(commit, self._close.c, self._r)
-        return cancels
-
-    @property
-    def _cancelling(self) -> Cancelling:
-        assert self._cancels is not None, "asked only once nothing is missing"
-        return self._cancels
+    def _read_bounds(self) -> CancelBounds:
+        bounds = CancelBounds.read(self._directory.path)
+        return CancelBounds.blind_of(self._close.floor, self._known) if bounds is None else bounds
 
     @property
     def statistics(self) -> Statistics:
         """A frozen copy of the counters. May be asked from any thread."""
-        cancels = self._cancels
-        return replace(self._statistics, cancels=cancels.counts) if cancels else self._statistics
+        return self._statistics
 
     @property
     def delivered_slot(self) -> int:
@@ -262,9 +240,6 @@ class Dequeue:
         """Let go of the files; the directory may be stopped then."""
         self._chunks.close()
         self._linker.close()
-        if self._cancels is not None:
-            self._cancels.close()
-            self._cancels = None
 
     def run(self) -> None:
         """Tick until told to stop."""
@@ -273,8 +248,8 @@ class Dequeue:
                 self._clock.sleep(self._until_next_slot_ms() / 1000)
 
     def tick(self) -> bool:
-        """Close what may be closed, deliver one chunk, give some answers; returns whether there was
-        any of both, or there are cancels to be learnt of before, or slots to be linked.
+        """Close what may be closed, deliver one chunk, reply to some cancels; returns whether there
+        was any of these, or there are slots to be linked.
 
         While dequeue is paused it only says that it lives, here and in Kafka.
 
@@ -296,31 +271,36 @@ class Dequeue:
             self._directory.require_decided()
             self._commit_when_stale(self._committed)
             return False
-        if self._learns():
-            return True
         if self._r == self._close.floor:
             self._collect()
             self._close_slots()
-            if self._learns():
-                return True
+        self._know_log_ends()
         links = self._linker.step(self._close.lower)
         ready = self._chunks.next()
         if ready is None:
             self._r, self._below = self._range_end, {}
-            self._cancelling.passed(self._r, {}, self._committed.partitions)
-            answered = self._answer()
+            replied = self._reply()
             self._commit_when_stale(self._progress(self._r, None))
             if self._r == self._close.floor:
-                return answered or links
+                return replied or links
             self._begin_range({})
             return True
         self._deliver(ready)
-        self._answer()
+        self._reply()
         return True
+
+    def _know_log_ends(self) -> None:
+        """Learn where partitions end in which copies may be in flight (cancel_bounds.py)."""
+        ends = self._log_ends.of(self._bounds.unasked)
+        if ends:
+            self._bounds = replace(self._bounds, blind={**self._bounds.blind, **ends})
+            self._bounds.write(self._directory.path)
 
     def _collect(self) -> None:
         if self._is_time(self._collected_at_ms, _COLLECT_MS):
-            self._directory.collect(self._committed, self._cancelling.first_segment)
+            assert self._replies is not None, "asked only once nothing is missing"
+            self._directory.collect(self._committed, self._replies.first_segment)
+            self._bounds = self._read_bounds()
             self._collected_at_ms = self._clock.boottime_ms()
 
     def _close_slots(self) -> None:
@@ -340,8 +320,9 @@ class Dequeue:
             self._close = Close(self._close.floor, self._close.c, floor, c)
             self._directory.state.write_close(self._close)
             ids = {**self._claimed.topic_ids, **commit.topic_ids}
+            self._closed_with = commit
         self._claimed = replace(self._claimed, topic_ids=ids)
-        self._learning = self._cancelling.learn(commit, c, self._r)
+        self._begin_range({})
 
     def _move_ring(self) -> None:
         """Of a range that goes on beyond the ring: what is delivered makes room for its rest."""
@@ -354,29 +335,13 @@ class Dequeue:
             self._linker.step(self._close.lower, self._close.floor)
             self._beat()
 
-    def _learns(self) -> bool:
-        """Learn of one portion of the cancels below C; returns whether there are more. After the
-        last one the range begins.
-        """
-        if self._learning is None:
-            return False
-        for _ in self._learning:
-            # What was written last: K and `a` of a new one would lack those that come yet.
-            self._commit_when_stale(self._committed)
-            return True
-        self._learning = None
-        self._begin_range(self._below)
-        return False
-
     def _begin_range(self, below: Mapping[TopicPartition, int]) -> None:
-        """Have the slots behind R made ready, up to the floor, or as far as the ring reaches, or
-        there is memory for the cancels that they may meet; `below`: D of the first.
+        """Have the slots behind R made ready, up to the floor, or as far as the ring reaches;
+        `below`: D of the first.
         """
         self._move_ring()
-        end = min(self._close.floor, self._directory.state.linked)
-        self._range_end = self._cancelling.bring_back(self._r, end)
-        out, cancels = rows_out(self._known), self._cancelling.filter
-        self._chunks.begin(self._r, self._range_end, below, out, cancels)
+        self._range_end = min(self._close.floor, self._directory.state.linked)
+        self._chunks.begin(self._r, self._range_end, below, rows_out(self._known))
 
     def _deliver(self, ready: Ready) -> None:
         """3. and 4. of the module's head, for one chunk."""
@@ -392,7 +357,6 @@ class Dequeue:
         self._r, self._below = ready.r_after, below or {}
         self._rows_out = ready.rows_out
         self._statistics = self._statistics.after_cancels(ready.cancelled)
-        self._cancelling.passed(self._r, {}, self._committed.partitions)
         self._tell_hot(ready.hot)
 
     def _tell_hot(self, slots: list[int]) -> None:
@@ -409,22 +373,21 @@ class Dequeue:
                 policy=hot.policy,
             )
 
-    def _answer(self) -> bool:
-        """Tell cancels what has become of them, as far as that is known, in a transaction; returns
-        whether there was one.
-        """
-        cancels = self._cancelling
-        cancels.look()
-        if not cancels.waits:
-            return False
+    def _reply(self) -> bool:
+        """5. of the module's head; returns whether there was anything to reply."""
         below = self._below or None
-        said = cancels.answers(self._progress(self._r, below, self._rows_out).partitions)
-        if said is None:
+        assert self._replies is not None, "asked only once nothing is missing"
+        if self._closed_with is None:
             return False
-        progress = self._progress(self._r, below, self._rows_out, said.answered)
-        self._commit(Prepared(said.rows), progress, 0)
-        self._statistics = self._statistics.after_answers(said.words)
-        cancels.passed(self._r, said.answered, self._committed.partitions)
+        progress = self._progress(self._r, below, self._rows_out)
+        replies = self._replies.next(self._closed_with, progress.partitions)
+        if replies is None:
+            self._closed_with = None  # until slots are closed again
+            return False
+        progress = self._progress(self._r, below, self._rows_out, replies.answered)
+        self._commit(Prepared(replies.rows), progress, 0)
+        self._replies.committed()
+        self._statistics = self._statistics.after_replies(replies.outcomes, replies.chases)
         return True
 
     def _below_after(self, ready: Ready) -> dict[TopicPartition, int] | None:
@@ -449,10 +412,12 @@ class Dequeue:
         Args:
             r, below: as above.
             rows_out: how many rows of slot r + 1 are out then.
-            answered: `a` of what is answered with it.
+            answered: `a` of what is replied to with it.
         """
-        cancels = self._cancelling.marks(r, answered or {})
-        reached = advanced(self._known, self._close, r, below, cancels, rows_out)
+        known = self._replies.answered if self._replies is not None else {}
+        reached = advanced(
+            self._known, self._close, r, below, {**known, **(answered or {})}, rows_out
+        )
         return replace(self._claimed, partitions=reached)
 
     def _commit_when_stale(self, progress: Progress) -> None:
@@ -598,7 +563,9 @@ def first_progress(
 ) -> Progress:
     """The progress of a shard that never had any: R is now, and nothing below `starts` counts."""
     r = closable_slot(now_ms, directory.config.precision_ms)
-    partitions = {partition: PartitionProgress(r, offset) for partition, offset in starts.items()}
+    partitions = {
+        partition: PartitionProgress(r, offset, a=offset) for partition, offset in starts.items()
+    }
     owner = directory.state.uuid
     lineage = directory.state.lineages[1]
     epochs = Epochs.first(config.slot_values(directory.config))

@@ -10,8 +10,6 @@ from duewheel.checkpoints.epochs import PRECISION, WINDOW
 from duewheel.wheel.hot_slots import HotSlots
 from duewheel.wheel.layout import WheelConfig
 
-CANCELS_MAX = 1_000_000
-
 
 @dataclass(frozen=True, slots=True)
 class DequeueConfig:
@@ -29,7 +27,6 @@ class DequeueConfig:
             more.
         hot_slots: what is done about slots with many rows.
         reply_topic: where answers to cancels go; None: there are none.
-        cancels_max: how many live cancels there may be, and how many that are over are remembered.
     """
 
     shard: int
@@ -42,7 +39,6 @@ class DequeueConfig:
     clock_skew_max_ms: int = 1_000
     hot_slots: HotSlots = field(default_factory=HotSlots)
     reply_topic: str | None = None
-    cancels_max: int = CANCELS_MAX
 
     def slot_values(self, wheel: WheelConfig) -> dict[str, Any]:
         """Everything that decides a row's slot, as the progress keeps it."""

@@ -18,31 +18,6 @@ REJECTED, WAITED = "rejected", "waited"
 
 
 @dataclass(frozen=True, slots=True)
-class CancelCounts:
-    """What is known of cancels, in numbers.
-
-    Attributes:
-        live: how many are in memory, and not over.
-        far: how many are put away on disk until what they meet is due.
-        remembered: how many are over, and their rows' log is on disk.
-        forgotten: how many were not remembered as long, for there were too many.
-        given_up: how many were told `unknown` before it was certain, for there was no room.
-        lookups: rounds so far.
-        lookup_ms: how long they took in all.
-        scanned: records looked at in all of them.
-    """
-
-    live: int = 0
-    far: int = 0
-    remembered: int = 0
-    forgotten: int = 0
-    given_up: int = 0
-    lookups: int = 0
-    lookup_ms: int = 0
-    scanned: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Statistics:
     """What the loop has done since it started.
 
@@ -53,8 +28,8 @@ class Statistics:
         letters_kept: dead letters sent back to wait because that topic took nothing; again each
             time.
         cancelled: timers that a cancel has kept from leaving.
-        answers: to cancels and reschedules, by what they were told.
-        cancels: what is known of them.
+        replies: to cancels and reschedules, by outcome.
+        chases: cancels that were written again to the end of their partition.
         rolled: timers sent back to their timer topic, by that topic; not among `delivered`.
         parked: the same because their target took no writes then, by the target.
         spread: the same because they were in excess of their slot.
@@ -70,8 +45,8 @@ class Statistics:
     dead_letters: Mapping[str, int] = field(default_factory=dict)
     letters_kept: int = 0
     cancelled: int = 0
-    answers: Mapping[str, int] = field(default_factory=dict)
-    cancels: CancelCounts = field(default_factory=CancelCounts)
+    replies: Mapping[str, int] = field(default_factory=dict)
+    chases: int = 0
     rolled: Mapping[str, int] = field(default_factory=dict)
     parked: Mapping[str, int] = field(default_factory=dict)
     spread: int = 0
@@ -94,9 +69,10 @@ class Statistics:
         """These, and so many timers that were left out."""
         return replace(self, cancelled=self.cancelled + cancelled) if cancelled else self
 
-    def after_answers(self, words: Mapping[str, int]) -> Statistics:
-        """These, and so many answers by word."""
-        return replace(self, answers=Counter(self.answers) + Counter(words))
+    def after_replies(self, outcomes: Mapping[str, int], chases: int) -> Statistics:
+        """These, and so many replies by outcome, and chases."""
+        replies = Counter(self.replies) + Counter(outcomes)
+        return replace(self, replies=replies, chases=self.chases + chases)
 
     def after_commit(
         self, deliveries: Deliveries | None, aside: Aside, committed_at_ms: int, took_ms: int

@@ -4,15 +4,16 @@ One batch:
 
     1. slots: a rejected row's is the earliest; a slot that is closed becomes the earliest open one
        (rows that come again after a recovery are judged by wheel/recovering.py)
-    2. cancels stay out while as many are in memory as may be, and with them the rest of their
-       partitions. In a standby rows at or above C stay out, too (wheel/following.py)
-    3. messages and log records are appended (uncommitted.py), and what cancels (cancel_log.py), of
-       rows below the new marks, and what copies bring again (bringing_again.py); nobody knows of
-       them yet
-    4. under engine.lock: slots that were closed since 1 are left, their rows written again
+    2. in a standby rows at or above C stay out (wheel/following.py)
+    3. messages and log records are appended (uncommitted.py); the timers that the batch's cancels
+       may be for are looked up (cancel_lookup.py); nobody knows of the batch yet
+    4. under engine.lock: slots that were closed since 1 are left, their rows written again. The
+       cancels are resolved (resolving.py); their outcomes and the records that they cancel are
+       appended
     5. the commit page is written: from here on the batch exists
     6. its runs are linked into the wheel, as far as the ring reaches: the others lie in their
-       hours' files until it does (far_slots.py); the commit page is marked
+       hours' files until it does (far_slots.py). The records that it cancels are marked so. The
+       commit page is marked
 
 A kill before 5 leaves bytes behind the committed lengths, which the next batch overwrites, and
 Spark delivers the batch again. A kill between 5 and 6 is redone by whoever takes the lock next.
@@ -26,29 +27,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import structlog
 
 from duewheel.checkpoints.epochs import Epochs
-from duewheel.checkpoints.page_contents import Close, Commit
+from duewheel.checkpoints.page_contents import Close
 from duewheel.checkpoints.progress import Progress
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile, RecoveryPending, RecoveryRefused
 from duewheel.schemas.timers import Bool, Int64, TimerBatch, TopicPartition
-from duewheel.wheel.bringing_again import brought_again
-from duewheel.wheel.cancel_room import CancelRoom
+from duewheel.wheel.cancel_resolver import CancelResolver
 from duewheel.wheel.data_directory import DataDirectory
-from duewheel.wheel.dequeue_config import CANCELS_MAX
 from duewheel.wheel.far_slots import ChainEnds
 from duewheel.wheel.placing import meant_slots
 from duewheel.wheel.recovering import put_back
 from duewheel.wheel.timer_wheel import Runs
-from duewheel.wheel.uncommitted import Cancels, Uncommitted, Written, cut_uncommitted
+from duewheel.wheel.uncommitted import Uncommitted, Written, cut_uncommitted
 
 log = structlog.get_logger(__name__)
-
-_NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +57,23 @@ class Appended:
         rows: how many timers are in the wheel now.
         ahead: some lie above all that the owner of a followed shard has closed: their partitions'
             marks stop before the first of them, and the rest is to be appended again later.
-        cancels_full: the same, for cancels beyond as many as may be in memory.
     """
 
     rows: int
     ahead: bool = False
-    cancels_full: bool = False
+
+
+class _Places(NamedTuple):
+    """Where the rows of a batch lie in the end.
+
+    Attributes:
+        runs: to be linked.
+        slot, position: of each row: its slot, and its record in the log of the slot's hour.
+    """
+
+    runs: Runs
+    slot: Int64
+    position: Int64
 
 
 class Engine:
@@ -79,7 +88,6 @@ class Engine:
         directory: DataDirectory,
         clock: Clock,
         topic_ids: Mapping[str, str] | None = None,
-        cancels_max: int = CANCELS_MAX,
     ) -> None:
         """Take over the directory: redo an interrupted batch, cut what was never committed.
 
@@ -87,7 +95,6 @@ class Engine:
             directory: started as INGEST.
             clock: for the write time of log records.
             topic_ids: Kafka's id of each timer topic, kept with the marks.
-            cancels_max: with as many in dequeue's memory, or on their way there, no more are taken.
 
         Raises:
             RecoveryRefused: no close page: dequeue has never started here. Or a topic was made
@@ -97,7 +104,7 @@ class Engine:
         self._directory = directory
         self._clock = clock
         self._topic_ids = dict(topic_ids or {})
-        self._cancel_room = CancelRoom(directory, cancels_max)
+        self._cancels = CancelResolver(directory)
         self._chain_ends = ChainEnds(directory)
         mirror = directory.state.mirror()
         if directory.state.close() is None or mirror is None:
@@ -155,6 +162,7 @@ class Engine:
         gone = directory.state.gc_hour
         directory.log.forget_below(gone)
         directory.messages.files.forget_below(gone)
+        directory.cancelled.files.forget_below(gone)
         directory.cancels.forget_below(directory.state.gc_cancels)
 
     def _append(self, batch: TimerBatch, marks: Mapping[TopicPartition, int]) -> Appended:
@@ -173,42 +181,46 @@ class Engine:
             ends, marks = marks, _up_to(close.c, known, marks)
             ahead = marks != ends
             batch = batch.take(self._rows_below(batch, marks))
-        batch, marks, full = self._with_room(batch, marks, None if catches_up else before)
         # What a row cancels counts also if its timer is done.
         cancels = batch.take(np.flatnonzero(batch.cancels))
         batch = batch.take(np.flatnonzero(batch.timer))
         batch, slots, rolled = self._open_slots(batch, close, progress)
         if not len(batch) and not len(cancels) and marks.items() <= known.items():
-            return Appended(0, ahead, full)
+            return Appended(0, ahead)
         # 3.
-        writes = Cancels(cancels, brought_again(self._directory, before, batch))
         uncommitted = Uncommitted(self._directory, before, self._clock, self._chain_ends)
         written = uncommitted.write(batch, slots, rolled)
-        uncommitted.write_cancels(writes, close.floor)
+        candidates = self._cancels.look_up(cancels, batch, before)
         with self._directory.locked():
             # 4.
-            runs = written.runs
+            places = _places(written)
             # Rows that come again stay where they were, whatever a followed owner has closed since.
             if not catches_up and self._close().floor > close.floor:
-                runs = self._replace_closed(batch, rolled, written, uncommitted)
+                places = self._replace_closed(batch, rolled, written, uncommitted)
             self.let_go()
-            uncommitted.replace_given_up(writes, self._close().floor)
+            cancelled = {}
+            if candidates is not None:
+                cancelled = self._cancels.resolve(
+                    cancels, batch, candidates, places.slot, places.position, uncommitted
+                )
             # 5.
             number = before.batch + 1
+            hours = uncommitted.hours()
             state.write_commit(
                 number,
                 {**known, **marks},
-                uncommitted.hours(),
+                hours,
                 before.placed + len(batch),
                 {**before.topic_ids, **self._topic_ids},
                 len(self._directory.topics),
                 uncommitted.segments(),
-                before.cancels_taken + len(writes),
             )
             # 6.
-            self._directory.link(runs, number)
+            self._directory.link(places.runs, number)
+            for hour, positions in cancelled.items():
+                self._directory.log.mark_cancelled(hour, hours[hour].log_bytes, positions)
             state.mark_applied()
-        return Appended(len(batch), ahead, full)
+        return Appended(len(batch), ahead)
 
     # ---- 1. and 2.: slots ------------------------------------------------------------------
 
@@ -257,27 +269,6 @@ class Engine:
             raise RecoveryPending("the slot configuration has changed: starting anew")
         self._lineages = lineages
 
-    def _with_room(
-        self, batch: TimerBatch, marks: Mapping[TopicPartition, int], before: Commit | None
-    ) -> tuple[TimerBatch, Mapping[TopicPartition, int], bool]:
-        """Both, up to the first row of each partition that has to wait for cancels to be over, and
-        whether any has; `before`: the newest commit, None if nothing has to wait.
-        """
-        fits = None if before is None else self._cancel_room.fits(batch, before)
-        if fits is None or fits.all():
-            return batch, marks, False
-        marks = self._marks_before(batch, fits, marks)
-        return batch.take(self._rows_below(batch, marks)), marks, True
-
-    def _marks_before(
-        self, batch: TimerBatch, fits: Bool, marks: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int]:
-        """The marks, stopped in each partition before its first row that does not fit."""
-        first = np.full(len(batch.partitions), _NEVER)
-        np.minimum.at(first, batch.partition[~fits], batch.offset[~fits])
-        stops = dict(zip(batch.partitions, first.tolist(), strict=True))
-        return {p: min(mark, stops.get(p, _NEVER)) for p, mark in marks.items()}
-
     def _rows_below(self, batch: TimerBatch, marks: Mapping[TopicPartition, int]) -> Int64:
         ends = np.array([marks[partition] for partition in batch.partitions], np.int64)
         return np.flatnonzero(batch.offset < ends[batch.partition])
@@ -290,22 +281,30 @@ class Engine:
         rolled: Bool,
         written: Written,
         uncommitted: Uncommitted,
-    ) -> Runs:
+    ) -> _Places:
         """Under the lock: rows whose slot was closed meanwhile go to the earliest open one.
 
         Together with the batch's rows that are there already, as one run in batch order: that
         keeps a partition's rows in offset order within the slot.
         """
-        floor = self._close().floor
+        floor, places = self._close().floor, _places(written)
         if not len(written.slot) or written.slot[0] > floor:
-            return written.runs
+            return places
         earliest = floor + 1
         count = int(np.searchsorted(written.slot, earliest, "right"))
         rows = np.sort(written.order[:count])
         uncommitted.abandon(written, count)
         slots = np.full(count, earliest)
         again = uncommitted.write(batch.take(rows), slots, rolled[rows])
-        return again.runs.followed_by(written.runs.where(written.runs.slot > earliest))
+        places.slot[rows], places.position[rows[again.order]] = earliest, again.position
+        runs = again.runs.followed_by(written.runs.where(written.runs.slot > earliest))
+        return places._replace(runs=runs)
+
+
+def _places(written: Written) -> _Places:
+    slot, position = np.empty_like(written.slot), np.empty_like(written.position)
+    slot[written.order], position[written.order] = written.slot, written.position
+    return _Places(written.runs, slot, position)
 
 
 def require_same_topics(known: Mapping[str, str], found: Mapping[str, str]) -> None:

@@ -55,6 +55,7 @@ from duewheel.checkpoints.recovery import (
 from duewheel.checkpoints.state import DEQUEUE
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile, KafkaUnavailable, RecoveryPending, RecoveryRefused
+from duewheel.wheel.cancel_replies import CancelReplies
 from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.far_slots import Linker
@@ -108,6 +109,7 @@ class Follower:
         self._heard_ms = self._asked_ms = clock.boottime_ms()
         self._awaited: deque[tuple[int, Close]] = deque()
         self._collected_ms: int | None = None
+        self._cancels = CancelReplies(directory, {}, None, config.chunk_bytes)
         self._logged_ms: int | None = None
 
     def run(self) -> Verdict | None:
@@ -268,7 +270,10 @@ class Follower:
         now_ms = self._clock.boottime_ms()
         due = self._collected_ms is None or now_ms - self._collected_ms >= _COLLECT_MS
         if due and not self._directory.state.needs_recovery:
-            self._directory.collect(progress)
+            answered = {p: part.a for p, part in progress.partitions.items()}
+            commit = self._directory.state.commit()
+            self._cancels.skip(commit, answered)
+            self._directory.collect(progress, self._cancels.first_segment)
             self._collected_ms = now_ms
 
     def _log(self, text: str, **details: str) -> None:

@@ -19,10 +19,18 @@ RIP-43's two formats, big-endian, no padding:
     40 i4 topic_hash String.hashCode of the topic
     44 i8 reserved   24 bits distance to the run's first record, 40 bits hash of the timer id
 
-In the cancel log, which has no slots, prev_pos is a check of the other fields (cancel_checks).
-
 RIP-43 has no other bits in magic than these three. Here its second byte is the DELAY level that the
-timer was asked for with, 0 for none: levels are counted without reading a message.
+timer was asked for with, 0 for none: levels are counted without reading a message. Its fourth byte,
+the first one on disk, is zero until the timer is cancelled; then it is MAGIC_CANCELLED, stored as
+that one byte. Checksums take it as zero. Any other value is damage.
+
+In the cancel log, which has no slots, magic is 4, its second byte is the outcome (an index in
+OUTCOMES), and prev_pos is a check of the other fields (row_checks). A record of cancelled/<hour>
+says which record of that hour's log is cancelled, and by which record of the timer topic:
+
+     0 i8 check       of the other fields (row_checks)
+     8 i8 offset      of the cancel in its partition, which is the timer's
+    16 i8 position    of the timer's record in timerlog/<hour>
 
 Positions are relative to the hour's own file. A stored message is this prefix, then the timer id
 (if it is not the default one), the name of the target topic, key_value, and headers (see
@@ -64,6 +72,7 @@ RECORD = np.dtype(
         ("reserved", ">i8"),
     ]
 )
+CANCELLATION = np.dtype([("check", ">i8"), ("offset", ">i8"), ("position", ">i8")])
 ENTRY = np.dtype(
     [
         ("time", ">i8"),
@@ -101,10 +110,11 @@ MAGIC_ABANDONED = 0  # written before its slot closed, then written again elsewh
 MAGIC_TIMER = 1
 MAGIC_ROLL = 2  # set beside MAGIC_TIMER: leaves the wheel to be written to Kafka again
 MAGIC_CANCEL = 4  # in the cancel log only, and nothing else there
-MAGIC_AGAIN = 8  # set beside MAGIC_CANCEL: a copy has brought it again: it has no answer
 MAGIC_CUT_OFF = 16  # set beside MAGIC_CANCEL, afterwards: its partition was cut short before it
-LEVEL_MASK = 0xFF00  # the timer's delay level
+LEVEL_MASK = 0xFF00  # the timer's delay level; in the cancel log the outcome
 _LEVEL_BITS = 8
+MAGIC_CANCELLED = 0x43  # "C": the first byte of magic in the record of a cancelled timer
+_CANCELLED_BITS = 24
 
 FLAG_DEAD_LETTER = 1
 FLAG_RESCHEDULE = 2  # a timer that cancels the earlier ones of its id
@@ -122,12 +132,11 @@ RUN_RECORDS_MAX = 1 << DISTANCE_BITS
 _LAST_DATED_HOUR = int(datetime.max.replace(tzinfo=UTC).timestamp()) // 3600
 _RING_STEPS = 32  # the reach of the ring moves by this part of it at a time
 
-# See cancel_checks.
+# See row_checks.
 _CHECK_SEED = np.uint64(0x243F6A8885A308D3)  # digits of pi: of zeros the check is not zero
 _CHECK_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd: 2**64 over the golden ratio
 _CHECK_FOLD = np.uint64(32)
-_CHECKED_FROM = 12  # magic, which follows prev_pos
-_CHECKED_WORDS = (RECORD_BYTES - _CHECKED_FROM) // 8
+_MAGIC_AT = 12  # in a record
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +256,11 @@ def pack_magic(rolled: Bool, level: Int32) -> Int32:
         rolled: whether each timer leaves the wheel to be written to Kafka again.
         level: of each, 0 … 255.
     """
-    kind = np.where(rolled, MAGIC_TIMER | MAGIC_ROLL, MAGIC_TIMER)
+    return with_level(np.where(rolled, MAGIC_TIMER | MAGIC_ROLL, MAGIC_TIMER), level)
+
+
+def with_level(kind: npt.NDArray[np.int_] | Int32, level: Int32) -> Int32:
+    """Magic without a level, and the level."""
     magic: Int32 = (kind | level << _LEVEL_BITS).astype(np.int32)
     return magic
 
@@ -256,6 +269,12 @@ def level_of(magic: npt.NDArray[np.int32]) -> Int32:
     """The delay level in the magic of records."""
     level: Int32 = (magic.astype(np.int32) & LEVEL_MASK) >> _LEVEL_BITS
     return level
+
+
+def slots_in(records: npt.NDArray[np.void], precision_ms: int) -> Int64:
+    """The slot of each log record."""
+    slots: Int64 = (records["write_time"].astype(np.int64) + records["delay"]) // precision_ms
+    return slots
 
 
 def pack_reserved(distance: Int64, id_hash: Int64) -> Int64:
@@ -275,21 +294,50 @@ def id_hash_of(reserved: npt.NDArray[np.int64]) -> Int64:
     return hashes
 
 
-def cancel_checks(records: npt.NDArray[np.void]) -> Int64:
-    """What prev_pos has to be in each of these records of the cancel log.
+def is_cancelled(records: npt.NDArray[np.void]) -> Bool:
+    """Which log records are of timers that a cancel has matched in time."""
+    cancelled: Bool = records["magic"] >> _CANCELLED_BITS == MAGIC_CANCELLED
+    return cancelled
 
-    The 40 bytes from magic on are five big-endian words. Each is added (exclusive or) to the check,
-    which is then multiplied by an odd number and folded onto its lower half. Each step can be
-    undone: damage within one word, or within prev_pos, is always noticed, so every single bit is;
-    other damage goes unnoticed once in 2**64 times. Size is not among them: it is always 52.
+
+def cancelled_bytes(octets: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """A view of the byte of each log record in `octets` that says whether its timer is
+    cancelled.
     """
-    octets = np.ascontiguousarray(records).view(np.uint8)
+    return octets[_MAGIC_AT::RECORD_BYTES]
+
+
+def as_appended(records: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    """The records as they were before their timers were cancelled: what their checksums cover."""
+    rows = np.flatnonzero(is_cancelled(records))
+    if len(rows):
+        records = records.copy()
+        records["magic"][rows] &= (1 << _CANCELLED_BITS) - 1
+    return records
+
+
+def row_checks(rows: npt.NDArray[np.void], first: int) -> Int64:
+    """A check of the bytes of each row from `first` on, a whole number of 8-byte words.
+
+    Each big-endian word is added (exclusive or) to the check, which is then multiplied by an odd
+    number and folded onto its lower half. Each step can be undone: damage within one word is always
+    noticed, so every single bit is; other damage goes unnoticed once in 2**64 times.
+    """
+    size = rows.dtype.itemsize
+    octets = np.ascontiguousarray(rows).view(np.uint8)
     words: npt.NDArray[np.uint64] = np.ndarray(
-        (_CHECKED_WORDS, len(records)), ">u8", octets.data, _CHECKED_FROM, (8, RECORD_BYTES)
+        ((size - first) // 8, len(rows)), ">u8", octets.data, first, (8, size)
     )
-    found = np.full(len(records), _CHECK_SEED)
+    found = np.full(len(rows), _CHECK_SEED)
     for word in words:
         found ^= word
         found *= _CHECK_FACTOR
         found ^= found >> _CHECK_FOLD
     return found.view(np.int64)
+
+
+def cancel_checks(records: npt.NDArray[np.void]) -> Int64:
+    """What prev_pos has to be in each of these records of the cancel log. Size is not covered: it
+    is always 52.
+    """
+    return row_checks(records, _MAGIC_AT)

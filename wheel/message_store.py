@@ -24,7 +24,7 @@ from duewheel.schemas import columns
 from duewheel.schemas.columns import Column
 from duewheel.schemas.timers import Int64
 from duewheel.wheel.hour_files import HourFiles
-from duewheel.wheel.layout import PREFIX, PREFIX_BYTES
+from duewheel.wheel.layout import PREFIX, PREFIX_BYTES, as_appended
 from duewheel.wheel.timer_log import Records
 
 FOLDER = "messages"
@@ -118,7 +118,7 @@ class MessageStore:
         data, starts = self._read_sorted(hour, offset[order], size[order])
         messages, crc = _in_order(data, starts, size[order], rank)
         del data  # a whole chunk's bytes, now copied
-        bad = checksums(records, messages) != crc
+        bad = checksums(as_appended(records), messages) != crc
         if np.any(bad):
             at = int(offset[np.flatnonzero(bad)[0]])
             raise CorruptFile(path, at, "a stored message does not match its checksum")

@@ -6,7 +6,7 @@
     read      reads a chunk's messages and verifies them                          (message_store.py)
     restore   makes deliveries of them, divided if they name too many topics          (restoring.py)
     judge     finds the rows in excess of their slot                                  (hot_slots.py)
-    leave out what is cancelled, or out already                                      (tombstones.py)
+    leave out what is cancelled, or out already                                       (resolving.py)
     prepare   encodes them as far as that is possible before the transaction          (publisher.py)
 
 Each queue holds no more records and stored bytes than one chunk may have; a stage that runs ahead
@@ -39,11 +39,10 @@ from duewheel.threads import Worker
 from duewheel.wheel.bounded_queue import BoundedQueue, QueueClosed
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.hot_slots import HotSlots, Places, in_excess
-from duewheel.wheel.layout import id_hash_of
+from duewheel.wheel.layout import is_cancelled
 from duewheel.wheel.publisher import Prepared
 from duewheel.wheel.restoring import Restored, pieces, restore
 from duewheel.wheel.slot_scan import Chunk, SlotScan
-from duewheel.wheel.tombstones import Filter
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +98,12 @@ class _Range:
         half_slot: the first slot.
         below: D: per source partition, the offset below which its rows are out.
         places: counts the rows of each slot.
-        cancels: known since before the slots could be delivered.
     """
 
     scan: SlotScan
     half_slot: int
     below: Mapping[TopicPartition, int]
     places: Places
-    cancels: Filter
 
 
 class Pipeline:
@@ -144,7 +141,6 @@ class Pipeline:
         until: int,
         below: Mapping[TopicPartition, int],
         rows_out: Mapping[int, int],
-        cancels: Filter,
     ) -> None:
         """Go on with the slots after < s ≤ until; the range before has been used up.
 
@@ -152,11 +148,10 @@ class Pipeline:
             after, until: all of them closed.
             below: D of slot after + 1 if that was found half delivered, else empty.
             rows_out: of half-delivered slots, how many rows are out.
-            cancels: what they meet is left out.
         """
         assert self._stages is None and not self._ready, "chunks were made and not used"
         scan = SlotScan(self._directory, after, until)
-        self._range = _Range(scan, after + 1, below, Places(rows_out), cancels)
+        self._range = _Range(scan, after + 1, below, Places(rows_out))
 
     def next(self) -> Ready | None:
         """The next chunk, or None at the end of the range.
@@ -258,7 +253,7 @@ class Pipeline:
         """Leave out, prepare."""
         slot, deliveries = restored.chunk.slot, restored.deliveries
         pending = ~_delivered(slots, restored)
-        cancelled = _cancelled(slots, restored) & pending
+        cancelled = is_cancelled(restored.chunk.records) & pending
         leaves = pending & ~cancelled
         if not leaves.all():
             deliveries, slot = deliveries.take(np.flatnonzero(leaves)), slot[leaves]
@@ -322,19 +317,6 @@ def _delivered(slots: _Range, restored: Restored) -> Bool:
     below = np.array([slots.below.get(p, 0) for p in restored.sources], np.int64)
     done: Bool = (slot == slots.half_slot) & (restored.offset < below[restored.source])
     return done
-
-
-def _cancelled(slots: _Range, restored: Restored) -> Bool:
-    """Timers that a cancel meets; they leave without a trace, but that D and R move past them."""
-    deliveries = restored.deliveries
-    met = slots.cancels.leaves_out(
-        restored.sources,
-        restored.source,
-        restored.origin,
-        id_hash_of(restored.chunk.records["reserved"]),
-        deliveries.timer_id,
-    )
-    return met & ~deliveries.dead_letter
 
 
 def _ends(restored: Restored) -> dict[TopicPartition, int] | None:

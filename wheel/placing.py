@@ -12,6 +12,7 @@ import numpy as np
 
 from duewheel.schemas import columns
 from duewheel.schemas.columns import Column
+from duewheel.schemas.header_names import CHASE_RESCHEDULE
 from duewheel.schemas.ids import java_hash
 from duewheel.schemas.timers import ANY_TIME, Bool, Int32, Int64, TimerBatch
 from duewheel.wheel.layout import (
@@ -131,7 +132,8 @@ def stored_messages(batch: TimerBatch, source_ids: Int32) -> Column:
     target = columns.take(columns.binary(map(str.encode, batch.targets)), batch.target)
     partitions = np.array([number for _, number in batch.partitions], np.int32)
     prefix["flags"] = np.where(batch.rejected, FLAG_DEAD_LETTER, 0)
-    prefix["flags"] |= np.where(batch.timer & batch.cancels, FLAG_RESCHEDULE, 0).astype(np.uint16)
+    replaces = batch.timer & batch.cancels | (batch.chase_flags & CHASE_RESCHEDULE != 0)
+    prefix["flags"] |= np.where(replaces, FLAG_RESCHEDULE, 0).astype(np.uint16)
     prefix["id_size"] = columns.lengths(batch.timer_id)
     prefix["source_offset"] = batch.offset
     prefix["origin_offset"] = batch.origin_offset

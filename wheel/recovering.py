@@ -81,7 +81,6 @@ def carry_out(
     progress = Progress.decode(mirror[2])
     r = max(progress.slot, close.lower)
     directory.topics.cut_damaged()
-    state.note_cancels_over(0)
     kept = _kept(directory, record.keep)
     state.set_linked(directory.config.reach(close.lower))
     records = _rebuild(directory, kept, r) if kept else None
@@ -116,7 +115,7 @@ def _kept(directory: DataDirectory, keep: Keep) -> Commit | None:
         return None
     if known is None:
         return None
-    hours = {h: HourFiles(*lengths, lengths[0]) for h, lengths in known.hours.items()}
+    hours = {h: HourFiles.applied(lengths) for h, lengths in known.hours.items()}
     return Commit(
         known.batch,
         known.marks,
@@ -145,6 +144,7 @@ def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
         directory.wheel.clear()
         for hour, lengths in sorted(hours.items()):
             _link_hour(directory, hour, lengths.log_bytes, batch)
+            directory.restore_marks(hour, lengths)
         findings = _verify(directory, hours, segments, r)
     except (CorruptFile, ValueError, IndexError) as error:
         # Of damaged bytes anything may be read.
@@ -154,10 +154,7 @@ def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
         log.error("files are damaged: all is read again", findings=findings[:10])
         return None
     names = len(directory.topics)
-    cancels = sum(length for length, _ in segments.values()) // RECORD_BYTES
-    state.write_commit(
-        batch, kept.marks, hours, kept.placed, kept.topic_ids, names, segments, cancels
-    )
+    state.write_commit(batch, kept.marks, hours, kept.placed, kept.topic_ids, names, segments)
     state.mark_applied()
     state.set_gc_hour(first)
     return sum(lengths.log_bytes for lengths in hours.values()) // RECORD_BYTES
@@ -174,12 +171,12 @@ def _next_batch(directory: DataDirectory, kept: int) -> int:
 def _cut(
     directory: DataDirectory,
     hours: Mapping[int, HourFiles],
-    segments: Mapping[int, tuple[int, int]],
+    segments: Mapping[int, tuple[int, ...]],
 ) -> None:
     """Every file as long as it is to be; other hours and segments go."""
-    lengths = {hour: (at.log_bytes, at.message_bytes) for hour, at in hours.items()}
+    lengths = {hour: at.lengths for hour, at in hours.items()}
     for folders, kept in (
-        ((directory.log.files, directory.messages.files), lengths),
+        (directory.hour_folders, lengths),
         (directory.cancels.folders, segments),
     ):
         for kind, folder in enumerate(folders):
@@ -200,7 +197,7 @@ def _link_hour(directory: DataDirectory, hour: int, log_bytes: int, batch: int) 
 def _verify(
     directory: DataDirectory,
     hours: Mapping[int, HourFiles],
-    segments: Mapping[int, tuple[int, int]],
+    segments: Mapping[int, tuple[int, ...]],
     r: int,
 ) -> list[Finding]:
     wheel = Wheel(directory.wheel.view(), r, directory.state.linked)
@@ -228,7 +225,7 @@ def first_marks(config: WheelConfig, progress: Progress, offsets_at: OffsetsAt) 
     found = {r: offsets_at(r * config.precision_ms - reach_ms) for r in slots}
     return {
         p: max(
-            min(o for o in (known.c, found[known.r].get(p), known.k) if o is not None),
+            min(o for o in (known.c, found[known.r].get(p), known.a) if o is not None),
             epochs.begins_at(p),
         )
         for p, known in progress.partitions.items()

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from duewheel.checkpoints import files
+from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.ownership import require_may_own, require_same_settings
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery import (
@@ -171,6 +172,9 @@ def tell_ingest(
     with directory.engine_lock.held(LOCK_DEADLINE_S):
         local = directory.survey()
         decision = deciding(found, local)
+        if decision.case != "killed":
+            # Before anything is resolved on files that do not hold all that they did.
+            CancelBounds.blind_of(decision.r, found.partitions).write(directory.path)
         generation = state.recovered
         if not decision.is_whole:
             generation = max(generation, state.generation) + 1

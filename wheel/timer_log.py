@@ -23,9 +23,11 @@ from duewheel.schemas.timers import Int64
 from duewheel.wheel.hour_files import HourFiles
 from duewheel.wheel.layout import (
     MAGIC_ABANDONED,
+    MAGIC_CANCELLED,
     NO_POSITION,
     RECORD,
     RECORD_BYTES,
+    cancelled_bytes,
     distance_of,
 )
 from duewheel.wheel.timer_wheel import Entries, Runs
@@ -59,6 +61,7 @@ class TimerLog:
     def __init__(self, directory: Path) -> None:
         self.files = HourFiles(directory / FOLDER)
         self._views: dict[int, Records] = {}
+        self._marks: dict[int, npt.NDArray[np.uint8]] = {}
 
     def view(self, hour: int, log_bytes: int) -> Records:
         """The hour's records, mapped and read-only, `log_bytes` of them at least.
@@ -77,6 +80,41 @@ class TimerLog:
             mapped = files.map_file(self.files.fd(hour), whole, writable=False) if whole else b""
             view = self._views[hour] = np.frombuffer(mapped, RECORD)
         return view
+
+    def mark_cancelled(
+        self, hour: int, log_bytes: int, positions: Int64, *, alone: bool = False
+    ) -> None:
+        """Say in the records at these positions that their timers are cancelled: one byte each, so
+        that a kill leaves a record as it was or cancelled.
+
+        Args:
+            hour, log_bytes: the log, and how much of it is committed.
+            positions: of the records.
+            alone: in no other record.
+
+        Raises:
+            CorruptFile: the file is shorter than `log_bytes`, or a position is none of a record.
+        """
+        octets = self._mark_bytes(hour, log_bytes)
+        bad = (positions < 0) | (positions % RECORD_BYTES != 0) | (positions >= log_bytes)
+        if np.any(bad):
+            at = int(positions[bad][0])
+            raise CorruptFile(self.files.path(hour), at, "a cancelled record lies outside the log")
+        if alone:
+            octets[octets == MAGIC_CANCELLED] = 0
+        octets[positions // RECORD_BYTES] = MAGIC_CANCELLED
+
+    def _mark_bytes(self, hour: int, log_bytes: int) -> npt.NDArray[np.uint8]:
+        """The byte of each record that says whether it is cancelled, mapped to be written."""
+        octets = self._marks.get(hour)
+        if octets is None or len(octets) * RECORD_BYTES < log_bytes:
+            path, size = self.files.path(hour), self.files.size(hour)
+            if size < log_bytes:
+                raise CorruptFile(path, size, f"the log ends before position {log_bytes}")
+            whole = size - size % RECORD_BYTES
+            mapped = files.map_file(self.files.fd(hour), whole, writable=True)
+            octets = self._marks[hour] = cancelled_bytes(np.frombuffer(mapped, np.uint8))
+        return octets
 
     def read(self, hour: int, start: int, end: int) -> Records:
         """Copies of the records between two positions."""
@@ -126,8 +164,9 @@ class TimerLog:
     def forget_below(self, hour: int) -> None:
         """Let go of hours below `hour`."""
         self.files.forget_below(hour)
-        for old in [h for h in self._views if h < hour]:
-            del self._views[old]
+        for known in (self._views, self._marks):
+            for old in [h for h in known if h < hour]:
+                del known[old]
 
     def unlink_below(self, hour: int) -> None:
         """Remove the logs of hours below `hour`."""
@@ -190,6 +229,7 @@ class TimerLog:
     def close(self) -> None:
         """Let go of every file."""
         self._views.clear()
+        self._marks.clear()
         self.files.close()
 
 

@@ -5,8 +5,8 @@
 - Rows go to the files of their slot's hour, in slot order: records and messages side by side, a
   run per slot.
 - Records whose rows are written again elsewhere stay in the log, *abandoned*: nothing leads there.
-- What cancels goes to the segment of the earliest open slot (cancel_log.py); dequeue may give that
-  up before the batch is committed, and then it is written again.
+- Cancels go to the segment of the earliest open slot (cancel_log.py), under engine.lock: their
+  outcome depends on what is closed. Which records they cancel goes to the hour of these records.
 - The lengths that the batch's commit page is to tell follow from all of that. Hours and segments
   that are given up by then are left out.
 """
@@ -22,8 +22,7 @@ import numpy as np
 from duewheel.checkpoints.page_contents import Commit, HourFiles
 from duewheel.clock import Clock
 from duewheel.schemas import columns
-from duewheel.schemas.timers import Bool, Int64, TimerBatch
-from duewheel.wheel.cancel_log import CancelRows
+from duewheel.schemas.timers import Bool, Int32, Int64, TimerBatch
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.far_slots import ChainEnds
 from duewheel.wheel.layout import MAGIC_ABANDONED, RECORD_BYTES, hour_of
@@ -37,22 +36,6 @@ from duewheel.wheel.placing import (
 )
 from duewheel.wheel.timer_log import Records
 from duewheel.wheel.timer_wheel import Runs
-
-
-@dataclass(frozen=True, slots=True)
-class Cancels:
-    """What a batch writes to the cancel log.
-
-    Attributes:
-        rows: its cancels and reschedules.
-        again: what its copies bring.
-    """
-
-    rows: TimerBatch
-    again: CancelRows | None
-
-    def __len__(self) -> int:
-        return len(self.rows) + (len(self.again) if self.again else 0)
 
 
 class Stretch(NamedTuple):
@@ -70,13 +53,16 @@ class Stretch(NamedTuple):
     log_position: int
 
 
+_NO_FILES = HourFiles(0, 0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Written:
     """Rows appended to log and messages, in slot order.
 
     Attributes:
         order: row of the batch that each one is.
-        slot: of each.
+        slot, position: of each: its slot, and its record in the log of the slot's hour.
         records: their log records.
         stretches: one per hour.
         runs: to be linked.
@@ -84,6 +70,7 @@ class Written:
 
     order: Int64
     slot: Int64
+    position: Int64
     records: Records
     stretches: list[Stretch]
     runs: Runs
@@ -106,8 +93,8 @@ class Uncommitted:
         self._before = before
         self._clock = clock
         self._chain_ends = chain_ends
-        # Log and message bytes by hour; bytes of records and requests by segment.
-        self._lengths = _committed_lengths(before)
+        # Bytes of log, messages and cancelled records by hour; of records and requests by segment.
+        self._lengths = {hour: known.lengths for hour, known in before.hours.items()}
         self._segments = dict(before.cancels)
 
     # ---- rows ------------------------------------------------------------------------------
@@ -137,7 +124,7 @@ class Uncommitted:
                 hour, octets[begin : int(ends[end - 1])], int(places.message_position[first])
             )
             directory.log.files.write(hour, records[first:end].tobytes(), log_position)
-        return Written(order, slot, records, stretches, places.runs())
+        return Written(order, slot, places.log_position, records, stretches, places.runs())
 
     def _places(self, slot: Int64, size: Int64) -> tuple[Places, list[Stretch]]:
         """Positions behind what is there; the lengths move on."""
@@ -147,12 +134,13 @@ class Uncommitted:
         stretches = []
         for first, end in pairwise(bounds):
             name = int(hour[first])
-            log_end, message_end = self._lengths.get(name, (0, 0))
+            log_end, message_end, cancelled = self._lengths.get(name, (0, 0, 0))
             log_position[first:end] = log_end + np.arange(end - first) * RECORD_BYTES
             until = message_end + np.cumsum(size[first:end])
             message_position[first:end] = until - size[first:end]
             stretches.append(Stretch(name, first, end, log_end))
-            self._lengths[name] = (log_end + (end - first) * RECORD_BYTES, int(until[-1]))
+            log_end += (end - first) * RECORD_BYTES
+            self._lengths[name] = (log_end, int(until[-1]), cancelled)
         starts = first_of_each(slot)
         previous = log_position - RECORD_BYTES
         previous[starts] = self._last_positions(slot[starts])
@@ -180,32 +168,33 @@ class Uncommitted:
 
     # ---- cancels ---------------------------------------------------------------------------
 
-    def write_cancels(self, cancels: Cancels, floor: int) -> None:
-        """Append to the segment of the earliest open slot, the one behind `floor`."""
-        directory, rows, again = self._directory, cancels.rows, cancels.again
-        hour = hour_of(floor + 1, directory.config.precision_ms)
-        now_ms, length = self._clock.now_ms(), self._segments.get(hour, (0, 0))
-        if len(rows):
-            ids = directory.topics.ids([topic for topic, _ in rows.partitions])
-            length = directory.cancels.write(hour, length, rows, ids, now_ms)
-        if again is not None:
-            length = directory.cancels.write_again(hour, length, again, now_ms)
-        if len(cancels):
-            self._segments[hour] = length
-
-    def replace_given_up(self, cancels: Cancels, floor: int) -> None:
-        """Under the lock: write them again if their segment was given up meanwhile: what was over
-        there is not what has just come.
+    def write_cancels(self, cancels: TimerBatch, outcome: Int32, floor: int) -> None:
+        """Under the lock: append to the segment of the earliest open slot, the one behind `floor`.
 
         Args:
-            cancels: as written.
-            floor: by now.
+            cancels: rows that cancel.
+            outcome: of each, index in OUTCOMES.
+            floor: last closed slot.
         """
-        gone, before = self._directory.state.gc_cancels, self._before.cancels
-        written = [hour for hour, length in self._segments.items() if before.get(hour) != length]
-        if any(hour < gone for hour in written):
-            self._segments = dict(before)
-            self.write_cancels(cancels, floor)
+        directory = self._directory
+        hour = hour_of(floor + 1, directory.config.precision_ms)
+        ids = directory.topics.ids([topic for topic, _ in cancels.partitions])
+        length = self._segments.get(hour, (0, 0))
+        self._segments[hour] = directory.cancels.write(
+            hour, length, cancels, ids, outcome, self._clock.now_ms()
+        )
+
+    def write_cancelled(self, hour: int, offset: Int64, position: Int64) -> None:
+        """Under the lock: say which records of an hour's log are cancelled.
+
+        Args:
+            hour: not given up.
+            offset: of each cancel.
+            position: of the record that it cancels.
+        """
+        log_end, message_end, length = self._lengths[hour]
+        length = self._directory.cancelled.write(hour, length, offset, position)
+        self._lengths[hour] = (log_end, message_end, length)
 
     # ---- lengths ---------------------------------------------------------------------------
 
@@ -213,12 +202,12 @@ class Uncommitted:
         """Under the lock: what the commit page is to say of log and messages."""
         gone, old = self._directory.state.gc_hour, self._before.hours
         return {
-            hour: HourFiles(log, messages, old[hour].log_bytes if hour in old else 0)
-            for hour, (log, messages) in self._lengths.items()
+            hour: old.get(hour, _NO_FILES).followed_by(lengths)
+            for hour, lengths in self._lengths.items()
             if hour >= gone
         }
 
-    def segments(self) -> dict[int, tuple[int, int]]:
+    def segments(self) -> dict[int, tuple[int, ...]]:
         """Under the lock: what the commit page is to say of the cancel log."""
         gone = self._directory.state.gc_cancels
         return {hour: length for hour, length in self._segments.items() if hour >= gone}
@@ -231,18 +220,13 @@ def cut_uncommitted(directory: DataDirectory, commit: Commit) -> None:
         directory: ingest's.
         commit: the newest.
     """
-    hours = (directory.log.files, directory.messages.files)
+    hours = {hour: known.lengths for hour, known in commit.hours.items()}
     for folders, lengths, gone in (
-        (hours, _committed_lengths(commit), directory.state.gc_hour),
+        (directory.hour_folders, hours, directory.state.gc_hour),
         (directory.cancels.folders, commit.cancels, directory.state.gc_cancels),
     ):
         for kind, folder in enumerate(folders):
             for hour in folder.hours():
                 # What was given up is dequeue's to unlink, at any moment.
                 if hour >= gone:
-                    folder.cut(hour, lengths.get(hour, (0, 0))[kind])
-
-
-def _committed_lengths(commit: Commit) -> dict[int, tuple[int, int]]:
-    """Log and message bytes of every hour."""
-    return {hour: (h.log_bytes, h.message_bytes) for hour, h in commit.hours.items()}
+                    folder.cut(hour, lengths[hour][kind] if hour in lengths else 0)

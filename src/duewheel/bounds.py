@@ -16,8 +16,7 @@ from duewheel.config import Settings
 from duewheel.config_values import as_millis
 from duewheel.metrics import TOPIC_SERIES_MAX
 from duewheel.readiness import ReadyBounds
-from duewheel.wheel.cancelling import ANSWERS_MAX
-from duewheel.wheel.far_cancels import RUNS_MAX
+from duewheel.wheel.cancel_replies import ROWS_MAX
 from duewheel.wheel.far_slots import INDEX_BYTES
 from duewheel.wheel.kafka_publisher import PublisherLimits
 from duewheel.wheel.reconfiguring import SKIPPED_MAX
@@ -75,9 +74,6 @@ def _of_dequeue(settings: Settings) -> dict[str, Bound]:
             "dequeue.hot_slot_limit" if is_limited else "dequeue.hot_slot",
             dequeue.hot_slot_limit if is_limited else None,
         ),
-        "live_cancels": _set(settings, "dequeue.cancels_max", dequeue.cancels_max),
-        "far_cancel_files": _fixed(RUNS_MAX),
-        "remembered_cancels": _set(settings, "dequeue.cancels_max", dequeue.cancels_max),
         "scan_records": _fixed(WINDOW_RECORDS),
         "queues": _fixed(2),
         "queue_records": _set(settings, "dequeue.chunk_records", dequeue.chunk_records),
@@ -98,7 +94,7 @@ def _of_transactions(settings: Settings) -> dict[str, Bound]:
         "transaction_bytes": _set(settings, "dequeue.chunk_bytes", dequeue.chunk_bytes),
         "transaction_topics": _fixed(TOPICS_MAX),
         "transaction_rolls": _fixed(ROLLS_MAX),
-        "transaction_answers": _fixed(ANSWERS_MAX),
+        "transaction_answers": _fixed(ROWS_MAX),
         "transaction_timeout_ms": _set(settings, "dequeue.transaction_timeout_ms", timeout_ms),
         "call_deadline_ms": _set(settings, "dequeue.call_deadline", call_ms),
         "batch_bytes": _fixed(limits.batch_bytes),

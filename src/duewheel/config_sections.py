@@ -196,10 +196,6 @@ class Dequeue(Section):
     `hot_slot` says what becomes of the timers of one slot beyond `hot_slot_limit`: of those from
     the limit to its double ever more are in excess, beyond that all. They leave spread over
     `hot_slot_window`, or become dead letters.
-
-    With `cancels_max` live cancels in memory ingest takes no more; those whose timers are due later
-    than in a minute are put away on disk before. As many that are over are remembered. Each takes
-    some 680 bytes: with 150,000 of them dequeue stays below 200 MB.
     """
 
     chunk_records: Annotated[int, Field(ge=1)] = 20_000
@@ -212,7 +208,6 @@ class Dequeue(Section):
     hot_slot: Policy = "none"
     hot_slot_limit: Annotated[int, Field(ge=1)] = 10_000
     hot_slot_window: Duration = timedelta(minutes=1)
-    cancels_max: Annotated[int, Field(ge=1)] = 1_000_000
 
 
 class Storage(Section):

@@ -117,38 +117,15 @@ class DequeueMetrics:
         )
 
     def _cancels(self, known: Statistics) -> Iterator[Metric]:
-        cancels = known.cancels
         yield counter("cancelled", "Timers that a cancel has kept from leaving.", known.cancelled)
         yield counters(
-            "answers",
-            "Answers to cancels and reschedules, by what they were told.",
-            "answer",
-            known.answers,
-        )
-        yield gauge("cancels_live", "Cancels in memory that may still meet a timer.", cancels.live)
-        yield gauge(
-            "cancels_far", "Such cancels on disk: what they meet is due later.", cancels.far
+            "answers", "Replies to cancels and reschedules, by outcome.", "answer", known.replies
         )
         yield counter(
-            "answers_given_up",
-            "Answers that were `unknown` before that was certain: see dequeue.cancels_max.",
-            cancels.given_up,
+            "cancels_chased",
+            "Cancels written again behind copies of their timers that may be in flight.",
+            known.chases,
         )
-        yield gauge(
-            "cancels_remembered",
-            "Cancels that are over, while a log has what they have left out.",
-            cancels.remembered,
-        )
-        yield counter(
-            "cancels_forgotten",
-            "Such cancels that were too many to be remembered: see dequeue.cancels_max.",
-            cancels.forgotten,
-        )
-        yield counter("cancel_lookups", "Rounds of lookups for cancels.", cancels.lookups)
-        yield counter(
-            "cancel_lookup_seconds", "How long these took in all.", cancels.lookup_ms / 1000
-        )
-        yield counter("cancel_lookup_records", "Log records looked at in them.", cancels.scanned)
 
     def _standing(self) -> Iterator[Metric]:
         state, precision_ms = self._directory.state, self._directory.config.precision_ms

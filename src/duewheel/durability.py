@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +16,13 @@ from duewheel.checkpoints.files import FileLock
 from duewheel.checkpoints.state import State
 from duewheel.errors import CorruptFile, Locked
 from duewheel.threads import Worker
-from duewheel.wheel import cancel_log, message_store, timer_log, topic_names
+from duewheel.wheel import cancel_log, cancelled_records, message_store, timer_log, topic_names
 from duewheel.wheel.data_directory import ENGINE_LOCK, LOCK_DEADLINE_S
 from duewheel.wheel.layout import hour_name
 
 log = structlog.get_logger(__name__)
 
-_FOLDERS = (timer_log.FOLDER, message_store.FOLDER)
+_FOLDERS = (timer_log.FOLDER, message_store.FOLDER, cancelled_records.FOLDER)
 
 
 class DurableCheckpoints:
@@ -65,14 +66,15 @@ class DurableCheckpoints:
     def _sync(
         self,
         folders: Sequence[str],
-        known: Mapping[int, tuple[int, int]],
-        lengths: Mapping[int, tuple[int, int]],
+        known: Mapping[int, tuple[int, ...]],
+        lengths: Mapping[int, tuple[int, ...]],
         gone: Callable[[], int],
     ) -> None:
         """The files of these folders that have grown; `gone`: hours below it have none any more."""
         for hour, length in lengths.items():
             if known.get(hour) != length and hour >= gone():
-                for folder in folders:
+                # A file is made with its first bytes.
+                for folder in itertools.compress(folders, length):
                     self._sync_hour(folder, hour, gone)
         if lengths.keys() != known.keys():
             for folder in folders:

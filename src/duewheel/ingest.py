@@ -124,7 +124,7 @@ def _run(
     stopping: threading.Event,
 ) -> None:
     watch = TopicWatch(settings, directory.state, clock, lambda: directory.state.commit().marks)
-    engine = Engine(directory, clock, watch.find(admin), settings.dequeue.cancels_max)
+    engine = Engine(directory, clock, watch.find(admin))
     _require_same_settings(settings, directory.state, engine)
     checkpoint = directory.path / SPARK_DIR / CHECKPOINT
     limit = _row_limit(settings, directory.path / SPARK_DIR)

@@ -85,11 +85,6 @@ class IngestMetrics:
         )
 
     def _waiting(self, known: SinkStatistics) -> Iterator[Metric]:
-        yield gauge(
-            "cancels_full_waiting",
-            "Messages read that wait while dequeue has as many cancels as it may.",
-            known.rows_behind_cancels,
-        )
         yield gauge("paused_waiting", "Messages read that wait for a resume.", known.rows_held)
         yield gauge(
             "standby_waiting",

@@ -6,7 +6,6 @@ import ctypes
 import signal
 import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 import pyarrow as pa
@@ -86,7 +85,7 @@ def run_dequeue(settings: Settings, *, take_over: bool = False, standby: bool = 
         directory = wiring.start_directory(settings, Role.DEQUEUE)
         publisher = wiring.publisher(settings, clock)
         config = wiring.dequeue_config(settings)
-        dequeue = Dequeue(directory, publisher, clock, config, stopping.is_set, _one_thread)
+        dequeue = Dequeue(directory, publisher, clock, config, stopping.is_set)
         try:
             with LagWatch(settings, clock), forgiven_once(stopping):
                 with _admin(settings, clock) as admin:
@@ -106,11 +105,6 @@ def run_dequeue(settings: Settings, *, take_over: bool = False, standby: bool = 
             dequeue.close()
             publisher.close()
             directory.stop()
-
-
-def _one_thread() -> ThreadPoolExecutor:
-    """In which the loop has lookups made."""
-    return ThreadPoolExecutor(1, "lookups")
 
 
 def _deliver(settings: Settings, clock: Clock, dequeue: Dequeue) -> None:

@@ -15,7 +15,6 @@ from duewheel import wiring
 from duewheel.checkpoints.ownership import require_not_sealed
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery import Local
-from duewheel.clock import SystemClock
 from duewheel.config import Settings
 from duewheel.durability import DurableCheckpoints
 from duewheel.errors import ConfigError
@@ -128,7 +127,7 @@ def accept_loss(settings: Settings, named: Sequence[str], *, dry_run: bool) -> d
             with _alone(settings) as directory:
                 taken = publisher.start()
                 found, told = losses(partitions, taken, _seen(settings), config, topics)
-                accept(directory, publisher, found, told, topics.ids, SystemClock())
+                accept(directory, publisher, found, told, topics.ids)
                 _make_durable(directory)
     return {"dry_run": dry_run, "accepted": _losses_told(told)}
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from duewheel.clock import Clock
 from duewheel.errors import PublishDoubt
 from duewheel.schemas import header_names as names
 from duewheel.schemas.columns import binary
+from duewheel.schemas.header_names import NATIVE, Request
 from duewheel.schemas.ids import id_hashes, key_hashes
 from duewheel.schemas.name_patterns import ANY, NONE
 from duewheel.schemas.record_tail import framed_bytes, key_values
@@ -29,6 +29,7 @@ from duewheel.schemas.timers import (
     ANY_TIME,
     NO_LEVEL,
     NO_PARTITION,
+    NO_SLOT,
     Deliveries,
     TimerBatch,
     TopicPartition,
@@ -226,8 +227,11 @@ class JournalPublisher:
 
     def publish(self, prepared: Prepared | None, progress: Progress) -> int:
         rows: list[tuple[str, int, int, bool, str]] = []
+        chases: list[Timer] = []
         if prepared is not None:
-            deliveries = prepared.deliveries
+            chases = chases_in(prepared.deliveries)
+            is_chase = prepared.deliveries.answer & prepared.deliveries.rolled
+            deliveries = prepared.deliveries.take(np.flatnonzero(~is_chase))
             now_ms = self._clock.now_ms()
             rows = [
                 (source.decode(), due_ms, now_ms, dead_letter, answer)
@@ -239,10 +243,12 @@ class JournalPublisher:
                     strict=True,
                 )
             ]
-        line = (
-            json.dumps({"rows": rows, "progress": progress.encode().decode("latin-1")}).encode()
-            + b"\n"
-        )
+        known = {
+            "rows": rows,
+            "chases": [asdict(each) | {"timer_id": _text(each.timer_id)} for each in chases],
+            "progress": progress.encode().decode("latin-1"),
+        }
+        line = json.dumps(known).encode() + b"\n"
         files.write_at(self._fd, line, self._bytes)
         self._bytes += len(line)
         return self._clock.now_ms()
@@ -250,8 +256,14 @@ class JournalPublisher:
     def close(self) -> None:
         files.close(self._fd)
 
+    def chases(self) -> list[Timer]:
+        """All committed chases, without their offsets in the timer topic."""
+        lines = self._path.read_bytes()[: self._bytes].splitlines()
+        rows = [row for line in lines for row in json.loads(line)["chases"]]
+        return [Timer(**row | {"timer_id": row["timer_id"].encode()}) for row in rows]
+
     def delivered(self) -> list[Delivered]:
-        """All committed messages, in publishing order."""
+        """All committed messages but chases, in publishing order."""
         lines = self._path.read_bytes()[: self._bytes].splitlines()
         return [
             Delivered(number, *row)
@@ -260,10 +272,14 @@ class JournalPublisher:
         ]
 
 
+def _text(timer_id: bytes | None) -> str:
+    return (timer_id or b"").decode()
+
+
 def _words(deliveries: Deliveries) -> list[str]:
-    """What each row says as an answer; "" where it is none."""
+    """What each row says as a reply; "" where it is none."""
     words = [""] * len(deliveries)
-    for row in np.flatnonzero(deliveries.answer).tolist():
+    for row in np.flatnonzero(deliveries.answer & ~deliveries.rolled).tolist():
         words[row] = answer_value(deliveries.key_value[row].as_py())[names.ANSWER_WORD]
     return words
 
@@ -274,6 +290,40 @@ def answer_value(key_value: bytes) -> dict[str, str]:
     size, at = read_varint(key_value, at + max(size, 0))
     value: dict[str, str] = json.loads(key_value[at : at + size])
     return value
+
+
+def headers_of(encoded: bytes, count: int) -> list[tuple[str, bytes]]:
+    """Names and values of so many headers as they stand in a record; none is null."""
+    found, at = [], 0
+    for _ in range(count):
+        parts = []
+        for _ in range(2):
+            size, at = read_varint(encoded, at)
+            parts.append(encoded[at : at + size])
+            at += size
+        found.append((parts[0].decode(), parts[1]))
+    return found
+
+
+def chases_in(deliveries: Deliveries) -> list[Timer]:
+    """The chases among the rows of a transaction, without their offsets in the timer topic."""
+    found = []
+    for row in np.flatnonzero(deliveries.answer & deliveries.rolled).tolist():
+        encoded, count = deliveries.headers[row].as_py(), int(deliveries.header_count[row])
+        headers = dict(headers_of(encoded, count))
+        found.append(
+            Timer(
+                int(deliveries.target_partition[row]),
+                offset=-1,
+                due_ms=0,
+                timer_id=headers[NATIVE[Request.CANCEL]],
+                request="cancel",
+                origin=int(headers[names.ORIGIN]),
+                chase_slot=int(headers[names.CHASE_SLOT]),
+                chase_flags=int(headers[names.CHASE_FLAGS]),
+            )
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +339,7 @@ class Timer:
         request: "cancel" or "reschedule" with this id, or "".
         origin: offset of its first copy, if it is another one.
         timestamp_ms: of its record; its due time if none is given.
+        chase_slot, chase_flags: of a cancel that dequeue has written again, with its `origin`.
     """
 
     partition: int
@@ -300,6 +351,8 @@ class Timer:
     request: str = ""
     origin: int | None = None
     timestamp_ms: int | None = None
+    chase_slot: int = NO_SLOT
+    chase_flags: int = 0
 
     @property
     def source(self) -> str:
@@ -357,6 +410,8 @@ def timer_batch(timers: Sequence[Timer]) -> TimerBatch:
         timestamp_ms=np.array(
             [t.due_ms if t.timestamp_ms is None else t.timestamp_ms for t in timers], np.int64
         ),
+        chase_slot=np.array([t.chase_slot for t in timers], np.int64),
+        chase_flags=np.array([t.chase_flags for t in timers], np.int32),
     )
 
 
@@ -378,7 +433,6 @@ class LocalShard:
         clock: Clock,
         config: DequeueConfig,
         stopping: Callable[[], bool] = lambda: False,
-        executor: Callable[[], Executor] | None = None,
     ) -> None:
         self.path = path
         self.ingest: Engine | None = None
@@ -389,7 +443,6 @@ class LocalShard:
         self._clock = clock
         self._config = config
         self._stopping = stopping
-        self._executor = executor
         self._directories: dict[Role, DataDirectory] = {}
 
     def directory(self, role: Role) -> DataDirectory:
@@ -409,7 +462,6 @@ class LocalShard:
             self._clock,
             self._config,
             self._stopping,
-            self._executor,
         )
         first = None
         if starts is not None:
@@ -425,7 +477,7 @@ class LocalShard:
         record = RecoveryRecord.read(self.path)
         assert record is not None, "dequeue must have started here once"
         carry_out(directory, record, self.offsets_at)
-        self.ingest = Engine(directory, self._clock, topic_ids, self._config.cancels_max)
+        self.ingest = Engine(directory, self._clock, topic_ids)
         return self.ingest
 
     def append(self, timers: Sequence[Timer], ends: Mapping[TopicPartition, int]) -> Appended:

@@ -99,7 +99,6 @@ def dequeue_config(settings: Settings) -> DequeueConfig:
             as_millis(settings.dequeue.hot_slot_window),
         ),
         reply_topic=settings.timer.reply_topic,
-        cancels_max=settings.dequeue.cancels_max,
     )
 
 

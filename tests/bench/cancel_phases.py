@@ -8,8 +8,9 @@ pending timers, then of delivered ones and of nothing; and bursts. Of each is wr
     planned     Spark had planned the batch that takes it: its file of offsets
     taken       the batch was committed: marks of the commit page
     known       a closing had it: C of the close page
-    answered    the transaction with its answer was committed: `a` of the mirrored progress
-    received    the client had the answer
+    left        the transaction with its answer was committed, or that with its chase: `a` of the
+                mirrored progress
+    received    the client had the answer; of a delivered timer that of the chase
 
 The pages of `state` are looked at every few milliseconds, so a phase may be off by as much; and the
 progress is mirrored after its commit, when the client may have the answer already. Prints lines of
@@ -53,7 +54,7 @@ from duewheel.ingest import CHECKPOINT  # noqa: E402
 from duewheel.schemas.timers import Int64, TopicPartition  # noqa: E402
 from duewheel.status import status  # noqa: E402
 
-MOMENTS = ("sent", "written", "planned", "taken", "known", "answered", "received")
+MOMENTS = ("sent", "written", "planned", "taken", "known", "left", "received")
 LOOK_S = 0.004
 LOOK_AT_MACHINE_MS = 100
 LOOK_AT_BATCHES_S = 2.0  # Spark keeps the files of a hundred
@@ -93,7 +94,7 @@ class Watch:
         self._state = State.open(data)
         self._next_batch = 0
         self._machine: list[tuple[int, int, int, int]] = []
-        self.planned, self.taken, self.known, self.answered = (Rising() for _ in range(4))
+        self.planned, self.taken, self.known, self.left = (Rising() for _ in range(4))
 
     def look(self) -> None:
         """At the pages."""
@@ -104,7 +105,7 @@ class Watch:
             self.known.note(close.c, now_ms)
         if mirror is not None:
             parts = Progress.decode(mirror[2]).partitions
-            self.answered.note({p: part.a for p, part in parts.items()}, now_ms)
+            self.left.note({p: part.a for p, part in parts.items()}, now_ms)
         if not self._machine or now_ms - self._machine[-1][0] > LOOK_AT_MACHINE_MS:
             self._machine.append((now_ms, _waited_us("cpu"), _waited_us("io"), _stolen_us()))
 
@@ -173,7 +174,7 @@ class Asked:
         """As MOMENTS are."""
         cancel = self.future.result()
         place = (cancel.timer_topic, cancel.partition), cancel.offset
-        seen = (watch.planned, watch.taken, watch.known, watch.answered)
+        seen = (watch.planned, watch.taken, watch.known, watch.left)
         return [self.sent_ms, self.written_ms, *(s.passed(*place) for s in seen), self.received_ms]
 
 

@@ -1,10 +1,14 @@
-"""How much memory dequeue takes with three times as many cancels as `dequeue.cancels_max` lets in.
+"""What cancels cost: batches of ingest that have some, and dequeue's memory with millions of them.
 
-A process of its own runs the loop on a data directory; this one takes timers and cancels there as
-ingest does. They come from a backlog: their partition ends behind all of them. Of four cancels
-three meet a timer, one meets nothing. Timers are due within two minutes, so that most cancels have
-to wait, or, with --far, in an hour or more. Prints lines of JSON: anonymous memory of that process,
-at rest and at most; how many cancels it had at most; and for how long ingest waited.
+    lookup   an engine alone, with `--pending` timers over 24 hours: how long a batch of 1,000
+             cancels takes, and one of 100,000, each for pending timers; a batch of timers between
+             any two of them, and one beside them without cancels. The first batch with cancels
+             builds the index of ids
+    memory   dequeue in a process of its own, while this one takes pairs of a timer and its cancel
+    as
+             ingest does: anonymous memory at rest and at most, and of this process, too
+
+Prints lines of JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +21,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,7 +29,7 @@ import numpy as np
 from duewheel.checkpoints.recovery import dequeue_has_decided
 from duewheel.clock import SystemClock
 from duewheel.processes import share_one_heap, stop_signals
-from duewheel.schemas.columns import binary, from_parts
+from duewheel.schemas.columns import Column, binary, from_parts
 from duewheel.schemas.ids import id_hashes
 from duewheel.schemas.record_tail import key_values
 from duewheel.schemas.timers import (
@@ -34,13 +37,16 @@ from duewheel.schemas.timers import (
     ANY_TIME,
     NO_LEVEL,
     NO_PARTITION,
+    NO_SLOT,
+    Bool,
+    Int64,
     TimerBatch,
     TopicPartition,
 )
-from duewheel.testing import JournalPublisher
+from duewheel.testing import JournalPublisher, LocalShard, ManualClock, RecordingPublisher
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue import Dequeue, first_progress
-from duewheel.wheel.dequeue_config import CANCELS_MAX, DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.engine import Engine
 from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.recovering import carry_out
@@ -48,55 +54,30 @@ from duewheel.wheel.recovering import carry_out
 CLOCK = SystemClock()
 WHEEL = WheelConfig()
 PARTITION: TopicPartition = ("timers", 0)
-OFFERED = 3  # times as many as may be in memory
-PAIRS = 10_000  # of one batch
-DUE_MS = (30_000, 120_000)  # from the beginning
-FAR_MS = (3_600_000, 4_800_000)
+BATCH = 50_000
+TIMERS_BETWEEN = 10_000
+SPAN_MS = 24 * 3_600_000
+ID_BYTES = 20
 
 
 class Backlog(JournalPublisher):
-    """All that will be offered is there."""
-
-    end = 0
+    """A timer partition of which all is taken."""
 
     def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return dict.fromkeys(partitions, self.end)
+        return dict.fromkeys(partitions, 0)
 
 
-def serve(path: Path, config: DequeueConfig) -> None:
-    """The dequeue process, until it is told to stop."""
-    share_one_heap()
-    with stop_signals() as stopping:
-        directory = DataDirectory.start(path / "data", WHEEL, Role.DEQUEUE)
-        publisher = Backlog(path / "journal", CLOCK)
-        publisher.end = 2 * OFFERED * config.cancels_max
-        dequeue = Dequeue(
-            directory, publisher, CLOCK, config, stopping.is_set, lambda: ThreadPoolExecutor(1)
-        )
-        dequeue.start(first_progress(directory, config, {PARTITION: 0}, CLOCK.now_ms()))
-        dequeue.run()
-        dequeue.close()
-        directory.stop()
-
-
-def pairs(
-    first: int, begun_ms: int, within_ms: tuple[int, int], rng: np.random.Generator
-) -> TimerBatch:
-    """Timers with ids of 20 bytes, and behind each of them a cancel: of it, or of nothing."""
-    count = 2 * PAIRS
-    offset = 2 * first + np.arange(count)
-    cancels = offset % 2 == 1
-    number = offset // 2 + np.where(cancels & (offset % 8 == 7), 1 << 40, 0)
-    text = np.char.zfill(number.astype("S"), 20)
-    ids = from_parts(np.arange(count + 1) * 20, np.frombuffer(text.tobytes(), np.uint8))
+def rows(first: int, number: Int64, due_ms: Int64, cancels: Bool) -> TimerBatch:
+    """Rows from offset `first` on; `number` says the id of each."""
+    count = len(number)
     zeros = np.zeros(count, np.int32)
-    keys = binary([b"key"] * count)
+    offset, ids = first + np.arange(count), ids_of(number)
     return TimerBatch(
         partitions=[PARTITION],
         partition=zeros,
         offset=offset,
         origin_offset=offset,
-        due_ms=begun_ms + rng.integers(*within_ms, count),
+        due_ms=due_ms,
         not_before_ms=np.full(count, ANY_TIME, np.int64),
         rejected=np.zeros(count, np.bool_),
         timer=~cancels,
@@ -108,111 +89,166 @@ def pairs(
         key_hash=zeros,
         id_hash=id_hashes(ids),
         timer_id=ids,
-        key_value=key_values(keys, binary([b"x" * 100] * count)),
+        key_value=key_values(binary([b"key"] * count), binary([b"x" * 100] * count)),
         headers=binary([b""] * count),
         header_count=zeros,
         roll_times=zeros,
         retries=zeros,
         level=np.full(count, NO_LEVEL, np.int32),
-        timestamp_ms=np.full(count, begun_ms, np.int64),
+        timestamp_ms=due_ms,
+        chase_slot=np.full(count, NO_SLOT),
+        chase_flags=zeros,
     )
 
 
-def anonymous_mb(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1e3 for line in lines if line.startswith("RssAnon:"))
+def ids_of(number: Int64) -> Column:
+    text = np.char.zfill(number.astype("S"), ID_BYTES)
+    return from_parts(
+        np.arange(len(number) + 1) * ID_BYTES, np.frombuffer(text.tobytes(), np.uint8)
+    )
 
 
-class Rig:
-    """Both sides of one data directory, and what has been seen of them."""
-
-    def __init__(self, path: Path, child: subprocess.Popen[bytes], cancels_max: int) -> None:
-        self._child = child
-        while not (path / "data" / "recovery").exists():
-            time.sleep(0.1)
-        self._directory = DataDirectory.start(path / "data", WHEEL, Role.INGEST)
-        state = self._state = self._directory.state
-        while (record := dequeue_has_decided(state, self._directory.path)) is None:
-            time.sleep(0.1)
-        carry_out(self._directory, record, lambda _: {})
-        self._engine = Engine(self._directory, CLOCK, cancels_max=cancels_max)
-        time.sleep(2)
-        self.rest_mb = self.peak_mb = anonymous_mb(child.pid)
-        self.cancels = 0
-        self.waited_s = 0.0
-
-    def look(self) -> int:
-        """How many cancels are there."""
-        self.peak_mb = max(self.peak_mb, anonymous_mb(self._child.pid))
-        there = self._state.commit().cancels_taken - self._state.cancels_over
-        self.cancels = max(self.cancels, there)
-        return there
-
-    def take(self, batch: TimerBatch) -> None:
-        """As the sink does, that is: wait until all of it is taken."""
-        marks = {PARTITION: int(batch.offset[-1]) + 1}
-        while self._engine.append(batch, marks).cancels_full:
-            mark = self._engine.marks.get(PARTITION, 0)
-            batch = batch.take(np.flatnonzero(batch.offset >= mark))
-            self.look()
-            time.sleep(0.05)
-            self.waited_s += 0.05
-        self.look()
-
-    def drain(self, rest: int) -> None:
-        """Until no more cancels than that are there."""
-        while self.look() > rest:
-            time.sleep(0.05)
-
-
-def report(metric: str, unit: str, value: float, workload: str, config: dict[str, bool]) -> None:
+def report(metric: str, unit: str, values: Sequence[float], config: Mapping[str, object]) -> None:
     line = {
-        "workload": workload,
+        "workload": "cancels",
         "metric": metric,
         "unit": unit,
-        "values": [round(value, 1)],
-        "config": {"id_bytes": 20, **config},
+        "values": [round(value, 2) for value in values],
+        "config": dict(config),
     }
     print(json.dumps(line), flush=True)
 
 
-def run(cancels_max: int, answers: bool, far: bool) -> None:
-    """One workload in a directory of its own."""
+# ---- lookup --------------------------------------------------------------------------------------
+
+
+class Lookups:
+    """An engine alone, and what it has taken."""
+
+    def __init__(self, path: Path) -> None:
+        self._clock = ManualClock(CLOCK.now_ms())
+        publisher, config = RecordingPublisher(self._clock), DequeueConfig(0, 1, {})
+        shard = LocalShard(path, WHEEL, publisher, self._clock, config)
+        shard.start_dequeue({PARTITION: 0}).tick()
+        self._engine = shard.start_ingest()
+        self._rng = np.random.default_rng(1)
+        self._offset, self._pending = 0, 0
+
+    def place(self, count: int) -> float:
+        """Take so many timers; returns how long it took, in ms."""
+        number = self._pending + np.arange(count)
+        self._pending += count
+        due_ms = self._clock.now_ms() + self._rng.integers(1_000, SPAN_MS, count)
+        return self._append(number, due_ms, np.zeros(count, np.bool_))
+
+    def cancel(self, count: int) -> float:
+        """Cancel so many of them; returns how long it took, in ms."""
+        number = self._rng.choice(self._pending, count, replace=False)
+        return self._append(number, np.zeros(count, np.int64), np.ones(count, np.bool_))
+
+    def _append(self, number: Int64, due_ms: Int64, cancels: Bool) -> float:
+        batch = rows(self._offset, number, due_ms, cancels)
+        self._offset += len(batch)
+        begun_s = time.perf_counter()
+        self._engine.append(batch, {PARTITION: self._offset})
+        return (time.perf_counter() - begun_s) * 1000
+
+
+def measure_lookups(pending: int, turns: int) -> None:
     with tempfile.TemporaryDirectory(prefix="duewheel-bench-") as name:
-        told = ["--child", name, "--cancels-max", str(cancels_max)]
-        told += ["--answers"] if answers else []
-        child = subprocess.Popen([sys.executable, "-P", __file__, *told], stdout=sys.stderr)
+        bench, config = Lookups(Path(name) / "data"), {"pending": pending}
+        for _ in range(0, pending, BATCH):
+            bench.place(BATCH)
+        report(
+            "first batch with 1,000 cancels: builds the index", "ms", [bench.cancel(1_000)], config
+        )
+        found: dict[str, list[float]] = {}
+        for _ in range(turns):
+            for what, took_ms in (
+                (f"batch of {TIMERS_BETWEEN:,} timers", bench.place(TIMERS_BETWEEN)),
+                (f"batch of 1,000 cancels, {TIMERS_BETWEEN:,} timers behind", bench.cancel(1_000)),
+                ("batch of 1 cancel", bench.cancel(1)),
+            ):
+                found.setdefault(what, []).append(took_ms)
+        for what, values in found.items():
+            report(what, "ms", values, config)
+        report("batch of 100,000 cancels", "ms", [bench.cancel(100_000)], config)
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+def serve(path: Path, config: DequeueConfig) -> None:
+    """The dequeue process, until it is told to stop."""
+    share_one_heap()
+    with stop_signals() as stopping:
+        directory = DataDirectory.start(path / "data", WHEEL, Role.DEQUEUE)
+        publisher = Backlog(path / "journal", CLOCK)
+        dequeue = Dequeue(directory, publisher, CLOCK, config, stopping.is_set)
+        dequeue.start(first_progress(directory, config, {PARTITION: 0}, CLOCK.now_ms()))
+        dequeue.run()
+        dequeue.close()
+        directory.stop()
+
+
+def anonymous_mb(pid: int | str) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1e3 for line in lines if line.startswith("RssAnon:"))
+
+
+def started(path: Path) -> Engine:
+    """Ingest, once dequeue has said how it starts."""
+    while not (path / "data" / "recovery").exists():
+        time.sleep(0.1)
+    directory = DataDirectory.start(path / "data", WHEEL, Role.INGEST)
+    while (record := dequeue_has_decided(directory.state, directory.path)) is None:
+        time.sleep(0.1)
+    carry_out(directory, record, lambda _: {})
+    return Engine(directory, CLOCK)
+
+
+def measure_memory(cancels: int, replies: bool) -> None:
+    with tempfile.TemporaryDirectory(prefix="duewheel-bench-") as name:
+        args = ["--serve", name, *(["--replies"] if replies else [])]
+        child = subprocess.Popen([sys.executable, "-P", __file__, *args], stdout=sys.stderr)
         try:
-            rig = Rig(Path(name), child, cancels_max)
-            begun_ms, rng = CLOCK.now_ms(), np.random.default_rng(1)
-            for first in range(0, OFFERED * cancels_max, PAIRS):
-                rig.take(pairs(first, begun_ms, FAR_MS if far else DUE_MS, rng))
-            rig.drain(cancels_max if far else 0)
+            engine, rng = started(Path(name)), np.random.default_rng(1)
+            time.sleep(2)
+            rest_mb = peak_mb = anonymous_mb(child.pid)
+            own_mb, begun_s = anonymous_mb("self"), time.perf_counter()
+            for first in range(0, 2 * cancels, BATCH):
+                number = (first + np.arange(BATCH)) // 2
+                is_cancel = np.arange(BATCH) % 2 == 1
+                due_ms = CLOCK.now_ms() + rng.integers(60_000, 2 * 3_600_000, BATCH)
+                engine.append(rows(first, number, due_ms, is_cancel), {PARTITION: first + BATCH})
+                peak_mb = max(peak_mb, anonymous_mb(child.pid))
+            took_s = time.perf_counter() - begun_s
+            end_mb = anonymous_mb("self")
         finally:
             with suppress(ProcessLookupError):
                 child.send_signal(signal.SIGTERM)
             child.wait()
-    workload = f"{OFFERED * cancels_max} cancels, {cancels_max} at a time"
-    config = {"answers": answers, "far": far}
-    report("anonymous memory, before", "MB", rig.rest_mb, workload, config)
-    report("anonymous memory, peak", "MB", rig.peak_mb, workload, config)
-    report("cancels in memory, or on their way, peak", "1", rig.cancels, workload, config)
-    report("ingest waited", "s", rig.waited_s, workload, config)
+    config = {"cancels": cancels, "replies": replies}
+    report("dequeue, anonymous memory at rest", "MB", [rest_mb], config)
+    report("dequeue, anonymous memory at most", "MB", [peak_mb], config)
+    report("ingest's process, before and after", "MB", [own_mb, end_mb], config)
+    report("pairs of a timer and its cancel", "1/s", [cancels / took_s], config)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cancels-max", type=int, default=CANCELS_MAX)
-    parser.add_argument("--answers", action="store_true", help="with a reply topic")
-    parser.add_argument("--far", action="store_true", help="timers are due in an hour or more")
-    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--pending", type=int, default=1_000_000)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--cancels", type=int, default=400_000, help="for the memory of dequeue")
+    parser.add_argument("--replies", action="store_true", help="with a reply topic")
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.child is None:
-        run(args.cancels_max, args.answers, args.far)
+    if args.serve is not None:
+        config = DequeueConfig(0, 1, {}, reply_topic="replies" if args.replies else None)
+        serve(args.serve, config)
         return
-    replies = "replies" if args.answers else None
-    config = DequeueConfig(0, 1, {}, reply_topic=replies, cancels_max=args.cancels_max)
-    serve(args.child, config)
+    measure_lookups(args.pending, args.turns)
+    measure_memory(args.cancels, args.replies)
 
 
 if __name__ == "__main__":

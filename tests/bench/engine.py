@@ -27,7 +27,7 @@ from duewheel.schemas.columns import Column, from_parts
 from duewheel.schemas.ids import id_hashes, source_names
 from duewheel.schemas.record_batch import split
 from duewheel.schemas.record_tail import framed_bytes
-from duewheel.schemas.timers import ANY_OFFSET, ANY_TIME, NO_PARTITION, TimerBatch
+from duewheel.schemas.timers import ANY_OFFSET, ANY_TIME, NO_PARTITION, NO_SLOT, TimerBatch
 from duewheel.schemas.varint import varint
 from duewheel.testing import LocalShard, ManualClock, RecordingPublisher
 from duewheel.wheel.data_directory import DataDirectory, Role
@@ -67,6 +67,8 @@ def timers(rng: np.random.Generator, slot: np.ndarray, first_offset: int) -> Tim
         timer=np.ones(count, np.bool_),
         cancels=np.zeros(count, np.bool_),
         named_offset=np.full(count, ANY_OFFSET),
+        chase_slot=np.full(count, NO_SLOT),
+        chase_flags=np.zeros(count, np.int32),
         targets=["orders"],
         target=zeros,
         target_partition=np.full(count, NO_PARTITION, np.int32),

@@ -20,7 +20,7 @@ from typing import Any
 
 from duewheel import __version__
 
-SCRIPTS = ("engine.py", "lookups.py", "end_to_end.py")
+SCRIPTS = ("engine.py", "cancels.py", "end_to_end.py")
 
 
 def figures(script: str) -> Iterator[dict[str, Any]]:

@@ -4,11 +4,12 @@ A cancel *meets* the timers of its partition with its id that were written befor
 
     lost            never delivered, and no cancel meets it, or only such as were told that it was
     doubled         delivered more often than once
-    resurrected     delivered after a cancel that meets it was told `cancelled`
-    unanswered      a cancel that was told nothing
-    answered twice  a cancel that was told more
-    untrue          told `cancelled`, and all that it meets was delivered; or `already_delivered`,
-                    and none of it had been
+    resurrected     delivered after a cancel that meets it was replied to
+    unanswered      a cancel without a reply
+    answered twice  a cancel with more than one
+    untrue          `cancelled`, and neither has it stopped a timer of its own, nor is the last
+                    timer that it meets undelivered; or `already_delivered`, and none of those was
+                    delivered before
     invented        delivered or answered, and nobody has asked for it
 """
 
@@ -87,6 +88,7 @@ def judge(asked: Iterable[Asked], came: Iterable[Came]) -> list[Fault]:
     found = [("invented", p) for p in delivered.keys() - {r.place for r in rows if r.is_timer}]
     found += [("invented", p) for p in answers.keys() - {r.place for r in rows if r.cancels}]
     for group in groups.values():
+        claimed = _claimed(group, delivered, answers)
         for row in group:
             if row.is_timer:
                 cancels = [a for a in group if a.cancels and a.place > row.place]
@@ -95,10 +97,28 @@ def judge(asked: Iterable[Asked], came: Iterable[Came]) -> list[Fault]:
                 found += [(fault, row.place) for fault in faults]
             if row.cancels:
                 met = [a.place for a in group if a.is_timer and a.place < row.place]
-                ends = [[d.at for d in delivered.get(place, [])] for place in met]
-                faults = _of_cancel(answers.get(row.place, []), ends)
+                ends = [[d.at for d in delivered.get(place, [])] for place in sorted(met)]
+                stopped = row.place in claimed or (bool(ends) and not ends[-1])
+                faults = _of_cancel(answers.get(row.place, []), ends, stopped)
                 found += [(fault, row.place) for fault in faults]
     return sorted(found)
+
+
+def _claimed(
+    group: list[Asked], delivered: dict[Place, list[Came]], answers: dict[Place, list[Came]]
+) -> set[Place]:
+    """Cancels that were replied `cancelled` and have a timer of their own that never left: of those
+    that they meet the last one which no earlier cancel has.
+    """
+    left = {row.place for row in group if row.is_timer and not delivered.get(row.place)}
+    claimed = set()
+    for row in sorted(group, key=lambda row: row.place):
+        words = [answer.word for answer in answers.get(row.place, [])]
+        mine = [place for place in left if place < row.place]
+        if row.cancels and Answer.CANCELLED in words and mine:
+            left.remove(max(mine))
+            claimed.add(row.place)
+    return claimed
 
 
 def _of_timer(delivered: list[Came], cancels: int, told: list[Came]) -> Iterator[str]:
@@ -108,13 +128,14 @@ def _of_timer(delivered: list[Came], cancels: int, told: list[Came]) -> Iterator
         yield "lost"
     if len(delivered) > 1:
         yield "doubled"
-    gone = [answer.at for answer in told if answer.word == Answer.CANCELLED]
-    if any(each.at > at for each in delivered for at in gone):
+    if any(each.at > answer.at for each in delivered for answer in told):
         yield "resurrected"
 
 
-def _of_cancel(answers: list[Came], ends: list[list[int]]) -> Iterator[str]:
-    """Of one cancel, and of each timer that it meets when it was delivered."""
+def _of_cancel(answers: list[Came], ends: list[list[int]], stopped: bool) -> Iterator[str]:
+    """Of one cancel, of each timer that it meets when it was delivered, and whether it may say that
+    something was cancelled.
+    """
     if not answers:
         yield "unanswered"
         return
@@ -122,7 +143,7 @@ def _of_cancel(answers: list[Came], ends: list[list[int]]) -> Iterator[str]:
         yield "answered twice"
     first = answers[0]
     true = {
-        Answer.CANCELLED: not all(ends),
+        Answer.CANCELLED: stopped,
         Answer.ALREADY_DELIVERED: any(at <= first.at for end in ends for at in end),
         Answer.UNKNOWN: True,
     }

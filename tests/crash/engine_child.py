@@ -30,6 +30,7 @@ from duewheel.wheel.data_directory import DataDirectory, Role, hold_role
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.surveying import survey
+from duewheel.wheel.timer_log import TimerLog
 from duewheel.wheel.timer_wheel import TimerWheel
 
 HOLDER_BYTES = 11  # a lock's holder, which is only told
@@ -125,6 +126,7 @@ def count_stores() -> None:
     Path.unlink = counted(Path.unlink)  # type: ignore[method-assign]
     files.map_file = killing_map
     TimerWheel.__init__ = killing_wheel  # type: ignore[method-assign]
+    TimerLog.mark_cancelled = counted(TimerLog.mark_cancelled)  # type: ignore[method-assign]
     for name in LIVE_STORES:
         setattr(State, name, counted(getattr(State, name)))
 
@@ -161,7 +163,7 @@ def accept_cut(
         topics = Topics({TIMER_TOPIC: "an id"}, dict.fromkeys(ends, 0), ends)
         found = journal.start()
         progress, told = losses(ends, found, survey(path, wheel), config, topics)
-        accept(directory, journal, progress, told, topics.ids, clock)
+        accept(directory, journal, progress, told, topics.ids)
     finally:
         ingest.close()
         directory.close()

@@ -6,7 +6,7 @@ runs `duewheel ingest --config duewheel.toml` with one method wrapped: where the
 process makes FILE and ends by SIGKILL. The product knows nothing of it. A point whose method is
 gone ends the process with an error instead; one that is never reached leaves it running.
 
-The points follow the numbered steps of wheel/engine.py, wheel/dequeue.py, wheel/cancelling.py,
+The points follow the numbered steps of wheel/engine.py, wheel/dequeue.py, wheel/cancel_replies.py,
 streaming/sink.py, checkpoints/durable.py and DataDirectory.collect. What comes before the first dot
 names the process: `ingest` and `durable` are ingest's, `dequeue` and `collect` are dequeue's.
 """
@@ -27,11 +27,6 @@ from typing import Any
 
 HOUR_MS = 3_600_000
 COLLECT_MS = 200  # between looks for garbage, which are a minute apart otherwise
-# What puts cancels away while no timer is due later than in seconds: from when on one is far, how
-# many there have to be, how often they go, how many to a page. Else a minute, many thousands, once
-# a second, and thousands.
-AWAY = {"FAR_MS": 200, "MANY_LIVE": 4, "AWAY_EVERY_MS": 0}
-AWAY_PAGE = 2
 STALL_S = 0.4  # long enough for the other process to close several slots
 
 STATE = "duewheel.checkpoints.state:State"
@@ -43,11 +38,14 @@ SINK = "duewheel.streaming.sink:TimerSink"
 APPLY = "duewheel.wheel.timer_wheel:TimerWheel.apply"
 WRITE = "duewheel.wheel.hour_files:HourFiles.write"
 READ = "duewheel.wheel.restoring:restore"
-LOOP = "duewheel.wheel.dequeue:Dequeue"
-LEARN = "duewheel.wheel.cancelling:Cancelling.learn"
+LOOK_UP = "duewheel.wheel.cancel_resolver:CancelResolver.look_up"
+MARK = "duewheel.wheel.timer_log:TimerLog.mark_cancelled"
+COLLECT = "duewheel.wheel.data_directory:DataDirectory.collect"
+BOUNDS = "duewheel.checkpoints.cancel_bounds:CancelBounds.write"
 CANCEL_LOG = "duewheel.wheel.cancel_log:CancelLog"
-FAR = "duewheel.wheel.far_cancels"
-ANSWERS = "duewheel.wheel.answers:answer_rows"
+ANSWERS = "duewheel.wheel.answers:reply_rows"
+REPLIES = "duewheel.wheel.cancel_replies:CancelReplies"
+CHASES = f"{REPLIES}.next"
 UNLINK = "duewheel.wheel.hour_files:HourFiles.unlink_below"
 INTERNALS = "duewheel.wheel.kafka_internals"
 PRODUCER = "kafka:KafkaProducer"
@@ -64,9 +62,9 @@ class Point:
 
     Attributes:
         place: "module:Class.method" or "module:function".
-        when: "before" or "after" a call; "half": after half of the runs given to TimerWheel.apply.
+        when: "before" or "after" a call; "half": after half of what HALVES knows to divide.
         call: at the how-manieth call that counts.
-        since: calls count once each of these, in this order, has returned.
+        since: calls count once each of these, in this order, has returned; what COUNTS says of it.
         inside: calls count while this one runs.
         stall: this one takes STALL_S longer, so that the other process goes on meanwhile.
     """
@@ -99,6 +97,15 @@ POINTS = {
     # what cancels: the requests, then their records
     "ingest.request_written": after(WRITE, inside=f"{CANCEL_LOG}.write"),
     "ingest.cancels_written": after(f"{CANCEL_LOG}.write"),
+    "ingest.cancelled_written": after(f"{UNCOMMITTED}.write_cancelled"),
+    # engine 6. with cancels: the batch exists, and what it cancels is not marked; half of that is
+    "ingest.cancelled_unmarked": before(MARK),
+    "ingest.cancelled_half_marked": Point(MARK, "half"),
+    "ingest.cancelled_marked": after(MARK),
+    # a batch that has a chase
+    "ingest.chase_unresolved": before(f"{CANCEL_LOG}.write", since=(LOOK_UP,)),
+    "ingest.chase_committed": after(f"{STATE}.write_commit", since=(LOOK_UP,)),
+    "ingest.chase_marked": after(f"{STATE}.mark_applied", since=(LOOK_UP,)),
     # engine 4.: slots were closed meanwhile
     "ingest.rows_abandoned": after(f"{UNCOMMITTED}.abandon", stall=f"{UNCOMMITTED}.write"),
     "ingest.rows_moved": after(
@@ -125,9 +132,11 @@ POINTS = {
     "dequeue.role_taken": after(f"{STATE}.count_dequeue_start"),
     "dequeue.id_taken": after(f"{PRODUCER}.init_transactions"),
     "dequeue.progress_read": after("duewheel.wheel.kafka_progress:newest_record"),
+    "dequeue.bounds_unwritten": before(BOUNDS),
     "dequeue.undecided": before("duewheel.checkpoints.recovery:RecoveryRecord.write"),
     "dequeue.deciding": before(RENAME, inside="duewheel.checkpoints.recovery:RecoveryRecord.write"),
     "dequeue.decided": after("duewheel.checkpoints.recovery:RecoveryRecord.write"),
+    "dequeue.ends_told": before(BOUNDS, since=("duewheel.wheel.log_ends:LogEnds.of",)),
     # whoever takes the lock first redoes a batch that ingest left half applied
     "dequeue.half_redone": Point(APPLY, "half"),
     # dequeue 1.: floor and C
@@ -159,11 +168,8 @@ POINTS = {
     "dequeue.range_delivered": before(
         f"{STATE}.write_close", since=(READ, f"{STATE}.write_mirror")
     ),
-    # dequeue 5.: a closing has made cancels known, and no progress says so
-    "dequeue.cancels_known": before(f"{LOOP}._begin_range", since=(LEARN, f"{CANCEL_LOG}.read")),
-    # a round of lookups, and what it tells
-    "dequeue.lookup_begun": after("duewheel.wheel.lookups:Lookups.begin"),
-    "dequeue.verdict_found": after("duewheel.wheel.verdicts:verdicts"),
+    # dequeue 5.: outcomes are read
+    "dequeue.outcomes_read": after(f"{CANCEL_LOG}.read"),
     # the answers, and their transaction
     "dequeue.answers_made": after(ANSWERS),
     "dequeue.answers_begun": after(f"{PRODUCER}.begin_transaction", since=(ANSWERS,)),
@@ -174,28 +180,44 @@ POINTS = {
     ),
     "dequeue.answers_commit_answered": before(COMMIT_ANSWER, since=(ANSWERS,)),
     "dequeue.answers_unmirrored": before(f"{STATE}.write_mirror", since=(ANSWERS,)),
-    # cancels that are far: a page of them is on the disk; all are, and still in memory; some are in
-    # memory again, and the range in which they meet something is not begun
-    "dequeue.cancels_half_away": after(
-        "duewheel.checkpoints.files:write_at", inside=f"{FAR}:FarCancels.put_away"
+    # a transaction that has chases
+    "dequeue.chases_begun": after(f"{PRODUCER}.begin_transaction", since=(CHASES,)),
+    "dequeue.chases_queued": after(f"{INTERNALS}:enqueue", since=(CHASES,)),
+    "dequeue.chases_commit_sent": after(
+        "kafka.net.transport:KafkaTCPTransport._sock_send", since=(CHASES, COMMIT)
     ),
-    "dequeue.cancels_away": after(f"{FAR}:FarCancels.put_away"),
-    "dequeue.cancels_back": before(
-        "duewheel.wheel.pipeline:Pipeline.begin", since=(f"{FAR}:_read",)
-    ),
+    "dequeue.chases_commit_answered": before(COMMIT_ANSWER, since=(CHASES,)),
+    "dequeue.chases_unmirrored": before(f"{STATE}.write_mirror", since=(CHASES,)),
+    "dequeue.chases_mirrored": before(f"{REPLIES}.committed", since=(CHASES,)),
     # nothing was due: only the progress
     "dequeue.idle_committed": before(f"{STATE}.write_mirror", call=3),
-    # garbage: gc_hour, then the log's hour, then the messages'
+    # garbage: the bounds of cancels, gc_hour, then the log's hour, then the messages'
+    "collect.bounds_unwritten": before(BOUNDS, inside=COLLECT),
     "collect.locked": before(f"{STATE}.raise_gc_hour"),
     "collect.gc_hour_raised": after(f"{STATE}.raise_gc_hour"),
     # The two calls before are for the files of the cancel log.
     "collect.log_unlinked": before(UNLINK, call=4),
-    "collect.unlinked": after("duewheel.wheel.data_directory:DataDirectory.collect"),
+    "collect.unlinked": after(COLLECT),
     # a segment of the cancel log: gc_cancels, then its records, then its requests
     "collect.segment_over": before(f"{STATE}.set_gc_cancels"),
     "collect.segment_given_up": after(f"{STATE}.set_gc_cancels"),
     "collect.segment_half_unlinked": before(UNLINK, call=2),
     "collect.segment_unlinked": before(UNLINK, call=3),
+}
+
+
+def _has_chases(_arguments: Any, replies: Any) -> bool:
+    return replies is not None and replies.chases > 0
+
+
+def _looks_up_chases(arguments: Any, _candidates: Any) -> bool:
+    return bool((arguments[1].chase_slot >= 0).any())
+
+
+# Of these only such calls count in `since`.
+COUNTS: dict[str, Callable[[Any, Any], bool]] = {
+    CHASES: _has_chases,
+    LOOK_UP: _looks_up_chases,
 }
 
 
@@ -219,6 +241,17 @@ def wrap(place: str, wrapper: Callable[[Method], Method]) -> None:
     setattr(owner, name, functools.wraps(method)(wrapper(method)))
 
 
+def _half_applied(wheel: Any, runs: Any, number: int) -> tuple[Any, ...]:
+    return wheel, runs.where(runs.slot < runs.slot[len(runs) // 2]), number
+
+
+def _half_marked(log: Any, hour: int, log_bytes: int, positions: Any) -> tuple[Any, ...]:
+    return log, hour, log_bytes, positions[: len(positions) // 2]
+
+
+HALVES: dict[str, Callable[..., tuple[Any, ...]]] = {APPLY: _half_applied, MARK: _half_marked}
+
+
 class Armed:
     """A point in force in this process."""
 
@@ -239,7 +272,8 @@ class Armed:
     def _awaiting(self, place: str, method: Method) -> Method:
         def call(*arguments: Any, **named: Any) -> Any:
             result = method(*arguments, **named)
-            if self._awaited and self._awaited[0] == place:
+            counts = COUNTS.get(place, lambda *_: True)(arguments, result)
+            if counts and self._awaited and self._awaited[0] == place:
                 del self._awaited[0]
             return result
 
@@ -271,8 +305,7 @@ class Armed:
             if last and self._point.when == "before":
                 self._die()
             if last and self._point.when == "half":
-                wheel, runs, number = arguments
-                method(wheel, runs.where(runs.slot < runs.slot[len(runs) // 2]), number)
+                method(*HALVES[self._point.place](*arguments))
                 self._die()
             result = method(*arguments, **named)
             if last:
@@ -302,25 +335,6 @@ def collect_often() -> None:
     dequeue._COLLECT_MS = COLLECT_MS
 
 
-def put_away_soon(mark: Path) -> None:
-    """Have dequeue put cancels away whose timers are due soon; once it has, there is the file."""
-    cancelling: Any = importlib.import_module("duewheel.wheel.cancelling")
-    assert all(less < vars(cancelling)[name] for name, less in AWAY.items())
-    vars(cancelling).update(AWAY)
-    far: Any = importlib.import_module(FAR)
-    assert far.PAGE > AWAY_PAGE
-    far.PAGE = AWAY_PAGE
-
-    def marked(put_away: Method) -> Method:
-        def call(*arguments: Any) -> None:
-            put_away(*arguments)
-            mark.touch()
-
-        return call
-
-    wrap(f"{FAR}:FarCancels.put_away", marked)
-
-
 def main() -> None:
     """See the module's head."""
     parser = argparse.ArgumentParser()
@@ -331,7 +345,6 @@ def main() -> None:
     parser.add_argument(
         "--collect-often", action="store_true", help="look for garbage all the time"
     )
-    parser.add_argument("--put-away-soon", type=Path, metavar="FILE", help="made once it happens")
     parser.add_argument("words", nargs="+", help="of the duewheel command")
     options = parser.parse_args()
     if options.point:
@@ -342,8 +355,6 @@ def main() -> None:
         set_clock(lambda: int(options.clock_error.read_text()))
     if options.collect_often:
         collect_often()
-    if options.put_away_soon:
-        put_away_soon(options.put_away_soon)
     from duewheel import cli
 
     sys.argv = ["duewheel", *options.words]

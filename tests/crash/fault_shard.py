@@ -166,16 +166,7 @@ def replacing(timer: Sent, due_ms: int) -> Record:
 class Shard:
     """Topics, a configuration, the two processes, and a consumer that knows nothing of them."""
 
-    def __init__(
-        self,
-        path: Path,
-        servers: str,
-        name: str,
-        *,
-        slots: int,
-        margin: str,
-        cancels_max: int = 1_000_000,
-    ) -> None:
+    def __init__(self, path: Path, servers: str, name: str, *, slots: int, margin: str) -> None:
         self.path, self.servers = path, servers
         self.timers, self.target = f"{name}.timers", f"{name}.orders"
         self.dead_letters, self.replies = f"{name}.dead-letter", f"{name}.replies"
@@ -189,7 +180,7 @@ class Shard:
             f'mapping = {{ "{self.timers}" = "{self.target}" }}\n'
             f'[storage]\ndata_dir = "{path / "data"}"\ndurable_interval = "1s"\n'
             '[ingest]\ndriver_memory = "1g"\nmax_offsets_per_trigger = 40\n'
-            f"[dequeue]\nchunk_records = 15\ncancels_max = {cancels_max}\n"
+            "[dequeue]\nchunk_records = 15\n"
         )
         self.settings = load(self.config)
         with KafkaAdmin(self.settings.kafka.client_options("admin")) as admin:

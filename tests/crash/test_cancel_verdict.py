@@ -46,7 +46,16 @@ FAULTY: list[tuple[list[Came], list[Fault]]] = [
     ([*CAME, Came((0, 0), 12)], [("resurrected", (0, 0)), ("untrue", (0, 2))]),
     ([*CAME, Came((0, 4), 13)], [("resurrected", (0, 4)), ("untrue", (0, 5))]),
     ([*CAME, Came((0, 0), 11)], [("untrue", (0, 2))]),
-    ([*without((0, 3)), Came((0, 3), 9, DELIVERED)], [("untrue", (0, 3))]),
+    # The timer that was replaced is not one that the later cancel has stopped.
+    ([*CAME, Came((0, 5), 12)], [("untrue", (0, 6))]),
+    (
+        [*without((0, 7)), Came((0, 7), 13, UNKNOWN), Came((0, 5), 14)],
+        [("resurrected", (0, 5)), ("untrue", (0, 6))],
+    ),
+    (
+        [*without((0, 3)), Came((0, 3), 9, DELIVERED)],
+        [("resurrected", (0, 1)), ("untrue", (0, 3))],
+    ),
     ([*without((0, 7)), Came((0, 7), 13, DELIVERED)], [("untrue", (0, 7))]),
     ([*without((0, 7)), Came((0, 7), 13, CANCELLED)], [("untrue", (0, 7))]),
     (without((0, 7)), [("unanswered", (0, 7))]),
@@ -71,3 +80,6 @@ def test_it_finds_none_where_there_is_none() -> None:
     # A cancel may come while what it meets leaves, and need not know any more.
     late = [*without((0, 5)), Came((0, 4), 12), Came((0, 5), 12, UNKNOWN)]
     assert judge(ASKED, late) == []
+    # Asking again for what is cancelled is no fault.
+    again = [*ASKED, Asked((0, 10), b"c", is_timer=False, cancels=True)]
+    assert judge(again, [*CAME, Came((0, 10), 17, CANCELLED)]) == []

@@ -5,143 +5,49 @@ nothing doubled, everything on disk is whole. Real processes, real files; Kafka 
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
-from tests.crash.cancel_verdict import Asked, Came, judge
+from tests.crash.engine_cases import (
+    COLLECT_MS,
+    CONFIG,
+    HISTORY_MS,
+    HOUR_LONG_MS,
+    P0,
+    PARTITIONS,
+    PRECISION_MS,
+    SLOTS,
+    START_MS,
+    WHEEL,
+    Case,
+    Server,
+    Steps,
+    World,
+    a_row,
+    append_step,
+    ends_of,
+    judge_rows,
+    some_timers,
+)
 from tests.crash.engine_child import accept_cut
 
 from duewheel.checkpoints.state import State
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.header_names import Answer
-from duewheel.schemas.timers import TopicPartition
 from duewheel.testing import (
     TIMER_TOPIC,
-    Delivered,
-    JournalPublisher,
-    LocalShard,
-    ManualClock,
     Timer,
 )
 from duewheel.wheel import cancel_log
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import Role
-from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.engine import Appended
-from duewheel.wheel.layout import WheelConfig, hour_name
-
-PRECISION_MS = 50
-SLOTS = 16
-WHEEL = WheelConfig(PRECISION_MS, SLOTS, window_ms=SLOTS * PRECISION_MS, margin_ms=0)
-HOUR_MS = 1_800_000_000_000
-HISTORY_MS = 6 * SLOTS * PRECISION_MS  # three laps before the full hour
-START_MS = HOUR_MS - 3 * PRECISION_MS
-PARTITIONS = 2
-P0: TopicPartition = (TIMER_TOPIC, 0)
-CHUNK_RECORDS = 3
-REPLIES = "replies"
-HOUR_LONG_MS = 3_600_000
-COLLECT_MS = 60_000  # between two looks for what may go
-CONFIG = DequeueConfig(
-    0,
-    1,
-    {"precision": PRECISION_MS},
-    CHUNK_RECORDS,
-    progress_interval_ms=PRECISION_MS,
-    reply_topic=REPLIES,
-)
-IDS = (b"a", b"b", b"c")
-
-
-Steps = list[list[object]]
-
-
-class Server:
-    """engine_child.py, ready to fork."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(Path(__file__).with_name("engine_child.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def run(self, case: Case, steps: Steps, kill_at: int) -> dict[str, int]:
-        task = {
-            "path": str(case.path),
-            "journal": str(case.journal),
-            "now_ms": case.now_ms,
-            "wheel": [PRECISION_MS, SLOTS, SLOTS * PRECISION_MS, 0],
-            "dequeue": {
-                "shard": 0,
-                "shards": 1,
-                "slot_config": dict(CONFIG.slot_config),
-                "chunk_records": CHUNK_RECORDS,
-                "progress_interval_ms": PRECISION_MS,
-                "reply_topic": REPLIES,
-            },
-            "steps": steps,
-            "kill_at": kill_at,
-        }
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(task) + "\n")
-        self._process.stdin.flush()
-        answer: dict[str, int] = json.loads(self._process.stdout.readline())
-        assert answer["code"] in {0, -signal.SIGKILL}
-        return answer
-
-    def close(self) -> None:
-        self._process.communicate()
-
-
-@dataclass
-class Case:
-    """A copy of a directory with a history, and what Kafka holds."""
-
-    path: Path
-    journal: Path
-    now_ms: int
-    timers: list[Timer]
-
-    def copy(self, to: Path) -> Case:
-        to.mkdir()
-        shutil.copytree(self.path, to / "data")
-        shutil.copyfile(self.journal, to / "journal")
-        return Case(to / "data", to / "journal", self.now_ms, self.timers)
-
-
-class World:
-    """The parent's half of a case."""
-
-    def __init__(self, case: Case) -> None:
-        self.clock = ManualClock(case.now_ms)
-        self.journal = JournalPublisher(case.journal, self.clock)
-        self.shard = LocalShard(case.path, WHEEL, self.journal, self.clock, CONFIG)
-
-    def append(self, batch: list[Timer]) -> Appended:
-        self.journal.ends = ends_of(batch)
-        return self.shard.append(batch, self.journal.ends)
-
-    def drain(self) -> None:
-        assert self.shard.dequeue is not None
-        while self.shard.dequeue.tick():
-            pass
-
-    def kill(self) -> None:
-        for role in Role:
-            self.shard.kill(role)
-        self.journal.close()
+from duewheel.wheel.layout import hour_name
 
 
 @pytest.fixture(scope="module")
@@ -149,29 +55,6 @@ def server() -> Iterator[Server]:
     server = Server()
     yield server
     server.close()
-
-
-def ends_of(timers: list[Timer]) -> dict[TopicPartition, int]:
-    ends: dict[TopicPartition, int] = {}
-    for timer in timers:
-        ends[TIMER_TOPIC, timer.partition] = timer.offset + 1
-    return ends
-
-
-def some_timers(random: Random, offsets: list[int], now_ms: int, count: int) -> list[Timer]:
-    """Rows behind `offsets`, which move on: hot slots, spread ones, past due, rejected; cancels."""
-    timers = []
-    for _ in range(count):
-        partition = random.randrange(PARTITIONS)
-        slots = random.choice([1, 1, 1, 2, 2, 3, 4, 9, SLOTS, -5])
-        due_ms = now_ms + slots * PRECISION_MS - random.randrange(PRECISION_MS)
-        request = random.choice(["", "", "", "cancel", "reschedule"])
-        timer_id = random.choice(IDS) if request or random.random() < 0.5 else None
-        rejected = not request and random.random() < 0.1
-        place = (partition, offsets[partition])
-        timers.append(Timer(*place, due_ms, rejected, timer_id=timer_id, request=request))
-        offsets[partition] += random.choice([1, 1, 2])
-    return timers
 
 
 @pytest.fixture(scope="module")
@@ -188,33 +71,26 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Case:
         case.timers += batch
         world.clock.sleep(4 * PRECISION_MS / 1000)
         world.drain()
+        world.chase(offsets)
     hot = [Timer(0, offsets[0] + i, world.clock.now_ms() + 1) for i in range(5)]
     world.append(hot)
     case.timers += hot
     world.clock.sleep(PRECISION_MS / 1000)
     assert world.shard.dequeue is not None and world.shard.dequeue.tick()
-    case.now_ms = world.clock.now_ms()
+    case.now_ms, case.chases = world.clock.now_ms(), world.chases
+    case.ends = [offsets[0] + len(hot), *offsets[1:]]
     world.kill()
     return case
 
 
 def batches(template: Case, count: int) -> list[list[Timer]]:
-    random, offsets = Random(4), [0] * PARTITIONS
-    for partition in range(PARTITIONS):
-        offsets[partition] = 1 + max(t.offset for t in template.timers if t.partition == partition)
+    random, offsets = Random(4), [*template.ends]
     made = [
         some_timers(random, offsets, template.now_ms + 2 * i * PRECISION_MS, 10)
         for i in range(count)
     ]
     assert all(any(row.request for row in batch) for batch in made)
     return made
-
-
-def append_step(batch: list[Timer], ms: int = 0, ticks: int = 0) -> list[object]:
-    """A step of the child; between writing and lock `ms` pass and dequeue ticks."""
-    ends = ends_of(batch)
-    rows = [asdict(t) | {"timer_id": t.timer_id and t.timer_id.decode()} for t in batch]
-    return ["append", rows, [ends.get((TIMER_TOPIC, p), 0) for p in range(PARTITIONS)], ms, ticks]
 
 
 def finish(case: Case, world: World, new: list[list[Timer]]) -> None:
@@ -225,9 +101,14 @@ def finish(case: Case, world: World, new: list[list[Timer]]) -> None:
         world.shard.start_ingest()
     for batch in new:
         world.append(batch)
-    for _ in range(8):
+    ends = [*case.ends]
+    for timer in (timer for batch in new for timer in batch):
+        ends[timer.partition] = timer.offset + 1
+    for turn in itertools.count():
         world.clock.sleep(SLOTS / 4 * PRECISION_MS / 1000)
         world.drain()
+        if not world.chase(ends) and turn > 8:
+            break
     expected = {t.source: t for t in case.timers + [t for batch in new for t in batch]}
     left = world.journal.delivered()
     answers = judge_rows(expected, left)
@@ -248,37 +129,6 @@ def finish(case: Case, world: World, new: list[list[Timer]]) -> None:
     assert mirror is not None and mirror[1] == state.commit().placed == placed
     assert check(case.path, WHEEL).findings == []
     world.kill()
-
-
-def a_row(offset: int, timer_id: bytes, slots: int = 0) -> Timer:
-    """Of the first partition: a timer that is due so many slots later, or a cancel."""
-    due_ms = START_MS + slots * PRECISION_MS
-    return Timer(0, offset, due_ms, timer_id=timer_id, request="" if slots else "cancel")
-
-
-def judge_rows(expected: dict[str, Timer], left: list[Delivered]) -> list[Came]:
-    """Each timer once unless it was cancelled, each cancel one answer, and a true one, in order;
-    returns the answers.
-    """
-    asked = [
-        Asked(
-            (t.partition, t.offset),
-            None if t.rejected else t.timer_id,  # a dead letter cannot be met
-            is_timer=t.request != "cancel",
-            cancels=t.request != "",
-        )
-        for t in expected.values()
-    ]
-    places = [(expected[row.source].partition, expected[row.source].offset) for row in left]
-    came = [
-        Came(place, row.transaction, row.answer) for place, row in zip(places, left, strict=True)
-    ]
-    assert judge(asked, came) == []
-    answers = [each for each in came if each.word]
-    for partition in range(PARTITIONS):
-        offsets = [each.place[1] for each in answers if each.place[0] == partition]
-        assert offsets == sorted(offsets)
-    return answers
 
 
 @pytest.fixture(autouse=True)
@@ -520,9 +370,11 @@ def test_accepting_a_cut_killed_at_every_store(server: Server, tmp_path: Path) -
         world.shard.start_dequeue()
         world.shard.start_ingest()
         world.append(new)
-        for _ in range(4):
-            world.clock.sleep(10 * PRECISION_MS / 1000)
+        world.chases, ends = len(world.journal.chases()), [8]
+        for _ in range(8):
+            world.clock.sleep(5 * PRECISION_MS / 1000)
             world.drain()
+            world.chase(ends)
         left = world.journal.delivered()
         assert left[: len(before)] == before
         of_these = [row for row in before if row.source in {r.source for r in old[:cut]}]
@@ -534,40 +386,39 @@ def test_accepting_a_cut_killed_at_every_store(server: Server, tmp_path: Path) -
     assert number == ended["stores"] + 1 > 20
 
 
-@pytest.mark.crash_matrix
-def test_ingest_killed_at_every_store_while_a_copy_brings_its_cancel_again(
+def test_ingest_killed_at_every_store_while_a_chase_cancels_a_copy(
     server: Server, tmp_path: Path
 ) -> None:
-    """It was rolled before its cancel came, and comes when dequeue has that in memory no more."""
+    """The timer was rolled before its cancel came, and its copy lies behind that."""
     rolled = replace(a_row(0, b"a", 40), timestamp_ms=START_MS)
     old = [rolled, a_row(1, b"a", 20), a_row(2, b"a")]
     copy = replace(rolled, offset=3, origin=0, timestamp_ms=START_MS + 20 * PRECISION_MS)
-    new = [copy, a_row(4, b"b", 41), a_row(5, b"b"), a_row(6, b"a", 42)]
-    expected = {row.source: row for row in (*old, *new) if row is not copy}
     for number in itertools.count(1):
         root = tmp_path / str(number)
         root.mkdir()
         case = Case(root / "data", root / "journal", START_MS, [])
         world = World(case)
-        world.shard.start_dequeue({P0: 0})
+        world.shard.start_dequeue({P0: 0}).tick()
         world.shard.start_ingest()
         for batch, slots in ((old[:2], 17), (old[2:], 2), ([], 2), ([], 2)):
             world.shard.append(batch, ends_of(batch))
-            world.journal.ends = {P0: 4}  # with the copy
             world.clock.sleep(slots * PRECISION_MS / 1000)
             world.drain()
-        assert world.shard.dequeue is not None
-        assert world.shard.dequeue.statistics.cancels.live == 0
-        told = [(row.source, row.answer) for row in world.journal.delivered()]
-        assert told == [(rolled.source, ""), (old[2].source, Answer.CANCELLED)]
+        (chase,) = world.journal.chases()
+        world.chases = 1
+        left = [(row.source, row.answer) for row in world.journal.delivered()]
+        assert left == [(rolled.source, "")]
         case.now_ms = world.clock.now_ms()
         world.shard.kill(Role.INGEST)
-        ended = server.run(case, [["start_ingest"], append_step(new)], number)
+        new = [a_row(4, b"b", 41), a_row(5, b"b"), replace(chase, offset=6), a_row(7, b"a", 42)]
+        steps: Steps = [["start_ingest"], append_step([copy, *new])]
+        ended = server.run(case, steps, number)
         world.shard.start_ingest()
-        world.append(new)
+        world.append([copy, *new])
         for _ in range(6):
             world.clock.sleep(10 * PRECISION_MS / 1000)
             world.drain()
+        expected = {row.source: row for row in (*old, *new) if row.origin is None}
         judge_rows(expected, world.journal.delivered()[1:])
         assert check(case.path, WHEEL).findings == []
         world.kill()

@@ -18,6 +18,8 @@ from duewheel.checkpoints import mirror
 from duewheel.checkpoints import state as state_file
 from duewheel.checkpoints.batch_limit import FILE_NAME as BATCH_LIMIT_FILE
 from duewheel.checkpoints.batch_limit import ROWS_MIN, Attempt
+from duewheel.checkpoints.cancel_bounds import EVERY_OFFSET, CancelBounds
+from duewheel.checkpoints.cancel_bounds import FILE_NAME as CANCEL_BOUNDS_FILE
 from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.epochs import Epochs
 from duewheel.checkpoints.files import checked_line
@@ -82,13 +84,13 @@ def require_commit(commit: Commit) -> None:
     require_marks(commit.marks)
     for hour, lengths in commit.hours.items():
         assert type(hour) is int
-        for length in (lengths.log_bytes, lengths.message_bytes, lengths.batch_from):
+        for length in (*lengths.lengths, lengths.batch_from, lengths.cancelled_from):
             assert type(length) is int and length in INT64
     assert all(type(each) is str for pair in commit.topic_ids.items() for each in pair)
     require_lengths(commit.cancels)
 
 
-def require_lengths(segments: Mapping[int, tuple[int, int]]) -> None:
+def require_lengths(segments: Mapping[int, tuple[int, ...]]) -> None:
     for hour, lengths in segments.items():
         assert type(hour) is int and len(lengths) == 2
         assert all(type(length) is int and length in INT64 for length in lengths)
@@ -190,8 +192,9 @@ def test_a_damaged_mirror(
 # ---- durable checkpoint, recovery record -------------------------------------------------------
 
 
-LENGTHS = {500_000: (5_200, 12_345)}
-DURABLE = Durable(2, MARKS, LENGTHS, 80, CLOSE, 940, {"orders.delayed": "id"}, 3, LENGTHS)
+LENGTHS = {500_000: (5_200, 12_345, 48)}
+SEGMENTS = {500_000: (104, 300)}
+DURABLE = Durable(2, MARKS, LENGTHS, 80, CLOSE, 940, {"orders.delayed": "id"}, 3, SEGMENTS)
 
 
 def read_durable(folder: Path) -> None:
@@ -201,7 +204,7 @@ def read_durable(folder: Path) -> None:
         return
     assert found is not None
     assert type(found.r) is int and found.r in INT64
-    hours = {hour: HourFiles(*lengths, 0) for hour, lengths in found.hours.items()}
+    hours = {hour: HourFiles.applied(lengths) for hour, lengths in found.hours.items()}
     require_commit(Commit(found.batch, found.marks, hours, found.placed, True, found.topic_ids))
     if found.close is not None:
         require_close(found.close)
@@ -245,6 +248,25 @@ def test_another_batch_limit(
         require_marks(found.marks)
         assert type(found.rows) is int and found.halved() >= ROWS_MIN
         assert type(found.has_failed(MARKS, planned=True)) is bool
+
+
+@given(data=st.data(), checked=st.booleans())
+def test_other_bounds_of_cancels(
+    folder: Path, damage: Change, alter: Change, data: st.DataObject, checked: bool
+) -> None:
+    """What is not whole says nothing: ingest then takes nothing on disk for proof."""
+    bounds = CancelBounds(900, {**MARKS, ("bills.delayed", 2): EVERY_OFFSET})
+    bounds.write(folder)
+    path = folder / CANCEL_BOUNDS_FILE
+    line = path.read_bytes()
+    text = line.partition(b" ")[2]
+    path.write_bytes(checked_line(alter(data, text)) if checked else damage(data, line))
+    found = CancelBounds.read(folder)
+    if checked and found is not None:
+        assert type(found.since) is int and found.since in INT64
+        require_marks(found.blind)
+    elif found is not None:
+        assert found == bounds
 
 
 @given(data=st.data(), checked=st.booleans())

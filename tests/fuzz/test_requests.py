@@ -49,6 +49,9 @@ SAMPLES = {
     "UNIQ_KEY": b"order-4711",
     "TIMER_DEL_UNIQKEY": b"order-4711",
     "TIMER_RESCHEDULE": b"true",
+    "TIMER_CANCEL_OFFSET": b"17",
+    "TIMER_CANCEL_SLOT": b"36000000000",
+    "TIMER_CANCEL_FLAGS": b"3",
     "TIMER_ORIGIN": b"17",
     "TIMER_ROLL_TIMES": b"2",
     "TIMER_NOT_BEFORE_MS": b"1800000000250",
@@ -173,6 +176,32 @@ def test_any_headers(
             assert batch.due_ms[i] - batch.timestamp_ms[i] + 10**16 >= 0
             assert len(batch.timer_id[i].as_py()) < 2**16
             assert 0 <= batch.origin_offset[i] <= batch.offset[i]
+
+
+CHASE = {
+    name: SAMPLES[name]
+    for name in (
+        *("TIMER_DEL_UNIQKEY", "TIMER_ORIGIN", "TIMER_CANCEL_SLOT", "TIMER_CANCEL_FLAGS"),
+        *("TIMER_CANCEL_OFFSET", "trace"),
+    )
+}
+
+
+@given(data=st.data(), others=st.sets(st.sampled_from(sorted(SAMPLES)), max_size=2))
+def test_any_chase(damage: Change, data: st.DataObject, others: set[str]) -> None:
+    """What dequeue writes for a cancel, with one header changed and others beside: it is for timers
+    below the record that it names, or a dead letter.
+    """
+    place = data.draw(st.sampled_from(sorted(CHASE)))
+    headers: list[tuple[str, bytes | None]] = [*CHASE.items()]
+    headers[list(CHASE).index(place)] = (place, value_of(place, damage, data))
+    headers += [(name, SAMPLES[name]) for name in sorted(others - CHASE.keys())]
+    rows = [Record("orders.delayed", 3, 1_800_000_000_000, b"key", None, headers)]
+    batch = parse(records_table(rows, first_offset=100), CONTRACT)
+    check(rows, batch, CONTRACT, first_offset=100)
+    (rejected,), (cancels,) = batch.rejected, batch.cancels
+    assert cancels == (not rejected) and batch.timer[0] == rejected
+    assert rejected or 0 <= batch.origin_offset[0] <= 100
 
 
 @given(

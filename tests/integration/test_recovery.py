@@ -45,7 +45,7 @@ pytestmark = [
 
 BOOT_WORDS = 4096 + 8 * 4  # in `state`: see checkpoints/state.py
 BURST = 3_000
-SEGMENTS = ("timerlog", "messages", "cancels", "requests")
+HOURS, SEGMENTS = ("timerlog", "messages", "cancelled"), ("cancels", "requests")
 
 
 def remove(folder: Path) -> None:
@@ -258,9 +258,9 @@ def copy_disk(shard: LoadedShard, target: Path) -> Durable:
     shutil.copy(shard.data / "durable", target)
     durable = Durable.read(target)
     assert durable is not None
-    for name in ("state", "topics", "timerwheel", "recovery"):
+    for name in ("state", "topics", "timerwheel", "recovery", "cancel_bounds"):
         shutil.copy(shard.data / name, target)
-    for name in (*SEGMENTS, f"{SPARK_DIR}/{CHECKPOINT}"):
+    for name in (*HOURS, *SEGMENTS, f"{SPARK_DIR}/{CHECKPOINT}"):
         with suppress(shutil.Error):  # Spark's temporary files come and go
             shutil.copytree(shard.data / name, target / name)
     return durable
@@ -269,11 +269,12 @@ def copy_disk(shard: LoadedShard, target: Path) -> Durable:
 def lose_power(disk: Path, durable: Durable) -> None:
     """What was not synced is gone, or garbage; the boot is another one."""
     chance = random.Random(2)
-    for folders, segments in ((SEGMENTS[:2], durable.hours), (SEGMENTS[2:], durable.cancels)):
+    for folders, segments in ((HOURS, durable.hours), (SEGMENTS, durable.cancels)):
         for hour, lengths in segments.items():
             for folder, length in zip(folders, lengths, strict=True):
                 path = disk / folder / hour_name(hour)
-                path.write_bytes(path.read_bytes()[:length] + chance.randbytes(5_000))
+                kept = path.read_bytes()[:length] if length else b""
+                path.write_bytes(kept + chance.randbytes(5_000))
     wheel = disk / "timerwheel"
     wheel.write_bytes(chance.randbytes(1 << 20) + wheel.read_bytes()[1 << 20 :])
     with (disk / "state").open("r+b") as file:

@@ -14,7 +14,7 @@ from duewheel.schemas.columns import binary
 from duewheel.schemas.contract import Contract
 from duewheel.schemas.header_names import DROP_IN, REQUEST, Request
 from duewheel.schemas.ids import id_hashes
-from duewheel.schemas.timers import ANY_TIME, NO_KEY, NO_PARTITION, TimerBatch
+from duewheel.schemas.timers import ANY_TIME, NO_KEY, NO_PARTITION, NO_SLOT, TimerBatch
 from duewheel.schemas.varint import varint
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -55,6 +55,8 @@ class Row:
     retries: int = 0
     is_timer: bool = True
     cancels: bool = False
+    chase_slot: int = NO_SLOT
+    chase_flags: int = 0
 
 
 # ---- values --------------------------------------------------------------------------------------
@@ -180,13 +182,20 @@ class Reading:
         flagged = Request.RESCHEDULE in self.asked and self.flag != b"false"
         if self.pure is None and not flagged and self.key_id is None:
             return None
-        if self.asked.keys() & {Request.ORIGIN, Request.NOT_BEFORE, Request.RETRIES}:
+        if self.asked.keys() & {Request.NOT_BEFORE, Request.RETRIES}:
+            return "bad_cancel"
+        if self.copy and not self.is_chase:
             return "bad_cancel"
         if self.pure is not None and (flagged or not 1 <= len(self.pure) <= 255):
             return "bad_cancel"
         if self.pure is None and flagged and (self.flag != b"true" or self.timer_id is None):
             return "bad_reschedule"
         return None
+
+    @property
+    def is_chase(self) -> bool:
+        """Whether it is a cancel that dequeue has written again."""
+        return self.copy and self.pure is not None and Request.CHASE_SLOT in self.asked
 
     @property
     def named_offset(self) -> int:
@@ -301,7 +310,8 @@ class Reading:
         """Why the record is rejected."""
         refusal = self.bad_cancel()
         if refusal or self.pure is not None:
-            return refusal
+            forged = self.is_chase and self.first_copy() is None
+            return refusal or ("bad_origin" if forged else None)
         partition = number(self.asked.get(Request.TARGET_PARTITION, b"0"))
         named = b"x" if self.timer_id is None else self.timer_id
         checks = {
@@ -338,11 +348,27 @@ class Reading:
         plain = Row(code, dead, record.headers or [], self.offset, key, placing(key))
         if code is not None:
             return plain
+        if self.is_chase:
+            plain = self.chase(plain)
         if self.pure is not None:
             return replace(
                 plain, headers=self.users, timer_id=self.pure, is_timer=False, cancels=True
             )
         return self.timer(plain)
+
+    def chase(self, plain: Row) -> Row:
+        """With what a cancel that was written again says of itself."""
+        copy = self.first_copy()
+        slot = number(self.asked[Request.CHASE_SLOT])
+        flags = number(self.asked.get(Request.CHASE_FLAGS, b"0"))
+        assert copy is not None
+        return replace(
+            plain,
+            origin=copy[0],
+            rolls=1,
+            chase_slot=NO_SLOT if slot is None or slot < 0 else slot,
+            chase_flags=0 if flags is None or flags < 0 else min(flags, 3),
+        )
 
     def timer(self, plain: Row) -> Row:
         """What an accepted timer becomes."""
@@ -389,11 +415,16 @@ def encoded(headers: list[Header]) -> bytes:
     return b"".join(framed(name.encode()) + framed(value) for name, value in headers)
 
 
-def check(records: list[Record], batch: TimerBatch, contract: Contract) -> None:
+def check(
+    records: list[Record],
+    batch: TimerBatch,
+    contract: Contract,
+    first_offset: int = FIRST_OFFSET,
+) -> None:
     """Every row of the batch is what the record says."""
     assert len(batch) == len(records)
     for i, record in enumerate(records):
-        row = Reading(record, i + FIRST_OFFSET, contract).row()
+        row = Reading(record, i + first_offset, contract).row()
         headers = batch.headers[i].as_py()
         assert batch.rejected[i] == (row.code is not None), (record, row)
         if row.code is not None:
@@ -409,13 +440,15 @@ def check(records: list[Record], batch: TimerBatch, contract: Contract) -> None:
         assert batch.targets[batch.target[i]] == row.target
         assert batch.target_partition[i] == row.target_partition
         assert batch.timer_id[i].as_py() == row.timer_id
-        named = Reading(record, i + FIRST_OFFSET, contract).named_offset
+        named = Reading(record, i + first_offset, contract).named_offset
         assert not row.cancels or batch.named_offset[i] == named, (record, row)
+        chase = (batch.chase_slot[i], batch.chase_flags[i])
+        assert not row.cancels or chase == (row.chase_slot, row.chase_flags), (record, row)
         source = f"{record.topic}-{record.partition}@{row.origin}".encode()
         assert batch.id_hash[i] == id_hashes(binary([row.timer_id or source]))[0]
         assert batch.key_value[i].as_py() == framed(row.key) + framed(record.value)
         assert batch.key_hash[i] == row.key_hash
-        assert (batch.offset[i], batch.origin_offset[i]) == (i + FIRST_OFFSET, row.origin)
+        assert (batch.offset[i], batch.origin_offset[i]) == (i + first_offset, row.origin)
         assert batch.roll_times[i] == row.rolls
         assert (batch.not_before_ms[i], batch.retries[i]) == (row.not_before_ms, row.retries)
         assert batch.timestamp_ms[i] == record.timestamp_ms

@@ -89,6 +89,21 @@ sound_headers = st.fixed_dictionaries(
         "x": header_values,
     },
 ).map(lambda fields: list(fields.items()))
+chase_headers = st.fixed_dictionaries(
+    {
+        "TIMER_DEL_UNIQKEY": st.binary(max_size=256),
+        "TIMER_ORIGIN": st.integers(-2, 20).map(lambda n: b"%d" % n),
+        "TIMER_CANCEL_SLOT": st.sampled_from([*NUMBERS, b"x"]),
+    },
+    optional={
+        "TIMER_CANCEL_FLAGS": st.sampled_from([b"0", b"1", b"2", b"3", b"4", b"-1", b"x", None]),
+        "TIMER_CANCEL_OFFSET": st.sampled_from(NUMBERS),
+        "TIMER_RESCHEDULE": st.sampled_from(FLAGS),
+        "TIMER_RETRIES": st.just(b"1"),
+        "TIMER_ROLL_TIMES": st.just(b"4"),
+        "x": header_values,
+    },
+).map(lambda fields: list(fields.items()))
 foreign_headers = st.fixed_dictionaries(
     {},
     optional={
@@ -119,7 +134,7 @@ records = st.builds(
     timestamp_ms=st.just(NOW_MS) | st.integers(-1, 2 * NOW_MS),
     key=some_bytes,
     value=some_bytes,
-    headers=hostile_headers | sound_headers | foreign_headers,
+    headers=hostile_headers | sound_headers | chase_headers | foreign_headers,
 )
 topic_contracts = st.builds(
     TopicContract,
@@ -180,6 +195,21 @@ def test_many_rows_with_large_ones_between() -> None:
         for i in range(1_000)
     ]
     check(rows, parse(table(rows, cuts=(100, 101, 700)), CONTRACT), CONTRACT)
+
+
+@pytest.mark.parametrize("origin", [b"7", b"8", b"9223372036854775807", b"-2", b"", b"x", None])
+def test_a_forged_chase_is_a_dead_letter(origin: bytes | None) -> None:
+    """Its request would lie where it lies itself, or behind it, or nowhere."""
+    chase: list[Header] = [("TIMER_DEL_UNIQKEY", b"id"), ("TIMER_CANCEL_SLOT", b"4")]
+    rows = [
+        Record("orders.delayed", 0, NOW_MS, b"k", None, [*chase, ("TIMER_ORIGIN", value)])
+        for value in (origin, b"6")
+    ]
+    batch = parse(table(rows), CONTRACT)
+    check(rows, batch, CONTRACT)
+    assert batch.rejected.tolist() == [True, False]
+    assert (batch.timer.tolist(), batch.cancels.tolist()) == ([True, False], [False, True])
+    assert (batch.origin_offset[1], batch.chase_slot[1]) == (6, 4)
 
 
 HUGE_BYTES = 10_000_000

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -38,9 +39,10 @@ from duewheel.testing import (
     RecordingPublisher,
     Timer,
     answer_value,
+    chases_in,
     timer_batch,
 )
-from duewheel.wheel import cancelling, far_cancels
+from duewheel.wheel import cancel_replies, id_index
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue_config import DequeueConfig
@@ -110,7 +112,6 @@ class WheelMachine(RuleBasedStateMachine):
         self.ends = dict.fromkeys(range(PARTITIONS), 0)
         self.delivered: dict[str, int] = {}
         self.came: list[Came] = []
-        self.last_answer: dict[int, int] = {}
         self.last_floor = -(2**62)
         self.last_offset: dict[tuple[int, int], int] = {}
         self.patches = pytest.MonkeyPatch()
@@ -121,8 +122,8 @@ class WheelMachine(RuleBasedStateMachine):
         before_hour=st.integers(0, 40),
         chunk_records=st.integers(1, 9),
         chunk_bytes=st.sampled_from([1, 300, 8 << 20]),
-        live=st.sampled_from([1 << 17, 1, 4]),
-        at_once=st.sampled_from([100_000, 1, 3]),
+        rows_min=st.sampled_from([1 << 16, 4, 32]),
+        replies_max=st.sampled_from([1_000, 1, 3]),
     )
     def begin(
         self,
@@ -131,14 +132,11 @@ class WheelMachine(RuleBasedStateMachine):
         before_hour: int,
         chunk_records: int,
         chunk_bytes: int,
-        live: int,
-        at_once: int,
+        rows_min: int,
+        replies_max: int,
     ) -> None:
-        # Beyond so many live cancels those that meet nothing yet are put away.
-        settings = {"MANY_LIVE": live, "LEARNT_AT_ONCE": at_once, "FAR_MS": 0, "AWAY_EVERY_MS": 0}
-        for name, value in settings.items():
-            self.patches.setattr(cancelling, name, value)
-        self.patches.setattr(far_cancels, "PAGE", 2)
+        self.patches.setattr(id_index, "ROWS_MIN", rows_min)
+        self.patches.setattr(cancel_replies, "ROWS_MAX", replies_max)
         self.wheel = WheelConfig(precision_ms, slots, window_ms=slots * precision_ms, margin_ms=0)
         # The files of two hours come into play.
         self.clock = BusyClock(HOUR_STARTS_MS - before_hour * precision_ms)
@@ -321,7 +319,7 @@ class WheelMachine(RuleBasedStateMachine):
         if deliveries is not None and len(deliveries):
             self.note(deliveries)
             if deliveries.answer.any():
-                self.judge_answers(deliveries, progress)
+                self.judge_replies(deliveries, progress)
             else:
                 self.judge_rows(deliveries)
         for p, timers in self.kafka.items():
@@ -340,10 +338,13 @@ class WheelMachine(RuleBasedStateMachine):
         rows = zip(
             deliveries.source.to_pylist(),
             deliveries.answer.tolist(),
+            deliveries.rolled.tolist(),
             deliveries.key_value.to_pylist(),
             strict=True,
         )
-        for source, is_answer, key_value in rows:
+        for source, is_answer, is_chase, key_value in rows:
+            if is_chase:
+                continue
             topic_partition, offset = (source or b"").decode().split("@")
             place = (int(topic_partition.rsplit("-", 1)[1]), int(offset))
             word = answer_value(key_value or b"")["answer"] if is_answer else ""
@@ -354,16 +355,23 @@ class WheelMachine(RuleBasedStateMachine):
         return {
             row.timer_id: row.offset
             for row in self.kafka[partition]
-            if row.request and row.offset < below
+            if row.request and row.origin is None and row.offset < below
         }
 
-    def judge_answers(self, answers: Deliveries, progress: Progress) -> None:
-        """Nothing else leaves with them; each cancel is one that the progress is behind."""
-        assert answers.answer.all()
-        for partition, offset in [each.place for each in self.came[-len(answers) :]]:
+    def judge_replies(self, replies: Deliveries, progress: Progress) -> None:
+        """Nothing else leaves with them; each cancel is one that the progress is behind. Chases are
+        in Kafka then.
+        """
+        assert replies.answer.all()
+        told = int((~replies.rolled).sum())
+        for partition, offset in [each.place for each in self.came[len(self.came) - told :]]:
             assert offset < progress.partitions[TIMER_TOPIC, partition].closed_c
-            assert self.last_answer.get(partition, -1) < offset
-            self.last_answer[partition] = offset
+        for chase in chases_in(replies):
+            part = progress.partitions[TIMER_TOPIC, chase.partition]
+            assert chase.origin is not None and chase.origin < part.a
+            assert chase.chase_slot == part.r
+            self.kafka[chase.partition].append(replace(chase, offset=self.ends[chase.partition]))
+            self.ends[chase.partition] += 1
 
     def judge_rows(self, deliveries: Deliveries) -> None:
         by_source = {t.source: t for timers in self.kafka.values() for t in timers}
@@ -414,13 +422,13 @@ class WheelMachine(RuleBasedStateMachine):
             self.shard.start_dequeue()
         if self.shard.ingest is None:
             self.shard.start_ingest()
-        asked = [row for rows in self.kafka.values() for row in rows]
-        everything = [row for row in asked if is_timer(row)]
+        everything = [t for rows in self.kafka.values() for t in rows if is_timer(t)]
         latest_ms = max((timer.due_ms for timer in everything), default=0)
-        for _ in range(4):  # answers take some turns
+        for _ in range(12):  # cancels may be chased, and replies take some turns
             self.ingest(4)
             self.clock.set(max(latest_ms, self.clock.now_ms()))
             self.turn_after(5, 10_000)
+        asked = [row for rows in self.kafka.values() for row in rows if row.origin is None]
         assert judge([asked_of(row) for row in asked], self.came) == []
         state = self.state_of_ingest()
         mirror = state.mirror()

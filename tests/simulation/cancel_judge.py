@@ -1,42 +1,81 @@
-"""Judges cancels and reschedules: whom they keep from leaving, and what they are told.
+"""Judges cancels and reschedules: what they keep from leaving, and what they are replied.
 
-Once a progress was committed whose C lies behind a cancel, nothing that it meets leaves any more:
-it is *cancelled*. Each cancel is answered once, in the order of offsets, with such a progress, and
-truly: `cancelled` if something that it meets has not been delivered, `already_delivered` if
-something has been.
+A *request* is a cancel or a reschedule. It matches the timers of its partition and id with a lower
+first offset; one that names a timer matches that one alone. Dequeue may write a request again to
+the end of its partition, a *chase*; the newest of these records is the one that is decided on. A
+request is *settled* once it has a reply or, without a reply topic, once `a` lies behind its newest
+record.
 
-Nor is less said than can be known (witness.py). What was pending when the cancel became known is
-`cancelled`. What was delivered is `already_delivered` while its record is on disk, if no cancel of
-its id was known at the start of the process: else any of them may have kept it from leaving; nor
-may so many cancels have left out something there, or later, that not all are remembered. If there
-was no room for more cancels, only `cancelled` is owed, of what was in the log by then.
+- Nothing that a settled request matches leaves any more: not delivered, rolled or parked. Nor is
+  anything else lost: what never leaves was matched by a request that is settled.
+- Each request gets one reply, in the order of the newest records, with a progress of which C and
+  `a` lie behind it. `a` never falls, and passes over no request that is not settled.
+- `cancelled`: the newest timer that it matches never leaves; or another one never does that no
+  request before it had cancelled for certain.
+- `already_delivered`: the newest one has been delivered, and none was cancelled by this request.
+- `unknown`: nothing matches, or the files of dequeue do not prove the newest one (witness.py).
+
+Behind a cut all that ends: requests from there, and those of which the newest record was there, get
+no reply, and what they match may leave or not.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from tests.simulation.contract_check import decoded
 from tests.simulation.timers import DEAD, TARGETS, TOPIC, Copy, Timer
 from tests.simulation.witness import Witness
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.schemas import header_names as names
+from duewheel.schemas.header_names import NATIVE
 from duewheel.schemas.record_tail import framed_bytes
-from duewheel.schemas.timers import Deliveries
+from duewheel.schemas.timers import ANY_OFFSET, Deliveries
 from duewheel.schemas.varint import read_varint
 
 REPLIES = "replies"
+
+
+@dataclass
+class Request:
+    """A cancel or a reschedule.
+
+    Attributes:
+        timer: as the user wrote it.
+        newest: offset of its newest record.
+        chases: how many of its records are chases.
+        settled: see the module's head.
+        word: its reply, None without any.
+    """
+
+    timer: Timer
+    newest: int
+    chases: int = 0
+    settled: bool = False
+    word: names.Answer | None = None
+
+    @property
+    def name(self) -> str:
+        return self.timer.source.decode()
+
+    def matches(self, timer: Timer) -> bool:
+        """Whether it is for a timer of its partition and id."""
+        named = self.timer.named_offset
+        return timer.origin < self.timer.origin and named in {ANY_OFFSET, timer.origin}
 
 
 class CancelJudge:
     """Of all partitions.
 
     Attributes:
-        cancelled: timers that must not be delivered any more, by source.
-        witness: tells what whoever answers has on disk.
+        cancelled: timers that must not leave any more, by source.
+        free: timers that need not leave: what they were cancelled by is lost.
+        witness: tells what the dequeue that replies has on disk.
     """
 
     def __init__(
@@ -52,66 +91,88 @@ class CancelJudge:
             violated: called with what is wrong.
             counts: of what has happened.
             newest: tells the newest copy of a timer.
-            replies: whether there is a topic for answers.
+            replies: whether there is a reply topic.
         """
-        self._replies = replies
         self.cancelled: set[bytes] = set()
-        self.witness: Callable[[], Witness]
+        self.free: set[bytes] = set()
+        self.witness: Callable[[], Witness | None]
+        self._replies = replies
         self._violated = violated
         self._counts = counts
         self._copy_of = newest
         # By partition and id, in the order of their offsets.
         self._timers: dict[tuple[int, bytes], list[Timer]] = defaultdict(list)
-        self._requests: dict[tuple[int, bytes], list[int]] = defaultdict(list)
-        self._cancels: dict[bytes, Timer] = {}
+        self._of_id: dict[tuple[int, bytes], list[Request]] = defaultdict(list)
+        self._requests: dict[bytes, Request] = {}
         self._ended: set[bytes] = set()
-        self._final: dict[int, int] = defaultdict(int)  # C told so far
-        self._answered: set[bytes] = set()
-        self._newest: dict[int, int] = defaultdict(lambda: -1)
-        self._lost: set[bytes] = set()  # with a copy from behind a cut
-        self._abandoned: set[bytes] = set()  # ids of cancels from behind a cut
-        # Partition and id of timers from behind a cut that were delivered: their logs are there.
-        self._gone: set[tuple[int, bytes]] = set()
+        self._lost: set[bytes] = set()  # timers with a copy from behind a cut
+        self._a: dict[int, int] = defaultdict(int)
+        self._decided: dict[int, int] = defaultdict(lambda: -1)  # newest record replied to
 
     @property
     def asked(self) -> bool:
-        """Whether there is any cancel."""
-        return bool(self._cancels)
+        """Whether there is any request."""
+        return bool(self._requests)
 
     @property
-    def unanswered(self) -> set[bytes]:
-        """Cancels that are still to be told something."""
-        return self._cancels.keys() - self._answered if self._replies else set()
+    def unsettled(self) -> list[Request]:
+        """Requests that are still to be settled."""
+        return [request for request in self._requests.values() if not request.settled]
 
     def written(self, timer: Timer) -> None:
         """A user's record has come to be."""
+        key = timer.partition, timer.timer_id
         if timer.is_timer and not timer.rejected:
-            self._timers[timer.partition, timer.timer_id].append(timer)
+            self._timers[key].append(timer)
         if timer.request:
-            self._requests[timer.partition, timer.timer_id].append(timer.origin)
-            self._cancels[timer.source] = timer
+            request = Request(timer, timer.origin)
+            self._requests[timer.source] = request
+            self._of_id[key].append(request)
             self._counts[timer.request] += 1
+            self._counts["named"] += timer.named_offset != ANY_OFFSET
 
-    def ended(self, timer: Timer) -> None:
-        """A timer has been delivered, or has become a dead letter."""
+    def leaves(self, timer: Timer, *, sent_back: bool) -> None:
+        """A timer is delivered or becomes a dead letter; or goes back to its timer topic."""
         if timer.source in self.cancelled:
-            self._violated("8 cancelled", f"{timer.source.decode()} is delivered all the same")
-        self._ended.add(timer.source)
+            how = "sent back" if sent_back else "delivered"
+            self._violated("8 cancelled", f"{timer.source.decode()} is {how} all the same")
+        if not sent_back:
+            self._ended.add(timer.source)
 
-    def advanced(self, progress: Progress) -> None:
-        """A progress was committed; what left before has ended."""
+    def chased(self, source: bytes) -> Timer | None:
+        """The request of a chase; None if there is no such request."""
+        request = self._requests.get(source)
+        return None if request is None else request.timer
+
+    def advanced(self, progress: Progress, *, dealt: bool) -> None:
+        """A progress was committed, and what has left with it is known; `dealt`: its partitions are
+        others, or one of them is cut.
+        """
         for (_, partition), part in progress.partitions.items():
-            first, end = self._final[partition], part.closed_c
-            self._final[partition] = max(first, end)
-            for cancel in self._cancels.values():
-                if cancel.partition == partition and first <= cancel.origin < end:
-                    met = {timer.source for timer in self._met(cancel)} - self._ended
-                    self._counts["timers cancelled"] += len(met - self.cancelled)
-                    self.cancelled |= met
+            if part.a < self._a[partition] and not dealt:
+                detail = f"a of partition {partition} falls from {self._a[partition]} to {part.a}"
+                self._violated("9 answers", detail)
+            if part.a == self._a[partition]:
+                continue
+            self._a[partition] = part.a
+            for request in self.unsettled:
+                if request.timer.partition == partition and request.newest < part.a:
+                    if self._replies:
+                        self._violated("9 answers", f"{request.name} is passed over")
+                    self._settle(request)
 
-    def _met(self, cancel: Timer) -> list[Timer]:
-        timers = self._timers[cancel.partition, cancel.timer_id]
-        return [timer for timer in timers if timer.origin < cancel.origin]
+    def _settle(self, request: Request) -> None:
+        request.settled = True
+        self._counts[f"chases of a request: {min(request.chases, 4)}"] += 1
+        alive = {t.source for t in self._matched(request)} - self._ended
+        self._counts["timers cancelled"] += len(alive - self.cancelled)
+        self.cancelled |= alive
+
+    def _matched(self, request: Request) -> list[Timer]:
+        timers = self._timers[request.timer.partition, request.timer.timer_id]
+        return [timer for timer in timers if request.matches(timer)]
+
+    # ---- a cut -----------------------------------------------------------------------------
 
     def cut(self, number: int, end: int, lost: set[bytes]) -> None:
         """What lay behind this offset of a partition is lost.
@@ -120,132 +181,168 @@ class CancelJudge:
             number, end: as above.
             lost: timers of which a copy lay there.
         """
-        for of_partition, timer_id in [*self._timers, *self._requests]:
-            if of_partition == number:
-                key = number, timer_id
-                gone = {t.source for t in self._timers[key] if t.origin >= end}
-                if gone & self._ended:
-                    self._gone.add(key)
-                self._timers[key] = [t for t in self._timers[key] if t.origin < end]
-                self._requests[key] = [at for at in self._requests[key] if at < end]
-        for source, cancel in list(self._cancels.items()):
-            if cancel.partition == number and cancel.origin >= end:
-                self._abandoned.add(cancel.timer_id)
-                del self._cancels[source]
-        for sources in (self.cancelled, self._ended, self._answered, lost):
+        for source, request in list(self._requests.items()):
+            is_gone = request.timer.origin >= end
+            if request.timer.partition != number or not (is_gone or request.newest >= end):
+                continue
+            if is_gone or not request.settled:
+                self.free |= {t.source for t in self._matched(request)} - self._ended
+                self._counts["requests lost"] += not request.settled
+                request.settled = True
+            if is_gone:
+                del self._requests[source]
+        for (partition, _), timers in self._timers.items():
+            if partition == number:
+                timers[:] = [timer for timer in timers if timer.origin < end]
+        for (partition, _), requests in self._of_id.items():
+            if partition == number:
+                requests[:] = [each for each in requests if each.timer.origin < end]
+        for sources in (self.cancelled, self.free, self._ended, lost):
             sources -= {each for each in sources if _behind(each, number, end)}
         self._lost |= lost
-        self._final[number] = min(self._final[number], end)
-        self._newest[number] = min(self._newest[number], end - 1)
+        self._a[number] = min(self._a[number], end)
+        self._decided[number] = min(self._decided[number], end - 1)
 
-    def answered(
+    # ---- replies and chases ----------------------------------------------------------------
+
+    def replied(
         self,
         answers: Deliveries,
+        chases: Sequence[Copy],
         progress: Progress,
         down: frozenset[tuple[str, int]],
         absent: frozenset[str],
     ) -> None:
-        """Answers that were committed with this progress.
+        """Replies and chases that were committed with this progress.
 
         Args:
             answers: as they were written.
+            chases: as they lie in the timer topic.
             progress: that of their transaction.
             down: partitions that took no writes then.
             absent: topics that did not exist.
         """
         if not answers.answer.all():
-            self._violated("9 answers", "answers and timers in one transaction")
+            self._violated("9 answers", "replies and timers in one transaction")
             return
-        if answers.rolled.any():
-            self._violated("9 answers", "an answer goes to a timer topic")
-        witness = self.witness()
+        written = {copy.timer.source: copy for copy in chases}
         for row in range(len(answers)):
             source: Any = answers.source[row].as_py()
-            cancel = self._cancels.get(source)
-            if cancel is None or source in self._answered:
-                self._violated("9 answers", f"{source!r} is answered twice, or was never asked")
+            request = self._requests.get(source)
+            if request is None or request.settled:
+                self._violated("9 answers", f"{source!r} is settled, or was never asked")
                 continue
-            self._answered.add(source)
+            self._judge_order(request, progress)
+            if answers.rolled[row]:
+                self._judge_chase(request, answers, row, written[source], progress)
+                continue
             error = ""
             if REPLIES in absent:
                 error = "unknown_target_topic"
-            elif {(REPLIES, number) for number in cancel.numbers} <= down:
+            elif {(REPLIES, number) for number in request.timer.numbers} <= down:
                 error = "target_unavailable"
             if error:
                 self._counts["answer as a dead letter"] += 1
-            word = self._judge(row, answers, cancel, progress, error)
-            if word is not None:
-                self._judge_word(word, cancel, witness)
+            request.word = _word(row, answers, request.timer, error)
+            if request.word is None or not self._replies:
+                self._violated("bytes", f"the reply to {request.name}")
+            else:
+                self._judge_word(request, request.word)
+            self._settle(request)
 
-    def _judge(
-        self, row: int, answers: Deliveries, cancel: Timer, progress: Progress, error: str
-    ) -> names.Answer | None:
-        """All but the word; `error`: why it cannot go to the reply topic, "" if it can."""
-        name = cancel.source.decode()
-        part = progress.partitions[TOPIC, cancel.partition]
-        if cancel.origin >= part.closed_c or cancel.origin < self._newest[cancel.partition]:
-            self._violated("9 answers", f"{name} is answered too early")
-        self._newest[cancel.partition] = cancel.origin
-        word = _word(row, answers, cancel, error)
-        if word is None:
-            self._violated("bytes", f"the answer to {name}")
-        return word
+    def _judge_order(self, request: Request, progress: Progress) -> None:
+        number = request.timer.partition
+        part = progress.partitions[TOPIC, number]
+        if request.newest >= min(part.closed_c, part.a):
+            self._violated("9 answers", f"{request.name} is decided on too early")
+        if request.newest < self._decided[number]:
+            self._violated("9 answers", f"{request.name} is overtaken")
+        self._decided[number] = request.newest
 
-    def _judge_word(self, word: names.Answer, cancel: Timer, witness: Witness) -> None:
-        self._counts[f"answer: {word}"] += 1
-        met = self._met(cancel)
-        ended = [timer for timer in met if timer.source in self._ended]
-        # Of a copy that is lost behind a cut nobody knows that it was parked or spread.
-        was_there = (cancel.partition, cancel.timer_id) in self._gone
-        was_there |= any(timer.source in self._lost for timer in met)
-        untrue = {
-            names.Answer.CANCELLED: len(ended) == len(met),
-            names.Answer.ALREADY_DELIVERED: not ended and not was_there,
-            names.Answer.UNKNOWN: False,
+    def _judge_chase(
+        self, request: Request, answers: Deliveries, row: int, copy: Copy, progress: Progress
+    ) -> None:
+        self._counts["chases"] += 1
+        headers: Any = answers.headers[row].as_py()
+        said = decoded(headers)
+        own = [(name.decode(), value) for name, value in request.timer.headers]
+        number, timer = request.timer.partition, request.timer
+        wanted = {
+            NATIVE[names.Request.CANCEL]: timer.timer_id,
+            names.ORIGIN: b"%d" % timer.origin,
+            names.CHASE_SLOT: b"%d" % progress.partitions[TOPIC, number].r,
         }
-        owed = self._owed(cancel, met, witness)
-        if untrue[word]:
-            self._violated("9 answers", f"{cancel.source.decode()} is told {word}")
-        elif owed is not None and word not in {owed, names.Answer.CANCELLED}:
-            self._violated("9 answers", f"{cancel.source.decode()} is told {word}, not {owed}")
-        elif word is names.Answer.UNKNOWN and ended:
-            self._counts["answer: unknown, though delivered"] += 1
+        if timer.named_offset != ANY_OFFSET:
+            wanted[NATIVE[names.Request.CANCEL_OFFSET]] = b"%d" % timer.named_offset
+        added = dict(said[len(own) :])
+        flags = int(added.pop(names.CHASE_FLAGS, b"-1"))
+        is_reschedule = flags & names.CHASE_RESCHEDULE != 0
+        where = answers.targets[int(answers.target[row])], int(answers.target_partition[row])
+        right = said[: len(own)] == own and added == wanted and where == (TOPIC, number)
+        if not right or is_reschedule != (timer.request == "reschedule"):
+            self._violated("bytes", f"the chase of {request.name}: {said}")
+        if flags & names.CHASE_FOUND and not self._alive(request):
+            self._violated("9 answers", f"{request.name} has cancelled nothing, its chase says so")
+        request.newest, request.chases = copy.offset, request.chases + 1
 
-    def _owed(self, cancel: Timer, met: list[Timer], witness: Witness) -> names.Answer | None:
-        """What can be known, and so is to be told; None if nothing."""
-        if not witness.whole:
-            return None
-        requests = self._requests[cancel.partition, cancel.timer_id]
-        word = None
-        for timer in met:
-            if timer.source in self._lost:
-                continue
-            copy = self._copy_of(timer)
-            if timer.source not in self._ended:
-                if witness.is_pending(copy, cancel.origin):
-                    return names.Answer.CANCELLED
-                continue
-            given_up = witness.closings.may_be_given_up(cancel.partition, cancel.origin)
-            if given_up or timer.timer_id in self._abandoned:
-                continue
-            slot = witness.delivered_in(copy, [at for at in requests if at > timer.origin])
-            if slot is not None and not self._are_forgotten(slot, witness):
-                word = names.Answer.ALREADY_DELIVERED
-        return word
+    def _alive(self, request: Request) -> list[Timer]:
+        return [each for each in self._matched(request) if each.source not in self._ended]
 
-    def _are_forgotten(self, slot: int, witness: Witness) -> bool:
-        """Whether nobody may know any more who has left out something in this slot."""
-        remembered = 0
-        for cancel in self._cancels.values():
-            met = [self._copy_of(timer) for timer in self._met(cancel)]
-            remembered += witness.may_have_left_out(cancel.partition, cancel.origin, met, slot)
-        # Of too many a quarter is forgotten.
-        return remembered > witness.cancels_max * 3 // 4
+    def _judge_word(self, request: Request, word: names.Answer) -> None:
+        self._counts[f"answer: {word}"] += 1
+        matched, alive = self._matched(request), self._alive(request)
+        # Of a copy that is lost behind a cut nobody can tell.
+        if any(timer.source in self._lost for timer in matched):
+            return
+        is_out = bool(matched) and matched[-1].source in self._ended
+        if word is names.Answer.CANCELLED:
+            true = bool(alive) and (
+                not is_out or any(self._may_have_cancelled(request, each) for each in alive)
+            )
+        elif word is names.Answer.ALREADY_DELIVERED:
+            true = is_out and not any(self._alone_cancels(request, each) for each in alive)
+        else:
+            true = not self._is_proven(request, matched)
+            self._counts["answer: unknown, though there was one"] += bool(matched)
+        if not true:
+            origins = [t.origin for t in matched], [t.origin for t in alive]
+            detail = f"{request.name} is told {word}, of {origins[0]}, not out: {origins[1]}"
+            self._violated("9 answers", detail)
+
+    def _may_have_cancelled(self, request: Request, timer: Timer) -> bool:
+        """Whether no other request had cancelled the timer for certain before this one came."""
+        return not any(
+            other.settled and other.newest < request.timer.origin and other.matches(timer)
+            for other in self._of_id[timer.partition, timer.timer_id]
+            if other is not request
+        )
+
+    def _alone_cancels(self, request: Request, timer: Timer) -> bool:
+        """Whether nothing else can have kept the timer from leaving."""
+        others = self._of_id[timer.partition, timer.timer_id]
+        return timer.source not in self.free and not any(
+            other.matches(timer) for other in others if other is not request
+        )
+
+    def _is_proven(self, request: Request, matched: list[Timer]) -> bool:
+        """Whether the files show the newest timer that the request matches."""
+        witness = self.witness() if matched else None
+        if witness is None:
+            return False
+        copy = self._copy_of(matched[-1])
+        return copy.offset < request.newest and witness.proves(copy, request.timer.origin)
 
     def judge_end(self) -> None:
         """Everything that will ever happen has happened."""
-        for source in sorted(self.unanswered)[:3]:
-            self._violated("9 answers", f"{source.decode()} was never answered")
+        for request in self.unsettled[:3]:
+            self._violated("9 answers", f"{request.name} was never settled")
+        words = {names.Answer.CANCELLED, names.Answer.UNKNOWN, None}
+        for (partition, timer_id), timers in self._timers.items():
+            requests = [r for r in self._of_id[partition, timer_id] if r.word in words]
+            gone = self._ended | self.free | self._lost
+            for timer in timers:
+                if timer.source not in gone and not any(r.matches(timer) for r in requests):
+                    self._violated("2 lost", f"{timer.source.decode()}: nobody was told so")
 
 
 def _behind(source: bytes, number: int, end: int) -> bool:
@@ -254,7 +351,7 @@ def _behind(source: bytes, number: int, end: int) -> bool:
 
 
 def _word(row: int, answers: Deliveries, cancel: Timer, error: str) -> names.Answer | None:
-    """What an answer says; None if it is not the one that was to be written."""
+    """What a reply says; None if it is not the one that was to be written."""
     data: Any = answers.key_value[row].as_py()
     headers: Any = answers.headers[row].as_py()
     size, at = read_varint(data, 0)

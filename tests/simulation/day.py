@@ -238,7 +238,8 @@ class Day:
         assert mirror is not None
         assert mirror[1] == commit.placed == records
         self.durable.write()
-        kept = self.shard.directory(Role.DEQUEUE).collect(Progress.decode(mirror[2]))
+        dequeue = self.shard.directory(Role.DEQUEUE)
+        kept = dequeue.collect(Progress.decode(mirror[2]), lambda _: 0)
         assert kept == hour_of(mirror[0] + 1, PRECISION_MS)
         left = self.check()
         assert self.hours_max <= self.hours_allowed(), "files are bounded"

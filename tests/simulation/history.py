@@ -13,8 +13,8 @@ Timers are counted by their origin; each copy leaves the wheel once: delivered, 
     6 held up    parked though its target takes writes; written to one that takes none; held back
                  or dead-lettered for a hot slot where none can be (hot_slot_judge.py)
     7 floor      the floor, or the progress, moves back; a closed slot takes something
-    8 cancelled  delivered, though a cancel that it meets lies below C
-    9 answers    not one to each cancel, in order, and true (cancel_judge.py)
+    8 cancelled  leaves, though a request that it matches is settled
+    9 answers    not one to each request, in order, and true (cancel_judge.py)
     moved        a partition is not dealt as it stood, or to the wrong shard
     bytes        a delivery is not what was asked for
 
@@ -40,6 +40,7 @@ from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, s
 from duewheel.clock import Clock
 from duewheel.schemas.columns import lengths
 from duewheel.schemas.timers import NO_PARTITION, Deliveries
+from duewheel.wheel import cancel_replies
 from duewheel.wheel.hot_slots import HotSlots, in_excess
 from duewheel.wheel.layout import WheelConfig
 
@@ -128,12 +129,14 @@ class History:
     def written(self, copy: Copy) -> None:
         self.cancels.written(copy.timer)
         if not copy.timer.is_timer:
-            self.say(f"  written {copy.timer.source.decode()} cancels {copy.timer.timer_id!r}")
+            name, timer_id = copy.timer.source.decode(), copy.timer.timer_id
+            self.say(f"  written {name} cancels {timer_id!r} {copy.timer.named_offset}")
             return
         self.pending[copy.timer.source] = copy.timer
         self._newest[copy.timer.source] = copy
-        slot = copy.slot(self.settings.wheel(copy))
-        self.say(f"  written {copy.timer.source.decode()} for slot {slot}")
+        slot, timer = copy.slot(self.settings.wheel(copy)), copy.timer
+        text = f"{timer.request} {timer.timer_id!r} {timer.named_offset}" if timer.request else ""
+        self.say(f"  written {timer.source.decode()} for slot {slot} {text}")
 
     def newest(self, timer: Timer) -> Copy:
         return self._newest[timer.source]
@@ -144,10 +147,19 @@ class History:
             return []
         sources = _texts(deliveries.source.to_pylist())
         headers = _texts(deliveries.headers.to_pylist())
-        rows = np.flatnonzero(deliveries.rolled).tolist()
-        # An answer, that must not be among them, is none.
-        known = [row for row in rows if sources[row] in self._newest]
+        rows, answer = np.flatnonzero(deliveries.rolled).tolist(), deliveries.answer.tolist()
+        known = [row for row in rows if sources[row] in self._newest and not answer[row]]
         return [(self._newest[sources[row]].timer, headers[row]) for row in known]
+
+    def chases(self, deliveries: Deliveries | None) -> list[tuple[Timer, bytes]]:
+        """The requests that these deliveries write again, and their headers."""
+        if deliveries is None:
+            return []
+        sources = _texts(deliveries.source.to_pylist())
+        headers = _texts(deliveries.headers.to_pylist())
+        rows = np.flatnonzero(deliveries.rolled & deliveries.answer).tolist()
+        requests = [(self.cancels.chased(sources[row]), headers[row]) for row in rows]
+        return [(timer, own) for timer, own in requests if timer is not None]
 
     def attempted(self, deliveries: Deliveries | None, fate: str) -> None:
         rows = 0 if deliveries is None else len(deliveries)
@@ -156,7 +168,9 @@ class History:
         if deliveries is None:
             return
         records_max, bytes_max = self._chunk
-        # Of answers it is the requests that are counted.
+        if deliveries.answer.any():
+            records_max = cancel_replies.ROWS_MAX
+        # Of replies it is the requests that are counted.
         size = int(lengths(deliveries.key_value)[~deliveries.answer].sum())
         if rows > records_max or (rows > 1 and size > bytes_max):
             self.violated("5 memory", f"{rows} rows, {size} bytes in one transaction")
@@ -166,15 +180,31 @@ class History:
         after = Progress.decode(done.progress)
         before = self._progress.get(after.shard)
         self._advance(before, after)
-        self.cancels.advanced(after)
-        if done.deliveries is None:
-            return
-        if done.deliveries.answer.any():
-            self.cancels.answered(done.deliveries, after, done.down, done.absent)
-            return
-        columns = Columns(done.deliveries)
+        found = done.deliveries
+        if found is not None and found.answer.any():
+            self._chased(found, copies)
+            self.cancels.replied(found, copies, after, done.down, done.absent)
+        elif found is not None:
+            self._left_with(found, done, copies, before, after)
+        self.cancels.advanced(after, dealt=before is None or before.deal != after.deal)
+
+    def _chased(self, found: Deliveries, copies: list[Copy]) -> None:
+        headers = dict(self.chases(found))
+        for copy in copies:
+            self.copies.append((copy, headers[copy.timer]))
+            self.say(f"  chase of {copy.timer.source.decode()} @{copy.offset}: {copy.chase_flags}")
+
+    def _left_with(
+        self,
+        found: Deliveries,
+        done: Committed,
+        copies: list[Copy],
+        before: Progress | None,
+        after: Progress,
+    ) -> None:
+        columns = Columns(found)
         self._hot.begin(before, after, columns.excess, whole=not self.cancels.asked)
-        for row in range(len(done.deliveries)):
+        for row in range(len(found)):
             self._leave(row, columns, done)
         requests = columns.requests()
         self.copies += [(copy, requests[copy.timer.source]) for copy in copies]
@@ -206,6 +236,7 @@ class History:
             self.violated("3 doubled" if known else "bytes", f"{source.decode()} is not pending")
             return
         timer = self.settings.judged(timer)
+        self.cancels.leaves(timer, sent_back=sent_back)
         copy = replace(self._newest[source], timer=timer)
         left = self._left.setdefault(timer.partition, [])
         if any(offset == copy.offset for offset, _ in left):
@@ -221,7 +252,6 @@ class History:
             self.counts["spread" if excess else "rolled" if rolls else why] += 1
         else:
             del self.pending[source]
-            self.cancels.ended(timer)
             how = "hot slot" if excess else "rejected" if timer.rejected else "delivered"
             self.counts[how] += 1
         due_ms = (
@@ -287,8 +317,8 @@ class History:
 
     def waiting(self) -> list[Timer]:
         """Timers that are still to be delivered."""
-        cancelled = self.cancels.cancelled
-        return [timer for source, timer in self.pending.items() if source not in cancelled]
+        stays = self.cancels.cancelled | self.cancels.free
+        return [timer for source, timer in self.pending.items() if source not in stays]
 
     def cut(self, number: int, end: int) -> None:
         """What lay behind this offset of a partition is lost, and will be other timers."""

@@ -93,8 +93,7 @@ class Host:
         returning.WAIT_MS = waits_of(self.setup.wheel)
         SEAM.watch(self.disk)
         SEAM.rng, SEAM.meanwhile, SEAM.applied = self.rng, self._meanwhile, self._applied
-        SEAM.put_back, SEAM.brought = self._put_back, self._brought
-        SEAM.put_away, SEAM.linked = self._put_away, self._linked
+        SEAM.put_back, SEAM.linked = self._put_back, self._linked
         self.boot()
 
     def boot(self) -> None:
@@ -144,15 +143,10 @@ class Host:
         if SEAM.actor is not None and not SEAM.actor.name.startswith("ingest"):
             self.history.counts["linked later"] += count
 
-    def _brought(self, count: int) -> None:
-        self.history.counts["cancels brought again"] += count
-
-    def _put_away(self, count: int) -> None:
-        self.history.counts["cancels put away"] += count
-
-    def _witness(self) -> Witness:
-        """What the dequeue in whose turn this comes has on disk."""
+    def _witness(self) -> Witness | None:
+        """What the dequeue in whose turn this comes has on disk; None: nothing that proves."""
+        if not self.whole:
+            return None
         (found,) = (shop for shard in self.shards for shop in shard.shops() if shop.acts)
         with SEAM.acting(None):
-            path, wheel = found.directory.path, found.directory.config
-            return Witness.of(path, wheel, found.known(), found.cancels_max, whole=self.whole)
+            return Witness.of(found.directory.path, found.directory.config)

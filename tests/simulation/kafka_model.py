@@ -5,7 +5,7 @@ transaction's marker, an aborted record). An open transaction's records hold the
 
 Partitions of targets may take no writes for a while, and the reply topic and that of dead letters
 may be absent. The publisher (shard_model.py) knows, as the real one does from metadata, and parks
-what would go there; answers become dead letters. Some refuse batches and metadata does not say so:
+what would go there; replies become dead letters. Some refuse batches and metadata does not say so:
 then a transaction fails first.
 """
 
@@ -20,7 +20,7 @@ from tests.simulation.history import History
 from tests.simulation.timers import Copy, Timer
 
 from duewheel.errors import KafkaUnavailable
-from duewheel.schemas.timers import Deliveries
+from duewheel.schemas.timers import ANY_OFFSET, Deliveries
 
 _AHEAD_MAX_MS = 1_000
 
@@ -167,10 +167,12 @@ class Kafka:
         rejected: bool,
         named: bytes | None = None,
         request: str = "",
+        named_offset: int = ANY_OFFSET,
     ) -> None:
         """A user's timer, or cancel."""
         partition = self.partitions[number]
-        timer = Timer(number, partition.end, due_ms, rejected, named=named, request=request)
+        at = number, partition.end, due_ms, rejected
+        timer = Timer(*at, named=named, request=request, named_offset=named_offset)
         partition.append(Copy(timer, partition.end, stamp_ms, 0), stamp_ms)
         self.history.written(Copy(timer, partition.end - 1, stamp_ms, 0))
 

@@ -173,7 +173,7 @@ def _accept(world: World, partition: Partition) -> bool:
         topics = Topics(TOPIC_IDS, offsets_of(world.shard, "start"), offsets_of(world.shard, "end"))
         local = survey(world.path, setup.wheel)
         found, told = losses([name], publisher.start(), local, setup.config, topics)
-        accept(directory, publisher, found, told, TOPIC_IDS, world.clock)
+        accept(directory, publisher, found, told, TOPIC_IDS)
     except RecoveryRefused as refused:
         world.history.counts["loss refused"] += 1
         world.history.say(f"  refused: {refused}")

@@ -11,8 +11,6 @@ Not planted, because a second line of defence makes them harmless:
     an hour's files not missed by dequeue        whoever reads them first has them recovered
     close page of the state file, not of the     any of the two is exact: what lies below its C is
     durable checkpoint, after a loss of power    read again, and dequeue waits for it
-    answers not held back until C is told        they leave behind a chunk or an empty range, and
-                                                 the progress of these tells C
     descriptors kept over a recovery             dequeue reads no hour before the files are whole,
                                                  and decides on the next recovery in a new start
 """
@@ -167,8 +165,8 @@ PLANTED = {
         "2",
         "an uncommitted batch moves the marks: they are written before its rows are placed",
         "wheel/engine.py",
-        "            self._directory.link(runs, number)\n            state.mark_applied()\n",
-        "            state.mark_applied()\n            self._directory.link(runs, number)\n",
+        "            self._directory.link(places.runs, number)\n",
+        "            state.mark_applied()\n            self._directory.link(places.runs, number)\n",
     ),
     "doubt": Planted(
         "3",
@@ -413,7 +411,7 @@ PLANTED = {
         "refused",
         "what was kept is not verified",
         "wheel/recovering.py",
-        "        findings = _verify(directory, hours, segments)",
+        "        findings = _verify(directory, hours, segments, r)",
         "        findings = []",
     ),
     "half-slot-c": Planted(
@@ -502,8 +500,8 @@ PLANTED = {
         "2",
         "a lost directory is read again from C on",
         "wheel/recovering.py",
-        "for o in (known.c, found[known.r].get(p), known.k)",
-        "for o in (known.c, known.k)",
+        "for o in (known.c, found[known.r].get(p), known.a)",
+        "for o in (known.c, known.a)",
     ),
     "read-from-r": Planted(
         "2",

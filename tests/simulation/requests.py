@@ -13,15 +13,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import TypedDict
 
 from tests.simulation import misfortunes, operator
 from tests.simulation.cancel_judge import REPLIES
 from tests.simulation.seam import Plan
-from tests.simulation.timers import TARGET_PARTITIONS
+from tests.simulation.timers import TARGET_PARTITIONS, Timer
 from tests.simulation.world import World
+
+from duewheel.schemas.timers import ANY_OFFSET
 
 _ASKED_AT_MOST = 300  # of one id
 _KINDS = ("cancel", "reschedule", "")
+
+
+class Asked(TypedDict):
+    """Id and request of a record; see Timer."""
+
+    named: bytes | None
+    request: str
+    named_offset: int
+
+
+NOTHING: Asked = {"named": None, "request": "", "named_offset": ANY_OFFSET}
 
 
 class Requests:
@@ -53,6 +67,15 @@ class Requests:
         """Chances of what befalls them, for who wants to read it."""
         return {name: chance for name, chance in self._chance.items() if chance}
 
+    def begin(self) -> None:
+        """In most runs the shard is at work before anything is written: it knows where Kafka's
+        partitions end, and no request waits for that.
+        """
+        if self.any and self._rng.random() < 0.7:
+            for _ in range(4):
+                self.world.step_dequeue({})
+                self.world.step_ingest({})
+
     def befalls(self, plan_of: Callable[[], Plan]) -> tuple[str, Callable[[], None]] | None:
         """What is to happen now, if anything is; `plan_of`: draws what goes wrong in a command."""
         befalls = {
@@ -66,16 +89,24 @@ class Requests:
                 return name, befalls[name]
         return None
 
-    def asked(self, number: int) -> tuple[bytes | None, str]:
+    def asked(self, number: int) -> Asked:
         """Id and request of the next record of a partition: mostly of timers that are there."""
         rng = self._rng
         if not self.any:
-            return None, ""
+            return NOTHING
         known = [copy.timer for copy in self.world.kafka.partitions[number].read(0, 1 << 30)]
         if not known or rng.random() < 0.4:
-            return None, ""
+            return NOTHING
         timer_id = rng.choice(known[-8:]).timer_id
-        return timer_id, rng.choices(_KINDS, (4, 3, 1))[0]
+        return self._of_id(timer_id, known, rng.choices(_KINDS, (4, 3, 1))[0])
+
+    def _of_id(self, timer_id: bytes, known: list[Timer], request: str) -> Asked:
+        """With this id; a request is at times for one timer only, or for one that there is not."""
+        rng, named_offset = self._rng, ANY_OFFSET
+        if request and known and rng.random() < 0.25:
+            of_id = [timer.origin for timer in known if timer.timer_id == timer_id]
+            named_offset = rng.choice([*of_id, *of_id, known[-1].origin])
+        return {"named": timer_id, "request": request, "named_offset": named_offset}
 
     def _ask_again(self) -> None:
         world, rng = self.world, self._rng
@@ -89,11 +120,11 @@ class Requests:
         weights = rng.choice(((1, 8, 1), (5, 3, 2), (1, 2, 8)))
         count = min(self._left, rng.choice((5, 15, 40)) * min(world.setup.rows_max, 8))
         self._left -= count
+        known = [copy.timer for copy in world.kafka.partitions[number].read(0, 1 << 30)]
         for request in rng.choices(_KINDS, weights, k=count):
             due_ms = now_ms + rng.randint(0, 3 * wheel.window_ms // 2)
-            world.kafka.write(
-                number, due_ms, now_ms, rejected=False, named=timer_id, request=request
-            )
+            asked = self._of_id(timer_id, known, request)
+            world.kafka.write(number, due_ms, now_ms, rejected=False, **asked)
 
     def _outlive_settings(self, plan_of: Plan) -> None:
         world, rng = self.world, self._rng
@@ -103,7 +134,9 @@ class Requests:
         now_ms, number = kafka.clock.true_ms, rng.randrange(len(kafka.partitions))
         known = [copy.timer.timer_id for copy in kafka.partitions[number].read(0, 1 << 30)]
         for timer_id in rng.choices([*known[-8:], b"nobody's"], k=rng.randint(1, 3)):
-            kafka.write(number, now_ms, now_ms, rejected=False, named=timer_id, request="cancel")
+            kafka.write(
+                number, now_ms, now_ms, rejected=False, **self._of_id(timer_id, [], "cancel")
+            )
         kafka.write_slowly(number, [now_ms + wheel.window_ms], commit=rng.random() < 0.5)
         self._run_on((wheel.window_ms + wheel.margin_ms) // wheel.precision_ms + rng.randint(1, 6))
         operator.reconfigure(world, plan_of)

@@ -34,7 +34,7 @@ DISK_FULL, BAD_DISK = errno.ENOSPC, errno.EIO
 
 
 # (kind of store, which of them, counted from 1 in each step) → "kill", "power" or "meanwhile".
-# Kinds: make, write, cut, sync, name, unlink, page, wheel; "any" is every one of them.
+# Kinds: make, write, cut, sync, name, unlink, page, wheel, look up, mark; "any" is each of them.
 Plan = Mapping[tuple[str, int], str]
 
 
@@ -82,8 +82,6 @@ class Seam:
         applied: called when the wheel of a directory takes runs.
         linked: called when runs of many batches are linked.
         put_back: called when rows of a catch-up have got their slots.
-        brought: called with how many cancels the copies of a batch have brought again.
-        put_away: called with how many cancels were put away on disk.
         failing: the errno that stores get at present, 0 for none.
         failed: how many stores have got one.
         boot_id: of the simulated host.
@@ -97,8 +95,6 @@ class Seam:
         self.applied: Callable[[Path, Runs], None] = _nothing
         self.linked: Callable[[int], None] = _nothing
         self.put_back: Callable[[TimerBatch, Int64, Close], None] = _nothing
-        self.brought: Callable[[int], None] = _nothing
-        self.put_away: Callable[[int], None] = _nothing
         self.failing = 0
         self.failed = 0
         self.boot_id = ""

@@ -94,15 +94,28 @@ class Shard:
         )
         now_ms = begun.began_ms
         for timer, headers in kafka.history.sent_back(deliveries):
-            partition = kafka.partitions[timer.partition]
-            begun.offsets.setdefault(timer.partition, []).append(partition.end)
-            partition.append(self._copy(timer, headers, partition.end), now_ms, opened=True)
+            self._write(begun, timer, self._copy, headers, now_ms)
+        for timer, headers in kafka.history.chases(deliveries):
+            self._write(begun, timer, _chase, headers, now_ms)
         lane.transaction = begun
         return begun
 
-    def _copy(self, timer: Timer, headers: bytes, offset: int) -> Copy:
+    def _write(
+        self,
+        begun: Transaction,
+        timer: Timer,
+        made: Callable[[Timer, bytes, int, int], Copy],
+        headers: bytes,
+        now_ms: int,
+    ) -> None:
+        """To the end of its partition goes what is made of a timer, or of a request."""
+        partition = self.kafka.partitions[timer.partition]
+        begun.offsets.setdefault(timer.partition, []).append(partition.end)
+        partition.append(made(timer, headers, partition.end, now_ms), now_ms, opened=True)
+
+    def _copy(self, timer: Timer, headers: bytes, offset: int, now_ms: int) -> Copy:
         """What a roll has made of a timer; or parking, which says itself how long."""
-        history, now_ms = self.kafka.history, self.kafka.clock.true_ms
+        history = self.kafka.history
         newest = history.newest(timer)
         timer = history.settings.judged(timer)
         said = dict(decoded(headers))
@@ -282,6 +295,13 @@ class SimulatedPublisher:
                 target = Target(0, _BATCH_BYTES, refusal=Reason.UNKNOWN_TARGET_TOPIC)
             found[topic] = Known(target, _BATCH_BYTES)
         return found
+
+
+def _chase(request: Timer, headers: bytes, offset: int, now_ms: int) -> Copy:
+    """A request that is written again, as its headers say."""
+    said = dict(decoded(headers))
+    slot, flags = int(said[names.CHASE_SLOT]), int(said[names.CHASE_FLAGS])
+    return Copy(request, offset, now_ms, 0, chase_slot=slot, chase_flags=flags)
 
 
 def offsets_at(shard: Shard, stamp_ms: int) -> dict[tuple[str, int], int]:

@@ -17,7 +17,14 @@ import numpy.typing as npt
 from duewheel.schemas.columns import binary
 from duewheel.schemas.ids import id_hashes, key_hashes
 from duewheel.schemas.record_tail import framed_bytes, key_values
-from duewheel.schemas.timers import ANY_OFFSET, ANY_TIME, NO_PARTITION, Int64, TimerBatch
+from duewheel.schemas.timers import (
+    ANY_OFFSET,
+    ANY_TIME,
+    NO_PARTITION,
+    NO_SLOT,
+    Int64,
+    TimerBatch,
+)
 from duewheel.wheel.layout import EARLIEST_SLOT, WheelConfig, roll_instants, slot_of
 
 TOPIC = "timers"
@@ -34,8 +41,9 @@ class Timer:
     Attributes:
         origin: offset of its first copy.
         mapped: its target if it names none, as the settings had it when it first came.
-        named: its id, if that does not follow from its place; of a cancel that of whom it meets.
+        named: its id, if that does not follow from its place; of a cancel that of its timers.
         request: "cancel" or "reschedule", or "".
+        named_offset: of a request that is for one timer only: its origin; else ANY_OFFSET.
     """
 
     partition: int
@@ -45,6 +53,7 @@ class Timer:
     mapped: int = 0
     named: bytes | None = None
     request: str = ""
+    named_offset: int = ANY_OFFSET
 
     @property
     def is_timer(self) -> bool:
@@ -117,7 +126,13 @@ class Timer:
 
 @dataclass(frozen=True)
 class Copy:
-    """A record of the timer topic: a timer, or what a roll or parking has made of it."""
+    """A record of the timer topic: a timer, or what a roll or parking has made of it; or a chase.
+
+    Attributes:
+        timer: as its user wrote it; of a chase the request.
+        chase_slot: of a chase, the last slot delivered in full when it was written, else NO_SLOT.
+        chase_flags: of a chase.
+    """
 
     timer: Timer
     offset: int
@@ -125,11 +140,32 @@ class Copy:
     rolls: int
     not_before_ms: int = ANY_TIME
     retries: int = 0
+    chase_slot: int = NO_SLOT
+    chase_flags: int = 0
+
+    @property
+    def is_chase(self) -> bool:
+        """Whether it is a request that dequeue has written again."""
+        return self.chase_slot != NO_SLOT
 
     @property
     def is_first(self) -> bool:
         """Whether its headers are the user's."""
-        return not self.rolls and not self.retries
+        return not self.rolls and not self.retries and not self.is_chase
+
+    @property
+    def is_timer(self) -> bool:
+        """Whether it is to be delivered."""
+        return self.timer.is_timer and not self.is_chase
+
+    @property
+    def key_value(self) -> bytes:
+        """As records hold them; a chase has no value."""
+        if not self.is_chase:
+            return self.timer.columns[2]
+        (framed,) = key_values(binary([self.timer.key]), binary([None])).to_pylist()
+        assert framed is not None
+        return framed
 
     def held_ms(self, wheel: WheelConfig) -> int:
         """Before which it does not leave."""
@@ -188,20 +224,26 @@ def batch_of(copies: Sequence[Copy], mapped: int) -> TimerBatch:
         due_ms=column([t.due_ms for t in timers]),
         not_before_ms=column([copy.not_before_ms for copy in copies]),
         rejected=rejected,
-        timer=column([t.is_timer for t in timers], np.bool_),
-        cancels=column([copy.is_first and copy.timer.request != "" for copy in copies], np.bool_),
-        named_offset=np.full(len(timers), ANY_OFFSET),
+        timer=column([copy.is_timer for copy in copies], np.bool_),
+        cancels=column([_cancels(copy) for copy in copies], np.bool_),
+        named_offset=column([c.timer.named_offset if _cancels(c) else ANY_OFFSET for c in copies]),
         targets=TARGETS,
         target=column([t.target for t in timers], np.int32),
         target_partition=column([t.target_partition for t in timers], np.int32),
         key_hash=hashes[:, 0].astype(np.int32),
         id_hash=hashes[:, 1],
         timer_id=binary(t.given_id for t in timers),
-        key_value=binary(t.columns[2] for t in timers),
+        key_value=binary(copy.key_value for copy in copies),
         headers=binary(t.columns[3] for t in timers),
         header_count=column([len(t.headers) for t in timers], np.int32),
         roll_times=column([copy.rolls for copy in copies], np.int32),
         retries=column([copy.retries for copy in copies], np.int32),
         level=column([t.level for t in timers], np.int32),
         timestamp_ms=column([copy.timestamp_ms for copy in copies]),
+        chase_slot=column([copy.chase_slot for copy in copies]),
+        chase_flags=column([copy.chase_flags for copy in copies], np.int32),
     )
+
+
+def _cancels(copy: Copy) -> bool:
+    return copy.is_chase or (copy.is_first and copy.timer.request != "")

@@ -3,7 +3,9 @@
 - Calls of `os` that write, cut, make, rename and remove; what is opened outside of the simulated
   folder, and reading, passes.
 - fsync and msync are recorded in the disk's shadow (disk.py); the kernel is not asked for them.
-- Assignments to mapped pages, and the wheel's entries, which are linked by `TimerWheel.apply`.
+- Assignments to mapped pages, the wheel's entries, which are linked by `TimerWheel.apply`, and the
+  marks of cancelled records. Between the lookup of timers for cancels and engine.lock there is no
+  store: what may come between is planned as one.
 - The threads of dequeue's pipeline run in their caller's turn: a seed must not be a matter of luck.
 - The boot id of the host is the simulation's, and so is what is drawn: lineages, names.
 """
@@ -24,25 +26,23 @@ from tests.simulation.seam import SEAM
 
 from duewheel import reshard
 from duewheel.checkpoints import files, state
-from duewheel.checkpoints.page_contents import Close, Commit
+from duewheel.checkpoints.page_contents import Close
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.state import State
 from duewheel.schemas.timers import Bool, Int64, TimerBatch
 from duewheel.wheel import (
     bounded_queue,
-    bringing_again,
-    cancel_log,
-    cancelling,
-    far_cancels,
+    cancel_lookup,
+    cancel_replies,
+    id_index,
     pipeline,
     recovering,
+    resolving,
     starting,
 )
-from duewheel.wheel.cancel_log import CancelRows
-from duewheel.wheel.data_directory import DataDirectory
-from duewheel.wheel.far_cancels import FarCancels
+from duewheel.wheel.cancel_lookup import CancelLookup
+from duewheel.wheel.timer_log import TimerLog
 from duewheel.wheel.timer_wheel import Runs, TimerWheel
-from duewheel.wheel.tombstones import Tombstones
 
 Call = Callable[..., Any]
 
@@ -95,8 +95,7 @@ def install() -> None:
     _watch_names()
     _watch_maps()
     _watch_placing()
-    _watch_copies()
-    _watch_far_cancels()
+    _watch_cancels()
     _replace_everywhere(files.boot_id, lambda: SEAM.boot_id)
     for module in (starting, reshard):
         vars(module)["secrets"] = SimpleNamespace(randbits=_drawn_bits)
@@ -256,37 +255,36 @@ def _watch_placing() -> None:
     _replace_everywhere(put_back, watched)
 
 
-def _watch_copies() -> None:
-    brought_again = bringing_again.brought_again
+def _watch_cancels() -> None:
+    mark_cancelled, find = TimerLog.mark_cancelled, CancelLookup.find
 
-    def watched(directory: DataDirectory, commit: Commit, batch: TimerBatch) -> CancelRows | None:
-        found = brought_again(directory, commit, batch)
-        SEAM.brought(0 if found is None else len(found))
+    def watched_marks(
+        self: TimerLog, hour: int, log_bytes: int, positions: Int64, *, alone: bool = False
+    ) -> None:
+        def some() -> None:
+            mark_cancelled(self, hour, log_bytes, positions[_some_of(len(positions))], alone=alone)
+
+        SEAM.store("mark", some, fails=False)
+        mark_cancelled(self, hour, log_bytes, positions, alone=alone)
+
+    def watched_find(self: CancelLookup, *args: Any) -> Any:
+        found = find(self, *args)
+        SEAM.store("look up", fails=False)
         return found
 
-    _replace_everywhere(brought_again, watched)
+    TimerLog.mark_cancelled = watched_marks  # type: ignore[method-assign]
+    CancelLookup.find = watched_find  # type: ignore[assignment,method-assign]
 
 
-def _watch_far_cancels() -> None:
-    original = FarCancels.put_away
-
-    def watched(self: FarCancels, live: Tombstones, rows: Int64) -> None:
-        original(self, live, rows)
-        SEAM.put_away(len(rows))
-
-    FarCancels.put_away = watched  # type: ignore[method-assign]
-
-
-def learn_at_once(count: int) -> None:
-    """So many cancels that become known are read, and looked up, before the loop goes on."""
-    vars(cancelling)["LEARNT_AT_ONCE"] = count
-    vars(cancel_log)["_RECORDS_AT_ONCE"] = min(count, 1 << 15)
-
-
-def put_away(many: int, far_ms: int, page: int) -> None:
-    """With so many live cancels those of timers that are due later are put away, so many a page."""
-    vars(cancelling).update(MANY_LIVE=many, FAR_MS=far_ms, AWAY_EVERY_MS=0, AWAY_AGAIN_MS=0)
-    vars(far_cancels)["PAGE"] = page
+def a_few_at_once(replies: int, pairs: int, rows: int, steps: int, forgets: int) -> None:
+    """So many replies leave in one transaction at most; so many pairs are compared at once; an
+    index of ids has room for so many rows, chains of so many steps, and forgets of an id with so
+    many rows.
+    """
+    vars(cancel_lookup)["FORGET_FROM"] = forgets
+    vars(cancel_replies)["ROWS_MAX"] = replies
+    vars(resolving)["_PAIRS_AT_ONCE"] = pairs
+    vars(id_index).update(ROWS_MIN=rows, STEPS_MAX=steps)
 
 
 def _some_of(count: int) -> Bool:

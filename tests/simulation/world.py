@@ -111,7 +111,7 @@ class World:
             self.history.say(f"  {actor.name} is killed")
             self._kill(actor)
         except StoppedWaitingError:
-            self.history.counts["cancels full" if actor.name == "ingest" else "standby waits"] += 1
+            self.history.counts["standby waits"] += 1
             self._stop(actor, "something had to wait", {})
         except Exception as error:  # noqa: BLE001 - what the code does not mean to raise, too
             expected = SEAM.failed > failed or self._is_expected(error, actor)
@@ -328,14 +328,9 @@ class World:
             starts = offsets_of(self.shard, "start")
             now_ms = min(self.clock.now_ms(), self.clock.true_ms)
             first = first_progress(directory, self.setup.config, starts, now_ms)
-        shop = self.shop = Shop(
-            actor, directory, dequeue, self.setup.config.cancels_max, self.kafka.deals
-        )
+        shop = self.shop = Shop(actor, directory, dequeue, self.kafka.deals)
         permitted = self._permit(directory.state.uuid)
         dequeue.start(first, take_over=self.take_over)
-        claimed = self.shard.newest()
-        assert claimed is not None
-        shop.begun(claimed)
         if not permitted:
             self.history.violated("ownership", "an owner that may be alive was followed unasked")
         if self._running("dequeue") is shop:  # no rival has come meanwhile
@@ -417,8 +412,7 @@ class World:
         if recovered is not None:
             self.history.say(f"  {record.case}: {recovered}")
             self.history.counts[f"{record.case}, keeps {recovered.keep.name}"] += 1
-        most = self.setup.config.cancels_max
-        engine = ingest.engine = Engine(ingest.directory, self.clock, TOPIC_IDS, most)
+        engine = ingest.engine = Engine(ingest.directory, self.clock, TOPIC_IDS)
         ends = offsets_of(self.shard, "end")
         starts = {name: engine.marks.get(name, 0) for name in ends}
         checkpoint = ingest.directory.path / CHECKPOINT

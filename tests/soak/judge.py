@@ -7,6 +7,7 @@ was written, which is before its transaction ended.
     early       written to its target before it was due
     changed     key, value, headers or target are not what was asked for; or those of an answer
     disordered  of two timers of a partition the later one came first, and its slot is not earlier
+    strayed     a chase, which duewheel writes for a cancel, names no cancel, or another id
     taken back  acknowledged to the producer, and not in the timer topic: Kafka's own loss
 
 What is lost, doubled, resurrected, invented, and what is wrong with answers: cancel_verdict.py.
@@ -25,8 +26,9 @@ from tests.crash import cancel_verdict
 from tests.crash.cancel_verdict import Came
 from tests.soak.load import number_of
 
-FAULTS = (*cancel_verdict.FAULTS, "early", "changed", "disordered", "taken back")
+FAULTS = (*cancel_verdict.FAULTS, "early", "changed", "disordered", "strayed", "taken back")
 CANCEL, RESCHEDULE = "TIMER_DEL_UNIQKEY", "TIMER_RESCHEDULE"
+CHASE = "TIMER_CANCEL_SLOT"  # a header of cancels that duewheel has written again
 
 Source = tuple[int, int]  # partition and offset in the timer topic
 
@@ -81,6 +83,7 @@ class Verdict:
     Attributes:
         cancelled: timers that were never delivered, and were not to be.
         answers: how many, by word.
+        chases: records in the timer topic that are.
     """
 
     delivered: int
@@ -88,6 +91,7 @@ class Verdict:
     rolled: int
     cancelled: int
     answers: Counter[str]
+    chases: int
     faults: Counter[str]
     told: list[str]
 
@@ -108,7 +112,9 @@ def judge(
         acknowledged: what the producer was told, by the number with which the value begins.
         rules: see there.
     """
-    asked = asked_for(written)
+    written = list(written)
+    chases = [record for record in written if CHASE in dict(record.headers)]
+    asked = asked_for(record for record in written if CHASE not in dict(record.headers))
     timers = {source: timer for source, timer in asked.items() if timer.is_timer}
     came: dict[Source, list[Any]] = defaultdict(list)
     for record in arrived:
@@ -124,6 +130,7 @@ def judge(
     for record in answers:
         if source_of(record) in asked and (detail := _answer_of(record, asked[source_of(record)])):
             found.append(("changed", detail, source_of(record)))
+    found += [("strayed", "", _place(chase)) for chase in chases if _has_strayed(chase, asked)]
     found += [("disordered", "", source) for source in _disordered(timers, arrived, rules)]
     rejected = sum(timer.due_ms is None for source, timer in timers.items() if source in came)
     return Verdict(
@@ -132,13 +139,14 @@ def judge(
         rolled=sum(timer.last != offset for (_, offset), timer in timers.items()),
         cancelled=len(timers.keys() - came.keys()),
         answers=Counter(each.word for each in told),
+        chases=len(chases),
         faults=Counter(fault for fault, *_ in found),
         told=[f"{fault}: {source[0]}@{source[1]} {detail}" for fault, detail, source in found],
     )
 
 
 def asked_for(written: Iterable[Any]) -> dict[Source, Asked]:
-    """What a timer topic asks for, by the place of each one's first copy."""
+    """What a timer topic without its chases asks for, by the place of each one's first copy."""
     asked: dict[Source, Asked] = {}
     for record in written:
         headers = dict(record.headers)
@@ -150,6 +158,22 @@ def asked_for(written: Iterable[Any]) -> dict[Source, Asked]:
             due_ms = None if delay_ms is None else record.timestamp + int(delay_ms)
             asked[record.partition, record.offset] = Asked(record, due_ms, record.offset)
     return asked
+
+
+def _place(record: Any) -> Source:
+    return record.partition, record.offset
+
+
+def _has_strayed(chase: Any, asked: Mapping[Source, Asked]) -> bool:
+    """Whether it is not that of a request which lies before it."""
+    headers = dict(chase.headers)
+    request = asked.get((chase.partition, int(headers["TIMER_ORIGIN"])))
+    return (
+        request is None
+        or request.record.offset >= chase.offset
+        or not request.headers.keys() & {CANCEL, RESCHEDULE}
+        or request.timer_id != headers[CANCEL]
+    )
 
 
 def word_of(answer: Any) -> str:

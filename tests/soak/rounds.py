@@ -60,7 +60,6 @@ class Plan:
         rate: timers a second.
         brokers: 1 or 3.
         kinds: of misfortunes, each at least once if there are rounds enough.
-        cancels_max: so few cancels may be in memory that they are put away; None: they are not.
     """
 
     rounds: int
@@ -68,7 +67,6 @@ class Plan:
     rate: int = 100
     brokers: int = 1
     kinds: tuple[str, ...] = ("dequeue", "broker", "ingest", "both", "data")
-    cancels_max: int | None = None
 
     def drawn(self, dice: random.Random) -> list[str]:
         """The kind of every round."""
@@ -96,7 +94,7 @@ class Soak:
         with ExitStack() as stack:
             stack.enter_context(self._cluster)
             servers = self._cluster.bootstrap_servers
-            self._shard = shard = Shard(self._folder, servers, self._plan.cancels_max)
+            self._shard = shard = Shard(self._folder, servers)
             shard.create_topics()
             stack.callback(shard.end, PROCESSES, signal.SIGKILL)
             rate, seed = self._plan.rate, self._plan.seed
@@ -124,7 +122,6 @@ class Soak:
             Counter(f"{name} ended with {code}" for name, code in shard.deaths),
             findings,
             stuck,
-            shard.has_put_away,
         )
 
     def _all_rounds(self, kinds: list[str], task: TaskID) -> str:
@@ -233,7 +230,6 @@ class Outcome:
         ends: processes that ended without being killed.
         findings: of `duewheel check`.
         stuck: why deliveries did not flow again.
-        put_away: whether cancels were.
     """
 
     plan: Plan
@@ -244,7 +240,6 @@ class Outcome:
     ends: Counter[str]
     findings: list[str]
     stuck: str
-    put_away: bool
 
     @property
     def ok(self) -> bool:
@@ -267,7 +262,7 @@ class Outcome:
             "ends": dict(self.ends),
             "findings": self.findings,
             "stuck": bool(self.stuck),
-            "put_away": self.put_away,
+            "chases": verdict.chases,
             **{name: value for name, value in asdict(self.plan).items() if name != "rounds"},
             "window_ms": WINDOW_MS,
             "precision_ms": PRECISION_MS,

@@ -2,9 +2,6 @@
 
 Whatever dies is started again a moment later, however often: figures of recovery are those of the
 processes, without the back-off of `duewheel run`.
-
-They are the product as it is, but for one thing: where cancels are to be put away (far_cancels.py),
-those count as far whose timers are due in a fifth of a second, for none here is due in a minute.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ from pathlib import Path
 
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource
-from tests.crash.fault_shard import SCRIPT
 from tests.soak.judge import Rules
 from tests.soak.listener import PARTITIONS
 
@@ -60,7 +56,6 @@ driver_memory = "1g"
 chunk_records = 50
 transaction_timeout_ms = 10000
 call_deadline = "5s"
-cancels_max = {cancels_max}
 [shard]
 take_over_after = "1s"
 [log]
@@ -77,15 +72,13 @@ class Shard:
         deaths: name and exit code of each process that has ended without being killed.
     """
 
-    def __init__(self, folder: Path, servers: str, cancels_max: int | None) -> None:
+    def __init__(self, folder: Path, servers: str) -> None:
         """
         Args:
             folder: of everything.
             servers: of Kafka.
-            cancels_max: beyond half of so many cancels they are put away; None: never.
         """
         self.folder = folder
-        self._is_crowded = cancels_max is not None
         self._config = folder / "duewheel.toml"
         self._config.write_text(
             _CONFIG.format(
@@ -96,7 +89,6 @@ class Shard:
                 folder=folder,
                 window_ms=WINDOW_MS,
                 precision_ms=PRECISION_MS,
-                cancels_max=cancels_max or 1_000_000,
             )
         )
         self.settings: Settings = load(self._config)
@@ -110,11 +102,6 @@ class Shard:
     def transactional_id(self) -> str:
         """Of dequeue."""
         return f"{self.settings.app.id}.dequeue.{self.settings.shard.index}"
-
-    @property
-    def has_put_away(self) -> bool:
-        """Whether any cancels were put away."""
-        return self._away.exists()
 
     def create_topics(self) -> None:
         """The target and the reply topic stamp what they get."""
@@ -173,14 +160,8 @@ class Shard:
         """A duewheel command; what it says goes to its log."""
         with (self.folder / f"{name}.log").open("ab") as log:
             words = [name, *flags, "--config", str(self._config)]
-            product = ["-m", "duewheel"]
-            if self._is_crowded:
-                product = [str(SCRIPT), "--put-away-soon", str(self._away), "--"]
-            return Child([sys.executable, "-P", *product, *words], stdout=log, stderr=log)
-
-    @property
-    def _away(self) -> Path:
-        return self.folder / "put-away"
+            line = [sys.executable, "-P", "-m", "duewheel", *words]
+            return Child(line, stdout=log, stderr=log)
 
     def _forget(self, name: str) -> None:
         del self._children[name]

@@ -2,7 +2,6 @@
 
     make soak ROUNDS=100 SEED=1              one broker
     make soak ROUNDS=100 SEED=1 BROKERS=3    three, of which one is killed at a time
-    make soak CANCELS_MAX=40                 more cancels than there may be in memory
 
 The line holds the faults that the judge has found (judge.py), `recovery_s` of each kind, what has
 happened, and the configuration. Exit code 1 if anything was lost, doubled, early, changed or out of
@@ -27,7 +26,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rate", type=int, default=100, help="timers a second")
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=1)
-    parser.add_argument("--cancels-max", type=int, help="so few that cancels are put away")
     parser.add_argument("--folder", type=Path, help="kept, with all logs; default: a temporary one")
     args = parser.parse_args()
     # The last place to look for modules: a folder called `wheel` lies there.
@@ -35,7 +33,7 @@ def main() -> int:
     from tests.soak.rounds import Plan, soak
 
     kinds = Plan.kinds if args.brokers == 1 else (*Plan.kinds, "coordinator")
-    plan = Plan(args.rounds, args.seed, args.rate, args.brokers, kinds, args.cancels_max)
+    plan = Plan(args.rounds, args.seed, args.rate, args.brokers, kinds)
     begun_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="duewheel-soak-") as name:
         folder = args.folder or Path(name)

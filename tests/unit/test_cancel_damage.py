@@ -1,29 +1,27 @@
-"""Damage to records of the cancel log: whoever reads over them notices it, wanted or not."""
+"""Damage to what is written of cancels, and its loss: noticed by who reads it, and mended."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.test_cancels import NOW_MS, P0, P1, PRECISION_MS, World, cancel, timer
+from tests.unit.test_cancels import NOW_MS, P0, P1, World, cancel, timer
 
+from duewheel.checkpoints.recovery import RecoveryRecord
 from duewheel.errors import CorruptFile, RecoveryPending
-from duewheel.testing import Timer, timer_batch
-from duewheel.wheel.bringing_again import brought_again
-from duewheel.wheel.cancel_log import FOLDER, CancelLog
+from duewheel.testing import timer_batch
+from duewheel.wheel import cancel_log
+from duewheel.wheel.cancel_log import CANCELLED, CHASE, CancelLog
+from duewheel.wheel.cancelled_records import CancelledRecords
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import Role
-from duewheel.wheel.layout import MAGIC_CUT_OFF, RECORD_BYTES
+from duewheel.wheel.layout import CANCELLATION, MAGIC_CUT_OFF, RECORD_BYTES
 
 MakeWorld = Callable[..., World]
 HOUR = 480_000
-LAST_OF_HASH = RECORD_BYTES - 1
-STAMP_MS = NOW_MS + 63 * PRECISION_MS
-FIRST = replace(timer(0, 200), timestamp_ms=NOW_MS)  # it rolls
 
 
 @pytest.fixture
@@ -33,13 +31,12 @@ def make_world(tmp_path: Path) -> MakeWorld:
 
 @pytest.fixture
 def log(tmp_path: Path) -> CancelLog:
-    """Three cancels: as it came, brought again, and cut off."""
+    """Three cancels: replied to, chased, and cut off."""
     log = CancelLog(tmp_path)
-    batch = timer_batch([cancel(1), cancel(2, timer_id=b"b")])
-    lengths = log.write(HOUR, (0, 0), batch, np.zeros(1, np.int32), NOW_MS)
-    (rows,) = log.read(HOUR, 0, lengths[0])
-    log.write_again(HOUR, lengths, rows.take(np.array([0])), NOW_MS)
-    log.cut(HOUR, np.array([RECORD_BYTES]))
+    batch = timer_batch([cancel(1), cancel(2, timer_id=b"b"), cancel(3)])
+    outcome = np.array([CANCELLED, CHASE, CANCELLED], np.int32)
+    log.write(HOUR, (0, 0), batch, np.zeros(1, np.int32), outcome, NOW_MS)
+    log.cut(HOUR, np.array([2 * RECORD_BYTES]))
     return log
 
 
@@ -49,65 +46,95 @@ def flip(path: Path, at: int, bits: int = 1) -> None:
     path.write_bytes(bytes(data))
 
 
-def flip_hash(world: World) -> None:
-    (segment,) = (world.path / FOLDER).iterdir()
-    flip(segment, LAST_OF_HASH)
-
-
-def read_again(world: World, *rows: Timer) -> None:
-    """Ingest notices the damage at the last row; all is read from the beginning."""
-    with pytest.raises(RecoveryPending, match="no record of a cancel"):
-        world.append(rows[-1])
+@pytest.mark.parametrize("folder", [*cancel_log.FOLDERS, "cancelled"])
+def test_a_lost_file_is_noticed(make_world: MakeWorld, folder: str) -> None:
+    world = make_world()
+    world.append(timer(0, 50), cancel(1))
+    world.at_slot(2)
+    world.shard.kill(Role.DEQUEUE)
+    world.shard.kill(Role.INGEST)
+    (lost,) = (world.path / folder).iterdir()
+    lost.unlink()
     assert not check(world.path, world.wheel).ok
+    world.shard.start_dequeue()
+    record = RecoveryRecord.read(world.path)
+    assert record is not None and record.case == "files lost"
+
+
+@pytest.mark.parametrize(
+    ("folder", "at", "bits"),
+    # 15: the last byte of the magic, which says what the record is.
+    [
+        ("cancels", 11, 64),
+        ("cancels", 15, 4),
+        ("cancels", 15, 8),
+        ("cancels", 45, 64),
+        ("requests", 70, 64),
+    ],
+)
+def test_a_damaged_segment_is_found(make_world: MakeWorld, folder: str, at: int, bits: int) -> None:
+    world = make_world()
+    world.append(timer(0, 50), cancel(1))
+    (segment,) = (world.path / folder).iterdir()
+    data = bytearray(segment.read_bytes())
+    data[at] ^= bits
+    segment.write_bytes(bytes(data))
+    assert not check(world.path, world.wheel).ok
+    with pytest.raises(RecoveryPending):
+        world.at_slot(2)
+
+
+def test_a_mark_that_is_lost_is_set_again(make_world: MakeWorld) -> None:
+    """A kill between commit page and mark; a loss of power may take it, too."""
+    world = make_world()
+    world.append(timer(0, 50), cancel(1))
+    (log,) = (world.path / "timerlog").iterdir()
+    data = bytearray(log.read_bytes())
+    assert data[12] == ord("C")
+    data[12] = 0
+    log.write_bytes(bytes(data))
+    assert [f.code for f in check(world.path, world.wheel).findings] == ["not_marked"]
+    directory = world.shard.directory(Role.INGEST)
+    ((hour, lengths),) = directory.state.commit().hours.items()
+    directory.mark_cancelled(hour, lengths, 0)
+    assert check(world.path, world.wheel).ok
+    world.at_slot(60)
+    assert world.sources() == []
+
+
+@pytest.mark.parametrize("octet", [0x42, 0xFF])
+def test_a_mark_that_is_none_is_damage(make_world: MakeWorld, octet: int) -> None:
+    world = make_world()
+    world.append(timer(0, 5))
+    (log,) = (world.path / "timerlog").iterdir()
+    data = bytearray(log.read_bytes())
+    data[12] = octet
+    log.write_bytes(bytes(data))
+    with pytest.raises(RecoveryPending, match="does not match its checksum"):
+        world.at_slot(9)
+
+
+def test_a_damaged_segment_leads_to_reading_again(make_world: MakeWorld) -> None:
+    world = make_world()
+    rows = [timer(0, 50), cancel(1)]
+    world.append(*rows)
+    world.shard.kill(Role.DEQUEUE)
+    world.shard.kill(Role.INGEST)
+    (segment,) = (world.path / cancel_log.REQUESTS_FOLDER).iterdir()
+    data = bytearray(segment.read_bytes())
+    data[70] ^= 0x40
+    segment.write_bytes(bytes(data))
+    world.restart(Role.DEQUEUE)
+    with pytest.raises(RecoveryPending, match="does not match its checksum"):
+        world.at_slot(2)
     world.shard.offsets_at = lambda _: {P0: 0, P1: 0}
     world.restart(Role.DEQUEUE, Role.INGEST)
-    world.append(*(row for row in rows if row.offset >= world.engine.marks[P0]))
-    world.at_slot(300)
-
-
-def test_a_damaged_hash_is_noticed_before_the_copy_leaves(make_world: MakeWorld) -> None:
-    world = make_world(reply_topic=None)
-    world.append(FIRST)
-    world.at_slot(64)
-    world.publisher.ends = {P0: 3}
-    world.append(cancel(1))
-    world.at_slot(66)
-    world.at_slot(67)
-    assert world.known() == (0, 0)
-    flip_hash(world)
-    read_again(world, FIRST, cancel(1), replace(timer(2, 200, origin=0), timestamp_ms=STAMP_MS))
-    assert len(world.sources()) == 1, "the roll, and nothing else"
-
-
-def test_a_damaged_hash_does_not_make_false_what_was_told(make_world: MakeWorld) -> None:
-    """Two timers of one id: one is in the wheel and met, of the other a copy is on its way."""
-    world = make_world()
-    world.append(FIRST)
-    world.at_slot(64)
-    world.publisher.ends = {P0: 4}
-    world.append(timer(1, 70), cancel(2))
-    world.at_slot(66)
-    assert world.answers() == [("timers-0@2", "cancelled")]
-    world.at_slot(72)
-    flip_hash(world)
-    copy = replace(timer(3, 200, origin=0), timestamp_ms=STAMP_MS)
-    read_again(world, FIRST, timer(1, 70), cancel(2), copy)
-    assert len(world.sources()) == 1, "the roll, and nothing else"
-    assert world.answers() == [("timers-0@2", "cancelled")]
-
-
-def test_damage_in_a_segment_that_is_given_up_stops_nobody(make_world: MakeWorld) -> None:
-    world = make_world(reply_topic=None)
-    world.append(FIRST, cancel(1))
-    directory = world.shard.directory(Role.INGEST)
-    commit = directory.state.commit()
-    (hour,) = commit.cancels
-    copy = timer_batch([replace(timer(2, 200, origin=0), timestamp_ms=STAMP_MS)])
-    flip_hash(world)
-    with pytest.raises(CorruptFile):
-        brought_again(directory, commit, copy)
-    world.shard.directory(Role.DEQUEUE).state.set_gc_cancels(hour + 1)
-    assert brought_again(directory, commit, copy) is None
+    assert world.engine.marks[P0] == 0
+    world.append(*rows)
+    world.at_slot(3)
+    world.append(*(replace(chase, offset=2) for chase in world.chases()))
+    world.at_slot(60)
+    assert (world.sources(), world.answers()) == ([], [("timers-0@1", "cancelled")])
 
 
 @pytest.mark.parametrize("record", range(3))
@@ -116,11 +143,11 @@ def test_every_single_bit_of_a_record_is_noticed(log: CancelLog, record: int) ->
     for bit in range(8 * RECORD_BYTES):
         at = first + bit // 8
         flip(path, at, 1 << bit % 8)
-        with pytest.raises(CorruptFile) as told:
-            list(log.stretches(HOUR, 0, 3 * RECORD_BYTES))
-        assert told.value.offset == first
+        with pytest.raises(CorruptFile) as found:
+            log.records(HOUR, 0, 3 * RECORD_BYTES)
+        assert found.value.offset == first
         flip(path, at, 1 << bit % 8)
-    assert len(list(log.stretches(HOUR, 0, 3 * RECORD_BYTES))) == 1
+    assert len(log.records(HOUR, 0, 3 * RECORD_BYTES)) == 3
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -133,7 +160,7 @@ def test_several_bits_are_noticed(log: CancelLog, seed: int) -> None:
         np.bitwise_xor.at(data, bits // 8, (1 << bits % 8).astype(np.uint8))
         path.write_bytes(data.tobytes())
         with pytest.raises(CorruptFile):
-            list(log.stretches(HOUR, 0, RECORD_BYTES))
+            log.records(HOUR, 0, RECORD_BYTES)
 
 
 @pytest.mark.parametrize("first", range(12, RECORD_BYTES - 8, 8))
@@ -141,21 +168,33 @@ def test_the_highest_bits_of_two_words_do_not_undo_one_another(log: CancelLog, f
     flip(log.files.path(HOUR), first + 8, 0x80)
     flip(log.files.path(HOUR), first, 0x80)
     with pytest.raises(CorruptFile):
-        list(log.stretches(HOUR, 0, RECORD_BYTES))
+        log.records(HOUR, 0, RECORD_BYTES)
 
 
 def test_cutting_off_keeps_the_check_and_the_request_right(log: CancelLog) -> None:
-    ((_, records),) = log.stretches(HOUR, 0, 3 * RECORD_BYTES)
-    assert ((records["magic"] & MAGIC_CUT_OFF) != 0).tolist() == [False, True, False]
-    assert len(log.requests_at(HOUR, np.arange(3) * RECORD_BYTES).timer_id) == 3
+    records = log.records(HOUR, 0, 3 * RECORD_BYTES)
+    assert ((records["magic"] & MAGIC_CUT_OFF) != 0).tolist() == [False, False, True]
+    rows = log.read(HOUR, 0, 3 * RECORD_BYTES)
+    assert rows.cut_off.tolist() == [False, False, True]
+    assert rows.outcome.tolist() == [CANCELLED, CHASE, CANCELLED]
+    assert rows.requests.timer_id.to_pylist() == [b"a", b"b", b"a"]
 
 
-@pytest.mark.parametrize("using", [CancelLog.cut, CancelLog.requests_at])
-def test_damage_is_not_sealed_nor_overlooked_in_single_records(
-    log: CancelLog, using: Callable[..., Any]
-) -> None:
-    flip(log.files.path(HOUR), LAST_OF_HASH)
+def test_damage_is_not_sealed_by_cutting_off(log: CancelLog) -> None:
+    flip(log.files.path(HOUR), RECORD_BYTES - 1)
     with pytest.raises(CorruptFile):
-        using(log, HOUR, np.zeros(1, np.int64))
-    with pytest.raises(CorruptFile):
-        list(log.stretches(HOUR, 0, RECORD_BYTES))
+        log.cut(HOUR, np.zeros(1, np.int64))
+
+
+def test_every_single_bit_of_a_cancelled_record_is_noticed(tmp_path: Path) -> None:
+    """A wrong position would take a timer that nobody has cancelled."""
+    cancelled = CancelledRecords(tmp_path)
+    end = cancelled.write(HOUR, 0, np.array([7, 2**40]), np.array([52, 104]))
+    assert cancelled.read(HOUR, 0, end)["position"].tolist() == [52, 104]
+    path = cancelled.files.path(HOUR)
+    for bit in range(8 * end):
+        flip(path, bit // 8, 1 << bit % 8)
+        with pytest.raises(CorruptFile) as found:
+            cancelled.read(HOUR, 0, end)
+        assert found.value.offset == bit // 8 // CANCELLATION.itemsize * CANCELLATION.itemsize
+        flip(path, bit // 8, 1 << bit % 8)

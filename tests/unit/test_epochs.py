@@ -116,7 +116,7 @@ def test_a_suite_is_written_once() -> None:
 
 
 def progress_of(epochs: Epochs, slot: int, c: int) -> Progress:
-    parts = {p: PartitionProgress(slot, c) for p in (P, Q)}
+    parts = {p: PartitionProgress(slot, c, a=c) for p in (P, Q)}
     return Progress(0, 1, "uuid", 4, 7, epochs, parts)
 
 
@@ -274,12 +274,12 @@ def test_a_change_in_a_table_is_named_by_its_key() -> None:
     assert changes(before) == {}
 
 
-def test_the_epoch_of_a_live_cancel_is_kept() -> None:
+def test_the_epoch_of_a_cancel_without_a_reply_is_kept() -> None:
     epochs = Epochs.first(SHORT).followed_by(LONG, {P: 10, Q: 3})
     progress = progress_of(epochs, 0, 12)
     later = {P: 11, Q: 12}
     assert len(epochs.reaching(first_marks(WHEEL, progress, lambda _: later))) == 1
-    live = {**progress.partitions, P: replace(progress.partitions[P], k=4)}
+    live = {**progress.partitions, P: replace(progress.partitions[P], a=4)}
     marks = first_marks(WHEEL, replace(progress, partitions=live), lambda _: later)
     assert marks == {P: 4, Q: 12}
     assert len(epochs.reaching(marks)) == 2

@@ -53,9 +53,7 @@ def recovers(world: World) -> None:
 def rewrite(world: World, commit: Commit, batch: int) -> None:
     """Have the newest commit page be this one, under another number."""
     state, c = State.open(world.path), commit
-    state.write_commit(
-        batch, c.marks, c.hours, c.placed, c.topic_ids, c.topics, c.cancels, c.cancels_taken
-    )
+    state.write_commit(batch, c.marks, c.hours, c.placed, c.topic_ids, c.topics, c.cancels)
     state.mark_applied()
     state.release()
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from duewheel.errors import ConfigError
 from duewheel.schemas.columns import binary, lengths
 from duewheel.schemas.ids import java_hash
-from duewheel.schemas.timers import ANY_OFFSET, ANY_TIME, TimerBatch
+from duewheel.schemas.timers import ANY_OFFSET, ANY_TIME, NO_SLOT, TimerBatch
 from duewheel.wheel.layout import (
     DELAY_MS_MAX,
     ENTRY,
@@ -83,6 +83,8 @@ BATCH = TimerBatch(
     retries=np.array([3, 0], np.int32),
     level=np.array([0, 18], np.int32),
     timestamp_ms=np.array([0, 0]),
+    chase_slot=np.array([NO_SLOT, NO_SLOT]),
+    chase_flags=np.array([0, 0], np.int32),
 )
 ROLLED = np.array([False, True])
 SLOT = 36_000_000_001  # precision 50

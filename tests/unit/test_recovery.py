@@ -334,7 +334,7 @@ def test_partitions_that_come_from_different_shards(
 
 
 def test_a_partition_that_is_ahead_keeps_its_progress_until_the_shard_is_there() -> None:
-    known = {P: PartitionProgress(20, 5, 6, 3, n=4), Q: PartitionProgress(24, 7, 9, 8, 2, 7)}
+    known = {P: PartitionProgress(20, 5, 6, 3, n=4), Q: PartitionProgress(24, 7, 9, 8, 7)}
     close = Close(20, {P: 5, Q: 7}, 25, {P: 6, Q: 9})
     for r, below, expected in [
         (20, {P: 4}, PartitionProgress(20, 5, 6, 4, n=5)),
@@ -342,12 +342,11 @@ def test_a_partition_that_is_ahead_keeps_its_progress_until_the_shard_is_there()
         (21, None, PartitionProgress(21, 6)),
         (22, {P: 4}, PartitionProgress(22, 6, 6, 4, n=5)),
     ]:
-        cancels: dict[TopicPartition, tuple[int | None, int]] = {Q: (3, 1)}
-        told = replace(known[Q], a=1)
-        assert advanced(known, close, r, below, cancels, 5) == {P: expected, Q: told}
-    assert advanced(known, close, 24, {P: 5}, {P: (None, 4), Q: (3, 1)}, 3) == {
+        ahead = replace(known[Q], a=9)
+        assert advanced(known, close, r, below, {Q: 9}, 5) == {P: expected, Q: ahead}
+    assert advanced(known, close, 24, {P: 5}, {P: 4, Q: 1}, 3) == {
         P: PartitionProgress(24, 6, 6, 5, n=3, a=4),
-        Q: PartitionProgress(24, 7, 9, 8, 3, 7, 1),
+        Q: PartitionProgress(24, 7, 9, 8, 7, 1),
     }
     assert advanced(known, close, 24, {Q: 9}, {})[Q].d == 9
     assert advanced(known, close, 25, None, {})[Q] == PartitionProgress(25, 9)
@@ -441,7 +440,7 @@ def test_a_progress_record_is_read_as_it_was_written() -> None:
         Epochs.first(VALUES).followed_by(
             {**VALUES, "levels": [1, 2]}, {P: 2**53, ("b.c-d", 11): 0}
         ),
-        {("b.c-d", 11): PartitionProgress(5, 2**53, 7, 6, 1, 3), P: PartitionProgress(5, 0)},
+        {("b.c-d", 11): PartitionProgress(5, 2**53, 7, 6, 3), P: PartitionProgress(5, 0)},
     )
     assert Progress.decode(written.encode()) == written
     assert Progress.decode(written.encode()).encode() == written.encode()

@@ -329,7 +329,7 @@ OTHER = Epochs.first({PRECISION: 10, WINDOW_MS: 200})
 
 
 def record(shard: int, shards: int, *numbers: int) -> Progress:
-    parts = {PARTITIONS[n]: PartitionProgress(10 + n, n, n, 1, 7, 2) for n in numbers}
+    parts = {PARTITIONS[n]: PartitionProgress(10 + n, n, n, 1, 7, n) for n in numbers}
     return Progress(shard, shards, "a directory", 5, 3 + shard, EPOCHS, parts, deal=2)
 
 
@@ -488,8 +488,11 @@ def test_a_notice_asks_to_yield_until_it_is_done() -> None:
 
 def test_each_partition_is_read_again_from_its_own_r() -> None:
     wheel = WheelConfig(10, 100, 100, margin_ms=20)
-    parts = {PARTITIONS[n]: PartitionProgress(100 * (n + 1), 2_000 - n) for n in range(3)}
-    parts[PARTITIONS[3]] = PartitionProgress(100, 4)
+    at = [(100, 2_000), (200, 1_999), (300, 1_998), (100, 4)]
+    parts = {
+        partition: PartitionProgress(r, c, a=c)
+        for partition, (r, c) in zip(PARTITIONS, at, strict=True)
+    }
     progress = replace(record(0, 1), partitions=parts)
     # A record every millisecond since the beginning.
     marks = first_marks(wheel, progress, lambda ms: dict.fromkeys(PARTITIONS, ms))

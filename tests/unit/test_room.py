@@ -27,10 +27,10 @@ def partitions_of(topics: int, each: int) -> list[TopicPartition]:
 def progress_of(places: list[TopicPartition]) -> Progress:
     """Offsets that deflate as badly as any."""
     chance = np.random.default_rng(1)
-    c = chance.integers(0, 2**62, (len(places), 4)).tolist()
+    c = chance.integers(0, 2**62, (len(places), 3)).tolist()
     parts = {
-        place: PartitionProgress(NOW, a, b, d, k, 7, a)
-        for place, (a, b, d, k) in zip(places, c, strict=True)
+        place: PartitionProgress(NOW, a, b, d, 7, a)
+        for place, (a, b, d) in zip(places, c, strict=True)
     }
     epochs = Epochs.first({"precision_ms": 50, "roll_window_ms": 86_400_000})
     ids = {topic: IDS.format(n) for n, topic in enumerate(dict.fromkeys(t for t, _ in places))}

@@ -77,7 +77,7 @@ class RecordingEngine:
         self.taken += fitting
         self.marks = self.marks | {p: min(m, stops.get(p, m)) for p, m in marks.items()}
         self.appended()
-        return Appended(len(fitting), cancels_full=bool(stops))
+        return Appended(len(fitting), ahead=bool(stops))
 
     def let_go(self) -> None:
         pass
@@ -180,7 +180,7 @@ def test_several_topics_keep_their_partitions_apart() -> None:
     assert bench.engine.taken == [(B0, 0)]
 
 
-def test_what_the_ring_cannot_hold_waits_and_nothing_is_taken_twice() -> None:
+def test_what_the_engine_does_not_take_yet_waits_and_nothing_is_taken_twice() -> None:
     bench = Bench({A0: 0, A1: 0}, room=2)
     began_ms = bench.clock.now_ms()
     rows = [(A0, n) for n in range(5)] + [(A1, n) for n in range(3)]
@@ -189,25 +189,7 @@ def test_what_the_ring_cannot_hold_waits_and_nothing_is_taken_twice() -> None:
     assert bench.engine.marks == {A0: 6, A1: 4}
     assert bench.clock.now_ms() > began_ms
     assert bench.sink.statistics.rows == 8
-    assert bench.sink.statistics.rows_behind_cancels == 0
-
-
-@pytest.mark.parametrize("step_ms", [-3_600_000, 0, 3_600_000])
-def test_what_waits_is_told_every_ten_seconds_whatever_the_clock_is_set_to(step_ms: int) -> None:
-    bench = Bench({A0: 0}, room=1)
-    waits = round(25 / WAIT_S)
-    sleep = bench.clock.sleep
-
-    def step_once(seconds: float) -> None:
-        sleep(seconds)
-        bench.clock.sleep = sleep  # type: ignore[method-assign]
-        bench.clock.step(step_ms)
-
-    bench.clock.sleep = step_once  # type: ignore[method-assign]
-    with capture_logs() as logs:
-        bench.sink.take(table(*((A0, n) for n in range(waits + 1))), {A0: waits + 1})
-    told = [line["event"] for line in logs if "cancels_max reached" in line["event"]]
-    assert len(told) == 3
+    assert bench.sink.statistics.rows_ahead == 0
 
 
 def test_a_paused_sink_takes_nothing_until_it_may() -> None:
@@ -324,7 +306,7 @@ def test_a_waiting_sink_can_be_stopped() -> None:
     bench.sink.stop()
     with pytest.raises(StoppedWaitingError):
         bench.sink.take(table((A0, 0)), {A0: 1})
-    assert bench.sink.statistics.rows_behind_cancels == 1
+    assert bench.sink.statistics.rows_ahead == 1
     assert bench.engine.marks == {A0: 0}
 
 
@@ -389,29 +371,6 @@ def test_a_gap_waits_until_the_brokers_answer() -> None:
     bench.clock.sleep(ASK_INTERVAL_MS / 1000)
     bench.gaps.settle()
     assert bench.gaps.rows_lost == 5
-
-
-def test_what_waits_for_cancels_is_told_apart_from_a_full_ring(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bench = Bench({A0: 0})
-    append, counts = bench.engine.append, list[tuple[int, int]]()
-
-    def limited(batch: TimerBatch, marks: Mapping[TopicPartition, int]) -> Appended:
-        if len(counts) < 2:
-            known = bench.sink.statistics
-            counts.append((known.rows_behind_cancels, known.rows_ahead))
-            return Appended(0, cancels_full=True)
-        return append(batch, marks)
-
-    monkeypatch.setattr(bench.engine, "append", limited)
-    with capture_logs() as logged:
-        bench.sink.take(table((A0, 0), (A0, 1)), {A0: 2})
-    assert counts == [(0, 0), (2, 0)]
-    assert bench.sink.statistics.rows_behind_cancels == 0
-    assert bench.engine.taken == [(A0, 0), (A0, 1)]
-    (line,) = logged
-    assert (line["event"].split(":")[0], line["rows_waiting"]) == ("dequeue.cancels_max reached", 2)
 
 
 def test_what_lies_ahead_of_a_followed_owner_waits_without_a_word(

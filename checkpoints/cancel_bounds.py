@@ -1,0 +1,64 @@
+"""What the logs of a data directory cannot tell of timers that cancels may be for: one small file.
+
+    since    rows in slots up to this one prove nothing: they lie there from before a recovery,
+    which
+             may have delivered them otherwise, or not at all
+    blind    of each timer partition, the offset below which copies of timers may lie whose
+    originals
+             have no log any more; every offset, until Kafka has said where the partition ends
+
+Dequeue replaces the file at every start that does not find all as it was (wheel/starting.py), and
+before hours are unlinked: both take logs away. Ingest reads it under engine.lock, for each batch
+that has cancels.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from duewheel.checkpoints import files
+from duewheel.checkpoints.page_contents import Marks, marks_from, marks_to
+from duewheel.checkpoints.shapes import MISSHAPEN, integer
+from duewheel.schemas.timers import TopicPartition
+
+FILE_NAME = "cancel_bounds"
+EVERY_OFFSET = 2**62
+_NO_SLOT = -(2**62)
+
+
+@dataclass(frozen=True, slots=True)
+class CancelBounds:
+    """What the file says; see the module's head. A partition that is not named has blind 0."""
+
+    since: int = _NO_SLOT
+    blind: Marks = field(default_factory=dict)
+
+    @property
+    def unasked(self) -> list[TopicPartition]:
+        """Partitions whose end Kafka has still to tell."""
+        return [partition for partition, offset in self.blind.items() if offset == EVERY_OFFSET]
+
+    @classmethod
+    def blind_of(cls, since: int, partitions: Iterable[TopicPartition]) -> CancelBounds:
+        """Before Kafka has said where any of these partitions ends."""
+        return cls(since, dict.fromkeys(partitions, EVERY_OFFSET))
+
+    def write(self, directory: Path) -> None:
+        """Replace the file, durably."""
+        text = json.dumps({"since": self.since, "blind": marks_to(self.blind)}).encode()
+        files.replace_file(directory / FILE_NAME, files.checked_line(text))
+
+    @classmethod
+    def read(cls, directory: Path) -> CancelBounds | None:
+        """The file's content; None if there is none, or its bytes are not whole."""
+        try:
+            text = files.checked_text((directory / FILE_NAME).read_bytes())
+            if text is None:
+                return None
+            raw = json.loads(text)
+            return cls(integer(raw["since"]), marks_from(raw["blind"]))
+        except (FileNotFoundError, *MISSHAPEN):
+            return None

@@ -1,0 +1,274 @@
+"""Resolves the cancels of a batch: which timers each one cancels, and its outcome.
+
+Pure: no file is touched here. A cancel at offset q *matches* a timer of its partition and id that
+lies below q and whose first copy lies below its request; or is the one that the cancel names. A
+user's cancel is its own request; a *chase* was written by dequeue for a request at a lower offset
+(cancel_replies.py).
+
+1. A cancel cancels every matching timer that it can still stop: one in a slot above its bound.
+   Usually that is the floor. Of cancels that are read again after a loss, and in a standby, it is
+   R: nothing is delivered meanwhile, and the same cancel has stopped the same timers before.
+2. A timer may also be stopped no longer, and yet not out: it was closed and is being delivered, or
+   it has gone back to its timer topic as a rolled or parked copy that may lie anywhere, before the
+   cancel or behind it. So a cancel is *undecided* if the last copy of any matching timer is neither
+   cancelled nor known to be out. Out is what a chase finds in slots that were delivered before the
+   chase was written: their copies lie below it. Then, and where copies may be in flight whose
+   originals are not on disk (`chased`), the outcome is another chase, whatever was cancelled so
+   far: an id may have several timers.
+3. Else: `cancelled`, if it or an earlier chase has cancelled something. `unknown`, if nothing
+   matches or the log may not have all that the request was for (`blind`). Else the timer that was
+   written last decides between `cancelled` (by another cancel) and `already_delivered`.
+
+Work grows with the number of cancels and timers, not with the product of both, however many of them
+have one id: each timer is cancelled by the first cancel behind it, and the rest follows from sums
+and maxima over timers sorted by offset. Only chases, and cancels that name one timer, are compared
+with each timer of their id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from duewheel.schemas.timers import ANY_OFFSET, Bool, Int32, Int64
+from duewheel.wheel.cancel_log import (
+    ALREADY_DELIVERED,
+    CANCELLED,
+    CHASE,
+    CHASE_FOUND,
+    UNKNOWN,
+)
+
+NOBODY = np.iinfo(np.int64).max  # no cancel
+_NEVER = np.iinfo(np.int64).max
+_PAIRS_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Cancels:
+    """The cancels of a batch; those of a partition in offset order.
+
+    Attributes:
+        group: equal where partition and id are.
+        offset: of each.
+        request: offset of the request.
+        named: first offset of the one timer that it is for, or ANY_OFFSET.
+        chase_slot: of a chase: last slot delivered in full when it was written.
+        found: whether an earlier chase has cancelled something.
+        bound: timers in slots up to this one are not cancelled any more.
+        chased: copies of what it is for may be in flight, whatever the log says.
+        blind: the log may lack what a request below this offset was for.
+    """
+
+    group: Int64
+    offset: Int64
+    request: Int64
+    named: Int64
+    chase_slot: Int64
+    found: Bool
+    bound: Int64
+    chased: Bool
+    blind: Int64
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Timers:
+    """Timers with the partition and id of a cancel, in any order.
+
+    Attributes:
+        group: as in Cancels.
+        first_offset, offset: of the first copy, and of this one.
+        slot: in which it leaves, or has left.
+        cancelled: whether a cancel of an earlier batch was for it.
+    """
+
+    group: Int64
+    first_offset: Int64
+    offset: Int64
+    slot: Int64
+    cancelled: Bool
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What becomes of them.
+
+    Attributes:
+        outcome: of each cancel, index in OUTCOMES.
+        by: index of the cancel that cancels each timer, or NOBODY.
+    """
+
+    outcome: Int32
+    by: Int64
+
+
+def resolve(cancels: Cancels, timers: Timers, floor: int) -> Resolved:
+    """See the module's head.
+
+    Args:
+        cancels: of a batch.
+        timers: those of the log and of the batch.
+        floor: last closed slot.
+    """
+    by = np.full(len(timers), NOBODY)
+    plain = (cancels.request == cancels.offset) & (cancels.named == ANY_OFFSET)
+    for rows in (plain & (cancels.bound < floor), plain & (cancels.bound >= floor)):
+        _cancel_by_next(cancels, np.flatnonzero(rows), timers, by)
+    others = np.flatnonzero(~plain)
+    for cancel, timer in _pairs(cancels, others, timers):
+        stops = ~timers.cancelled[timer] & (timers.slot[timer] > cancels.bound[cancel])
+        np.minimum.at(by, timer[stops], cancel[stops])
+    found = cancels.found.copy()
+    found[by[by != NOBODY]] = True
+    outcome = np.empty(len(cancels), np.int32)
+    rows = np.flatnonzero(plain)
+    outcome[rows] = _outcome_of_plain(cancels, rows, timers, by, floor)
+    for part in _parts(cancels, others, timers):
+        outcome[part] = _outcome_of_others(cancels, part, timers, by)
+    decides = (outcome != CHASE) & ~cancels.chased
+    outcome[decides & found] = CANCELLED
+    outcome[~decides] = np.where(found[~decides], CHASE_FOUND, CHASE)
+    return Resolved(outcome, by)
+
+
+def _cancel_by_next(cancels: Cancels, rows: Int64, timers: Timers, by: Int64) -> None:
+    """Each timer is cancelled by the first of these cancels behind it, unless it is too late.
+
+    Args:
+        cancels: all of them.
+        rows: plain ones; those of one group have one bound.
+        timers: all of them.
+        by: changed in place.
+    """
+    if not len(rows):
+        return
+    group, offset = cancels.group[rows], cancels.offset[rows]
+    order = np.lexsort((offset, group))
+    before = _count_before(group, offset, timers.group, timers.offset, ties=True)
+    following = rows[order[np.minimum(before, len(order) - 1)]]
+    stops = (before < len(order)) & (cancels.group[following] == timers.group)
+    stops &= ~timers.cancelled & (timers.slot > cancels.bound[following])
+    by[stops] = np.minimum(by[stops], following[stops])
+
+
+def _outcome_of_plain(
+    cancels: Cancels, rows: Int64, timers: Timers, by: Int64, floor: int
+) -> Int32:
+    """2. and 3. of the module's head for users' cancels that name no timer, but for what they have
+    cancelled.
+    """
+    group, offset = cancels.group[rows], cancels.offset[rows]
+    if not len(timers):
+        return np.full(len(rows), UNKNOWN, np.int32)
+    is_cancelled = timers.cancelled | (by != NOBODY)
+    # Timers by id, each one's copies in offset order: the last one of a timer decides.
+    rank_order = np.lexsort((timers.offset, timers.first_offset, timers.group))
+    rank = np.empty(len(timers), np.int64)
+    rank[rank_order] = np.arange(len(timers))
+    is_open = np.flatnonzero(~is_cancelled & (timers.slot <= floor))
+    until = np.full(int(max(timers.group.max(), group.max(initial=-1))) + 1, -1)
+    np.maximum.at(until, timers.group[is_open], _next_copy(timers, rank_order)[is_open])
+    undecided = offset <= until[group]
+    # The timer that was written last, of all below each cancel.
+    by_offset = np.lexsort((timers.offset, timers.group))
+    newest = rank_order[np.maximum.accumulate(rank[by_offset])]
+    before = _count_before(timers.group, timers.offset, group, offset, ties=False)
+    last = newest[np.maximum(before - 1, 0)]
+    matches = (before > 0) & (timers.group[last] == group)
+    known = np.where(is_cancelled[last], CANCELLED, ALREADY_DELIVERED)
+    outcome = np.where(matches, known, UNKNOWN)
+    return np.where(undecided, CHASE, outcome).astype(np.int32)
+
+
+def _next_copy(timers: Timers, rank_order: Int64) -> Int64:
+    """The offset of the next copy of each timer, or _NEVER."""
+    following = np.full(len(timers), _NEVER)
+    earlier, later = rank_order[:-1], rank_order[1:]
+    same = timers.group[earlier] == timers.group[later]
+    same &= timers.first_offset[earlier] == timers.first_offset[later]
+    following[earlier[same]] = timers.offset[later[same]]
+    return following
+
+
+def _outcome_of_others(cancels: Cancels, rows: Int64, timers: Timers, by: Int64) -> Int32:
+    """2. and 3. of the module's head for some other cancels, but for what they have cancelled."""
+    cancel, timer = _matching(cancels, rows, timers)
+    # The last copy of each timer, of those that a cancel matches.
+    order = np.lexsort((timers.offset[timer], timers.first_offset[timer], cancel))
+    cancel, timer = cancel[order], timer[order]
+    is_last = np.append(
+        (cancel[1:] != cancel[:-1])
+        | (timers.first_offset[timer][1:] != timers.first_offset[timer][:-1]),
+        True,
+    )[: len(cancel)]
+    cancel, timer = cancel[is_last], timer[is_last]
+    is_cancelled = timers.cancelled[timer] | (by[timer] <= cancel)
+    is_out = timers.slot[timer] <= cancels.chase_slot[cancel]
+    place = np.searchsorted(rows, cancel)
+    undecided = np.zeros(len(rows), np.bool_)
+    undecided[place[~is_cancelled & ~is_out]] = True
+    outcome = np.full(len(rows), UNKNOWN, np.int32)
+    # In this order: the timer that was written last comes last.
+    outcome[place] = np.where(is_cancelled, CANCELLED, ALREADY_DELIVERED)
+    outcome[cancels.request[rows] < cancels.blind[rows]] = UNKNOWN
+    return np.where(undecided, CHASE, outcome).astype(np.int32)
+
+
+# ---- pairs ---------------------------------------------------------------------------------------
+
+
+def _pairs(cancels: Cancels, rows: Int64, timers: Timers) -> Iterator[tuple[Int64, Int64]]:
+    """Cancels and the timers that they match, a bounded number of pairs at a time, unless one
+    cancel alone has more.
+    """
+    for part in _parts(cancels, rows, timers):
+        yield _matching(cancels, part, timers)
+
+
+def _parts(cancels: Cancels, rows: Int64, timers: Timers) -> Iterator[Int64]:
+    """The cancels in parts that have a bounded number of timers to be compared with."""
+    if not len(rows):
+        return
+    counts = np.bincount(timers.group, minlength=int(cancels.group.max()) + 1)
+    ends = np.cumsum(counts[cancels.group[rows]])
+    part = ends // _PAIRS_AT_ONCE
+    yield from np.split(rows, np.flatnonzero(np.diff(part)) + 1)
+
+
+def _matching(cancels: Cancels, rows: Int64, timers: Timers) -> tuple[Int64, Int64]:
+    """Every pair of one of these cancels and a timer that it matches."""
+    order = np.argsort(timers.group, kind="stable")
+    groups = timers.group[order]
+    first = np.searchsorted(groups, cancels.group[rows], "left")
+    count = np.searchsorted(groups, cancels.group[rows], "right") - first
+    cancel = np.repeat(rows, count)
+    at = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+    timer = order[np.repeat(first, count) + at]
+    matches = timers.offset[timer] < cancels.offset[cancel]
+    matches &= timers.first_offset[timer] < cancels.request[cancel]
+    named = cancels.named[cancel]
+    matches &= (named == ANY_OFFSET) | (timers.first_offset[timer] == named)
+    return cancel[matches], timer[matches]
+
+
+def _count_before(
+    group: Int64, at: Int64, asked_group: Int64, asked_at: Int64, *, ties: bool
+) -> Int64:
+    """For each that is asked for, how many rows have a lower (group, at); `ties`: or the same."""
+    count = len(group)
+    joint_group, joint_at = np.append(group, asked_group), np.append(at, asked_at)
+    is_asked = np.arange(len(joint_group)) >= count
+    order = np.lexsort((is_asked if ties else ~is_asked, joint_at, joint_group))
+    running = np.cumsum(~is_asked[order])
+    before = np.empty(len(joint_group), np.int64)
+    before[order] = running
+    asked: Int64 = before[count:]
+    return asked
