@@ -230,7 +230,6 @@ class KafkaProgressReader:
         self._stopping = stopping
         self._deadline_s = deadline_s
         self._consumer: KafkaConsumer | None = None
-        self._admin: KafkaAdminClient | None = None
         self._end = 0
         self._found: Found | None = None
         self._seen: Seen | None = None
@@ -261,18 +260,17 @@ class KafkaProgressReader:
     def require_coordinator(self) -> None:
         """See ProgressReader."""
         deadline = Deadline(_COORDINATOR_S, self._stopping)
+        # A client for each question: one that is kept asks the broker that was the coordinator
+        # once, which denies it after the coordinator has moved.
+        admin = self._settings.open(KafkaAdminClient, deadline)
         try:
-            if self._admin is None:
-                self._admin = self._settings.open(KafkaAdminClient, deadline)
-            admin = self._admin
             self._settings.call(
                 deadline,
                 f"ask the coordinator of {self._transactional_id}",
                 lambda: _ask_coordinator(admin, self._transactional_id),
             )
-        except DuewheelError:
-            self.close()
-            raise
+        finally:
+            close(admin)
 
     def _look(self, consumer: KafkaConsumer, deadline: Deadline) -> Found | None:
         """Asked each time: a client to whom nobody answers would only seem to have no news."""
@@ -289,10 +287,9 @@ class KafkaProgressReader:
 
     def close(self) -> None:
         """Drop the client."""
-        clients, self._consumer, self._admin = (self._consumer, self._admin), None, None
-        for client in clients:
-            if client is not None:
-                close(client)
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            close(consumer)
 
 
 def _ask_coordinator(admin: KafkaAdminClient, transactional_id: str) -> None:

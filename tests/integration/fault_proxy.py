@@ -301,7 +301,19 @@ def _refused_offsets(request: Any, fault: Fault) -> Any:
     )
 
 
+def _refused_coordinators(request: Any, fault: Fault) -> Any:
+    coordinator_type = FindCoordinatorResponse.Coordinator
+    return FindCoordinatorResponse(
+        throttle_time_ms=0,
+        coordinators=[
+            coordinator_type(key=key, node_id=-1, host="", port=-1, error_code=fault.code)
+            for key in request.coordinator_keys
+        ],
+    )
+
+
 _REFUSALS: dict[str, Any] = {
+    "FindCoordinator": _refused_coordinators,
     "Produce": _refused_produce,
     "AddPartitionsToTxn": _refused_partitions,
     "TxnOffsetCommit": _refused_offsets,

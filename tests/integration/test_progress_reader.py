@@ -112,11 +112,7 @@ def test_a_coordinator_that_does_not_answer_is_noticed(
         committed(producer, topic, 1)
         for each in (reader, nobodys):
             each.require_coordinator()
-        absent = proxy.inject(
-            Fault(
-                "FindCoordinator", Action.REFUSE, CoordinatorNotAvailableError.errno, times=ALWAYS
-            )
-        )
+        absent = proxy.inject(Fault("FindCoordinator", Action.REFUSE, NOT_AVAILABLE, times=ALWAYS))
         with pytest.raises(KafkaUnavailable):
             reader.require_coordinator()
         assert absent.hits
