@@ -26,6 +26,7 @@ from duewheel.wheel.layout import closable_slot
 GIVE_UP_S = 90.0
 PARTITIONS = 2  # of the timer topic
 _REJECTED_EVERY = 10
+SHARDS = 32  # that share the topics, one after the other
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Topics:
             {
                 **{topic: {"num_partitions": 4} for topic in self.targets},
                 self.timers: {"num_partitions": PARTITIONS, "configs": appended},
-                self.state: {"num_partitions": 1, "configs": compacted},
+                self.state: {"num_partitions": SHARDS, "configs": compacted},
             },
             wait_for_metadata=True,
         )
@@ -138,7 +139,9 @@ class Judge:
         admin = settings.open(KafkaAdminClient, deadline)
         try:
             key = record_key(self._shard)
-            found = newest_record(settings, admin, place_of(self._topics.state, 0), key, deadline)
+            found = newest_record(
+                settings, admin, place_of(self._topics.state, self._shard), key, deadline
+            )
         finally:
             close(admin)
         assert found is not None
