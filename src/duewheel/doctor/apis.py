@@ -56,6 +56,7 @@ NEEDED = (
     Api(26, "EndTxn", 0, 3, "dequeue", "transactions"),
     Api(32, "DescribeConfigs", 1, 4, "start, dequeue, init", "topic settings and size limits"),
     Api(19, "CreateTopics", 4, 7, "init", "creation of missing topics by `init`", "warning"),
+    Api(37, "CreatePartitions", 0, 3, "init, reshard", "addition of shards", "warning"),
 )
 """Without SaslHandshake (17) and SaslAuthenticate (36), which only clients with SASL send, no
 connection would have come as far as this list."""
