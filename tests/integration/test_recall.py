@@ -1,5 +1,6 @@
 """Cancelling and rescheduling from outside, on a real broker: what lies in the timer topic, and how
-answers are found. Who answers here is the test, in the form in which the dequeue process does.
+answers are found. Who answers here is the test, in the form in which the dequeue process does, but
+for the tests at the end.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +22,8 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.serializer import Serializer
-from tests.integration.reading import everything_in
+from tests.integration.reading import everything_in, read_topic
+from tests.integration.test_dead_letters import Shard, config, until  # noqa: F401
 
 from duewheel import answers, sender
 from duewheel.client import Answer, Cancel, DelayProducer, Timer
@@ -446,15 +449,15 @@ class AnswersAll(threading.Thread):
 def test_commands(
     topics: Topics, producer: DelayProducer, answerer: Answerer, tmp_path: Path
 ) -> None:
-    config = tmp_path / "duewheel.toml"
-    config.write_text(
+    path = tmp_path / "duewheel.toml"
+    path.write_text(
         f'[kafka]\nbootstrap_servers = "{topics.servers}"\n'
         f'[timer]\ntopics = ["{topics.timers}"]\nreply_topic = "{topics.replies}"\n'
     )
     timer = producer.schedule(topics.orders, b"pay", key=b"abc", delay="1h", id="7").result(
         WITHIN_S
     )
-    line = [sys.executable, "-P", "-m", "duewheel", "--config", str(config), "--output", "json"]
+    line = [sys.executable, "-P", "-m", "duewheel", "--config", str(path), "--output", "json"]
     answering = AnswersAll(topics, answerer)
     answering.start()
     try:
@@ -466,7 +469,7 @@ def test_commands(
         ]
         told = [json.loads(each.communicate(timeout=WITHIN_S)[0]) for each in started]
         assert [each.returncode for each in started] == [1, 0]
-        settings = load(config)
+        settings = load(path)
         by_id = NamedTimer(timer_id="7", key=b"abc")
         message: dict[str, Any] = {"topic": topics.orders, "value": b"", "headers": []}
         time_: dict[str, Any] = {"deliver_at": None, "delay": "1h", "level": None}
@@ -483,3 +486,36 @@ def test_commands(
     assert (again.key, again.value) == (b"abc", b"pay")
     assert told[1]["due_ms"] == again.timestamp + 7_200_000
     assert producer.cancel(told[1]["handle"]).result(WITHIN_S).id == "7"
+
+
+# ---- answered by a shard -------------------------------------------------------------------------
+
+
+def test_a_handle_cancels_the_one_of_two_timers_of_an_id(config: Path) -> None:  # noqa: F811
+    """And says so again; the other one is delivered, and is found by its own handle only."""
+    replies = f"{load(config).app.id}.replies"
+    config.write_text(
+        config.read_text().replace("[timer]\n", f'[timer]\nreply_topic = "{replies}"\n')
+    )
+    with closing(Shard(load(config), 1)) as shard:
+        own = DelayProducer(shard.timers, bootstrap_servers=shard.servers, reply_topic=replies)
+        with own as client:
+
+            def told(handle: str) -> Answer:
+                asked = client.cancel(handle).result(WITHIN_S)
+                until(shard, lambda: asked.reply is not None and asked.reply.done())
+                return asked.answer(0)
+
+            first, second = (
+                client.schedule(shard.target, value, key=b"k", delay="4s", id="7").result(WITHIN_S)
+                for value in (b"first", b"second")
+            )
+            assert (first.partition, first.id) == (second.partition, second.id)
+            assert told(first.handle) is Answer.CANCELLED
+            until(shard, lambda: len(read_topic(shard.servers, shard.target)) == 1)
+            assert told(first.handle) is Answer.CANCELLED
+            assert told(second.handle) is Answer.ALREADY_DELIVERED
+        delivered = [record.value for record in read_topic(shard.servers, shard.target)]
+        assert delivered == [b"second"]
+        assert len(read_topic(shard.servers, replies)) == 3
+        assert shard.letters() == []
