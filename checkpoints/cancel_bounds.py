@@ -1,15 +1,13 @@
 """What the logs of a data directory cannot tell of timers that cancels may be for: one small file.
 
     since    rows in slots up to this one prove nothing: they lie there from before a recovery,
-    which
-             may have delivered them otherwise, or not at all
+             which may have delivered them otherwise, or not at all
     blind    of each timer partition, the offset below which copies of timers may lie whose
-    originals
-             have no log any more; every offset, until Kafka has said where the partition ends
+             originals have no log any more; every offset, until Kafka has said where it ends
 
 Dequeue replaces the file at every start that does not find all as it was (wheel/starting.py), and
 before hours are unlinked: both take logs away. Ingest reads it under engine.lock, for each batch
-that has cancels.
+that has cancels. Without the file nothing on disk proves anything.
 """
 
 from __future__ import annotations
@@ -50,6 +48,13 @@ class CancelBounds:
         """Replace the file, durably."""
         text = json.dumps({"since": self.since, "blind": marks_to(self.blind)}).encode()
         files.replace_file(directory / FILE_NAME, files.checked_line(text))
+
+    def write_or_remove(self, directory: Path) -> None:
+        """Replace the file; where the disk has no room, remove it: its absence says no less."""
+        try:
+            self.write(directory)
+        except OSError:
+            (directory / FILE_NAME).unlink(missing_ok=True)
 
     @classmethod
     def read(cls, directory: Path) -> CancelBounds | None:

@@ -375,7 +375,8 @@ class DataDirectory:
                 # Else a cancel would find nothing of a timer whose copy is in flight.
                 known = CancelBounds.read(self.path)
                 since = progress.slot if known is None else known.since
-                CancelBounds.blind_of(since, progress.partitions).write(self.path)
+                # On a full disk, too: what is unlinked makes room.
+                CancelBounds.blind_of(since, progress.partitions).write_or_remove(self.path)
                 self.state.raise_gc_hour(hour)
         # Also what a kill between the two steps has left.
         self.log.forget_below(self.state.gc_hour)

@@ -72,6 +72,7 @@ log = structlog.get_logger()
 
 _BEAT_MS = 500
 _COLLECT_MS = 60_000  # between looks for hours that can go
+_BOUNDS_AGAIN_MS = 1_000  # between attempts to write cancel_bounds
 _HELD_COMMIT_MS = 1_000  # between readings of the brokers' clock while closing is held
 
 
@@ -129,6 +130,7 @@ class Dequeue:
         self._committed_at_ms: int | None = None
         self._collected_at_ms: int | None = None
         self._mirror_failed_at_ms: int | None = None
+        self._bounds_failed_at_ms: int | None = None
         self._was_paused = False
 
     def start(self, first: Progress | None = None, *, take_over: bool = False) -> None:
@@ -290,11 +292,21 @@ class Dequeue:
         return True
 
     def _know_log_ends(self) -> None:
-        """Learn where partitions end in which copies may be in flight (cancel_bounds.py)."""
+        """Learn where partitions end in which copies may be in flight (cancel_bounds.py). A disk
+        that takes nothing keeps nothing from being delivered: until it does cancels are chased.
+        """
+        if not self._is_time(self._bounds_failed_at_ms, _BOUNDS_AGAIN_MS):
+            return
         ends = self._log_ends.of(self._bounds.unasked)
         if ends:
-            self._bounds = replace(self._bounds, blind={**self._bounds.blind, **ends})
-            self._bounds.write(self._directory.path)
+            bounds = replace(self._bounds, blind={**self._bounds.blind, **ends})
+            try:
+                bounds.write(self._directory.path)
+            except OSError as error:
+                log.warning("the ends of timer partitions cannot be kept", reason=str(error))
+                self._bounds_failed_at_ms = self._clock.boottime_ms()
+                return
+            self._bounds = bounds
 
     def _collect(self) -> None:
         if self._is_time(self._collected_at_ms, _COLLECT_MS):

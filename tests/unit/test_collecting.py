@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.durable import FILE_NAME, Durable
 from duewheel.durability import DurableCheckpoints
 from duewheel.errors import CorruptFile
@@ -131,6 +133,36 @@ def test_an_hour_that_is_given_up_is_unlinked_by_the_next_process(world: World) 
     world.pass_time(2 * HOUR_MS)
     assert len(world.publisher.delivered()) == 4
     assert check(world.path, WHEEL).ok
+
+
+def test_a_disk_that_takes_no_file_keeps_nothing_from_being_delivered_or_collected(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cancels rely on cannot be replaced then, and is removed: that says no less."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    write = CancelBounds.write
+    with monkeypatch.context() as disk:
+        world.put(1_000, 2 * HOUR_MS)
+        disk.setattr(CancelBounds, "write", full)
+        world.pass_time(2_000)
+        assert [row.source for row in world.publisher.delivered()] == ["timers-0@0"]
+        disk.setattr(CancelBounds, "write", write)
+        world.pass_time(2_000)
+        known = CancelBounds.read(world.path)
+        assert known is not None and known.unasked == []
+        before = world.hours()
+        world.pass_time(HOUR_MS)
+        world.checkpoints.write()
+        disk.setattr(CancelBounds, "write", full)
+        world.pass_time(60_000)
+        assert world.hours() == before[1:]
+        assert CancelBounds.read(world.path) is None
+    world.pass_time(2_000)
+    known = CancelBounds.read(world.path)
+    assert known is not None and known.unasked == []
 
 
 def test_files_stay_bounded_over_many_laps(world: World) -> None:
