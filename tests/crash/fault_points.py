@@ -136,7 +136,6 @@ POINTS = {
     "dequeue.undecided": before("duewheel.checkpoints.recovery:RecoveryRecord.write"),
     "dequeue.deciding": before(RENAME, inside="duewheel.checkpoints.recovery:RecoveryRecord.write"),
     "dequeue.decided": after("duewheel.checkpoints.recovery:RecoveryRecord.write"),
-    "dequeue.ends_told": before(BOUNDS, since=("duewheel.wheel.log_ends:LogEnds.of",)),
     # whoever takes the lock first redoes a batch that ingest left half applied
     "dequeue.half_redone": Point(APPLY, "half"),
     # dequeue 1.: floor and C

@@ -31,12 +31,10 @@ from duewheel.wheel.layout import hour_name, hour_of
 
 # These need more than a load of timers, and have tests of their own.
 HALF_REDONE, IDLE = "dequeue.half_redone", "dequeue.idle_committed"
-ENDS_TOLD = "dequeue.ends_told"
 COLLECT = [
     "collect.bounds_unwritten",
     "collect.locked",
     "collect.gc_hour_raised",
-    ENDS_TOLD,  # of partitions in which copies may be in flight whose originals have no log now
     "collect.log_unlinked",
     "collect.unlinked",
 ]
@@ -55,7 +53,7 @@ STARTING = [
     )
 ]
 # At a start that finds all as it was nothing is written down of what cancels may rely on.
-BOUNDS = {"dequeue.bounds_unwritten", ENDS_TOLD}
+BOUNDS = "dequeue.bounds_unwritten"
 CLOSING = ["dequeue.closing", "dequeue.close_page_half", "dequeue.floor_set"]
 # On the way of a cancel, in this order.
 CANCELLING = [
@@ -91,7 +89,7 @@ DEQUEUE = [
     name
     for name in POINTS
     if name.startswith("dequeue.")
-    and name not in {HALF_REDONE, IDLE, *BOUNDS, *CANCELLING, *CHASING}
+    and name not in {HALF_REDONE, IDLE, BOUNDS, *CANCELLING, *CHASING}
 ]
 DELIVERING = [name for name in DEQUEUE if name not in {*STARTING, *CLOSING}]
 INGEST = [
@@ -157,7 +155,7 @@ def test_garbage_collection_killed_at_every_step(shard: Shard) -> None:
     for point in COLLECT:
         shard.die_at(point)
         left.append([past in hours(shard, folder) for folder in ("timerlog", "messages")])
-    assert left == [[True, True]] * 4 + [[False, True], [False, False]]
+    assert left == [[True, True]] * 3 + [[False, True], [False, False]]
     shard.judge()
 
 

@@ -40,7 +40,7 @@ def require_empty_wheel(folder: Path) -> None:
     assert directory.wheel.newest_batch(0) == 0
     assert not len(directory.wheel.range(0, 2 * SLOTS))
     directory.close()
-    large = [path.name for path in folder.iterdir() if path.stat().st_size > 2 << 20]
+    large = [path.name for path in folder.iterdir() if path.stat().st_size > MIB << 19]
     assert large == [FILE_NAME]
 
 

@@ -22,7 +22,7 @@ COPYING_CHILD = Path(__file__).with_name("copying_child.py")
 GUARD_CHILD = Path(__file__).with_name("guard_child.py")
 # A mount namespace of its own: what is mounted there is gone with the process.
 FILL = 'cat /dev/zero > "$2/ballast" 2> /dev/null; '
-MOUNTED = 'mount -t tmpfs -o size=8m tmpfs "$0" && exec "$@"'
+MOUNTED = 'mount -t tmpfs -o size=13m tmpfs "$0" && exec "$@"'
 
 
 @pytest.fixture
