@@ -46,7 +46,6 @@ from duewheel.checkpoints.progress import (
 from duewheel.checkpoints.state import DEQUEUE
 from duewheel.clock import Clock
 from duewheel.errors import (
-    NO_ROOM,
     CorruptFile,
     Fenced,
     KafkaUnavailable,
@@ -494,16 +493,16 @@ class Dequeue:
         )
 
     def _mirror(self, progress: Progress) -> None:
-        """An old mirror is as good as a kill before this; a full disk must not stop deliveries."""
+        """An old mirror is as good as a kill before this: whatever the disk refuses, deliveries go
+        on.
+        """
         try:
             self._directory.state.write_mirror(progress.slot, self._delivered, progress.encode())
         except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
             if self._is_time(self._mirror_failed_at_ms, _COLLECT_MS):
                 self._mirror_failed_at_ms = self._clock.boottime_ms()
                 log.error(  # noqa: TRY400 - its text says it all
-                    "no room for the mirror of the progress", reason=str(error)
+                    "the mirror of the progress cannot be written", reason=str(error)
                 )
 
     def _happened(self, attempted: Progress) -> bool:
