@@ -137,6 +137,7 @@ class Login:
         self.operator.alter_user_scram_credentials([gone])
 
 
+@pytest.mark.crash_matrix
 def test_a_login_that_is_refused_for_a_while(secured: Secured, tmp_path: Path) -> None:
     shard = Shard(tmp_path, secured.plain, "app")
     with closing(KafkaAdminClient(bootstrap_servers=secured.plain)) as operator:

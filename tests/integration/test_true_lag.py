@@ -102,6 +102,7 @@ def test_a_jvm_that_stands_still(shard: Shard) -> None:
     await_ready(shard)
 
 
+@pytest.mark.crash_matrix
 def test_a_reader_that_hangs(shard: Shard, proxy: FaultProxy) -> None:
     """Fetches are never answered; other requests are."""
     shard.start()
@@ -113,6 +114,7 @@ def test_a_reader_that_hangs(shard: Shard, proxy: FaultProxy) -> None:
     await_ready(shard)
 
 
+@pytest.mark.crash_matrix
 def test_a_process_that_stands_still(shard: Shard) -> None:
     """All of ingest: its own endpoint says nothing, that of dequeue does."""
     shard.start()
