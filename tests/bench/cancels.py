@@ -5,8 +5,7 @@
              any two of them, and one beside them without cancels. The first batch with cancels
              builds the index of ids
     memory   dequeue in a process of its own, while this one takes pairs of a timer and its cancel
-    as
-             ingest does: anonymous memory at rest and at most, and of this process, too
+             as ingest does: anonymous memory at rest and at most, and of this process, too
 
 Prints lines of JSON.
 """

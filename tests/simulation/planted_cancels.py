@@ -216,7 +216,7 @@ CANCELS = {
         "8",
         "hours go, and nobody hears that copies may be in flight that no log shows",
         DIRECTORY,
-        "CancelBounds.blind_of(since, progress.partitions).write(self.path)",
+        "CancelBounds.blind_of(since, progress.partitions).write_or_remove(self.path)",
         "assert since is not None",
     ),
     "blind-unasked": Planted(
