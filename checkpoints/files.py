@@ -149,7 +149,8 @@ def copies_on_write(directory: Path) -> str | None:
 
 class NewFile:
     """A file of known size in the making: at `path` it appears whole, with all its blocks and
-    durable, or not at all. One maker at a time; what a killed one has left is made anew.
+    durable, or not at all. Only one process may make it at a time; an unfinished file that a
+    killed one has left is overwritten.
 
     A sparse mapped file would kill the process with SIGBUS when the disk is full.
     """
@@ -164,7 +165,7 @@ class NewFile:
         self._temporary = path.with_name(f".{path.name}.new")
         self._fd = _open_emptied(self._temporary)
         try:
-            os.posix_fallocate(self._fd, 0, size)
+            allocate(self._fd, size)
         except BaseException:
             self.close()
             raise
@@ -244,19 +245,9 @@ def replace_file(path: Path, data: bytes) -> None:
 
     Temporary file, fsync, rename, fsync of the directory: durable when this returns.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        fd = _open_emptied(temporary)
-        try:
-            write_at(fd, data, 0)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        temporary.replace(path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-        raise
+    with _successor(path, str(os.getpid())) as fd:
+        write_at(fd, data, 0)
+        os.fsync(fd)
     sync_directory(path.parent)
 
 
@@ -264,13 +255,24 @@ def swap_file(path: Path, data: bytes) -> None:
     """Replace a file's content like `replace_file`, but nothing is synced: atomic over a kill, not
     over a loss of power. One writer at a time; what a killed one has left is overwritten.
     """
-    temporary = path.with_name(f".{path.name}.new")
-    fd = _open_emptied(temporary)
-    try:
+    with _successor(path, "new") as fd:
         write_at(fd, data, 0)
-    finally:
-        os.close(fd)
-    temporary.replace(path)
+
+
+@contextmanager
+def _successor(path: Path, suffix: str) -> Iterator[int]:
+    """An empty file that takes the place of `path` when the with block ends without an error."""
+    temporary = path.with_name(f".{path.name}.{suffix}")
+    try:
+        fd = _open_emptied(temporary)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def boot_id() -> str:
