@@ -20,7 +20,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-from duewheel.checkpoints.packed import INFLATED_FROM, deflated, inflated
+from duewheel.checkpoints.packed import deflated, inflated
 from duewheel.errors import DuewheelError
 
 _HEAD = struct.Struct("<QII")
@@ -83,8 +83,7 @@ class PagePair:
         Raises:
             DuewheelError: the payload is larger than a page, deflated.
         """
-        if len(payload) >= INFLATED_FROM and payload[:1] == b"{":
-            payload = deflated(payload)
+        payload = deflated(payload)
         if len(payload) > self._capacity:
             raise DuewheelError(
                 f"{len(payload)} bytes do not fit into a page of {self._capacity}: too many "
@@ -118,7 +117,7 @@ class PagePair:
         payload = self._mapped[at + _PAYLOAD : at + _PAYLOAD + length]
         if _crc(sequence, payload) != crc:
             return None
-        if length and payload[:1] == b"x":
+        if payload[:1] == b"x":
             try:
                 payload = inflated(payload)
             except ValueError:

@@ -37,10 +37,8 @@ _IDENTITY_BYTES = 4096
 _LIVE = _IDENTITY_BYTES
 _LIVE_BYTES = 4096
 _COMMIT = _LIVE + _LIVE_BYTES
-_COMMIT_PAGE = PAGE_BYTES
-_CLOSE = _COMMIT + 2 * _COMMIT_PAGE
-_CLOSE_PAGE = PAGE_BYTES
-_FILE_BYTES = _CLOSE + 2 * _CLOSE_PAGE
+_CLOSE = _COMMIT + 2 * PAGE_BYTES
+_FILE_BYTES = _CLOSE + 2 * PAGE_BYTES
 
 # Indexes of the live fields.
 _STARTS, _CLEAN, _DEQUEUE_STARTS, _GC_HOUR, _BOOT, _PAUSED, _HEARTBEATS = 0, 1, 2, 3, 4, 6, 8
@@ -111,8 +109,8 @@ class State:
         # Native 8-byte items: one aligned store each, so a kill leaves the old or the new value.
         self._live = memoryview(mapped)[_LIVE : _LIVE + _LIVE_BYTES].cast("q")
         self.identity = _read_identity(path, mapped)
-        self._commit = PagePair(mapped, _COMMIT, _COMMIT_PAGE)
-        self._close = PagePair(mapped, _CLOSE, _CLOSE_PAGE)
+        self._commit = PagePair(mapped, _COMMIT, PAGE_BYTES)
+        self._close = PagePair(mapped, _CLOSE, PAGE_BYTES)
         self._mirror = path.with_name(mirror.FILE_NAME)
 
     @classmethod

@@ -115,9 +115,9 @@ def written(folder: Path) -> Iterator[State]:
 PAGES = {
     "identity": (0, 200),
     "commit": (state_file._COMMIT, 400),
-    "commit, the other": (state_file._COMMIT + state_file._COMMIT_PAGE, 400),
+    "commit, the other": (state_file._COMMIT + state_file.PAGE_BYTES, 400),
     "close": (state_file._CLOSE, 400),
-    "close, the other": (state_file._CLOSE + state_file._CLOSE_PAGE, 400),
+    "close, the other": (state_file._CLOSE + state_file.PAGE_BYTES, 400),
 }
 
 
