@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from duewheel.checkpoints.progress import Progress, shard_of
+from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery import Local
 from duewheel.checkpoints.room import beyond_room
 from duewheel.checkpoints.state import State
@@ -35,6 +35,7 @@ from duewheel.errors import ConfigError, CorruptFile
 from duewheel.kafka_admin import KafkaAdmin
 from duewheel.schemas.timers import is_retired
 from duewheel.topic_plans import TopicFinding, described, remedy_command
+from duewheel.wiring import own_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +109,8 @@ def _beyond_room(
     Raises:
         ConfigError: a listed one does not fit.
     """
-    listed, shard = sorted(settings.timer.topics), settings.shard
-    counts = admin.describe_partitions([*listed, *there])
-    mine = {
-        topic: sum(shard_of((topic, number), shard.count) == shard.index for number in range(count))
-        for topic, count in counts.items()
-    }
+    listed = sorted(settings.timer.topics)
+    mine = own_counts(settings, admin.describe_partitions([*listed, *there]))
     beyond = beyond_room(mine, dict.fromkeys([*listed, *before, *there]))
     for topic in listed:
         if topic in beyond:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
@@ -117,6 +118,12 @@ def own(settings: Settings, offsets: Marks) -> dict[TopicPartition, int]:
             f"shard {shard.index} of {shard.count} has no timer partition: {partitions}"
         )
     return mine
+
+
+def own_counts(settings: Settings, counts: Mapping[str, int]) -> dict[str, int]:
+    """How many partitions of each topic are this shard's, of so many."""
+    index, shards = settings.shard.index, settings.shard.count
+    return {t: sum(shard_of((t, n), shards) == index for n in range(c)) for t, c in counts.items()}
 
 
 def read_ahead_config(settings: Settings) -> ReadAheadConfig:

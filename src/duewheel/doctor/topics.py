@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from duewheel import wiring
-from duewheel.checkpoints.progress import shard_of
 from duewheel.checkpoints.room import PARTITIONS_MAX, beyond_room
 from duewheel.doctor.cluster import Cluster, Topic
 from duewheel.doctor.findings import Finding, Severity, judged
@@ -182,13 +181,7 @@ def _partitions(cluster: Cluster, timers: Sequence[Topic]) -> Finding:
 def _room(cluster: Cluster, timers: Sequence[Topic]) -> Iterator[Finding]:
     """Timer topics that the shard's record of progress has no room for."""
     shard, listed = cluster.settings.shard, cluster.settings.timer.topics
-    mine = {
-        topic.name: sum(
-            shard_of((topic.name, number), shard.count) == shard.index
-            for number in range(len(topic.partitions))
-        )
-        for topic in timers
-    }
+    mine = wiring.own_counts(cluster.settings, {t.name: len(t.partitions) for t in timers})
     beyond = beyond_room(mine, sorted(mine, key=lambda name: (name not in listed, name)))
     for topic, why in beyond.items():
         severity: Severity = "error" if topic in listed else "warning"
