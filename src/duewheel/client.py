@@ -25,7 +25,6 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from kafka import KafkaProducer
@@ -317,12 +316,7 @@ class DelayProducer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _write(

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from kafka import KafkaAdminClient
@@ -75,12 +74,7 @@ class DeadLetterReader:
         )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         close(self._consumer)
 
     def _topic_id(self) -> str:

@@ -19,7 +19,6 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
@@ -92,12 +91,7 @@ class Ivy:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
         logging.getLogger("py4j").setLevel(self._logger_level)
 

@@ -10,7 +10,6 @@ import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from kafka import KafkaAdminClient
@@ -71,12 +70,7 @@ class Cluster:
         self.await_in_sync()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with ThreadPoolExecutor(len(self._brokers)) as pool:
             for broker in self._brokers.values():
                 pool.submit(broker.stop)
