@@ -30,17 +30,14 @@ import structlog
 from pyspark.sql import DataFrame
 
 from duewheel.checkpoints.spark_offsets import end_offsets
-from duewheel.clock import Clock
+from duewheel.clock import Clock, Interval
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.timers import Int64, TimerBatch, TopicPartition
 from duewheel.streaming.disk_guard import DiskGuard, written_bytes
 from duewheel.streaming.gaps import GapWatch
 from duewheel.wheel.engine import Appended
 
-# While the engine cannot take all of a batch, or ingest is paused: how long to wait before trying
-# again, and between two lines in the log about that.
-WAIT_S = 0.05
-WAITING_LOG_INTERVAL_MS = 10_000
+WAIT_S = 0.05  # between attempts while ingest is paused, or the engine cannot take all of a batch
 NO_ROOM_LOG_INTERVAL_MS = 60_000
 _NEVER = np.iinfo(np.int64).max
 _FADES = 0.9  # what large rows count for, from batch to batch
@@ -274,10 +271,9 @@ class TimerSink:
         if rows or not len(batch):
             return rows
         self._statistics = replace(self._statistics, rows_without_room=len(batch))
-        logged_at_ms: int | None = None
+        warning = Interval(self._clock, NO_ROOM_LOG_INTERVAL_MS)
         while not (rows := self._guard.rows(sizes, waited=True)):
-            if self._is_time(logged_at_ms, NO_ROOM_LOG_INTERVAL_MS):
-                logged_at_ms = self._clock.boottime_ms()
+            if warning.is_over():
                 found = self._guard.look()
                 _log.error(
                     "the disk is nearly full: nothing is taken, see storage.min_free",
@@ -302,9 +298,6 @@ class TimerSink:
             self._statistics = replace(self._statistics, rows_ahead=len(batch))
             self._wait("the owner that this standby follows has not come so far")
         self._statistics = replace(self._statistics, rows_ahead=0)
-
-    def _is_time(self, last_ms: int | None, interval_ms: int) -> bool:
-        return last_ms is None or self._clock.boottime_ms() - last_ms >= interval_ms
 
     def _wait(self, why: str) -> None:
         if self._stopping.is_set():

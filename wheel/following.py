@@ -53,7 +53,7 @@ from duewheel.checkpoints.recovery import (
     look_at,
 )
 from duewheel.checkpoints.state import DEQUEUE
-from duewheel.clock import Clock
+from duewheel.clock import Clock, Interval
 from duewheel.errors import CorruptFile, KafkaUnavailable, RecoveryPending, RecoveryRefused
 from duewheel.wheel.cancel_replies import CancelReplies
 from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory
@@ -108,9 +108,9 @@ class Follower:
         # By boottime: last sign of life of the owner; closings not reached, and when first seen.
         self._heard_ms = self._asked_ms = clock.boottime_ms()
         self._awaited: deque[tuple[int, Close]] = deque()
-        self._collected_ms: int | None = None
+        self._collecting = Interval(clock, _COLLECT_MS)
         self._cancels = CancelReplies(directory, {}, None, config.chunk_bytes)
-        self._logged_ms: int | None = None
+        self._warning = Interval(clock, _LOG_MS)
 
     def run(self) -> Verdict | None:
         """Follow until that has to end; None if told to stop."""
@@ -267,17 +267,12 @@ class Follower:
         state.beat(DEQUEUE, os.getpid(), self._clock.now_ms(), behind_ms)
 
     def _collect(self, progress: Progress) -> None:
-        now_ms = self._clock.boottime_ms()
-        due = self._collected_ms is None or now_ms - self._collected_ms >= _COLLECT_MS
-        if due and not self._directory.state.needs_recovery:
+        if not self._directory.state.needs_recovery and self._collecting.is_over():
             answered = {p: part.a for p, part in progress.partitions.items()}
             commit = self._directory.state.commit()
             self._cancels.skip(commit, answered)
             self._directory.collect(progress, self._cancels.first_segment)
-            self._collected_ms = now_ms
 
     def _log(self, text: str, **details: str) -> None:
-        now_ms = self._clock.boottime_ms()
-        if self._logged_ms is None or now_ms - self._logged_ms >= _LOG_MS:
+        if self._warning.is_over():
             log.warning(text, **details)
-            self._logged_ms = now_ms

@@ -26,6 +26,23 @@ class Clock(Protocol):
         ...
 
 
+class Interval:
+    """For what is done at most once in an interval, by boottime; first at once. Not thread-safe."""
+
+    def __init__(self, clock: Clock, interval_ms: int) -> None:
+        self._clock, self._interval_ms = clock, interval_ms
+        self._subject: object = None
+        self._since_ms = 0
+
+    def is_over(self, subject: object = True) -> bool:
+        """Whether to do it now: then the next interval begins. A new subject does not wait."""
+        now_ms = self._clock.boottime_ms()
+        if subject == self._subject and now_ms - self._since_ms < self._interval_ms:
+            return False
+        self._subject, self._since_ms = subject, now_ms
+        return True
+
+
 class SystemClock:
     """This host's clock."""
 

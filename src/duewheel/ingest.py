@@ -39,7 +39,7 @@ from duewheel.checkpoints.recovery import (
 )
 from duewheel.checkpoints.spark_offsets import Resume, resume_point, set_aside
 from duewheel.checkpoints.state import INGEST, State
-from duewheel.clock import Clock
+from duewheel.clock import Clock, Interval
 from duewheel.config import Settings
 from duewheel.durability import CheckpointThread
 from duewheel.errors import (
@@ -323,14 +323,12 @@ def _decision(
     Returns:
         None if told to stop before.
     """
-    logged_at_ms: int | None = None
+    line = Interval(clock, _WAIT_LOG_INTERVAL_MS)
     while (record := dequeue_has_decided(directory.state, directory.path)) is None:
         if stopping.is_set():
             return None
-        boottime_ms = clock.boottime_ms()
-        if logged_at_ms is None or boottime_ms - logged_at_ms >= _WAIT_LOG_INTERVAL_MS:
+        if line.is_over():
             _log.info("waiting for dequeue to start in this data directory")
-            logged_at_ms = boottime_ms
         clock.sleep(_WAIT_S)
     return None if stopping.is_set() else record
 

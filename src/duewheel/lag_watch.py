@@ -21,7 +21,7 @@ from duewheel import wiring
 from duewheel.checkpoints.page_contents import Marks
 from duewheel.checkpoints.state import Lag, State
 from duewheel.checkpoints.topic_set import TopicSet
-from duewheel.clock import Clock
+from duewheel.clock import Clock, Interval
 from duewheel.config import Settings
 from duewheel.errors import DuewheelError
 from duewheel.kafka_admin import KafkaAdmin
@@ -99,7 +99,6 @@ class LagWatch:
         self._settings = settings
         self._clock = clock
         self._notes = LagNotes()
-        self._told_ms: int | None = None
         self._stop = threading.Event()
         self._thread = Worker("lag watch", self._run, again_after_s=_CALL_S)
 
@@ -114,15 +113,18 @@ class LagWatch:
     def _run(self) -> None:
         options = self._settings.kafka.client_options("admin")
         with KafkaAdmin(options, _CALL_S, self._stop) as admin:
-            took_ms = 0
+            took_ms, warning = 0, Interval(self._clock, _REMIND_MS)
             while not self._stop.wait(max(_INTERVAL_S, _SHARE * took_ms / 1000)):
                 begun_ms = self._clock.boottime_ms()
                 try:
                     self._look(admin)
                 except (DuewheelError, OSError) as error:
-                    self._tell(str(error))
+                    if warning.is_over():
+                        _log.warning(
+                            "it is not known where the timer topics end", reason=str(error)
+                        )
                 else:
-                    self._told_ms = None
+                    warning = Interval(self._clock, _REMIND_MS)
                 took_ms = self._clock.boottime_ms() - begun_ms
 
     def _look(self, admin: KafkaAdmin) -> None:
@@ -151,9 +153,3 @@ class LagWatch:
         new = [partition for partition in ends if partition not in known]
         starts = admin.log_start_offsets(topics) if new else {}
         return {p: known.get(p, starts.get(p, 0)) for p in ends}
-
-    def _tell(self, reason: str) -> None:
-        now_ms = self._clock.boottime_ms()
-        if self._told_ms is None or now_ms - self._told_ms >= _REMIND_MS:
-            self._told_ms = now_ms
-            _log.warning("it is not known where the timer topics end", reason=reason)

@@ -14,7 +14,7 @@ import structlog
 from duewheel import wiring
 from duewheel.checkpoints.state import State
 from duewheel.checkpoints.topic_set import TopicSet
-from duewheel.clock import Clock
+from duewheel.clock import Clock, Interval
 from duewheel.config import Settings
 from duewheel.config_values import as_millis
 from duewheel.errors import ConfigError, KafkaUnavailable, RecoveryPending, RecoveryRefused
@@ -56,7 +56,7 @@ class TopicWatch:
         self._interval_ms = as_millis(settings.ingest.topics_interval)
         self._looked_at_ms = clock.boottime_ms()
         self._told: TopicSet | None = None
-        self._said: dict[str, tuple[tuple[str, str], int]] = {}  # by topic: what, and when
+        self._errors: dict[str, Interval] = {}  # by topic
         self._ids: dict[str, str] = {}
         self._partitions: frozenset[TopicPartition] = frozenset()
         self.found = TopicSet(())
@@ -162,13 +162,12 @@ class TopicWatch:
             )
             for topic, reason in reasons.items()
         }
-        now_ms = self._clock.boottime_ms()
-        self._said = {topic: said for topic, said in self._said.items() if topic in problems}
+        self._errors = {
+            t: self._errors.get(t) or Interval(self._clock, _REMIND_MS) for t in problems
+        }
         for topic, problem in problems.items():
-            said, at_ms = self._said.get(topic, (None, 0))
-            if said != problem or now_ms - at_ms >= _REMIND_MS:
+            if self._errors[topic].is_over(problem):
                 _log.error(problem[0], topic=topic, reason=problem[1])
-                self._said[topic] = (problem, now_ms)
         self._told = found
 
 
