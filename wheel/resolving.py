@@ -17,7 +17,8 @@ user's cancel is its own request; a *chase* was written by dequeue for a request
    far: an id may have several timers.
 3. Else: `cancelled`, if it or an earlier chase has cancelled something. `unknown`, if nothing
    matches or the log may not have all that the request was for (`blind`). Else the timer that was
-   written last decides between `cancelled` (by another cancel) and `already_delivered`.
+   written last decides between `cancelled` (by another cancel) and `already_delivered`; where the
+   log may lack one that was written later, `unknown` takes the place of such a `cancelled`.
 
 Work grows with the number of cancels and timers, not with the product of both, however many of them
 have one id: each timer is cancelled by the first cancel behind it, and the rest follows from sums
@@ -59,7 +60,7 @@ class Cancels:
         found: whether an earlier chase has cancelled something.
         bound: timers in slots up to this one are not cancelled any more.
         chased: copies of what it is for may be in flight, whatever the log says.
-        blind: the log may lack what a request below this offset was for.
+        blind: the log may lack timers that lie below this offset.
     """
 
     group: Int64
@@ -183,7 +184,7 @@ def _outcome_of_plain(
     before = _count_before(timers.group, timers.offset, group, offset, ties=False)
     last = newest[np.maximum(before - 1, 0)]
     matches = (before > 0) & (timers.group[last] == group)
-    known = np.where(is_cancelled[last], CANCELLED, ALREADY_DELIVERED)
+    known = _by_newest(cancels, rows, timers, last, is_cancelled[last])
     outcome = np.where(matches, known, UNKNOWN)
     return np.where(undecided, CHASE, outcome).astype(np.int32)
 
@@ -217,9 +218,21 @@ def _outcome_of_others(cancels: Cancels, rows: Int64, timers: Timers, by: Int64)
     undecided[place[~is_cancelled & ~is_out]] = True
     outcome = np.full(len(rows), UNKNOWN, np.int32)
     # In this order: the timer that was written last comes last.
-    outcome[place] = np.where(is_cancelled, CANCELLED, ALREADY_DELIVERED)
+    outcome[place] = _by_newest(cancels, cancel, timers, timer, is_cancelled)
     outcome[cancels.request[rows] < cancels.blind[rows]] = UNKNOWN
     return np.where(undecided, CHASE, outcome).astype(np.int32)
+
+
+def _by_newest(
+    cancels: Cancels, cancel: Int64, timers: Timers, timer: Int64, is_cancelled: Bool
+) -> Int32:
+    """The outcome of each of these cancels by the timer that was written last. If that was
+    cancelled before, a newer one may have been delivered whose record is gone.
+    """
+    is_newest = timers.first_offset[timer] >= cancels.blind[cancel]
+    is_newest |= cancels.named[cancel] != ANY_OFFSET
+    by_cancelled = np.where(is_newest, CANCELLED, UNKNOWN)
+    return np.where(is_cancelled, by_cancelled, ALREADY_DELIVERED).astype(np.int32)
 
 
 # ---- pairs ---------------------------------------------------------------------------------------

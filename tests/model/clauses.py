@@ -50,6 +50,7 @@ class Clauses:
     request_below_blind_is_unknown: bool = True
     newest_timer_decides: bool = True
     cancelled_timer_is_not_called_delivered: bool = True
+    cancelled_timer_below_blind_may_not_be_the_newest: bool = True
     # segments, lists and flags on disk
     segment_is_written_before_the_marks: bool = True
     segment_stays_until_it_is_answered: bool = True

@@ -16,6 +16,9 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from rich.console import Console
+from rich.progress import track
+
 if __name__ == "__main__":  # a script's neighbours are found from the top folder
     sys.path.append(str(Path(__file__).resolve().parents[2]))
 
@@ -47,8 +50,10 @@ def try_seeds(
         (range(s, min(s + 100, first + count)), clauses, theme)
         for s in range(first, first + count, 100)
     ]
+    shown = Console(stderr=True)
     with ProcessPoolExecutor(2) as pool:
-        bad = [found for part in pool.map(_try, tasks) for found in part]
+        tried = track(pool.map(_try, tasks), "seeds, by the hundred", len(tasks), console=shown)
+        bad = [found for part in tried for found in part]
     kinds = Counter(what.split(":")[0] for _, what in bad)
     return {"seeds": count, "violations": len(bad), "kinds": dict(kinds), "first": bad[:5]}
 

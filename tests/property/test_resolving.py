@@ -93,7 +93,11 @@ def outcome(
         return CANCELLED
     if not last or cancels.request[x] < cancels.blind[x]:
         return UNKNOWN
-    return CANCELLED if stopped[max(last)] else ALREADY_DELIVERED
+    newest = max(last)
+    if not stopped[newest]:
+        return ALREADY_DELIVERED
+    is_sure = newest >= cancels.blind[x] or cancels.named[x] != ANY_OFFSET
+    return CANCELLED if is_sure else UNKNOWN
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -110,6 +114,28 @@ def test_all_at_once_is_one_at_a_time(seed: int, monkeypatch: pytest.MonkeyPatch
         assert resolved.outcome.tolist() == outcomes, (cancels, timers)
         met |= set(outcomes)
     assert met == {CANCELLED, ALREADY_DELIVERED, UNKNOWN, CHASE, CHASE_FOUND}
+
+
+@pytest.mark.parametrize(
+    ("blind", "named", "expected"),
+    [
+        (0, ANY_OFFSET, CANCELLED),
+        (3, ANY_OFFSET, CANCELLED),
+        (4, ANY_OFFSET, UNKNOWN),
+        (4, 3, CANCELLED),
+    ],
+)
+def test_a_timer_that_was_cancelled_before_decides_only_if_none_that_is_newer_can_be_missing(
+    blind: int, named: int, expected: int
+) -> None:
+    """Due in hours, then rescheduled to now: delivered, and gone with its hour. Who cancels then
+    has cancelled nothing."""
+    one = np.zeros(1, np.int64)
+    no = np.zeros(1, np.bool_)
+    at = one + 9
+    cancels = Cancels(one, at, at, one + named, one + NO_SLOT, no, one + FLOOR, no, one + blind)
+    timers = Timers(one, one + 3, one + 3, one + FLOOR + 5, ~no)
+    assert resolve(cancels, timers, FLOOR).outcome.tolist() == [expected]
 
 
 def test_work_does_not_grow_with_the_product_of_cancels_and_timers_of_one_id() -> None:
