@@ -39,7 +39,7 @@ from duewheel.checkpoints.page_contents import Close, Commit, HourFiles, Marks
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.recovery import Local, decide
 from duewheel.errors import ConfigError, RecoveryRefused
-from duewheel.schemas.timers import Bool, TopicPartition
+from duewheel.schemas.timers import Int64, TopicPartition
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import RECORD_BYTES, slots_in
@@ -49,6 +49,7 @@ from duewheel.wheel.publisher import Publisher
 from duewheel.wheel.reconfiguring import commit, require_owned
 
 GONE, MADE_ANEW, CUT_SHORT = "gone", "made anew", "cut short"
+_NEVER = np.iinfo(np.int64).max
 
 log = structlog.get_logger(__name__)
 
@@ -202,9 +203,11 @@ def accept(
         Fenced, KafkaUnavailable: as `commit` of reconfiguring.py.
     """
     with directory.locked() as before:
-        _require_none_behind(directory, told)
-        _require_none_cancelled(directory, told)
-        _cut_off_cancels(directory, told, before)
+        cuts = {p: loss.start or 0 for p, loss in told.items() if loss.kind == CUT_SHORT}
+        if cuts:
+            _require_none_behind(directory, cuts)
+            _require_none_cancelled(directory, cuts, before)
+            _cut_off_cancels(directory, cuts, before)
         close = directory.state.close()
         assert close is not None, "the shard has run"
         # Copies and cancels may be lost: nothing on disk says what has become of a timer.
@@ -221,24 +224,20 @@ def _topics_lost(told: Losses) -> set[str]:
     return {topic for (topic, _), loss in told.items() if loss.kind != CUT_SHORT}
 
 
-def _require_none_behind(directory: DataDirectory, told: Losses) -> None:
+def _require_none_behind(directory: DataDirectory, cuts: Marks) -> None:
     """Refuse a cut with timers pending from behind it: new ones will have the same offsets.
 
     Raises:
         RecoveryRefused: how many, and until when.
     """
-    cuts = _cuts(told)
-    if not cuts:
-        return
     snapshot, count, last = Snapshot.take(directory), 0, 0
     for hour, log_bytes in snapshot.log_bytes.items():
         for _, slot, records in pieces(directory, hour, 0, log_bytes):
             rows = np.flatnonzero(slot > snapshot.r)
             prefix = directory.messages.read(hour, records[rows]).prefix
-            for partition, end in cuts.items():
-                behind = _is_of(directory, prefix, partition) & (prefix["source_offset"] >= end)
-                count += int(behind.sum())
-                last = max(last, int(slot[rows][behind].max(initial=0)))
+            behind = prefix["source_offset"] >= _ends(directory, prefix, cuts)
+            count += int(behind.sum())
+            last = max(last, int(slot[rows][behind].max(initial=0)))
     if count:
         until_ms = last * directory.config.precision_ms
         raise RecoveryRefused(
@@ -248,20 +247,17 @@ def _require_none_behind(directory: DataDirectory, told: Losses) -> None:
         )
 
 
-def _require_none_cancelled(directory: DataDirectory, told: Losses) -> None:
+def _require_none_cancelled(directory: DataDirectory, cuts: Marks, before: Commit) -> None:
     """Refuse a cut with timers pending that were cancelled from behind it: they would have to be
     delivered.
 
     Raises:
         RecoveryRefused: how many, and until when.
     """
-    cuts = _cuts(told)
-    if not cuts:
-        return
     snapshot, precision_ms = Snapshot.take(directory), directory.config.precision_ms
-    count, last, commit = 0, 0, directory.state.commit()
+    count, last = 0, 0
     for hour, log_bytes in snapshot.log_bytes.items():
-        rows = directory.cancelled.read(hour, 0, commit.hours[hour].cancelled_bytes)
+        rows = directory.cancelled.read(hour, 0, before.hours[hour].cancelled_bytes)
         if not len(rows):
             continue
         view = directory.log.view(hour, log_bytes)
@@ -269,10 +265,7 @@ def _require_none_cancelled(directory: DataDirectory, told: Losses) -> None:
         slot = slots_in(records, precision_ms)
         for piece in np.array_split(np.arange(len(rows)), len(rows) // 10_000 + 1):
             prefix = directory.messages.read(hour, records[piece]).prefix
-            behind = np.zeros(len(piece), np.bool_)
-            for partition, end in cuts.items():
-                ours = _is_of(directory, prefix, partition)
-                behind |= ours & (rows["offset"][piece] >= end)
+            behind = rows["offset"][piece] >= _ends(directory, prefix, cuts)
             behind &= slot[piece] > snapshot.r
             count += int(behind.sum())
             last = max(last, int(slot[piece][behind].max(initial=0)))
@@ -284,30 +277,22 @@ def _require_none_cancelled(directory: DataDirectory, told: Losses) -> None:
         )
 
 
-def _cut_off_cancels(directory: DataDirectory, told: Losses, before: Commit) -> None:
+def _cut_off_cancels(directory: DataDirectory, cuts: Marks, before: Commit) -> None:
     """Cancels from behind a cut get no replies: other records will have their offsets."""
-    cuts = _cuts(told)
     for hour, (length, _) in before.cancels.items():
-        if not cuts or hour < directory.state.gc_cancels:
+        if hour < directory.state.gc_cancels:
             continue
         for rows in directory.cancels.pieces(hour, length):
             prefix = rows.requests.prefix
-            for partition, end in cuts.items():
-                ours = _is_of(directory, prefix, partition) & (prefix["source_offset"] >= end)
-                directory.cancels.cut(hour, rows.position[ours & ~rows.cut_off])
+            behind = prefix["source_offset"] >= _ends(directory, prefix, cuts)
+            directory.cancels.cut(hour, rows.position[behind & ~rows.cut_off])
 
 
-def _cuts(told: Losses) -> Marks:
-    return {p: loss.start or 0 for p, loss in told.items() if loss.kind == CUT_SHORT}
-
-
-def _is_of(directory: DataDirectory, prefix: Prefixes, partition: TopicPartition) -> Bool:
-    """Which messages came from a partition."""
-    topic, number = partition
-    names = directory.topics.names(int(prefix["source_topic"].max(initial=-1)))
-    numbers = [n for n, name in enumerate(names) if name == topic]
-    found: Bool = np.isin(prefix["source_topic"], numbers) & (prefix["source_partition"] == number)
-    return found
+def _ends(directory: DataDirectory, prefix: Prefixes, cuts: Marks) -> Int64:
+    """Where the partition of each message is cut."""
+    sources, source = directory.topics.sources(prefix)
+    ends: Int64 = np.array([cuts.get(p, _NEVER) for p in sources], np.int64)[source]
+    return ends
 
 
 def _accepted(found: Progress, told: Losses, ids: Mapping[str, str]) -> Progress:

@@ -158,7 +158,9 @@ class CancelLookup:
         records = np.concatenate([np.empty(0, RECORD), *(part.records for part in parts)])
         prefix = np.concatenate([np.empty(0, PREFIX), *(part.prefix for part in parts)])
         timer_id = concat([binary([]), *(part.timer_id for part in parts)])
-        place = self._places(prefix["source_topic"], prefix["source_partition"], partitions)
+        sources, source = self._directory.topics.sources(prefix)
+        index = {partition: place for place, partition in enumerate(partitions)}
+        place = np.array([index.get(p, -1) for p in sources], np.int32)[source]
         rows = np.flatnonzero((place >= 0) & ((prefix["flags"] & FLAG_DEAD_LETTER) == 0))
         records, prefix, partition = records[rows], prefix[rows], place[rows]
         first_offset = prefix["origin_offset"].astype(np.int64)
@@ -187,16 +189,6 @@ class CancelLookup:
             begin, end = end, end + len(piece)
             messages = self._directory.messages.read(hour, piece)
             yield _Part(piece, messages.prefix, messages.timer_id, positions[begin:end])
-
-    def _places(self, topic: Int32, number: Int32, partitions: list[TopicPartition]) -> Int32:
-        """The index of each timer's partition among these, or −1."""
-        code = topic.astype(np.int64) << 32 | number
-        codes, of_row = np.unique(code, return_inverse=True)
-        names = self._directory.topics.names(int(codes.max(initial=-1)) >> 32)
-        index = {partition: place for place, partition in enumerate(partitions)}
-        found = [index.get((names[c >> 32], c & 0xFFFFFFFF), -1) for c in codes.tolist()]
-        places: Int32 = np.array(found, np.int32)[of_row]
-        return places
 
 
 def _decides_nothing(timers: Found, group: Int64) -> Bool:

@@ -29,7 +29,7 @@ import numpy as np
 from duewheel.checkpoints.page_contents import Commit, Marks
 from duewheel.checkpoints.progress import PartitionProgress
 from duewheel.schemas.columns import take
-from duewheel.schemas.timers import Bool, Deliveries, Int64, TopicPartition, is_retired
+from duewheel.schemas.timers import Bool, Deliveries, Int32, Int64, TopicPartition, is_retired
 from duewheel.wheel.answers import reply_rows
 from duewheel.wheel.cancel_log import CHASE, OUTCOMES, CancelRows
 from duewheel.wheel.data_directory import DataDirectory
@@ -149,15 +149,11 @@ class CancelReplies:
                 if len(left):
                     return
 
-    def _homes(self, rows: CancelRows) -> tuple[list[TopicPartition], Int64]:
+    def _homes(self, rows: CancelRows) -> tuple[list[TopicPartition], Int32]:
         """The partitions of some rows, and the one of each."""
-        prefix = rows.requests.prefix
-        codes = prefix["source_topic"].astype(np.int64) << 32 | prefix["source_partition"]
-        found, home = np.unique(codes, return_inverse=True)
-        names = self._directory.topics.names(int(found[-1]) >> 32)
-        return [(names[code >> 32], code & 0xFFFFFFFF) for code in found.tolist()], home
+        return self._directory.topics.sources(rows.requests.prefix)
 
-    def _is_over(self, rows: CancelRows, homes: list[TopicPartition], home: Int64) -> Bool:
+    def _is_over(self, rows: CancelRows, homes: list[TopicPartition], home: Int32) -> Bool:
         """Rows for which nothing leaves any more."""
         retired = np.array([is_retired(topic) for topic, _ in homes], np.bool_)[home]
         a = np.array([self._answered.get(p, 0) for p in homes], np.int64)[home]
@@ -168,7 +164,7 @@ class CancelReplies:
         self,
         rows: CancelRows,
         homes: list[TopicPartition],
-        home: Int64,
+        home: Int32,
         partitions: Mapping[TopicPartition, PartitionProgress],
     ) -> tuple[int, Int64]:
         """How many rows, from the first on, need not wait; and those of them for which something
@@ -196,14 +192,14 @@ class CancelReplies:
         rows: CancelRows,
         leaves: Int64,
         homes: list[TopicPartition],
-        home: Int64,
+        home: Int32,
         partitions: Mapping[TopicPartition, PartitionProgress],
     ) -> Replies:
         requests, outcome = rows.requests, rows.outcome[leaves]
         columns = (requests.timer_id, requests.target, requests.key_value, requests.headers)
         kept = StoredMessages(requests.prefix[leaves], *(take(each, leaves) for each in columns))
         r = np.array([partitions[p].r if p in partitions else 0 for p in homes], np.int64)
-        places = home[leaves].astype(np.int32)
+        places = home[leaves]
         made = reply_rows(kept, places, homes, outcome, r[places], self._reply_topic)
         counts = np.bincount(outcome, minlength=len(OUTCOMES)).tolist()
         outcomes = {str(OUTCOMES[index]): counts[index] for index in range(CHASE) if counts[index]}

@@ -196,10 +196,7 @@ def _key_and_value_bytes(key_value: bytes) -> tuple[bytes | None, int | None]:
 def _sources(directory: DataDirectory, messages: StoredMessages) -> Sequence[bytes]:
     """Source of each message."""
     prefix = messages.prefix
-    names = directory.topics.names(int(prefix["source_topic"].max()))
-    pairs = list(zip(prefix["source_topic"].tolist(), prefix["source_partition"], strict=True))
-    partitions = sorted(set(pairs))
-    index = np.array([partitions.index(pair) for pair in pairs], np.int32)
-    named = [(public_name(names[topic]), int(number)) for topic, number in partitions]
+    partitions, index = directory.topics.sources(prefix)
+    named = [(public_name(topic), number) for topic, number in partitions]
     sources = source_names(named, index, prefix["origin_offset"].astype(np.int64))
     return [name for name in sources.to_pylist() if name is not None]

@@ -20,7 +20,7 @@ from duewheel.schemas.record_tail import NO_ORIGIN
 from duewheel.schemas.timers import ANY_TIME, Deliveries, Int32, Int64, TopicPartition
 from duewheel.wheel.hot_slots import to_be_spread
 from duewheel.wheel.layout import FLAG_DEAD_LETTER, level_of
-from duewheel.wheel.message_store import Prefixes, StoredMessages
+from duewheel.wheel.message_store import StoredMessages
 from duewheel.wheel.returning import rolled_back
 from duewheel.wheel.slot_scan import Chunk
 from duewheel.wheel.topic_names import TopicNames, public_name
@@ -75,7 +75,7 @@ def restore(chunk: Chunk, messages: StoredMessages, topics: TopicNames) -> Resto
         CorruptFile: a message names a timer topic that was never numbered.
     """
     prefix = messages.prefix
-    sources, source = _sources(prefix, topics)
+    sources, source = topics.sources(prefix)
     origin_offset = prefix["origin_offset"].astype(np.int64)
     homes = [(public_name(topic), number) for topic, number in sources]
     origin = source_names(homes, source, origin_offset)
@@ -123,11 +123,3 @@ def pieces(restored: Restored) -> Iterator[Restored]:
             end = min(end, first + int(np.sort(met)[TOPICS_MAX]))
         yield restored.piece(first, end)
         first = end
-
-
-def _sources(prefix: Prefixes, topics: TopicNames) -> tuple[list[TopicPartition], Int32]:
-    """The source partitions of a chunk, and each row's index among them."""
-    code = prefix["source_topic"].astype(np.int64) << 32
-    codes, source = np.unique(code | prefix["source_partition"], return_inverse=True)
-    names = topics.names(int(codes[-1]) >> 32)
-    return [(names[c >> 32], c & 0xFFFFFFFF) for c in codes.tolist()], source.astype(np.int32)

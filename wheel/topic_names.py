@@ -21,7 +21,8 @@ import numpy as np
 
 from duewheel.checkpoints import files
 from duewheel.errors import CorruptFile
-from duewheel.schemas.timers import RETIRED, Int32
+from duewheel.schemas.timers import RETIRED, Int32, TopicPartition
+from duewheel.wheel.message_store import Prefixes
 
 FILE_NAME = "topics"
 
@@ -102,6 +103,17 @@ class TopicNames:
         if highest_id >= len(self._names):
             raise CorruptFile(self.path, self._bytes, f"no topic has the id {highest_id}")
         return self._names
+
+    def sources(self, prefix: Prefixes) -> tuple[list[TopicPartition], Int32]:
+        """The source partitions of some messages, and each message's index among them.
+
+        Raises:
+            CorruptFile: no such topic was ever numbered.
+        """
+        codes = prefix["source_topic"].astype(np.int64) << 32 | prefix["source_partition"]
+        found, source = np.unique(codes, return_inverse=True)
+        names = self.names(int(found.max(initial=-1)) >> 32)
+        return [(names[c >> 32], c & 0xFFFFFFFF) for c in found.tolist()], source.astype(np.int32)
 
     def retire(self, name: str) -> None:
         """Give the topic that has had this name until now one that no topic of Kafka's can have;

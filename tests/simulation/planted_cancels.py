@@ -288,7 +288,7 @@ CANCELS = {
         "8",
         "a loss is accepted though pending timers are cancelled from behind the cut",
         ACCEPTING,
-        "        _require_none_cancelled(directory, told)\n",
+        "            _require_none_cancelled(directory, cuts, before)\n",
         "",
         test=LOSSES + "test_a_timer_is_not_brought_back_by_cutting_its_cancel_off",
     ),
@@ -296,7 +296,7 @@ CANCELS = {
         "9",
         "a cancel from behind a cut is replied to",
         ACCEPTING,
-        "        _cut_off_cancels(directory, told, before)\n",
+        "            _cut_off_cancels(directory, cuts, before)\n",
         "",
     ),
     "cut-no-start": Planted(
@@ -332,7 +332,7 @@ CANCELS = {
         "2",
         "a loss is accepted though timers are pending from behind the cut",
         ACCEPTING,
-        "        _require_none_behind(directory, told)\n",
+        "            _require_none_behind(directory, cuts)\n",
         "",
     ),
 }
