@@ -132,14 +132,15 @@ def copy_headers(
         choose(asked, partition, EMPTY),
         choose(named, join(header_name(names.TIMER_ID), *framed(timer_id)), EMPTY),
         *(header_name(names.ROLL_TIMES), *framed(decimals(roll_times))),
-        _origin(origin_offset),
+        origin_header(origin_offset),
         choose(by_level, join(header_name(names.ASKED_LEVEL), *framed(decimals(level))), EMPTY),
     )
     optional = np.stack([asked, named, by_level])
     return encoded, 4 + optional.sum(axis=0, dtype=np.int32)
 
 
-def _origin(offset: Int64) -> Column:
+def origin_header(offset: Int64) -> Column:
+    """The header that names a timer's first copy, encoded."""
     return join(header_name(names.ORIGIN), *framed(decimals(offset)))
 
 
@@ -154,7 +155,7 @@ def parking_headers(not_before_ms: Int64, retries: Int32) -> Column:
 def letter_headers(origin_offset: Int64, not_before_ms: Int64, retries: Int32) -> Column:
     """The headers behind those of a dead letter that waits, encoded: one for each of LETTER_END."""
     return join(
-        _origin(origin_offset),
+        origin_header(origin_offset),
         parking_headers(not_before_ms, retries),
         constant(framed_bytes(names.LETTER.encode()) + framed_bytes(b"")),
     )

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from duewheel.schemas import header_names as names
-from duewheel.schemas.columns import EMPTY, Column, binary, choose, constant, decimals, join
+from duewheel.schemas.columns import EMPTY, Column, binary, choose, decimals, join
 from duewheel.schemas.header_names import (
     CHASE_FOUND,
     CHASE_RESCHEDULE,
@@ -25,7 +25,7 @@ from duewheel.schemas.header_names import (
     Request,
 )
 from duewheel.schemas.ids import source_names
-from duewheel.schemas.record_tail import framed, framed_bytes, header_name
+from duewheel.schemas.record_tail import framed, framed_bytes, header_name, origin_header
 from duewheel.schemas.timers import (
     ANY_OFFSET,
     ANY_TIME,
@@ -74,8 +74,8 @@ def reply_rows(
     source = source_names(homes, home, offset)
     replaces = (prefix["flags"] & FLAG_RESCHEDULE) != 0
     reply_headers = join(
-        *(constant(framed_bytes(names.ANSWER.encode())), *framed(_words(outcome))),
-        *(constant(framed_bytes(names.TIMER_ID.encode())), *framed(requests.timer_id)),
+        *(header_name(names.ANSWER), *framed(_words(outcome))),
+        *(header_name(names.TIMER_ID), *framed(requests.timer_id)),
     )
     nothing = np.zeros(count, np.int32)
     return Deliveries(
@@ -124,7 +124,7 @@ def _chase_headers(
     return join(
         choose(named != ANY_OFFSET, one, EMPTY),
         *(header_name(NATIVE[Request.CANCEL]), *framed(requests.timer_id)),
-        *(header_name(names.ORIGIN), *framed(decimals(offset))),
+        origin_header(offset),
         *(header_name(names.CHASE_SLOT), *framed(decimals(delivered_slot))),
         *(header_name(names.CHASE_FLAGS), *framed(decimals(flags))),
     )
