@@ -86,10 +86,11 @@ class IdIndex:
             self._met = None
             yield from self._scan(hashes, commit)
             return
-        place = self._met.place[np.isin(self._met.hash, hashes)]
-        for hour, _, numbers in _split(place):
+        place = np.sort(self._met.place[np.isin(self._met.hash, hashes)])
+        hours, numbers = place >> _HOUR_BITS, place & ((1 << _HOUR_BITS) - 1)
+        for hour in np.unique(hours).tolist():
             if hour >= self._directory.state.gc_hour:
-                yield hour, np.sort(numbers) * RECORD_BYTES
+                yield hour, numbers[hours == hour] * RECORD_BYTES
 
     def forget(self, hour: Int64, position: Int64) -> None:
         """Take out some of the records that were asked for last, and all of hours that are gone."""
@@ -257,14 +258,6 @@ class _Table:
         self._links[number] = np.where(last, -1, following)
         begins = np.append(True, last[:-1])[: len(bucket)]
         self._heads[bucket[begins]] = number[begins]
-
-
-def _split(place: Int64) -> Iterator[tuple[int, Int64, Int64]]:
-    """By hour: the rows that lie there, and the numbers of their records."""
-    hours = place >> _HOUR_BITS
-    for hour in np.unique(hours).tolist():
-        rows = np.flatnonzero(hours == hour)
-        yield hour, rows, place[rows] & ((1 << _HOUR_BITS) - 1)
 
 
 def _with_hashes(records: Records, hashes: Int64, table: Bool) -> Int64:

@@ -116,9 +116,8 @@ def slot_order(slots: Int64) -> Int64:
 
 def first_of_each(sorted_values: Int64) -> Int64:
     """Indexes at which a new value begins."""
-    if len(sorted_values) == 0:
-        return np.empty(0, np.int64)
-    return np.flatnonzero(np.append(True, sorted_values[1:] != sorted_values[:-1]))
+    begins = np.append(True, sorted_values[1:] != sorted_values[:-1])[: len(sorted_values)]
+    return np.flatnonzero(begins)
 
 
 def stored_messages(batch: TimerBatch, source_ids: Int32) -> Column:
