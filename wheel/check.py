@@ -43,9 +43,9 @@ from duewheel.wheel.layout import (
     WheelConfig,
     as_appended,
     distance_of,
+    first_slot_of_hour,
     hour_of,
     is_cancelled,
-    last_slot_of_hour,
 )
 from duewheel.wheel.timer_log import Records, runs_in
 from duewheel.wheel.timer_wheel import Entries, Runs
@@ -253,8 +253,8 @@ class _Chains:
     @classmethod
     def of_hour(cls, hour: int, config: WheelConfig) -> _Chains:
         """Nothing has been read yet."""
-        first = last_slot_of_hour(hour - 1, config.precision_ms) + 1
-        count = last_slot_of_hour(hour, config.precision_ms) + 1 - first
+        first = first_slot_of_hour(hour, config.precision_ms)
+        count = first_slot_of_hour(hour + 1, config.precision_ms) - first
         return cls(
             first, np.full(count, NO_POSITION), np.full(count, NO_POSITION), np.zeros(count, int)
         )

@@ -31,7 +31,7 @@ from duewheel.errors import CorruptFile
 from duewheel.schemas.timers import Int64
 from duewheel.wheel import message_store
 from duewheel.wheel.data_directory import DataDirectory
-from duewheel.wheel.layout import HOUR_MS, NO_POSITION, hour_of, last_slot_of_hour
+from duewheel.wheel.layout import HOUR_MS, NO_POSITION, first_slot_of_hour, hour_of
 from duewheel.wheel.message_store import MessageStore
 from duewheel.wheel.pending_rows import log_pieces, pieces
 from duewheel.wheel.timer_log import TimerLog
@@ -198,27 +198,23 @@ class ChainEnds:
             if hour in commit.hours:
                 rows = np.flatnonzero(hours == hour)
                 ends = self._ends(hour, commit.hours[hour].log_bytes)
-                found[rows] = ends[slots[rows] - self._first_slot(hour)]
+                found[rows] = ends[slots[rows] - first_slot_of_hour(hour, self._precision_ms)]
         return found
 
     def _ends(self, hour: int, log_bytes: int) -> Int64:
-        first = self._first_slot(hour)
+        first, end = (first_slot_of_hour(h, self._precision_ms) for h in (hour, hour + 1))
         if hour not in self._hours:
-            count = last_slot_of_hour(hour, self._precision_ms) + 1 - first
-            self._hours[hour] = 0, np.full(count, NO_POSITION)
+            self._hours[hour] = 0, np.full(end - first, NO_POSITION)
             if len(self._hours) > self._hours_max:
                 del self._hours[next(iter(self._hours))]
         read, ends = self._hours.pop(hour)
         for position, slot, _ in pieces(self._directory, hour, read, log_bytes):
-            if np.any((slot < first) | (slot >= first + len(ends))):
+            if np.any((slot < first) | (slot >= end)):
                 path = self._directory.log.files.path(hour)
                 raise CorruptFile(path, int(position[0]), "a record of another hour")
             ends[slot - first] = position
         self._hours[hour] = log_bytes, ends
         return ends
-
-    def _first_slot(self, hour: int) -> int:
-        return last_slot_of_hour(hour - 1, self._precision_ms) + 1
 
 
 def rows_beyond(directory: DataDirectory, commit: Commit, after: int) -> int:

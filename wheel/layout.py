@@ -231,6 +231,11 @@ def last_slot_of_hour(hour: int, precision_ms: int) -> int:
     return ((hour + 1) * HOUR_MS - 1) // precision_ms
 
 
+def first_slot_of_hour(hour: int, precision_ms: int) -> int:
+    """The least slot whose files are those of `hour`."""
+    return last_slot_of_hour(hour - 1, precision_ms) + 1
+
+
 def hour_name(hour: int) -> str:
     """File name of an hour: its UTC start, yyyymmddhh; behind the calendar its number."""
     if hour > _LAST_DATED_HOUR:

@@ -30,7 +30,7 @@ from duewheel.wheel.layout import (
     HOUR_MS,
     MAGIC_ROLL,
     RECORD_BYTES,
-    last_slot_of_hour,
+    first_slot_of_hour,
     level_of,
 )
 from duewheel.wheel.pending_rows import Snapshot, consistently, pieces, rows_out
@@ -261,7 +261,7 @@ class _Hour:
         self.topics = _Topics(hour)
         self.kinds: Counter[int] = Counter()
         self.detailed = detailed
-        self._first = last_slot_of_hour(hour - 1, precision_ms) + 1
+        self._first = first_slot_of_hour(hour, precision_ms)
         # Memory is taken where something is counted: hours beyond the ring may be many.
         self._per_slot = np.zeros(HOUR_MS // precision_ms + 1, np.int32)
         self.rolls = np.zeros(len(self._per_slot), np.int32)

@@ -53,8 +53,8 @@ FAR_SLOTS = {
         "2",
         "rows of far slots do not lead to those before them",
         FAR_SLOTS_PY,
-        "                found[rows] = ends[slots[rows] - self._first_slot(hour)]\n",
-        "                pass\n",
+        "found[rows] = ends[slots[rows] - first_slot_of_hour(hour, self._precision_ms)]\n",
+        "pass\n",
     ),
     "far-lap": Planted(
         "2",
