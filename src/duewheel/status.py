@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,28 +36,26 @@ def status(settings: Settings) -> dict[str, Any]:
             f"there is no data directory {data_dir}: `duewheel init` or `duewheel run` makes it"
         ) from error
     try:
+        now_ms = SystemClock().now_ms()
+        reasons = not_ready(state, settings, now_ms)
         return {
             "shard": settings.shard.index,
             "role": "standby" if state.standby else "owner",
             "data_dir": str(data_dir),
-            **_verdict(state, settings),
+            "ready": not reasons,
+            "not_ready": reasons,
             "run": _run(data_dir),
-            "ingest": _ingest(state, settings),
+            "ingest": _ingest(state, settings, now_ms),
             "timer_topics": _timer_topics(settings),
-            "dequeue": _dequeue(state, settings),
+            "dequeue": _dequeue(state, settings, now_ms),
             "disk": _disk(state, settings),
-            "standby": _standby(state),
+            "standby": _standby(state, now_ms),
             "bounds": bounds(settings),
             "recovering": _recovering(state),
             **_counts(state, settings),
         }
     finally:
         state.release()
-
-
-def _verdict(state: State, settings: Settings) -> dict[str, Any]:
-    reasons = not_ready(state, settings, SystemClock().now_ms())
-    return {"ready": not reasons, "not_ready": reasons}
 
 
 def _run(data_dir: Path) -> dict[str, Any] | None:
@@ -72,12 +71,12 @@ def _process(state: State, settings: Settings, name: str) -> dict[str, Any]:
     return {"pid": pid, "state": how}
 
 
-def _ingest(state: State, settings: Settings) -> dict[str, Any]:
+def _ingest(state: State, settings: Settings, now_ms: int) -> dict[str, Any]:
     commit = state.commit()
     close = state.close()
     marks = {**(close.c if close else {}), **commit.marks}
     known = _process(state, settings, "ingest")
-    lag, now_ms = state.lag, SystemClock().now_ms()
+    lag = state.lag
     asked, waits = lag.asked_ms > 0, lag.messages > 0
     return {
         **known,
@@ -101,14 +100,13 @@ def _timer_topics(settings: Settings) -> dict[str, Any] | None:
     }
 
 
-def _dequeue(state: State, settings: Settings) -> dict[str, Any]:
+def _dequeue(state: State, settings: Settings, now_ms: int) -> dict[str, Any]:
     close = state.close()
     floor_ms = close.floor * settings.timer.precision_ms if close else None
     known = _process(state, settings, "dequeue")
     alive = known["state"] in ALIVE
     skew_ms, held = state.host_clock
     delivered, dead_letters, wait = state.deliveries
-    now_ms = SystemClock().now_ms()
     return {
         **known,
         "floor_ms": floor_ms,
@@ -133,7 +131,7 @@ def _disk(state: State, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _standby(state: State) -> dict[str, Any] | None:
+def _standby(state: State, now_ms: int) -> dict[str, Any] | None:
     """How far a standby is behind what its owner has closed; None in every other directory."""
     if not state.standby:
         return None
@@ -143,7 +141,7 @@ def _standby(state: State) -> dict[str, Any] | None:
         "missing": _named(known.missing) if known else {},
         "behind_ms": state.heartbeat(DEQUEUE).detail,
         "followed_slot": close.lower if close else None,
-        "promotion_wanted": state.promotion_wanted(SystemClock().now_ms()),
+        "promotion_wanted": state.promotion_wanted(now_ms),
     }
 
 
@@ -174,9 +172,6 @@ def _counts_of_standby(state: State, settings: Settings) -> dict[str, int]:
     """Nobody counts here what the owner delivers: what it has left is counted in the files."""
     pending = 0
     if not state.needs_recovery:
-        directory = DataDirectory(state.path.parent, settings.wheel)
-        try:
+        with closing(DataDirectory(state.path.parent, settings.wheel)) as directory:
             pending = PendingTimers(directory).look().total
-        finally:
-            directory.close()
     return {"pending": pending, "delivered": max(0, state.commit().placed - pending)}
