@@ -14,7 +14,7 @@ import os
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -349,11 +349,8 @@ def holder_of(path: Path) -> int | None:
     """Process id of whoever holds the lock at `path`, None if nobody does."""
     if not path.exists():
         return None
-    lock = FileLock(path)
-    try:
+    with closing(FileLock(path)) as lock:
         return None if lock.is_free() else lock.holder()
-    finally:
-        lock.close()
 
 
 def lock_is_held(path: Path) -> bool:

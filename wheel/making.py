@@ -6,7 +6,7 @@ A wheel of gigabytes takes minutes, and whoever holds engine.lock for seconds is
     2. under wheel.lock alone: an empty wheel is written beside its place and synced
     3. under engine.lock: the wheel is put in its place
 
-A kill in 2. leaves a file beside the wheel's place, which the next maker makes anew. A directory
+A kill in 2. leaves a file beside the wheel's place, which the next maker overwrites. A directory
 that has lost its state file is a new one, with a new name and an empty wheel; one that has lost its
 wheel is damaged. Likewise the wheel is read through before engine.lock is taken.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -67,12 +68,8 @@ def with_files(
         with engine_lock.held(deadline_s):
             if _has_wheel(path, config):
                 return work(newest_batch)
-        maker_lock = FileLock(path / WHEEL_LOCK)
-        try:
-            with maker_lock.held(_MAKER_DEADLINE_S):
-                _make_wheel(path, config, engine_lock, deadline_s, progress or _Logged())
-        finally:
-            maker_lock.close()
+        with closing(FileLock(path / WHEEL_LOCK)) as lock, lock.held(_MAKER_DEADLINE_S):
+            _make_wheel(path, config, engine_lock, deadline_s, progress or _Logged())
 
 
 def _make_wheel(
@@ -82,12 +79,9 @@ def _make_wheel(
     if TimerWheel.is_there(path / timer_wheel.FILE_NAME, config.ring):
         return
     new = TimerWheel.create(path / timer_wheel.FILE_NAME, config.ring, progress)
-    try:
-        with engine_lock.held(deadline_s):
-            if not _has_wheel(path, config):
-                new.put_in_place()
-    finally:
-        new.close()
+    with closing(new), engine_lock.held(deadline_s):
+        if not _has_wheel(path, config):
+            new.put_in_place()
 
 
 def _newest_batch(path: Path, ring: int) -> int:

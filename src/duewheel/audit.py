@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -147,11 +147,8 @@ def _parameters(settings: Settings) -> dict[str, Any]:
 
 
 def _progress(settings: Settings, clock: wiring.StoppableClock) -> Progress | None:
-    reader = wiring.progress_reader(settings, clock)
-    try:
+    with closing(wiring.progress_reader(settings, clock)) as reader:
         seen = reader.newest()
-    finally:
-        reader.close()
     return seen.progress if seen else None
 
 

@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import structlog
@@ -107,12 +108,9 @@ class CheckpointThread(Worker):
         self._stopping = stopping
 
     def _write_all(self) -> None:
-        checkpoints = DurableCheckpoints(self._directory)
-        try:
+        with closing(DurableCheckpoints(self._directory)) as checkpoints:
             while not self._stopping.wait(self._interval_s):
                 self._write(checkpoints)
-        finally:
-            checkpoints.close()
 
     def _write(self, checkpoints: DurableCheckpoints) -> None:
         begun_s = time.monotonic()

@@ -6,7 +6,7 @@ import ctypes
 import signal
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 
 import pyarrow as pa
 import structlog
@@ -157,16 +157,13 @@ def _metrics(
     settings: Settings, clock: Clock, dequeue: Dequeue, publisher: KafkaPublisher
 ) -> Iterator[None]:
     """Serve the process's metrics, if that is asked for."""
-    beside = DataDirectory(settings.storage.data_dir, settings.wheel)
-    try:
+    with closing(DataDirectory(settings.storage.data_dir, settings.wheel)) as beside:
         own = DequeueMetrics(
             beside, clock, lambda: dequeue.statistics, lambda: publisher.letters_wait
         )
         source = Together(own, ShardMetrics(settings, clock))
         with served(source, settings.metrics.host, settings.metrics.dequeue_port):
             yield
-    finally:
-        beside.close()
 
 
 def _read_ahead(settings: Settings, clock: Clock, dequeue: Dequeue) -> ReadAheadThread:

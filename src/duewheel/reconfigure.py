@@ -8,7 +8,7 @@ transactional id: it says what would be done, as far as that can be seen from be
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 from duewheel import wiring
@@ -164,11 +164,8 @@ def _seen(settings: Settings) -> Local:
 
 
 def _make_durable(directory: DataDirectory) -> None:
-    checkpoints = DurableCheckpoints(directory.path)
-    try:
+    with closing(DurableCheckpoints(directory.path)) as checkpoints:
         checkpoints.write()
-    finally:
-        checkpoints.close()
 
 
 def _offsets_at(found: Progress | None, admin: KafkaAdmin) -> OffsetsAt:

@@ -12,6 +12,7 @@ import resource
 import struct
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 
@@ -105,12 +106,9 @@ def _trial(data_dir: Path) -> Finding:
     try:
         with tempfile.TemporaryDirectory(prefix=".doctor-", dir=parent) as folder:
             path = Path(folder) / "trial"
-            new = files.NewFile(path, _TRIAL_BYTES)
-            try:
+            with closing(files.NewFile(path, _TRIAL_BYTES)) as new:
                 new.sync()
                 new.put_in_place()
-            finally:
-                new.close()
             fd = files.open_existing(path)
             try:
                 with files.map_file(fd, _TRIAL_BYTES, writable=True) as mapped:
@@ -120,12 +118,8 @@ def _trial(data_dir: Path) -> Finding:
                 whole = os.fstat(fd).st_blocks * _BLOCK_BYTES >= _TRIAL_BYTES
             finally:
                 files.close(fd)
-            lock, other = files.FileLock(path), files.FileLock(path)
-            try:
+            with closing(files.FileLock(path)) as lock, closing(files.FileLock(path)) as other:
                 exclusive = lock.try_acquire() and not other.try_acquire()
-            finally:
-                lock.close()
-                other.close()
     except OSError as error:
         remedy = f"give user {os.getuid()} the right to write there, or set storage.data_dir"
         return Finding(code, "error", subject, f"cannot be used: {error}", remedy)

@@ -42,11 +42,8 @@ _DOCS = "see docs/kafka.md: exactly once needs it"
 
 def examine(cluster: Cluster, scratch: Scratch) -> Iterator[Finding]:
     """Try it: a second or two where all is well."""
-    trial = _Trial(cluster, scratch)
-    try:
+    with contextlib.closing(_Trial(cluster, scratch)) as trial:
         yield from trial.run()
-    finally:
-        trial.close()
 
 
 def judge_seen(topic: str, seen: set[bytes], wanted: set[bytes]) -> Iterator[Finding]:
