@@ -292,6 +292,22 @@ class FileLock:
         self.path = path
         self._fd = open_file(path)
 
+    @classmethod
+    def taken(cls, path: Path, deadline_s: float, refusal: str) -> FileLock:
+        """The lock at `path`, taken.
+
+        Raises:
+            Locked: it stayed taken for `deadline_s`; the message is `refusal` and the holder.
+        """
+        lock = cls(path)
+        try:
+            lock.acquire(deadline_s)
+        except Locked:
+            holder = lock.holder()
+            lock.close()
+            raise Locked(f"{refusal}, as process {holder}") from None
+        return lock
+
     def try_acquire(self) -> bool:
         """Take the lock if it is free."""
         try:

@@ -32,7 +32,7 @@ from duewheel.checkpoints.page_contents import HourFiles as Lengths
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery import Local, look_at
 from duewheel.checkpoints.state import Damage, State
-from duewheel.errors import CorruptFile, Locked, RecoveryPending
+from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.schemas.timers import Int64
 from duewheel.wheel import timer_wheel
 from duewheel.wheel.cancel_log import CancelLog
@@ -423,15 +423,9 @@ def hold_role(path: Path, role: Role) -> FileLock:
     Raises:
         Locked: another process has the role there.
     """
-    life_lock = FileLock(path / role.value)
-    try:
-        # Not at once: somebody may be looking at this moment whether the lock is free.
-        life_lock.acquire(_LIFE_LOCK_DEADLINE_S)
-    except Locked:
-        holder = life_lock.holder()
-        life_lock.close()
-        raise Locked(f"{path}: {role.name.lower()} runs already, as process {holder}") from None
-    return life_lock
+    # Not at once: somebody may be looking at this moment whether the lock is free.
+    refusal = f"{path}: {role.name.lower()} runs already"
+    return FileLock.taken(path / role.value, _LIFE_LOCK_DEADLINE_S, refusal)
 
 
 def declare_stopped(path: Path) -> bool:

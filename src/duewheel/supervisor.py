@@ -19,8 +19,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from duewheel.checkpoints.state import DEQUEUE, INGEST, State
 from duewheel.child import Child
 from duewheel.clock import SystemClock
 from duewheel.config import Settings
-from duewheel.errors import DuewheelError, Locked
+from duewheel.errors import DuewheelError
 from duewheel.kept_process import KeptProcess
 from duewheel.processes import stop_signals
 from duewheel.wheel.data_directory import ENGINE_LOCK, declare_stopped
@@ -85,7 +85,7 @@ def run(
     )
     kept = [dequeue, ingest]
     audits = AuditSchedule(settings, clock, partial(start_audit, flags))
-    with stop_signals() as stopping, _alone(data_dir):
+    with stop_signals() as stopping, closing(_run_lock(data_dir)):
         lock, notes = _LockWatch(data_dir), _Notes(data_dir)
         try:
             while not dequeue.final_code and not stopping.wait(_POLL_S):
@@ -99,21 +99,11 @@ def run(
     return dequeue.final_code or dequeue.refused_with or ingest.final_code or ingest.refused_with
 
 
-@contextmanager
-def _alone(data_dir: Path) -> Iterator[None]:
-    """run.lock, for the length of a with block."""
+def _run_lock(data_dir: Path) -> FileLock:
+    """The lock that a `run` holds for life."""
     files.make_directory(data_dir)
-    lock = FileLock(data_dir / supervision.LOCK_NAME)
-    try:
-        lock.acquire(_RUN_LOCK_S)
-    except Locked:
-        holder = lock.holder()
-        lock.close()
-        raise Locked(f"{data_dir}: `run` works there already, as process {holder}") from None
-    try:
-        yield
-    finally:
-        lock.close()
+    refusal = f"{data_dir}: `run` works there already"
+    return FileLock.taken(data_dir / supervision.LOCK_NAME, _RUN_LOCK_S, refusal)
 
 
 class _Notes:
