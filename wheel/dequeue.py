@@ -72,6 +72,7 @@ log = structlog.get_logger()
 _BEAT_MS = 500
 _COLLECT_MS = 60_000  # between looks for hours that can go
 _BOUNDS_AGAIN_MS = 1_000  # between attempts to write cancel_bounds
+_MIRROR_LOG_MS = 60_000
 _HELD_COMMIT_MS = 1_000  # between readings of the brokers' clock while closing is held
 
 
@@ -499,7 +500,7 @@ class Dequeue:
         try:
             self._directory.state.write_mirror(progress.slot, self._delivered, progress.encode())
         except OSError as error:
-            if self._is_time(self._mirror_failed_at_ms, _COLLECT_MS):
+            if self._is_time(self._mirror_failed_at_ms, _MIRROR_LOG_MS):
                 self._mirror_failed_at_ms = self._clock.boottime_ms()
                 log.error(  # noqa: TRY400 - its text says it all
                     "the mirror of the progress cannot be written", reason=str(error)
