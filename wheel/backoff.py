@@ -1,4 +1,4 @@
-"""How long to wait before Kafka is tried again: twice as long after each failure in a row."""
+"""How long to wait before something is tried again: twice as long after each failure in a row."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import random
 
 from duewheel.clock import Clock
 
-FIRST_MS, LONGEST_MS = 50, 5_000
 _DOUBLINGS_MAX = 7  # beyond the longest
 
 
@@ -17,14 +16,18 @@ class Backoff:
     back in one instant.
     """
 
-    def __init__(self, clock: Clock, chance: random.Random) -> None:
+    def __init__(
+        self, clock: Clock, chance: random.Random, first_ms: int = 50, longest_ms: int = 5_000
+    ) -> None:
         self._clock = clock
         self._chance = chance
+        self._first_ms, self._longest_ms = first_ms, longest_ms
         self._failures = 0
 
     def next_ms(self) -> int:
         """How long the next wait takes; each call counts one more failure."""
-        longest_ms = min(FIRST_MS << min(self._failures, _DOUBLINGS_MAX), LONGEST_MS)
+        doubled_ms = self._first_ms << min(self._failures, _DOUBLINGS_MAX)
+        longest_ms = min(doubled_ms, self._longest_ms)
         self._failures += 1
         return self._chance.randint(longest_ms // 2, longest_ms)
 

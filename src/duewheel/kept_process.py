@@ -11,13 +11,13 @@ long as it takes, but for two ends that no new start mends:
 
 from __future__ import annotations
 
+import random
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import structlog
-from tenacity import RetryCallState, Retrying, wait_exponential_jitter
 
 from duewheel.checkpoints.state import Heartbeat, State
 from duewheel.child import Child
@@ -25,8 +25,9 @@ from duewheel.clock import Clock
 from duewheel.errors import ConfigError, DuewheelError, Fenced, Locked, RecoveryRefused
 from duewheel.last_words import LastWords
 from duewheel.supervision import Supervised
+from duewheel.wheel.backoff import Backoff
 
-BACKOFF_MAX_S = 60.0  # so the log tells of one that cannot start about once a minute
+BACKOFF_MS = 2_000, 60_000  # so the log tells of one that cannot start about once a minute
 _CALM_S = 60.0  # having lived this long, a process has earned the first back-off again
 _AT_FIRST = {ConfigError.exit_code, RecoveryRefused.exit_code}
 _REFUSALS = _AT_FIRST | {Locked.exit_code}
@@ -78,7 +79,7 @@ class KeptProcess:
         self._last_beat: Heartbeat | None = None  # of a predecessor
         self._started_s = 0.0
         self._start_at_s = 0.0
-        self._failures = Failures()
+        self._backoff = Backoff(clock, random.Random(), *BACKOFF_MS)
         self._code: int | None = None
         self._reason = ""
 
@@ -149,11 +150,11 @@ class KeptProcess:
             )
             return
         if time.monotonic() - self._started_s >= _CALM_S:
-            self._failures.forget()
+            self._backoff.succeeded()
         self._wait("process died")
 
     def _wait(self, event: str) -> None:
-        wait_s = self._failures.next_wait_s()
+        wait_s = self._backoff.next_ms() / 1000
         self._start_at_s = time.monotonic() + wait_s
         log.warning(
             event,
@@ -190,23 +191,3 @@ class KeptProcess:
 def _signal(number: int) -> str:
     name = signal.Signals(number).name
     return f"{name}: {_SIGBUS_HINT}" if number == signal.SIGBUS else name
-
-
-class Failures:
-    """How long to wait after each of several failures in a row: 1, 2, 4 … s, and up to 1 s more, so
-    that the processes of many hosts do not come back to Kafka together.
-    """
-
-    def __init__(self) -> None:
-        self._wait = wait_exponential_jitter(initial=1, max=BACKOFF_MAX_S)
-        self._state = RetryCallState(Retrying(), None, (), {})
-        self.forget()
-
-    def forget(self) -> None:
-        """The next one is the first again."""
-        self._state.attempt_number = 0
-
-    def next_wait_s(self) -> float:
-        """After one more."""
-        self._state.attempt_number += 1
-        return self._wait(self._state)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -15,8 +16,9 @@ from duewheel.checkpoints.files import FileLock, open_file
 from duewheel.checkpoints.state import DEQUEUE, State
 from duewheel.clock import SystemClock
 from duewheel.errors import ConfigError, Fenced, KafkaUnavailable, Locked, RecoveryRefused
-from duewheel.kept_process import BACKOFF_MAX_S, Failures, KeptProcess
+from duewheel.kept_process import BACKOFF_MS, KeptProcess
 from duewheel.last_words import VARIABLE
+from duewheel.wheel.backoff import Backoff
 
 DEADLINE_S = 60.0
 FOR_EVER = "import time; time.sleep(600)"
@@ -114,12 +116,12 @@ def test_a_process_that_cannot_be_started_is_tried_again(
 
 
 def test_waits_grow_to_a_minute_and_begin_anew() -> None:
-    failures = Failures()
-    waits = [failures.next_wait_s() for _ in range(10)]
-    assert all(2.0**n <= wait <= 2.0**n + 1 for n, wait in enumerate(waits[:5]))
-    assert waits[-1] == BACKOFF_MAX_S
-    failures.forget()
-    assert failures.next_wait_s() <= 2
+    backoff = Backoff(SystemClock(), Random(1), *BACKOFF_MS)
+    waits_ms = [backoff.next_ms() for _ in range(10)]
+    assert all(1_000 <= wait_ms >> n <= 2_000 for n, wait_ms in enumerate(waits_ms[:5]))
+    assert 30_000 <= waits_ms[-1] <= 60_000
+    backoff.succeeded()
+    assert backoff.next_ms() <= 2_000
 
 
 def test_what_is_known_is_read_only_while_a_run_holds_its_lock(tmp_path: Path) -> None:
