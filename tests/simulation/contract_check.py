@@ -76,11 +76,12 @@ def _differences(copies: Sequence[tuple[Copy, bytes]]) -> list[str]:
     return different
 
 
-def decoded(headers: bytes) -> list[tuple[str, bytes]]:
+def decoded(headers: bytes, count: int | None = None) -> list[tuple[str, bytes]]:
     """Headers of short names and values: every varint is one byte, twice the length."""
     parts, at = [], 0
     while at < len(headers):
         end = at + 1 + headers[at] // 2
         parts.append(headers[at + 1 : end])
         at = end
+    assert count in {None, len(parts) // 2}
     return [(name.decode(), value) for name, value in zip(parts[::2], parts[1::2], strict=True)]

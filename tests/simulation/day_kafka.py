@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from tests.simulation.contract_check import decoded
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.errors import PublishDoubt
@@ -328,14 +329,3 @@ class Kafka:
         ):
             assert np.array_equal(getattr(found, name), getattr(expected, name)), name
         return len(kept)
-
-
-def decoded(data: bytes, count: int) -> list[tuple[str, bytes]]:
-    """Headers of short names and values: every varint is one byte, twice the length."""
-    out, at = [], 0
-    for _ in range(2 * count):
-        size = data[at] // 2
-        out.append(data[at + 1 : at + 1 + size])
-        at += 1 + size
-    assert at == len(data)
-    return [(name.decode(), value) for name, value in zip(out[::2], out[1::2], strict=True)]

@@ -12,9 +12,9 @@ import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.simulation.contract_check import decoded
 from tests.unit.test_encoding import rows
 from tests.unit.test_parking import DOWN, NOW_MS, ROOM, keyed, read_back, routed, topics
-from tests.unit.test_rolls import decoded
 
 from duewheel.schemas.timers import ANY_TIME, NEVER, NO_KEY, Bool, Deliveries, Int64
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer

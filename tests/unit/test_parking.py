@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import structlog
+from tests.simulation.contract_check import decoded
 from tests.unit.test_encoding import rows
-from tests.unit.test_rolls import CONTRACT, HEADERS, decoded
+from tests.unit.test_rolls import CONTRACT, HEADERS
 
 from duewheel.errors import PublishDoubt
 from duewheel.schemas.columns import binary

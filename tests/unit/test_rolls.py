@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.simulation.contract_check import decoded
 
 from duewheel.schemas.columns import binary
 from duewheel.schemas.contract import Contract, parse
@@ -82,14 +83,3 @@ def test_what_a_copy_says_is_read_back(
     assert batch.level[0] == level
     assert (batch.due_ms[0], batch.timer_id[0].as_py()) == (NOW_MS + 5, timer_id)
     assert (batch.targets[batch.target[0]], batch.target_partition[0]) == ("orders", partition)
-
-
-def decoded(data: bytes, count: int) -> list[tuple[str, bytes]]:
-    """Headers of short names and values: every varint is one byte, twice the length."""
-    out, at = [], 0
-    for _ in range(2 * count):
-        size = data[at] // 2
-        out.append(data[at + 1 : at + 1 + size])
-        at += 1 + size
-    assert at == len(data)
-    return [(name.decode(), value) for name, value in zip(out[::2], out[1::2], strict=True)]
