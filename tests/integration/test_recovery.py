@@ -148,6 +148,13 @@ class LoadedShard(Shard):
         self.wait(lambda: len(self.events(event)) > count)
         return self.events(event)[-1]
 
+    def burst(self) -> None:
+        """Many timers of one slot, as far as the first one's arrival."""
+        burst = dict.fromkeys((b"burst %d" % n for n in range(BURST)), CLOCK.now_ms() + 3_000)
+        self.load.write(burst)
+        while not burst.keys() & self.arrivals.first.keys():
+            time.sleep(0.002)
+
     def await_arrivals(self) -> None:
         """All that Kafka has had until now."""
         sent = list(self.load.due_ms)
@@ -210,10 +217,7 @@ def half_deliver(shard: LoadedShard) -> None:
     """
     for _ in range(5):
         dequeue = shard.status()["dequeue"]["pid"]
-        burst = dict.fromkeys((b"burst %d" % n for n in range(BURST)), CLOCK.now_ms() + 3_000)
-        shard.load.write(burst)
-        while not burst.keys() & shard.arrivals.first.keys():
-            time.sleep(0.002)
+        shard.burst()
         os.kill(dequeue, signal.SIGKILL)
         shard.kill_all()
         if is_half_delivered(shard):

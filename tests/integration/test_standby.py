@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.integration.test_recovery import BURST, LoadedShard
+from tests.integration.test_recovery import LoadedShard
 from tests.integration.whole_shard import CLOCK, DEADLINE_S
 
 from duewheel.child import Child
@@ -106,10 +106,7 @@ def test_a_standby_takes_over(shard: LoadedShard) -> None:
     assert (before["role"], before["recovering"]) == ("standby", None)
     shard.wait(lambda: second.status()["pending"] > 0)
 
-    burst = dict.fromkeys((b"burst %d" % n for n in range(BURST)), CLOCK.now_ms() + 3_000)
-    shard.load.write(burst)
-    while not burst.keys() & shard.arrivals.first.keys():
-        time.sleep(0.002)
+    shard.burst()
     shard.kill_all()
     killed_ms = CLOCK.now_ms()
     took_s = second.promote()
@@ -178,10 +175,7 @@ def test_a_standby_takes_over_by_itself_and_in_no_pause(
         assert shard.status()["dequeue"]["pid"] == pids["dequeue"]
         assert second.status()["role"] == "standby"
 
-    burst = dict.fromkeys((b"burst %d" % n for n in range(BURST)), CLOCK.now_ms() + 3_000)
-    shard.load.write(burst)
-    while not burst.keys() & shard.arrivals.first.keys():
-        time.sleep(0.002)
+    shard.burst()
     shard.kill_all()
     killed_ms = CLOCK.now_ms()
     shard.wait(lambda: any(at > killed_ms + 1_000 for *_, at in arrivals(shard)))
