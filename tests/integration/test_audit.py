@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -14,7 +12,6 @@ from kafka import KafkaProducer
 from tests.integration.whole_shard import Shard, schedule
 
 from duewheel.audit_history import AuditHistory
-from duewheel.dev_broker import DevBroker
 
 pytestmark = [
     pytest.mark.kafka,
@@ -26,15 +23,6 @@ pytestmark = [
 ]
 
 FAR = ("TIMER_DELAY_SEC", b"7200")
-
-
-@pytest.fixture
-def shard(tmp_path: Path, broker: DevBroker, unique_name: Callable[[str], str]) -> Iterator[Shard]:
-    shard = Shard(tmp_path, broker.bootstrap_servers, unique_name("audit"))
-    try:
-        yield shard
-    finally:
-        shard.close()
 
 
 def audits_of(process: psutil.Process) -> list[psutil.Process]:

@@ -148,12 +148,6 @@ def topics(broker: DevBroker) -> Topics:
 
 
 @pytest.fixture
-def proxy(broker: DevBroker) -> Iterator[FaultProxy]:
-    with FaultProxy(broker.bootstrap_servers) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def make(
     tmp_path: Path, broker: DevBroker, proxy: FaultProxy, topics: Topics
 ) -> Iterator[Callable[..., Shard]]:

@@ -45,15 +45,6 @@ def served(tmp_path_factory: pytest.TempPathFactory, broker: DevBroker) -> Itera
         shard.close()
 
 
-@pytest.fixture
-def shard(tmp_path: Path, broker: DevBroker, unique_name: Callable[[str], str]) -> Iterator[Shard]:
-    shard = Shard(tmp_path, broker.bootstrap_servers, unique_name("shard"))
-    try:
-        yield shard
-    finally:
-        shard.close()
-
-
 def judge(shard: Shard, known: dict[bytes, tuple[Sent, int, str]]) -> None:
     """Each exactly once, byte for byte, none early, rejected ones with their reason."""
     doubled = {value: n for value, n in shard.arrivals.count.items() if n != 1}

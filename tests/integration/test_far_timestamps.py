@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource
 from tests.integration.whole_shard import CLOCK, Shard
 
-from duewheel.dev_broker import DevBroker
 from duewheel.wheel.check import check
 
 pytestmark = [
@@ -23,16 +19,6 @@ pytestmark = [
 HOUR_MS = 3_600_000
 FAR_MS = (72 * HOUR_MS, 73 * HOUR_MS, 10 * 365 * 24 * HOUR_MS)
 NOW: list[tuple[str, bytes]] = [("TIMER_DELAY_MS", b"100")]
-
-
-@pytest.fixture
-def shard(tmp_path: Path, broker: DevBroker, unique_name: Callable[[str], str]) -> Iterator[Shard]:
-    """Its ring holds 2.8 hours."""
-    shard = Shard(tmp_path, broker.bootstrap_servers, unique_name("shard"))
-    try:
-        yield shard
-    finally:
-        shard.close()
 
 
 def stamped(shard: Shard, kind: str) -> None:

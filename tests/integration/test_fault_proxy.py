@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
@@ -14,12 +14,6 @@ from tests.integration.reading import read_committed
 from duewheel.dev_broker import DevBroker
 
 pytestmark = pytest.mark.kafka
-
-
-@pytest.fixture
-def proxy(broker: DevBroker) -> Iterator[FaultProxy]:
-    with FaultProxy(broker.bootstrap_servers) as proxy:
-        yield proxy
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -84,12 +83,6 @@ class Commands:
             self.run("cancel", "--id", "x", "--partition", "0", codes=frozenset({1}))
         finally:
             supervisor.stop(60)
-
-
-@pytest.fixture
-def proxy(broker: DevBroker) -> Iterator[FaultProxy]:
-    with FaultProxy(broker.bootstrap_servers) as proxy:
-        yield proxy
 
 
 def test_every_request_is_listed_at_a_version_that_is_allowed(

@@ -177,12 +177,6 @@ def numbered(timers: Sequence[tuple[str, int]], topic: str, partition: int) -> l
 
 
 @pytest.fixture
-def proxy(broker: DevBroker) -> Iterator[FaultProxy]:
-    with FaultProxy(broker.bootstrap_servers) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def shard(
     tmp_path: Path, broker: DevBroker, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Shard]:

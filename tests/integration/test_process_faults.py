@@ -47,12 +47,6 @@ TIMEOUT_S = 2.0  # of transactions
 
 
 @pytest.fixture
-def proxy(broker: DevBroker) -> Iterator[FaultProxy]:
-    with FaultProxy(broker.bootstrap_servers) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def topics(unique_name: Callable[[str], str]) -> Topics:
     return Topics.named(unique_name("app")[-40:].lstrip("-"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,13 +29,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 USER, PASSWORD, SCRAM = "duewheel", "hunter2", "SCRAM-SHA-256"
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
-
-
-@pytest.fixture
-def shard(tmp_path: Path, broker: DevBroker, unique_name: Callable[[str], str]) -> Iterator[Shard]:
-    shard = Shard(tmp_path, broker.bootstrap_servers, unique_name("app")[-40:].lstrip("-"))
-    yield shard
-    shard.close()
 
 
 def deliver_one(shard: Shard, value: bytes) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ from kafka import KafkaProducer
 from tests.integration.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.integration.whole_shard import Shard
 
-from duewheel.dev_broker import DevBroker
-
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 ROWS = 500
@@ -22,21 +19,11 @@ FETCH = "1"  # its api key: the proxy has no name for it
 
 
 @pytest.fixture
-def proxy(broker: DevBroker) -> Iterator[FaultProxy]:
-    with FaultProxy(broker.bootstrap_servers) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def shard(
-    tmp_path: Path, broker: DevBroker, proxy: FaultProxy, unique_name: Callable[[str], str]
-) -> Iterator[Shard]:
+def shard(shard: Shard, proxy: FaultProxy) -> Shard:
     """Which reaches the broker through the proxy; its consumer and producers do not."""
-    shard = Shard(tmp_path, broker.bootstrap_servers, unique_name("app")[-40:].lstrip("-"))
     text = shard.config.read_text()
-    shard.config.write_text(text.replace(broker.bootstrap_servers, proxy.bootstrap_servers))
-    yield shard
-    shard.close()
+    shard.config.write_text(text.replace(shard.servers, proxy.bootstrap_servers))
+    return shard
 
 
 def descendants(pid: int) -> dict[int, str]:
