@@ -126,9 +126,9 @@ def space(directory: Path) -> Space:
     return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
 
 
-# By the magic number of their superblock. Bytes that are there already are not written in place:
-# each store takes room anew, and in a mapped file a store that finds none is a SIGBUS. What overlay
-# does depends on what lies below it.
+# By the magic number of their superblock. They do not write in place: each store takes a new block,
+# and a store to a mapped file ends the process by SIGBUS if there is none. What overlay does
+# depends on the file system below it.
 _COPY_ON_WRITE = {
     0x9123683E: "btrfs",
     0x2FC12FC1: "zfs",

@@ -214,7 +214,7 @@ class Progress:
             if raw["format"] != FORMAT:
                 raise ValueError(
                     f"format {raw['format']}, this version reads {FORMAT}: let the version that "
-                    "wrote it deliver what is pending, then begin anew with another app.id"
+                    "wrote it deliver what is pending, then start over with another app.id"
                 )
             sealed_for = raw["sealed_for"]
             return cls(

@@ -8,8 +8,8 @@ by moving its part, unchanged. In two steps, so that at no moment two shards hav
     2. once all are sealed, one transaction writes the records of the new shards: nobody's, so that
        any data directory may own them, with the partitions p mod n = i
 
-An undo, to the number of shards that there are, gives each record back as it is. It compares
-nothing: records that cannot be dealt, because settings or topics differ, can be given back.
+An undo goes back to the old number of shards: it takes the seal off each record and changes nothing
+else. It compares nothing, so it also works where settings or topics differ and step 2 is refused.
 
 New shards are sealed first too, with nothing in them: nobody may begin one in between. A shard that
 is no more stays sealed, with nothing in it, for ever: a directory that once served it has a copy of

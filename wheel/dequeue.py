@@ -13,8 +13,8 @@
   long stop or where partitions come from different shards, is delivered up to there; then its rest
   is the closed range, with the same C.
 - A kill between 3 and 4, or an unknown outcome of 3: the progress in Kafka says what is delivered.
-- A start (starting.py) first writes the progress anew, in its own name and otherwise as it was
-  found: whoever served the shard before finds out, and no standby takes it for dead. After a
+- A start (starting.py) first writes the progress again, in its own name and otherwise as it was
+  found: the owner before it learns that it is deposed, and no standby takes it for dead. After a
   recovery nothing is closed or delivered until ingest has caught up.
 - Nothing is published before its slot is closed, and a slot is closed when its last due time is
   past: never early. While this host's clock is ahead of the brokers' nothing is closed

@@ -6,7 +6,7 @@ One batch:
        (rows that come again after a recovery are judged by wheel/recovering.py)
     2. in a standby rows at or above C stay out (wheel/following.py)
     3. messages and log records are appended (uncommitted.py); the timers that the batch's cancels
-       may be for are looked up (cancel_lookup.py); nobody knows of the batch yet
+       may be for are looked up (cancel_lookup.py); nothing refers to the batch yet
     4. under engine.lock: slots that were closed since 1 are left, their rows written again. The
        cancels are resolved (resolving.py); their outcomes and the records that they cancel are
        appended

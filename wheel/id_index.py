@@ -11,7 +11,7 @@ up in the log; where it names a record of an hour that is gone, that is passed o
 
 Of an id that is replaced over and over the rows that decide nothing for a new cancel are taken out
 (`forget`), or its chain would grow without end. A cancel that is for older timers, too, as a chase
-may be, then needs the logs. When all rows are used up, the index is built anew from the logs, with
+may be, then needs the logs. When all rows are used up, the index is rebuilt from the logs, with
 room for half as many more. It lies in a file without a name in the data directory, so that it takes
 page cache and no memory; without room for that, and where a chain is too long to be walked, the
 hash columns of the logs are scanned: 50 to 100 million records a second.

@@ -1,6 +1,6 @@
 """Makes what a data directory lacks: its state file, and its wheel.
 
-A wheel of gigabytes takes minutes, and whoever holds engine.lock for seconds is killed:
+A wheel of gigabytes takes minutes, and a process that holds engine.lock for seconds is killed:
 
     1. under engine.lock: the state file is made if it is missing, and a missing wheel noted
     2. under wheel.lock alone: an empty wheel is written beside its place and synced

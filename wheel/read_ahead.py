@@ -259,7 +259,7 @@ class ReadAheadThread:
         self._config = config
         self._clock = clock
         self._delivered = delivered
-        # Deliveries go on without it, only slower: any error has it begun anew.
+        # Deliveries go on without it, only slower: after any error it is started again.
         self._thread = Worker("read ahead", self._run, again_after_s=_ROUND_S)
 
     def __enter__(self) -> Self:

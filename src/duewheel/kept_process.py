@@ -6,7 +6,7 @@ long as it takes, but for two ends that no new start mends:
 
     fenced     another instance owns the shard: this one must stop
     refused    dequeue refuses configuration, topics or files before it has ever run under this
-               `run`: whoever has just typed something wrong wants to be told at once
+               `run`: most likely a mistyped setting, which the operator should see at once
 """
 
 from __future__ import annotations

@@ -171,8 +171,8 @@ def histogram(name: str, text: str, values_ms: Histogram) -> Metric:
 
 
 def thread_failures() -> Metric:
-    """Threads of this process that an error has ended, or had begin anew."""
-    text = "Errors that have ended a thread's work, or had it begun anew."
+    """Errors that have ended or restarted the work of a thread of this process."""
+    text = "Errors that have ended or restarted a thread's work."
     return counters("thread_failures", text, "thread", failures)
 
 

@@ -3,8 +3,8 @@
 A replay reads up to where the dead-letter topic ended when it began, a bounded chunk at a time.
 One Kafka transaction per chunk holds the messages and the position (replay_position.py): whatever
 is killed, and however often it is run, a dead letter is replayed once. Two replays at a time share
-a transactional id: the later one ends the earlier. A run that opens its producer anew may be that
-later one, so the position is read after every open, and holds only while the producer does.
+a transactional id: the later one ends the earlier. A run that opens its producer again may be that
+later one, so the position is read after every open, and is valid only as long as that producer.
 
 What cannot be replayed now (no such topic, too large …) is, in the same transaction, written to the
 end of the dead-letter topic once more, with today's reason. A run never comes to that.
@@ -203,7 +203,7 @@ class _Replay:
 
         Args:
             letters: neighbours in `partition`.
-            reached: the offset up to which they are all that there is.
+            reached: the end of what was read: below it `partition` has no other dead letters.
         """
         for _ in range(_REFUSALS_MAX):
             if self._producer is None and not self._dry_run:

@@ -11,12 +11,12 @@ that it lacks, one for each new shard.
        no more
 
 Killed before 3, all is as it was, but sealed: run again it finishes, or undoes (`--to` the old
-number). An undo gives each record back as it is, so it is refused for nothing that the records say:
-not for settings that a `reconfigure` has changed between two seals, not for want of room.
+number). An undo only takes the seals off, so no content of the records can make it fail: not
+settings that a `reconfigure` has changed between two seals, not want of room.
 
 Before a record is sealed, its writer makes sure that it still holds `<app>.reshard`, by writing the
-notice with it once more: whoever takes that later also takes the shard's id later, and so fences
-this one, or finds what it wrote.
+notice with it once more. A later run takes `<app>.reshard` first, and then each shard's id: it
+fences this run, or finds what this one wrote.
 """
 
 from __future__ import annotations

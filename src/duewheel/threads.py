@@ -1,8 +1,8 @@
 """Threads beside a loop: none of them dies in silence.
 
 All of duewheel's own are `Worker`s. An error that one lets out is logged with its stack, counted
-(metric `thread_failures`), and raised where the loop asks (`require_alive`); or the work is begun
-anew after a pause. `watch_libraries` has the same said of threads that libraries start.
+(metric `thread_failures`), and raised where the loop asks (`require_alive`); or the work is started
+again after a pause. `watch_libraries` logs and counts errors of threads that libraries start.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Worker(threading.Thread):
         Args:
             name: in logs and metrics.
             work: what it does; the thread ends when it returns.
-            again_after_s: an error has the work begun anew after so many seconds; None: it ends
-                the thread.
+            again_after_s: pause after an error, before the work is started again; None: an error
+                ends the thread.
         """
         super().__init__(name=name, daemon=True)
         self._work = work
@@ -57,7 +57,7 @@ class Worker(threading.Thread):
             return
 
     def end(self) -> None:
-        """Begin nothing anew, and wait for the end; `work` has been told to return."""
+        """Start no work again, and wait for the end; `work` has been told to return."""
         self._ending.set()
         if self.ident is not None:
             self.join()

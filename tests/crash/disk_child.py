@@ -5,7 +5,7 @@
 
     1. timers are placed; from here on the file system refuses
     2. others cannot be placed: an error, and nothing has changed; what is in the wheel is
-       delivered; dequeue cannot start anew; ingest stops without an error
+       delivered; dequeue cannot be restarted; ingest stops without an error
     3. the file system takes stores again: the same engine places them, dequeue starts, all is
        delivered
 

@@ -51,7 +51,7 @@ def test_a_wheel_is_made_without_engine_lock(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at_mib", [0, MIB // 2, MIB])
-def test_what_a_killed_maker_leaves_is_made_anew(tmp_path: Path, at_mib: int) -> None:
+def test_what_a_killed_maker_leaves_is_overwritten(tmp_path: Path, at_mib: int) -> None:
     for _ in range(2):
         killed = started(tmp_path, die_at_mib=at_mib)
         assert printed(killed) == ["makes"]

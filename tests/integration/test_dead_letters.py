@@ -435,7 +435,7 @@ def test_a_replay_that_another_one_has_overtaken_doubles_nothing(
     taken: list[dict[str, Any]] = []
 
     def overtaken(producer: Any, batches: Any, now_ms: int, deadline: Deadline) -> Any:
-        """The target shrinks, so the second chunk is refused; until its producer is opened anew,
+        """The target shrinks, so the second chunk is refused; until its producer is opened again,
         another process replays all that is left.
         """
         if read_topic(shard.servers, small) and not taken:

@@ -65,7 +65,7 @@ FAR_SLOTS = {
     ),
     "far-rebuilt": Planted(
         "2",
-        "a wheel that is made anew takes rows beyond the ring",
+        "a wheel rebuilt from the logs also links rows beyond the ring",
         "wheel/recovering.py",
         "runs.where(runs.slot <= directory.state.linked)",
         "runs",

@@ -101,7 +101,7 @@ class Requests:
         return self._of_id(timer_id, known, rng.choices(_KINDS, (4, 3, 1))[0])
 
     def _of_id(self, timer_id: bytes, known: list[Timer], request: str) -> Asked:
-        """With this id; a request is at times for one timer only, or for one that there is not."""
+        """With this id; some requests name one timer by its offset, not always one of the id."""
         rng, named_offset = self._rng, ANY_OFFSET
         if request and known and rng.random() < 0.25:
             of_id = [timer.origin for timer in known if timer.timer_id == timer_id]

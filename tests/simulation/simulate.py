@@ -100,7 +100,7 @@ def run_some(folder: Path, seeds: list[int]) -> Outcome:
 
 
 def chosen(first: int, seeds: int, *, resharding: bool) -> list[int]:
-    """So many seeds from `first` on; of those only that may deal the partitions anew."""
+    """So many seeds from `first` on; with `resharding`, only those that may change the shards."""
     if not resharding:
         return list(range(first, first + seeds))
     from tests.simulation.resharding import happens

@@ -432,7 +432,7 @@ def test_a_reply_in_doubt_is_given_once(make_world: MakeWorld, fate: str) -> Non
     assert world.answers() == [("timers-0@1", "cancelled")]
 
 
-def test_each_of_many_is_replied_to_once_in_order_whoever_is_killed(make_world: MakeWorld) -> None:
+def test_each_of_many_is_replied_to_once_in_order_over_kills(make_world: MakeWorld) -> None:
     world = make_world(chunk_records=3)
     order: list[str] = []
     for start in range(0, 60, 3):

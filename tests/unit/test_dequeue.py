@@ -333,7 +333,7 @@ def test_each_attempt_waits_longer_than_the_one_before(make_world: MakeWorld) ->
     begun_ms.clear()
     begun_ms += [0] * 12
     world.drain()
-    assert begun_ms[13] - begun_ms[12] <= 50, "a commit begins anew"
+    assert begun_ms[13] - begun_ms[12] <= 50, "a commit resets the back-off"
 
 
 def test_the_local_copy_of_the_progress_is_never_ahead(make_world: MakeWorld) -> None:

@@ -115,7 +115,7 @@ def test_a_process_that_cannot_be_started_is_tried_again(
     look_until(it, lambda: it.child is not None)
 
 
-def test_waits_grow_to_a_minute_and_begin_anew() -> None:
+def test_waits_grow_to_a_minute_and_start_over() -> None:
     backoff = Backoff(SystemClock(), Random(1), *BACKOFF_MS)
     waits_ms = [backoff.next_ms() for _ in range(10)]
     assert all(1_000 <= wait_ms >> n <= 2_000 for n, wait_ms in enumerate(waits_ms[:5]))

@@ -35,7 +35,7 @@ def test_the_oldest_message_that_is_not_taken_is_as_old_as_the_first_look_at_it(
     assert notes.look(6_000, 2, {P0: 7}, {P0: 9}) == (2, 2_000, 0)
     assert notes.look(9_000, 2, {P0: 7}, {P0: 9}) == (2, 5_000, 3_000)
     assert notes.look(9_500, 3, {P0: 9}, {P0: 9}) == (0, 0, 0)
-    assert notes.look(9_900, 3, {P0: 9}, {P0: 10}) == (1, 0, 0), "it begins anew"
+    assert notes.look(9_900, 3, {P0: 9}, {P0: 10}) == (1, 0, 0), "ages count from the new message"
 
 
 def test_a_reader_that_is_always_as_late_is_said_to_be_so() -> None:

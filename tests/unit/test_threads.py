@@ -72,7 +72,7 @@ def test_an_error_that_ends_a_thread_is_said_counted_and_raised() -> None:
         worker.require_alive()
 
 
-def test_work_that_is_to_go_on_is_begun_anew_after_any_error() -> None:
+def test_work_that_is_to_go_on_is_started_again_after_any_error() -> None:
     begun, goes_on = [0], threading.Event()
 
     def work() -> None:
@@ -90,7 +90,7 @@ def test_work_that_is_to_go_on_is_begun_anew_after_any_error() -> None:
     assert failures == {"read ahead": 3}
 
 
-def test_a_worker_that_waits_to_begin_anew_can_be_ended() -> None:
+def test_a_worker_that_waits_to_start_again_can_be_ended() -> None:
     worker = Worker("read ahead", fail, again_after_s=3_600)
     with capture_logs():
         worker.start()
