@@ -81,10 +81,10 @@ class _Resolver:
             return Word.UNKNOWN
         first, offset, _ = matching[-1 if self._clauses.newest_timer_decides else 0]
         is_cancelled = self._is_flagged((x.partition, offset))
-        if is_cancelled and first < self._blind(x.partition):
-            # One that was written later may have been delivered, and be on disk no more.
-            if self._clauses.cancelled_timer_below_blind_may_not_be_the_newest:
-                return Word.UNKNOWN
+        # One that was written later may have been delivered, and be on disk no more.
+        in_doubt = self._clauses.cancelled_timer_below_blind_may_not_be_the_newest
+        if in_doubt and is_cancelled and first < self._blind(x.partition):
+            return Word.UNKNOWN
         if is_cancelled and self._clauses.cancelled_timer_is_not_called_delivered:
             return Word.CANCELLED
         return Word.ALREADY_DELIVERED
