@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from typing import Self
 
 from duewheel.checkpoints import files, mirror
 from duewheel.checkpoints.page_contents import Close, Commit, HourFiles, Marks
@@ -481,6 +482,12 @@ class State:
         """Make the file durable, and the mirror."""
         self._mapped.flush()
         mirror.sync(self._mirror)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def release(self) -> None:
         """Unmap the file."""

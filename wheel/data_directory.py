@@ -16,7 +16,7 @@ takes that back. After a boot of the host without it, what the page cache held m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from enum import Enum
 from pathlib import Path
 
@@ -441,8 +441,7 @@ def declare_stopped(path: Path) -> bool:
         known = State.open(path)
     except FileNotFoundError:
         return False
-    engine_lock = FileLock(path / ENGINE_LOCK)
-    try:
+    with known, closing(FileLock(path / ENGINE_LOCK)) as engine_lock:
         with engine_lock.held(LOCK_DEADLINE_S):
             starts = known.starts
             runs = any(files.lock_is_held(path / role.value) for role in Role)
@@ -456,6 +455,3 @@ def declare_stopped(path: Path) -> bool:
                 if known.starts == starts:
                     known.set_stopped_cleanly()
         return known.stopped_cleanly
-    finally:
-        engine_lock.close()
-        known.release()

@@ -87,11 +87,8 @@ def _make_wheel(
 def _newest_batch(path: Path, ring: int) -> int:
     """Of the wheel, 0 if there is none, or no commit page to compare it with."""
     try:
-        known = State.open(path)
-        try:
+        with State.open(path) as known:
             near = known.commit().batch
-        finally:
-            known.release()
         return TimerWheel(path / timer_wheel.FILE_NAME, ring).newest_batch(near)
     except (FileNotFoundError, CorruptFile):
         return 0
@@ -111,15 +108,13 @@ def _has_wheel(path: Path, config: WheelConfig) -> bool:
         aside = state.set_aside(path)
         log.warning("the state file is damaged: set aside", reason=str(error), aside=str(aside))
         known = _new_state(path, config)
-    try:
+    with known:
         known.require(config.precision_ms, config.slots)
         is_there = TimerWheel.is_there(path / timer_wheel.FILE_NAME, config.ring)
         if not is_there and known.starts:
             log.error("the wheel is missing or cut", path=str(path))
             known.note_damage(Damage.FILES_LOST)
         return is_there
-    finally:
-        known.release()
 
 
 def _new_state(path: Path, config: WheelConfig) -> State:

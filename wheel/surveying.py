@@ -36,7 +36,7 @@ def survey(path: Path, config: WheelConfig) -> Local:
         known = State.open(path)
     except (FileNotFoundError, CorruptFile):
         return Local.absent()
-    try:
+    with known:
         known.require(config.precision_ms, config.slots)
         damage = _damage(path, config, known)
         local = look_at(known, path)
@@ -44,8 +44,6 @@ def survey(path: Path, config: WheelConfig) -> Local:
         while (now := look_at(known, path)).close != local.close:
             local = now
         return replace(local, damage=max(local.damage, damage))
-    finally:
-        known.release()
 
 
 def _damage(path: Path, config: WheelConfig, known: State) -> Damage:

@@ -93,10 +93,7 @@ def start_audit(flags: Sequence[str]) -> Child:
 
 def _is_standby(data_dir: Path) -> bool:
     try:
-        state = State.open(data_dir)
+        with State.open(data_dir) as state:
+            return state.standby
     except (FileNotFoundError, DuewheelError):
         return False
-    try:
-        return state.standby
-    finally:
-        state.release()

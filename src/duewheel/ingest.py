@@ -163,19 +163,16 @@ def _run(
     durable = CheckpointThread(directory.path, interval_s, stopping)
     durable.start()
     tick = _tick(directory, clock, sink, gaps, watch, metrics, durable, limit)
-    try:
-        told = Together(metrics, ShardMetrics(settings, clock))
-        with served(told, settings.metrics.host, settings.metrics.ingest_port), _told(limit):
-            while True:
-                stream = timer_stream(spark, replace(source, max_offsets_per_trigger=limit.rows))
-                limit.begun(engine.marks, sink.statistics.batches)
-                with _topics_forgiven(watch):
-                    if not run_query(stream, sink, query, stopping, tick):
-                        break
-                engine.know_topics(watch.find(admin))
-                source = _source(settings, watch, admin, checkpoint, engine)
-    finally:
-        state.release()
+    told = Together(metrics, ShardMetrics(settings, clock))
+    with state, served(told, settings.metrics.host, settings.metrics.ingest_port), _told(limit):
+        while True:
+            stream = timer_stream(spark, replace(source, max_offsets_per_trigger=limit.rows))
+            limit.begun(engine.marks, sink.statistics.batches)
+            with _topics_forgiven(watch):
+                if not run_query(stream, sink, query, stopping, tick):
+                    break
+            engine.know_topics(watch.find(admin))
+            source = _source(settings, watch, admin, checkpoint, engine)
         counted = sink.statistics
         _log.info(
             "ingest stopped",

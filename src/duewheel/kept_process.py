@@ -179,13 +179,10 @@ class KeptProcess:
 
     def _beat(self) -> Heartbeat | None:
         try:
-            state = State.open(self._data_dir)
+            with State.open(self._data_dir) as state:
+                return state.heartbeat(self._number)
         except (OSError, DuewheelError):
             return None
-        try:
-            return state.heartbeat(self._number)
-        finally:
-            state.release()
 
 
 def _signal(number: int) -> str:

@@ -133,8 +133,7 @@ class LagWatch:
         topics = sorted({*settings.timer.topics, *(found.topics if found else ())})
         stable = wiring.own(settings, admin.stable_offsets(topics))
         ends = wiring.own(settings, admin.end_offsets(topics))
-        state = State.open(settings.storage.data_dir)
-        try:
+        with State.open(settings.storage.data_dir) as state:
             commit, close = state.commit(), state.close()
             known = {**(close.c if close else {}), **commit.marks}
             marks = self._marks(admin, known, stable, topics)
@@ -143,8 +142,6 @@ class LagWatch:
             held = sum(max(0, ends.get(p, end) - end) for p, end in stable.items())
             wall_ms = self._clock.now_ms()
             state.note_lag(Lag(asked_ms, count, wall_ms - oldest_ms, wall_ms - stuck_ms, held))
-        finally:
-            state.release()
 
     def _marks(
         self, admin: KafkaAdmin, known: Marks, ends: Marks, topics: list[str]

@@ -34,11 +34,8 @@ class ShardMetrics:
         """See metrics.Source."""
         data_dir = self._settings.storage.data_dir
         yield from _supervised(data_dir)
-        state = State.open(data_dir)
-        try:
+        with State.open(data_dir) as state:
             yield from _readiness(state, self._settings, self._clock.now_ms())
-        finally:
-            state.release()
 
 
 def _readiness(state: State, settings: Settings, now_ms: int) -> Iterator[Metric]:

@@ -35,7 +35,7 @@ def status(settings: Settings) -> dict[str, Any]:
         raise ConfigError(
             f"there is no data directory {data_dir}: `duewheel init` or `duewheel run` makes it"
         ) from error
-    try:
+    with state:
         now_ms = SystemClock().now_ms()
         reasons = not_ready(state, settings, now_ms)
         return {
@@ -54,8 +54,6 @@ def status(settings: Settings) -> dict[str, Any]:
             "recovering": _recovering(state),
             **_counts(state, settings),
         }
-    finally:
-        state.release()
 
 
 def _run(data_dir: Path) -> dict[str, Any] | None:

@@ -156,13 +156,10 @@ class _Claim:
     def _drawn(self) -> int:
         """The lineage that the last start drew when it claimed the shard; 0 before the first."""
         try:
-            known = State.open(self._data_dir)
+            with State.open(self._data_dir) as known:
+                return known.lineages[1]
         except (FileNotFoundError, DuewheelError):
             return 0
-        try:
-            return known.lineages[1]
-        finally:
-            known.release()
 
 
 class _LockWatch:
