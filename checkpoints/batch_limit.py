@@ -14,15 +14,12 @@ A mere kill in the first batch costs a few smaller batches: they grow again.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
-from duewheel.checkpoints import files
 from duewheel.checkpoints.page_contents import Marks, marks_from, marks_to
-from duewheel.checkpoints.shapes import MISSHAPEN, integer
+from duewheel.checkpoints.shapes import MISSHAPEN, integer, read_json, write_json
 
 SPARK_DIR = "spark"  # in the data directory: everything of Spark's
 FILE_NAME = "batch-limit"
@@ -54,21 +51,17 @@ class Attempt:
     def write(self, directory: Path) -> None:
         """Replace the file, durably."""
         told = {"marks": marks_to(self.marks), "rows": self.rows, "end": self.end.value}
-        line = files.checked_line(json.dumps(told, separators=(",", ":")).encode())
-        files.replace_file(directory / FILE_NAME, line)
+        write_json(directory / FILE_NAME, told)
 
     @classmethod
     def read(cls, directory: Path) -> Attempt | None:
         """The last one; None if there was none, or if the file is damaged: it is only a hint."""
         try:
-            text = files.checked_text((directory / FILE_NAME).read_bytes())
-            return None if text is None else cls._from_json(json.loads(text))
+            raw = read_json(directory / FILE_NAME)
+            rows = max(ROWS_MIN, integer(raw["rows"]))
+            return cls(marks_from(raw["marks"]), rows, End(raw["end"]))
         except (FileNotFoundError, *MISSHAPEN):
             return None
-
-    @classmethod
-    def _from_json(cls, raw: dict[str, Any]) -> Attempt:
-        return cls(marks_from(raw["marks"]), max(ROWS_MIN, integer(raw["rows"])), End(raw["end"]))
 
     def has_failed(self, marks: Marks, *, planned: bool) -> bool:
         """Whether its batches were too large.

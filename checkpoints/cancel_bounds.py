@@ -12,14 +12,12 @@ that has cancels. Without the file nothing on disk proves anything.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from duewheel.checkpoints import files
 from duewheel.checkpoints.page_contents import Marks, marks_from, marks_to
-from duewheel.checkpoints.shapes import MISSHAPEN, integer
+from duewheel.checkpoints.shapes import MISSHAPEN, integer, read_json, write_json
 from duewheel.schemas.timers import TopicPartition
 
 FILE_NAME = "cancel_bounds"
@@ -46,8 +44,8 @@ class CancelBounds:
 
     def write(self, directory: Path) -> None:
         """Replace the file, durably."""
-        text = json.dumps({"since": self.since, "blind": marks_to(self.blind)}).encode()
-        files.replace_file(directory / FILE_NAME, files.checked_line(text))
+        told = {"since": self.since, "blind": marks_to(self.blind)}
+        write_json(directory / FILE_NAME, told)
 
     def write_or_remove(self, directory: Path) -> None:
         """Replace the file; where the disk has no room, remove it: its absence says no less."""
@@ -60,10 +58,7 @@ class CancelBounds:
     def read(cls, directory: Path) -> CancelBounds | None:
         """The file's content; None if there is none, or its bytes are not whole."""
         try:
-            text = files.checked_text((directory / FILE_NAME).read_bytes())
-            if text is None:
-                return None
-            raw = json.loads(text)
+            raw = read_json(directory / FILE_NAME)
             return cls(integer(raw["since"]), marks_from(raw["blind"]))
         except (FileNotFoundError, *MISSHAPEN):
             return None

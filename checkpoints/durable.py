@@ -14,13 +14,11 @@ misses nothing that it names.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from duewheel.checkpoints import files
 from duewheel.checkpoints.page_contents import (
     Close,
     Marks,
@@ -29,7 +27,7 @@ from duewheel.checkpoints.page_contents import (
     marks_to,
     names_from,
 )
-from duewheel.checkpoints.shapes import MISSHAPEN, integer
+from duewheel.checkpoints.shapes import MISSHAPEN, integer, read_json, write_json
 from duewheel.checkpoints.state import State
 from duewheel.errors import CorruptFile
 
@@ -63,22 +61,19 @@ class Durable:
 
     def write(self, directory: Path) -> None:
         """Replace the file, durably."""
-        text = json.dumps(
-            {
-                "format": FORMAT,
-                "batch": self.batch,
-                "marks": marks_to(self.marks),
-                "hours": self.hours,
-                "placed": self.placed,
-                "close": self.close.to_json() if self.close else None,
-                "r": self.r,
-                "topic_ids": dict(self.topic_ids),
-                "topics": self.topics,
-                "cancels": dict(self.cancels),
-            },
-            separators=(",", ":"),
-        ).encode()
-        files.replace_file(directory / FILE_NAME, files.checked_line(text))
+        told = {
+            "format": FORMAT,
+            "batch": self.batch,
+            "marks": marks_to(self.marks),
+            "hours": self.hours,
+            "placed": self.placed,
+            "close": self.close.to_json() if self.close else None,
+            "r": self.r,
+            "topic_ids": dict(self.topic_ids),
+            "topics": self.topics,
+            "cancels": dict(self.cancels),
+        }
+        write_json(directory / FILE_NAME, told)
 
     @classmethod
     def read(cls, directory: Path) -> Durable | None:
@@ -89,13 +84,9 @@ class Durable:
         """
         path = directory / FILE_NAME
         try:
-            text = files.checked_text(path.read_bytes())
+            return cls._from_json(read_json(path))
         except FileNotFoundError:
             return None
-        if text is None:
-            raise CorruptFile(path, 0, "the durable checkpoint does not match its checksum")
-        try:
-            return cls._from_json(json.loads(text))
         except MISSHAPEN as error:
             raise CorruptFile(path, 0, f"this is no durable checkpoint: {error!r}") from error
 

@@ -33,7 +33,6 @@ the shard is another question (ownership.py).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
@@ -43,7 +42,7 @@ from duewheel.checkpoints import files
 from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.page_contents import Close, Commit, Marks
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.shapes import MISSHAPEN, integer, name
+from duewheel.checkpoints.shapes import MISSHAPEN, integer, name, read_json, write_json
 from duewheel.checkpoints.state import Damage, State
 from duewheel.errors import CorruptFile, RecoveryRefused
 from duewheel.schemas.timers import TopicPartition
@@ -79,17 +78,13 @@ class RecoveryRecord:
 
     def write(self, directory: Path) -> None:
         """Put the record in place, durably."""
-        text = json.dumps(asdict(self)).encode()
-        files.replace_file(directory / FILE_NAME, files.checked_line(text))
+        write_json(directory / FILE_NAME, asdict(self))
 
     @classmethod
     def read(cls, directory: Path) -> RecoveryRecord | None:
         """The record in place; None if there is none or its bytes are not whole."""
         try:
-            text = files.checked_text((directory / FILE_NAME).read_bytes())
-            if text is None:
-                return None
-            raw = json.loads(text)
+            raw = read_json(directory / FILE_NAME)
             return cls(
                 name(raw["case"]),
                 Keep(raw["keep"]),

@@ -6,13 +6,37 @@ Records in Kafka and Spark's files do not even have one.
 
 from __future__ import annotations
 
+import json
 import re
 import reprlib
+from pathlib import Path
+from typing import Any
+
+from duewheel.checkpoints import files
 
 # What reading values of another shape raises: what is not there, or is something else.
 MISSHAPEN = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 _PARTITION = re.compile(r"[0-9]{1,10}")
+
+
+def write_json(path: Path, value: object) -> None:
+    """Replace a file by JSON behind its CRC-32, durably."""
+    text = json.dumps(value, separators=(",", ":")).encode()
+    files.replace_file(path, files.checked_line(text))
+
+
+def read_json(path: Path) -> Any:
+    """What `write_json` has written.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError, RecursionError: it is damaged, or no JSON.
+    """
+    text = files.checked_text(path.read_bytes())
+    if text is None:
+        raise ValueError("it does not match its checksum")
+    return json.loads(text)
 
 
 def integer(value: object) -> int:

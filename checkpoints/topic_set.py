@@ -1,19 +1,17 @@
 """The file `timer-topics`: which topics ingest reads, and which of those that match it does not.
 
-JSON behind its CRC-32, replaced by ingest whenever something changes. Only `status` reads it: what
-is read is found in Kafka anew by every start.
+JSON behind its CRC-32, replaced by ingest whenever something changes. Only `status` reads it: every
+start asks Kafka again.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from duewheel.checkpoints import files
 from duewheel.checkpoints.page_contents import names_from
-from duewheel.checkpoints.shapes import MISSHAPEN, name
+from duewheel.checkpoints.shapes import MISSHAPEN, name, read_json, write_json
 
 FILE_NAME = "timer-topics"
 
@@ -35,21 +33,15 @@ class TopicSet:
 
     def write(self, directory: Path) -> None:
         """Replace the file, durably."""
-        told = {
-            "topics": self.topics,
-            "left_out": dict(self.left_out),
-            "faulty": dict(self.faulty),
-        }
-        files.replace_file(directory / FILE_NAME, files.checked_line(json.dumps(told).encode()))
+        left_out, faulty = dict(self.left_out), dict(self.faulty)
+        told = {"topics": self.topics, "left_out": left_out, "faulty": faulty}
+        write_json(directory / FILE_NAME, told)
 
     @classmethod
     def read(cls, directory: Path) -> TopicSet | None:
         """What ingest wrote last; None if there is nothing, or nothing that is whole."""
         try:
-            text = files.checked_text((directory / FILE_NAME).read_bytes())
-            if text is None:
-                return None
-            raw = json.loads(text)
+            raw = read_json(directory / FILE_NAME)
             topics = tuple(name(topic) for topic in raw["topics"])
             return cls(topics, names_from(raw["left_out"]), names_from(raw["faulty"]))
         except (FileNotFoundError, *MISSHAPEN):
