@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.test_recovering import PRECISION_MS, World
+from tests.unit.test_recovering import PRECISION_MS, World, half_delivered
 
 from duewheel.checkpoints.recovery import RecoveryRecord
 from duewheel.checkpoints.state import State
@@ -82,6 +82,14 @@ class Standby:
         self.take_over()
         self.become_the_world()
         self.world.finish()
+
+
+def half_way(world: World, path: Path) -> Standby:
+    """A standby that has heard that a slot is half delivered."""
+    standby = Standby(world, path / "standby")
+    half_delivered(world)
+    standby.follower.tick()
+    return standby
 
 
 @pytest.fixture

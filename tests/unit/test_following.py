@@ -11,9 +11,9 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.unit.standbys import Standby, marks_of, world
+from tests.unit.standbys import Standby, half_way, marks_of, world
 from tests.unit.test_reconfiguring import OTHER, reconfigure
-from tests.unit.test_recovering import PRECISION_MS, World, half_delivered
+from tests.unit.test_recovering import PRECISION_MS, World
 
 from duewheel.checkpoints.progress import NOBODY
 from duewheel.checkpoints.recovery import close_at
@@ -90,9 +90,7 @@ def test_it_follows_while_a_batch_is_being_placed(
 
 
 def test_a_standby_that_was_killed_goes_on(world: World, tmp_path: Path) -> None:
-    standby = Standby(world, tmp_path / "standby")
-    half_delivered(world)
-    standby.follower.tick()
+    standby = half_way(world, tmp_path)
     standby.ingest()
     marks = marks_of(standby.state)
     standby.kill()
@@ -105,9 +103,7 @@ def test_a_standby_that_was_killed_goes_on(world: World, tmp_path: Path) -> None
 
 
 def test_a_standby_that_has_lost_power_keeps_its_checkpoint(world: World, tmp_path: Path) -> None:
-    standby = Standby(world, tmp_path / "standby")
-    half_delivered(world)
-    standby.follower.tick()
+    standby = half_way(world, tmp_path)
     standby.ingest()
     checkpoints = DurableCheckpoints(standby.path)
     checkpoints.write()
@@ -124,9 +120,7 @@ def test_a_standby_that_has_lost_power_keeps_its_checkpoint(world: World, tmp_pa
 
 
 def test_a_standby_whose_disk_is_lost_begins_anew(world: World, tmp_path: Path) -> None:
-    standby = Standby(world, tmp_path / "standby")
-    half_delivered(world)
-    standby.follower.tick()
+    standby = half_way(world, tmp_path)
     standby.ingest()
     standby.kill()
     shutil.rmtree(standby.path)
@@ -138,9 +132,7 @@ def test_a_standby_whose_disk_is_lost_begins_anew(world: World, tmp_path: Path) 
 
 def test_nothing_is_kept_when_the_progress_has_fallen(world: World, tmp_path: Path) -> None:
     """Kafka has lost a transaction: what was dropped as done is pending again."""
-    standby = Standby(world, tmp_path / "standby")
-    half_delivered(world)
-    standby.follower.tick()
+    standby = half_way(world, tmp_path)
     while len(world.publisher.committed) > 2:
         world.publisher.committed.pop()
     with pytest.raises(RecoveryPending, match="has fallen"):
@@ -245,9 +237,7 @@ def test_what_lies_beyond_a_smaller_ring_is_delivered_after_a_take_over(
 def test_files_that_followed_partitions_of_another_deal_are_not_kept(
     world: World, tmp_path: Path
 ) -> None:
-    standby = Standby(world, tmp_path / "standby")
-    half_delivered(world)
-    standby.follower.tick()
+    standby = half_way(world, tmp_path)
     before = world.publisher.peek()
     assert before is not None
     for after in (replace(before, sealed_for=2), replace(before, deal=before.deal + 1)):
@@ -263,9 +253,7 @@ def test_files_that_followed_partitions_of_another_deal_are_not_kept(
 
 def test_settings_that_change_are_followed_by_starting_anew(world: World, tmp_path: Path) -> None:
     """Neither the follower nor its ingest judges on by settings that hold no more."""
-    standby = Standby(world, tmp_path / "standby")
-    half_delivered(world)
-    standby.follower.tick()
+    standby = half_way(world, tmp_path)
     standby.ingest()
     world.kill()
     reconfigure(world, OTHER)
@@ -292,9 +280,7 @@ def test_settings_that_change_are_followed_by_starting_anew(world: World, tmp_pa
 def test_an_ingest_that_runs_on_hears_of_them_from_the_start_of_dequeue(
     world: World, tmp_path: Path
 ) -> None:
-    standby = Standby(world, tmp_path / "standby")
-    half_delivered(world)
-    standby.follower.tick()
+    standby = half_way(world, tmp_path)
     standby.ingest()
     world.kill()
     reconfigure(world, OTHER)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.standbys import Killed, Standby, die, world
+from tests.unit.standbys import Killed, Standby, die, half_way, world
 from tests.unit.test_recovering import World, half_delivered
 
 from duewheel.checkpoints.recovery import RecoveryRecord
@@ -110,9 +110,7 @@ def test_a_promotion_does_not_come_true_later(world: World, tmp_path: Path) -> N
 
 
 def test_a_standby_is_promoted_though_the_state_topic_is_lost(world: World, tmp_path: Path) -> None:
-    standby = Standby(world, tmp_path / "standby")
-    half_delivered(world)
-    standby.follower.tick()
+    standby = half_way(world, tmp_path)
     standby.ingest()
     world.publisher.committed.clear()
     assert standby.follower.tick() is None

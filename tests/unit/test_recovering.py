@@ -143,6 +143,16 @@ def half_delivered(world: World) -> None:
     world.write(1, 7)
 
 
+def fall_back(world: World) -> None:
+    """A slot is half delivered, and the files are those of a checkpoint before that."""
+    world.write(0, 1, 5, 5, 5, 900)
+    world.ingest()
+    world.at_slot(2)
+    disk = world.checkpoint()
+    half_delivered(world)
+    world.become(disk)
+
+
 def test_a_lost_directory_is_read_again(make_world: MakeWorld) -> None:
     world = make_world()
     half_delivered(world)
@@ -178,12 +188,7 @@ def test_a_directory_that_is_lost_again_and_again_is_read_again(make_world: Make
 
 def test_after_a_loss_of_power_the_durable_checkpoint_is_kept(make_world: MakeWorld) -> None:
     world = make_world()
-    world.write(0, 1, 5, 5, 5, 900)
-    world.ingest()
-    world.at_slot(2)
-    disk = world.checkpoint()
-    half_delivered(world)
-    world.become(disk)
+    fall_back(world)
     # Bytes that were not synced may be there or not.
     for folder in ("timerlog", "messages"):
         for path in (world.path / folder).iterdir():
@@ -203,12 +208,7 @@ def test_after_a_loss_of_power_the_durable_checkpoint_is_kept(make_world: MakeWo
 @pytest.mark.parametrize("spoiled", ["durable", "timerlog", "messages", "state pages"])
 def test_what_cannot_be_kept_is_read_again(make_world: MakeWorld, spoiled: str) -> None:
     world = make_world()
-    world.write(0, 1, 5, 5, 5, 900)
-    world.ingest()
-    world.at_slot(2)
-    disk = world.checkpoint()
-    half_delivered(world)
-    world.become(disk)
+    fall_back(world)
     world.boot = str(uuid.uuid4())
     path = world.path / spoiled
     if spoiled == "state pages":
@@ -252,12 +252,7 @@ def test_damaged_topic_names_lead_to_reading_again(make_world: MakeWorld) -> Non
 
 def test_an_old_copy_is_completed(make_world: MakeWorld) -> None:
     world = make_world()
-    world.write(0, 1, 5, 5, 5, 900)
-    world.ingest()
-    world.at_slot(2)
-    backup = world.checkpoint()
-    half_delivered(world)
-    world.become(backup)
+    fall_back(world)
     assert world.start() == "old copy"
     world.finish()
 

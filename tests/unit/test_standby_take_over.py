@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.standbys import Killed, Standby, die, world
+from tests.unit.standbys import Killed, Standby, die, half_way, world
 from tests.unit.test_recovering import PARTITIONS, World, half_delivered
 
 from duewheel.errors import (
@@ -44,9 +44,7 @@ def test_it_takes_over_without_rebuilding_anything(world: World, tmp_path: Path)
 
 def test_its_owner_may_change(world: World, tmp_path: Path) -> None:
     """Whoever writes the progress, nothing is read again."""
-    standby = Standby(world, tmp_path / "standby")
-    half_delivered(world)
-    standby.follower.tick()
+    standby = half_way(world, tmp_path)
     standby.ingest(3)
     world.kill()
     shutil.rmtree(world.path)
@@ -91,9 +89,7 @@ def test_the_owner_before_is_fenced(
 
 
 def test_a_take_over_of_progress_that_has_fallen_is_refused(world: World, tmp_path: Path) -> None:
-    standby = Standby(world, tmp_path / "standby")
-    half_delivered(world)
-    standby.follower.tick()
+    standby = half_way(world, tmp_path)
     while len(world.publisher.committed) > 2:
         world.publisher.committed.pop()
     with pytest.raises(RecoveryRefused, match="older than the local copy"):
