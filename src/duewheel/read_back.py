@@ -20,7 +20,7 @@ from duewheel.errors import InvalidTimer
 from duewheel.recall import RecallHandle
 from duewheel.schemas.header_names import REQUEST, Request
 from duewheel.wheel.deadline import Deadline
-from duewheel.wheel.kafka_clients import ClientSettings, close
+from duewheel.wheel.kafka_clients import ClientSettings, close, open_reader
 
 _DEADLINE_S = 30.0
 _HEADWAY_S = 0.5  # the inner deadline's own words are heard
@@ -95,7 +95,8 @@ class MessageReader:
         with self._lock:
             try:
                 if self._consumer is None:
-                    self._consumer = self._connect(deadline)
+                    level = "read_uncommitted"
+                    self._consumer = open_reader(self._client, deadline, isolation_level=level)
                 consumer, inner = self._consumer, Deadline(deadline.remaining_s() - _HEADWAY_S)
                 record = self._client.call(
                     deadline, f"read {handle.place}", lambda: _record(consumer, handle, inner)
@@ -115,16 +116,6 @@ class MessageReader:
         """Drop the client."""
         with self._lock:
             self._drop()
-
-    def _connect(self, deadline: Deadline) -> KafkaConsumer:
-        return self._client.open(
-            KafkaConsumer,
-            deadline,
-            group_id=None,
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            metrics_enabled=False,
-        )
 
     def _drop(self) -> None:
         consumer, self._consumer = self._consumer, None
