@@ -2,8 +2,8 @@
 
     python -P tests/simulation/planted.py [--seeds 300] [name …]
 
-Prints a line per fault: what it is, what found it first, and after how many seeds. Those with a
-`test` come up too rarely in random histories, or not at all: a unit test notices them.
+Prints a line per fault: what it is, and what found it: a seed, or a test. Those with a `test` come
+up too rarely in random histories, or not at all. `make crash-matrix` looks for all of them.
 
 Not planted, because a second line of defence makes them harmless:
 

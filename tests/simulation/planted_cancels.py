@@ -1,4 +1,10 @@
-"""Faults of planted.py in how cancels are resolved, marked, written again and replied to."""
+"""Faults of planted.py in how cancels are resolved, marked, written again and replied to.
+
+Not planted, because it changes nothing:
+
+    a standby decides on cancels as its owner does    it takes only what lies below C, and all of
+                                                      that counts as read again
+"""
 
 from __future__ import annotations
 
@@ -14,6 +20,9 @@ RESOLVER = "wheel/cancel_resolver.py"
 RESOLVING = "wheel/resolving.py"
 STARTING = "wheel/starting.py"
 CASES = "unit/test_cancels.py::"
+AGAIN = "unit/test_cancels_again.py::"
+ON_DISK = "unit/test_cancels_on_disk.py::"
+RULES = "property/test_resolving.py::"
 LOSSES = "unit/test_accepting.py::"
 _ARGUMENTS = f"{' ' * 20}cancels, batch, candidates, places.slot, places.position, uncommitted\n"
 
@@ -28,6 +37,7 @@ CANCELS = {
         "                cancelled |= self._cancels.resolve(\n"
         f"{_ARGUMENTS}                )\n"
         "                state.close = now  # type: ignore\n",
+        test=CASES + "test_a_cancel_that_comes_between_lookup_and_lock_sees_what_was_closed",
     ),
     "cancel-again-by-floor": Planted(
         "8",
@@ -35,6 +45,7 @@ CANCELS = {
         RESOLVER,
         "bound[again] = np.array(r, np.int64)[cancels.partition][again]",
         "assert r",
+        test=AGAIN + "test_a_cancel_that_is_read_again_reaches_what_was_closed",
     ),
     "cancel-half-of-done": Planted(
         "8",
@@ -42,6 +53,7 @@ CANCELS = {
         ENGINE,
         "cancels = batch.take(np.flatnonzero(batch.cancels))",
         "cancels = batch.take(np.flatnonzero(batch.cancels & (not catches_up)))",
+        seed=0,
     ),
     "cancel-marks-not-redone": Planted(
         "8",
@@ -49,6 +61,7 @@ CANCELS = {
         DIRECTORY,
         "            self.mark_cancelled(hour, lengths, lengths.cancelled_from)\n",
         "            assert hour is not None, lengths\n",
+        test=AGAIN + "test_a_kill_before_the_marks_loses_none",
     ),
     "cancel-marks-lost": Planted(
         "8",
@@ -56,6 +69,7 @@ CANCELS = {
         "wheel/recovering.py",
         "            directory.restore_marks(hour, lengths)\n",
         "",
+        test=AGAIN + "test_after_a_loss_of_power_the_marks_are_those_of_what_was_kept",
     ),
     "cancel-marks-of-no-batch": Planted(
         "2",
@@ -63,6 +77,7 @@ CANCELS = {
         DIRECTORY,
         "positions, alone=True)",
         "positions)",
+        test=AGAIN + "test_after_a_loss_of_power_the_marks_are_those_of_what_was_kept",
     ),
     "cancel-list-not-synced": Planted(
         "check",
@@ -70,6 +85,7 @@ CANCELS = {
         "durability.py",
         "_FOLDERS = (timer_log.FOLDER, message_store.FOLDER, cancelled_records.FOLDER)",
         "_FOLDERS = (timer_log.FOLDER, message_store.FOLDER)",
+        test=AGAIN + "test_a_durable_checkpoint_names_only_files_that_are_synced",
     ),
     "cancelled-leave": Planted(
         "8",
@@ -77,6 +93,7 @@ CANCELS = {
         "wheel/pipeline.py",
         "leaves = pending & ~cancelled",
         "leaves = pending",
+        seed=0,
     ),
     "cancel-in-flight-told": Planted(
         "8",
@@ -84,6 +101,7 @@ CANCELS = {
         RESOLVING,
         "undecided = offset <= until[group]",
         "undecided = offset < until[group] * 0",
+        seed=30,
     ),
     "chase-in-flight-told": Planted(
         "8",
@@ -91,6 +109,7 @@ CANCELS = {
         RESOLVING,
         "undecided[place[~is_cancelled & ~is_out]] = True",
         "undecided[place[:0]] = True",
+        test=RULES + "test_all_at_once_is_one_at_a_time",
     ),
     "cancel-again-told": Planted(
         "9",
@@ -98,6 +117,7 @@ CANCELS = {
         RESOLVER,
         "again | (cancels.offset < blind),",
         "cancels.offset < blind,",
+        test=AGAIN + "test_a_standby_decides_on_no_cancel",
     ),
     "cancel-blind-told": Planted(
         "8",
@@ -105,6 +125,7 @@ CANCELS = {
         RESOLVER,
         "again | (cancels.offset < blind),",
         "again,",
+        test=CASES + "test_until_kafka_has_said_where_partitions_end_every_cancel_is_chased",
     ),
     "cancel-blind-delivered": Planted(
         "9",
@@ -112,13 +133,7 @@ CANCELS = {
         RESOLVING,
         "    outcome[cancels.request[rows] < cancels.blind[rows]] = UNKNOWN\n",
         "",
-    ),
-    "cancel-in-standby": Planted(
-        "9",
-        "a standby decides on cancels as its owner does",
-        RESOLVER,
-        "again = (cancels.offset < c) | state.standby",
-        "again = cancels.offset < c",
+        test=RULES + "test_all_at_once_is_one_at_a_time",
     ),
     "chase-without-found": Planted(
         "9",
@@ -126,6 +141,7 @@ CANCELS = {
         ANSWERS,
         "np.where(outcome == FOUND, CHASE_FOUND, 0)",
         "np.where(outcome == FOUND, 0, 0)",
+        test=CASES + "test_of_two_timers_of_an_id_one_may_be_in_flight",
     ),
     "chase-of-itself": Planted(
         "bytes",
@@ -133,6 +149,7 @@ CANCELS = {
         ANSWERS,
         'offset = prefix["origin_offset"].astype(np.int64)\n    source',
         'offset = prefix["source_offset"].astype(np.int64)\n    source',
+        seed=0,
     ),
     "chase-first-offset": Planted(
         "8",
@@ -140,6 +157,7 @@ CANCELS = {
         RESOLVING,
         "timers.first_offset[timer] < cancels.request[cancel]",
         "timers.first_offset[timer] < cancels.offset[cancel]",
+        seed=2,
     ),
     "chase-slot-closed": Planted(
         "bytes",
@@ -147,6 +165,7 @@ CANCELS = {
         REPLYING,
         "r = np.array([partitions[p].r if p in partitions else 0 for p in homes], np.int64)",
         "r = np.full(len(homes), self._directory.state.close().floor, np.int64)  # type: ignore",
+        seed=0,
     ),
     "chase-slot-is-out": Planted(
         "8",
@@ -154,6 +173,7 @@ CANCELS = {
         RESOLVING,
         "is_out = timers.slot[timer] <= cancels.chase_slot[cancel]",
         "is_out = timers.slot[timer] <= cancels.chase_slot[cancel] + 2",
+        test=RULES + "test_all_at_once_is_one_at_a_time",
     ),
     "cancel-later-ones": Planted(
         "8",
@@ -161,6 +181,7 @@ CANCELS = {
         RESOLVING,
         "matches = timers.offset[timer] < cancels.offset[cancel]",
         "matches = timers.offset[timer] >= 0",
+        test=RULES + "test_all_at_once_is_one_at_a_time",
     ),
     "cancel-named-ignored": Planted(
         "2",
@@ -168,6 +189,7 @@ CANCELS = {
         RESOLVING,
         "matches &= (named == ANY_OFFSET) | (timers.first_offset[timer] == named)",
         "matches &= named >= ANY_OFFSET",
+        seed=0,
     ),
     "cancel-same-batch": Planted(
         "9",
@@ -175,6 +197,7 @@ CANCELS = {
         LOOKUP,
         "np.isin(batch.id_hash, hashes) & ~batch.rejected)",
         "np.isin(batch.id_hash, hashes) & (batch.offset < 0))",
+        seed=0,
     ),
     "cancel-anywhere": Planted(
         "2",
@@ -182,6 +205,7 @@ CANCELS = {
         LOOKUP,
         "key = id_hash << _PARTITION_BITS | partition",
         "key = id_hash << _PARTITION_BITS",
+        test=CASES + "test_a_cancel_in_another_partition_is_for_nothing",
     ),
     "cancel-by-hash": Planted(
         "2",
@@ -197,6 +221,7 @@ CANCELS = {
         LOOKUP,
         "is_over = timers.cancelled[order][last_copy] & ~last_of_group[last_copy]",
         "is_over = timers.cancelled[order][last_copy]",
+        seed=11,
     ),
     "cancel-since": Planted(
         "9",
@@ -204,6 +229,7 @@ CANCELS = {
         STARTING,
         "CancelBounds.blind_of(decision.r, found.partitions)",
         "CancelBounds.blind_of(-(2**62), found.partitions)",
+        test=AGAIN + "test_after_a_loss_slots_that_were_delivered_prove_nothing",
     ),
     "blind-not-at-a-start": Planted(
         "8",
@@ -211,6 +237,7 @@ CANCELS = {
         STARTING,
         "CancelBounds.blind_of(decision.r, found.partitions)",
         "CancelBounds(decision.r, {})",
+        test=CASES + "test_after_a_loss_a_cancel_in_flight_is_not_told_as_delivered",
     ),
     "blind-not-before-collecting": Planted(
         "8",
@@ -218,6 +245,7 @@ CANCELS = {
         DIRECTORY,
         "CancelBounds.blind_of(since, progress.partitions).write_or_remove(self.path)",
         "assert since is not None",
+        test=ON_DISK + "test_before_logs_go_copies_may_be_in_flight_again",
     ),
     "blind-unasked": Planted(
         "8",
@@ -225,6 +253,7 @@ CANCELS = {
         "wheel/dequeue.py",
         "ends = self._log_ends.of(self._bounds.unasked)",
         "ends = dict.fromkeys(self._bounds.unasked, 0)",
+        test=ON_DISK + "test_before_logs_go_copies_may_be_in_flight_again",
     ),
     "answer-not-told": Planted(
         "refused",
@@ -232,6 +261,7 @@ CANCELS = {
         "wheel/dequeue.py",
         "progress = self._progress(self._r, below, self._rows_out, replies.answered)",
         "progress = self._progress(self._r, below, self._rows_out)",
+        seed=0,
     ),
     "answer-again": Planted(
         "9",
@@ -239,6 +269,7 @@ CANCELS = {
         "wheel/dequeue.py",
         "{p: part.a for p, part in self._known.items()},",
         "dict.fromkeys(self._known, 0),",
+        seed=0,
     ),
     "answer-ahead": Planted(
         "9",
@@ -254,6 +285,7 @@ CANCELS = {
         REPLYING,
         "early = np.flatnonzero((offset >= np.array(c, np.int64)[home]) & ~over)",
         "early = np.flatnonzero((offset >= np.array(c, np.int64)[home]) & over)",
+        seed=0,
     ),
     "answer-not-read-again": Planted(
         "9",
@@ -261,6 +293,7 @@ CANCELS = {
         "wheel/recovering.py",
         "(known.c, found[known.r].get(p), known.a)",
         "(known.c, found[known.r].get(p))",
+        test=CASES + "test_a_cancel_without_a_reply_is_read_again_from_there",
     ),
     "answer-parked": Planted(
         "9",
@@ -269,6 +302,7 @@ CANCELS = {
         "    reason[waiting & deliveries.answer] = Reason.TARGET_UNAVAILABLE\n"
         "    waiting &= ~deliveries.answer\n",
         "",
+        test="unit/test_encoding.py::test_an_answer_waits_for_nothing_and_goes_nowhere_else",
     ),
     "answer-held-by-absent": Planted(
         "refused",
@@ -276,6 +310,7 @@ CANCELS = {
         "wheel/routing.py",
         "    bad = reason != Reason.NONE\n",
         "    bad = (reason != Reason.NONE) & ~deliveries.answer\n",
+        test="unit/test_encoding.py::test_an_answer_waits_for_nothing_and_goes_nowhere_else",
     ),
     "segments-gone-early": Planted(
         "9",
@@ -283,6 +318,7 @@ CANCELS = {
         REPLYING,
         "if self._read.get(h, 0) < size), default",
         "if self._read.get(h, 0) < 0), default",
+        test=ON_DISK + "test_a_segment_stays_until_all_in_it_is_replied_to",
     ),
     "cut-cancels-needed": Planted(
         "8",
@@ -298,6 +334,7 @@ CANCELS = {
         ACCEPTING,
         "            _cut_off_cancels(directory, cuts, before)\n",
         "",
+        test=LOSSES + "test_what_a_cut_takes_away_is_known_to_be_lost",
     ),
     "cut-no-start": Planted(
         "9",
@@ -305,6 +342,7 @@ CANCELS = {
         ACCEPTING,
         "        CancelBounds.blind_of(close.floor, found.partitions).write(directory.path)\n",
         "",
+        test=LOSSES + "test_what_a_cut_takes_away_is_known_to_be_lost",
     ),
     "cut-answers-stay": Planted(
         "9",
@@ -312,6 +350,7 @@ CANCELS = {
         ACCEPTING,
         "a = min(known.a, loss.start)",
         "a = known.a",
+        seed=0,
     ),
     "cut-raises-c": Planted(
         "2",
@@ -319,6 +358,7 @@ CANCELS = {
         ACCEPTING,
         "c, c1 = min(known.c, c), ",
         "c1 = ",
+        test=LOSSES + "test_what_came_late_and_lies_before_a_cut_is_not_done",
     ),
     "cut-forgotten": Planted(
         "2",
@@ -334,5 +374,6 @@ CANCELS = {
         ACCEPTING,
         "            _require_none_behind(directory, cuts)\n",
         "",
+        test=LOSSES + "test_a_partition_that_was_cut_short_goes_on_at_its_end",
     ),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.simulation.planting import Planted
 
 FAR_SLOTS_PY = "wheel/far_slots.py"
+FAR = "unit/test_far_slots.py::"
 
 FAR_SLOTS = {
     "far-not-linked": Planted(
@@ -13,6 +14,7 @@ FAR_SLOTS = {
         FAR_SLOTS_PY,
         "            directory.wheel.link(runs.where(runs.slot <= reach), commit.batch)\n",
         "",
+        seed=2,
     ),
     "far-linked-at-once": Planted(
         "2",
@@ -20,6 +22,7 @@ FAR_SLOTS = {
         "wheel/data_directory.py",
         "inside = (runs.slot > close.lower) & (runs.slot <= self.state.linked)",
         "inside = runs.slot > close.lower",
+        seed=2,
     ),
     "far-delivered-unlinked": Planted(
         "2",
@@ -27,6 +30,7 @@ FAR_SLOTS = {
         "wheel/dequeue.py",
         "end = min(self._close.floor, self._directory.state.linked)",
         "end = self._close.floor",
+        seed=24,
     ),
     "far-committed-meanwhile": Planted(
         "2",
@@ -34,6 +38,7 @@ FAR_SLOTS = {
         FAR_SLOTS_PY,
         "            stretch.read_up_to(commit)\n",
         "",
+        test=FAR + "test_rows_committed_while_a_stretch_is_read_are_linked_with_it",
     ),
     "far-linked-early": Planted(
         "2",
@@ -41,6 +46,7 @@ FAR_SLOTS = {
         FAR_SLOTS_PY,
         "            runs = stretch.runs()\n",
         "            runs = stretch.runs()\n            state.set_linked(stretch.end)\n",
+        test=FAR + "test_a_stretch_counts_as_linked_only_once_its_entries_are_written",
     ),
     "far-linked-twice": Planted(
         "3",
@@ -48,6 +54,7 @@ FAR_SLOTS = {
         "wheel/timer_wheel.py",
         "        fresh = runs.prev_pos == NO_POSITION\n",
         '        fresh = (runs.prev_pos == NO_POSITION) & (entries["time"] != runs.slot)\n',
+        test="unit/test_timer_wheel.py::test_a_batch_killed_at_any_store_is_finished_by_redo",
     ),
     "far-chain": Planted(
         "2",
@@ -55,6 +62,7 @@ FAR_SLOTS = {
         FAR_SLOTS_PY,
         "found[rows] = ends[slots[rows] - first_slot_of_hour(hour, self._precision_ms)]\n",
         "pass\n",
+        seed=3,
     ),
     "far-lap": Planted(
         "2",
@@ -62,6 +70,7 @@ FAR_SLOTS = {
         "wheel/layout.py",
         "return (lower + self.ring) // step * step - 1",
         "return (lower + 2 * self.ring) // step * step - 1",
+        seed=2,
     ),
     "far-rebuilt": Planted(
         "2",
@@ -69,6 +78,7 @@ FAR_SLOTS = {
         "wheel/recovering.py",
         "runs.where(runs.slot <= directory.state.linked)",
         "runs",
+        test=FAR + "test_a_power_loss_keeps_what_is_not_linked",
     ),
     "far-rest": Planted(
         "2",
@@ -76,5 +86,6 @@ FAR_SLOTS = {
         "wheel/dequeue.py",
         "replace(self._close, lower=self._r, c_before=self._close.c)",
         "replace(self._close, lower=self._r, c=self._close.c_before)",
+        seed=2,
     ),
 }

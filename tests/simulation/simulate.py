@@ -90,11 +90,13 @@ def run_seed(seed: int, folder: Path) -> Outcome:
     return Outcome([{"seed": seed, **each} for each in found], history.counts, history.lines)
 
 
-def run_some(folder: Path, seeds: list[int]) -> Outcome:
-    """Several runs, one after another, in this process."""
+def run_some(folder: Path, until_violation: bool, seeds: list[int]) -> Outcome:
+    """Several runs, one after another, in this process; perhaps up to the first violation."""
     outcome = Outcome()
     for seed in seeds:
         outcome.add(run_seed(seed, folder))
+        if until_violation and outcome.violations:
+            break
     outcome.lines = []
     return outcome
 
@@ -113,7 +115,7 @@ def run_all(folder: Path, seeds: list[int], *, until_violation: bool) -> Outcome
     pieces = [seeds[at : at + AT_ONCE] for at in range(0, len(seeds), AT_ONCE)]
     outcome = Outcome()
     with multiprocessing.get_context("forkserver").Pool(PROCESSES, prepare) as pool:
-        outcomes = pool.imap(partial(run_some, folder), pieces)
+        outcomes = pool.imap(partial(run_some, folder, until_violation), pieces)
         console = Console(stderr=True)
         for found in track(outcomes, f"each {AT_ONCE} seeds", len(pieces), console=console):
             outcome.add(found)

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 from tests.simulation.planted import PLANTED
-from tests.simulation.planting import ROOT, copied
+from tests.simulation.planting import ROOT, copied, found
+
+SEEDS = 300
 
 
 @pytest.mark.parametrize("name", PLANTED)
@@ -24,3 +26,11 @@ def test_a_fault_is_planted_in_a_copy(tmp_path: Path) -> None:
     copy = copied(planted, tmp_path) / "duewheel" / planted.path
     assert planted.new in copy.read_text()
     assert planted.new not in (ROOT / "src" / "duewheel" / planted.path).read_text()
+
+
+@pytest.mark.crash_matrix
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_fault_is_found(name: str) -> None:
+    told = found(PLANTED[name], SEEDS)
+    assert not told.startswith(("NOT", "broken")), told

@@ -16,6 +16,7 @@ from tests.unit.test_reconfiguring import alone
 from tests.unit.test_recovering import NOW_MS, PRECISION_MS, World
 
 from duewheel import testing
+from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.durable import Durable
 from duewheel.checkpoints.page_contents import Marks
 from duewheel.checkpoints.progress import Progress
@@ -28,6 +29,7 @@ from duewheel.schemas.timers import TimerBatch, TopicPartition, is_retired
 from duewheel.testing import TIMER_TOPIC, Timer, timer_batch
 from duewheel.wheel import accepting
 from duewheel.wheel.accepting import Loss, Topics, accept, losses
+from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.recovering import first_marks
 from duewheel.wheel.surveying import survey
 
@@ -389,6 +391,24 @@ def test_a_cancel_from_behind_a_cut_meets_nothing_new(shop: Shop) -> None:
     shop.ingest()
     shop.at_slot(70)
     shop.finish()
+
+
+def test_what_a_cut_takes_away_is_known_to_be_lost(shop: Shop) -> None:
+    """Cancels from behind it get no reply, and nothing on disk proves what became of a timer."""
+    for _ in range(3):
+        ask(shop, 0, "cancel")
+    shop.ingest()
+    shop.at_slot(5)
+    cut(shop, 2)
+    shop.accept(P)
+    directory = DataDirectory(shop.path, shop.wheel)
+    ((hour, (length, _)),) = directory.state.commit().cancels.items()
+    (rows,) = directory.cancels.pieces(hour, length)
+    assert rows.cut_off.tolist() == [False, False, True]
+    directory.close()
+    progress = shop.progress()
+    assert CancelBounds.read(shop.path) == CancelBounds.blind_of(progress.slot, [P, Q])
+    assert progress.partitions[P].a <= 2
 
 
 def test_what_came_late_and_lies_before_a_cut_is_not_done(shop: Shop) -> None:

@@ -26,7 +26,8 @@ MakeWorld = Callable[..., World]
 
 @pytest.fixture
 def make_world(tmp_path: Path) -> MakeWorld:
-    return lambda **settings: World(tmp_path / "data", **settings)
+    # Hours pass in these tests: with a small ring each would be thousands of laps.
+    return lambda **settings: World(tmp_path / "data", slots=1 << 17, **settings)
 
 
 def held(path: Path) -> list[str]:
@@ -139,6 +140,25 @@ def test_segments_go_once_all_in_them_is_replied_to(make_world: MakeWorld) -> No
     checkpoints.close()
     world.restart(Role.DEQUEUE, Role.INGEST)
     assert check(world.path, world.wheel).ok
+
+
+def test_a_segment_stays_until_all_in_it_is_replied_to(make_world: MakeWorld) -> None:
+    """Replies that leave one by one take longer than the hour does."""
+    world = make_world(chunk_bytes=1)
+    requests = [cancel(n, timer_id=b"%d" % n) for n in range(4)]
+    world.append(*requests)
+    checkpoints = DurableCheckpoints(world.path)
+    checkpoints.write()
+    checkpoints.close()
+    world.clock.sleep(3 * 3600)
+    assert world.shard.dequeue is not None
+    world.shard.dequeue.tick()
+    assert 0 < len(world.answers()) < len(requests)
+    world.append(cancel(len(requests)))
+    assert len(world.shard.directory(Role.DEQUEUE).state.commit().cancels) == 2
+    world.clock.sleep(61)
+    world.drain()
+    assert len(world.answers()) == len(requests) + 1
 
 
 def test_a_cancel_of_a_topic_that_is_gone_keeps_no_segment(make_world: MakeWorld) -> None:

@@ -21,6 +21,7 @@ from duewheel.wheel.far_slots import ChainEnds
 from duewheel.wheel.layout import NO_POSITION, WheelConfig, hour_from_name, hour_name
 from duewheel.wheel.pending import PendingTimers
 from duewheel.wheel.placing import slot_order
+from duewheel.wheel.timer_wheel import Runs, TimerWheel
 
 HOUR = 3_600_000 // PRECISION_MS  # slots
 YEARS = 10 * 365 * 24 * HOUR
@@ -32,12 +33,22 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path / "data", 64, 7)
 
 
+class KilledError(Exception):
+    """Of a process."""
+
+
 def come_to(world: World, slot: int) -> list[int]:
     """The offsets that leave until then, in order."""
     before = len(world.offsets())
     world.at_slot(slot)
     world.drain()
     return world.offsets()[before:]
+
+
+def come_slowly_to(world: World, first: int, end: int) -> None:
+    """Slot by slot."""
+    for slot in range(first, end):
+        come_to(world, slot)
 
 
 def test_a_row_beyond_the_ring_holds_back_no_other(tmp_path: Path) -> None:
@@ -138,6 +149,45 @@ def test_dequeue_killed_while_a_range_beyond_the_ring_is_delivered(world: World)
     assert world.offsets() == list(range(30))
     world.drain()  # the rest of the range is empty
     assert come_to(world, 1_500) == [30]
+
+
+def test_rows_committed_while_a_stretch_is_read_are_linked_with_it(world: World) -> None:
+    """They may be of an hour that was read before they came."""
+    far = 5 * 128
+    world.append(timer(0, 0, far))
+    come_to(world, far - 130)
+    slot = far - 130
+    while world.state.linked - SLOT <= far:
+        slot += 1
+        world.at_slot(slot)
+        world.dequeue.tick()
+        world.append(timer(0, world.engine.marks[P0], far + 1))
+    assert slot < far
+    assert come_to(world, far + 1) == list(range(world.engine.marks[P0]))
+    assert check(world.shard.path, world.wheel).findings == []
+
+
+def test_a_stretch_counts_as_linked_only_once_its_entries_are_written(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = 5 * 128
+    world.append(timer(0, 0, far), timer(0, 1, far + 1))
+    come_to(world, far - 130)
+
+    def killed(_self: TimerWheel, runs: Runs, _batch: int) -> None:
+        if len(runs):
+            raise KilledError
+
+    monkeypatch.setattr(TimerWheel, "link", killed)
+    with pytest.raises(KilledError):
+        come_slowly_to(world, far - 129, far)
+    monkeypatch.undo()
+    assert world.state.linked - SLOT < far
+    world.shard.kill(Role.DEQUEUE)
+    world.dequeue = world.shard.start_dequeue()
+    world.drain()
+    assert come_to(world, far + 1) == [0, 1]
+    assert check(world.shard.path, world.wheel).findings == []
 
 
 def test_a_power_loss_keeps_what_is_not_linked(world: World) -> None:
