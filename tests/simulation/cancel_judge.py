@@ -13,7 +13,8 @@ record.
 - `cancelled`: the newest timer that it matches never leaves; or another one never does that no
   request before it had cancelled for certain.
 - `already_delivered`: the newest one has been delivered, and none was cancelled by this request.
-- `unknown`: nothing matches, or the files of dequeue do not prove the newest one (witness.py).
+- `unknown`: nothing matches, or the files of dequeue do not prove the newest one (witness.py): that
+  it is there, and, if another request had stopped it, that no newer one was.
 
 Behind a cut all that ends: requests from there, and those of which the newest record was there, get
 no reply, and what they match may leave or not.
@@ -329,7 +330,12 @@ class CancelJudge:
         witness = self.witness() if matched else None
         if witness is None:
             return False
-        copy = self._copy_of(matched[-1])
+        newest = matched[-1]
+        was_stopped = newest.source not in self._ended and not self._alone_cancels(request, newest)
+        is_named = request.timer.named_offset != ANY_OFFSET
+        if was_stopped and not is_named and not witness.shows_all_behind(newest):
+            return False  # one that was written later may be gone from disk
+        copy = self._copy_of(newest)
         return copy.offset < request.newest and witness.proves(copy, request.timer.origin)
 
     def judge_end(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.simulation.timers import TOPIC, Copy
+from tests.simulation.timers import TOPIC, Copy, Timer
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.wheel.data_directory import DataDirectory
@@ -50,6 +50,10 @@ class Witness:
             return False
         slot = self.slots.get((partition, copy.offset))
         return slot is not None and slot > self.bounds.since
+
+    def shows_all_behind(self, timer: Timer) -> bool:
+        """Whether it shows all timers of its partition that were written after this one."""
+        return timer.origin >= self.bounds.blind.get((TOPIC, timer.partition), 0)
 
 
 def _slots(directory: DataDirectory, hour: int, log_bytes: int) -> dict[tuple[int, int], int]:
