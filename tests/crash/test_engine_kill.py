@@ -49,7 +49,6 @@ from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import Role
 from duewheel.wheel.layout import hour_name
 
-
 # A few of the stores in every run of the tests, all of them in `make crash-matrix`.
 SOME = pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.crash_matrix)])
 
