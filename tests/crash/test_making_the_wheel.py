@@ -50,7 +50,10 @@ def test_a_wheel_is_made_without_engine_lock(tmp_path: Path) -> None:
     assert printed(started(tmp_path)) == ["started"]
 
 
-@pytest.mark.parametrize("at_mib", [0, MIB // 2, MIB])
+@pytest.mark.parametrize(
+    "at_mib",
+    [MIB // 2, *(pytest.param(each, marks=pytest.mark.crash_matrix) for each in (0, MIB))],
+)
 def test_what_a_killed_maker_leaves_is_overwritten(tmp_path: Path, at_mib: int) -> None:
     for _ in range(2):
         killed = started(tmp_path, die_at_mib=at_mib)

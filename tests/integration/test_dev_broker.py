@@ -167,7 +167,14 @@ def test_outlives_the_thread_that_started_it(java: Java) -> None:
         broker.stop()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.crash_matrix),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.crash_matrix),
+    ],
+)
 def test_runs_in_the_foreground_until_a_signal(tmp_path: Path, number: signal.Signals) -> None:
     with foreground(tmp_path) as (runner, pid):
         # To the whole group, as a terminal does it on Ctrl-C: the broker itself must not get it.

@@ -76,7 +76,7 @@ def _publish_over_a_kill(
     broker: DevBroker, publisher: KafkaPublisher, topic: str
 ) -> tuple[int, int]:
     """Publish numbers, kill the broker inside a transaction; how many numbers, and doubts."""
-    chunk, slots, slot, doubts = 40_000, 6, 0, 0
+    chunk, slots, slot, doubts = 20_000, 4, 0, 0
     while slot < slots:
         rows = [
             Message(topic, b"%d" % i, key=b"%d" % i)

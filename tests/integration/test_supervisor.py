@@ -43,6 +43,7 @@ def died(shard: Shard, name: str) -> list[dict[str, object]]:
     return [each for each in shard.events("process died") if each["process"] == name]
 
 
+@pytest.mark.crash_matrix
 def test_a_lock_held_for_longer_than_a_process_waits(shard: Shard) -> None:
     """As of a disk that stalls: nobody who could be killed holds it."""
     shard.start()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.unit.test_recovering import PRECISION_MS, World, half_delivered
 
+from duewheel.checkpoints import progress
 from duewheel.checkpoints.state import State
 from duewheel.errors import ConfigError, Fenced, RecoveryRefused
 from duewheel.schemas.timers import TopicPartition
@@ -117,10 +118,13 @@ def test_rows_of_a_partition_that_no_progress_names_yet_keep_their_epoch(world: 
     world.finish()
 
 
-def test_a_change_that_would_make_the_progress_too_large_is_refused(world: World) -> None:
+def test_a_change_that_would_make_the_progress_too_large_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before Kafka has it: no process could copy it, and none could start."""
+    monkeypatch.setattr(progress, "RECORD_BYTES_MAX", 128 * 1024)
     caught_up(world)
-    mapping = {f"t{number}": "orders" for number in range(20_000)}
+    mapping = {f"t{number}": "orders" for number in range(300)}
 
     def change_on() -> None:
         for number in range(100):

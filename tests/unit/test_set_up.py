@@ -95,7 +95,9 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.crash_matrix)]
+)
 def test_one_that_is_stopped_takes_pip_along(set_up: SetUp, how: signal.Signals) -> None:
     assert set_up.children and any(set_up.scratch.iterdir())
     if how == signal.SIGINT:  # as a terminal does, which tells all of them
