@@ -68,6 +68,11 @@ class Clauses:
     a_waits_for_the_marks: bool = True
     cancel_is_answered_once: bool = True
     g_is_r_of_the_transaction: bool = True
+    # while a partition takes no writes
+    later_copies_go_behind_held_ones: bool = True
+    held_copies_go_in_order: bool = True
+    blind_waits_for_held_copies: bool = True
+    partition_of_held_copies_stays: bool = True
     # when a loss in Kafka is accepted
     cut_waits_for_rows_flagged_from_behind_it: bool = True
     cut_lowers_a: bool = True

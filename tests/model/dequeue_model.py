@@ -231,9 +231,13 @@ class Dequeue:
 
     def learn_end(self, partition: int) -> None:
         """Kafka has said how long a partition is. The producer of before is fenced: copies that it
-        has written lie below.
+        has written lie below, but for those that are held.
         """
-        self.directory.blind.setdefault(partition, self._kafka.ends()[partition])
+        waits = self._clauses.blind_waits_for_held_copies
+        if partition not in self._kafka.closed and not (
+            waits and self._kafka.holds(self._shard, partition)
+        ):
+            self.directory.blind.setdefault(partition, self._kafka.ends()[partition])
 
     # what leaves
 
@@ -351,7 +355,15 @@ class Dequeue:
             return self._settle(progress, answers, happened=False)
         try:
             if outcome is not Outcome.DOUBT_LOST:
-                self._kafka.commit(self._shard, self._producer, progress, leaves, list(answers))
+                self._kafka.commit(
+                    self._shard,
+                    self._producer,
+                    progress,
+                    leaves,
+                    list(answers),
+                    self._answers(),
+                    self._clauses,
+                )
         except Fenced:
             outcome = Outcome.DOUBT_LOST
         if outcome is Outcome.DIES_AFTER:

@@ -118,6 +118,9 @@ class Faults(Processes):
             return
         if self.clauses.partitions_apart_stay_apart and self._are_too_far_apart(count):
             return
+        holding = any(self.kafka.held.get(shard.name) for shard in self.shards)
+        if holding and self.clauses.partition_of_held_copies_stays:
+            return
         self.judge.is_exact = False
         partitions: dict[int, PartitionProgress] = {}
         windows: dict[int, Windows] = {}
@@ -171,6 +174,10 @@ class Faults(Processes):
     def _target(self) -> None:
         self._down ^= {self.random.randrange(2)}
 
+    def _leader(self) -> None:
+        """A timer partition loses its leader, or has one again."""
+        self.kafka.closed ^= {self.random.randrange(len(self.kafka.topic))}
+
     def _outage(self) -> None:
         """Time passes and nothing is delivered, but ingest may go on."""
         instance = self._someone()[1]
@@ -191,6 +198,8 @@ class Faults(Processes):
         assert dequeue is not None
         if not dequeue.is_loss_acceptable(partition, end):
             return
+        if self.kafka.holds(shard.name, partition):
+            return  # not modelled: copies that outlive their first copies
         self.judge.cut(partition, end)
         del records[end:]
         self._reshards += 1  # deals have numbers of their own

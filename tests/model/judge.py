@@ -133,6 +133,7 @@ class Judge:
     def _stop(self, partition: int, c: int) -> None:
         """Cancels and chases below C hold for what has no copy behind them."""
         records = self._kafka.topic[partition]
+        held = {record.message for of in self._kafka.held.values() for _, record in of}
         first = self._final.get(partition, 0)
         self._final[partition] = max(first, c)
         for offset in range(first, min(c, len(records))):
@@ -141,7 +142,7 @@ class Judge:
                 continue
             for message in self._met(partition, record.first_offset(offset)) - self._ended:
                 copies = (o for o, r in enumerate(records) if r and r.message == message)
-                if max(copies) < offset:
+                if max(copies) < offset and message not in held:
                     self._stopped.add(message)
 
     def _judge_answer(self, answer: Answer) -> None:
@@ -214,7 +215,8 @@ class Judge:
     def settled(self) -> bool:
         """Whether no row waits any more."""
         self._look()
-        return not any(self._waiting.values()) and not self._unanswered()
+        is_held = any(self._kafka.held.values())
+        return not any(self._waiting.values()) and not is_held and not self._unanswered()
 
     def _requests(self) -> Iterator[tuple[int, int]]:
         for partition, records in enumerate(self._kafka.topic):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+
+from tests.model.clauses import Clauses
 
 BEFORE_ALL = -(1 << 40)  # a slot that lies before every other one
 EVERY_OFFSET = 1 << 40
@@ -147,6 +149,9 @@ class Kafka:
 
     def __init__(self, partitions: int) -> None:
         self.topic: list[list[Record | None]] = [[] for _ in range(partitions)]
+        self.now: Callable[[], int] = lambda: 0
+        self.closed: set[int] = set()  # partitions that have no leader at the moment
+        self.held: dict[str, list[tuple[int, Record]]] = {}  # by shard; it goes to the partition
         self.progress: dict[str, Progress] = {}
         self.fence: dict[str, int] = {}
         self.before_commit: Callable[[Progress, list[Leave]], None] = lambda *_: None
@@ -163,18 +168,47 @@ class Kafka:
         progress: Progress,
         leaves: list[Leave],
         answers: list[Answer],
+        moves: int,
+        clauses: Clauses,
     ) -> None:
+        """A transaction; `moves`: the most that it writes of what is held."""
         if self.fence[shard] != producer:
             raise Fenced
         self.before_commit(progress, leaves)
         self.progress[shard] = progress
         written = [(x.row.partition, x.copy) for x in leaves if x.copy is not None]
         written += [(x.partition, x.chase) for x in answers if x.chase is not None]
+        written = self._hold(shard, written, moves, clauses)
         for partition, record in written:
             self.topic[partition].append(record)
         for partition in {partition for partition, _ in written}:
             self.topic[partition].append(None)  # the transaction's marker takes an offset
         self.on_commit(progress, leaves, answers)
+
+    def _hold(
+        self, shard: str, new: list[tuple[int, Record]], moves: int, clauses: Clauses
+    ) -> list[tuple[int, Record]]:
+        """What is written now: of what was held, and of what is new. The rest is held."""
+        written, held = list[tuple[int, Record]](), list[tuple[int, Record]]()
+        for partition, record in self.held.get(shard, []):
+            is_moved = partition not in self.closed and len(written) < moves
+            if is_moved:
+                written.append((partition, replace(record, timestamp=self.now())))
+            else:
+                held.append((partition, record))
+        if not clauses.held_copies_go_in_order:
+            written.reverse()
+        behind = {partition for partition, _ in held} | self.closed
+        if not clauses.later_copies_go_behind_held_ones:
+            behind = self.closed
+        for partition, record in new:
+            (held if partition in behind else written).append((partition, record))
+        self.held[shard] = held
+        return written
+
+    def holds(self, shard: str, partition: int) -> bool:
+        """Whether copies wait for this partition."""
+        return any(number == partition for number, _ in self.held.get(shard, []))
 
     def ends(self) -> dict[int, int]:
         """The log end of each partition."""

@@ -56,6 +56,7 @@ class Processes:
         self.trace: list[str] = []
         self._numbers = 0
         self.kafka = Kafka(random.randint(1, 3))
+        self.kafka.now = lambda: self.now
         self.judge = Judge(self.kafka)
         self.judge.trace = self.trace
         self.window = random.choice(WINDOWS)
@@ -169,7 +170,7 @@ class Processes:
 
     def _ingest_step(self, shard: Shard, instance: Instance, ingest: Ingest) -> None:
         if ingest.batch is None:
-            partitions = self._partitions(shard)
+            partitions = [p for p in self._partitions(shard) if p not in self.kafka.closed]
             self.random.shuffle(partitions)
             ingest.read(partitions, lambda: self.random.randint(0, self._batch))
         else:

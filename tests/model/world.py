@@ -32,6 +32,9 @@ THEMES = {
     "lag": ("lose_disk", "stall"),
     "losses": ("lose_disk",),
     "outages": ("outage", "target", "stall"),
+    "leaders": ("leader", "target"),
+    "leaders and losses": ("leader", "lose_disk", "stall"),
+    "leaders and shards": ("leader", "reshard", "take_over"),
     "cuts": ("accept_loss", "outage", "target", "lose_disk", "lose_power"),
     "copies": ("outage", "target", "stall", "lose_disk", "lose_power"),
 }
@@ -86,6 +89,8 @@ class World(Faults):
         poison = kind is Kind.TIMER and random.random() < 0.05
         message = -1 if kind is Kind.CANCEL else self.number()
         record = Record(kind, name, message, stamp, due, random.randrange(2), poison)
+        if partition in self.kafka.closed:
+            return
         self.kafka.topic[partition].append(record)
         offset = len(self.kafka.topic[partition]) - 1
         self.trace.append(f"{self.now}: written {partition}@{offset} {record}")
@@ -151,6 +156,7 @@ class World(Faults):
         """
         self._calm, self._stalled = True, 0
         self._down.clear()
+        self.kafka.closed.clear()
         for turn in range(DRAIN_ROUNDS):
             self._drain(turn)
             if self.judge.settled():
