@@ -15,6 +15,9 @@ half-delivered slot (o < c1 and (s = r + 1, or s <= r and o >= c)) and o < d. Al
 but what lies below the oldest slot-configuration epoch (epochs.py) is done, though its slot can no
 longer be told.
 
+Rows whose copies wait for a timer partition without a leader are out: `held` says where the copies
+are (held.py).
+
 The partitions of a shard stand at the same slot, unless they came from different ones: then each
 keeps what its record says until the shard has come to its r.
 """
@@ -29,6 +32,7 @@ from functools import cached_property
 import numpy as np
 
 from duewheel.checkpoints.epochs import Epochs
+from duewheel.checkpoints.held import Held
 from duewheel.checkpoints.packed import NULL, deflated, packed, unpacked
 from duewheel.checkpoints.page_contents import Close, names_from
 from duewheel.checkpoints.shapes import MISSHAPEN, integer, name, partition_number
@@ -84,6 +88,7 @@ class Progress:
         sealed_for: while partitions move to another number of shards, that number: nobody may own
             the shard then.
         topic_ids: Kafka's id of each timer topic whose offsets these are, as far as it is known.
+        held: by timer partition, the copies that wait for it.
     """
 
     shard: int
@@ -96,6 +101,7 @@ class Progress:
     deal: int = 0
     sealed_for: int | None = None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    held: Mapping[TopicPartition, Held] = field(default_factory=dict)
 
     @property
     def topics(self) -> set[str]:
@@ -166,6 +172,7 @@ class Progress:
                 "deal": self.deal,
                 "sealed_for": self.sealed_for,
                 "topic_ids": dict(self.topic_ids),
+                "held": [[*p, of.since, of.records] for p, of in sorted(self.held.items())],
             },
             separators=(",", ":"),
             sort_keys=True,
@@ -228,9 +235,17 @@ class Progress:
                 integer(raw["deal"]),
                 None if sealed_for is None else integer(sealed_for),
                 names_from(raw["topic_ids"]),
+                _held_from(raw.get("held", [])),
             )
         except MISSHAPEN as error:
             raise RecoveryRefused(f"the progress record cannot be read: {error}") from error
+
+
+def _held_from(raw: Sequence[Sequence[object]]) -> dict[TopicPartition, Held]:
+    return {
+        (name(topic), integer(number)): Held(integer(since), integer(records))
+        for topic, number, since, records in raw
+    }
 
 
 def _columns_of(parts: Sequence[PartitionProgress]) -> dict[str, Int64]:

@@ -63,7 +63,7 @@ def nothing(like: Progress, shard: int, shards: int, lineage: int) -> Progress:
         like: the record of any other one.
     """
     epochs = Epochs.first(like.epochs.newest.values)
-    empty = replace(like, shard=shard, shards=shards, epochs=epochs, partitions={})
+    empty = replace(like, shard=shard, shards=shards, epochs=epochs, partitions={}, held={})
     return sealed(empty, shards, lineage)
 
 
@@ -77,9 +77,11 @@ def dealt(old: Sequence[Progress], shards: int, draw: Callable[[], int]) -> list
 
     Raises:
         RecoveryRefused: the old ones do not agree on what decides a row's slot; or a partition is
-            in two of them; or a new shard would have none, or more than its record can hold.
+            in two of them; or copies wait for one; or a new shard would have none, or more than its
+            record can hold.
     """
     _require_one_history(old)
+    _require_none_held(old)
     # What is left of a topic that was is in files that no new shard keeps.
     parts = {p: at for record in old for p, at in record.partitions.items() if not is_retired(p[0])}
     epochs = functools.reduce(Epochs.beside, (record.epochs for record in old))
@@ -120,6 +122,16 @@ def given_back(old: Sequence[Progress], draw: Callable[[], int]) -> list[Progres
         )
         for record in old
     ]
+
+
+def _require_none_held(old: Sequence[Progress]) -> None:
+    """They lie beside the progress of their shard, where another one does not look."""
+    for record in old:
+        for (topic, number), held in record.held.items():
+            raise RecoveryRefused(
+                f"shard {record.shard} holds {held.records} copies for {topic}-{number}, which took"
+                " no writes when they left: let it run until that takes writes, and has them"
+            )
 
 
 def _require_one_history(old: Sequence[Progress]) -> None:

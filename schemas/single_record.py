@@ -29,6 +29,6 @@ def encode(
     return varint(len(tail)) + tail
 
 
-def single(key: bytes, value: bytes) -> Batch:
+def single(key: bytes, value: bytes | None) -> Batch:
     """A batch of one record without headers."""
     return Batch(memoryview(encode(0, key, value)), 1)

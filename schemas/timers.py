@@ -191,6 +191,16 @@ class Deliveries:
     not_before_ms: Int64
     answer: Bool
 
+    @classmethod
+    def none(cls) -> Deliveries:
+        """No rows."""
+        no32, no64, no = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.bool_)
+        text: pa.LargeBinaryArray = pa.array([], pa.large_binary())
+        return cls(
+            *([], no32, no32, no32, no64, [], no32, no64, text, text, text, text),
+            *(no32, no32, no32, no32, no, no, no64, no),
+        )
+
     def __len__(self) -> int:
         return len(self.target)
 

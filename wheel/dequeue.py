@@ -53,7 +53,7 @@ from duewheel.errors import (
     RecoveryRefused,
     TransactionTooSlow,
 )
-from duewheel.schemas.timers import TopicPartition
+from duewheel.schemas.timers import Deliveries, TopicPartition
 from duewheel.wheel.backoff import Backoff
 from duewheel.wheel.cancel_replies import CancelReplies
 from duewheel.wheel.clock_guard import ClockGuard
@@ -297,7 +297,8 @@ class Dequeue:
         """
         if not self._is_time(self._bounds_failed_at_ms, _BOUNDS_AGAIN_MS):
             return
-        ends = self._log_ends.of(self._bounds.unasked)
+        # Copies that wait will lie behind any end that Kafka could tell of now.
+        ends = self._log_ends.of(p for p in self._bounds.unasked if p not in self._claimed.held)
         if ends:
             bounds = replace(self._bounds, blind={**self._bounds.blind, **ends})
             try:
@@ -437,8 +438,11 @@ class Dequeue:
         interval_ms = self._config.progress_interval_ms
         if self._guard.held:
             interval_ms = min(interval_ms, _HELD_COMMIT_MS)
+        if self._publisher.aside.moved:
+            interval_ms = 0  # there may be more
         if self._is_time(self._committed_at_ms, interval_ms):
-            self._commit(None, progress, 0)
+            # With no rows: copies that wait may be moved.
+            self._commit(Prepared(Deliveries.none()) if progress.held else None, progress, 0)
 
     def _paused(self) -> bool:
         paused = self._directory.state.paused(DEQUEUE)
@@ -470,12 +474,14 @@ class Dequeue:
             except PublishDoubt as doubt:
                 log.warning("transaction in doubt", reason=str(doubt))
                 self._statistics = self._statistics.after_doubt()
-                if self._happened(progress):
+                if self._happened(self._with_held(progress)):
                     break
                 self._wait()
                 if rows > 1 and isinstance(doubt, TransactionTooSlow):
                     raise _TooLarge from doubt
         self._backoff.succeeded()
+        progress = self._with_held(progress)
+        self._claimed = replace(self._claimed, held=progress.held)
         self._committed, self._committed_at_ms = progress, self._clock.boottime_ms()
         deliveries = None if prepared is None else prepared.deliveries
         took_ms = self._clock.boottime_ms() - begun_ms
@@ -485,6 +491,11 @@ class Dequeue:
         self._note_deliveries()
         self._delivered += rows
         self._mirror(progress)
+
+    def _with_held(self, progress: Progress) -> Progress:
+        """The progress as the publisher has written it: it knows which partitions take writes."""
+        held = self._publisher.aside.held
+        return progress if held == progress.held else replace(progress, held=held)
 
     def _note_deliveries(self) -> None:
         """For `status`, which asks neither Kafka nor this process."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from duewheel.checkpoints.held import copies
 from duewheel.schemas.timers import Deliveries, Int64
 from duewheel.wheel.encoding import Aside
 from duewheel.wheel.histogram import Histogram
@@ -36,6 +37,7 @@ class Statistics:
         hot_slots: slots with rows in excess.
         transactions: commits, those without messages included.
         doubts: transactions whose outcome had to be read back.
+        held: copies that wait in the state topic for their timer partition to take writes.
         lateness_max_ms: greatest time of the acknowledgement − due time of accepted messages.
         lateness_ms: the same of each of them, rolled timers left out.
         commit_ms: from handing a transaction over until it is known to be committed.
@@ -53,6 +55,7 @@ class Statistics:
     hot_slots: int = 0
     transactions: int = 0
     doubts: int = 0
+    held: int = 0
     lateness_max_ms: int = 0
     lateness_ms: Histogram = field(default_factory=Histogram)
     commit_ms: Histogram = field(default_factory=Histogram)
@@ -88,6 +91,7 @@ class Statistics:
         known = replace(
             self,
             transactions=self.transactions + 1,
+            held=copies(aside.held),
             commit_ms=self.commit_ms.with_values(np.array([took_ms])),
         )
         if deliveries is None or not len(deliveries) or deliveries.answer.all():

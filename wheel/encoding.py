@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from duewheel.checkpoints.held import Held
 from duewheel.errors import PublishDoubt
 from duewheel.schemas.record_batch import Batch, split
-from duewheel.schemas.timers import ANY_TIME, Bool, Deliveries, Int32, Int64
+from duewheel.schemas.timers import ANY_TIME, Bool, Deliveries, Int32, Int64, TopicPartition
 from duewheel.wheel import returning, routing
 from duewheel.wheel.hot_slots import to_be_spread
 from duewheel.wheel.routing import Reason, Target
@@ -38,7 +39,7 @@ NO_ROWS: Int64 = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """Rows of a transaction that did not go where they were addressed; no row is in two of these.
+    """What of a transaction did not go where it was addressed; no row is in two of the first three.
 
     Attributes:
         parked: went back to their timer topic to wait: their target takes no writes for now, or
@@ -47,12 +48,16 @@ class Aside:
             them may have become dead letters only now.
         condemned: became dead letters.
         reasons: of `condemned`, how many for which reason.
+        held: what waits for timer partitions then, in the state topic.
+        moved: whether some of it was moved to its partition.
     """
 
     parked: Int64 = field(default_factory=lambda: NO_ROWS)
     letters: Int64 = field(default_factory=lambda: NO_ROWS)
     condemned: Int64 = field(default_factory=lambda: NO_ROWS)
     reasons: Mapping[str, int] = field(default_factory=dict)
+    held: Mapping[TopicPartition, Held] = field(default_factory=dict)
+    moved: bool = False
 
 
 # What is known of each of these topics; may raise to say that it is not.
@@ -125,7 +130,7 @@ def route(
         now_ms: from which parked rows wait.
 
     Raises:
-        PublishDoubt: neither the dead-letter topic nor a row's timer partition takes anything.
+        PublishDoubt: neither the dead-letter topic nor a row's timer topic is there.
         Exception: whatever `look_up` raises.
     """
     known = dict(look_up(routing.used_topics(deliveries)))
@@ -212,11 +217,10 @@ def _parked(
 ) -> tuple[Deliveries, Bool]:
     """The deliveries with rows parked, and which they are.
 
-    What has no place to wait at stays as it is: then Kafka as a whole is away, and the transaction
-    waits. Where the timer topic takes no such copy, what waits for its target is given a reason,
-    and what would only be spread leaves now.
+    Where the timer topic takes no such copy, what waits for its target is given a reason, and what
+    would only be spread leaves now.
     """
-    back = (waiting | spread) & routing.home_takes_writes(deliveries, targets)
+    back = waiting | spread
     # The later of the two: a key's rows before this one may wait for either.
     retry_ms = np.where(waiting, now_ms + returning.waits_ms(deliveries), ANY_TIME)
     not_before_ms = np.maximum(retry_ms, np.where(spread, deliveries.not_before_ms, ANY_TIME))
@@ -238,7 +242,6 @@ def _letters_kept(
     missing = [topic for topic, _ in deliveries.homes if targets[topic].refusal]
     there = np.array([topic not in missing for topic, _ in deliveries.homes], np.bool_)
     rows = deliveries.dead_letter & there[deliveries.home]
-    rows &= routing.home_takes_writes(deliveries, targets)
     waiting = returning.waiting_letters(deliveries, rows, now_ms)
     too_large = routing.too_large(waiting, targets) & rows
     if too_large.any():
@@ -255,8 +258,8 @@ def _dead_letters_fitted(deliveries: Deliveries, targets: Mapping[str, Target]) 
         if targets[topic].refusal:
             raise PublishDoubt(
                 f"nothing was published: dead-letter topic {topic!r}: "
-                f"{targets[topic].refusal.name.lower()}, and the timer partitions of its messages "
-                "take no writes either"
+                f"{targets[topic].refusal.name.lower()}, and the timer topics of its messages "
+                "are not there either"
             )
     too_large = routing.too_large(deliveries, targets) & leaving
     return routing.stripped(deliveries, too_large) if too_large.any() else deliveries

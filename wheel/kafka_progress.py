@@ -23,7 +23,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import OffsetSpec
@@ -31,6 +31,7 @@ from kafka.errors import KafkaError
 from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition
 
+from duewheel.checkpoints.held import HELD_PREFIX
 from duewheel.checkpoints.progress import Progress
 from duewheel.errors import DuewheelError
 from duewheel.schemas.timers import TopicPartition as Place
@@ -139,14 +140,7 @@ def last_write_ms(
     Raises:
         KafkaUnavailable: no answer in time.
     """
-    stable, end = settings.call(
-        deadline,
-        f"ask for the ends of {place.topic}",
-        lambda: (
-            _offset(admin, place, OffsetSpec.LATEST, committed=True),
-            _offset(admin, place, OffsetSpec.LATEST),
-        ),
-    )
+    stable, end = ends_of(settings, admin, place, deadline)
     if stable == end:
         return 0
     consumer = open_reader(settings, deadline, isolation_level="read_uncommitted")
@@ -161,6 +155,24 @@ def last_write_ms(
         return found[key].timestamp_ms if key in found else 0
     finally:
         close(consumer)
+
+
+def ends_of(
+    settings: ClientSettings, admin: KafkaAdminClient, place: TopicPartition, deadline: Deadline
+) -> tuple[int, int]:
+    """The stable end of a partition, and its end with what open transactions hide.
+
+    Raises:
+        KafkaUnavailable: no answer in time.
+    """
+    return settings.call(
+        deadline,
+        f"ask for the ends of {place.topic}",
+        lambda: (
+            _offset(admin, place, OffsetSpec.LATEST, committed=True),
+            _offset(admin, place, OffsetSpec.LATEST),
+        ),
+    )
 
 
 def _within_ends(
@@ -394,15 +406,26 @@ def _search(
 def _read(
     consumer: KafkaConsumer, partition: TopicPartition, end: int, deadline: Deadline
 ) -> dict[bytes, Found]:
-    """Read up to `end`: the newest record of every key. Each headway renews the deadline."""
-    newest: dict[bytes, Found] = {}
+    """Read up to `end`: the newest record of every key; copies that wait (held.py) left out."""
+    records = records_until(consumer, partition, end, deadline)
+    keys = ((record.key, record) for record in records if not record.key.startswith(HELD_PREFIX))
+    return {key: Found(record.value, record.timestamp) for key, record in keys}
+
+
+def records_until(
+    consumer: KafkaConsumer, partition: TopicPartition, end: int, deadline: Deadline
+) -> Iterator[Any]:
+    """The records from the consumer's position up to `end`. Each headway renews the deadline.
+
+    Raises:
+        DeadlinePassed: no headway in time.
+    """
     reached = -1
     while True:
-        for record in consumer.poll(timeout_ms=_POLL_MS).get(partition, ()):
-            newest[record.key] = Found(record.value, record.timestamp)
+        yield from consumer.poll(timeout_ms=_POLL_MS).get(partition, ())
         position = consumer.position(partition, timeout_ms=deadline.remaining_ms())
         if position is not None and position >= end:
-            return newest
+            return
         if position is not None and position > reached:
             reached = position
             deadline.renew()

@@ -10,7 +10,8 @@
 
     1. look up the targets, where that was long ago
     2. do 0 again if it was not done, or if what it was done with is no longer true
-    3. begin; queue the batches and, last, the progress record
+    3. begin; queue the batches and, last, the progress record. Copies for timer partitions that
+       take no writes go beside it, and from there to their partitions later (kafka_held.py)
     4. look at the result of every batch: kafka-python commits happily after losing one
     5. commit; from its acknowledgement on, messages and progress are visible, together
 
@@ -29,8 +30,8 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -38,6 +39,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError, RequestTimedOutError
 from kafka.structs import TopicPartition
 
+from duewheel.checkpoints.held import Held
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.checkpoints.resharding import NOTICE_KEY, asks_to_yield
 from duewheel.clock import Clock
@@ -49,7 +51,7 @@ from duewheel.errors import (
     PublishDoubt,
     TransactionTooSlow,
 )
-from duewheel.schemas.record_batch import HEADER_BYTES
+from duewheel.schemas.record_batch import HEADER_BYTES, Batch
 from duewheel.schemas.single_record import single
 from duewheel.schemas.timers import Deliveries
 from duewheel.schemas.timers import TopicPartition as Place
@@ -58,9 +60,11 @@ from duewheel.wheel import routing
 from duewheel.wheel.deadline import Deadline, DeadlinePassed, within
 from duewheel.wheel.encoding import Aside, Encoded, Known, LookUp, Part, encode
 from duewheel.wheel.kafka_clients import ClientSettings, close
+from duewheel.wheel.kafka_held import Moved, kept, moved
 from duewheel.wheel.kafka_progress import (
     Found,
     broker_now_ms,
+    ends_of,
     last_write_ms,
     log_ends,
     newest_record,
@@ -335,17 +339,18 @@ class KafkaPublisher:
             TransactionTooSlow: the same, for it ran out of time.
             RecoveryRefused: the progress is too large; nothing was begun.
         """
+        before = progress.held
+        self._aside = Aside(held=before)
         if self._producer is None or self._admin is None:
             raise PublishDoubt("the publisher is not started")
         progress.require_publishable()
-        written = progress.encode()
-        self._aside = Aside()
         try:
-            parts: list[Part] = []
-            if prepared is not None and len(prepared.deliveries):
-                parts = self._parts(self._admin, self._producer, prepared)
+            parts, beside = self._addressed(self._admin, self._producer, prepared, progress.held)
+            if self._aside.held != progress.held:
+                progress = replace(progress, held=self._aside.held)
+            records = [*beside, single(self._key, progress.encode())]
             batches = [(TopicPartition(p.topic, p.partition), p.batch) for p in parts]
-            batches.append((self._state_partition, single(self._key, written)))
+            batches += [(self._state_partition, record) for record in records]
             now_ms = self._timestamp_ms()
             producer = self._producer
             deadline = Deadline(self._limits.publish_deadline_s, self._stopping)
@@ -357,8 +362,9 @@ class KafkaPublisher:
             stamp_ms = outcomes[-1].stamp_ms
             if stamp_ms is not None:
                 self._stamp = (stamp_ms, self._clock.boottime_ms())
-            if prepared is not None:
-                self._catalog.settle(prepared.deliveries, {(p.topic, p.partition) for p in parts})
+            deliveries = None if prepared is None else prepared.deliveries
+            self._catalog.settle(deliveries, {(p.topic, p.partition) for p in parts})
+            _tell_held(before.keys(), self._aside.held.keys())
             return stamp_ms
         except Exception as error:
             self.close()
@@ -443,25 +449,49 @@ class KafkaPublisher:
         meet(self._settings, producer, new, deadline)
         self._met.update(new)
 
-    def _parts(
-        self, admin: KafkaAdminClient, producer: KafkaProducer, prepared: Prepared
-    ) -> list[Part]:
-        """1. and 2. of the module's head."""
-        deliveries, encoded = prepared.deliveries, prepared.encoded
-        topics = len(routing.used_topics(deliveries))
+    def _addressed(
+        self,
+        admin: KafkaAdminClient,
+        producer: KafkaProducer,
+        prepared: Prepared | None,
+        held: Mapping[Place, Held],
+    ) -> tuple[list[Part], list[Batch]]:
+        """1. and 2. of the module's head: what goes to partitions, and beside the progress."""
+        if prepared is None:
+            return [], []
+        topics = len(held) + len(routing.used_topics(prepared.deliveries))
         deadline = preparation_deadline(self._limits.publish_deadline_s, topics, self._stopping)
 
         def look_up(topics: Sequence[str]) -> Mapping[str, Known]:
             return self._known(self._catalog.resolve(admin, topics, deadline))
 
+        def end() -> int:
+            return ends_of(self._settings, admin, self._state_partition, deadline)[1]
+
+        moves, parts, closed, aside = Moved(held=held), list[Part](), set[Place](), Aside()
+        if held:
+            known = look_up(list({topic for topic, _ in held}))
+            free = {place for place in held if _takes_writes(place, known)}
+            moves = moved(self._settings, admin, self._state_partition, held, free, deadline)
+        if len(prepared.deliveries):
+            encoded = self._encoded(prepared, look_up)
+            parts, aside = encoded.parts, encoded.aside
+            closed = _closed(encoded.known).intersection(prepared.deliveries.homes)
+        keeps = kept(parts, closed, moves.held, end)
+        self._aside = replace(aside, held=keeps.held, moved=bool(moves.parts))
+        parts = [*moves.parts, *keeps.now]
+        self._meet(producer, list(dict.fromkeys(part.topic for part in parts)), deadline)
+        return parts, [*moves.deletions, *keeps.records]
+
+    def _encoded(self, prepared: Prepared, look_up: LookUp) -> Encoded:
+        """2. of the module's head."""
+        deliveries, encoded = prepared.deliveries, prepared.encoded
         if encoded is None or not self._holds(encoded, look_up):
             encoded = self._encode(deliveries, look_up)
-        self._aside = encoded.aside
         if encoded.aside.reasons:
             log.warning("rows became dead letters", **encoded.aside.reasons)
         self._note_dead_letters(encoded.known.get(self._dead_letter_topic))
-        self._meet(producer, list(dict.fromkeys(part.topic for part in encoded.parts)), deadline)
-        return encoded.parts
+        return encoded
 
     def _note_dead_letters(self, known: Known | None) -> None:
         """Whether dead letters wait, as the last chunk that has any has found it; told once."""
@@ -520,6 +550,29 @@ class KafkaPublisher:
             fell_with_it = not told.judged and not isinstance(error, NO_VERDICT)
             self._catalog.learn(sent, error, alone=told.error is None or fell_with_it)
         raise judged[0][1] if judged else errors[0]
+
+
+def _tell_held(before: Collection[Place], after: Collection[Place]) -> None:
+    for topic, number in after:
+        if (topic, number) not in before:
+            log.warning(
+                "a timer partition takes no writes: its rolled and parked timers wait",
+                topic=topic,
+                partition=number,
+            )
+    for topic, number in before:
+        if (topic, number) not in after:
+            log.info("a timer partition has all that waited", topic=topic, partition=number)
+
+
+def _takes_writes(place: Place, known: Mapping[str, Known]) -> bool:
+    target = known[place[0]].target
+    return not target.refusal and place[1] not in target.unavailable
+
+
+def _closed(known: Mapping[str, Known]) -> set[Place]:
+    """The partitions of these topics that take no writes for now."""
+    return {(topic, number) for topic, of in known.items() for number in of.target.unavailable}
 
 
 def is_asked_to_yield(progress: Found) -> bool:

@@ -202,12 +202,12 @@ class TargetCatalog:
         """A transaction failed because of this partition, while others were acknowledged."""
         self._outages.failed(partition, why)
 
-    def settle(self, deliveries: Deliveries, partitions: Iterable[TopicPartition]) -> None:
+    def settle(self, deliveries: Deliveries | None, partitions: Iterable[TopicPartition]) -> None:
         """These rows are out for good: forget which of them were refused before, and what was held
         against the partitions that have taken them.
         """
         self._outages.succeeded(partitions)
-        if self.refused:
+        if self.refused and deliveries is not None:
             self.refused = self.refused.difference(deliveries.source.to_pylist())
 
     def _ask(self, admin: KafkaAdminClient, topics: list[str]) -> dict[str, Target]:

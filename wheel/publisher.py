@@ -131,6 +131,11 @@ class Publisher(Protocol):
     def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
         """One transaction: all deliveries in their order, and the progress record.
 
+        Args:
+            prepared: the deliveries, perhaps no rows; None: the record is written as it is, and
+                nothing else.
+            progress: how far the shard is then.
+
         Returns:
             The brokers' clock when they took the progress record, in ms since the epoch; None if
             they did not say: of a batch sent twice they do not, nor without LogAppendTime.
@@ -138,8 +143,9 @@ class Publisher(Protocol):
         Rows that can never be published (no such topic or partition, too large) leave as dead
         letters in the same transaction, those whose target takes no writes for now as parked copies
         (returning.py); answers as dead letters then, too. Where the dead-letter topic takes nothing
-        dead letters of all kinds wait in their timer topics. The same `prepared` may be given again
-        after PublishDoubt.
+        dead letters of all kinds wait in their timer topics. Copies whose timer partition takes no
+        writes are held (checkpoints/held.py); `aside` says what is held then. The same
+        `prepared` may be given again after PublishDoubt.
 
         Raises:
             PublishDoubt: the outcome is unknown or the transaction failed: call `start`.

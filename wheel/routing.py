@@ -169,13 +169,6 @@ def _unavailable(deliveries: Deliveries, targets: Mapping[str, Target], partitio
     return np.isin(_places(deliveries, partition), places)
 
 
-def home_takes_writes(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
-    """Rows whose timer partition takes writes, so that they can be parked."""
-    found = [number not in targets[topic].unavailable for topic, number in deliveries.homes]
-    rows: Bool = np.array(found, np.bool_)[deliveries.home]
-    return rows
-
-
 def too_large(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
     """Rows that their topic does not take even in a batch of their own."""
     limit_of = [targets.get(topic, Target(0, 0)).batch_bytes_max for topic in deliveries.targets]

@@ -81,6 +81,11 @@ class DequeueMetrics:
             "1 while the dead-letter topic takes nothing: it is missing, or has no leader.",
             int(self._letters_wait()),
         )
+        yield gauge(
+            "copies_held",
+            "Rolled and parked copies that wait for their timer partition to take writes.",
+            known.held,
+        )
         yield counters(
             "rolled",
             "Timers written to their timer topic again, for they are due beyond the roll window.",

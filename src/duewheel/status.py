@@ -10,7 +10,9 @@ from typing import Any
 from duewheel import supervision
 from duewheel.bounds import bounds
 from duewheel.checkpoints import files
+from duewheel.checkpoints.held import copies
 from duewheel.checkpoints.page_contents import Marks
+from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery import recovering
 from duewheel.checkpoints.state import DEQUEUE, State
 from duewheel.checkpoints.topic_set import TopicSet
@@ -115,7 +117,14 @@ def _dequeue(state: State, settings: Settings, now_ms: int) -> dict[str, Any]:
         "delivered": delivered if alive else None,
         "dead_letters": dead_letters if alive else None,
         "dead_letters_wait": wait if alive else None,
+        "copies_held": _copies_held(state) if alive else None,
     }
+
+
+def _copies_held(state: State) -> int:
+    """Rolled and parked copies whose timer partition takes no writes, by the mirrored progress."""
+    mirror = state.mirror()
+    return copies(Progress.decode(mirror[2]).held) if mirror else 0
 
 
 def _disk(state: State, settings: Settings) -> dict[str, Any]:

@@ -56,6 +56,7 @@ class Shard:
         servers: str,
         topics: Topics,
         hot_slots: HotSlots | None = None,
+        wheel: WheelConfig = WHEEL,
     ) -> None:
         self.topics, self._servers = topics, broker.bootstrap_servers
         self._homes = [TopicPartition(topics.timers, number) for number in range(2)]
@@ -69,7 +70,7 @@ class Shard:
             limits=QUICKLY,
         )
         config = DequeueConfig(0, 1, {}, hot_slots=hot_slots or HotSlots())
-        self._local = LocalShard(path, WHEEL, self.publisher, CLOCK, config)
+        self._local = LocalShard(path, wheel, self.publisher, CLOCK, config)
         forbidden = [topics.timers, topics.dead_letters, topics.state]
         parameters = suite_parameters(max_delay_ms=3_600_000, forbidden_targets=forbidden)
         rules = compile_suite(load_suite(), parameters)
@@ -82,6 +83,11 @@ class Shard:
     def start(self) -> None:
         self._local.start_dequeue({(p.topic, p.partition): 0 for p in self._homes})
         self._local.start_ingest()
+
+    def restart_dequeue(self) -> None:
+        """As after a kill -9."""
+        self._local.kill(Role.DEQUEUE)
+        self._local.start_dequeue()
 
     def stop(self) -> None:
         self._stack.close()
@@ -103,6 +109,7 @@ class Shard:
         timers: Sequence[tuple[str, int]],
         after_ms: int = DUE_IN_MS,
         keys: int | None = None,
+        home: int = 0,
     ) -> int:
         """Timers, numbered on, by target topic and partition, all due in one slot: when.
 
@@ -110,6 +117,7 @@ class Shard:
             timers: where they go.
             after_ms: from now until they are due.
             keys: how many keys they share in turn; None: they have none.
+            home: the timer partition that they are written to.
         """
         due_ms = (CLOCK.now_ms() + after_ms) // WHEEL.precision_ms * WHEEL.precision_ms
         producer = KafkaProducer(bootstrap_servers=self._servers)
@@ -121,7 +129,9 @@ class Shard:
                 ("own", b"%d" % number),
             ]
             key = None if keys is None else b"%d" % (number % keys)
-            producer.send(self.topics.timers, b"%d" % number, key=key, headers=headers, partition=0)
+            producer.send(
+                self.topics.timers, b"%d" % number, key=key, headers=headers, partition=home
+            )
         producer.close()
         return due_ms
 
@@ -321,3 +331,65 @@ def test_a_partition_without_writes_holds_up_nobody_else(
         require_parked_once(shard, record, due_ms)
     assert shard.values(shard.topics.dead_letters) == {}
     assert shard.dequeue.statistics.delivered == len(timers)
+
+
+ROLLING = WheelConfig(precision_ms=50, slots=10_000, window_ms=3_000, margin_ms=100_000)
+
+
+@pytest.fixture
+def rolling_shard(tmp_path: Path, broker: DevBroker, proxy: FaultProxy) -> Iterator[Shard]:
+    """One whose timers roll when they are due in more than three seconds."""
+    topics = Topics.named(f"rolling-{uuid.uuid4().hex[:8]}")
+    topics.create(broker.bootstrap_servers)
+    shard = Shard(tmp_path, broker, proxy.bootstrap_servers, topics, wheel=ROLLING)
+    yield shard
+    shard.stop()
+
+
+def test_rolls_of_a_timer_partition_without_leader_wait_and_hold_up_nobody(
+    rolling_shard: Shard, proxy: FaultProxy
+) -> None:
+    """Others leave meanwhile, also of that partition; dequeue is killed; then all come, once."""
+    shard, orders = rolling_shard, rolling_shard.topics.orders
+    home = shard.topics.timers, 0
+    shard.start()
+    proxy.inject(Fault("Metadata", Action.LEADERLESS, topic=home[0], partition=0, times=ALWAYS))
+    due_ms = shard.write([(orders, 0)] * 20, after_ms=8_000)
+    soon = [shard.write([(orders, 1 + number)] * 20, home=number) for number in range(2)]
+    shard.turn_until(lambda: shard.statistics.delivered == 40, "held up by rolls that wait")
+    shard.turn_until(lambda: shard.statistics.held == 20, "no copies are held")
+    assert shard.statistics.doubts == 0, "metadata costs no transaction"
+    assert shard.publisher.aside.held[home].records == 20
+    assert len(shard.arrived(home[0])[0]) == 40, "nothing is written to the partition"
+
+    shard.restart_dequeue()
+    later = shard.write([(orders, 3)] * 20, home=1)
+    shard.turn_until(lambda: shard.statistics.delivered == 20, "held up after a start")
+    assert shard.statistics.held == 20
+    assert CLOCK.now_ms() < due_ms
+    proxy.clear()
+    shard.turn_until(lambda: shard.statistics.delivered == 40, "what was held never comes")
+    assert shard.statistics.held == 0
+    arrived = shard.arrived(orders)
+    assert {number: len(some) for number, some in arrived.items()} == dict.fromkeys(range(4), 20)
+    for number, first_ms in enumerate([due_ms, *soon, later]):
+        assert all(record.timestamp >= first_ms for record in arrived[number])
+    assert sorted(int(r.value) for r in arrived[0]) == list(range(20)), "exactly once"
+
+
+def test_a_target_and_its_timer_partition_without_leader_hold_up_nobody(
+    shard: Shard, proxy: FaultProxy
+) -> None:
+    orders, bills = shard.topics.orders, shard.topics.bills
+    shard.start()
+    for topic, number in ((orders, 1), (shard.topics.timers, 0)):
+        fault = Fault("Produce", Action.REFUSE, 6, topic=topic, partition=number, times=ALWAYS)
+        proxy.inject(fault)
+    timers = [(topic, 1) for _ in range(20) for topic in (orders, bills)]
+    shard.write(timers)
+    shard.turn_until(lambda: shard.statistics.delivered == 20, "bills are held up")
+    shard.turn_until(lambda: shard.statistics.held == 20, "no copies are held")
+    proxy.clear()
+    shard.turn_until(lambda: shard.statistics.delivered == 40, "what was held never comes")
+    assert shard.values(orders) == {1: numbered(timers, orders, 1)}
+    assert shard.values(bills) == {1: numbered(timers, bills, 1)}

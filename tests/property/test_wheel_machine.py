@@ -468,5 +468,5 @@ def test_wheel_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
     monkeypatch.setattr(State, "sync", lambda _: None)
     run_state_machine_as_test(
-        WheelMachine, settings=settings(max_examples=40, stateful_step_count=40, deadline=None)
+        WheelMachine, settings=settings(max_examples=70, stateful_step_count=40, deadline=None)
     )

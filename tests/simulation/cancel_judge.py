@@ -40,6 +40,7 @@ from duewheel.schemas.timers import ANY_OFFSET, Deliveries
 from duewheel.schemas.varint import read_varint
 
 REPLIES = "replies"
+_NOWHERE = 2**62  # where a chase lies that waits for its partition
 
 
 @dataclass
@@ -48,7 +49,7 @@ class Request:
 
     Attributes:
         timer: as the user wrote it.
-        newest: offset of its newest record.
+        newest: offset of its newest record, _NOWHERE while that waits for its partition.
         chases: how many of its records are chases.
         settled: see the module's head.
         word: its reply, None without any.
@@ -235,7 +236,7 @@ class CancelJudge:
                 continue
             self._judge_order(request, progress)
             if answers.rolled[row]:
-                self._judge_chase(request, answers, row, written[source], progress)
+                self._judge_chase(request, answers, row, written.get(source), progress)
                 continue
             error = ""
             if REPLIES in absent:
@@ -261,8 +262,14 @@ class CancelJudge:
         self._decided[number] = request.newest
 
     def _judge_chase(
-        self, request: Request, answers: Deliveries, row: int, copy: Copy, progress: Progress
+        self,
+        request: Request,
+        answers: Deliveries,
+        row: int,
+        copy: Copy | None,
+        progress: Progress,
     ) -> None:
+        """`copy`: where it lies; None while it waits for its partition."""
         self._counts["chases"] += 1
         headers: Any = answers.headers[row].as_py()
         said = decoded(headers)
@@ -284,7 +291,16 @@ class CancelJudge:
             self._violated("bytes", f"the chase of {request.name}: {said}")
         if flags & names.CHASE_FOUND and not self._alive(request):
             self._violated("9 answers", f"{request.name} has cancelled nothing, its chase says so")
-        request.newest, request.chases = copy.offset, request.chases + 1
+        request.newest = _NOWHERE if copy is None else copy.offset
+        request.chases += 1
+
+    def moved(self, copy: Copy) -> None:
+        """A chase that has waited is in its partition."""
+        request = self._requests.get(copy.timer.source)
+        if request is None or request.newest != _NOWHERE:
+            self._violated("9 answers", f"a chase of {copy.timer.source!r} that did not wait")
+        else:
+            request.newest = copy.offset
 
     def _alive(self, request: Request) -> list[Timer]:
         return [each for each in self._matched(request) if each.source not in self._ended]

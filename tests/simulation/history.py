@@ -26,7 +26,7 @@ From others than this module: `refused` (an error that nothing explains), `check
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -68,6 +68,7 @@ class Committed(Protocol):
         parked_ms: from which its parked timers wait.
         down: target partitions that took no writes then.
         absent: topics that did not exist then.
+        sent: what it has written to the timer topic.
     """
 
     deliveries: Deliveries | None
@@ -76,6 +77,20 @@ class Committed(Protocol):
     parked_ms: int
     down: frozenset[tuple[str, int]]
     absent: frozenset[str]
+
+    @property
+    def sent(self) -> Sequence[Sent]: ...
+
+
+class Sent(Protocol):
+    """What goes to the end of a partition of the timer topic."""
+
+    @property
+    def timer(self) -> Timer: ...
+    @property
+    def headers(self) -> bytes: ...
+    @property
+    def is_chase(self) -> bool: ...
 
 
 class History:
@@ -176,23 +191,43 @@ class History:
             self.violated("5 memory", f"{rows} rows, {size} bytes in one transaction")
 
     def committed(self, done: Committed, copies: list[Copy]) -> None:
-        """A transaction of the shard has happened."""
+        """A transaction of the shard has happened; `copies`: in the timer topic."""
         after = Progress.decode(done.progress)
         before = self._progress.get(after.shard)
         self._advance(before, after)
+        headers = {(each.timer.source, each.is_chase): each.headers for each in done.sent}
+        self.copies += [(copy, headers[copy.timer.source, copy.is_chase]) for copy in copies]
         found = done.deliveries
-        if found is not None and found.answer.any():
-            self._chased(found, copies)
+        new = set() if found is None else set(_texts(found.source.to_pylist()))
+        chased = found is not None and found.answer.any()
+        moved = [c for c in copies if c.timer.source not in new or c.is_chase != chased]
+        for copy in moved:
+            self._moved(copy)
+        copies = [copy for copy in copies if copy not in moved]
+        if found is not None and chased:
+            for copy in copies:
+                self._say_chase(copy)
             self.cancels.replied(found, copies, after, done.down, done.absent)
         elif found is not None:
             self._left_with(found, done, copies, before, after)
         self.cancels.advanced(after, dealt=before is None or before.deal != after.deal)
 
-    def _chased(self, found: Deliveries, copies: list[Copy]) -> None:
-        headers = dict(self.chases(found))
-        for copy in copies:
-            self.copies.append((copy, headers[copy.timer]))
-            self.say(f"  chase of {copy.timer.source.decode()} @{copy.offset}: {copy.chase_flags}")
+    def _moved(self, copy: Copy) -> None:
+        """It has waited for its partition, and is there now."""
+        self.counts["moved"] += 1
+        if copy.is_chase:
+            self._say_chase(copy)
+            self.cancels.moved(copy)
+        else:
+            self._take(copy)
+
+    def _say_chase(self, copy: Copy) -> None:
+        self.say(f"  chase of {copy.timer.source.decode()} @{copy.offset}: {copy.chase_flags}")
+
+    def _take(self, copy: Copy) -> None:
+        self._newest[copy.timer.source] = copy
+        slot, what = copy.slot(self.settings.wheel(copy)), "parked" if copy.retries else "rolled"
+        self.say(f"  {what} {copy.timer.source.decode()} to @{copy.offset} for slot {slot}")
 
     def _left_with(
         self,
@@ -206,17 +241,10 @@ class History:
         self._hot.begin(before, after, columns.excess, whole=not self.cancels.asked)
         for row in range(len(found)):
             self._leave(row, columns, done)
-        requests = columns.requests()
-        self.copies += [(copy, requests[copy.timer.source]) for copy in copies]
         for copy in copies:
             if copy.retries and columns.held_ms(copy.timer.source) is None:
                 self._judge_waiting(copy, done.parked_ms)
-            self._newest[copy.timer.source] = copy
-            slot, what = (
-                copy.slot(self.settings.wheel(copy)),
-                "parked" if copy.retries else "rolled",
-            )
-            self.say(f"  {what} {copy.timer.source.decode()} to @{copy.offset} for slot {slot}")
+            self._take(copy)
 
     def _judge_waiting(self, copy: Copy, parked_ms: int) -> None:
         """From the first wait, doubling to the longest, less a quarter at most."""
@@ -381,11 +409,6 @@ class Columns:
         for name in ("timer_id", "key_value", "headers"):
             self._columns[name] = getattr(deliveries, name).to_pylist()
         self._headers = deliveries.headers.to_pylist()
-
-    def requests(self) -> dict[bytes, bytes]:
-        """Headers of the rolled rows, by source."""
-        headers = _texts(self._headers)
-        return {self.source[row]: headers[row] for row, rolled in enumerate(self.rolled) if rolled}
 
     def held_ms(self, source: bytes) -> int | None:
         """Until when the row of this timer is held back; None if it is not in excess."""

@@ -92,12 +92,33 @@ class Partition:
         return None
 
 
+@dataclass(frozen=True)
+class Sent:
+    """What goes to the end of a partition of the timer topic: a copy, or a chase.
+
+    Attributes:
+        timer: or the request.
+        headers: as they were written.
+        is_chase: whether it is one.
+    """
+
+    timer: Timer
+    headers: bytes
+    is_chase: bool
+
+    @property
+    def partition(self) -> int:
+        return self.timer.partition
+
+
 @dataclass
 class Transaction:
     """One that is open: what it will have delivered, the copies it has written, its progress.
 
     Attributes:
         closable_ms: what was due later may not be in it.
+        sent: what it has written to the timer topic, in its order.
+        held: copies that wait once it is committed.
     """
 
     deliveries: Deliveries | None
@@ -108,6 +129,8 @@ class Transaction:
     down: frozenset[tuple[str, int]]
     absent: frozenset[str]
     offsets: dict[int, list[int]] = field(default_factory=dict)
+    sent: list[Sent] = field(default_factory=list)
+    held: list[Sent] = field(default_factory=list)
 
 
 @dataclass
@@ -119,12 +142,14 @@ class Lane:
         epoch: of the transactional id.
         transaction: the open one.
         told: the notice of `duewheel reshard` beside them, and broker time.
+        held: copies that wait for their partition, in their order.
     """
 
     progress: list[tuple[bytes, int]] = field(default_factory=list)
     epoch: int = 0
     transaction: Transaction | None = None
     told: tuple[bytes, int] | None = None
+    held: list[Sent] = field(default_factory=list)
 
 
 @dataclass
@@ -138,7 +163,7 @@ class Kafka:
         deals: how often it has dealt the partitions.
         away: so many calls fail before it is back.
         slow: users' open transactions: partition, offsets, and how each will end.
-        down: target partitions that take no writes.
+        down: partitions that take no writes; those of the timer topic have no leader.
         absent: topics that do not exist.
         refusing: target partitions that take no writes, and metadata says nothing of it.
         rows_max: transactions with more rows run out of time; 0: none does for that.

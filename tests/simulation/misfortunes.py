@@ -79,7 +79,7 @@ def lose_progress(world: World) -> None:
     """
     if world.shop is None or not world.settled or world.former or world.shard.transaction:
         return
-    if world.host.dealing or len(world.host.shards) > 1:
+    if world.host.dealing or len(world.host.shards) > 1 or world.shard.lane.held:
         return
     mirror = world.shop.directory.state.mirror()
     if mirror is None or mirror[2] != world.shard.progress[-1][0]:

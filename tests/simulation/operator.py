@@ -118,6 +118,8 @@ def cut_short(world: World, rng: Random, plan_of: Plan) -> None:
     known = [each for each in world.shard.partitions if _mark(world, each.number)]
     if not (known and world.settled and world.host.whole) or world.shard.transaction:
         return
+    if world.shard.lane.held:
+        return  # not simulated: copies that outlive their first copies
     partition = rng.choice(known)
     mark = _mark(world, partition.number)
     end = rng.randint(max(0, mark - rng.choice((2, 5, 20))), mark - 1)

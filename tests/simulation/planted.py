@@ -25,6 +25,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 from tests.simulation.planted_cancels import CANCELS
 from tests.simulation.planted_far_slots import FAR_SLOTS
+from tests.simulation.planted_held import HELD
 from tests.simulation.planted_hot_slots import HOT_SLOTS
 from tests.simulation.planted_letters import LETTERS
 from tests.simulation.planted_resharding import RESHARDING
@@ -519,6 +520,7 @@ PLANTED = {
     ),
     **SETTINGS,
     **HOT_SLOTS,
+    **HELD,
     **LETTERS,
     **FAR_SLOTS,
     **CANCELS,

@@ -4,6 +4,7 @@ Their chance is their own: a seed without them is what it would be if there were
 
     dead letters    the topic does not exist, or some or all of its partitions take no writes: where
                     all do, dead letters wait in their timer topic
+    leader          a partition of the timer topic takes no writes: what goes back there is held
     refused batch   a partition of a target refuses batches (of timestamps, say), and metadata says
                     nothing of it: a transaction fails, then its timers are parked
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 from random import Random
 
 from tests.simulation.kafka_model import Kafka
-from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS
+from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC
 
 _DEAD = TARGETS[DEAD]
 
@@ -29,12 +30,16 @@ class Refusals:
             self._move_letters: 0.15 if letters and rng.random() < 0.35 else 0.0,
             self._move_batches: 0.15 if rng.random() < 0.25 else 0.0,
         }
+        self._leaders = Random(f"leaders {seed}")
+        self._often = 0.15 if self._leaders.random() < 0.3 else 0.0
 
     def befall(self) -> None:
         """Perhaps something is refused from here on, or taken again."""
         for move, chance in self._chances.items():
             if chance and self._rng.random() < chance:
                 move()
+        if self._leaders.random() < self._often:
+            self._move_leader()
 
     def _move_letters(self) -> None:
         kafka, rng = self._kafka, self._rng
@@ -57,6 +62,14 @@ class Refusals:
         numbers = rng.sample(range(TARGET_PARTITIONS), rng.randint(1, TARGET_PARTITIONS))
         kafka.refusing = frozenset((topic, number) for number in numbers)
         kafka.history.say(f"! batches are refused: {sorted(kafka.refusing)}")
+
+    def _move_leader(self) -> None:
+        kafka = self._kafka
+        moved = TOPIC, self._leaders.randrange(len(kafka.partitions))
+        kafka.down ^= {moved}
+        lost = moved in kafka.down
+        kafka.history.say(f"! {moved} takes {'no writes' if lost else 'writes again'}")
+        kafka.history.counts["timer partition without leader"] += lost
 
     def _take_letters(self) -> None:
         kafka = self._kafka

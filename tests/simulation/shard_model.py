@@ -12,15 +12,17 @@ Fates of a transaction:
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from tests.simulation.contract_check import decoded
-from tests.simulation.kafka_model import Kafka, Lane, Partition, Transaction
+from tests.simulation.kafka_model import Kafka, Lane, Partition, Sent, Transaction
 from tests.simulation.seam import die
 from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC, Copy, Timer
 
+from duewheel.checkpoints.held import Held
 from duewheel.checkpoints.progress import Progress, shard_of
 from duewheel.checkpoints.resharding import NOTICE_KEY
 from duewheel.errors import Fenced, PublishDoubt, TransactionTooSlow
@@ -35,6 +37,7 @@ from duewheel.wheel.routing import Reason, Target, grouped
 FATES = ("lost", "doubt", "open", "die before", "die open", "die after")
 TIMEOUT_MS = 15_000
 _BATCH_BYTES = 1 << 20
+_MOVED_MAX = 5  # copies that waited, in a transaction
 
 _decoded = functools.lru_cache(16)(Progress.decode)  # asked for after every step
 
@@ -75,43 +78,63 @@ class Shard:
         progress = self.progress
         return _decoded(progress[-1][0]) if progress else None
 
+    def sorted_out(
+        self, deliveries: Deliveries, down: frozenset[tuple[str, int]]
+    ) -> tuple[list[Sent], list[Sent]]:
+        """What a transaction writes to the timer topic, and what waits once it is committed."""
+        history, lane = self.kafka.history, self.lane
+        closed = {number for name, number in down if name == TOPIC}
+        free = [each for each in lane.held if each.partition not in closed]
+        now = free[:_MOVED_MAX]
+        waits = [each for each in lane.held if each not in now]
+        new = [Sent(*each, is_chase=False) for each in history.sent_back(deliveries)]
+        new += [Sent(*each, is_chase=True) for each in history.chases(deliveries)]
+        behind = closed | {each.partition for each in waits}
+        return (
+            now + [each for each in new if each.partition not in behind],
+            waits + [each for each in new if each.partition in behind],
+        )
+
     def begin(
-        self, deliveries: Deliveries | None, progress: bytes, down: frozenset[tuple[str, int]]
+        self,
+        deliveries: Deliveries | None,
+        progress: Progress,
+        down: frozenset[tuple[str, int]],
+        sent: Sequence[Sent] = (),
+        held: Sequence[Sent] | None = None,
     ) -> Transaction:
-        """The shard's transaction, with everything in it written; `down`: partitions that are known
-        to take no writes.
+        """The shard's transaction, with everything in it written.
+
+        Args:
+            deliveries, progress: what is in it.
+            down: partitions that are known to take no writes.
+            sent: what it writes to the timer topic.
+            held: what waits once it is committed; None: as before.
         """
         lane, kafka = self.lane, self.kafka
         assert lane.transaction is None
         begun = Transaction(
             deliveries,
-            progress,
+            progress.encode(),
             kafka.clock.true_ms,
             kafka.clock.closable_ms,
             kafka.parked_ms,
             down,
             kafka.absent,
         )
-        now_ms = begun.began_ms
-        for timer, headers in kafka.history.sent_back(deliveries):
-            self._write(begun, timer, self._copy, headers, now_ms)
-        for timer, headers in kafka.history.chases(deliveries):
-            self._write(begun, timer, _chase, headers, now_ms)
+        for each in sent:
+            self._write(begun, each)
+        begun.sent, begun.held = list(sent), list(lane.held if held is None else held)
         lane.transaction = begun
         return begun
 
-    def _write(
-        self,
-        begun: Transaction,
-        timer: Timer,
-        made: Callable[[Timer, bytes, int, int], Copy],
-        headers: bytes,
-        now_ms: int,
-    ) -> None:
+    def _write(self, begun: Transaction, sent: Sent) -> None:
         """To the end of its partition goes what is made of a timer, or of a request."""
-        partition = self.kafka.partitions[timer.partition]
-        begun.offsets.setdefault(timer.partition, []).append(partition.end)
-        partition.append(made(timer, headers, partition.end, now_ms), now_ms, opened=True)
+        partition, now_ms = self.kafka.partitions[sent.partition], begun.began_ms
+        begun.offsets.setdefault(sent.partition, []).append(partition.end)
+        made = _chase if sent.is_chase else self._copy
+        copy = made(sent.timer, sent.headers, partition.end, now_ms)
+        partition.append(copy, now_ms, opened=True)
 
     def _copy(self, timer: Timer, headers: bytes, offset: int, now_ms: int) -> Copy:
         """What a roll has made of a timer; or parking, which says itself how long."""
@@ -137,6 +160,10 @@ class Shard:
         ]
         if commit:
             lane.progress.append((ended.progress, now_ms))
+            lane.held = ended.held
+            told = _decoded(ended.progress).held
+            if {p: of.records for p, of in told.items()} != _counted(lane.held):
+                kafka.history.violated("held", f"{_counted(lane.held)} wait, told are {told}")
             kafka.history.committed(ended, copies)
 
     def end_forgotten(self) -> None:
@@ -222,22 +249,23 @@ class SimulatedPublisher:
     def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         self._kafka.require_there()
         ends = {(TOPIC, p.number): p.end for p in self._kafka.partitions}
-        return {partition: ends[partition] for partition in partitions}
+        return {p: ends[p] for p in partitions if p not in self._kafka.down}
 
     def publish(self, prepared: Prepared | None, progress: Progress) -> int:
         kafka, shard = self._kafka, self._shard
+        self.aside = Aside(held=progress.held)
         if self._epoch != shard.lane.epoch:
             raise PublishDoubt("not started, or fenced")
         deliveries = None if prepared is None else prepared.deliveries
         fate = self._fate_of(deliveries)
         kafka.history.attempted(deliveries, fate)
-        if deliveries is not None and len(deliveries):
-            routed = route(deliveries, self._known, frozenset(), TARGETS[DEAD], kafka.parked_ms)
-            deliveries, self.aside = routed.deliveries, routed.aside
-            self._require_taken(routed)
+        sent, held = list[Sent](), shard.lane.held
+        if deliveries is not None:
+            deliveries, sent, held = self._addressed(deliveries)
+            progress = replace(progress, held=self.aside.held)
         if fate == "die before":
             die()
-        shard.begin(deliveries, progress.encode(), self._down)
+        shard.begin(deliveries, progress, self._down, sent, held)
         stamp_ms = kafka.clock.true_ms
         if fate == "die open":
             die()
@@ -256,6 +284,20 @@ class SimulatedPublisher:
                 raise TransactionTooSlow(fate)
             raise PublishDoubt(fate)
         return stamp_ms
+
+    def _addressed(self, deliveries: Deliveries) -> tuple[Deliveries, list[Sent], list[Sent]]:
+        """The rows where they go, what goes to the timer topic, and what waits then."""
+        aside = Aside()
+        if len(deliveries):
+            parked_ms = self._kafka.parked_ms
+            routed = route(deliveries, self._known, frozenset(), TARGETS[DEAD], parked_ms)
+            deliveries, aside = routed.deliveries, routed.aside
+            self._require_taken(routed)
+        sent, held = self._shard.sorted_out(deliveries, self._down)
+        waits = {p: Held(0, count) for p, count in _counted(held).items()}
+        moved = len(held) < len(self._shard.lane.held)
+        self.aside = replace(aside, held=waits, moved=moved)
+        return deliveries, sent, held
 
     def _fate_of(self, deliveries: Deliveries | None) -> str:
         """Of a transaction; one that is too large is not committed. Answers are never divided."""
@@ -295,6 +337,10 @@ class SimulatedPublisher:
                 target = Target(0, _BATCH_BYTES, refusal=Reason.UNKNOWN_TARGET_TOPIC)
             found[topic] = Known(target, _BATCH_BYTES)
         return found
+
+
+def _counted(held: Sequence[Sent]) -> dict[TopicPartition, int]:
+    return dict(Counter((TOPIC, each.partition) for each in held))
 
 
 def _chase(request: Timer, headers: bytes, offset: int, now_ms: int) -> Copy:

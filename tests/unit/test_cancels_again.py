@@ -25,7 +25,6 @@ from duewheel.checkpoints.recovery import RecoveryRecord
 from duewheel.durability import DurableCheckpoints
 from duewheel.schemas.timers import Int64
 from duewheel.testing import Timer
-from duewheel.wheel import cancel_lookup
 from duewheel.wheel.cancel_log import CHASE, CHASE_FOUND
 from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.layout import RECORD_BYTES
@@ -94,19 +93,6 @@ def outcomes(directory: DataDirectory) -> Iterator[int]:
     for hour, (length, _) in directory.state.commit().cancels.items():
         for rows in directory.cancels.pieces(hour, length):
             yield from rows.outcome.tolist()
-
-
-def test_a_cancel_that_is_asked_again_and_again_gets_the_same_reply(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The index forgets rows of an id with many, but not those that decide."""
-    monkeypatch.setattr(cancel_lookup, "FORGET_FROM", 2)
-    world = make_world()
-    world.append(timer(0, 50), timer(1, 51))
-    for offset in range(2, 6):
-        world.append(cancel(offset))
-    world.at_slot(3)
-    assert [word for _, word in world.answers()] == ["cancelled"] * 4
 
 
 # ---- marks after a loss of power -----------------------------------------------------------------

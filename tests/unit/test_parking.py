@@ -196,10 +196,10 @@ def test_what_is_free_to_go_anywhere_goes_where_it_is_taken() -> None:
     assert routed(free, {"a": ALL_DOWN}).aside.parked.tolist() == list(range(6))
 
 
-def test_without_a_place_to_wait_at_nothing_is_parked() -> None:
-    """The timer partition takes no writes either: Kafka as a whole is away."""
+def test_rows_are_parked_though_their_timer_partition_takes_no_writes() -> None:
+    """Their copies are held until it does."""
     found = routed(rows(["a", "a"], [1, 0]), {"a": DOWN, "timers": ALL_DOWN})
-    assert (found.aside.parked.tolist(), topics(found)) == ([], ["a", "a"])
+    assert (found.aside.parked.tolist(), topics(found)) == ([0], ["timers", "a"])
 
 
 def test_dead_letters_and_rolled_copies_are_never_parked() -> None:
@@ -279,8 +279,8 @@ def test_a_dead_letter_that_its_timer_topic_does_not_take_waits_without_its_cont
 
 
 def test_a_dead_letter_without_any_place_stays_where_it_is() -> None:
-    with pytest.raises(PublishDoubt, match="take no writes either"):
-        routed(condemned_rows(), {"a": ROOM, "gone": GONE, "dead": GONE, "timers": ALL_DOWN})
+    with pytest.raises(PublishDoubt, match="are not there either"):
+        routed(condemned_rows(), {"a": ROOM, "gone": GONE, "dead": GONE, "timers": GONE})
 
 
 def test_dead_letters_go_to_any_partition_that_takes_writes() -> None:

@@ -1,0 +1,69 @@
+"""Copies that wait for their timer partition, in the shard's partition of the state topic.
+
+Rolled and parked timers, dead letters that wait, and chases of cancels go back to their timer
+partition. While that has no leader they are *held*: written beside the progress, in the transaction
+in which they leave. Later transactions move them to their partition, once it takes writes.
+
+    key    held/<topic>/<partition>/<since>/<records>: Held as it was before. No other copies that
+           wait have it, so compaction takes none away
+    value  how many copies (int32), then their records: the body of a batch (record_batch.py).
+           Null: they were moved, in the transaction that wrote this
+
+The copies of a partition are moved in their order, and as long as there are any, new ones go behind
+them. Else a chase could overtake a copy, and a timer leave that was replied to as cancelled.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from duewheel.schemas.record_batch import Batch
+from duewheel.schemas.timers import TopicPartition
+
+HELD_PREFIX = b"held/"
+_COUNT = struct.Struct(">i")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the progress says of the copies for a timer partition.
+
+    Attributes:
+        since: they lie at or behind this offset of the shard's partition of the state topic.
+        records: how many they are.
+    """
+
+    since: int
+    records: int
+
+
+def key_of(partition: TopicPartition, held: Held) -> bytes:
+    """The key of a record with copies for a timer partition, of which these wait already."""
+    topic, number = partition
+    return b"%s%s/%d/%d/%d" % (HELD_PREFIX, topic.encode(), number, held.since, held.records)
+
+
+def partition_of(key: bytes) -> TopicPartition | None:
+    """The timer partition whose copies a record has; None if it is of another kind."""
+    if not key.startswith(HELD_PREFIX):
+        return None
+    topic, number, *_ = key.removeprefix(HELD_PREFIX).split(b"/")
+    return topic.decode(), int(number)
+
+
+def value_of(batch: Batch) -> bytes:
+    """The value of a record with these copies."""
+    return _COUNT.pack(batch.count) + batch.body
+
+
+def batch_of(value: bytes) -> Batch:
+    """The copies in a record."""
+    (count,) = _COUNT.unpack_from(value)
+    return Batch(memoryview(value)[_COUNT.size :], count)
+
+
+def copies(held: Mapping[TopicPartition, Held]) -> int:
+    """How many copies wait, for all partitions."""
+    return sum(of.records for of in held.values())

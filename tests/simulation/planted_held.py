@@ -1,0 +1,55 @@
+"""Faults of planted.py in copies that wait for their timer partition."""
+
+from __future__ import annotations
+
+from tests.simulation.planting import Planted
+
+HELD = {
+    "held-overtaken": Planted(
+        "8",
+        "new copies do not go behind those that wait",
+        "wheel/kafka_held.py",
+        "(place in closed or place in waits)",
+        "(place in closed)",
+        test="unit/test_held.py::test_copies_are_moved_in_their_order_and_new_ones_go_behind_them",
+    ),
+    "held-moved-twice": Planted(
+        "3",
+        "what was moved is found again",
+        "wheel/kafka_held.py",
+        "        left[place] = Held(record.offset + 1, left[place].records - batch.count)\n",
+        "        left[place] = Held(left[place].since, left[place].records - batch.count)\n",
+        test="unit/test_held.py::test_no_more_is_moved_at_once_than_a_transaction_takes",
+    ),
+    "held-forgotten": Planted(
+        "held",
+        "the next progress does not say what waits",
+        "wheel/dequeue.py",
+        "        self._claimed = replace(self._claimed, held=progress.held)\n",
+        "",
+    ),
+    "held-in-doubt": Planted(
+        "refused",
+        "in doubt it is not known what the publisher has written",
+        "wheel/dequeue.py",
+        "self._happened(self._with_held(progress))",
+        "self._happened(progress)",
+        seed=24,
+    ),
+    "held-end-asked": Planted(
+        "8",
+        "a partition's end is asked for while copies wait that will lie behind it",
+        "wheel/dequeue.py",
+        "self._log_ends.of(p for p in self._bounds.unasked if p not in self._claimed.held)",
+        "self._log_ends.of(self._bounds.unasked)",
+        test="unit/test_held.py::test_kafka_is_not_asked_where_a_partition_ends_whose_copies_wait",
+    ),
+    "held-dealt": Planted(
+        "2",
+        "a shard is dealt while copies wait beside its progress",
+        "checkpoints/resharding.py",
+        "    _require_none_held(old)\n",
+        "",
+        test="unit/test_held.py::test_a_shard_with_copies_that_wait_is_given_back_but_not_dealt",
+    ),
+}

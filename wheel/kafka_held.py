@@ -1,0 +1,154 @@
+"""Copies whose timer partition takes no writes: kept in the state topic, moved when it does.
+
+The format, and why their order matters: checkpoints/held.py. Batches are kept and moved whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from kafka import KafkaAdminClient
+from kafka.structs import TopicPartition
+
+from duewheel.checkpoints.held import Held, batch_of, key_of, partition_of, value_of
+from duewheel.checkpoints.progress import RECORD_BYTES_MAX
+from duewheel.schemas.record_batch import Batch
+from duewheel.schemas.single_record import single
+from duewheel.schemas.timers import TopicPartition as Place
+from duewheel.wheel.deadline import Deadline
+from duewheel.wheel.encoding import Part
+from duewheel.wheel.kafka_clients import ClientSettings, close, open_reader
+from duewheel.wheel.kafka_progress import ends_of, records_until
+
+_BYTES_AT_ONCE = 4 * 1024 * 1024  # in a transaction, beside what is due
+_FRAME_BYTES = 1024  # at most, of the key and the record around the value
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Copies on their way to their partitions, in one transaction.
+
+    Attributes:
+        parts: the copies.
+        deletions: of the records of the state topic that had them.
+        held: what waits once that is committed.
+    """
+
+    parts: Sequence[Part] = ()
+    deletions: Sequence[Batch] = ()
+    held: Mapping[Place, Held] = field(default_factory=dict)
+
+
+def moved(
+    settings: ClientSettings,
+    admin: KafkaAdminClient,
+    where: TopicPartition,
+    held: Mapping[Place, Held],
+    free: Collection[Place],
+    deadline: Deadline,
+) -> Moved:
+    """The oldest copies for partitions that take writes, as many as one transaction takes.
+
+    Args:
+        settings, admin: of the cluster.
+        where: the shard's partition of the state topic.
+        held: what waits.
+        free: timer partitions of these that take writes.
+        deadline: for the call.
+
+    Raises:
+        KafkaUnavailable: no answer in time.
+    """
+    if not free:
+        return Moved(held=held)
+    stable, end = ends_of(settings, admin, where, deadline)
+    consumer = open_reader(settings, deadline)
+
+    def read() -> Moved:
+        consumer.assign([where])
+        consumer.seek(where, min(held[place].since for place in free))
+        records = records_until(consumer, where, stable, deadline)
+        return _taken(records, held, free, all_seen=stable == end)
+
+    try:
+        return settings.call(deadline, f"read the copies in {where.topic}", read)
+    finally:
+        close(consumer)
+
+
+def _taken(
+    records: Iterable[Any], held: Mapping[Place, Held], free: Collection[Place], *, all_seen: bool
+) -> Moved:
+    """`all_seen`: whether a copy that is not among the records is nowhere."""
+    left = {place: held[place] for place in free}
+    parts, deletions, size = list[Part](), list[Batch](), 0
+    for record in records:
+        place = partition_of(record.key)
+        if place not in left or record.value is None or record.offset < left[place].since:
+            continue
+        batch = batch_of(record.value)
+        parts.append(Part(*place, batch, None))
+        deletions.append(single(record.key, None))
+        left[place] = Held(record.offset + 1, left[place].records - batch.count)
+        if left[place].records <= 0:
+            del left[place]
+        size += len(batch.body)
+        if not left or size >= _BYTES_AT_ONCE:
+            break
+    else:
+        if all_seen and left:
+            lost = {f"{topic}-{number}": of.records for (topic, number), of in left.items()}
+            log.error("copies are lost, for the state topic has lost its records", copies=lost)
+            left.clear()
+    stay = {place: of for place, of in held.items() if place not in free}
+    return Moved(parts, deletions, stay | left)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Batches of a transaction, sorted.
+
+    Attributes:
+        now: those that go to their partition.
+        records: of the state topic, with the others.
+        held: what waits once they are committed.
+    """
+
+    now: Sequence[Part]
+    records: Sequence[Batch]
+    held: Mapping[Place, Held]
+
+
+def kept(
+    parts: Sequence[Part],
+    closed: Collection[Place],
+    held: Mapping[Place, Held],
+    end: Callable[[], int],
+) -> Kept:
+    """Keep what goes back to timer partitions that take no writes, or for which copies wait. What
+    the state topic would not take goes to its partition, and waits there with its transaction.
+
+    Args:
+        parts: of a transaction.
+        closed: timer partitions that take no writes.
+        held: what waits.
+        end: asked for the offset at or behind which the records will lie in the state topic.
+    """
+    if not closed and not held:
+        return Kept(parts, (), held)
+    now, records, waits = list[Part](), list[Batch](), dict(held)
+    for part in parts:
+        place = part.topic, part.partition
+        fits = len(part.batch.body) + _FRAME_BYTES <= RECORD_BYTES_MAX
+        if not fits or not (place in closed or place in waits):
+            now.append(part)
+            continue
+        before = waits.get(place) or Held(end(), 0)
+        records.append(single(key_of(place, before), value_of(part.batch)))
+        waits[place] = Held(before.since, before.records + part.batch.count)
+    return Kept(now, records, waits)
