@@ -180,8 +180,8 @@ PLANTED = {
         "2",
         "a transaction in doubt is always taken for committed",
         "wheel/dequeue.py",
-        "                if self._happened(progress):\n",
-        "                if self._happened(progress) or True:\n",
+        "                if self._happened(self._with_held(progress)):\n",
+        "                if self._happened(self._with_held(progress)) or True:\n",
     ),
     "half-slot": Planted(
         "3",
