@@ -23,9 +23,10 @@ Require = Callable[[object, str], None]
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 
 # A deadline per example measures the machine, not the code. In CI every run draws the same
-# examples: what fails there fails again when it is looked at.
-hypothesis.settings.register_profile("local", deadline=None)
-hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
+# examples: what fails there fails again when it is looked at. `make fuzz` draws many more.
+EXAMPLES = 60
+hypothesis.settings.register_profile("local", deadline=None, max_examples=EXAMPLES)
+hypothesis.settings.register_profile("ci", deadline=None, max_examples=EXAMPLES, derandomize=True)
 hypothesis.settings.register_profile(
     "fuzz",  # `make fuzz`
     deadline=None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -65,8 +66,17 @@ def test_a_lock_held_for_longer_than_a_process_waits(shard: Shard) -> None:
     assert shard.stop() == 0
 
 
-def test_a_host_without_room_for_another_process(shard: Shard) -> None:
-    shard.start()
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, broker: DevBroker) -> Iterator[Shard]:
+    """It runs for several tests: a start of Spark takes longer than they do."""
+    path = tmp_path_factory.mktemp("running")
+    with closing(Shard(path, broker.bootstrap_servers, f"run-{uuid.uuid4().hex[:8]}")) as shard:
+        shard.start()
+        yield shard
+
+
+def test_a_host_without_room_for_another_process(running: Shard) -> None:
+    shard = running
     before = resource.prlimit(shard.supervisor_pid, resource.RLIMIT_NOFILE)
     resource.prlimit(shard.supervisor_pid, resource.RLIMIT_NOFILE, (3, before[1]))
     shard.kill("dequeue")
@@ -74,13 +84,13 @@ def test_a_host_without_room_for_another_process(shard: Shard) -> None:
     assert "Too many open files" in shard.status()["run"]["dequeue"]["last_reason"]
     resource.prlimit(shard.supervisor_pid, resource.RLIMIT_NOFILE, before)
     deliver_one(shard, b"after the shortage")
-    assert shard.stop() == 0
 
 
-def test_one_run_works_in_a_directory(shard: Shard) -> None:
-    shard.start()
+def test_one_run_works_in_a_directory(running: Shard) -> None:
+    shard = running
+    before = shard.status()["run"]["dequeue"]["restarts"]
     shard.command("run", code=Locked.exit_code)
-    assert shard.status()["run"]["dequeue"]["restarts"] == 0
+    assert shard.status()["run"]["dequeue"]["restarts"] == before
     os.kill(shard.supervisor_pid, signal.SIGKILL)
     shard.start()
     assert shard.stop() == 0

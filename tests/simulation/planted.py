@@ -83,6 +83,7 @@ PLANTED = {
         "wheel/placing.py",
         "np.minimum(batch.not_before_ms, batch.timestamp_ms + window_ms)",
         "batch.not_before_ms",
+        test="unit/test_parking.py::test_a_slot_is_that_of_the_later_of_due_and_not_before",
     ),
     "parked-due": Planted(
         "bytes",
