@@ -115,8 +115,15 @@ def test_run_stops_in_order_although_a_process_had_to_be_killed(tmp_path: Path) 
 
 
 @pytest.mark.kafka
+@pytest.mark.parametrize(
+    ("role", "name"),
+    [
+        (Role.INGEST, "ingest"),
+        pytest.param(Role.DEQUEUE, "dequeue", marks=pytest.mark.crash_matrix),
+    ],
+)
 def test_either_goes_on_where_the_other_is_refused_until_that_is_started(
-    broker: DevBroker, tmp_path: Path, unique_name: Callable[[str], str]
+    broker: DevBroker, tmp_path: Path, unique_name: Callable[[str], str], role: Role, name: str
 ) -> None:
     config = configured(tmp_path, broker.bootstrap_servers, unique_name("app"))
     init = start(config, "init")
@@ -124,20 +131,19 @@ def test_either_goes_on_where_the_other_is_refused_until_that_is_started(
     assert init.exit_code == 0
     settings = load(config)
     data = settings.storage.data_dir
-    for role, name in ((Role.INGEST, "ingest"), (Role.DEQUEUE, "dequeue")):
-        other = DataDirectory.start(data, settings.wheel, role)
-        run = start(config, "run")
-        try:
-            wait_for("it was refused twice", partial(was_refused_twice, config, name), data)
-            if role is Role.INGEST:
-                wait_for("dequeue goes on", Beats().several, data)
-            other.stop()
-            wait_for("it runs", partial(lives, data, name), data)
-            assert run.end(signal.SIGTERM, DEADLINE_S)
-            assert run.exit_code == 0
-        finally:
-            run.stop(DEADLINE_S)
-        assert stopped_cleanly(data)
+    other = DataDirectory.start(data, settings.wheel, role)
+    run = start(config, "run")
+    try:
+        wait_for("it was refused twice", partial(was_refused_twice, config, name), data)
+        if role is Role.INGEST:
+            wait_for("dequeue goes on", Beats().several, data)
+        other.stop()
+        wait_for("it runs", partial(lives, data, name), data)
+        assert run.end(signal.SIGTERM, DEADLINE_S)
+        assert run.exit_code == 0
+    finally:
+        run.stop(DEADLINE_S)
+    assert stopped_cleanly(data)
 
 
 @pytest.mark.kafka

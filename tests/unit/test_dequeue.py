@@ -25,6 +25,7 @@ from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue import Dequeue
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.slot_scan import SlotScan
 
 P0: TopicPartition = (TIMER_TOPIC, 0)
 P1: TopicPartition = (TIMER_TOPIC, 1)
@@ -272,6 +273,15 @@ def test_chunks_are_bounded_by_records_and_by_bytes(make_world: MakeWorld) -> No
     world.drain()
     sizes = [len(rows) for rows, _ in world.publisher.committed if rows is not None]
     assert sizes == [1, 1, 1]
+
+
+def test_no_more_records_of_a_slot_are_read_at_once_than_asked_for(make_world: MakeWorld) -> None:
+    """What is read is held in memory, whatever becomes of it."""
+    world = make_world()
+    world.append(*(timer(0, offset, 1) for offset in range(7)))
+    scan = SlotScan(world.shard.directory(Role.DEQUEUE), SLOT, SLOT + 1)
+    chunks = iter(lambda: scan.next_chunk(3, 1 << 20), None)
+    assert [len(chunk.records) for chunk in chunks] == [3, 3, 1]
 
 
 def test_a_window_is_bounded_and_a_slot_may_be_larger(
