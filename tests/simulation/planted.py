@@ -120,6 +120,7 @@ PLANTED = {
         "wheel/encoding.py",
         "& (reason == Reason.NONE)\n",
         "& False\n",
+        test="unit/test_parking.py::test_only_what_goes_to_a_partition_without_writes_is_parked",
     ),
     "no-redo": Planted(
         "2",
@@ -127,6 +128,7 @@ PLANTED = {
         "wheel/data_directory.py",
         "if not commit.applied:",
         "if False:",
+        seed=38,
     ),
     "closed-meanwhile": Planted(
         "2, 7",
@@ -155,6 +157,7 @@ PLANTED = {
         "wheel/data_directory.py",
         "hour = hour_of(min(progress.slot, durable.r) + 1, self.config.precision_ms)",
         "hour = hour_of(min(progress.slot, durable.r) + 1, self.config.precision_ms) + 1",
+        seed=15,
     ),
     "checkpoint-ahead": Planted(
         "2",
@@ -169,6 +172,7 @@ PLANTED = {
         "wheel/engine.py",
         "            self._directory.link(places.runs, number)\n",
         "            state.mark_applied()\n            self._directory.link(places.runs, number)\n",
+        seed=38,
     ),
     "doubt": Planted(
         "3",
@@ -276,6 +280,7 @@ PLANTED = {
         "wheel/recovering.py",
         "np.where(again, r, close.floor) + 1",
         "close.floor + 1",
+        seed=18,
     ),
     "put-below": Planted(
         "2",
@@ -304,6 +309,7 @@ PLANTED = {
         "wheel/recovering.py",
         "    files.remove(directory.path / durable.FILE_NAME)\n",
         "",
+        test="unit/test_recovering.py::test_a_recovery_that_was_killed_is_done_again",
     ),
     "wheel-kept-anew": Planted(
         "2",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SIMULATE = Path(__file__).with_name("simulate.py")
+LONGEST_S = 800
 _NOTHING = ""
 
 
@@ -72,16 +74,22 @@ def found(planted: Planted, seeds: int) -> str:
 def _simulated(source: Path, seeds: int, first: int) -> str:
     """The first violation of these seeds."""
     span = ["--seeds", str(seeds), "--first", str(first)]
-    done = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, "-P", str(SIMULATE), *span, "--until-violation"],
         env={**os.environ, "PYTHONPATH": str(source)},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-    )
-    if not done.stdout:
-        return f"broken: {done.stderr[-300:]}"
-    violations = json.loads(done.stdout)["violations"]
+        process_group=0,
+    ) as running:
+        try:
+            output, error = running.communicate(timeout=LONGEST_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(running.pid, signal.SIGKILL)  # some of its processes might go on for ever
+            return f"broken: no end within {LONGEST_S} s"
+    if not output:
+        return f"broken: {error[-300:]}"
+    violations = json.loads(output)["violations"]
     if not violations:
         return _NOTHING
     found = violations[0]
