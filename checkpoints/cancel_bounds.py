@@ -5,9 +5,10 @@
     blind    of each timer partition, the offset below which copies of timers may lie whose
              originals have no log any more; every offset, until Kafka has said where it ends
 
-Dequeue replaces the file at every start that does not find all as it was (wheel/starting.py), and
-before hours are unlinked: both take logs away. Ingest reads it under engine.lock, for each batch
-that has cancels. Without the file nothing on disk proves anything.
+Written by dequeue: at a start that does not find all as it was (wheel/starting.py), before hours
+are unlinked (data_directory.py), and when a loss is accepted (accepting.py). Each sets `blind` to
+every offset; the loop lowers it to the log end that Kafka names. Ingest reads it under engine.lock,
+for each batch with cancels. Without the file each cancel is chased, until there is one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _NO_SLOT = -(2**62)
 
 @dataclass(frozen=True, slots=True)
 class CancelBounds:
-    """What the file says; see the module's head. A partition that is not named has blind 0."""
+    """What the file says; see the module's head. A partition that is not named has blind 0: it came
+    after the file was written, and no log with originals of its copies was unlinked since.
+    """
 
     since: int = _NO_SLOT
     blind: Marks = field(default_factory=dict)
@@ -48,7 +51,9 @@ class CancelBounds:
         write_json(directory / FILE_NAME, told)
 
     def write_or_remove(self, directory: Path) -> None:
-        """Replace the file; where the disk has no room, remove it: its absence says no less."""
+        """Replace the file; on a full disk remove it: without it each cancel is chased, while an
+        old one would let cancels be decided without the logs that are about to go.
+        """
         try:
             self.write(directory)
         except OSError:

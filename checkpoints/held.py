@@ -1,16 +1,19 @@
 """Copies that wait for their timer partition, in the shard's partition of the state topic.
 
 Rolled and parked timers, dead letters that wait, and chases of cancels go back to their timer
-partition. While that has no leader they are *held*: written beside the progress, in the transaction
-in which they leave. Later transactions move them to their partition, once it takes writes.
+partition. While that takes no writes (no leader, too few replicas in sync) they are *held*: written
+beside the progress, in the transaction in which they leave. Later transactions move them to the
+partition, once it takes writes again.
 
-    key    held/<topic>/<partition>/<since>/<records>: Held as it was before. No other copies that
-           wait have it, so compaction takes none away
+    key    held/<topic>/<partition>/<start>/<records>: the entry `Held` before these copies were
+           added (at first: its own start, and 0). `records` grows with each record, and the start
+           with each move, so no two of them share a key: else compaction would delete one
     value  how many copies (int32), then their records: the body of a batch (record_batch.py).
            Null: they were moved, in the transaction that wrote this
 
 The copies of a partition are moved in their order, and as long as there are any, new ones go behind
-them. Else a chase could overtake a copy, and a timer leave that was replied to as cancelled.
+them. Else a chase could overtake a copy, and a timer leave that was replied to as cancelled. (What
+is larger than a record of the state topic may be is never held: kafka_held.py.)
 """
 
 from __future__ import annotations
@@ -31,18 +34,18 @@ class Held:
     """What the progress says of the copies for a timer partition.
 
     Attributes:
-        since: they lie at or behind this offset of the shard's partition of the state topic.
+        start_offset: they lie at or behind this offset of the shard's partition of the state topic.
         records: how many they are.
     """
 
-    since: int
+    start_offset: int
     records: int
 
 
 def key_of(partition: TopicPartition, held: Held) -> bytes:
     """The key of a record with copies for a timer partition, of which these wait already."""
     topic, number = partition
-    return b"%s%s/%d/%d/%d" % (HELD_PREFIX, topic.encode(), number, held.since, held.records)
+    return b"%s%s/%d/%d/%d" % (HELD_PREFIX, topic.encode(), number, held.start_offset, held.records)
 
 
 def partition_of(key: bytes) -> TopicPartition | None:

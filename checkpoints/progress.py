@@ -15,8 +15,8 @@ half-delivered slot (o < c1 and (s = r + 1, or s <= r and o >= c)) and o < d. Al
 but what lies below the oldest slot-configuration epoch (epochs.py) is done, though its slot can no
 longer be told.
 
-Rows whose copies wait for a timer partition without a leader are out: `held` says where the copies
-are (held.py).
+Rows whose copies are held for a timer partition that takes no writes are out: `held` says where the
+copies are (held.py).
 
 The partitions of a shard stand at the same slot, unless they came from different ones: then each
 keeps what its record says until the shard has come to its r.
@@ -88,7 +88,7 @@ class Progress:
         sealed_for: while partitions move to another number of shards, that number: nobody may own
             the shard then.
         topic_ids: Kafka's id of each timer topic whose offsets these are, as far as it is known.
-        held: by timer partition, the copies that wait for it.
+        held: by timer partition, the copies that are held for it.
     """
 
     shard: int
@@ -172,7 +172,7 @@ class Progress:
                 "deal": self.deal,
                 "sealed_for": self.sealed_for,
                 "topic_ids": dict(self.topic_ids),
-                "held": [[*p, of.since, of.records] for p, of in sorted(self.held.items())],
+                "held": [[*p, of.start_offset, of.records] for p, of in sorted(self.held.items())],
             },
             separators=(",", ":"),
             sort_keys=True,
@@ -195,7 +195,8 @@ class Progress:
 
     def require_room(self) -> None:
         """Refuse a record that might one day be too large: no process could start any more once
-        Kafka has it. Columns keep their length, whatever their values; so nothing is deflated.
+        Kafka has it. Columns keep their length, whatever their values; so nothing is deflated. Not
+        counted: `held`, some 40 bytes and the topic's name for each partition that has copies held.
 
         Raises:
             RecoveryRefused: with the numbers.
@@ -243,8 +244,8 @@ class Progress:
 
 def _held_from(raw: Sequence[Sequence[object]]) -> dict[TopicPartition, Held]:
     return {
-        (name(topic), integer(number)): Held(integer(since), integer(records))
-        for topic, number, since, records in raw
+        (name(topic), integer(number)): Held(integer(start), integer(records))
+        for topic, number, start, records in raw
     }
 
 

@@ -130,7 +130,8 @@ def _require_none_held(old: Sequence[Progress]) -> None:
         for (topic, number), held in record.held.items():
             raise RecoveryRefused(
                 f"shard {record.shard} holds {held.records} copies for {topic}-{number}, which took"
-                " no writes when they left: let it run until that takes writes, and has them"
+                " no writes when they left: let it run until that takes writes, and has them (a"
+                " topic that is gone must be made again for that)"
             )
 
 

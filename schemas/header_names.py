@@ -48,7 +48,9 @@ ERROR = "TIMER_ERROR"  # a sentence, for people
 class Answer(StrEnum):
     """What became of the timers that a cancel or reschedule was to meet."""
 
-    CANCELLED = "cancelled"  # none of them will be delivered, and at least one was pending
+    CANCELLED = (
+        "cancelled"  # at least one was pending, or the newest was cancelled before; none leaves
+    )
     ALREADY_DELIVERED = "already_delivered"
     UNKNOWN = "unknown"  # there was none, or nobody can tell any more
 

@@ -98,15 +98,17 @@ def reply_rows(
                 reply_headers,
             ),
         ),
+        # A chase: id, origin, slot, flags, and the named offset if there is one. A reply: answer,
+        # id.
         header_count=prefix["header_count"].astype(np.int32)
         + np.where(is_chase, 4 + (prefix["due_ms"] != ANY_OFFSET), 2).astype(np.int32),
         roll_times=nothing,
         retries=nothing,
         level=np.full(count, NO_LEVEL, np.int32),
         dead_letter=np.zeros(count, np.bool_),
-        rolled=is_chase,
+        rolled=is_chase,  # its headers are complete
         not_before_ms=np.full(count, ANY_TIME),
-        answer=np.ones(count, np.bool_),
+        answer=np.ones(count, np.bool_),  # never parked: a parked chase would come too late
     )
 
 

@@ -1,7 +1,7 @@
 """The cancel log: what has become of each cancel, to be replied by dequeue. Two files per hour.
 
-    cancels/<hour>     records of the timer log's 52 bytes, magic 4 and the outcome; of their other
-                       fields only the place of the request means something; prev_pos is a check
+    cancels/<hour>     records of the timer log's 52 bytes, magic 4 and the outcome; of the
+                       others only offset_py, size_py and the id hash count; prev_pos is a check
     requests/<hour>    the request as a stored message: the id of the timers that it is for, its
                        place in Kafka, and key, value and headers for the reply
 

@@ -117,7 +117,8 @@ class CancelLookup:
             CorruptFile: the log is damaged, or a message of a candidate.
         """
         hashes = np.unique(cancels.id_hash)
-        # These are not for all timers that lie below them.
+        # Chases and cancels of one timer may be for an old timer only: rows that the index has
+        # forgotten can decide their outcome, so for their ids the logs are scanned.
         some = (cancels.origin_offset != cancels.offset) | (cancels.named_offset != ANY_OFFSET)
         in_log = self._in_log(hashes, cancels.id_hash[some], batch.partitions, commit)
         rows = np.flatnonzero(np.isin(batch.id_hash, hashes) & ~batch.rejected)

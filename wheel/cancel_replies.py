@@ -5,16 +5,16 @@ Ingest has resolved every cancel where it was taken (resolving.py). What is left
 
 - A reply leaves in a transaction whose progress has C behind the cancel: what was cancelled before
   cannot come back then, whatever is lost.
-- A *chase* is the same cancel, written again to the end of its partition. It leaves where ingest
-  could not decide, for a copy of the timer may lie behind the cancel: it lies below the chase. It
-  carries R as of its transaction: whatever had left by then has no copy behind the chase.
+- A *chase* is the same cancel, written again to the end of its partition. Dequeue writes one for
+  each undecided cancel: a copy of the timer may lie behind the cancel, but lies below the chase.
+  The chase carries R of its transaction: a timer in a slot up to R has no copy behind the chase.
 - `a`, in the same progress, says below which offset of a partition all this is done. So each cancel
   has one reply, whatever is killed; after a loss cancels are read again from there. Where nothing
   is left to do it is C. Segments below it are unlinked.
 
 Nothing is held in memory but how far the segments are read. Without a reply topic there are chases
-only. A partition that is no more gets no replies: it has no progress, so what it would be told
-could be told twice.
+only. A partition that was given up gets no replies: the progress has no `a` for it, so a start
+would reply again.
 
 Not thread-safe: the loop owns it.
 """
@@ -106,7 +106,7 @@ class CancelReplies:
             while hour >= gone and (start := self._read.get(hour, 0)) < length:
                 rows = self._piece(hour, start, length)
                 homes, home = self._homes(rows)
-                ready, leaves = self._judge(rows, homes, home, partitions)
+                ready, leaves = self._take_ready(rows, homes, home, partitions)
                 if not ready:
                     return None
                 end = start + ready * RECORD_BYTES
@@ -160,15 +160,16 @@ class CancelReplies:
         over: Bool = (_offsets(rows) < a) | retired | rows.cut_off
         return over
 
-    def _judge(
+    def _take_ready(
         self,
         rows: CancelRows,
         homes: list[TopicPartition],
         home: Int32,
         partitions: Mapping[TopicPartition, PartitionProgress],
     ) -> tuple[int, Int64]:
-        """How many rows, from the first on, need not wait; and those of them for which something
-        leaves.
+        """How many rows, from the first on, need not wait for C; and those of them for which
+        something leaves. Notes `a` for them: at once if nothing leaves, else once `committed` is
+        called: if it rose before, a kill would lose their replies.
         """
         c = [partitions[p].closed_c if p in partitions else 0 for p in homes]
         offset, over = _offsets(rows), self._is_over(rows, homes, home)

@@ -1,4 +1,10 @@
-"""Ingest's cancels, between the files and the rules (resolving.py): two calls of each append."""
+"""Resolves a batch's cancels for the engine: files in, rules in resolving.py, files out.
+
+look_up   before engine.lock: finds candidate timers. It reads the logs, so it may take long
+resolve   under engine.lock, for outcomes depend on what is closed: appends outcomes to the
+          cancel log, and cancelled records to cancelled/<hour>. The engine marks these once the
+          commit page is written; a kill before that leaves nothing that counts
+"""
 
 from __future__ import annotations
 
@@ -12,7 +18,7 @@ from duewheel.schemas.timers import Int64, TimerBatch
 from duewheel.wheel.cancel_lookup import CancelLookup, Candidates
 from duewheel.wheel.data_directory import DataDirectory
 from duewheel.wheel.layout import hour_of
-from duewheel.wheel.resolving import NOBODY, Cancels, Timers, resolve
+from duewheel.wheel.resolving import NO_CANCEL, Cancels, Timers, resolve
 from duewheel.wheel.uncommitted import Uncommitted
 
 
@@ -60,7 +66,8 @@ class CancelResolver:
         bounds = CancelBounds.read(self._directory.path)
         in_log, rows = candidates.in_log, candidates.batch_rows
         slots = np.append(in_log.slot, slot[rows])
-        # Without the file, as if nothing on disk proved anything.
+        # Without the file no row in a closed slot proves anything: a lost log could make a copy
+        # look delivered.
         since = close.floor if bounds is None else bounds.since
         kept = np.flatnonzero(slots > since)
         timers = Timers(
@@ -70,9 +77,11 @@ class CancelResolver:
             slots[kept],
             np.append(in_log.cancelled, np.zeros(len(rows), np.bool_))[kept],
         )
-        resolved = resolve(self._judged(cancels, candidates, close, bounds), timers, close.floor)
+        resolved = resolve(
+            self._with_bounds(cancels, candidates, close, bounds), timers, close.floor
+        )
         uncommitted.write_cancels(cancels, resolved.outcome, close.floor)
-        stopped = np.flatnonzero(resolved.by != NOBODY)
+        stopped = np.flatnonzero(resolved.by != NO_CANCEL)
         positions = np.append(in_log.position, position[rows])[kept][stopped]
         hours = hour_of(timers.slot[stopped], self._directory.config.precision_ms)
         offsets = cancels.offset[resolved.by[stopped]]
@@ -83,10 +92,10 @@ class CancelResolver:
             cancelled[hour] = positions[of_hour]
         return cancelled
 
-    def _judged(
+    def _with_bounds(
         self, cancels: TimerBatch, candidates: Candidates, close: Close, bounds: CancelBounds | None
     ) -> Cancels:
-        """The cancels with what decides how far each one reaches."""
+        """The cancels, each with its bound, and whether an outcome can be proved."""
         partitions, state = cancels.partitions, self._directory.state
         c = np.array([close.c.get(p, 0) for p in partitions], np.int64)[cancels.partition]
         again = (cancels.offset < c) | state.standby
@@ -97,8 +106,10 @@ class CancelResolver:
             known = Progress.decode(mirror[2]).partitions
             r = [known[p].r if p in known else close.lower for p in partitions]
             bound[again] = np.array(r, np.int64)[cancels.partition][again]
-        blind_of = [EVERY_OFFSET if bounds is None else bounds.blind.get(p, 0) for p in partitions]
-        blind = np.array(blind_of, np.int64)[cancels.partition]
+        blind_offsets = [
+            EVERY_OFFSET if bounds is None else bounds.blind.get(p, 0) for p in partitions
+        ]
+        blind = np.array(blind_offsets, np.int64)[cancels.partition]
         return Cancels(
             candidates.cancel_group,
             cancels.offset,

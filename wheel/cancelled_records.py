@@ -2,14 +2,14 @@
 hour.
 
 Ingest writes here, in the commit of the batch that has the cancel, which records it cancels; then
-it stores MAGIC_CANCELLED in the log records themselves, where dequeue sees it. This file
+it stores MAGIC_CANCELLED in the log records themselves, where dequeue sees it. From this file
 
-- repeats that store after a kill between the commit page and the store (redo), and after a loss of
-  power, which may take the store and keep the commit page;
-- names the cancel: a partition that Kafka has cut short cannot go on while a timer is pending that
-  was cancelled from behind the cut (accepting.py).
+- redo stores that again after a kill between the commit page and the store, and a start after a
+  loss of power, which may take the store and keep the commit page;
+- accepting.py learns which cancel it was: a partition that Kafka has cut short cannot go on while a
+  timer is pending that was cancelled from behind the cut.
 
-It goes with its hour. Not thread-safe.
+Unlinked with its hour. Not thread-safe.
 """
 
 from __future__ import annotations

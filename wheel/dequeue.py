@@ -122,7 +122,8 @@ class Dequeue:
         self._hot_slot: int | None = None  # the last one with rows in excess
         self._log_ends = LogEnds(publisher, clock)
         self._replies: CancelReplies | None = None  # until nothing is missing
-        # Of the newest closing, until all cancels taken before it are replied to.
+        # Commit page of the newest closing; None once all cancels in it are replied to: idle ticks
+        # then read no cancel log.
         self._closed_with: Commit | None = None
         self._delivered = 0
         # By boottime; None: never yet.
@@ -253,7 +254,8 @@ class Dequeue:
         """Close what may be closed, deliver one chunk, reply to some cancels; returns whether there
         was any of these, or there are slots to be linked.
 
-        While dequeue is paused it only says that it lives, here and in Kafka.
+        While dequeue is paused, or a recovery is pending, nothing is closed, delivered or replied
+        to. Progress is still committed, or a standby would take the owner for dead.
 
         Raises:
             Fenced: another instance has the shard.
@@ -297,7 +299,8 @@ class Dequeue:
         """
         if not self._is_time(self._bounds_failed_at_ms, _BOUNDS_AGAIN_MS):
             return
-        # Copies that wait will lie behind any end that Kafka could tell of now.
+        # Not while copies are held for it: they will lie above an end taken now, and a cancel
+        # between would be decided without them, and its timer delivered after the reply.
         ends = self._log_ends.of(p for p in self._bounds.unasked if p not in self._claimed.held)
         if ends:
             bounds = replace(self._bounds, blind={**self._bounds.blind, **ends})
@@ -434,14 +437,15 @@ class Dequeue:
         return replace(self._claimed, partitions=reached)
 
     def _commit_when_stale(self, progress: Progress) -> None:
-        """Nothing is to be delivered: still say now and then how far that is known."""
+        """Commit progress periodically while idle. Held copies move in these commits, without pause
+        between them: they would otherwise move at one batch per interval.
+        """
         interval_ms = self._config.progress_interval_ms
         if self._guard.held:
             interval_ms = min(interval_ms, _HELD_COMMIT_MS)
         if self._publisher.aside.moved:
-            interval_ms = 0  # there may be more
+            interval_ms = 0
         if self._is_time(self._committed_at_ms, interval_ms):
-            # With no rows: copies that wait may be moved.
             self._commit(Prepared(Deliveries.none()) if progress.held else None, progress, 0)
 
     def _paused(self) -> bool:

@@ -64,11 +64,12 @@ class IdIndex:
 
     def positions(self, hashes: Int64, whole: Int64, commit: Commit) -> Positions:
         """The log positions of records with any of these hashes, hour by hour, abandoned ones too,
-        but for those that were to be forgotten.
+        but for those that were to be forgotten. To be exhausted before `forget`, which works on the
+        rows of the last call.
 
         Args:
             hashes: rising, each once.
-            whole: those of them of which also what was forgotten is needed.
+            whole: those of them that also need the rows that were forgotten.
             commit: the newest.
 
         Raises:

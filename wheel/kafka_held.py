@@ -1,6 +1,6 @@
-"""Copies whose timer partition takes no writes: kept in the state topic, moved when it does.
+"""Copies whose timer partition takes no writes: held in the state topic, moved when it does.
 
-The format, and why their order matters: checkpoints/held.py. Batches are kept and moved whole.
+The format, and why their order matters: checkpoints/held.py. Batches are held and moved whole.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def moved(
 
     def read() -> Moved:
         consumer.assign([where])
-        consumer.seek(where, min(held[place].since for place in free))
+        consumer.seek(where, min(held[place].start_offset for place in free))
         records = records_until(consumer, where, stable, deadline)
         return _taken(records, held, free, all_seen=stable == end)
 
@@ -84,13 +84,15 @@ def moved(
 def _taken(
     records: Iterable[Any], held: Mapping[Place, Held], free: Collection[Place], *, all_seen: bool
 ) -> Moved:
-    """`all_seen`: whether a copy that is not among the records is nowhere."""
+    """`all_seen`: no open transaction hides records. Only then missing copies are given up as lost;
+    else the next transaction looks again.
+    """
     left = {place: held[place] for place in free}
     parts, deletions, size = list[Part](), list[Batch](), 0
     for record in records:
         place = partition_of(record.key)
-        if place not in left or record.value is None or record.offset < left[place].since:
-            continue
+        if place not in left or record.value is None or record.offset < left[place].start_offset:
+            continue  # moved already, and not compacted yet: moving it again would deliver twice
         batch = batch_of(record.value)
         parts.append(Part(*place, batch, None))
         deletions.append(single(record.key, None))
@@ -100,7 +102,7 @@ def _taken(
         size += len(batch.body)
         if not left or size >= _BYTES_AT_ONCE:
             break
-    else:
+    else:  # all records were read
         if all_seen and left:
             lost = {f"{topic}-{number}": of.records for (topic, number), of in left.items()}
             log.error("copies are lost, for the state topic has lost its records", copies=lost)
@@ -110,8 +112,8 @@ def _taken(
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """Batches of a transaction, sorted.
+class Split:
+    """Batches of a transaction: those to send now, and those to hold.
 
     Attributes:
         now: those that go to their partition.
@@ -124,31 +126,36 @@ class Kept:
     held: Mapping[Place, Held]
 
 
-def kept(
+def split(
     parts: Sequence[Part],
-    closed: Collection[Place],
+    unavailable: Collection[Place],
     held: Mapping[Place, Held],
     end: Callable[[], int],
-) -> Kept:
-    """Keep what goes back to timer partitions that take no writes, or for which copies wait. What
-    the state topic would not take goes to its partition, and waits there with its transaction.
+) -> Split:
+    """Those for a timer partition that takes no writes, or for which copies are held already,
+    become records of the state topic.
+
+    A batch that is larger than such a record may be goes to its partition at once. While that takes
+    no writes its transaction fails and is tried again, which holds up the shard; later it may
+    overtake held copies. Batches that large hold one message: a copy of a timer, whose order is
+    lost then. A chase is never that large unless its request was.
 
     Args:
         parts: of a transaction.
-        closed: timer partitions that take no writes.
+        unavailable: timer partitions that take no writes.
         held: what waits.
         end: asked for the offset at or behind which the records will lie in the state topic.
     """
-    if not closed and not held:
-        return Kept(parts, (), held)
+    if not unavailable and not held:
+        return Split(parts, (), held)
     now, records, waits = list[Part](), list[Batch](), dict(held)
     for part in parts:
         place = part.topic, part.partition
         fits = len(part.batch.body) + _FRAME_BYTES <= RECORD_BYTES_MAX
-        if not fits or not (place in closed or place in waits):
+        if not fits or not (place in unavailable or place in waits):
             now.append(part)
             continue
         before = waits.get(place) or Held(end(), 0)
         records.append(single(key_of(place, before), value_of(part.batch)))
-        waits[place] = Held(before.since, before.records + part.batch.count)
-    return Kept(now, records, waits)
+        waits[place] = Held(before.start_offset, before.records + part.batch.count)
+    return Split(now, records, waits)

@@ -8,10 +8,11 @@
 
 `publish`, one transaction:
 
-    1. look up the targets, where that was long ago
-    2. do 0 again if it was not done, or if what it was done with is no longer true
-    3. begin; queue the batches and, last, the progress record. Copies for timer partitions that
-       take no writes go beside it, and from there to their partitions later (kafka_held.py)
+    1. look up the targets, where that was long ago; read those held copies from the state topic
+       whose timer partition takes writes again (kafka_held.py)
+    2. do 0 again if it was not done, or if what it was done with is no longer true; what goes back
+       to a timer partition that takes no writes becomes records of the state topic
+    3. begin; queue moved copies, messages, records of the state topic and, last, the progress
     4. look at the result of every batch: kafka-python commits happily after losing one
     5. commit; from its acknowledgement on, messages and progress are visible, together
 
@@ -60,7 +61,7 @@ from duewheel.wheel import routing
 from duewheel.wheel.deadline import Deadline, DeadlinePassed, within
 from duewheel.wheel.encoding import Aside, Encoded, Known, LookUp, Part, encode
 from duewheel.wheel.kafka_clients import ClientSettings, close
-from duewheel.wheel.kafka_held import Moved, kept, moved
+from duewheel.wheel.kafka_held import Moved, moved, split
 from duewheel.wheel.kafka_progress import (
     Found,
     broker_now_ms,
@@ -468,7 +469,7 @@ class KafkaPublisher:
         def end() -> int:
             return ends_of(self._settings, admin, self._state_partition, deadline)[1]
 
-        moves, parts, closed, aside = Moved(held=held), list[Part](), set[Place](), Aside()
+        moves, parts, unavailable, aside = Moved(held=held), list[Part](), set[Place](), Aside()
         if held:
             known = look_up(list({topic for topic, _ in held}))
             free = {place for place in held if _takes_writes(place, known)}
@@ -476,12 +477,12 @@ class KafkaPublisher:
         if len(prepared.deliveries):
             encoded = self._encoded(prepared, look_up)
             parts, aside = encoded.parts, encoded.aside
-            closed = _closed(encoded.known).intersection(prepared.deliveries.homes)
-        keeps = kept(parts, closed, moves.held, end)
-        self._aside = replace(aside, held=keeps.held, moved=bool(moves.parts))
-        parts = [*moves.parts, *keeps.now]
+            unavailable = _unavailable(encoded.known).intersection(prepared.deliveries.homes)
+        batches = split(parts, unavailable, moves.held, end)
+        self._aside = replace(aside, held=batches.held, moved=bool(moves.parts))
+        parts = [*moves.parts, *batches.now]
         self._meet(producer, list(dict.fromkeys(part.topic for part in parts)), deadline)
-        return parts, [*moves.deletions, *keeps.records]
+        return parts, [*moves.deletions, *batches.records]
 
     def _encoded(self, prepared: Prepared, look_up: LookUp) -> Encoded:
         """2. of the module's head."""
@@ -540,7 +541,7 @@ class KafkaPublisher:
             return
         judged = [
             (part, outcome.error)
-            for part, outcome in zip(parts, outcomes, strict=False)  # the progress record is last
+            for part, outcome in zip(parts, outcomes, strict=False)  # the state topic's come last
             if outcome.judged and outcome.error is not None
         ]
         told = outcomes[-1]  # of the progress record
@@ -556,21 +557,23 @@ def _tell_held(before: Collection[Place], after: Collection[Place]) -> None:
     for topic, number in after:
         if (topic, number) not in before:
             log.warning(
-                "a timer partition takes no writes: its rolled and parked timers wait",
+                "a timer partition takes no writes: what goes back there is held",
                 topic=topic,
                 partition=number,
             )
     for topic, number in before:
         if (topic, number) not in after:
-            log.info("a timer partition has all that waited", topic=topic, partition=number)
+            log.info(
+                "a timer partition has all that was held for it", topic=topic, partition=number
+            )
 
 
 def _takes_writes(place: Place, known: Mapping[str, Known]) -> bool:
     target = known[place[0]].target
-    return not target.refusal and place[1] not in target.unavailable
+    return place[1] < target.partitions and place[1] not in target.unavailable
 
 
-def _closed(known: Mapping[str, Known]) -> set[Place]:
+def _unavailable(known: Mapping[str, Known]) -> set[Place]:
     """The partitions of these topics that take no writes for now."""
     return {(topic, number) for topic, of in known.items() for number in of.target.unavailable}
 

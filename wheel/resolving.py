@@ -5,16 +5,15 @@ lies below q and whose first copy lies below its request; or is the one that the
 user's cancel is its own request; a *chase* was written by dequeue for a request at a lower offset
 (cancel_replies.py).
 
-1. A cancel cancels every matching timer that it can still stop: one in a slot above its bound.
-   Usually that is the floor. Of cancels that are read again after a loss, and in a standby, it is
-   R: nothing is delivered meanwhile, and the same cancel has stopped the same timers before.
-2. A timer may also be stopped no longer, and yet not out: it was closed and is being delivered, or
-   it has gone back to its timer topic as a rolled or parked copy that may lie anywhere, before the
-   cancel or behind it. So a cancel is *undecided* if the last copy of any matching timer is neither
-   cancelled nor known to be out. Out is what a chase finds in slots that were delivered before the
-   chase was written: their copies lie below it. Then, and where copies may be in flight whose
-   originals are not on disk (`chased`), the outcome is another chase, whatever was cancelled so
-   far: an id may have several timers.
+1. A cancel stops every matching timer in a slot above its *bound*. The bound is the floor. For a
+   cancel that is read again after a loss, and in a standby, it is R, the last slot delivered in
+   full: the cancel has stopped timers in closed slots before, and must stop the same ones again.
+2. A timer at or below the floor that is not cancelled may have been delivered, or rolled or parked:
+   then a copy lies before the cancel or behind it. The cancel is *undecided* if that is so for the
+   last copy of any matching timer. Only for a chase is a timer *out*: if its slot is not above
+   `chase_slot`, all copies of it lie below the chase, and would have been found. An undecided
+   cancel is chased (again), even if it has stopped other timers of the id; so is one for which
+   nothing can be proved (`must_chase`).
 3. Else: `cancelled`, if it or an earlier chase has cancelled something. `unknown`, if nothing
    matches or the log may not have all that the request was for (`blind`). Else the timer that was
    written last decides between `cancelled` (by another cancel) and `already_delivered`; where the
@@ -42,7 +41,7 @@ from duewheel.wheel.cancel_log import (
     UNKNOWN,
 )
 
-NOBODY = np.iinfo(np.int64).max  # no cancel
+NO_CANCEL = np.iinfo(np.int64).max  # no cancel
 _NEVER = np.iinfo(np.int64).max
 _PAIRS_AT_ONCE = 1 << 20
 
@@ -59,7 +58,9 @@ class Cancels:
         chase_slot: of a chase: last slot delivered in full when it was written.
         found: whether an earlier chase has cancelled something.
         bound: timers in slots up to this one are not cancelled any more.
-        chased: copies of what it is for may be in flight, whatever the log says.
+        must_chase: no outcome can be proved. The log may lack originals of copies in flight (the
+            cancel lies below `blind`); or the cancel is read again, or by a standby: what the log
+            shows as pending may have been delivered by the owner of before.
         blind: the log may lack timers that lie below this offset.
     """
 
@@ -70,7 +71,7 @@ class Cancels:
     chase_slot: Int64
     found: Bool
     bound: Int64
-    chased: Bool
+    must_chase: Bool
     blind: Int64
 
     def __len__(self) -> int:
@@ -104,7 +105,7 @@ class Resolved:
 
     Attributes:
         outcome: of each cancel, index in OUTCOMES.
-        by: index of the cancel that cancels each timer, or NOBODY.
+        by: index of the cancel that cancels each timer, or NO_CANCEL.
     """
 
     outcome: Int32
@@ -119,7 +120,9 @@ def resolve(cancels: Cancels, timers: Timers, floor: int) -> Resolved:
         timers: those of the log and of the batch.
         floor: last closed slot.
     """
-    by = np.full(len(timers), NOBODY)
+    by = np.full(len(timers), NO_CANCEL)
+    # Those of one group must have one bound: first those read again (R), then the others (the
+    # floor).
     plain = (cancels.request == cancels.offset) & (cancels.named == ANY_OFFSET)
     for rows in (plain & (cancels.bound < floor), plain & (cancels.bound >= floor)):
         _cancel_by_next(cancels, np.flatnonzero(rows), timers, by)
@@ -128,13 +131,13 @@ def resolve(cancels: Cancels, timers: Timers, floor: int) -> Resolved:
         stops = ~timers.cancelled[timer] & (timers.slot[timer] > cancels.bound[cancel])
         np.minimum.at(by, timer[stops], cancel[stops])
     found = cancels.found.copy()
-    found[by[by != NOBODY]] = True
+    found[by[by != NO_CANCEL]] = True
     outcome = np.empty(len(cancels), np.int32)
     rows = np.flatnonzero(plain)
     outcome[rows] = _outcome_of_plain(cancels, rows, timers, by, floor)
     for part in _parts(cancels, others, timers):
         outcome[part] = _outcome_of_others(cancels, part, timers, by)
-    decides = (outcome != CHASE) & ~cancels.chased
+    decides = (outcome != CHASE) & ~cancels.must_chase
     outcome[decides & found] = CANCELLED
     outcome[~decides] = np.where(found[~decides], CHASE_FOUND, CHASE)
     return Resolved(outcome, by)
@@ -163,20 +166,20 @@ def _cancel_by_next(cancels: Cancels, rows: Int64, timers: Timers, by: Int64) ->
 def _outcome_of_plain(
     cancels: Cancels, rows: Int64, timers: Timers, by: Int64, floor: int
 ) -> Int32:
-    """2. and 3. of the module's head for users' cancels that name no timer, but for what they have
-    cancelled.
-    """
+    """Rules 2 and 3 for users' cancels that name no timer; the caller applies what was found."""
     group, offset = cancels.group[rows], cancels.offset[rows]
     if not len(timers):
         return np.full(len(rows), UNKNOWN, np.int32)
-    is_cancelled = timers.cancelled | (by != NOBODY)
+    is_cancelled = timers.cancelled | (by != NO_CANCEL)
     # Timers by id, each one's copies in offset order: the last one of a timer decides.
     rank_order = np.lexsort((timers.offset, timers.first_offset, timers.group))
     rank = np.empty(len(timers), np.int64)
     rank[rank_order] = np.arange(len(timers))
-    is_open = np.flatnonzero(~is_cancelled & (timers.slot <= floor))
+    # In a closed slot and not cancelled: only the next copy settles what became of it, so all
+    # cancels of the id up to that are undecided; without one, all.
+    unsettled = np.flatnonzero(~is_cancelled & (timers.slot <= floor))
     until = np.full(int(max(timers.group.max(), group.max(initial=-1))) + 1, -1)
-    np.maximum.at(until, timers.group[is_open], _next_copy(timers, rank_order)[is_open])
+    np.maximum.at(until, timers.group[unsettled], _next_copy(timers, rank_order)[unsettled])
     undecided = offset <= until[group]
     # The timer that was written last, of all below each cancel.
     by_offset = np.lexsort((timers.offset, timers.group))
@@ -200,7 +203,7 @@ def _next_copy(timers: Timers, rank_order: Int64) -> Int64:
 
 
 def _outcome_of_others(cancels: Cancels, rows: Int64, timers: Timers, by: Int64) -> Int32:
-    """2. and 3. of the module's head for some other cancels, but for what they have cancelled."""
+    """Rules 2 and 3 for chases and cancels of one timer; the caller applies what was found."""
     cancel, timer = _matching(cancels, rows, timers)
     # The last copy of each timer, of those that a cancel matches.
     order = np.lexsort((timers.offset[timer], timers.first_offset[timer], cancel))

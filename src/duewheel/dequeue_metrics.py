@@ -83,7 +83,7 @@ class DequeueMetrics:
         )
         yield gauge(
             "copies_held",
-            "Rolled and parked copies that wait for their timer partition to take writes.",
+            "Copies, chases and dead letters held until their timer partition takes writes.",
             known.held,
         )
         yield counters(

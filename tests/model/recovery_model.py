@@ -7,6 +7,10 @@ does and `answering_model` what dequeue does; `upkeep_model` has what happens to
 `processes`, `faults` and `world` have the runs, `judge` the verdict, `clauses` a switch for every
 clause, to see that breaking it is noticed.
 
+Names here and in the code: flag = mark of a cancelled record (MAGIC_CANCELLED) · list =
+cancelled/<hour> · segment = cancels/<hour> · word = reply · g = chase_slot · request =
+origin_offset of a cancel · held = checkpoints/held.py.
+
 What must hold, after each commit of a progress record:
 
 - a row has left its slot (delivered, rolled, parked, cancelled, dead-lettered) if and only if the

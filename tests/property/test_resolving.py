@@ -11,7 +11,7 @@ import pytest
 from duewheel.schemas.timers import ANY_OFFSET, NO_SLOT
 from duewheel.wheel import resolving
 from duewheel.wheel.cancel_log import ALREADY_DELIVERED, CANCELLED, CHASE, CHASE_FOUND, UNKNOWN
-from duewheel.wheel.resolving import NOBODY, Cancels, Timers, resolve
+from duewheel.wheel.resolving import NO_CANCEL, Cancels, Timers, resolve
 
 R, FLOOR = 10, 20
 
@@ -54,12 +54,12 @@ def a_case(random: Random) -> tuple[Cancels, Timers]:
 
 def one_at_a_time(cancels: Cancels, timers: Timers) -> tuple[list[int], list[int]]:
     """Outcomes, and by whom each timer is cancelled, by the rules."""
-    by, outcomes = [NOBODY] * len(timers), []
+    by, outcomes = [NO_CANCEL] * len(timers), []
     for x in range(len(cancels)):
         matching = list(matched(cancels, timers, x))
         found = bool(cancels.found[x])
         for t in matching:
-            if not timers.cancelled[t] and by[t] == NOBODY and timers.slot[t] > cancels.bound[x]:
+            if not timers.cancelled[t] and by[t] == NO_CANCEL and timers.slot[t] > cancels.bound[x]:
                 by[t], found = x, True
         outcomes.append(outcome(cancels, timers, by, matching, x, found=found))
     return outcomes, by
@@ -83,11 +83,11 @@ def outcome(
     last: dict[int, int] = {}
     for t in sorted(matching, key=lambda t: timers.offset[t]):
         last[int(timers.first_offset[t])] = t
-    stopped = {first: bool(timers.cancelled[t]) or by[t] != NOBODY for first, t in last.items()}
+    stopped = {first: bool(timers.cancelled[t]) or by[t] != NO_CANCEL for first, t in last.items()}
     undecided = any(
         not stopped[first] and timers.slot[t] > cancels.chase_slot[x] for first, t in last.items()
     )
-    if undecided or cancels.chased[x]:
+    if undecided or cancels.must_chase[x]:
         return CHASE_FOUND if found else CHASE
     if found:
         return CANCELLED

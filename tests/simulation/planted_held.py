@@ -9,8 +9,8 @@ HELD = {
         "8",
         "new copies do not go behind those that wait",
         "wheel/kafka_held.py",
-        "(place in closed or place in waits)",
-        "(place in closed)",
+        "(place in unavailable or place in waits)",
+        "(place in unavailable)",
         test="unit/test_held.py::test_copies_are_moved_in_their_order_and_new_ones_go_behind_them",
     ),
     "held-moved-twice": Planted(
@@ -18,7 +18,7 @@ HELD = {
         "what was moved is found again",
         "wheel/kafka_held.py",
         "        left[place] = Held(record.offset + 1, left[place].records - batch.count)\n",
-        "        left[place] = Held(left[place].since, left[place].records - batch.count)\n",
+        "        left[place] = Held(left[place].start_offset, left[place].records - batch.count)\n",
         test="unit/test_held.py::test_no_more_is_moved_at_once_than_a_transaction_takes",
     ),
     "held-forgotten": Planted(

@@ -23,7 +23,7 @@ from duewheel.testing import LocalShard, ManualClock, RecordingPublisher
 from duewheel.wheel.data_directory import Role
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.encoding import Aside, Part
-from duewheel.wheel.kafka_held import _taken, kept
+from duewheel.wheel.kafka_held import _taken, split
 from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.publisher import Prepared
 
@@ -47,8 +47,8 @@ class StateTopic:
         self.records: list[Any] = [SimpleNamespace(key=b"shard-0", value=b"progress", offset=0)]
         self.held: Mapping[TopicPartition, Held] = {}
 
-    def keep(self, *parts: Part, closed: set[TopicPartition]) -> list[Part]:
-        found = kept(parts, closed, self.held, lambda: len(self.records))
+    def keep(self, *parts: Part, unavailable: set[TopicPartition]) -> list[Part]:
+        found = split(parts, unavailable, self.held, lambda: len(self.records))
         for record in found.records:
             self._append(record)
         self.held = found.held
@@ -82,20 +82,20 @@ def test_a_record_of_copies_is_read_as_it_was_written() -> None:
 
 def test_copies_are_moved_in_their_order_and_new_ones_go_behind_them() -> None:
     topic = StateTopic()
-    assert topic.keep(part(P0, b"1", 2), part(P1, b"x"), closed={P0}) == [part(P1, b"x")]
-    assert topic.keep(part(P0, b"2"), closed={P0}) == []
+    assert topic.keep(part(P0, b"1", 2), part(P1, b"x"), unavailable={P0}) == [part(P1, b"x")]
+    assert topic.keep(part(P0, b"2"), unavailable={P0}) == []
     assert topic.held == {P0: Held(1, 3)}
-    assert topic.keep(part(P0, b"3"), closed=set()) == [], "though it takes writes again"
+    assert topic.keep(part(P0, b"3"), unavailable=set()) == [], "though it takes writes again"
     assert topic.move(P0) == [b"1", b"2", b"3"]
     assert topic.held == {}
-    assert topic.keep(part(P0, b"4"), closed=set()) == [part(P0, b"4")]
+    assert topic.keep(part(P0, b"4"), unavailable=set()) == [part(P0, b"4")]
 
 
 @pytest.mark.parametrize("compacts", [False, True])
 def test_what_was_moved_is_never_moved_again(compacts: bool) -> None:
     topic = StateTopic()
     for text in (b"1", b"2"):
-        topic.keep(part(P0, text), part(P1, b"other " + text), closed={P0, P1})
+        topic.keep(part(P0, text), part(P1, b"other " + text), unavailable={P0, P1})
         assert topic.move(P0) == [text]
         if compacts:
             topic.compact()
@@ -109,16 +109,16 @@ def test_no_more_is_moved_at_once_than_a_transaction_takes() -> None:
     topic = StateTopic()
     large = [bytes([n]) * (1 << 20) for n in range(9)]
     for text in large:
-        topic.keep(part(P0, text), closed={P0})
+        topic.keep(part(P0, text), unavailable={P0})
     assert topic.move(P0) == large[:4]
     assert topic.held[P0].records == 5
-    assert topic.keep(part(P0, b"new"), closed=set()) == []
+    assert topic.keep(part(P0, b"new"), unavailable=set()) == []
     assert topic.move(P0) + topic.move(P0) == [*large[4:], b"new"]
 
 
 def test_lost_copies_are_told_only_if_no_open_transaction_may_hide_them() -> None:
     topic = StateTopic()
-    topic.keep(part(P0, b"1"), closed={P0})
+    topic.keep(part(P0, b"1"), unavailable={P0})
     del topic.records[1:]
     assert (topic.move(P0, all_seen=False), topic.held) == ([], {P0: Held(1, 1)})
     assert (topic.move(P0), topic.held) == ([], {})
@@ -126,7 +126,7 @@ def test_lost_copies_are_told_only_if_no_open_transaction_may_hide_them() -> Non
 
 def test_what_the_state_topic_would_not_take_waits_with_its_transaction() -> None:
     large = part(P0, bytes(RECORD_BYTES_MAX))
-    assert StateTopic().keep(large, part(P0, b"1"), closed={P0}) == [large]
+    assert StateTopic().keep(large, part(P0, b"1"), unavailable={P0}) == [large]
 
 
 def progress_with(held: Mapping[TopicPartition, Held]) -> Progress:
@@ -135,7 +135,7 @@ def progress_with(held: Mapping[TopicPartition, Held]) -> Progress:
     return Progress(0, 1, "a", 1, 1, epochs, parts, held=held)
 
 
-def test_the_progress_names_what_waits_and_an_older_one_nothing() -> None:
+def test_the_progress_names_the_copies_that_are_held() -> None:
     progress = progress_with({P1: Held(17, 2), P0: Held(3, 1)})
     assert Progress.decode(progress.encode()) == progress
 
