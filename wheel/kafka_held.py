@@ -23,7 +23,7 @@ from duewheel.wheel.encoding import Part
 from duewheel.wheel.kafka_clients import ClientSettings, close, open_reader
 from duewheel.wheel.kafka_progress import ends_of, records_until
 
-_BYTES_AT_ONCE = 4 * 1024 * 1024  # in a transaction, beside what is due
+_BYTES_AT_ONCE = 4 * 1024 * 1024
 _FRAME_BYTES = 1024  # at most, of the key and the record around the value
 
 log = structlog.get_logger(__name__)
@@ -50,15 +50,19 @@ def moved(
     where: TopicPartition,
     held: Mapping[Place, Held],
     free: Collection[Place],
+    added: int,
     deadline: Deadline,
 ) -> Moved:
-    """The oldest copies for partitions that take writes, as many as one transaction takes.
+    """The oldest copies for partitions that take writes, as many as one transaction takes: some MiB
+    more than it adds. With fewer a backlog might never end: while there is one every cancel is
+    chased, and the chases go behind it.
 
     Args:
         settings, admin: of the cluster.
         where: the shard's partition of the state topic.
         held: what waits.
         free: timer partitions of these that take writes.
+        added: bytes that the transaction has of its own.
         deadline: for the call.
 
     Raises:
@@ -73,7 +77,7 @@ def moved(
         consumer.assign([where])
         consumer.seek(where, min(held[place].start_offset for place in free))
         records = records_until(consumer, where, stable, deadline)
-        return _taken(records, held, free, all_seen=stable == end)
+        return _taken(records, held, free, _BYTES_AT_ONCE + added, all_seen=stable == end)
 
     try:
         return settings.call(deadline, f"read the copies in {where.topic}", read)
@@ -82,7 +86,12 @@ def moved(
 
 
 def _taken(
-    records: Iterable[Any], held: Mapping[Place, Held], free: Collection[Place], *, all_seen: bool
+    records: Iterable[Any],
+    held: Mapping[Place, Held],
+    free: Collection[Place],
+    bytes_max: int,
+    *,
+    all_seen: bool,
 ) -> Moved:
     """`all_seen`: no open transaction hides records. Only then missing copies are given up as lost;
     else the next transaction looks again.
@@ -100,7 +109,7 @@ def _taken(
         if left[place].records <= 0:
             del left[place]
         size += len(batch.body)
-        if not left or size >= _BYTES_AT_ONCE:
+        if not left or size >= bytes_max:
             break
     else:  # all records were read
         if all_seen and left:

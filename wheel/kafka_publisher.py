@@ -469,15 +469,17 @@ class KafkaPublisher:
         def end() -> int:
             return ends_of(self._settings, admin, self._state_partition, deadline)[1]
 
-        moves, parts, unavailable, aside = Moved(held=held), list[Part](), set[Place](), Aside()
-        if held:
-            known = look_up(list({topic for topic, _ in held}))
-            free = {place for place in held if _takes_writes(place, known)}
-            moves = moved(self._settings, admin, self._state_partition, held, free, deadline)
+        parts, unavailable, aside = list[Part](), set[Place](), Aside()
         if len(prepared.deliveries):
             encoded = self._encoded(prepared, look_up)
             parts, aside = encoded.parts, encoded.aside
             unavailable = _unavailable(encoded.known).intersection(prepared.deliveries.homes)
+        moves, added = Moved(held=held), sum(len(part.batch.body) for part in parts)
+        if held:
+            known = look_up(list({topic for topic, _ in held}))
+            free = {place for place in held if _takes_writes(place, known)}
+            where = self._state_partition
+            moves = moved(self._settings, admin, where, held, free, added, deadline)
         batches = split(parts, unavailable, moves.held, end)
         self._aside = replace(aside, held=batches.held, moved=bool(moves.parts))
         parts = [*moves.parts, *batches.now]

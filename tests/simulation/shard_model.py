@@ -37,7 +37,7 @@ from duewheel.wheel.routing import Reason, Target, grouped
 FATES = ("lost", "doubt", "open", "die before", "die open", "die after")
 TIMEOUT_MS = 15_000
 _BATCH_BYTES = 1 << 20
-_MOVED_MAX = 5  # copies that waited, in a transaction
+_MOVED_MAX = 5  # held copies, in a transaction, beside as many as it adds
 
 _decoded = functools.lru_cache(16)(Progress.decode)  # asked for after every step
 
@@ -85,10 +85,10 @@ class Shard:
         history, lane = self.kafka.history, self.lane
         closed = {number for name, number in down if name == TOPIC}
         free = [each for each in lane.held if each.partition not in closed]
-        now = free[:_MOVED_MAX]
-        waits = [each for each in lane.held if each not in now]
         new = [Sent(*each, is_chase=False) for each in history.sent_back(deliveries)]
         new += [Sent(*each, is_chase=True) for each in history.chases(deliveries)]
+        now = free[: _MOVED_MAX + len(new)]
+        waits = [each for each in lane.held if each not in now]
         behind = closed | {each.partition for each in waits}
         return (
             now + [each for each in new if each.partition not in behind],

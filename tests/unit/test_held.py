@@ -55,7 +55,9 @@ class StateTopic:
         return list(found.now)
 
     def move(self, *free: TopicPartition, all_seen: bool = True) -> list[bytes]:
-        found = _taken(self.records, self.held, self.held.keys() & set(free), all_seen=all_seen)
+        found = _taken(
+            self.records, self.held, self.held.keys() & set(free), 4 << 20, all_seen=all_seen
+        )
         for record in found.deletions:
             self._append(record)
         self.held = found.held
