@@ -220,7 +220,9 @@ class Dequeue:
 
     def _read_bounds(self) -> CancelBounds:
         bounds = CancelBounds.read(self._directory.path)
-        return CancelBounds.blind_of(self._close.floor, self._known) if bounds is None else bounds
+        # Up to R all is out, and no further: what is still to leave may be rolled.
+        lost = CancelBounds.blind_of(self._r, self._committed.partitions)
+        return lost if bounds is None else bounds
 
     @property
     def statistics(self) -> Statistics:

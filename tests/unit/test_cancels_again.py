@@ -20,7 +20,7 @@ from tests.unit.test_cancels import (
 from tests.unit.test_recovering import World as Recovering
 
 from duewheel.checkpoints import files
-from duewheel.checkpoints.cancel_bounds import CancelBounds
+from duewheel.checkpoints.cancel_bounds import FILE_NAME, CancelBounds
 from duewheel.checkpoints.recovery import RecoveryRecord
 from duewheel.durability import DurableCheckpoints
 from duewheel.schemas.timers import Int64
@@ -172,3 +172,29 @@ def test_a_kill_before_the_marks_loses_none(
     assert world.engine.marks[P0] == 2
     world.at_slot(60)
     assert (world.sources(), world.answers()) == ([], [("timers-0@1", "cancelled")])
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_without_cancel_bounds_a_cancel_waits_for_what_may_still_be_rolled(
+    make_world: MakeWorld, lost: bool
+) -> None:
+    """What was closed and has not left may be rolled: its copy will lie behind the end of now."""
+    world = make_world(chunk_records=1)
+    now_ms = world.clock.now_ms()
+    later = Timer(0, 2, now_ms + 5_000, timer_id=b"x", timestamp_ms=now_ms)
+    world.append(Timer(0, 0, now_ms + 200), Timer(0, 1, now_ms + 210), later)
+    world.clock.set(now_ms + 900)  # all is closed at once, the roll last
+    assert world.shard.dequeue is not None
+    world.shard.dequeue.tick()
+    assert "timers-0@2" not in world.sources()
+    world.shard.kill(Role.DEQUEUE)
+    if lost:
+        (world.path / FILE_NAME).unlink()
+    world.publisher.ends = {P0: 3}
+    world.shard.start_dequeue()
+    world.drain()
+    assert world.sources()[-1] == "timers-0@2"
+    world.append(cancel(3, timer_id=b"x"))
+    world.clock.sleep(1)
+    world.drain()
+    assert (world.answers(), len(world.chases())) == ([], 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,7 @@ from tests.unit.test_cancels import NOW_MS, P0, P1, PRECISION_MS, World, cancel,
 from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.durability import DurableCheckpoints
 from duewheel.streaming.disk_guard import written_bytes
-from duewheel.testing import Timer, timer_batch
+from duewheel.testing import TIMER_TOPIC, Timer, timer_batch
 from duewheel.wheel import cancel_log
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import Role
@@ -207,3 +208,41 @@ def test_before_logs_go_copies_may_be_in_flight_again(make_world: MakeWorld) -> 
     world.drain()
     assert [chase.origin for chase in world.chases()] == [7]
     assert world.answers() == [("timers-0@8", "unknown")]
+
+
+@pytest.mark.parametrize("partition", [0, 2])
+def test_on_a_full_disk_partitions_that_came_since_the_start_are_not_forgotten(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, partition: int
+) -> None:
+    """The file is removed when hours go: without it copies of any of them may be in flight."""
+    world = make_world()
+    world.append(timer(0, 5, partition=1), timer(0, 5, partition=partition))
+    world.at_slot(9)
+    world.clock.sleep(3 * 3600)
+    world.drain()
+    now_ms = world.clock.now_ms()
+    world.append(Timer(partition, 1, now_ms + 3_000_000, timer_id=b"x", timestamp_ms=now_ms))
+    world.append(Timer(1, 1, now_ms + 100))
+    for seconds in (6, 1_400):
+        world.clock.sleep(seconds)
+        world.drain()
+    assert f"timers-{partition}@1" in world.sources(), "rolled"
+    checkpoints = DurableCheckpoints(world.path)
+    checkpoints.write()
+    checkpoints.close()
+    world.clock.sleep(61)
+    with monkeypatch.context() as disk:
+        disk.setattr(CancelBounds, "write", full_disk)
+        world.drain()
+    assert CancelBounds.read(world.path) is None
+    world.publisher.ends = {(TIMER_TOPIC, number): 4 for number in range(3)}
+    world.clock.sleep(2)
+    world.drain()
+    world.append(Timer(partition, 2, 0, timer_id=b"x", request="cancel"))
+    world.clock.sleep(2)
+    world.drain()
+    assert (world.answers(), len(world.chases())) == ([], 1)
+
+
+def full_disk(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "no space left on device")
