@@ -5,7 +5,7 @@ The format is that of record_tail.py, which does the same for columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from duewheel.schemas.record_batch import Batch
 from duewheel.schemas.varint import varint
@@ -31,4 +31,10 @@ def encode(
 
 def single(key: bytes, value: bytes | None) -> Batch:
     """A batch of one record without headers."""
-    return Batch(memoryview(encode(0, key, value)), 1)
+    return several([key], value)
+
+
+def several(keys: Sequence[bytes], value: bytes | None) -> Batch:
+    """A batch of records with the same value, without headers."""
+    records = b"".join(encode(place, key, value) for place, key in enumerate(keys))
+    return Batch(memoryview(records), len(keys))

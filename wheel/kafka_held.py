@@ -16,7 +16,7 @@ from kafka.structs import TopicPartition
 from duewheel.checkpoints.held import Held, batch_of, key_of, partition_of, value_of
 from duewheel.checkpoints.progress import RECORD_BYTES_MAX
 from duewheel.schemas.record_batch import Batch
-from duewheel.schemas.single_record import single
+from duewheel.schemas.single_record import several, single
 from duewheel.schemas.timers import TopicPartition as Place
 from duewheel.wheel.deadline import Deadline
 from duewheel.wheel.encoding import Part
@@ -24,6 +24,9 @@ from duewheel.wheel.kafka_clients import ClientSettings, close, open_reader
 from duewheel.wheel.kafka_progress import ends_of, records_until
 
 _BYTES_AT_ONCE = 4 * 1024 * 1024
+# Batches for one partition go one after the other, each with a round trip to its replicas.
+BATCHES_AT_ONCE = 256
+_READ_BYTES = 64 * 1024 * 1024  # of the state topic, for one transaction
 _FRAME_BYTES = 1024  # at most, of the key and the record around the value
 
 log = structlog.get_logger(__name__)
@@ -44,25 +47,44 @@ class Moved:
     held: Mapping[Place, Held] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of what one transaction moves.
+
+    Attributes:
+        batches: how many.
+        size: in bytes, unless one alone has more.
+    """
+
+    batches: int
+    size: int
+
+    @classmethod
+    def beside(cls, parts: Sequence[Part], batches: int) -> Bounds:
+        """More than a transaction adds with these parts. With less a backlog might never end: while
+        there is one every cancel is chased, and the chases go behind it.
+        """
+        own = sum(len(part.batch.body) for part in parts)
+        return cls(batches + len(parts), _BYTES_AT_ONCE + own)
+
+
 def moved(
     settings: ClientSettings,
     admin: KafkaAdminClient,
     where: TopicPartition,
     held: Mapping[Place, Held],
     free: Collection[Place],
-    added: int,
+    bounds: Bounds,
     deadline: Deadline,
 ) -> Moved:
-    """The oldest copies for partitions that take writes, as many as one transaction takes: some MiB
-    more than it adds. With fewer a backlog might never end: while there is one every cancel is
-    chased, and the chases go behind it.
+    """The oldest copies for partitions that take writes, as many as one transaction takes.
 
     Args:
         settings, admin: of the cluster.
         where: the shard's partition of the state topic.
         held: what waits.
         free: timer partitions of these that take writes.
-        added: bytes that the transaction has of its own.
+        bounds: how much is moved at once.
         deadline: for the call.
 
     Raises:
@@ -77,7 +99,7 @@ def moved(
         consumer.assign([where])
         consumer.seek(where, min(held[place].start_offset for place in free))
         records = records_until(consumer, where, stable, deadline)
-        return _taken(records, held, free, _BYTES_AT_ONCE + added, all_seen=stable == end)
+        return _taken(records, held, free, bounds, all_seen=stable == end)
 
     try:
         return settings.call(deadline, f"read the copies in {where.topic}", read)
@@ -89,7 +111,7 @@ def _taken(
     records: Iterable[Any],
     held: Mapping[Place, Held],
     free: Collection[Place],
-    bytes_max: int,
+    bounds: Bounds,
     *,
     all_seen: bool,
 ) -> Moved:
@@ -97,19 +119,23 @@ def _taken(
     else the next transaction looks again.
     """
     left = {place: held[place] for place in free}
-    parts, deletions, size = list[Part](), list[Batch](), 0
+    parts, moved_keys, size, read = list[Part](), list[bytes](), 0, 0
     for record in records:
+        read += len(record.value or b"")
+        if read > _READ_BYTES:
+            left = {place: _behind(of, record.offset) for place, of in left.items()}
+            break
         place = partition_of(record.key)
         if place not in left or record.value is None or record.offset < left[place].start_offset:
             continue  # moved already, and not compacted yet: moving it again would deliver twice
         batch = batch_of(record.value)
         parts.append(Part(*place, batch, None))
-        deletions.append(single(record.key, None))
+        moved_keys.append(record.key)
         left[place] = Held(record.offset + 1, left[place].records - batch.count)
         if left[place].records <= 0:
             del left[place]
         size += len(batch.body)
-        if not left or size >= bytes_max:
+        if not left or size >= bounds.size or len(parts) >= bounds.batches:
             break
     else:  # all records were read
         if all_seen and left:
@@ -117,7 +143,13 @@ def _taken(
             log.error("copies are lost, for the state topic has lost its records", copies=lost)
             left.clear()
     stay = {place: of for place, of in held.items() if place not in free}
+    deletions = [several(moved_keys, None)] if moved_keys else []
     return Moved(parts, deletions, stay | left)
+
+
+def _behind(held: Held, offset: int) -> Held:
+    """None of these copies lies below the offset: the next transaction reads on from there."""
+    return Held(max(held.start_offset, offset), held.records)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ from duewheel.wheel import routing
 from duewheel.wheel.deadline import Deadline, DeadlinePassed, within
 from duewheel.wheel.encoding import Aside, Encoded, Known, LookUp, Part, encode
 from duewheel.wheel.kafka_clients import ClientSettings, close
-from duewheel.wheel.kafka_held import Moved, moved, split
+from duewheel.wheel.kafka_held import BATCHES_AT_ONCE, Bounds, Moved, moved, split
 from duewheel.wheel.kafka_progress import (
     Found,
     broker_now_ms,
@@ -198,6 +198,7 @@ class KafkaPublisher:
         self._stamp = (0, 0)  # the brokers' clock at the last commit, and boottime then
         self._aside = Aside()
         self._letters_wait = False
+        self._moves_max = BATCHES_AT_ONCE  # held ones, in a transaction; less where that is slow
 
     @property
     def aside(self) -> Aside:
@@ -346,7 +347,9 @@ class KafkaPublisher:
             raise PublishDoubt("the publisher is not started")
         progress.require_publishable()
         try:
-            parts, beside = self._addressed(self._admin, self._producer, prepared, progress.held)
+            parts, beside, moving = self._addressed(
+                self._admin, self._producer, prepared, progress.held
+            )
             if self._aside.held != progress.held:
                 progress = replace(progress, held=self._aside.held)
             records = [*beside, single(self._key, progress.encode())]
@@ -359,13 +362,14 @@ class KafkaPublisher:
             outcomes = within(
                 deadline, "publish", lambda: transact(producer, batches, now_ms, deadline, quiet_s)
             )
-            self._judge(parts, outcomes)
+            self._judge(parts, outcomes, moving)
             stamp_ms = outcomes[-1].stamp_ms
             if stamp_ms is not None:
                 self._stamp = (stamp_ms, self._clock.boottime_ms())
             deliveries = None if prepared is None else prepared.deliveries
             self._catalog.settle(deliveries, {(p.topic, p.partition) for p in parts})
             _tell_held(before.keys(), self._aside.held.keys())
+            self._moves_max = min(2 * self._moves_max, BATCHES_AT_ONCE)
             return stamp_ms
         except Exception as error:
             self.close()
@@ -380,7 +384,10 @@ class KafkaPublisher:
                 reason=reason,
                 exc_info=not expected,
             )
-            kind = TransactionTooSlow if isinstance(error, _OUT_OF_TIME) else PublishDoubt
+            kind = PublishDoubt
+            if isinstance(error, _OUT_OF_TIME):
+                kind = TransactionTooSlow
+                self._moves_max = max(self._moves_max // 2, 1)
             raise kind(f"transaction of {self._transactional_id!r}: {reason}") from None
 
     def _brokers_ms(self) -> int | None:
@@ -456,10 +463,12 @@ class KafkaPublisher:
         producer: KafkaProducer,
         prepared: Prepared | None,
         held: Mapping[Place, Held],
-    ) -> tuple[list[Part], list[Batch]]:
-        """1. and 2. of the module's head: what goes to partitions, and beside the progress."""
+    ) -> tuple[list[Part], list[Batch], int]:
+        """1. and 2. of the module's head: what goes to partitions, what beside the progress, and
+        how many of the first were held.
+        """
         if prepared is None:
-            return [], []
+            return [], [], 0
         topics = len(held) + len(routing.used_topics(prepared.deliveries))
         deadline = preparation_deadline(self._limits.publish_deadline_s, topics, self._stopping)
 
@@ -474,17 +483,17 @@ class KafkaPublisher:
             encoded = self._encoded(prepared, look_up)
             parts, aside = encoded.parts, encoded.aside
             unavailable = _unavailable(encoded.known).intersection(prepared.deliveries.homes)
-        moves, added = Moved(held=held), sum(len(part.batch.body) for part in parts)
+        moves = Moved(held=held)
         if held:
             known = look_up(list({topic for topic, _ in held}))
             free = {place for place in held if _takes_writes(place, known)}
-            where = self._state_partition
-            moves = moved(self._settings, admin, where, held, free, added, deadline)
+            bounds, where = Bounds.beside(parts, self._moves_max), self._state_partition
+            moves = moved(self._settings, admin, where, held, free, bounds, deadline)
         batches = split(parts, unavailable, moves.held, end)
-        self._aside = replace(aside, held=batches.held, moved=bool(moves.parts))
+        self._aside = replace(aside, held=batches.held, moved=moves.held != held)
         parts = [*moves.parts, *batches.now]
         self._meet(producer, list(dict.fromkeys(part.topic for part in parts)), deadline)
-        return parts, [*moves.deletions, *batches.records]
+        return parts, [*moves.deletions, *batches.records], len(moves.parts)
 
     def _encoded(self, prepared: Prepared, look_up: LookUp) -> Encoded:
         """2. of the module's head."""
@@ -536,11 +545,18 @@ class KafkaPublisher:
             for topic, target in targets.items()
         }
 
-    def _judge(self, parts: list[Part], outcomes: list[internals.Outcome]) -> None:
-        """Learn from the refusals among the outcomes; raise if there was any error."""
+    def _judge(self, parts: list[Part], outcomes: list[internals.Outcome], moving: int) -> None:
+        """Learn from the refusals among the outcomes; raise if there was any error. The first
+        `moving` parts were held: they are never split, so a partition that refuses one takes no
+        writes for now, whatever the error.
+        """
         errors = [outcome.error for outcome in outcomes if outcome.error is not None]
         if not errors:
             return
+        for part, outcome in zip(parts[:moving], outcomes, strict=False):
+            if outcome.judged and outcome.error is not None:
+                why = type(outcome.error).__name__
+                self._catalog.found_unavailable((part.topic, part.partition), why)
         judged = [
             (part, outcome.error)
             for part, outcome in zip(parts, outcomes, strict=False)  # the state topic's come last

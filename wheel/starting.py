@@ -146,7 +146,10 @@ def _without_progress(
         )
         copy = Progress.decode(mirror[2])
         _require_same_settings(copy, directory, config)
-        return copy
+        if copy.held:
+            lost = {f"{topic}-{number}": of.records for (topic, number), of in copy.held.items()}
+            log.error("and the copies that were held in it", copies=lost)
+        return replace(copy, held={})
     if first is None:
         raise RecoveryRefused(NO_PROGRESS)
     publisher.publish(None, first)

@@ -19,14 +19,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import ConfigResource
 from tests.integration.fault_judge import GIVE_UP_S, Topics, wait_until
 from tests.integration.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.integration.reading import consumer, read_committed
 
+from duewheel.checkpoints.epochs import Epochs
+from duewheel.checkpoints.held import Held, key_of, value_of
+from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.clock import SystemClock
 from duewheel.dev_broker import DevBroker
 from duewheel.schemas.contract import Contract, parse
 from duewheel.schemas.rules import compile_suite, load_suite
+from duewheel.schemas.single_record import single
+from duewheel.schemas.timers import Deliveries
 from duewheel.testing import LocalShard, suite_parameters
 from duewheel.wheel import outages
 from duewheel.wheel.data_directory import Role
@@ -34,8 +40,10 @@ from duewheel.wheel.dequeue import Dequeue
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.dequeue_statistics import Statistics
 from duewheel.wheel.hot_slots import HotSlots
+from duewheel.wheel.kafka_held import BATCHES_AT_ONCE
 from duewheel.wheel.kafka_publisher import KafkaPublisher, PublisherLimits
 from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.publisher import Prepared
 
 pytestmark = pytest.mark.kafka
 
@@ -110,6 +118,7 @@ class Shard:
         after_ms: int = DUE_IN_MS,
         keys: int | None = None,
         home: int = 0,
+        padding: int = 0,
     ) -> int:
         """Timers, numbered on, by target topic and partition, all due in one slot: when.
 
@@ -118,6 +127,7 @@ class Shard:
             after_ms: from now until they are due.
             keys: how many keys they share in turn; None: they have none.
             home: the timer partition that they are written to.
+            padding: bytes of an own header of each.
         """
         due_ms = (CLOCK.now_ms() + after_ms) // WHEEL.precision_ms * WHEEL.precision_ms
         producer = KafkaProducer(bootstrap_servers=self._servers)
@@ -126,7 +136,7 @@ class Shard:
                 ("TIMER_DELIVER_MS", b"%d" % due_ms),
                 ("REAL_TOPIC", topic.encode()),
                 ("REAL_QID", b"%d" % partition),
-                ("own", b"%d" % number),
+                ("own", b"%d" % number + bytes(padding)),
             ]
             key = None if keys is None else b"%d" % (number % keys)
             producer.send(
@@ -393,3 +403,56 @@ def test_a_target_and_its_timer_partition_without_leader_hold_up_nobody(
     shard.turn_until(lambda: shard.statistics.delivered == 40, "what was held never comes")
     assert shard.values(orders) == {1: numbered(timers, orders, 1)}
     assert shard.values(bills) == {1: numbered(timers, bills, 1)}
+
+
+def test_a_held_batch_that_its_partition_refuses_holds_up_nobody(
+    rolling_shard: Shard, proxy: FaultProxy, broker: DevBroker
+) -> None:
+    """The topic takes smaller records only when it is back. A held batch cannot be divided."""
+    shard, orders = rolling_shard, rolling_shard.topics.orders
+    home = shard.topics.timers, 0
+    shard.start()
+    proxy.inject(Fault("Metadata", Action.LEADERLESS, topic=home[0], partition=0, times=ALWAYS))
+    shard.write([(orders, 0)] * 3, after_ms=8_000, padding=30_000)
+    shard.turn_until(lambda: shard.statistics.held == 3, "no copies are held")
+    limit_records(broker, home[0], 20_000)
+    proxy.clear()
+    shard.turn_until(lambda: shard.statistics.doubts > 0, "nothing is refused")
+    shard.write([(orders, 1)] * 10, home=1)
+    shard.turn_until(lambda: shard.statistics.delivered == 10, "held up by a refused batch")
+    assert shard.statistics.held == 3
+    limit_records(broker, home[0], 1_048_588)
+    shard.turn_until(lambda: shard.statistics.delivered == 13, "what was held never comes")
+    assert shard.statistics.held == 0
+    assert len(shard.arrived(orders)[0]) == 3
+
+
+def limit_records(broker: DevBroker, topic: str, size: int) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    admin.alter_configs([ConfigResource("TOPIC", topic, {"max.message.bytes": str(size)})])
+    admin.close()
+
+
+@pytest.mark.crash_matrix
+def test_thousands_of_held_batches_are_moved_by_many_transactions(
+    shard: Shard, broker: DevBroker
+) -> None:
+    """All in one would run out of time, again and again, and hold up the shard."""
+    count, place = 3_000, (shard.topics.timers, 0)
+    state = shard.topics.state
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, linger_ms=20)
+    for number in range(count):
+        value = value_of(single(b"%d" % number, bytes(250)))
+        producer.send(state, key=key_of(place, Held(0, number)), value=value, partition=0)
+    producer.close()
+    epochs = Epochs.first(DequeueConfig(0, 1, {}).slot_values(WHEEL))
+    parts = {place: PartitionProgress(5, 3)}
+    progress = Progress(0, 1, "a", 1, 1, epochs, parts, held={place: Held(0, count)})
+    shard.publisher.start()
+    left = [count]
+    while progress.held:
+        shard.publisher.publish(Prepared(Deliveries.none()), progress)
+        progress = replace(progress, held=shard.publisher.aside.held)
+        left.append(sum(of.records for of in progress.held.values()))
+    assert len(left) == 1 + -(-count // BATCHES_AT_ONCE)
+    assert [int(r.key) for r in shard.arrived(shard.topics.timers)[0]] == list(range(count))

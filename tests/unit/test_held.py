@@ -23,7 +23,7 @@ from duewheel.testing import LocalShard, ManualClock, RecordingPublisher
 from duewheel.wheel.data_directory import Role
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.encoding import Aside, Part
-from duewheel.wheel.kafka_held import _taken, split
+from duewheel.wheel.kafka_held import _READ_BYTES, Bounds, _taken, split
 from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.publisher import Prepared
 
@@ -44,29 +44,35 @@ class StateTopic:
     """Records of a partition, as a consumer gives them."""
 
     def __init__(self) -> None:
+        self.bounds = Bounds.beside([], 100)
         self.records: list[Any] = [SimpleNamespace(key=b"shard-0", value=b"progress", offset=0)]
         self.held: Mapping[TopicPartition, Held] = {}
 
     def keep(self, *parts: Part, unavailable: set[TopicPartition]) -> list[Part]:
-        found = split(parts, unavailable, self.held, lambda: len(self.records))
+        found = split(parts, unavailable, self.held, lambda: self.end)
         for record in found.records:
             self._append(record)
         self.held = found.held
         return list(found.now)
 
     def move(self, *free: TopicPartition, all_seen: bool = True) -> list[bytes]:
-        found = _taken(
-            self.records, self.held, self.held.keys() & set(free), 4 << 20, all_seen=all_seen
-        )
+        there = self.held.keys() & set(free)
+        start = min((self.held[place].start_offset for place in there), default=0)
+        records = [record for record in self.records if record.offset >= start]
+        found = _taken(records, self.held, there, self.bounds, all_seen=all_seen)
         for record in found.deletions:
             self._append(record)
         self.held = found.held
         return [bytes(part.batch.body) for part in found.parts]
 
     def _append(self, record: Batch) -> None:
-        (read,) = DefaultRecordBatch(seal(record.body, 1, timestamp_ms=1))
-        row = SimpleNamespace(key=read.key, value=read.value, offset=len(self.records))
-        self.records.append(row)
+        for read in DefaultRecordBatch(seal(record.body, record.count, timestamp_ms=1)):
+            row = SimpleNamespace(key=read.key, value=read.value, offset=self.end)
+            self.records.append(row)
+
+    @property
+    def end(self) -> int:
+        return int(self.records[-1].offset) + 1
 
     def compact(self) -> None:
         """Only the newest record of a key stays, and of those without a value none."""
@@ -116,6 +122,28 @@ def test_no_more_is_moved_at_once_than_a_transaction_takes() -> None:
     assert topic.held[P0].records == 5
     assert topic.keep(part(P0, b"new"), unavailable=set()) == []
     assert topic.move(P0) + topic.move(P0) == [*large[4:], b"new"]
+
+
+def test_no_more_batches_are_moved_at_once_than_is_said() -> None:
+    topic = StateTopic()
+    topic.bounds = Bounds.beside([part(P0, b"own")], 3)
+    for number in range(6):
+        topic.keep(part(P0, b"%d" % number), part(P1, b"%d" % number), unavailable={P0, P1})
+    assert topic.move(P0, P1) == [b"0", b"0", b"1", b"1"]
+    assert topic.move(P0, P1) == [b"2", b"2", b"3", b"3"]
+    assert {place: of.records for place, of in topic.held.items()} == {P0: 2, P1: 2}
+
+
+def test_what_lies_far_from_the_first_copy_is_read_by_later_transactions() -> None:
+    topic = StateTopic()
+    topic.keep(part(P0, b"1"), unavailable={P0})
+    for _ in range(3):
+        row = SimpleNamespace(key=b"of others", value=bytes(_READ_BYTES), offset=topic.end)
+        topic.records.append(row)
+    topic.keep(part(P0, b"2"), unavailable={P0})
+    read = [topic.move(P0) for _ in range(5)]
+    assert read == [[b"1"], [], [], [], [b"2"]]
+    assert topic.held == {}
 
 
 def test_lost_copies_are_told_only_if_no_open_transaction_may_hide_them() -> None:
