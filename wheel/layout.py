@@ -22,7 +22,7 @@ RIP-43's two formats, big-endian, no padding:
 RIP-43 has no other bits in magic than these three. Here its second byte is the DELAY level that the
 timer was asked for with, 0 for none: levels are counted without reading a message. Its fourth byte,
 the first one on disk, is zero until the timer is cancelled; then it is MAGIC_CANCELLED, stored as
-that one byte. Checksums take it as zero. Any other value is damage.
+that one byte. Checksums take it as zero. MAGIC_ABANDONED stands alone. Any other value is damage.
 
 In the cancel log, which has no slots, magic is 4, its second byte is the outcome (an index in
 OUTCOMES), and prev_pos is a check of the other fields (row_checks). A record of cancelled/<hour>
@@ -106,7 +106,9 @@ ENTRY_BYTES = ENTRY.itemsize
 PREFIX_BYTES = PREFIX.itemsize
 assert (RECORD_BYTES, ENTRY_BYTES, PREFIX_BYTES) == (52, 32, 64)
 
-MAGIC_ABANDONED = 0  # written before its slot closed, then written again elsewhere
+# Written before its slot closed, then written again elsewhere. Far from every other magic: a record
+# that a few flipped bits, or zeros, make one of these would vanish unseen.
+MAGIC_ABANDONED = 0x00AB_0000
 MAGIC_TIMER = 1
 MAGIC_ROLL = 2  # set beside MAGIC_TIMER: leaves the wheel to be written to Kafka again
 MAGIC_CANCEL = 4  # in the cancel log only, and nothing else there

@@ -228,12 +228,21 @@ def test_what_is_not_linked_is_counted_as_pending(world: World) -> None:
     assert mirror is not None and mirror[1] == 2
 
 
-def test_a_damaged_record_beyond_the_ring_is_found_before_its_slot_closes(world: World) -> None:
+@pytest.mark.parametrize(
+    "at",
+    [
+        27,  # the delay: it looks like a record of another slot
+        15,  # the magic of a timer, whose one bit goes
+    ],
+)
+def test_a_damaged_record_beyond_the_ring_is_found_before_its_slot_closes(
+    world: World, at: int
+) -> None:
     far = 5 * 128
     world.append(timer(0, 0, far), timer(0, 1, far + 9))
     path = world.shard.path / "timerlog" / hour_name((SLOT + far) // HOUR)
     data = bytearray(path.read_bytes())
-    data[27] ^= 1  # the delay of the first record: it looks like one of another slot
+    data[at] ^= 1  # in the first record
     path.write_bytes(data)
     with pytest.raises(RecoveryPending):
         come_to(world, far - 100)
