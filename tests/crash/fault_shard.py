@@ -247,6 +247,14 @@ class Shard:
         self.start(process_of(point), point, hour_behind=hour_behind)
         self.dies_at(point)
 
+    def die_under_load_at(self, point: str) -> None:
+        """The same, with more loads meanwhile: what is to die may come with none of the first."""
+        name, end_s = process_of(point), time.monotonic() + DEADLINE_S
+        self.start(name, point)
+        while not self.processes[name].wait(20.0) and time.monotonic() < end_s:
+            self.send()
+        self.dies_at(point)
+
     def log(self, name: str) -> str:
         return (self.path / f"{name}.log").read_text()[-6000:]
 

@@ -270,7 +270,7 @@ def test_killed_on_the_way_of_a_cancel(small: Shard, point: str) -> None:
     small.kill(name)
     for _ in range(2):
         small.send()
-        small.die_at(point)
+        small.die_under_load_at(point)
     small.start(name)
     small.judge_all()
 
@@ -286,7 +286,7 @@ def test_killed_on_the_way_of_a_cancel_that_is_written_again(small: Shard, point
         small.judge_all()
         small.kill(name)
         small.send()
-        small.die_at(point)
+        small.die_under_load_at(point)
         small.start(name)
     small.judge_all()
 
