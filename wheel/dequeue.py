@@ -34,11 +34,9 @@ from dataclasses import replace
 import structlog
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
-from duewheel.checkpoints.epochs import Epochs
 from duewheel.checkpoints.page_contents import Close, Commit, Marks
 from duewheel.checkpoints.progress import (
     NOBODY,
-    PartitionProgress,
     Progress,
     advanced,
     rows_out,
@@ -582,20 +580,3 @@ class Dequeue:
     def _is_time(self, last_ms: int | None, interval_ms: int) -> bool:
         """Whether that long has passed; boottime knows, also when the host's clock is set."""
         return last_ms is None or self._clock.boottime_ms() - last_ms >= interval_ms
-
-
-def first_progress(
-    directory: DataDirectory,
-    config: DequeueConfig,
-    starts: Mapping[TopicPartition, int],
-    now_ms: int,
-) -> Progress:
-    """The progress of a shard that never had any: R is now, and nothing below `starts` counts."""
-    r = closable_slot(now_ms, directory.config.precision_ms)
-    partitions = {
-        partition: PartitionProgress(r, offset, a=offset) for partition, offset in starts.items()
-    }
-    owner = directory.state.uuid
-    lineage = directory.state.lineages[1]
-    epochs = Epochs.first(config.slot_values(directory.config))
-    return Progress(config.shard, config.shards, owner, lineage, 0, epochs, partitions)

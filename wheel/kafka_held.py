@@ -14,12 +14,12 @@ from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
 
 from duewheel.checkpoints.held import Held, batch_of, key_of, partition_of, value_of
-from duewheel.checkpoints.progress import RECORD_BYTES_MAX
+from duewheel.checkpoints.progress import RECORD_BYTES_MAX, Progress
 from duewheel.schemas.record_batch import Batch
 from duewheel.schemas.single_record import several, single
 from duewheel.schemas.timers import TopicPartition as Place
 from duewheel.wheel.deadline import Deadline
-from duewheel.wheel.encoding import Part
+from duewheel.wheel.encoding import Known, Part
 from duewheel.wheel.kafka_clients import ClientSettings, close, open_reader
 from duewheel.wheel.kafka_progress import ends_of, records_until
 
@@ -45,6 +45,18 @@ class Moved:
     parts: Sequence[Part] = ()
     deletions: Sequence[Batch] = ()
     held: Mapping[Place, Held] = field(default_factory=dict)
+
+
+def movable(progress: Progress, ends: Mapping[Place, int]) -> list[Place]:
+    """Those of these partitions to which held copies may go. A log that ends below C has lost its
+    end: what comes there would lie at offsets that ingest has read, and never be read.
+
+    Args:
+        progress: of the shard.
+        ends: where partitions end that take writes and have copies held.
+    """
+    known = progress.partitions
+    return [p for p, end in ends.items() if end >= (known[p].closed_c if p in known else 0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,3 +212,30 @@ def split(
         records.append(single(key_of(place, before), value_of(part.batch)))
         waits[place] = Held(before.start_offset, before.records + part.batch.count)
     return Split(now, records, waits)
+
+
+def tell_held(before: Collection[Place], after: Collection[Place]) -> None:
+    """Log for which timer partitions copies are held now, and for which no longer."""
+    for topic, number in after:
+        if (topic, number) not in before:
+            log.warning(
+                "a timer partition takes no writes: what goes back there is held",
+                topic=topic,
+                partition=number,
+            )
+    for topic, number in before:
+        if (topic, number) not in after:
+            log.info(
+                "a timer partition has all that was held for it", topic=topic, partition=number
+            )
+
+
+def takes_writes(place: Place, known: Mapping[str, Known]) -> bool:
+    """Whether a partition of a known topic is there and takes writes."""
+    target = known[place[0]].target
+    return place[1] < target.partitions and place[1] not in target.unavailable
+
+
+def unavailable_of(known: Mapping[str, Known]) -> set[Place]:
+    """The partitions of these topics that take no writes for now."""
+    return {(topic, number) for topic, of in known.items() for number in of.target.unavailable}

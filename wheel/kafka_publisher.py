@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,7 +40,6 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError, RequestTimedOutError
 from kafka.structs import TopicPartition
 
-from duewheel.checkpoints.held import Held
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.checkpoints.resharding import NOTICE_KEY, asks_to_yield
 from duewheel.clock import Clock
@@ -61,7 +60,17 @@ from duewheel.wheel import routing
 from duewheel.wheel.deadline import Deadline, DeadlinePassed, within
 from duewheel.wheel.encoding import Aside, Encoded, Known, LookUp, Part, encode
 from duewheel.wheel.kafka_clients import ClientSettings, close
-from duewheel.wheel.kafka_held import BATCHES_AT_ONCE, Bounds, Moved, moved, split
+from duewheel.wheel.kafka_held import (
+    BATCHES_AT_ONCE,
+    Bounds,
+    Moved,
+    movable,
+    moved,
+    split,
+    takes_writes,
+    tell_held,
+    unavailable_of,
+)
 from duewheel.wheel.kafka_progress import (
     Found,
     broker_now_ms,
@@ -347,9 +356,7 @@ class KafkaPublisher:
             raise PublishDoubt("the publisher is not started")
         progress.require_publishable()
         try:
-            parts, beside, moving = self._addressed(
-                self._admin, self._producer, prepared, progress.held
-            )
+            parts, beside, moving = self._addressed(self._admin, self._producer, prepared, progress)
             if self._aside.held != progress.held:
                 progress = replace(progress, held=self._aside.held)
             records = [*beside, single(self._key, progress.encode())]
@@ -368,7 +375,7 @@ class KafkaPublisher:
                 self._stamp = (stamp_ms, self._clock.boottime_ms())
             deliveries = None if prepared is None else prepared.deliveries
             self._catalog.settle(deliveries, {(p.topic, p.partition) for p in parts})
-            _tell_held(before.keys(), self._aside.held.keys())
+            tell_held(before.keys(), self._aside.held.keys())
             self._moves_max = min(2 * self._moves_max, BATCHES_AT_ONCE)
             return stamp_ms
         except Exception as error:
@@ -462,13 +469,14 @@ class KafkaPublisher:
         admin: KafkaAdminClient,
         producer: KafkaProducer,
         prepared: Prepared | None,
-        held: Mapping[Place, Held],
+        progress: Progress,
     ) -> tuple[list[Part], list[Batch], int]:
         """1. and 2. of the module's head: what goes to partitions, what beside the progress, and
         how many of the first were held.
         """
         if prepared is None:
             return [], [], 0
+        held = progress.held
         topics = len(held) + len(routing.used_topics(prepared.deliveries))
         deadline = preparation_deadline(self._limits.publish_deadline_s, topics, self._stopping)
 
@@ -482,11 +490,13 @@ class KafkaPublisher:
         if len(prepared.deliveries):
             encoded = self._encoded(prepared, look_up)
             parts, aside = encoded.parts, encoded.aside
-            unavailable = _unavailable(encoded.known).intersection(prepared.deliveries.homes)
+            unavailable = unavailable_of(encoded.known).intersection(prepared.deliveries.homes)
         moves = Moved(held=held)
         if held:
             known = look_up(list({topic for topic, _ in held}))
-            free = {place for place in held if _takes_writes(place, known)}
+            free = [place for place in held if takes_writes(place, known)]
+            ends = log_ends(self._settings, admin, free, deadline) if free else {}
+            free = movable(progress, ends)
             bounds, where = Bounds.beside(parts, self._moves_max), self._state_partition
             moves = moved(self._settings, admin, where, held, free, bounds, deadline)
         batches = split(parts, unavailable, moves.held, end)
@@ -569,31 +579,6 @@ class KafkaPublisher:
             fell_with_it = not told.judged and not isinstance(error, NO_VERDICT)
             self._catalog.learn(sent, error, alone=told.error is None or fell_with_it)
         raise judged[0][1] if judged else errors[0]
-
-
-def _tell_held(before: Collection[Place], after: Collection[Place]) -> None:
-    for topic, number in after:
-        if (topic, number) not in before:
-            log.warning(
-                "a timer partition takes no writes: what goes back there is held",
-                topic=topic,
-                partition=number,
-            )
-    for topic, number in before:
-        if (topic, number) not in after:
-            log.info(
-                "a timer partition has all that was held for it", topic=topic, partition=number
-            )
-
-
-def _takes_writes(place: Place, known: Mapping[str, Known]) -> bool:
-    target = known[place[0]].target
-    return place[1] < target.partitions and place[1] not in target.unavailable
-
-
-def _unavailable(known: Mapping[str, Known]) -> set[Place]:
-    """The partitions of these topics that take no writes for now."""
-    return {(topic, number) for topic, of in known.items() for number in of.target.unavailable}
 
 
 def is_asked_to_yield(progress: Found) -> bool:

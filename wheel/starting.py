@@ -16,15 +16,16 @@ A kill in between changes nothing that the next start does not decide in the sam
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import structlog
 
 from duewheel.checkpoints import files
 from duewheel.checkpoints.cancel_bounds import CancelBounds
+from duewheel.checkpoints.epochs import Epochs
 from duewheel.checkpoints.ownership import require_may_own, require_same_settings
-from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.recovery import (
     Decision,
     Local,
@@ -33,8 +34,10 @@ from duewheel.checkpoints.recovery import (
     look_at,
 )
 from duewheel.errors import RecoveryRefused
+from duewheel.schemas.timers import TopicPartition
 from duewheel.wheel.data_directory import LOCK_DEADLINE_S, DataDirectory
 from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.layout import closable_slot
 from duewheel.wheel.publisher import Publisher
 
 NO_PROGRESS = (
@@ -191,3 +194,20 @@ def tell_ingest(
         if follows and not state.standby:
             state.set_standby(on=True)
     return decision
+
+
+def first_progress(
+    directory: DataDirectory,
+    config: DequeueConfig,
+    starts: Mapping[TopicPartition, int],
+    now_ms: int,
+) -> Progress:
+    """The progress of a shard that never had any: R is now, and nothing below `starts` counts."""
+    r = closable_slot(now_ms, directory.config.precision_ms)
+    partitions = {
+        partition: PartitionProgress(r, offset, a=offset) for partition, offset in starts.items()
+    }
+    owner = directory.state.uuid
+    lineage = directory.state.lineages[1]
+    epochs = Epochs.first(config.slot_values(directory.config))
+    return Progress(config.shard, config.shards, owner, lineage, 0, epochs, partitions)

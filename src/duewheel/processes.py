@@ -27,10 +27,11 @@ from duewheel.shard_metrics import ShardMetrics
 from duewheel.shards import all_shards, require_as_many
 from duewheel.timer_topics import timer_topics
 from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.dequeue import Dequeue, first_progress
+from duewheel.wheel.dequeue import Dequeue
 from duewheel.wheel.following import Follower, Verdict
 from duewheel.wheel.kafka_publisher import KafkaPublisher
 from duewheel.wheel.read_ahead import ReadAheadThread
+from duewheel.wheel.starting import first_progress
 
 log = structlog.get_logger(__name__)
 

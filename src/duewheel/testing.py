@@ -36,13 +36,14 @@ from duewheel.schemas.timers import (
 )
 from duewheel.schemas.varint import read_varint
 from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.dequeue import Dequeue, first_progress
+from duewheel.wheel.dequeue import Dequeue
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.encoding import Aside
 from duewheel.wheel.engine import Appended, Engine
 from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.publisher import Prepared, Publisher, Seen
 from duewheel.wheel.recovering import OffsetsAt, carry_out
+from duewheel.wheel.starting import first_progress
 
 
 def suite_parameters(**given: Any) -> dict[str, Any]:

@@ -44,11 +44,12 @@ from duewheel.schemas.timers import (
 )
 from duewheel.testing import JournalPublisher, LocalShard, ManualClock, RecordingPublisher
 from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.dequeue import Dequeue, first_progress
+from duewheel.wheel.dequeue import Dequeue
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.engine import Engine
 from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.recovering import carry_out
+from duewheel.wheel.starting import first_progress
 
 CLOCK = SystemClock()
 WHEEL = WheelConfig()

@@ -33,7 +33,6 @@ from duewheel.ingest import CHECKPOINT
 from duewheel.schemas.timers import TopicPartition
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.dequeue import first_progress
 from duewheel.wheel.layout import (
     FLAG_DEAD_LETTER,
     LEVEL_MASK,
@@ -41,6 +40,7 @@ from duewheel.wheel.layout import (
     WheelConfig,
     closable_slot,
 )
+from duewheel.wheel.starting import first_progress
 
 pytestmark = [
     pytest.mark.kafka,

@@ -37,10 +37,11 @@ from duewheel.ingest import settle_checkpoint
 from duewheel.streaming.sink import StoppedWaitingError
 from duewheel.wheel.check import check
 from duewheel.wheel.data_directory import ENGINE_LOCK, DataDirectory, Role
-from duewheel.wheel.dequeue import Dequeue, first_progress
+from duewheel.wheel.dequeue import Dequeue
 from duewheel.wheel.engine import Engine
 from duewheel.wheel.making import WHEEL_LOCK
 from duewheel.wheel.recovering import carry_out
+from duewheel.wheel.starting import first_progress
 from duewheel.wheel.timer_wheel import Runs
 
 TOPIC_IDS = {TOPIC: "an id"}

@@ -23,7 +23,7 @@ from duewheel.testing import LocalShard, ManualClock, RecordingPublisher
 from duewheel.wheel.data_directory import Role
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.encoding import Aside, Part
-from duewheel.wheel.kafka_held import _READ_BYTES, Bounds, _taken, split
+from duewheel.wheel.kafka_held import _READ_BYTES, Bounds, _taken, movable, split
 from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.publisher import Prepared
 
@@ -168,6 +168,13 @@ def progress_with(held: Mapping[TopicPartition, Held]) -> Progress:
 def test_the_progress_names_the_copies_that_are_held() -> None:
     progress = progress_with({P1: Held(17, 2), P0: Held(3, 1)})
     assert Progress.decode(progress.encode()) == progress
+
+
+def test_nothing_is_moved_to_a_partition_that_has_lost_its_end() -> None:
+    """C is 3 and 4: ingest has read up to there, and would never read what comes below."""
+    progress = progress_with({P0: Held(3, 1), P1: Held(17, 2)})
+    assert movable(progress, {P0: 3, P1: 3}) == [P0]
+    assert movable(progress, {P1: 4}) == [P1]
 
 
 def test_a_shard_with_copies_that_wait_is_given_back_but_not_dealt() -> None:
