@@ -361,7 +361,6 @@ class Dequeue:
                     progress,
                     leaves,
                     list(answers),
-                    self._answers(),
                     self._clauses,
                 )
         except Fenced:

@@ -150,6 +150,8 @@ class Kafka:
     def __init__(self, partitions: int) -> None:
         self.topic: list[list[Record | None]] = [[] for _ in range(partitions)]
         self.now: Callable[[], int] = lambda: 0
+        # The most that a transaction writes of what is held, drawn anew.
+        self.moves: Callable[[], int] = lambda: 0
         self.closed: set[int] = set()  # partitions that have no leader at the moment
         self.held: dict[str, list[tuple[int, Record]]] = {}  # by shard; it goes to the partition
         self.progress: dict[str, Progress] = {}
@@ -168,17 +170,15 @@ class Kafka:
         progress: Progress,
         leaves: list[Leave],
         answers: list[Answer],
-        moves: int,
         clauses: Clauses,
     ) -> None:
-        """A transaction; `moves`: the most that it writes of what is held."""
         if self.fence[shard] != producer:
             raise Fenced
         self.before_commit(progress, leaves)
         self.progress[shard] = progress
         written = [(x.row.partition, x.copy) for x in leaves if x.copy is not None]
         written += [(x.partition, x.chase) for x in answers if x.chase is not None]
-        written = self._hold(shard, written, moves, clauses)
+        written = self._hold(shard, written, self.moves(), clauses)
         for partition, record in written:
             self.topic[partition].append(record)
         for partition in {partition for partition, _ in written}:

@@ -57,6 +57,8 @@ class Processes:
         self._numbers = 0
         self.kafka = Kafka(random.randint(1, 3))
         self.kafka.now = lambda: self.now
+        moves = Random(f"moves {seed}")  # of its own: other draws are what they were
+        self.kafka.moves = lambda: 50 if self._calm else moves.randint(0, 3)
         self.judge = Judge(self.kafka)
         self.judge.trace = self.trace
         self.window = random.choice(WINDOWS)
