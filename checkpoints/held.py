@@ -70,3 +70,8 @@ def batch_of(value: bytes) -> Batch:
 def copies(held: Mapping[TopicPartition, Held]) -> int:
     """How many copies wait, for all partitions."""
     return sum(of.records for of in held.values())
+
+
+def named(held: Mapping[TopicPartition, Held]) -> dict[str, int]:
+    """How many copies wait, by the name of the partition: for the log."""
+    return {f"{topic}-{number}": of.records for (topic, number), of in held.items()}

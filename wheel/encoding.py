@@ -72,12 +72,14 @@ class Part:
         topic, partition: where to.
         batch: the records.
         source: TIMER_SOURCE of its record if it holds one only, else None.
+        is_whole: it was held, and cannot be divided (kafka_held.py).
     """
 
     topic: str
     partition: int
     batch: Batch
     source: bytes | None
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import structlog
 from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
 
-from duewheel.checkpoints.held import Held, batch_of, key_of, partition_of, value_of
+from duewheel.checkpoints.held import Held, batch_of, key_of, named, partition_of, value_of
 from duewheel.checkpoints.progress import RECORD_BYTES_MAX, Progress
 from duewheel.schemas.record_batch import Batch
 from duewheel.schemas.single_record import several, single
@@ -141,7 +141,7 @@ def _taken(
         if place not in left or record.value is None or record.offset < left[place].start_offset:
             continue  # moved already, and not compacted yet: moving it again would deliver twice
         batch = batch_of(record.value)
-        parts.append(Part(*place, batch, None))
+        parts.append(Part(*place, batch, None, is_whole=True))
         moved_keys.append(record.key)
         left[place] = Held(record.offset + 1, left[place].records - batch.count)
         if left[place].records <= 0:
@@ -151,8 +151,8 @@ def _taken(
             break
     else:  # all records were read
         if all_seen and left:
-            lost = {f"{topic}-{number}": of.records for (topic, number), of in left.items()}
-            log.error("copies are lost, for the state topic has lost its records", copies=lost)
+            text = "copies are lost, for the state topic has lost its records"
+            log.error(text, copies=named(left))
             left.clear()
     stay = {place: of for place, of in held.items() if place not in free}
     deletions = [several(moved_keys, None)] if moved_keys else []

@@ -356,7 +356,7 @@ class KafkaPublisher:
             raise PublishDoubt("the publisher is not started")
         progress.require_publishable()
         try:
-            parts, beside, moving = self._addressed(self._admin, self._producer, prepared, progress)
+            parts, beside = self._addressed(self._admin, self._producer, prepared, progress)
             if self._aside.held != progress.held:
                 progress = replace(progress, held=self._aside.held)
             records = [*beside, single(self._key, progress.encode())]
@@ -369,7 +369,7 @@ class KafkaPublisher:
             outcomes = within(
                 deadline, "publish", lambda: transact(producer, batches, now_ms, deadline, quiet_s)
             )
-            self._judge(parts, outcomes, moving)
+            self._judge(parts, outcomes)
             stamp_ms = outcomes[-1].stamp_ms
             if stamp_ms is not None:
                 self._stamp = (stamp_ms, self._clock.boottime_ms())
@@ -470,12 +470,10 @@ class KafkaPublisher:
         producer: KafkaProducer,
         prepared: Prepared | None,
         progress: Progress,
-    ) -> tuple[list[Part], list[Batch], int]:
-        """1. and 2. of the module's head: what goes to partitions, what beside the progress, and
-        how many of the first were held.
-        """
+    ) -> tuple[list[Part], list[Batch]]:
+        """1. and 2. of the module's head: what goes to partitions, and what beside the progress."""
         if prepared is None:
-            return [], [], 0
+            return [], []
         held = progress.held
         topics = len(held) + len(routing.used_topics(prepared.deliveries))
         deadline = preparation_deadline(self._limits.publish_deadline_s, topics, self._stopping)
@@ -503,7 +501,7 @@ class KafkaPublisher:
         self._aside = replace(aside, held=batches.held, moved=moves.held != held)
         parts = [*moves.parts, *batches.now]
         self._meet(producer, list(dict.fromkeys(part.topic for part in parts)), deadline)
-        return parts, [*moves.deletions, *batches.records], len(moves.parts)
+        return parts, [*moves.deletions, *batches.records]
 
     def _encoded(self, prepared: Prepared, look_up: LookUp) -> Encoded:
         """2. of the module's head."""
@@ -555,18 +553,11 @@ class KafkaPublisher:
             for topic, target in targets.items()
         }
 
-    def _judge(self, parts: list[Part], outcomes: list[internals.Outcome], moving: int) -> None:
-        """Learn from the refusals among the outcomes; raise if there was any error. The first
-        `moving` parts were held: they are never split, so a partition that refuses one takes no
-        writes for now, whatever the error.
-        """
+    def _judge(self, parts: list[Part], outcomes: list[internals.Outcome]) -> None:
+        """Learn from the refusals among the outcomes; raise if there was any error."""
         errors = [outcome.error for outcome in outcomes if outcome.error is not None]
         if not errors:
             return
-        for part, outcome in zip(parts[:moving], outcomes, strict=False):
-            if outcome.judged and outcome.error is not None:
-                why = type(outcome.error).__name__
-                self._catalog.found_unavailable((part.topic, part.partition), why)
         judged = [
             (part, outcome.error)
             for part, outcome in zip(parts, outcomes, strict=False)  # the state topic's come last
@@ -575,7 +566,7 @@ class KafkaPublisher:
         told = outcomes[-1]  # of the progress record
         for part, error in judged:
             size = HEADER_BYTES + len(part.batch.body)
-            sent = SentBatch(part.topic, part.partition, size, part.source)
+            sent = SentBatch(part.topic, part.partition, size, part.source, part.is_whole)
             fell_with_it = not told.judged and not isinstance(error, NO_VERDICT)
             self._catalog.learn(sent, error, alone=told.error is None or fell_with_it)
         raise judged[0][1] if judged else errors[0]

@@ -72,12 +72,14 @@ class SentBatch:
         topic, partition: where to.
         size: bytes, header included.
         source: TIMER_SOURCE of its record if it holds one only, else None.
+        is_whole: it cannot be divided: whose partition refuses it takes no writes for now.
     """
 
     topic: str
     partition: int
     size: int
     source: bytes | None
+    is_whole: bool = False
 
 
 class TargetCatalog:
@@ -185,8 +187,9 @@ class TargetCatalog:
             alone: whether it is about this partition for sure; the cluster may be away as a whole
                 where the progress record has failed by itself, too.
         """
-        if not isinstance(error, _REFUSALS):
-            if not alone:
+        is_refusal = isinstance(error, _REFUSALS)
+        if batch.is_whole or not is_refusal:
+            if not (alone or is_refusal):
                 return False
             self.found_unavailable((batch.topic, batch.partition), type(error).__name__)
         elif batch.source is None:

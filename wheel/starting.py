@@ -24,6 +24,7 @@ import structlog
 from duewheel.checkpoints import files
 from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.epochs import Epochs
+from duewheel.checkpoints.held import named
 from duewheel.checkpoints.ownership import require_may_own, require_same_settings
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.recovery import (
@@ -150,8 +151,7 @@ def _without_progress(
         copy = Progress.decode(mirror[2])
         _require_same_settings(copy, directory, config)
         if copy.held:
-            lost = {f"{topic}-{number}": of.records for (topic, number), of in copy.held.items()}
-            log.error("and the copies that were held in it", copies=lost)
+            log.error("and the copies that were held in it", copies=named(copy.held))
         return replace(copy, held={})
     if first is None:
         raise RecoveryRefused(NO_PROGRESS)

@@ -39,7 +39,7 @@ LETTERS = {
         "6",
         "an error that is in no list says nothing of its partition",
         "wheel/kafka_targets.py",
-        "            if not alone:\n",
+        "            if not (alone or is_refusal):\n",
         "            if not alone or type(error).__name__ == 'InvalidTimestampError':\n",
         test="unit/test_targets.py::test_any_error_of_a_partition_is_a_verdict",
     ),

@@ -13,6 +13,7 @@ from kafka.errors import (
     KafkaTimeoutError,
     NotEnoughReplicasError,
     OutOfOrderSequenceNumberError,
+    RecordListTooLargeError,
     TopicAuthorizationFailedError,
     UnknownError,
 )
@@ -219,3 +220,14 @@ def test_a_dead_letter_that_its_topic_does_not_take_is_cut_down_to_its_source() 
     assert found.deliveries.key_value[3].as_py() == b"\x01\x01"
     assert b"record_too_large" in found.deliveries.headers[3].as_py()
     assert found.deliveries.source[3].as_py() == b"timers-0@3"
+
+
+def test_a_refusal_of_a_batch_that_cannot_be_divided_is_a_verdict_on_its_partition() -> None:
+    cluster, asked = Cluster({"t": topic(partition(0), partition(1))}, {}), catalog()
+    known = look_up(asked, cluster, "t")["t"]
+    size = asked.batch_bytes("t", known)
+    batch = SentBatch("t", 1, 500, None, is_whole=True)
+    assert not asked.learn(batch, KafkaTimeoutError("expired"), alone=False)
+    assert asked.learn(batch, RecordListTooLargeError("18"), alone=False)
+    assert look_up(asked, cluster, "t")["t"].unavailable == {1}
+    assert asked.batch_bytes("t", known) == size, "other batches stay as large"
