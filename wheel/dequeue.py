@@ -42,7 +42,7 @@ from duewheel.checkpoints.progress import (
     rows_out,
 )
 from duewheel.checkpoints.state import DEQUEUE
-from duewheel.clock import Clock
+from duewheel.clock import Clock, Interval
 from duewheel.errors import (
     CorruptFile,
     Fenced,
@@ -124,11 +124,11 @@ class Dequeue:
         # then read no cancel log.
         self._closed_with: Commit | None = None
         self._delivered = 0
+        self._beating = Interval(clock, _BEAT_MS)
+        self._collecting = Interval(clock, _COLLECT_MS)
+        self._mirror_warning = Interval(clock, _MIRROR_LOG_MS)
         # By boottime; None: never yet.
-        self._beat_at_ms: int | None = None
         self._committed_at_ms: int | None = None
-        self._collected_at_ms: int | None = None
-        self._mirror_failed_at_ms: int | None = None
         self._bounds_failed_at_ms: int | None = None
         self._was_paused = False
 
@@ -218,9 +218,10 @@ class Dequeue:
 
     def _read_bounds(self) -> CancelBounds:
         bounds = CancelBounds.read(self._directory.path)
-        # Up to R all is out, and no further: what is still to leave may be rolled.
-        lost = CancelBounds.blind_of(self._r, self._committed.partitions)
-        return lost if bounds is None else bounds
+        if bounds is None:
+            # Up to R all is out, and no further: what is still to leave may be rolled.
+            return CancelBounds.blind_of(self._r, self._committed.partitions)
+        return bounds
 
     @property
     def statistics(self) -> Statistics:
@@ -313,11 +314,10 @@ class Dequeue:
             self._bounds = bounds
 
     def _collect(self) -> None:
-        if self._is_time(self._collected_at_ms, _COLLECT_MS):
+        if self._collecting.is_over():
             assert self._replies is not None, "asked only once nothing is missing"
             self._directory.collect(self._committed, self._replies.first_segment)
             self._bounds = self._read_bounds()
-            self._collected_at_ms = self._clock.boottime_ms()
 
     def _close_slots(self) -> None:
         """1. of the module's head."""
@@ -515,8 +515,7 @@ class Dequeue:
         try:
             self._directory.state.write_mirror(progress.slot, self._delivered, progress.encode())
         except OSError as error:
-            if self._is_time(self._mirror_failed_at_ms, _MIRROR_LOG_MS):
-                self._mirror_failed_at_ms = self._clock.boottime_ms()
+            if self._mirror_warning.is_over():
                 log.error(  # noqa: TRY400 - its text says it all
                     "the mirror of the progress cannot be written", reason=str(error)
                 )
@@ -570,12 +569,11 @@ class Dequeue:
         return precision_ms - self._clock.now_ms() % precision_ms
 
     def _beat(self) -> None:
-        if self._is_time(self._beat_at_ms, _BEAT_MS):
+        if self._beating.is_over():
             now_ms, state = self._clock.now_ms(), self._directory.state
             behind_ms = max(0, now_ms - self._r * self._directory.config.precision_ms)
             state.beat(DEQUEUE, os.getpid(), now_ms, behind_ms)
             state.note_host_clock(self._guard.ahead_ms(), held=self._guard.held)
-            self._beat_at_ms = self._clock.boottime_ms()
 
     def _is_time(self, last_ms: int | None, interval_ms: int) -> bool:
         """Whether that long has passed; boottime knows, also when the host's clock is set."""
