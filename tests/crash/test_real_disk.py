@@ -111,7 +111,7 @@ def test_a_full_disk_that_copies_on_write(
     script = 'mount -o loop "$0" "$1" && shift && exec "$@"'
     within = ["unshare", "--mount", "sh", "-c", script, str(image), str(place)]
     can = made and subprocess.run([*within, "true"], check=False, capture_output=True)
-    require(can and can.returncode == 0, "making and mounting a btrfs is not allowed here")
+    require(can and can.returncode == 0, "no mkfs.btrfs, or no right to mount")
     line = [*within, sys.executable, "-P", str(COPYING_CHILD)]
     kind = "from duewheel.checkpoints import files; from pathlib import Path; import sys; "
     kind += "print(files.copies_on_write(Path(sys.argv[1])))"
