@@ -8,17 +8,22 @@ partition, once it takes writes again.
     key    held/<topic>/<partition>/<start>/<records>: the entry `Held` before these copies were
            added (at first: its own start, and 0). `records` grows with each record, and the start
            with each move, so no two of them share a key: else compaction would delete one
-    value  how many copies (int32), then their records: the body of a batch (record_batch.py).
-           Null: they were moved, in the transaction that wrote this
+    value  how many copies (int32), Kafka's id of their timer topic (16 bytes, 0: unknown), then
+           their records: the body of a batch (record_batch.py). Null: they were moved, in the
+           transaction that wrote this
 
 The copies of a partition are moved in their order, and as long as there are any, new ones go behind
 them. Else a chase could overtake a copy, and a timer leave that was replied to as cancelled. (What
 is larger than a record of the state topic may be is never held: kafka_held.py.)
+
+Copies name offsets of their timer topic (TIMER_ORIGIN). In a topic that was made anew these are
+other messages: therefore the id.
 """
 
 from __future__ import annotations
 
 import struct
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -26,7 +31,7 @@ from duewheel.schemas.record_batch import Batch
 from duewheel.schemas.timers import TopicPartition
 
 HELD_PREFIX = b"held/"
-_COUNT = struct.Struct(">i")
+_HEAD = struct.Struct(">i16s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +61,18 @@ def partition_of(key: bytes) -> TopicPartition | None:
     return topic.decode(), int(number)
 
 
-def value_of(batch: Batch) -> bytes:
-    """The value of a record with these copies."""
-    return _COUNT.pack(batch.count) + batch.body
+def value_of(batch: Batch, topic_id: str | None) -> bytes:
+    """The value of a record with these copies, and with the id of their timer topic."""
+    return (
+        _HEAD.pack(batch.count, uuid.UUID(topic_id).bytes if topic_id else bytes(16)) + batch.body
+    )
 
 
-def batch_of(value: bytes) -> Batch:
-    """The copies in a record."""
-    (count,) = _COUNT.unpack_from(value)
-    return Batch(memoryview(value)[_COUNT.size :], count)
+def batch_of(value: bytes) -> tuple[Batch, str | None]:
+    """The copies in a record, and the id of the timer topic that they were made for."""
+    count, topic_id = _HEAD.unpack_from(value)
+    named = str(uuid.UUID(bytes=topic_id)) if any(topic_id) else None
+    return Batch(memoryview(value)[_HEAD.size :], count), named
 
 
 def copies(held: Mapping[TopicPartition, Held]) -> int:

@@ -1,6 +1,16 @@
-"""Copies whose timer partition takes no writes: held in the state topic, moved when it does.
+"""Copies whose timer partition is closed to them: held in the state topic, moved when it is not.
 
-The format, and why their order matters: checkpoints/held.py. Batches are held and moved whole.
+A partition is closed to copies (`closed_to_copies`) while
+
+    it takes no writes          no leader, or too few replicas in sync
+    its topic was made anew     TIMER_ORIGIN would name messages of another topic
+    it has lost its end         its log ends below C: what comes there lies at offsets that ingest
+                                has read, and would never be read
+
+The last two end when the operator accepts the loss (accepting.py).
+
+The format, and why the order of copies matters: checkpoints/held.py. Batches are held and moved
+whole.
 """
 
 from __future__ import annotations
@@ -11,12 +21,15 @@ from typing import Any
 
 import structlog
 from kafka import KafkaAdminClient
+from kafka.record.default_records import DefaultRecordBatch
 from kafka.structs import TopicPartition
 
 from duewheel.checkpoints.held import Held, batch_of, key_of, named, partition_of, value_of
 from duewheel.checkpoints.progress import RECORD_BYTES_MAX, Progress
-from duewheel.schemas.record_batch import Batch
-from duewheel.schemas.single_record import several, single
+from duewheel.schemas.header_names import LETTER, ORIGIN, TIMER_ID
+from duewheel.schemas.record_batch import Batch, seal
+from duewheel.schemas.record_tail import NO_ORIGIN
+from duewheel.schemas.single_record import Header, encode, several, single
 from duewheel.schemas.timers import TopicPartition as Place
 from duewheel.wheel.deadline import Deadline
 from duewheel.wheel.encoding import Known, Part
@@ -47,16 +60,37 @@ class Moved:
     held: Mapping[Place, Held] = field(default_factory=dict)
 
 
-def movable(progress: Progress, ends: Mapping[Place, int]) -> list[Place]:
-    """Those of these partitions to which held copies may go. A log that ends below C has lost its
-    end: what comes there would lie at offsets that ingest has read, and never be read.
+def closed_to_copies(
+    places: Iterable[Place],
+    known: Mapping[str, Known],
+    progress: Progress,
+    ends: Callable[[Sequence[Place]], Mapping[Place, int]],
+) -> set[Place]:
+    """Those of these timer partitions to which no copy may go for now: see the module's head.
 
     Args:
+        places: partitions.
+        known: of their topics.
         progress: of the shard.
-        ends: where partitions end that take writes and have copies held.
+        ends: asked where partitions that take writes end; one that it leaves out is closed.
     """
-    known = progress.partitions
-    return [p for p, end in ends.items() if end >= (known[p].closed_c if p in known else 0)]
+    every = list(places)
+    open_ = [p for p in every if _takes_writes(p, known) and _is_the_same(p[0], known, progress)]
+    found = ends(open_) if open_ else {}
+    of = progress.partitions
+    whole = [p for p in open_ if found.get(p, -1) >= (of[p].closed_c if p in of else 0)]
+    return set(every).difference(whole)
+
+
+def _takes_writes(place: Place, known: Mapping[str, Known]) -> bool:
+    target = known[place[0]].target
+    return place[1] < target.partitions and place[1] not in target.unavailable
+
+
+def _is_the_same(topic: str, known: Mapping[str, Known], progress: Progress) -> bool:
+    """Whether Kafka has the topic whose offsets the progress speaks of."""
+    topic_id = known[topic].target.topic_id
+    return progress.topic_ids.get(topic, topic_id) == topic_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,24 +118,25 @@ def moved(
     settings: ClientSettings,
     admin: KafkaAdminClient,
     where: TopicPartition,
-    held: Mapping[Place, Held],
+    progress: Progress,
     free: Collection[Place],
     bounds: Bounds,
     deadline: Deadline,
 ) -> Moved:
-    """The oldest copies for partitions that take writes, as many as one transaction takes.
+    """The oldest copies for open partitions, as many as one transaction takes.
 
     Args:
         settings, admin: of the cluster.
         where: the shard's partition of the state topic.
-        held: what waits.
-        free: timer partitions of these that take writes.
+        progress: of the shard; its `held` waits.
+        free: timer partitions of these that are not closed to copies.
         bounds: how much is moved at once.
         deadline: for the call.
 
     Raises:
         KafkaUnavailable: no answer in time.
     """
+    held = progress.held
     if not free:
         return Moved(held=held)
     stable, end = ends_of(settings, admin, where, deadline)
@@ -111,7 +146,7 @@ def moved(
         consumer.assign([where])
         consumer.seek(where, min(held[place].start_offset for place in free))
         records = records_until(consumer, where, stable, deadline)
-        return _taken(records, held, free, bounds, all_seen=stable == end)
+        return _taken(records, progress, free, bounds, all_seen=stable == end)
 
     try:
         return settings.call(deadline, f"read the copies in {where.topic}", read)
@@ -121,7 +156,7 @@ def moved(
 
 def _taken(
     records: Iterable[Any],
-    held: Mapping[Place, Held],
+    progress: Progress,
     free: Collection[Place],
     bounds: Bounds,
     *,
@@ -130,6 +165,7 @@ def _taken(
     """`all_seen`: no open transaction hides records. Only then missing copies are given up as lost;
     else the next transaction looks again.
     """
+    held = progress.held
     left = {place: held[place] for place in free}
     parts, moved_keys, size, read = list[Part](), list[bytes](), 0, 0
     for record in records:
@@ -140,7 +176,9 @@ def _taken(
         place = partition_of(record.key)
         if place not in left or record.value is None or record.offset < left[place].start_offset:
             continue  # moved already, and not compacted yet: moving it again would deliver twice
-        batch = batch_of(record.value)
+        batch, topic_id = batch_of(record.value)
+        if topic_id != progress.topic_ids.get(place[0], topic_id):
+            batch = _as_first_copies(place, batch)
         parts.append(Part(*place, batch, None, is_whole=True))
         moved_keys.append(record.key)
         left[place] = Held(record.offset + 1, left[place].records - batch.count)
@@ -157,6 +195,28 @@ def _taken(
     stay = {place: of for place, of in held.items() if place not in free}
     deletions = [several(moved_keys, None)] if moved_keys else []
     return Moved(parts, deletions, stay | left)
+
+
+def _as_first_copies(place: Place, batch: Batch) -> Batch:
+    """Copies of a timer topic that was made anew since: each counts as its timer's first one, and
+    keeps the timer's id.
+    """
+    sealed = bytes(seal(batch.body, batch.count, timestamp_ms=0))
+    records = (
+        encode(number, record.key, record.value, _of_first_copy(place, record.headers))
+        for number, record in enumerate(DefaultRecordBatch(sealed))
+    )
+    return Batch(memoryview(b"".join(records)), batch.count)
+
+
+def _of_first_copy(place: Place, headers: Sequence[Header]) -> list[Header]:
+    names = [name for name, _ in headers]
+    at = len(names) - 1 - names[::-1].index(ORIGIN)  # one before it may be a producer's
+    origin = headers[at][1]
+    first = [*headers[:at], (ORIGIN, b"%d" % NO_ORIGIN), *headers[at + 1 :]]
+    if names[-1] == LETTER or TIMER_ID in names or origin is None:
+        return first
+    return [(TIMER_ID, b"%s-%d@%s" % (place[0].encode(), place[1], origin)), *first]
 
 
 def _behind(held: Held, offset: int) -> Held:
@@ -181,11 +241,12 @@ class Split:
 
 def split(
     parts: Sequence[Part],
-    unavailable: Collection[Place],
+    closed: Collection[Place],
     held: Mapping[Place, Held],
+    topic_ids: Mapping[str, str],
     end: Callable[[], int],
 ) -> Split:
-    """Those for a timer partition that takes no writes, or for which copies are held already,
+    """Those for a timer partition that is closed to copies, or for which copies are held already,
     become records of the state topic.
 
     A batch that is larger than such a record may be goes to its partition at once. While that takes
@@ -195,21 +256,23 @@ def split(
 
     Args:
         parts: of a transaction.
-        unavailable: timer partitions that take no writes.
+        closed: timer partitions that are closed to copies.
         held: what waits.
+        topic_ids: of the timer topics whose offsets the copies name.
         end: asked for the offset at or behind which the records will lie in the state topic.
     """
-    if not unavailable and not held:
+    if not closed and not held:
         return Split(parts, (), held)
     now, records, waits = list[Part](), list[Batch](), dict(held)
     for part in parts:
         place = part.topic, part.partition
         fits = len(part.batch.body) + _FRAME_BYTES <= RECORD_BYTES_MAX
-        if not fits or not (place in unavailable or place in waits):
+        if not fits or not (place in closed or place in waits):
             now.append(part)
             continue
         before = waits.get(place) or Held(end(), 0)
-        records.append(single(key_of(place, before), value_of(part.batch)))
+        value = value_of(part.batch, topic_ids.get(place[0]))
+        records.append(single(key_of(place, before), value))
         waits[place] = Held(before.start_offset, before.records + part.batch.count)
     return Split(now, records, waits)
 
@@ -219,7 +282,8 @@ def tell_held(before: Collection[Place], after: Collection[Place]) -> None:
     for topic, number in after:
         if (topic, number) not in before:
             log.warning(
-                "a timer partition takes no writes: what goes back there is held",
+                "a timer partition takes no writes, or is not the one that was read: what goes "
+                "back there is held",
                 topic=topic,
                 partition=number,
             )
@@ -228,14 +292,3 @@ def tell_held(before: Collection[Place], after: Collection[Place]) -> None:
             log.info(
                 "a timer partition has all that was held for it", topic=topic, partition=number
             )
-
-
-def takes_writes(place: Place, known: Mapping[str, Known]) -> bool:
-    """Whether a partition of a known topic is there and takes writes."""
-    target = known[place[0]].target
-    return place[1] < target.partitions and place[1] not in target.unavailable
-
-
-def unavailable_of(known: Mapping[str, Known]) -> set[Place]:
-    """The partitions of these topics that take no writes for now."""
-    return {(topic, number) for topic, of in known.items() for number in of.target.unavailable}

@@ -9,9 +9,9 @@
 `publish`, one transaction:
 
     1. look up the targets, where that was long ago; read those held copies from the state topic
-       whose timer partition takes writes again (kafka_held.py)
+       whose timer partition is open to them again (kafka_held.py)
     2. do 0 again if it was not done, or if what it was done with is no longer true; what goes back
-       to a timer partition that takes no writes becomes records of the state topic
+       to a timer partition that is closed to it becomes records of the state topic
     3. begin; queue moved copies, messages, records of the state topic and, last, the progress
     4. look at the result of every batch: kafka-python commits happily after losing one
     5. commit; from its acknowledgement on, messages and progress are visible, together
@@ -64,12 +64,10 @@ from duewheel.wheel.kafka_held import (
     BATCHES_AT_ONCE,
     Bounds,
     Moved,
-    movable,
+    closed_to_copies,
     moved,
     split,
-    takes_writes,
     tell_held,
-    unavailable_of,
 )
 from duewheel.wheel.kafka_progress import (
     Found,
@@ -484,20 +482,23 @@ class KafkaPublisher:
         def end() -> int:
             return ends_of(self._settings, admin, self._state_partition, deadline)[1]
 
-        parts, unavailable, aside = list[Part](), set[Place](), Aside()
+        def ends(places: Sequence[Place]) -> Mapping[Place, int]:
+            return log_ends(self._settings, admin, places, deadline)
+
+        parts, aside = list[Part](), Aside()
         if len(prepared.deliveries):
             encoded = self._encoded(prepared, look_up)
             parts, aside = encoded.parts, encoded.aside
-            unavailable = unavailable_of(encoded.known).intersection(prepared.deliveries.homes)
-        moves = Moved(held=held)
-        if held:
-            known = look_up(list({topic for topic, _ in held}))
-            free = [place for place in held if takes_writes(place, known)]
-            ends = log_ends(self._settings, admin, free, deadline) if free else {}
-            free = movable(progress, ends)
+        returning = {(p.topic, p.partition) for p in parts}.intersection(prepared.deliveries.homes)
+        moves, closed = Moved(held=held), set[Place]()
+        if held or returning:
+            places = returning.union(held)
+            known = look_up(list({topic for topic, _ in places}))
+            closed = closed_to_copies(places, known, progress, ends)
             bounds, where = Bounds.beside(parts, self._moves_max), self._state_partition
-            moves = moved(self._settings, admin, where, held, free, bounds, deadline)
-        batches = split(parts, unavailable, moves.held, end)
+            free = held.keys() - closed
+            moves = moved(self._settings, admin, where, progress, free, bounds, deadline)
+        batches = split(parts, closed, moves.held, progress.topic_ids, end)
         self._aside = replace(aside, held=batches.held, moved=moves.held != held)
         parts = [*moves.parts, *batches.now]
         self._meet(producer, list(dict.fromkeys(part.topic for part in parts)), deadline)

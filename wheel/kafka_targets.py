@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -237,7 +238,8 @@ class TargetCatalog:
             raise KafkaUnavailable(
                 f"Kafka at {self._settings.address}: topic {topic!r}: error {error}, no partitions"
             )
-        return Target(len(partitions), self._batch_bytes_max)
+        topic_id = str(uuid.UUID(str(row["topic_id"])))
+        return Target(len(partitions), self._batch_bytes_max, topic_id=topic_id)
 
     def _limited(
         self, topic: str, target: Target, config: Mapping[str, str], row: Mapping[str, Any]

@@ -71,6 +71,7 @@ class Target:
         key_required: it is compacted and takes no record without a key.
         refusal: why nothing can be published there, else NONE.
         unavailable: partitions that take no writes for now.
+        topic_id: Kafka's, of the topic that has this name now; empty if it has none.
     """
 
     partitions: int
@@ -78,6 +79,7 @@ class Target:
     key_required: bool = False
     refusal: Reason = Reason.NONE
     unavailable: frozenset[int] = frozenset()
+    topic_id: str = ""
 
     @property
     def available(self) -> Sequence[int]:

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,14 @@ from duewheel.checkpoints.held import Held, key_of, value_of
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.clock import SystemClock
 from duewheel.dev_broker import DevBroker
+from duewheel.kafka_admin import KafkaAdmin
 from duewheel.schemas.contract import Contract, parse
 from duewheel.schemas.rules import compile_suite, load_suite
 from duewheel.schemas.single_record import single
 from duewheel.schemas.timers import Deliveries
 from duewheel.testing import LocalShard, suite_parameters
-from duewheel.wheel import outages
-from duewheel.wheel.data_directory import Role
+from duewheel.wheel import accepting, outages
+from duewheel.wheel.data_directory import DataDirectory, Role
 from duewheel.wheel.dequeue import Dequeue
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.dequeue_statistics import Statistics
@@ -44,6 +45,7 @@ from duewheel.wheel.kafka_held import BATCHES_AT_ONCE
 from duewheel.wheel.kafka_publisher import KafkaPublisher, PublisherLimits
 from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.surveying import survey
 
 pytestmark = pytest.mark.kafka
 
@@ -77,8 +79,9 @@ class Shard:
             clock=CLOCK,
             limits=QUICKLY,
         )
-        config = DequeueConfig(0, 1, {}, hot_slots=hot_slots or HotSlots())
-        self._local = LocalShard(path, wheel, self.publisher, CLOCK, config)
+        self._config = DequeueConfig(0, 1, {}, hot_slots=hot_slots or HotSlots())
+        self._local = LocalShard(path, wheel, self.publisher, CLOCK, self._config)
+        self._wheel = wheel
         forbidden = [topics.timers, topics.dead_letters, topics.state]
         parameters = suite_parameters(max_delay_ms=3_600_000, forbidden_targets=forbidden)
         rules = compile_suite(load_suite(), parameters)
@@ -90,7 +93,39 @@ class Shard:
 
     def start(self) -> None:
         self._local.start_dequeue({(p.topic, p.partition): 0 for p in self._homes})
-        self._local.start_ingest()
+        self._local.start_ingest(self._topic_ids())
+
+    def _topic_ids(self) -> dict[str, str]:
+        with KafkaAdmin({"bootstrap_servers": self._servers}) as admin:
+            return {t: str(i) for t, i in admin.topic_ids([self.topics.timers]).items()}
+
+    def make_timers_anew(self) -> None:
+        """Delete the timer topic, and create another one of that name."""
+        admin, timers = KafkaAdminClient(bootstrap_servers=self._servers), self.topics.timers
+        before = self._topic_ids()
+        admin.delete_topics([timers])
+        wait_until(lambda: timers not in admin.list_topics(), "the topic is still there")
+        configs = {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
+        new = {timers: {"num_partitions": 2, "configs": configs}}
+        admin.create_topics(new, wait_for_metadata=True)
+        admin.close()
+        assert self._topic_ids() != before
+
+    def accept_loss(self) -> None:
+        """`reconfigure --accept-loss`, then a start."""
+        for role in Role:
+            self._local.kill(role)
+        places = [(p.topic, p.partition) for p in self._homes]
+        starts, ids = dict.fromkeys(places, 0), self._topic_ids()
+        found = self.publisher.start()
+        now = accepting.Topics(ids, starts, self.publisher.log_ends(places))
+        with closing(DataDirectory.start(self._local.path, self._wheel, Role.DEQUEUE)) as directory:
+            local = survey(self._local.path, self._wheel)
+            progress, told = accepting.losses(places, found, local, self._config, now)
+            accepting.accept(directory, self.publisher, progress, told, ids)
+        self._reader.seek_to_beginning()
+        self._local.start_dequeue()
+        self._local.start_ingest(ids)
 
     def restart_dequeue(self) -> None:
         """As after a kill -9."""
@@ -155,6 +190,12 @@ class Shard:
             engine.append(parse(as_table(found), self._contract), {**engine.marks, **marks})
         while self.dequeue.tick():
             pass
+
+    def has_read(self, count: int) -> bool:
+        """Whether ingest has that many messages of the first timer partition."""
+        engine = self._local.ingest
+        assert engine is not None
+        return engine.marks.get((self.topics.timers, 0), 0) == count
 
     def turn_until(self, condition: Callable[[], bool], what: str) -> None:
         give_up = time.monotonic() + GIVE_UP_S
@@ -387,6 +428,27 @@ def test_rolls_of_a_timer_partition_without_leader_wait_and_hold_up_nobody(
     assert sorted(int(r.value) for r in arrived[0]) == list(range(20)), "exactly once"
 
 
+def test_rolls_of_a_topic_made_anew_wait_until_that_is_accepted(rolling_shard: Shard) -> None:
+    """Their copies name offsets of the old topic: the new one has, or gets, others there."""
+    shard, orders = rolling_shard, rolling_shard.topics.orders
+    shard.start()
+    due_ms = shard.write([(orders, 0)] * 20, after_ms=10_000)
+    shard.turn_until(lambda: shard.has_read(20), "nothing is appended")
+    shard.make_timers_anew()
+    shard.turn_until(lambda: shard.statistics.held == 20, "no copies are held")
+    assert not shard.arrived(shard.topics.timers), "copies went to another topic"
+    shard.write([(orders, 1)] * 30)
+    shard.accept_loss()
+    shard.turn_until(lambda: shard.statistics.delivered == 50, "what was held never comes")
+    arrived = shard.arrived(orders)
+    assert sorted(int(r.value) for r in arrived[0]) == list(range(20)), "exactly once"
+    assert all(record.timestamp >= due_ms for record in arrived[0])
+    ids = {dict(record.headers)["UNIQ_KEY"] for record in arrived[0]}
+    assert ids == {b"%s-0@%d" % (shard.topics.timers.encode(), n) for n in range(20)}
+    assert len(arrived[1]) == 30
+    assert not shard.arrived(shard.topics.dead_letters)
+
+
 def test_a_target_and_its_timer_partition_without_leader_hold_up_nobody(
     shard: Shard, proxy: FaultProxy
 ) -> None:
@@ -442,11 +504,11 @@ def test_thousands_of_held_batches_are_moved_by_many_transactions(
     state = shard.topics.state
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, linger_ms=20)
     for number in range(count):
-        value = value_of(single(b"%d" % number, bytes(250)))
+        value = value_of(single(b"%d" % number, bytes(250)), None)
         producer.send(state, key=key_of(place, Held(0, number)), value=value, partition=0)
     producer.close()
     epochs = Epochs.first(DequeueConfig(0, 1, {}).slot_values(WHEEL))
-    parts = {place: PartitionProgress(5, 3)}
+    parts = {place: PartitionProgress(5, 0)}
     progress = Progress(0, 1, "a", 1, 1, epochs, parts, held={place: Held(0, count)})
     shard.publisher.start()
     left = [count]

@@ -9,8 +9,8 @@ HELD = {
         "8",
         "new copies do not go behind those that wait",
         "wheel/kafka_held.py",
-        "(place in unavailable or place in waits)",
-        "(place in unavailable)",
+        "(place in closed or place in waits)",
+        "(place in closed)",
         test="unit/test_held.py::test_copies_are_moved_in_their_order_and_new_ones_go_behind_them",
     ),
     "held-moved-twice": Planted(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,16 +19,19 @@ from duewheel.checkpoints.progress import RECORD_BYTES_MAX, PartitionProgress, P
 from duewheel.checkpoints.resharding import dealt, given_back
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.record_batch import Batch, seal
+from duewheel.schemas.single_record import Header, encode
 from duewheel.schemas.timers import TopicPartition
 from duewheel.testing import LocalShard, ManualClock, RecordingPublisher
 from duewheel.wheel.data_directory import Role
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.encoding import Aside, Part
-from duewheel.wheel.kafka_held import _READ_BYTES, Bounds, _taken, movable, split
+from duewheel.wheel.encoding import Aside, Known, Part
+from duewheel.wheel.kafka_held import _READ_BYTES, Bounds, _taken, closed_to_copies, split
 from duewheel.wheel.layout import WheelConfig
 from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.routing import Target
 
 P0, P1 = ("timers", 0), ("timers", 1)
+OLD_ID, NEW_ID = (str(uuid.UUID(int=n)) for n in (1, 2))
 NOW_MS = 1_800_000_000_000
 SMALL_WHEEL = WheelConfig(precision_ms=50, slots=1_000, window_ms=50_000, margin_ms=0)
 
@@ -48,18 +52,22 @@ class StateTopic:
         self.records: list[Any] = [SimpleNamespace(key=b"shard-0", value=b"progress", offset=0)]
         self.held: Mapping[TopicPartition, Held] = {}
 
-    def keep(self, *parts: Part, unavailable: set[TopicPartition]) -> list[Part]:
-        found = split(parts, unavailable, self.held, lambda: self.end)
+    def keep(self, *parts: Part, closed: set[TopicPartition]) -> list[Part]:
+        topic_ids = {place[0]: OLD_ID for place in (P0, P1)}
+        found = split(parts, closed, self.held, topic_ids, lambda: self.end)
         for record in found.records:
             self._append(record)
         self.held = found.held
         return list(found.now)
 
-    def move(self, *free: TopicPartition, all_seen: bool = True) -> list[bytes]:
+    def move(
+        self, *free: TopicPartition, all_seen: bool = True, topic_id: str = OLD_ID
+    ) -> list[bytes]:
         there = self.held.keys() & set(free)
         start = min((self.held[place].start_offset for place in there), default=0)
         records = [record for record in self.records if record.offset >= start]
-        found = _taken(records, self.held, there, self.bounds, all_seen=all_seen)
+        progress = replace(progress_with(self.held), topic_ids={P0[0]: topic_id})
+        found = _taken(records, progress, there, self.bounds, all_seen=all_seen)
         for record in found.deletions:
             self._append(record)
         self.held = found.held
@@ -84,26 +92,27 @@ def test_a_record_of_copies_is_read_as_it_was_written() -> None:
     key = key_of(("a.b_c-d", 12), Held(5, 7))
     assert partition_of(key) == ("a.b_c-d", 12)
     assert partition_of(b"shard-3") is None
-    found = batch_of(value_of(batch(b"some bytes", 3)))
-    assert (bytes(found.body), found.count) == (b"some bytes", 3)
+    for topic_id in (OLD_ID, None):
+        found, named = batch_of(value_of(batch(b"some bytes", 3), topic_id))
+        assert (bytes(found.body), found.count, named) == (b"some bytes", 3, topic_id)
 
 
 def test_copies_are_moved_in_their_order_and_new_ones_go_behind_them() -> None:
     topic = StateTopic()
-    assert topic.keep(part(P0, b"1", 2), part(P1, b"x"), unavailable={P0}) == [part(P1, b"x")]
-    assert topic.keep(part(P0, b"2"), unavailable={P0}) == []
+    assert topic.keep(part(P0, b"1", 2), part(P1, b"x"), closed={P0}) == [part(P1, b"x")]
+    assert topic.keep(part(P0, b"2"), closed={P0}) == []
     assert topic.held == {P0: Held(1, 3)}
-    assert topic.keep(part(P0, b"3"), unavailable=set()) == [], "though it takes writes again"
+    assert topic.keep(part(P0, b"3"), closed=set()) == [], "though it takes writes again"
     assert topic.move(P0) == [b"1", b"2", b"3"]
     assert topic.held == {}
-    assert topic.keep(part(P0, b"4"), unavailable=set()) == [part(P0, b"4")]
+    assert topic.keep(part(P0, b"4"), closed=set()) == [part(P0, b"4")]
 
 
 @pytest.mark.parametrize("compacts", [False, True])
 def test_what_was_moved_is_never_moved_again(compacts: bool) -> None:
     topic = StateTopic()
     for text in (b"1", b"2"):
-        topic.keep(part(P0, text), part(P1, b"other " + text), unavailable={P0, P1})
+        topic.keep(part(P0, text), part(P1, b"other " + text), closed={P0, P1})
         assert topic.move(P0) == [text]
         if compacts:
             topic.compact()
@@ -117,10 +126,10 @@ def test_no_more_is_moved_at_once_than_a_transaction_takes() -> None:
     topic = StateTopic()
     large = [bytes([n]) * (1 << 20) for n in range(9)]
     for text in large:
-        topic.keep(part(P0, text), unavailable={P0})
+        topic.keep(part(P0, text), closed={P0})
     assert topic.move(P0) == large[:4]
     assert topic.held[P0].records == 5
-    assert topic.keep(part(P0, b"new"), unavailable=set()) == []
+    assert topic.keep(part(P0, b"new"), closed=set()) == []
     assert topic.move(P0) + topic.move(P0) == [*large[4:], b"new"]
 
 
@@ -128,7 +137,7 @@ def test_no_more_batches_are_moved_at_once_than_is_said() -> None:
     topic = StateTopic()
     topic.bounds = Bounds.beside([part(P0, b"own")], 3)
     for number in range(6):
-        topic.keep(part(P0, b"%d" % number), part(P1, b"%d" % number), unavailable={P0, P1})
+        topic.keep(part(P0, b"%d" % number), part(P1, b"%d" % number), closed={P0, P1})
     assert topic.move(P0, P1) == [b"0", b"0", b"1", b"1"]
     assert topic.move(P0, P1) == [b"2", b"2", b"3", b"3"]
     assert {place: of.records for place, of in topic.held.items()} == {P0: 2, P1: 2}
@@ -136,11 +145,11 @@ def test_no_more_batches_are_moved_at_once_than_is_said() -> None:
 
 def test_what_lies_far_from_the_first_copy_is_read_by_later_transactions() -> None:
     topic = StateTopic()
-    topic.keep(part(P0, b"1"), unavailable={P0})
+    topic.keep(part(P0, b"1"), closed={P0})
     for _ in range(3):
         row = SimpleNamespace(key=b"of others", value=bytes(_READ_BYTES), offset=topic.end)
         topic.records.append(row)
-    topic.keep(part(P0, b"2"), unavailable={P0})
+    topic.keep(part(P0, b"2"), closed={P0})
     read = [topic.move(P0) for _ in range(5)]
     assert read == [[b"1"], [], [], [], [b"2"]]
     assert topic.held == {}
@@ -148,7 +157,7 @@ def test_what_lies_far_from_the_first_copy_is_read_by_later_transactions() -> No
 
 def test_lost_copies_are_told_only_if_no_open_transaction_may_hide_them() -> None:
     topic = StateTopic()
-    topic.keep(part(P0, b"1"), unavailable={P0})
+    topic.keep(part(P0, b"1"), closed={P0})
     del topic.records[1:]
     assert (topic.move(P0, all_seen=False), topic.held) == ([], {P0: Held(1, 1)})
     assert (topic.move(P0), topic.held) == ([], {})
@@ -156,7 +165,46 @@ def test_lost_copies_are_told_only_if_no_open_transaction_may_hide_them() -> Non
 
 def test_what_the_state_topic_would_not_take_waits_with_its_transaction() -> None:
     large = part(P0, bytes(RECORD_BYTES_MAX))
-    assert StateTopic().keep(large, part(P0, b"1"), unavailable={P0}) == [large]
+    assert StateTopic().keep(large, part(P0, b"1"), closed={P0}) == [large]
+
+
+def a_copy(*headers: Header) -> Batch:
+    own = ("TIMER_ORIGIN", b"a producer's own")
+    return Batch(memoryview(encode(0, b"key", None, [own, *headers])), 1)
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        (
+            [("TIMER_ORIGIN", b"17"), ("TIMER_ASKED_LEVEL", b"3")],
+            [("UNIQ_KEY", b"timers-0@17"), ("TIMER_ORIGIN", b"-1"), ("TIMER_ASKED_LEVEL", b"3")],
+        ),
+        (
+            [("UNIQ_KEY", b"mine"), ("TIMER_ORIGIN", b"17")],
+            [("UNIQ_KEY", b"mine"), ("TIMER_ORIGIN", b"-1")],
+        ),
+        (
+            [("TIMER_ORIGIN", b"17"), ("TIMER_DEAD_LETTER", b"")],
+            [("TIMER_ORIGIN", b"-1"), ("TIMER_DEAD_LETTER", b"")],
+        ),
+    ],
+)
+def test_copies_of_a_topic_that_was_made_anew_begin_anew(
+    headers: list[Header], expected: list[Header]
+) -> None:
+    topic = StateTopic()
+    copy = a_copy(*headers)
+    topic.keep(Part(*P0, copy, None), closed={P0})
+    topic.keep(Part(*P0, copy, None), closed={P0})
+    topic.bounds = Bounds(batches=1, size=1 << 20)
+    assert topic.move(P0) == [bytes(copy.body)]
+    [moved] = topic.move(P0, topic_id=NEW_ID)
+    [read] = DefaultRecordBatch(bytes(seal(moved, 1, timestamp_ms=0)))
+    found = sorted(read.headers)
+    assert found == sorted([("TIMER_ORIGIN", b"a producer's own"), *expected])
+    assert (read.key, read.value) == (b"key", None)
+    assert read.headers[-1] == expected[-1]
 
 
 def progress_with(held: Mapping[TopicPartition, Held]) -> Progress:
@@ -170,11 +218,25 @@ def test_the_progress_names_the_copies_that_are_held() -> None:
     assert Progress.decode(progress.encode()) == progress
 
 
-def test_nothing_is_moved_to_a_partition_that_has_lost_its_end() -> None:
+def closed(
+    ends: Mapping[TopicPartition, int], topic_id: str = OLD_ID, unavailable: int | None = None
+) -> set[TopicPartition]:
+    """Of P0 and P1, where they end there and their topic has that id."""
+    out = frozenset() if unavailable is None else frozenset([unavailable])
+    known = {P0[0]: Known(Target(2, 1 << 20, unavailable=out, topic_id=topic_id), 1 << 20)}
+    progress = replace(progress_with({}), topic_ids={P0[0]: OLD_ID})
+    return closed_to_copies([P0, P1], known, progress, lambda places: {p: ends[p] for p in places})
+
+
+def test_nothing_goes_to_a_partition_that_has_lost_its_end() -> None:
     """C is 3 and 4: ingest has read up to there, and would never read what comes below."""
-    progress = progress_with({P0: Held(3, 1), P1: Held(17, 2)})
-    assert movable(progress, {P0: 3, P1: 3}) == [P0]
-    assert movable(progress, {P1: 4}) == [P1]
+    assert closed({P0: 3, P1: 3}) == {P1}
+    assert closed({P0: 3, P1: 4}) == set()
+    assert closed({P1: 4}, unavailable=0) == {P0}, "nobody could say where it ends"
+
+
+def test_nothing_goes_to_a_topic_that_was_made_anew_until_that_is_accepted() -> None:
+    assert closed({P0: 9, P1: 9}, topic_id=NEW_ID) == {P0, P1}
 
 
 def test_a_shard_with_copies_that_wait_is_given_back_but_not_dealt() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -43,7 +44,8 @@ def partition(number: int, leader: int = 1, replicas: int = 3, in_sync: int = 3)
 
 
 def topic(*partitions: dict[str, Any], **others: Any) -> dict[str, Any]:
-    return {"error_code": 0, "is_internal": False, "partitions": list(partitions), **others}
+    always = {"error_code": 0, "is_internal": False, "topic_id": uuid.UUID(int=1)}
+    return {**always, "partitions": list(partitions), **others}
 
 
 class Cluster:
