@@ -21,6 +21,22 @@ HELD = {
         "        left[place] = Held(left[place].start_offset, left[place].records - batch.count)\n",
         test="unit/test_held.py::test_no_more_is_moved_at_once_than_a_transaction_takes",
     ),
+    "held-below-c": Planted(
+        "held",
+        "copies go to a partition that has lost its end",
+        "wheel/kafka_held.py",
+        "if found.get(p, -1) >= (of[p].closed_c if p in of else 0)]",
+        "if found.get(p, -1) >= 0]",
+        test="unit/test_held.py::test_nothing_goes_to_a_partition_that_has_lost_its_end",
+    ),
+    "held-of-another-topic": Planted(
+        "2",
+        "copies name offsets of a topic that is no more",
+        "wheel/kafka_held.py",
+        "            batch = _as_first_copies(place, batch)\n",
+        "            pass\n",
+        test="unit/test_held.py::test_copies_of_a_topic_that_was_made_anew_begin_anew",
+    ),
     "held-forgotten": Planted(
         "held",
         "the next progress does not say what waits",
