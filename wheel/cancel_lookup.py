@@ -188,8 +188,8 @@ class CancelLookup:
         end = 0
         for piece in pieces(records):
             begin, end = end, end + len(piece)
-            messages = self._directory.messages.read(hour, piece)
-            yield _Part(piece, messages.prefix, messages.timer_id, positions[begin:end])
+            prefix, timer_id = self._directory.messages.read_ids(hour, piece)
+            yield _Part(piece, prefix, timer_id, positions[begin:end])
 
 
 def _decides_nothing(timers: Found, group: Int64) -> Bool:
