@@ -119,8 +119,12 @@ def dequeue(settings: Settings, *, take_over: bool, standby: bool) -> None:
 
 
 @cli.command()
-@click.option("--partitions", type=click.IntRange(1), help="of new timer topics")
-@click.option("--replication-factor", type=int, default=-1, help="of new topics")
+@click.option(
+    "--partitions", type=click.IntRange(1), help="of new timer topics; by default the brokers' own"
+)
+@click.option(
+    "--replication-factor", type=int, default=-1, help="of new topics; by default the brokers' own"
+)
 @with_output
 @with_settings()
 def init(settings: Settings, partitions: int | None, replication_factor: int, output: str) -> int:
@@ -490,7 +494,11 @@ def dev_broker() -> None:
 
 
 @dev_broker.command("run")
-@click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="kept when it ends; by default a temporary one that is removed",
+)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="0: a free one")
 @with_output
 def dev_broker_run(data_dir: Path | None, port: int, output: str) -> None:
@@ -505,7 +513,11 @@ def dev_broker_run(data_dir: Path | None, port: int, output: str) -> None:
 @click.option("--timers", type=click.IntRange(1), default=3_000, help="how many")
 @click.option("--over", default="20s", help="their due times are spread over this long")
 @click.option("--seed", type=int, default=1, help="of delays, keys and header forms")
-@click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="kept when it ends; by default a temporary one that is removed",
+)
 @click.option("--bootstrap-servers", help="your own Kafka; by default one is started")
 @with_output
 def demo(

@@ -43,8 +43,8 @@ def _with_timer(command: Command) -> Command:
 
 @click.command()
 @click.option("--topic", required=True, help="where the message goes when it is due")
-@click.option("--value", required=True)
-@click.option("--key")
+@click.option("--value", required=True, help="the message, as text")
+@click.option("--key", help="the message's key; timers of a key keep their order")
 @click.option("--header", "headers", multiple=True, help="name=value; may be repeated")
 @_with_time
 @click.option("--id", "timer_id", help="the timer's id")

@@ -75,7 +75,10 @@ class Settings(BaseSettings):
     audit: Audit = Audit()
     metrics: Metrics = Metrics()
     log: Log = Log()
-    spark: Options = Field(default_factory=dict)
+    spark: Options = Field(
+        default_factory=dict,
+        description="Settings of Spark itself, under its names (`spark.ui.enabled`).",
+    )
 
     _set_by: tuple[tuple[str, frozenset[str]], ...] = PrivateAttr(default=())
 

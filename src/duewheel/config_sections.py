@@ -45,27 +45,31 @@ LEVELS = tuple(timedelta(milliseconds=level_ms) for level_ms in LEVELS_MS)
 
 
 class Section(BaseModel):
-    """A table of the configuration: frozen, and with no other keys than its own."""
+    """A table of the configuration: frozen, and with no other keys than its own.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    The text below a key is its description: docs/configuration.md is made of them
+    (scripts/reference.py).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class App(Section):
     """[app]: the name that all of this application's shards share."""
 
     id: TopicName = "duewheel"
+    """Begins the names of duewheel's topics and transactional ids; one for all its shards."""
 
 
 class Kafka(Section):
-    """[kafka]: one cluster holds timer topics and targets.
-
-    `client` goes to kafka-python's clients under its own names (request_timeout_ms), `spark` to the
-    Spark source's consumers under Kafka's (security.protocol).
-    """
+    """[kafka]: one cluster holds timer topics and targets."""
 
     bootstrap_servers: Servers = ("localhost:9092",)
+    """`host:port` of brokers."""
     client: Options = Field(default_factory=dict)
+    """A table of options for kafka-python's clients, under its names (`request_timeout_ms`)."""
     spark: Options = Field(default_factory=dict)
+    """A table of options for Spark's consumers, under Kafka's names (`security.protocol`)."""
 
     @property
     def servers(self) -> str:
@@ -91,11 +95,17 @@ class TimerTopic(Section):
     """
 
     headers: Literal["native", "etf1", "karafka", "eifinger"] = "native"
+    """Whose request headers count: duewheel's alone, or another service's beside them."""
     id: Literal["header", "key"] = "header"
+    """`key`: without `UNIQ_KEY` the record's key is the id, and the next one replaces the timer."""
     null_value: Literal["message", "cancel"] = "message"
+    """`cancel`: a key without a value cancels the timers with that id."""
     target: TopicName | None = None
+    """Where messages without `REAL_TOPIC` go, as in `timer.mapping`."""
     delay: Duration | None = None
+    """When messages are due that do not say when."""
     past_due: Literal["fire", "dead-letter"] = "fire"
+    """What becomes of a due time in the past: it leaves at once, or is a dead letter."""
 
     @model_validator(mode="before")
     @classmethod
@@ -118,31 +128,44 @@ class TimerTopic(Section):
 
 
 class Timer(Section):
-    """[timer]: the timer topics, and everything that decides a message's slot.
-
-    `max_delay` guards against milliseconds given as seconds, which its default finds from an hour
-    on, and bounds what a timer may cost: a day of waiting beyond `roll_window` is another record in
-    its timer topic. A century at the default window is as far as TIMER_ROLL_TIMES counts.
-    """
+    """[timer]: the timer topics, and everything that decides a message's slot."""
 
     topics: Topics = ()
+    """The timer topics; they must exist."""
     topics_pattern: TopicPattern | None = None
+    """A regular expression for whole names: topics that match are timer topics, too."""
     precision_ms: Annotated[Millis, Field(ge=1)] = 50
+    """The length of a slot."""
     slots: Annotated[int, Field(ge=1)] = 2_097_152
+    """Half of the wheel's entries; `roll_window` + `margin` must fit into as many slots."""
     roll_window: Duration = timedelta(hours=24)
+    """A timer due later than this after its record is written to its timer topic again."""
     margin: Duration = timedelta(hours=1)
+    """How much a record's timestamp may differ from this host's clock."""
     max_delay: Annotated[Duration, Field(le=timedelta(days=36_525))] = timedelta(days=40)
+    """The longest delay; what is due later is a dead letter. It finds milliseconds given as seconds
+    (the default does from an hour on), and bounds what a timer costs: each further day of waiting
+    is one more record. A century is as far as `TIMER_ROLL_TIMES` counts."""
     longest_outage: Duration = timedelta(days=7)
+    """An outage that timer topics must outlast: their retention covers it, too."""
     dead_letter_topic: TopicName | None = None
+    """By default `<app.id>.dead-letter`."""
     state_topic: TopicName | None = None
+    """Where the progress is; by default `<app.id>.state`."""
     reply_topic: TopicName | None = None
+    """Where cancels and reschedules are answered; without it they act in silence."""
     levels: Durations = LEVELS
+    """The delay of level 1, 2, … of the header `DELAY`."""
     mapping: TopicTable = Field(default_factory=dict)
+    """Timer topic to target, for messages without `REAL_TOPIC`."""
     targets_allow: TargetPatterns = ()
+    """Names of targets, or patterns with `*`, `?`, `[a-c]`, `[!a-c]`; none: all are allowed."""
     targets_deny: TargetPatterns = ()
+    """The same of targets that are not; counts more."""
     topic: Annotated[dict[TopicName, TimerTopic], BeforeValidator(topic_tables)] = Field(
         default_factory=dict
     )
+    """A table for each timer topic of which more is to be said: below."""
 
     @property
     def levels_ms(self) -> tuple[int, ...]:
@@ -159,18 +182,20 @@ class Timer(Section):
 
 
 class Ingest(Section):
-    """[ingest]: how the streaming query reads, and how often it looks for new timer topics.
-
-    `max_bytes_per_trigger` is an eighth of `driver_memory` unless given.
-    """
+    """[ingest]: how the streaming query reads, and how often it looks for new timer topics."""
 
     trigger_ms: Annotated[Millis, Field(ge=0)] = 100
+    """Spark begins a batch at most this often; 0: as soon as the last one has ended."""
     max_offsets_per_trigger: Annotated[int, Field(ge=1)] = 50_000
+    """The most rows of a batch."""
     max_bytes_per_trigger: Annotated[Size, Field(ge=1)] | None = None
+    """The most bytes of a batch; by default an eighth of `driver_memory`."""
     driver_memory: DriverMemory = "2g"
+    """The heap of Spark's driver."""
     topics_interval: Annotated[Duration, Field(ge=timedelta(milliseconds=100))] = timedelta(
         seconds=10
     )
+    """How often Kafka is asked which timer topics there are."""
 
     @property
     def bytes_per_trigger(self) -> int:
@@ -184,84 +209,95 @@ class Ingest(Section):
 
 
 class Dequeue(Section):
-    """[dequeue]: how much one transaction holds, how long Kafka may take, what is read ahead.
-
-    Nothing becomes due while the host's clock is ahead of the brokers' by more than
-    `clock_skew_max`. Hosts with NTP are within milliseconds, and an answer of a broker takes less
-    than the default; where it does not, the bound must be higher.
-
-    `read_ahead_bytes` is page cache, which the kernel takes back when it needs it. The default
-    holds an hour of 1,000 timers a second of some 180 bytes; `read_ahead = "0s"` turns it off.
-
-    `hot_slot` says what becomes of the timers of one slot beyond `hot_slot_limit`: of those from
-    the limit to its double ever more are in excess, beyond that all. They leave spread over
-    `hot_slot_window`, or become dead letters.
-    """
+    """[dequeue]: how much one transaction holds, how long Kafka may take, what is read ahead."""
 
     chunk_records: Annotated[int, Field(ge=1)] = 20_000
+    """The most messages of a transaction."""
     chunk_bytes: Annotated[Size, Field(ge=1)] = 6 << 20
+    """The most bytes of a transaction; a larger message goes alone."""
     transaction_timeout_ms: Annotated[Millis, Field(ge=1_000)] = 20_000
+    """After this long a broker ends a transaction of an owner that is gone."""
     call_deadline: Duration = timedelta(seconds=15)
+    """How long a transaction, or any other call of Kafka, may take."""
     clock_skew_max: Annotated[Duration, Field(ge=timedelta(milliseconds=50))] = timedelta(seconds=1)
+    """No slot is closed while this host's clock is ahead of the brokers' by more. Hosts with NTP
+    are within milliseconds; where a broker takes longer than this to answer, the bound must be
+    higher."""
     read_ahead: Duration = timedelta(minutes=5)
+    """Files of slots that close within this time are read into the page cache; `0s`: none."""
     read_ahead_bytes: Annotated[Size, Field(ge=0)] = 1 << 30
+    """The most page cache filled so; the kernel takes it back when it needs it. The default holds
+    an hour of 1,000 timers a second of some 180 bytes."""
     hot_slot: Policy = "none"
+    """What becomes of a slot's timers in excess of `hot_slot_limit`: they leave all the same, are
+    spread over `hot_slot_window`, or are dead letters."""
     hot_slot_limit: Annotated[int, Field(ge=1)] = 10_000
+    """Up to here all leave with their slot; from here to its double ever more are in excess, beyond
+    that all."""
     hot_slot_window: Duration = timedelta(minutes=1)
+    """Over how long the excess is spread; at most `timer.roll_window`."""
 
 
 class Storage(Section):
-    """[storage]: where the shard's files are, on a local file system.
-
-    Ingest takes nothing while less than `min_free` of it, bytes or percent, would be left free.
-    """
+    """[storage]: where the shard's files are, on a local file system."""
 
     data_dir: Path = Path("duewheel-data")
+    """One directory for each shard and host, used by nothing else."""
     durable_interval: Duration = timedelta(seconds=5)
+    """How often files are synced: what came later is read again after a loss of power."""
     min_free: SizeOrShare = Share(256 << 20)
-    audit_dir: Path | None = None  # `audit` in data_dir
+    """Ingest takes no row that would leave less of the file system free; also a share (`5%`)."""
+    audit_dir: Path | None = None
+    """Where audits are kept; by default `audit` in `data_dir`."""
 
 
 class Shard(Section):
-    """[shard]: which partitions of the timer topics are this instance's: every `count`-th of each.
-
-    A standby, or an empty data directory, takes the shard over from an owner that has been silent
-    for `take_over_after`, by the broker's clock. An owner that lives writes its progress every 2 s.
-    """
+    """[shard]: which partitions of the timer topics are this instance's."""
 
     index: Annotated[int, Field(ge=0)] = 0
+    """This shard, from 0 on: its partitions p have p mod `count` = `index`."""
     count: Annotated[int, Field(ge=1)] = 1
+    """How many shards there are; changed by `duewheel reshard`."""
     take_over_after: Duration = timedelta(seconds=10)
+    """A standby, or an empty data directory, takes over from an owner that has been silent for this
+    long by the brokers' clock. An owner that lives writes its progress every 2 s."""
 
 
 class Audit(Section):
-    """[audit]: how much an audit reads, what it accepts of a range, how many are kept.
-
-    With an `interval`, `run` starts one every so often. `rejected_max` is a share, from 0 to 1;
-    `rows_min` and `rejected_max` are for the whole range.
-    """
+    """[audit]: how much an audit reads, what it accepts of a range, how many are kept."""
 
     interval: Annotated[Duration, Field(ge=timedelta(seconds=10))] | None = None
+    """`run` starts an audit this often, of what came since the last; by default none."""
     keep: Annotated[int, Field(ge=1)] = 48
+    """How many audits are kept."""
     rows_max: Annotated[int, Field(ge=1_000)] = 1_000_000
+    """Of a longer range, stretches spread evenly over it are read."""
     rows_min: Annotated[int, Field(ge=0)] = 0
+    """Fewer messages in the range are a finding."""
     rejected_max: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """A larger share of rejected messages in the range, of 1, is a finding."""
     driver_memory: DriverMemory = "1g"
+    """The heap of the audit's Spark driver."""
 
 
 class Metrics(Section):
     """[metrics]: Prometheus endpoints, one per process; without a port there is none."""
 
     host: str = "127.0.0.1"
+    """The address to listen on."""
     ingest_port: Port | None = None
+    """Of the ingest process; 0: a free one, which the log names."""
     dequeue_port: Port | None = None
+    """Of the dequeue process; likewise."""
 
 
 class Log(Section):
-    """[log]: "auto" is text on a terminal and JSON elsewhere."""
+    """[log]: what the processes say on stderr."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """The lowest level that is logged."""
     format: Literal["auto", "json", "text"] = "auto"
+    """`auto`: text on a terminal, JSON elsewhere."""
 
 
 # ---- options that are passed through ------------------------------------------------------------

@@ -114,7 +114,7 @@ class Demo:
         self._first_delivery_s = 0.0
 
     def run(self) -> dict[str, Any]:
-        """Run it; returns the verdict (see the README)."""
+        """Run it; returns the verdict, as `_verdict` makes it."""
         with ExitStack() as stack:
             stack.enter_context(interruptible())
             work = self._folder(stack)
