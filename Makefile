@@ -1,7 +1,7 @@
 # Everything here needs make, sh and a Python from 3.11 up; `make help` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test crash-matrix simulate simulate-nightly model simulate-day simulate-years soak fuzz bench-quick lint lock clean
+.PHONY: help setup setup-dev demo test crash-matrix simulate simulate-nightly model simulate-day simulate-years soak fuzz bench-quick reference lint lock clean
 
 # A folder called `wheel` lies here: never let Python put the current folder on its path.
 export PYTHONSAFEPATH = 1
@@ -60,6 +60,9 @@ fuzz: setup-dev  ## every parser of foreign bytes, EXAMPLES=n for each test
 
 bench-quick: setup-dev  ## figures of engine and whole path, a JSON line each; OUT=file
 	@$(BIN)/python tests/bench/quick.py $(OUT)
+
+reference: setup-dev  ## what docs/ says of settings, metrics and commands, from the code
+	@$(BIN)/python scripts/reference.py
 
 lint: setup-dev  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
