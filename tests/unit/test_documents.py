@@ -1,0 +1,125 @@
+"""README.md, CHANGELOG.md and docs/: what they link to and name is there."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import string
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click import Group, Option
+from pydantic import BaseModel
+
+from duewheel.cli import cli
+from duewheel.config import Settings
+from duewheel.config_sections import TimerTopic
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+README_LINES_MAX = 150
+SECTIONS = {name: field.annotation for name, field in Settings.model_fields.items()}
+IN_CODE = re.compile(r"`([^`\n]+)`")
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def prose(page: Path) -> str:
+    """A page without its snippets."""
+    return re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    heads = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    dropped = str.maketrans("", "", "".join(set(string.punctuation) - set("-_")) + "…")
+    return {head.lower().translate(dropped).replace(" ", "-") for head in heads}
+
+
+def test_the_readme_is_one_screen_and_a_half() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= README_LINES_MAX
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    linked = set(re.findall(r"\]\(docs/([\w.-]+)", (ROOT / "README.md").read_text("utf-8")))
+    assert linked == {page.name for page in (ROOT / "docs").glob("*.md")}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if target.startswith(("https://", "http://")):
+            continue
+        file, _, anchor = target.partition("#")
+        to = (page.parent / file).resolve() if file else page
+        assert to.exists(), target
+        assert not anchor or anchor in anchors(to), target
+
+
+def test_metrics_that_are_named_exist() -> None:
+    made = runpy.run_path(str(ROOT / "scripts" / "reference.py"))["families"]()
+    exist = {name for _, name, *_ in made}
+    for page in PAGES:
+        for name in re.findall(r"`(duewheel_\w+)", prose(page)):
+            assert name in exist or name == "duewheel_audit", f"{named(page)}: {name}"
+
+
+def keys_of(section: str) -> set[str]:
+    """None of what is no section, or passed through."""
+    model = SECTIONS.get(section)
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        return set()
+    return set(model.model_fields)
+
+
+def settings_in(page: Path) -> Iterator[tuple[str, str]]:
+    """Whatever looks like section.key in a code span."""
+    for span in IN_CODE.findall(prose(page)):
+        yield from re.findall(r"(?<![\w./-])([a-z]+)\.([a-z_]+)(?![\w(/])", span)
+
+
+# What status says under names of sections, files that begin so, and settings that are gone.
+NO_SETTINGS = {
+    *(("dequeue", key) for key in ("behind_ms", "cancels_max", "lock", "py")),
+    *(("ingest", key) for key in ("lag", "lock", "py")),
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_settings_that_are_named_exist(page: Path) -> None:
+    for section, key in settings_in(page):
+        if (section, key) not in NO_SETTINGS and (known := keys_of(section)):
+            assert key in known, f"{section}.{key}"
+    for section, key in re.findall(r"\bDUEWHEEL_([A-Z]+)__([A-Z_]+)\b", page.read_text("utf-8")):
+        assert key.lower() in keys_of(section.lower()), f"{section}__{key}"
+
+
+def test_keys_of_one_topic_exist() -> None:
+    documented = re.findall(r"timer\.topic\.[\w.]*\.(\w+)=", (ROOT / "docs/topics.md").read_text())
+    assert documented
+    assert set(documented) <= set(TimerTopic.model_fields)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_commands_that_are_named_exist(page: Path) -> None:
+    """Also their options, as far as they stand in the same code span."""
+    for span in IN_CODE.findall(prose(page)):
+        words = span.split()
+        if words[:1] != ["duewheel"] or len(words) == 1:
+            continue
+        command, rest = cli.commands.get(words[1]), words[2:]
+        assert command is not None, span
+        if isinstance(command, Group) and rest:
+            command, rest = command.commands[rest[0]], rest[1:]
+        known = {o for each in command.params if isinstance(each, Option) for o in each.opts}
+        assert {word.partition("=")[0] for word in rest if word.startswith("--")} <= known, span
+
+
+def test_make_targets_that_are_named_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for page in PAGES:
+        for target in re.findall(r"(?:`|^)make ([a-z][a-z-]+)", page.read_text(), re.MULTILINE):
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{named(page)}: {target}"

@@ -1,0 +1,266 @@
+"""The snippets of README.md and docs/: each does something that can be done.
+
+Settings are loaded, commands are parsed by the command line itself, requests in kcat's words are
+headers that ingest knows, and programs run, with a Kafka that acknowledges and answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import tomllib
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
+
+import click
+import pytest
+
+from duewheel import client
+from duewheel.cli import cli
+from duewheel.config import load
+from duewheel.errors import ConfigError
+from duewheel.schemas.header_names import REQUEST, Answer
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LANGUAGES = {"toml", "python", "sh", "json", ""}  # "": drawings
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """A fenced block, and where it begins."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def snippets() -> list[Snippet]:
+    found = []
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        for fence in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            line = text.count("\n", 0, fence.start()) + 1
+            name = str(page.relative_to(ROOT))
+            found.append(Snippet(name, line, fence[1], fence[2]))
+    return found
+
+
+ALL = snippets()
+
+
+def of(language: str) -> Callable[..., Any]:
+    wanted = [snippet for snippet in ALL if snippet.language == language]
+    return pytest.mark.parametrize("snippet", wanted, ids=str)
+
+
+def test_each_is_in_a_language_that_is_tried() -> None:
+    assert {snippet.language for snippet in ALL} <= LANGUAGES
+    assert len(ALL) > 30
+
+
+# ---- settings -----------------------------------------------------------------------------------
+
+
+def loads(text: str) -> None:
+    """The settings can be used, where they name what a snippet about others may leave out."""
+    given = tomllib.loads(text)
+    given.setdefault("timer", {}).setdefault("topics", ["orders.delayed"])
+    load(None, given)
+
+
+@of("toml")
+@pytest.mark.usefixtures("clean_surroundings")
+def test_settings_load(snippet: Snippet) -> None:
+    loads(snippet.text)
+
+
+@pytest.mark.usefixtures("clean_surroundings")
+def test_a_wrong_key_would_be_noticed() -> None:
+    with pytest.raises(ConfigError, match="no such key"):
+        loads("[dequeue]\nhot_slots = 'spread'\n")
+
+
+@of("json")
+def test_json_parses(snippet: Snippet) -> None:
+    json.loads(snippet.text)
+
+
+# ---- commands -----------------------------------------------------------------------------------
+
+
+def parses(words: list[str]) -> None:
+    """The command line knows the command and its options; nothing is run."""
+    command: click.Command = cli
+    while isinstance(command, click.Group):
+        assert words, "a group is no command"
+        command = command.commands[words.pop(0)]
+    command.make_context(command.name, words)
+
+
+def commands_of(text: str) -> list[list[str]]:
+    """The words of each command: comments, redirections and here-documents left out."""
+    text = re.sub(r"<<'(\w+)'\n.*?^\1$", "", text, flags=re.MULTILINE | re.DOTALL)
+    lines = text.replace("\\\n", " ").splitlines()
+    words = [shlex.split(line, comments=True) for line in lines]
+    found: list[list[str]] = []
+    for line in words:
+        found.append([])
+        for word in line:
+            if word in {"|", "&&"}:
+                found.append([])
+            else:
+                found[-1].append(word)
+    return [command for command in found if command]
+
+
+def exists(words: list[str]) -> None:
+    """One command of a snippet."""
+    program, *rest = words
+    if program == "duewheel":
+        parses(rest)
+    elif program == "make":
+        targets = (ROOT / "Makefile").read_text()
+        assert re.search(rf"^{rest[0]}:", targets, re.MULTILINE), rest
+    elif program == "kcat":
+        headers = [rest[at + 1] for at, word in enumerate(rest) if word == "-H"]
+        assert {header.partition("=")[0] for header in headers} <= REQUEST.keys()
+    elif program == "printf":
+        headers = rest[0].partition("\\t")[0].split(",")
+        assert {header.partition(":")[0] for header in headers} <= REQUEST.keys()
+    else:
+        known = {".", "cat", "echo", "export", "kafka-console-producer.sh"}
+        assert program in known, f"what is {program}?"
+
+
+@of("sh")
+@pytest.mark.usefixtures("clean_surroundings")
+def test_commands_exist(snippet: Snippet, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _, settings in re.findall(r"<<'(\w+)'\n(.*?)^\1$", snippet.text, re.MULTILINE | re.DOTALL):
+        loads(settings)
+    commands = commands_of(snippet.text)
+    assert commands
+    for command in commands:
+        exists(command)
+        if command[0] == "export":
+            name, _, value = command[1].partition("=")
+            monkeypatch.setenv(name, value)
+    load(None, {"timer": {"topics": ["orders.delayed"]}})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "duewheel stats --by hour",
+        "duewheel forget --id 1",
+        "duewheel dlq",
+        "duewheel send --value x",
+    ],
+)
+def test_a_wrong_command_would_be_noticed(text: str) -> None:
+    with pytest.raises((KeyError, AssertionError, click.ClickException)):
+        exists(shlex.split(text))
+
+
+# ---- programs -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Acknowledged:
+    """Where a record was written, as kafka-python tells it."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int = 1_800_000_000_000
+
+    def add_callback(self, callback: Callable[[Self], object]) -> None:
+        callback(self)
+
+    def add_errback(self, callback: Callable[..., object]) -> None:
+        pass
+
+
+class QuickKafka:
+    """Stands for KafkaProducer: each record is written at once.
+
+    Attributes:
+        written: topic and header names of all records.
+    """
+
+    written: list[tuple[str, list[str]]]
+
+    def __init__(self, *, bootstrap_servers: str, **options: Any) -> None:
+        assert re.fullmatch(r"[\w.-]+:\d+", bootstrap_servers)
+
+    def send(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: list[tuple[str, bytes]],
+        partition: int | None,
+        timestamp_ms: int | None = None,
+    ) -> Acknowledged:
+        self.written.append((topic, [name for name, _ in headers]))
+        return Acknowledged(topic, partition or 0, len(self.written))
+
+    def partitions_for(self, topic: str) -> set[int]:
+        return {0, 1, 2, 3}
+
+    def close(self, timeout: float | None = None) -> None:
+        pass
+
+
+class QuickAnswers:
+    """Stands for AnswerReader: each request has cancelled something."""
+
+    def __init__(self, settings: object, reply_topic: str) -> None:
+        pass
+
+    def expect(self) -> int:
+        return 0
+
+    def written(self, request: int, source: str) -> Future[Answer]:
+        reply: Future[Answer] = Future()
+        reply.set_result(Answer.CANCELLED)
+        return reply
+
+    def close(self) -> None:
+        pass
+
+
+class QuickMessages:
+    """Stands for MessageReader."""
+
+    def __init__(self, settings: object) -> None:
+        pass
+
+    def read(self, handle: object) -> Any:
+        kept = [("REAL_TOPIC", b"orders")]
+        return SimpleNamespace(key=b"order-42", value=b"pay your order", kept=kept)
+
+    def close(self) -> None:
+        pass
+
+
+@of("python")
+def test_programs_run(snippet: Snippet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(QuickKafka, "written", [], raising=False)
+    monkeypatch.setattr(client, "KafkaProducer", QuickKafka)
+    monkeypatch.setattr(client, "AnswerReader", QuickAnswers)
+    monkeypatch.setattr(client, "MessageReader", QuickMessages)
+    exec(compile(snippet.text, str(snippet), "exec"), {"__name__": "__main__"})
+    for topic, headers in QuickKafka.written:
+        timed = client.asks_for_time([(name, b"1") for name in headers])
+        assert topic == ("orders.delayed" if timed else "orders")
+    assert QuickKafka.written
