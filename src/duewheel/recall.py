@@ -103,6 +103,8 @@ class RecallHandle:
             content = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         except binascii.Error:
             return None
+        if base64.urlsafe_b64encode(content).decode().rstrip("=") != text:
+            return None  # bits of the last character that nothing is read from were changed
         content, checksum = content[: -_CHECKSUM.size], content[-_CHECKSUM.size :]
         whole = _CHECKSUM.pack(zlib.crc32(content, _SEED)) == checksum
         return content if whole and len(content) >= _HEAD.size else None

@@ -52,6 +52,13 @@ def test_the_handle_of_a_timer() -> None:
     assert RecallHandle.decode(far.handle).due_ms == 2**63 - 1
 
 
+def test_unused_bits_of_the_last_character_are_no_handle() -> None:
+    last = RecallHandle("t", 0, 0, 0, "four").encode()
+    changed = last[:-1] + chr(ord(last[-1]) + 1)
+    assert base64.urlsafe_b64decode(changed + "==") == base64.urlsafe_b64decode(last + "==")
+    assert not RecallHandle.is_one(changed)
+
+
 @given(HANDLE, st.data())
 def test_what_was_changed_or_cut_short_is_no_handle(
     handle: RecallHandle, data: st.DataObject
