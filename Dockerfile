@@ -39,7 +39,7 @@ RUN pip wheel --no-index --no-deps --no-build-isolation --wheel-dir /dist /build
     pip uninstall --yes setuptools pip
 
 # Spark's Kafka connector, checksummed, and what makes Spark accept this Java.
-RUN python -c "from duewheel import jars, java; jars.connector_jars(java.find_java())"
+RUN python -c "from duewheel.java import find, jars; jars.connector_jars(find.find_java())"
 
 # ---- what runs ----------------------------------------------------------------------------------
 

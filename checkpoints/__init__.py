@@ -1,0 +1,1 @@
+"""What a shard knows across restarts: the `state` file, progress, decisions."""

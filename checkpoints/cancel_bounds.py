@@ -5,10 +5,11 @@
     blind    of each timer partition, the offset below which copies of timers may lie whose
              originals have no log any more; every offset, until Kafka has said where it ends
 
-Written by dequeue: at a start that does not find all as it was (wheel/starting.py), before hours
-are unlinked (data_directory.py), and when a loss is accepted (accepting.py). Each sets `blind` to
-every offset; the loop lowers it to the log end that Kafka names. Ingest reads it under engine.lock,
-for each batch with cancels. Without the file each cancel is chased, until there is one.
+Written by dequeue: at a start that does not find all as it was (wheel/recovery/startup.py), before
+hours are unlinked (data_directory.py), and when a loss is accepted (accept_loss.py). Each sets
+`blind` to every offset; the loop lowers it to the log end that Kafka names. Ingest reads it under
+engine.lock, for each batch with cancels. Without the file each cancel is chased, until there is
+one.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from duewheel.checkpoints.page_contents import Marks, marks_from, marks_to
-from duewheel.checkpoints.shapes import MISSHAPEN, integer, read_json, write_json
-from duewheel.schemas.timers import TopicPartition
+from duewheel.checkpoints.json_fields import MISSHAPEN, integer, read_json, write_json
+from duewheel.checkpoints.page_codec import Marks, marks_from, marks_to
+from duewheel.schemas.batches import TopicPartition
 
 FILE_NAME = "cancel_bounds"
 EVERY_OFFSET = 2**62

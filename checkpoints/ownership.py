@@ -6,7 +6,8 @@
     owner       it is this directory's own; or its owner is nobody, is said to be gone, or has been
                 silent for so long that a standby, an empty directory or an older copy may follow
 
-What becomes of the local files then is another question (recovery.py). Nothing is changed here.
+What becomes of the local files then is another question (recovery_decision.py). Nothing is changed
+here.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from duewheel.checkpoints.progress import NOBODY, Progress
-from duewheel.checkpoints.recovery import Local, is_own
+from duewheel.checkpoints.recovery_decision import Local, is_own
 from duewheel.errors import Fenced, RecoveryPending, RecoveryRefused
 
 

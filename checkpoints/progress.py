@@ -1,7 +1,7 @@
 """The progress record: how far a shard has delivered, written in the delivering transaction.
 
 A record per shard in the compacted topic `<app>.state`, in the partition <index>, with the key
-`shard-<index>`; its value: packed.py. For a timer partition p there is a row of columns:
+`shard-<index>`; its value: packed_columns.py. For a timer partition p there is a row of columns:
 
     r   last slot delivered in full
     c   C_R: high-water mark of p when slot r was closed
@@ -12,11 +12,11 @@ A record per shard in the compacted topic `<app>.state`, in the partition <index
 
 A message of p at offset o whose slot is s is *done* if o < c and s <= r, or if it belongs to the
 half-delivered slot (o < c1 and (s = r + 1, or s <= r and o >= c)) and o < d. All else is pending;
-but what lies below the oldest slot-configuration epoch (epochs.py) is done, though its slot can no
-longer be told.
+but what lies below the oldest slot-configuration epoch (config_epochs.py) is done, though its slot
+can no longer be told.
 
 Rows whose copies are held for a timer partition that takes no writes are out: `held` says where the
-copies are (held.py).
+copies are (held_copies.py).
 
 The partitions of a shard stand at the same slot, unless they came from different ones: then each
 keeps what its record says until the shard has come to its r.
@@ -31,13 +31,13 @@ from functools import cached_property
 
 import numpy as np
 
-from duewheel.checkpoints.epochs import Epochs
-from duewheel.checkpoints.held import Held
-from duewheel.checkpoints.packed import NULL, deflated, packed, unpacked
-from duewheel.checkpoints.page_contents import Close, names_from
-from duewheel.checkpoints.shapes import MISSHAPEN, integer, name, partition_number
+from duewheel.checkpoints.config_epochs import Epochs
+from duewheel.checkpoints.held_copies import Held
+from duewheel.checkpoints.json_fields import MISSHAPEN, integer, name, partition_number
+from duewheel.checkpoints.packed_columns import NULL, deflated, packed, unpacked
+from duewheel.checkpoints.page_codec import Close, names_from
 from duewheel.errors import RecoveryRefused
-from duewheel.schemas.timers import Bool, Int32, Int64, TopicPartition, is_retired
+from duewheel.schemas.batches import Bool, Int32, Int64, TopicPartition, is_retired
 
 FORMAT = 2
 # Deflated, in Kafka. The smallest limit of hosted brokers is 8 MiB for a batch.
@@ -83,8 +83,8 @@ class Progress:
         epoch: raised by every start of dequeue.
         epochs: the settings that decide a row's slot, and from which offsets they hold.
         partitions: every timer partition known when the record was written.
-        deal: how often partitions have changed their shards (resharding.py), or were given up
-            (wheel/accepting.py): what a standby has followed before says nothing of them.
+        deal: how often partitions have changed their shards (reshard_records.py), or were given up
+            (wheel/admin/accept_loss.py): what a standby has followed before says nothing of them.
         sealed_for: while partitions move to another number of shards, that number: nobody may own
             the shard then.
         topic_ids: Kafka's id of each timer topic whose offsets these are, as far as it is known.

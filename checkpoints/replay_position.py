@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from duewheel.checkpoints.shapes import MISSHAPEN, integer, name, partition_number
+from duewheel.checkpoints.json_fields import MISSHAPEN, integer, name, partition_number
 from duewheel.errors import RecoveryRefused
 
 KEY = b"dead-letter-replay"

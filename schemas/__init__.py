@@ -1,0 +1,1 @@
+"""Messages and timers as columns: what a request says, and bytes on the wire."""

@@ -24,13 +24,13 @@ from functools import cached_property
 import numpy as np
 
 from duewheel.schemas import header_names as names
+from duewheel.schemas.batches import NO_PARTITION, Deliveries, Int32
 from duewheel.schemas.columns import EMPTY, Column, binary, choose, decimals, join, take
-from duewheel.schemas.contract import Contract
 from duewheel.schemas.header_names import NATIVE, Request
 from duewheel.schemas.name_patterns import TimerTopics
-from duewheel.schemas.record_tail import framed, header_name
-from duewheel.schemas.single_record import Header
-from duewheel.schemas.timers import NO_PARTITION, Deliveries, Int32
+from duewheel.schemas.request.contract import Contract
+from duewheel.schemas.wire.record_codec import framed, header_name
+from duewheel.schemas.wire.single_record import Header
 
 _TOPIC = NATIVE[Request.TARGET_TOPIC]
 _PARTITION = NATIVE[Request.TARGET_PARTITION]

@@ -3,7 +3,7 @@
 A request header under another name is one more line in REQUEST; those of other delay services are
 in DROP_IN, and are request headers only in topics of that mode (topic_contracts.py), beside the
 native ones: where both give a due time, the mode's own counts. Of headers with the same meaning
-the last one in a record counts; all are taken out at delivery. Copies (record_tail.py) speak
+the last one in a record counts; all are taken out at delivery. Copies (record_codec.py) speak
 natively in every topic.
 Only the standard library: producers know these names without any of the engine's libraries.
 """

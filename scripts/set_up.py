@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
             make_venv()
             install(dev=bool(arguments))
             ensure_java()
-            run("-m", "duewheel.jars")
+            run("-m", "duewheel.java.jars")
     except subprocess.CalledProcessError as error:
         print(f"set-up failed: {' '.join(map(str, error.cmd))}", file=sys.stderr)
         return error.returncode
@@ -130,10 +130,10 @@ def digest(lock: Path) -> str:
 
 def ensure_java() -> None:
     """Step 4."""
-    if not runs("-m", "duewheel.java"):
+    if not runs("-m", "duewheel.java.find"):
         say(f"no Java that Spark can start on: installing the one of {JDK_LOCK.name}")
         pip("--require-hashes", "-r", JDK_LOCK)
-    run("-m", "duewheel.java")
+    run("-m", "duewheel.java.find")
 
 
 def pip(*arguments: str | Path) -> None:

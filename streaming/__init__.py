@@ -1,0 +1,1 @@
+"""Spark: the streaming query that brings Kafka records to the engine."""

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from duewheel.checkpoints.files import Space
+from duewheel.checkpoints.fs import Space
+from duewheel.schemas.batches import Int64, TimerBatch
 from duewheel.schemas.columns import lengths
-from duewheel.schemas.timers import Int64, TimerBatch
-from duewheel.wheel.layout import PREFIX_BYTES, RECORD_BYTES
+from duewheel.wheel.storage.layout import PREFIX_BYTES, RECORD_BYTES
 
 _MORE = 10  # one part in so many of the minimum, beside it, before what waited goes on
 _WRITTEN = 2  # times at most: what is closed or given up meanwhile is written again

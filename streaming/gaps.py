@@ -17,7 +17,7 @@ import structlog
 
 from duewheel.clock import Clock
 from duewheel.errors import KafkaUnavailable
-from duewheel.schemas.timers import TopicPartition
+from duewheel.schemas.batches import TopicPartition
 
 ASK_INTERVAL_MS = 1_000
 

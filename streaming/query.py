@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from duewheel.errors import BatchTooLarge, DiskFull, DuewheelError, KafkaUnavailable
-from duewheel.streaming.progress import QueryProgress, read_progress
+from duewheel.streaming.query_progress import QueryProgress, read_progress
 from duewheel.streaming.sink import StoppedWaitingError, TimerSink
 
 # How often the caller's `tick` is called, and the longest that a request to stop goes unseen.

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
 from duewheel.errors import DuewheelError
-from duewheel.schemas.timers import TopicPartition
+from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.query import cause
 from duewheel.streaming.source import COLUMNS, consumer_options, partitions_json
 from duewheel.streaming.source import starting_offsets_json as offsets_json

@@ -5,7 +5,7 @@ One batch:
     1. all columns come over in one Arrow transfer
     2. the batch's end offsets are read from Spark's offset log: they are the new marks, since
        transaction markers leave gaps and an empty batch has no rows
-    3. records become timers (schemas/contract.py)
+    3. records become timers (schemas/request/contract.py)
     4. rows below the engine's marks are dropped: Spark has delivered them before
     5. offsets that were skipped are noted as gaps
     6. the engine takes the rest. All of it waits here while ingest is paused; what the disk has no
@@ -29,13 +29,13 @@ import pyarrow as pa
 import structlog
 from pyspark.sql import DataFrame
 
-from duewheel.checkpoints.spark_offsets import end_offsets
 from duewheel.clock import Clock, Interval
 from duewheel.errors import RecoveryRefused
-from duewheel.schemas.timers import Int64, TimerBatch, TopicPartition
+from duewheel.schemas.batches import Int64, TimerBatch, TopicPartition
 from duewheel.streaming.disk_guard import DiskGuard, written_bytes
 from duewheel.streaming.gaps import GapWatch
-from duewheel.wheel.engine import Appended
+from duewheel.streaming.spark_checkpoint import end_offsets
+from duewheel.wheel.append.engine import Appended
 
 WAIT_S = 0.05  # between attempts while ingest is paused, or the engine cannot take all of a batch
 NO_ROOM_LOG_INTERVAL_MS = 60_000
@@ -49,7 +49,7 @@ Parse = Callable[[pa.Table], TimerBatch]
 
 
 class TimerEngine(Protocol):
-    """What the sink asks of the engine; see wheel/engine.py."""
+    """What the sink asks of the engine; see wheel/append/engine.py."""
 
     @property
     def marks(self) -> Marks:

@@ -13,10 +13,10 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from duewheel.dev_broker import DevBroker
+from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, DuewheelError
-from duewheel.jars import broker_jars, connector_jars
-from duewheel.java import Java, find_java
+from duewheel.java.find import Java, find_java
+from duewheel.java.jars import broker_jars, connector_jars
 
 Require = Callable[[object, str], None]
 

@@ -1,4 +1,4 @@
-"""What the dequeue loop asks of a publisher; Kafka's is in kafka_publisher.py.
+"""What the dequeue loop asks of a publisher; Kafka's is in kafka/publisher.py.
 
 Publishing has two halves. `prepare` does what needs no transaction, so that it can be done for the
 next chunk while one is in flight; `publish` is the transaction.
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from duewheel.checkpoints.progress import Progress
-from duewheel.schemas.timers import Deliveries, TopicPartition
-from duewheel.wheel.encoding import Aside, Encoded
+from duewheel.kafka.batch_encoder import Aside, Encoded
+from duewheel.schemas.batches import Deliveries, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +142,9 @@ class Publisher(Protocol):
 
         Rows that can never be published (no such topic or partition, too large) leave as dead
         letters in the same transaction, those whose target takes no writes for now as parked copies
-        (returning.py); answers as dead letters then, too. Where the dead-letter topic takes nothing
+        (requeue.py); answers as dead letters then, too. Where the dead-letter topic takes nothing
         dead letters of all kinds wait in their timer topics. Copies whose timer partition takes no
-        writes are held (checkpoints/held.py); `aside` says what is held then. The same
+        writes are held (checkpoints/held_copies.py); `aside` says what is held then. The same
         `prepared` may be given again after PublishDoubt.
 
         Raises:

@@ -1,6 +1,6 @@
 """`python -m duewheel` is the command `duewheel`."""
 
-from duewheel.cli import main
+from duewheel.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -13,18 +13,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from duewheel.checkpoints import files
+from duewheel.checkpoints import fs
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.recovery import RecoveryRecord
+from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.clock import Clock
 from duewheel.errors import PublishDoubt
+from duewheel.kafka.batch_encoder import Aside
 from duewheel.schemas import header_names as names
-from duewheel.schemas.columns import binary
-from duewheel.schemas.header_names import NATIVE, Request
-from duewheel.schemas.ids import id_hashes, key_hashes
-from duewheel.schemas.name_patterns import ANY, NONE
-from duewheel.schemas.record_tail import framed_bytes, key_values
-from duewheel.schemas.timers import (
+from duewheel.schemas.batches import (
     ANY_OFFSET,
     ANY_TIME,
     NO_LEVEL,
@@ -34,16 +30,20 @@ from duewheel.schemas.timers import (
     TimerBatch,
     TopicPartition,
 )
-from duewheel.schemas.varint import read_varint
-from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.dequeue import Dequeue
-from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.encoding import Aside
-from duewheel.wheel.engine import Appended, Engine
-from duewheel.wheel.layout import WheelConfig
+from duewheel.schemas.columns import binary
+from duewheel.schemas.hashing import id_hashes, key_hashes
+from duewheel.schemas.header_names import NATIVE, Request
+from duewheel.schemas.name_patterns import ANY, NONE
+from duewheel.schemas.wire.record_codec import framed_bytes, key_values
+from duewheel.schemas.wire.varint import read_varint
+from duewheel.wheel.append.engine import Appended, Engine
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue.loop import Dequeue
 from duewheel.wheel.publisher import Prepared, Publisher, Seen
-from duewheel.wheel.recovering import OffsetsAt, carry_out
-from duewheel.wheel.starting import first_progress
+from duewheel.wheel.recovery.rebuild import OffsetsAt, carry_out
+from duewheel.wheel.recovery.startup import first_progress
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.layout import WheelConfig
 
 
 def suite_parameters(**given: Any) -> dict[str, Any]:
@@ -204,7 +204,7 @@ class JournalPublisher:
         self.ends: dict[TopicPartition, int] = {}
         self._path = path
         self._clock = clock
-        self._fd = files.open_file(path)
+        self._fd = fs.open_file(path)
         self._bytes = 0
 
     def peek(self) -> Progress | None:
@@ -250,12 +250,12 @@ class JournalPublisher:
             "progress": progress.encode().decode("latin-1"),
         }
         line = json.dumps(known).encode() + b"\n"
-        files.write_at(self._fd, line, self._bytes)
+        fs.write_at(self._fd, line, self._bytes)
         self._bytes += len(line)
         return self._clock.now_ms()
 
     def close(self) -> None:
-        files.close(self._fd)
+        fs.close(self._fd)
 
     def chases(self) -> list[Timer]:
         """All committed chases, without their offsets in the timer topic."""

@@ -43,16 +43,16 @@ sys.path.append(str(ROOT))
 
 from tests.bench import end_to_end as bench  # noqa: E402
 
-from duewheel.checkpoints.batch_limit import SPARK_DIR  # noqa: E402
-from duewheel.checkpoints.page_contents import Marks  # noqa: E402
+from duewheel.checkpoints.page_codec import Marks  # noqa: E402
 from duewheel.checkpoints.progress import Progress  # noqa: E402
-from duewheel.checkpoints.spark_offsets import end_offsets  # noqa: E402
-from duewheel.checkpoints.state import State  # noqa: E402
+from duewheel.checkpoints.state_file import State  # noqa: E402
 from duewheel.client import Answer, Cancel, DelayProducer  # noqa: E402
 from duewheel.clock import SystemClock  # noqa: E402
-from duewheel.ingest import CHECKPOINT  # noqa: E402
-from duewheel.schemas.timers import Int64, TopicPartition  # noqa: E402
-from duewheel.status import status  # noqa: E402
+from duewheel.ops.status import status  # noqa: E402
+from duewheel.runtime.ingest_process import CHECKPOINT  # noqa: E402
+from duewheel.schemas.batches import Int64, TopicPartition  # noqa: E402
+from duewheel.streaming.batch_attempt import SPARK_DIR  # noqa: E402
+from duewheel.streaming.spark_checkpoint import end_offsets  # noqa: E402
 
 MOMENTS = ("sent", "written", "planned", "taken", "known", "left", "received")
 LOOK_S = 0.004

@@ -25,13 +25,10 @@ from pathlib import Path
 
 import numpy as np
 
-from duewheel.checkpoints.recovery import dequeue_has_decided
+from duewheel.checkpoints.recovery_decision import dequeue_has_decided
 from duewheel.clock import SystemClock
-from duewheel.processes import share_one_heap, stop_signals
-from duewheel.schemas.columns import Column, binary, from_parts
-from duewheel.schemas.ids import id_hashes
-from duewheel.schemas.record_tail import key_values
-from duewheel.schemas.timers import (
+from duewheel.runtime.dequeue_process import share_one_heap, stop_signals
+from duewheel.schemas.batches import (
     ANY_OFFSET,
     ANY_TIME,
     NO_LEVEL,
@@ -42,14 +39,17 @@ from duewheel.schemas.timers import (
     TimerBatch,
     TopicPartition,
 )
+from duewheel.schemas.columns import Column, binary, from_parts
+from duewheel.schemas.hashing import id_hashes
+from duewheel.schemas.wire.record_codec import key_values
 from duewheel.testing import JournalPublisher, LocalShard, ManualClock, RecordingPublisher
-from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.dequeue import Dequeue
-from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.engine import Engine
-from duewheel.wheel.layout import WheelConfig
-from duewheel.wheel.recovering import carry_out
-from duewheel.wheel.starting import first_progress
+from duewheel.wheel.append.engine import Engine
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue.loop import Dequeue
+from duewheel.wheel.recovery.rebuild import carry_out
+from duewheel.wheel.recovery.startup import first_progress
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.layout import WheelConfig
 
 CLOCK = SystemClock()
 WHEEL = WheelConfig()

@@ -29,19 +29,20 @@ import numpy as np
 import psutil
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from duewheel.checkpoints.recovery import dequeue_has_decided
-from duewheel.child import Child
+from duewheel.checkpoints.recovery_decision import dequeue_has_decided
 from duewheel.client import DelayProducer
 from duewheel.clock import SystemClock
-from duewheel.config import load
-from duewheel.dev_broker import DevBroker
-from duewheel.kafka_admin import KafkaAdmin
-from duewheel.processes import init_progress
-from duewheel.schemas.columns import Column, binary, constant, decimals, join
-from duewheel.schemas.ids import key_hashes
-from duewheel.schemas.record_batch import split
-from duewheel.schemas.record_tail import framed, framed_bytes, key_values
-from duewheel.schemas.timers import (
+from duewheel.config.settings import load
+from duewheel.dev.broker import DevBroker
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.producer_internals import stop
+from duewheel.kafka.transactions import meet, open_producer, transact
+from duewheel.ops.status import status
+from duewheel.osutil.child_process import Child
+from duewheel.runtime.dequeue_process import init_progress
+from duewheel.schemas.batches import (
     ANY_OFFSET,
     ANY_TIME,
     NO_PARTITION,
@@ -50,15 +51,14 @@ from duewheel.schemas.timers import (
     Int64,
     TimerBatch,
 )
-from duewheel.status import status
-from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.deadline import Deadline
-from duewheel.wheel.engine import Engine
-from duewheel.wheel.kafka_clients import ClientSettings
-from duewheel.wheel.kafka_internals import stop
-from duewheel.wheel.kafka_transactions import meet, open_producer, transact
-from duewheel.wheel.layout import WheelConfig
-from duewheel.wheel.recovering import carry_out
+from duewheel.schemas.columns import Column, binary, constant, decimals, join
+from duewheel.schemas.hashing import key_hashes
+from duewheel.schemas.wire.record_batch import split
+from duewheel.schemas.wire.record_codec import framed, framed_bytes, key_values
+from duewheel.wheel.append.engine import Engine
+from duewheel.wheel.recovery.rebuild import carry_out
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.layout import WheelConfig
 
 PARTITIONS = 4
 BODY_BYTES, KEY_BYTES, NUMBER_DIGITS = 100, 16, 12

@@ -23,18 +23,18 @@ from pathlib import Path
 
 import numpy as np
 
+from duewheel.schemas.batches import ANY_OFFSET, ANY_TIME, NO_PARTITION, NO_SLOT, TimerBatch
 from duewheel.schemas.columns import Column, from_parts
-from duewheel.schemas.ids import id_hashes, source_names
-from duewheel.schemas.record_batch import split
-from duewheel.schemas.record_tail import framed_bytes
-from duewheel.schemas.timers import ANY_OFFSET, ANY_TIME, NO_PARTITION, NO_SLOT, TimerBatch
-from duewheel.schemas.varint import varint
+from duewheel.schemas.hashing import id_hashes, source_names
+from duewheel.schemas.wire.record_batch import split
+from duewheel.schemas.wire.record_codec import framed_bytes
+from duewheel.schemas.wire.varint import varint
 from duewheel.testing import LocalShard, ManualClock, RecordingPublisher
-from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.layout import RECORD_BYTES, WheelConfig, hour_of, last_slot_of_hour
-from duewheel.wheel.restoring import restore
-from duewheel.wheel.slot_scan import SlotScan
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue.decode import restore
+from duewheel.wheel.dequeue.slot_scan import SlotScan
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.layout import RECORD_BYTES, WheelConfig, hour_of, last_slot_of_hour
 
 PARTITIONS = [("timers", number) for number in range(4)]
 KEY_BYTES, BODY_BYTES = 16, 100

@@ -29,16 +29,16 @@ from pathlib import Path
 
 import structlog
 
-from duewheel.checkpoints.batch_limit import End
-from duewheel.durability import DurableCheckpoints
+from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.columns import binary
-from duewheel.streaming.row_limit import RowLimit
+from duewheel.streaming.batch_attempt import End
+from duewheel.streaming.batch_size import RowLimit
 from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, Timer
 from duewheel.testing import timer_batch as small_batch
-from duewheel.wheel.check import check
-from duewheel.wheel.data_directory import Role
-from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.layout import HOUR_MS, WheelConfig
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.storage.data_directory import Role
+from duewheel.wheel.storage.layout import HOUR_MS, WheelConfig
+from duewheel.wheel.storage.verify import check
 
 NOBODY = 65534
 WHEEL = WheelConfig(1_000, 8_192, window_ms=2 * HOUR_MS, margin_ms=0)

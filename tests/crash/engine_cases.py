@@ -13,7 +13,7 @@ from random import Random
 
 from tests.crash.cancel_verdict import Asked, Came, judge
 
-from duewheel.schemas.timers import TopicPartition
+from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import (
     TIMER_TOPIC,
     Delivered,
@@ -22,10 +22,10 @@ from duewheel.testing import (
     ManualClock,
     Timer,
 )
-from duewheel.wheel.data_directory import Role
-from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.engine import Appended
-from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.append.engine import Appended
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.storage.data_directory import Role
+from duewheel.wheel.storage.layout import WheelConfig
 
 PRECISION_MS = 50
 SLOTS = 16

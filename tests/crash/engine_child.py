@@ -19,19 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from duewheel.checkpoints import files
-from duewheel.checkpoints.page_contents import Marks
-from duewheel.checkpoints.state import State
-from duewheel.durability import DurableCheckpoints
-from duewheel.schemas.timers import TopicPartition
+from duewheel.checkpoints import fs
+from duewheel.checkpoints.page_codec import Marks
+from duewheel.checkpoints.state_file import State
+from duewheel.runtime.checkpointer import DurableCheckpoints
+from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, Timer
-from duewheel.wheel.accepting import Topics, accept, losses
-from duewheel.wheel.data_directory import DataDirectory, Role, hold_role
-from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.layout import WheelConfig
-from duewheel.wheel.surveying import survey
-from duewheel.wheel.timer_log import TimerLog
-from duewheel.wheel.timer_wheel import TimerWheel
+from duewheel.wheel.admin.accept_loss import Topics, accept, losses
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.recovery.survey import survey
+from duewheel.wheel.storage.data_directory import DataDirectory, Role, hold_role
+from duewheel.wheel.storage.layout import WheelConfig
+from duewheel.wheel.storage.timer_log import TimerLog
+from duewheel.wheel.storage.timer_wheel import TimerWheel
 
 HOLDER_BYTES = 11  # a lock's holder, which is only told
 LIVE_STORES = (
@@ -124,7 +124,7 @@ def count_stores() -> None:
     os.posix_fallocate = counted(os.posix_fallocate)
     Path.replace = counted(Path.replace)  # type: ignore[method-assign]
     Path.unlink = counted(Path.unlink)  # type: ignore[method-assign]
-    files.map_file = killing_map
+    fs.map_file = killing_map
     TimerWheel.__init__ = killing_wheel  # type: ignore[method-assign]
     TimerLog.mark_cancelled = counted(TimerLog.mark_cancelled)  # type: ignore[method-assign]
     for name in LIVE_STORES:

@@ -6,9 +6,10 @@ runs `duewheel ingest --config duewheel.toml` with one method wrapped: where the
 process makes FILE and ends by SIGKILL. The product knows nothing of it. A point whose method is
 gone ends the process with an error instead; one that is never reached leaves it running.
 
-The points follow the numbered steps of wheel/engine.py, wheel/dequeue.py, wheel/cancel_replies.py,
-streaming/sink.py, checkpoints/durable.py and DataDirectory.collect. What comes before the first dot
-names the process: `ingest` and `durable` are ingest's, `dequeue` and `collect` are dequeue's.
+The points follow the numbered steps of wheel/append/engine.py, wheel/dequeue/loop.py,
+wheel/dequeue/cancel_replies.py, streaming/sink.py, checkpoints/durable_checkpoint.py and
+DataDirectory.collect. What comes before the first dot names the process: `ingest` and `durable` are
+ingest's, `dequeue` and `collect` are dequeue's.
 """
 
 from __future__ import annotations
@@ -29,25 +30,25 @@ HOUR_MS = 3_600_000
 COLLECT_MS = 200  # between looks for garbage, which are a minute apart otherwise
 STALL_S = 0.4  # long enough for the other process to close several slots
 
-STATE = "duewheel.checkpoints.state:State"
-STORE = "duewheel.checkpoints.pages:PagePair._store"
+STATE = "duewheel.checkpoints.state_file:State"
+STORE = "duewheel.checkpoints.page_pair:PagePair._store"
 RENAME = "pathlib:Path.replace"
-ENGINE = "duewheel.wheel.engine:Engine"
-UNCOMMITTED = "duewheel.wheel.uncommitted:Uncommitted"
+ENGINE = "duewheel.wheel.append.engine:Engine"
+UNCOMMITTED = "duewheel.wheel.append.staged_batch:Uncommitted"
 SINK = "duewheel.streaming.sink:TimerSink"
-APPLY = "duewheel.wheel.timer_wheel:TimerWheel.apply"
-WRITE = "duewheel.wheel.hour_files:HourFiles.write"
-READ = "duewheel.wheel.restoring:restore"
-LOOK_UP = "duewheel.wheel.cancel_resolver:CancelResolver.look_up"
-MARK = "duewheel.wheel.timer_log:TimerLog.mark_cancelled"
-COLLECT = "duewheel.wheel.data_directory:DataDirectory.collect"
+APPLY = "duewheel.wheel.storage.timer_wheel:TimerWheel.apply"
+WRITE = "duewheel.wheel.storage.hour_segments:HourFiles.write"
+READ = "duewheel.wheel.dequeue.decode:restore"
+LOOK_UP = "duewheel.wheel.append.cancels:CancelResolver.look_up"
+MARK = "duewheel.wheel.storage.timer_log:TimerLog.mark_cancelled"
+COLLECT = "duewheel.wheel.storage.data_directory:DataDirectory.collect"
 BOUNDS = "duewheel.checkpoints.cancel_bounds:CancelBounds.write"
-CANCEL_LOG = "duewheel.wheel.cancel_log:CancelLog"
-ANSWERS = "duewheel.wheel.answers:reply_rows"
-REPLIES = "duewheel.wheel.cancel_replies:CancelReplies"
+CANCEL_LOG = "duewheel.wheel.storage.cancel_log:CancelLog"
+ANSWERS = "duewheel.wheel.dequeue.reply_rows:reply_rows"
+REPLIES = "duewheel.wheel.dequeue.cancel_replies:CancelReplies"
 CHASES = f"{REPLIES}.next"
-UNLINK = "duewheel.wheel.hour_files:HourFiles.unlink_below"
-INTERNALS = "duewheel.wheel.kafka_internals"
+UNLINK = "duewheel.wheel.storage.hour_segments:HourFiles.unlink_below"
+INTERNALS = "duewheel.kafka.producer_internals"
 PRODUCER = "kafka:KafkaProducer"
 TRANSACTIONS = "kafka.producer.transaction_manager"
 COMMIT = f"{TRANSACTIONS}:TransactionManager.begin_commit"
@@ -86,12 +87,12 @@ POINTS = {
     # ingest's start: role, engine (redo and cut), Spark's checkpoint
     "ingest.role_taken": after(f"{STATE}.begin"),
     "ingest.engine_opened": after(f"{ENGINE}.__init__"),
-    "ingest.checkpoint_settled": after("duewheel.ingest:settle_checkpoint"),
+    "ingest.checkpoint_settled": after("duewheel.runtime.ingest_process:settle_checkpoint"),
     # Spark has planned a batch; its rows are timers, new ones
     "ingest.planned": before(f"{SINK}.__call__"),
     "ingest.parsed": before(f"{ENGINE}.append"),
     # engine 3.: topic names, messages, log records
-    "ingest.topics_named": after("duewheel.wheel.topic_names:TopicNames.ids"),
+    "ingest.topics_named": after("duewheel.wheel.storage.topic_registry:TopicNames.ids"),
     "ingest.messages_appended": after(WRITE),
     "ingest.appended": after(WRITE, call=2),
     # what cancels: the requests, then their records
@@ -124,18 +125,22 @@ POINTS = {
     "ingest.spark_uncommitted": after(f"{SINK}.__call__"),
     "ingest.spark_committed": before(f"{SINK}.__call__", call=2),
     # the durable checkpoint, beside the engine
-    "durable.taken": after("duewheel.checkpoints.durable:take_durable"),
-    "durable.synced": before("duewheel.checkpoints.durable:Durable.write"),
-    "durable.renaming": before(RENAME, inside="duewheel.checkpoints.durable:Durable.write"),
-    "durable.written": after("duewheel.checkpoints.durable:Durable.write"),
+    "durable.taken": after("duewheel.checkpoints.durable_checkpoint:take_durable"),
+    "durable.synced": before("duewheel.checkpoints.durable_checkpoint:Durable.write"),
+    "durable.renaming": before(
+        RENAME, inside="duewheel.checkpoints.durable_checkpoint:Durable.write"
+    ),
+    "durable.written": after("duewheel.checkpoints.durable_checkpoint:Durable.write"),
     # dequeue's start: role, transactional id, progress, decision
     "dequeue.role_taken": after(f"{STATE}.count_dequeue_start"),
     "dequeue.id_taken": after(f"{PRODUCER}.init_transactions"),
-    "dequeue.progress_read": after("duewheel.wheel.kafka_progress:newest_record"),
+    "dequeue.progress_read": after("duewheel.kafka.state_topic:newest_record"),
     "dequeue.bounds_unwritten": before(BOUNDS),
-    "dequeue.undecided": before("duewheel.checkpoints.recovery:RecoveryRecord.write"),
-    "dequeue.deciding": before(RENAME, inside="duewheel.checkpoints.recovery:RecoveryRecord.write"),
-    "dequeue.decided": after("duewheel.checkpoints.recovery:RecoveryRecord.write"),
+    "dequeue.undecided": before("duewheel.checkpoints.recovery_decision:RecoveryRecord.write"),
+    "dequeue.deciding": before(
+        RENAME, inside="duewheel.checkpoints.recovery_decision:RecoveryRecord.write"
+    ),
+    "dequeue.decided": after("duewheel.checkpoints.recovery_decision:RecoveryRecord.write"),
     # whoever takes the lock first redoes a batch that ingest left half applied
     "dequeue.half_redone": Point(APPLY, "half"),
     # dequeue 1.: floor and C
@@ -143,7 +148,7 @@ POINTS = {
     "dequeue.close_page_half": half_page(inside=f"{STATE}.write_close"),
     "dequeue.floor_set": after(f"{STATE}.write_close"),
     # dequeue 2.: records found, messages read
-    "dequeue.records_found": after("duewheel.wheel.timer_log:TimerLog.walk"),
+    "dequeue.records_found": after("duewheel.wheel.storage.timer_log:TimerLog.walk"),
     "dequeue.messages_read": after(READ),
     # dequeue 3.: the transaction
     "dequeue.begun": after(f"{PRODUCER}.begin_transaction", since=(READ,)),
@@ -157,7 +162,7 @@ POINTS = {
     ),
     "dequeue.commit_answered": before(COMMIT_ANSWER, since=(READ,)),
     "dequeue.rolls_committed": before(
-        COMMIT_ANSWER, since=("duewheel.schemas.record_tail:copy_headers",)
+        COMMIT_ANSWER, since=("duewheel.schemas.wire.record_codec:copy_headers",)
     ),
     # dequeue 4.: the mirror; then the next chunk, and the end of the range
     "dequeue.committed_not_mirrored": before(f"{STATE}.write_mirror", since=(READ,)),
@@ -329,7 +334,7 @@ def set_clock(error_ms: Callable[[], int]) -> None:
 
 def collect_often() -> None:
     """Have dequeue look for garbage all the time."""
-    dequeue: Any = importlib.import_module("duewheel.wheel.dequeue")
+    dequeue: Any = importlib.import_module("duewheel.wheel.dequeue.loop")
     assert dequeue._COLLECT_MS > COLLECT_MS
     dequeue._COLLECT_MS = COLLECT_MS
 
@@ -354,7 +359,7 @@ def main() -> None:
         set_clock(lambda: int(options.clock_error.read_text()))
     if options.collect_often:
         collect_often()
-    from duewheel import cli
+    from duewheel.cli import main as cli
 
     sys.argv = ["duewheel", *options.words]
     cli.main()

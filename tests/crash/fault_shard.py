@@ -26,14 +26,14 @@ from kafka.admin import ConfigResource
 from tests.crash.cancel_verdict import Asked, Came, Fault, Place, judge
 from tests.integration.reading import consumer
 
-from duewheel.child import Child
 from duewheel.clock import SystemClock
-from duewheel.config import load
+from duewheel.config.settings import load
 from duewheel.errors import RecoveryPending
-from duewheel.kafka_admin import KafkaAdmin
-from duewheel.status import status as read_status
-from duewheel.wheel.check import check
-from duewheel.wheel.layout import HOUR_MS
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.ops.status import status as read_status
+from duewheel.osutil.child_process import Child
+from duewheel.wheel.storage.layout import HOUR_MS
+from duewheel.wheel.storage.verify import check
 
 SCRIPT = Path(__file__).with_name("fault_points.py")
 FAULTS = runpy.run_path(str(SCRIPT))

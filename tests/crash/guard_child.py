@@ -25,18 +25,18 @@ from pathlib import Path
 import pyarrow as pa
 import structlog
 
-from duewheel.checkpoints import files
-from duewheel.durability import DurableCheckpoints
+from duewheel.checkpoints import fs
+from duewheel.runtime.checkpointer import DurableCheckpoints
+from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.columns import binary
-from duewheel.schemas.timers import TimerBatch
 from duewheel.streaming.disk_guard import DiskGuard
 from duewheel.streaming.gaps import GapWatch
 from duewheel.streaming.sink import TimerSink
 from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, Timer
 from duewheel.testing import timer_batch as small_batch
-from duewheel.wheel.check import check
-from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.layout import HOUR_MS, WheelConfig
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.storage.layout import HOUR_MS, WheelConfig
+from duewheel.wheel.storage.verify import check
 
 WHEEL = WheelConfig(1_000, 8_192, window_ms=2 * HOUR_MS, margin_ms=0)
 TIMERS = 800
@@ -86,7 +86,7 @@ def scenario(folder: Path, count: int) -> dict[str, object]:
             shard.dequeue.tick()
 
     clock.meanwhile = deliver
-    space = partial(files.space, shard.path)
+    space = partial(fs.space, shard.path)
     batches: list[TimerBatch] = []
     sink = TimerSink(
         engine,

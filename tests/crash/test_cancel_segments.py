@@ -15,8 +15,8 @@ from tests.crash.fault_shard import CLOCK, PRECISION_MS
 from tests.crash.test_fault_points import COLLECT_CANCELS, durable_slot, hours, mirrored_slot
 from tests.crash.test_host_clock import WrongShard
 
-from duewheel.dev_broker import DevBroker
-from duewheel.wheel.layout import HOUR_MS
+from duewheel.dev.broker import DevBroker
+from duewheel.wheel.storage.layout import HOUR_MS
 
 pytestmark = [
     pytest.mark.kafka,

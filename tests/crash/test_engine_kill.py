@@ -37,17 +37,17 @@ from tests.crash.engine_cases import (
 )
 from tests.crash.engine_child import accept_cut
 
-from duewheel.checkpoints.state import State
+from duewheel.checkpoints.state_file import State
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.header_names import Answer
 from duewheel.testing import (
     TIMER_TOPIC,
     Timer,
 )
-from duewheel.wheel import cancel_log
-from duewheel.wheel.check import check
-from duewheel.wheel.data_directory import Role
-from duewheel.wheel.layout import hour_name
+from duewheel.wheel.storage import cancel_log
+from duewheel.wheel.storage.data_directory import Role
+from duewheel.wheel.storage.layout import hour_name
+from duewheel.wheel.storage.verify import check
 
 
 @pytest.fixture(scope="module")

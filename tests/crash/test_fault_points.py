@@ -24,10 +24,10 @@ from tests.crash.fault_shard import (
     process_of,
 )
 
-from duewheel.checkpoints.durable import Durable
-from duewheel.checkpoints.state import State
-from duewheel.dev_broker import DevBroker
-from duewheel.wheel.layout import hour_name, hour_of
+from duewheel.checkpoints.durable_checkpoint import Durable
+from duewheel.checkpoints.state_file import State
+from duewheel.dev.broker import DevBroker
+from duewheel.wheel.storage.layout import hour_name, hour_of
 
 # These need more than a load of timers, and have tests of their own.
 HALF_REDONE, IDLE = "dequeue.half_redone", "dequeue.idle_committed"

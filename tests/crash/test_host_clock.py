@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from tests.crash.fault_shard import CLOCK, LOAD, REPLACING, Shard
 
-from duewheel.dev_broker import DevBroker
-from duewheel.status import status as read_status
-from duewheel.wheel.layout import HOUR_MS
+from duewheel.dev.broker import DevBroker
+from duewheel.ops.status import status as read_status
+from duewheel.wheel.storage.layout import HOUR_MS
 
 pytestmark = [
     pytest.mark.kafka,

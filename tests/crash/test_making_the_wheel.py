@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.layout import ENTRY_BYTES, WheelConfig
-from duewheel.wheel.timer_wheel import FILE_NAME
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.layout import ENTRY_BYTES, WheelConfig
+from duewheel.wheel.storage.timer_wheel import FILE_NAME
 
 CHILD = Path(__file__).with_name("wheel_child.py")
 SLOTS = 1 << 18

@@ -13,10 +13,10 @@ import signal
 import sys
 from pathlib import Path
 
-from duewheel.checkpoints import files
+from duewheel.checkpoints import fs
 from duewheel.errors import DiskFull
-from duewheel.wheel.data_directory import ENGINE_LOCK, DataDirectory, Role
-from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.storage.data_directory import ENGINE_LOCK, DataDirectory, Role
+from duewheel.wheel.storage.layout import WheelConfig
 
 
 def main(folder: Path, slots: int, role: Role, die_at_mib: int) -> None:
@@ -25,7 +25,7 @@ def main(folder: Path, slots: int, role: Role, die_at_mib: int) -> None:
             print("makes", flush=True)
         if done >> 20 == die_at_mib:
             os.kill(os.getpid(), signal.SIGKILL)
-        if files.lock_is_held(folder / ENGINE_LOCK):
+        if fs.lock_is_held(folder / ENGINE_LOCK):
             print("held", flush=True)
 
     try:

@@ -14,23 +14,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duewheel.checkpoints import mirror
-from duewheel.checkpoints import state as state_file
-from duewheel.checkpoints.batch_limit import FILE_NAME as BATCH_LIMIT_FILE
-from duewheel.checkpoints.batch_limit import ROWS_MIN, Attempt
+from duewheel.checkpoints import progress_mirror, state_file
 from duewheel.checkpoints.cancel_bounds import EVERY_OFFSET, CancelBounds
 from duewheel.checkpoints.cancel_bounds import FILE_NAME as CANCEL_BOUNDS_FILE
-from duewheel.checkpoints.durable import Durable
-from duewheel.checkpoints.epochs import Epochs
-from duewheel.checkpoints.files import checked_line
-from duewheel.checkpoints.page_contents import Close, Commit, HourFiles, Marks
+from duewheel.checkpoints.config_epochs import Epochs
+from duewheel.checkpoints.durable_checkpoint import Durable
+from duewheel.checkpoints.fs import checked_line
+from duewheel.checkpoints.page_codec import Close, Commit, HourFiles, Marks
 from duewheel.checkpoints.progress import PartitionProgress, Progress
-from duewheel.checkpoints.recovery import FILE_NAME as RECOVERY_FILE
-from duewheel.checkpoints.recovery import Keep, Local, RecoveryRecord, decide
+from duewheel.checkpoints.recovery_decision import FILE_NAME as RECOVERY_FILE
+from duewheel.checkpoints.recovery_decision import Keep, Local, RecoveryRecord, decide
 from duewheel.checkpoints.replay_position import ReplayPosition
-from duewheel.checkpoints.spark_offsets import resume_point
-from duewheel.checkpoints.state import Damage, State
+from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import ConfigError, CorruptFile, DuewheelError, RecoveryRefused
+from duewheel.streaming.batch_attempt import FILE_NAME as BATCH_LIMIT_FILE
+from duewheel.streaming.batch_attempt import ROWS_MIN, Attempt
+from duewheel.streaming.spark_checkpoint import resume_point
 
 Change = Callable[[st.DataObject, bytes], bytes]
 
@@ -184,9 +183,9 @@ def test_a_damaged_mirror(
     written: State, folder: Path, damage: Change, data: st.DataObject
 ) -> None:
     path = folder / "damaged mirror"
-    path.write_bytes(damage(data, written.path.with_name(mirror.FILE_NAME).read_bytes()))
+    path.write_bytes(damage(data, written.path.with_name(progress_mirror.FILE_NAME).read_bytes()))
     with suppress(CorruptFile):
-        assert mirror.read(path) == (942, 40, PROGRESS.encode())
+        assert progress_mirror.read(path) == (942, 40, PROGRESS.encode())
 
 
 # ---- durable checkpoint, recovery record -------------------------------------------------------

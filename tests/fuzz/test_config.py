@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from duewheel.config import Settings, load
-from duewheel.durations import parse_duration_ms
+from duewheel.config.durations import parse_duration_ms
+from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError
 
 Change = Callable[[st.DataObject, bytes], bytes]

@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from tests.property.plain_contract import Record, check
 from tests.property.plain_contract import table as records_table
 
-from duewheel.schemas.contract import Contract, parse
+from duewheel.schemas.batches import NO_PARTITION
 from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
 from duewheel.schemas.header_names import DROP_IN, LEVELS_MS, REQUEST
 from duewheel.schemas.name_patterns import TimerTopics
-from duewheel.schemas.rules import compile_suite, load_suite
-from duewheel.schemas.timers import NO_PARTITION
-from duewheel.schemas.topic_contracts import TopicContract
-from duewheel.schemas.varint import read_varint
+from duewheel.schemas.request.contract import Contract, parse
+from duewheel.schemas.request.rules import compile_suite, load_suite
+from duewheel.schemas.request.topic_contracts import TopicContract
+from duewheel.schemas.wire.varint import read_varint
 from duewheel.testing import suite_parameters
-from duewheel.wheel.layout import roll_instants, slot_of
-from duewheel.wheel.placing import stored_messages
+from duewheel.wheel.storage.layout import roll_instants, slot_of
+from duewheel.wheel.storage.record_builder import stored_messages
 
 Change = Callable[[st.DataObject, bytes], bytes]
 

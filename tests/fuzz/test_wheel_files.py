@@ -15,12 +15,12 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from duewheel.checkpoints.page_contents import Marks
+from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.state import DEQUEUE, State
+from duewheel.checkpoints.state_file import DEQUEUE, State
 from duewheel.errors import DuewheelError
-from duewheel.schemas.record_tail import Records
-from duewheel.schemas.timers import Deliveries
+from duewheel.schemas.batches import Deliveries
+from duewheel.schemas.wire.record_codec import Records
 from duewheel.testing import (
     TIMER_TOPIC,
     LocalShard,
@@ -29,11 +29,11 @@ from duewheel.testing import (
     Timer,
     timer_batch,
 )
-from duewheel.wheel.check import check
-from duewheel.wheel.data_directory import Role
-from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.storage.data_directory import Role
+from duewheel.wheel.storage.layout import WheelConfig
+from duewheel.wheel.storage.verify import check
 
 Change = Callable[[st.DataObject, bytes], bytes]
 Message = tuple[str, bytes]  # target and record
@@ -185,7 +185,7 @@ def fill(path: Path, last_batch_unlinked: bool) -> Sample:
     if last_batch_unlinked:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(State, "mark_applied", dies)
-            patch.setattr("duewheel.wheel.timer_wheel.TimerWheel.apply", dies)
+            patch.setattr("duewheel.wheel.storage.timer_wheel.TimerWheel.apply", dies)
             with pytest.raises(Killed):
                 append(shard, last)
     else:

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.fault_proxy import FaultProxy
 from tests.integration.whole_shard import Shard
 
-from duewheel.dev_broker import DevBroker
+from duewheel.dev.broker import DevBroker
 
 
 @pytest.fixture

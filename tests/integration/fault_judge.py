@@ -15,13 +15,13 @@ from tests.integration.reading import consumer, read_committed
 
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.clock import Clock
+from duewheel.kafka.clients import ClientSettings, close
+from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.state_topic import newest_record, place_of
 from duewheel.testing import Timer, timer_batch
-from duewheel.wheel.data_directory import DataDirectory
-from duewheel.wheel.deadline import Deadline
-from duewheel.wheel.engine import Engine
-from duewheel.wheel.kafka_clients import ClientSettings, close
-from duewheel.wheel.kafka_progress import newest_record, place_of
-from duewheel.wheel.layout import closable_slot
+from duewheel.wheel.append.engine import Engine
+from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.layout import closable_slot
 
 GIVE_UP_S = 90.0
 PARTITIONS = 2  # of the timer topic

@@ -13,15 +13,15 @@ import numpy as np
 from kafka import KafkaAdminClient
 from tests.integration.reading import read_topic
 
-from duewheel.checkpoints.epochs import Epochs
+from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.clock import SystemClock
-from duewheel.dev_broker import DevBroker
+from duewheel.dev.broker import DevBroker
 from duewheel.errors import KafkaUnavailable
+from duewheel.kafka.publisher import KafkaPublisher, PublisherLimits
+from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
-from duewheel.schemas.timers import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
-from duewheel.schemas.varint import varint
-from duewheel.wheel.kafka_publisher import KafkaPublisher, PublisherLimits
+from duewheel.schemas.wire.varint import varint
 
 Headers = list[tuple[str, bytes | None]]
 

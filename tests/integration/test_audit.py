@@ -11,7 +11,7 @@ import pytest
 from kafka import KafkaProducer
 from tests.integration.whole_shard import Shard, schedule
 
-from duewheel.audit_history import AuditHistory
+from duewheel.audit.history import AuditHistory
 
 pytestmark = [
     pytest.mark.kafka,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.integration.test_ingest import DEADLINE_S, Headers, Shard
 
-from duewheel.dev_broker import DevBroker
+from duewheel.dev.broker import DevBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.crash_matrix]
 

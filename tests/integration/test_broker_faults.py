@@ -29,19 +29,19 @@ from tests.integration.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.integration.reading import consumer, read_committed
 
 from duewheel.clock import SystemClock
-from duewheel.dev_broker import DevBroker
-from duewheel.schemas.single_record import single
+from duewheel.dev.broker import DevBroker
+from duewheel.kafka import availability
+from duewheel.kafka import producer_internals as internals
+from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.publisher import KafkaPublisher, PublisherLimits
+from duewheel.kafka.transactions import meet, open_producer, transact
+from duewheel.schemas.wire.single_record import single
 from duewheel.testing import LocalShard
-from duewheel.wheel import kafka_internals as internals
-from duewheel.wheel import outages
-from duewheel.wheel.data_directory import Role
-from duewheel.wheel.deadline import Deadline
-from duewheel.wheel.dequeue import Dequeue
-from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.kafka_clients import ClientSettings
-from duewheel.wheel.kafka_publisher import KafkaPublisher, PublisherLimits
-from duewheel.wheel.kafka_transactions import meet, open_producer, transact
-from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue.loop import Dequeue
+from duewheel.wheel.storage.data_directory import Role
+from duewheel.wheel.storage.layout import WheelConfig
 
 pytestmark = pytest.mark.kafka
 
@@ -137,7 +137,7 @@ def own_threads() -> set[threading.Thread]:
 @pytest.fixture(autouse=True)
 def nothing_is_parked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch may be refused for good just before its transaction is given up."""
-    monkeypatch.setattr(outages, "VERDICT_S", (0.0, 0.0))
+    monkeypatch.setattr(availability, "VERDICT_S", (0.0, 0.0))
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,10 @@ from tests.integration.reading import everything_in, read_topic
 from tests.integration.test_dead_letters import Shard, config, shard  # noqa: F401
 
 from duewheel.client import DelayProducer, Timer
-from duewheel.dev_broker import DevBroker
+from duewheel.client.handle import RecallHandle
+from duewheel.dev.broker import DevBroker
 from duewheel.errors import InvalidTimer
-from duewheel.kafka_admin import KafkaAdmin
-from duewheel.recall import RecallHandle
+from duewheel.kafka.admin import KafkaAdmin
 from duewheel.schemas.header_names import LEVELS_MS
 
 pytestmark = pytest.mark.kafka

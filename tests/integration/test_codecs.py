@@ -17,15 +17,15 @@ from tests.integration.publishing import Message, deliveries
 from tests.integration.test_topic_settings import DEAD, STATE, TIMER, Topics, made
 from tests.integration.whole_shard import Shard, schedule
 
-from duewheel import wiring
+from duewheel import factory
 from duewheel.checkpoints.progress import PartitionProgress
 from duewheel.client import DelayProducer
-from duewheel.dead_letters import Since, list_letters
-from duewheel.dev_broker import DevBroker
+from duewheel.dev.broker import DevBroker
 from duewheel.doctor.topics import as_finding
-from duewheel.kafka_admin import KafkaAdmin
-from duewheel.processes import init_progress
-from duewheel.recover import dry_run
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.ops.dlq_list import Since, list_letters
+from duewheel.ops.recovery_preview import dry_run
+from duewheel.runtime.dequeue_process import init_progress
 
 pytestmark = pytest.mark.kafka
 
@@ -51,8 +51,8 @@ def topics(broker: DevBroker, tmp_path: Path, codec: str) -> Iterator[Topics]:
 def test_progress_and_dead_letters_are_read_and_the_change_is_told(
     topics: Topics, codec: str
 ) -> None:
-    settings, clock = topics.settings, wiring.StoppableClock(threading.Event())
-    publisher = wiring.publisher(settings, clock)
+    settings, clock = topics.settings, factory.StoppableClock(threading.Event())
+    publisher = factory.publisher(settings, clock)
     found = publisher.start()
     assert found is not None
     dead = Message(topics.name(DEAD), b"dead " * 100, dead_letter=True)
@@ -60,7 +60,7 @@ def test_progress_and_dead_letters_are_read_and_the_change_is_told(
     publisher.publish(publisher.prepare(deliveries([dead])), progress)
     assert publisher.start() == progress
     publisher.close()
-    reader = wiring.progress_reader(settings, clock)
+    reader = factory.progress_reader(settings, clock)
     newest = reader.newest()
     assert newest is not None and newest.progress == progress
     reader.close()
@@ -87,7 +87,7 @@ def test_what_producers_compress_is_read_back_and_previewed(topics: Topics, code
         again = producer.reschedule(timer.handle, delay="2h").result(60)
     assert again.id == timer.id
 
-    publisher = wiring.publisher(settings, wiring.StoppableClock(threading.Event()))
+    publisher = factory.publisher(settings, factory.StoppableClock(threading.Event()))
     found = publisher.start()
     assert found is not None
     parts = {p: PartitionProgress(at.r, 2) for p, at in found.partitions.items()}

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from duewheel.checkpoints.state import DEQUEUE, INGEST, Lag
+from duewheel.checkpoints.state_file import DEQUEUE, INGEST, Lag
 from duewheel.clock import SystemClock
-from duewheel.config import load
-from duewheel.dev_broker import DevBroker
+from duewheel.config.settings import load
+from duewheel.dev.broker import DevBroker
 from duewheel.errors import Locked
-from duewheel.wheel.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
 
 pytestmark = pytest.mark.kafka
 

@@ -19,11 +19,11 @@ from tests.integration.test_dead_letters import command, config, until  # noqa: 
 from tests.integration.test_reconfigure import running, timer, wait_for
 from tests.integration.whole_shard import CLOCK, Shard
 
-from duewheel.child import Child
-from duewheel.config import load
-from duewheel.dev_broker import DevBroker
-from duewheel.java import Java
-from duewheel.kafka_admin import KafkaAdmin
+from duewheel.config.settings import load
+from duewheel.dev.broker import DevBroker
+from duewheel.java.find import Java
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.osutil.child_process import Child
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.crash_matrix]
 

@@ -17,27 +17,28 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 from tests.integration.reading import read_topic
 
-from duewheel import dead_letters, replay, wiring
-from duewheel.checkpoints.recovery import RecoveryRecord
+from duewheel import factory
+from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.clock import SystemClock
-from duewheel.config import Settings, load
-from duewheel.dead_letters import Since, list_letters
-from duewheel.dev_broker import DevBroker
+from duewheel.config.settings import Settings, load
+from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, PublishDoubt
-from duewheel.kafka_admin import KafkaAdmin
-from duewheel.processes import init_progress
-from duewheel.replay import Selection
-from duewheel.schemas.contract import Contract, parse
-from duewheel.schemas.record_batch import Batch
-from duewheel.schemas.single_record import Header, encode
-from duewheel.wheel import kafka_internals as internals
-from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.deadline import Deadline
-from duewheel.wheel.dequeue import Dequeue
-from duewheel.wheel.engine import Engine
-from duewheel.wheel.kafka_clients import ClientSettings
-from duewheel.wheel.kafka_transactions import meet, open_producer, transact
-from duewheel.wheel.recovering import carry_out
+from duewheel.kafka import producer_internals as internals
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.transactions import meet, open_producer, transact
+from duewheel.ops import dlq_list, dlq_replay
+from duewheel.ops.dlq_list import Since, list_letters
+from duewheel.ops.dlq_replay import Selection
+from duewheel.runtime.dequeue_process import init_progress
+from duewheel.schemas.request.contract import Contract, parse
+from duewheel.schemas.wire.record_batch import Batch
+from duewheel.schemas.wire.single_record import Header, encode
+from duewheel.wheel.append.engine import Engine
+from duewheel.wheel.dequeue.loop import Dequeue
+from duewheel.wheel.recovery.rebuild import carry_out
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
 
 pytestmark = pytest.mark.kafka
 
@@ -61,14 +62,14 @@ class Shard:
             admin.init_topics(settings, partitions=2)
             admin.create_topic(self.target, 2)
         init_progress(settings)
-        self._clock = wiring.StoppableClock(threading.Event())
+        self._clock = factory.StoppableClock(threading.Event())
         self._directories = [
             DataDirectory.start(settings.storage.data_dir, settings.wheel, role)
             for role in (Role.DEQUEUE, Role.INGEST)
         ]
-        self._publisher = wiring.publisher(settings, self._clock)
+        self._publisher = factory.publisher(settings, self._clock)
         self._dequeue = Dequeue(
-            self._directories[0], self._publisher, self._clock, wiring.dequeue_config(settings)
+            self._directories[0], self._publisher, self._clock, factory.dequeue_config(settings)
         )
         self._dequeue.start()
         record = RecoveryRecord.read(settings.storage.data_dir)
@@ -120,7 +121,7 @@ class Shard:
         }
         with self.admin() as admin:
             ends = admin.end_offsets([self.timers])
-        batch = parse(pa.table(columns), contract or wiring.contract(self.settings))
+        batch = parse(pa.table(columns), contract or factory.contract(self.settings))
         self._engine.append(batch, {**marks, **ends})
         time.sleep(2 * self.settings.timer.precision_ms / 1000)
         while self._dequeue.tick():
@@ -130,7 +131,7 @@ class Shard:
         return read_topic(self.servers, self.settings.dead_letter_topic)
 
     def replay(self, *, dry_run: bool = False, **selection: Any) -> dict[str, Any]:
-        return replay.replay(self.settings, Selection(**selection), dry_run=dry_run)
+        return dlq_replay.replay(self.settings, Selection(**selection), dry_run=dry_run)
 
     def outcomes(self, *, dry_run: bool = False, **selection: Any) -> tuple[int, dict[str, int]]:
         """Of a replay: how many went out, and the refusals by code."""
@@ -207,7 +208,7 @@ def test_a_rejected_message_keeps_every_byte_and_goes_back_to_its_timer_topic(
     again = read_topic(shard.servers, shard.timers)[-1]
     assert (again.partition, again.key, again.value, again.headers) == (1, *sent[0])
     mapped = shard.settings.timer.model_copy(update={"mapping": {shard.timers: shard.target}})
-    shard.pump(wiring.contract(shard.settings.model_copy(update={"timer": mapped})))
+    shard.pump(factory.contract(shard.settings.model_copy(update={"timer": mapped})))
     time.sleep(1.2)
     shard.pump()
     (delivered,) = read_topic(shard.servers, shard.target)
@@ -378,7 +379,7 @@ def values(shard: Shard, topic: str) -> list[int]:
 def test_a_replay_that_ends_in_the_middle_loses_and_doubles_nothing(
     shard: Shard, monkeypatch: pytest.MonkeyPatch, *, committed: bool
 ) -> None:
-    monkeypatch.setattr(dead_letters, "_CHUNK_RECORDS", 10)
+    monkeypatch.setattr(dlq_list, "_CHUNK_RECORDS", 10)
     numbered(shard, 45)
     calls = 0
 
@@ -394,7 +395,7 @@ def test_a_replay_that_ends_in_the_middle_loses_and_doubles_nothing(
             internals.await_outcomes(internals.enqueue(producer, batches, now_ms), deadline)
         raise KafkaError("the connection is gone")
 
-    monkeypatch.setattr(replay, "transact", fails_once)
+    monkeypatch.setattr(dlq_replay, "transact", fails_once)
     with pytest.raises(PublishDoubt, match="nothing is doubled"):
         shard.replay(to_topic=shard.target)
     before = values(shard, shard.target)
@@ -427,7 +428,7 @@ def test_a_limit_and_what_the_target_does_not_take(shard: Shard) -> None:
 def test_a_replay_that_another_one_has_overtaken_doubles_nothing(
     config: Path, shard: Shard, monkeypatch: pytest.MonkeyPatch, selected: list[str]
 ) -> None:
-    monkeypatch.setattr(dead_letters, "_CHUNK_RECORDS", 10)
+    monkeypatch.setattr(dlq_list, "_CHUNK_RECORDS", 10)
     numbered(shard, 30)
     small = f"{shard.target}.small"
     with shard.admin() as admin:
@@ -448,7 +449,7 @@ def test_a_replay_that_another_one_has_overtaken_doubles_nothing(
             return outcomes
         return transact(producer, batches, now_ms, deadline)
 
-    monkeypatch.setattr(replay, "transact", overtaken)
+    monkeypatch.setattr(dlq_replay, "transact", overtaken)
     selection: dict[str, Any] = {"code": selected[-1]} if selected else {}
     own = shard.replay(to_topic=small, **selection)
     assert [each["replayed"] for each in taken] == [30 - own["replayed"]]

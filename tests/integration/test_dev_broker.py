@@ -20,9 +20,9 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import NewTopic
 
-from duewheel.dev_broker import DevBroker, PortTaken, new_cluster_id
+from duewheel.dev.broker import DevBroker, PortTaken, new_cluster_id
 from duewheel.errors import DuewheelError, Locked
-from duewheel.java import Java
+from duewheel.java.find import Java
 
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("kafka_jars")]
 
@@ -31,7 +31,7 @@ PATIENCE_S = 120.0
 RUN = """
 import sys
 from pathlib import Path
-from duewheel.dev_broker import run_dev_broker
+from duewheel.dev.broker import run_dev_broker
 run_dev_broker(Path(sys.argv[1]), 0, "json")
 """
 

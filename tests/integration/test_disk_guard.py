@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.integration.test_ingest import LATER, Shard
 
-from duewheel.config import load
-from duewheel.dev_broker import DevBroker
-from duewheel.status import status
+from duewheel.config.settings import load
+from duewheel.dev.broker import DevBroker
+from duewheel.ops.status import status
 
 pytestmark = [
     pytest.mark.kafka,

@@ -14,14 +14,14 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource
 from tests.integration.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 
-from duewheel import wiring
+from duewheel import factory
 from duewheel.clock import SystemClock
-from duewheel.config import Settings, load
-from duewheel.dev_broker import DevBroker, free_ports
+from duewheel.config.settings import Settings, load
+from duewheel.dev.broker import DevBroker, free_ports
 from duewheel.doctor import apis, examination
 from duewheel.doctor.findings import Finding
-from duewheel.kafka_admin import KafkaAdmin
-from duewheel.processes import init_progress
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.runtime.dequeue_process import init_progress
 
 pytestmark = pytest.mark.kafka
 
@@ -92,7 +92,7 @@ def test_a_whole_cluster_before_init_and_beside_a_running_shard(
     assert not settings.storage.data_dir.exists()
 
     init(settings, client)
-    running = wiring.publisher(settings, wiring.StoppableClock(threading.Event()))
+    running = factory.publisher(settings, factory.StoppableClock(threading.Event()))
     try:
         progress = running.start()
         assert progress is not None

@@ -28,14 +28,14 @@ from kafka.admin import (
 )
 from tests.integration.test_doctor import CLOCK, errors, examined, only, settings_for
 
-from duewheel import wiring
-from duewheel.config import Settings
-from duewheel.dev_broker import HOST, DevBroker, free_ports
+from duewheel import factory
+from duewheel.config.settings import Settings
+from duewheel.dev.broker import HOST, DevBroker, free_ports
 from duewheel.doctor import examination
 from duewheel.doctor.findings import exit_code
-from duewheel.java import Java
-from duewheel.kafka_admin import KafkaAdmin
-from duewheel.processes import init_progress
+from duewheel.java.find import Java
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.runtime.dequeue_process import init_progress
 
 pytestmark = [pytest.mark.kafka, pytest.mark.crash_matrix]
 
@@ -150,7 +150,7 @@ def test_the_documented_rights_are_enough_and_each_is_missed(
     assert errors(found) == set()
     codes = {f.code for f in found if f.severity == "warning"}
     assert codes <= {"durability", "clock_kept", "memory", "disk_space"}
-    running = wiring.publisher(settings, wiring.StoppableClock(threading.Event()))
+    running = factory.publisher(settings, factory.StoppableClock(threading.Event()))
     try:
         progress = running.start()
         assert progress is not None

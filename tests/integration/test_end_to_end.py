@@ -19,11 +19,11 @@ from tests.integration.random_timers import PARTITIONS, Headers, Sent
 from tests.integration.reading import everything_in
 from tests.integration.whole_shard import CLOCK, DEADLINE_S, Shard, schedule
 
-from duewheel.checkpoints.state import State
+from duewheel.checkpoints.state_file import State
 from duewheel.client import Answer, Cancel, DelayProducer, Rescheduled, Timer
-from duewheel.dev_broker import DevBroker
-from duewheel.kafka_admin import KafkaAdmin
-from duewheel.wheel.check import check
+from duewheel.dev.broker import DevBroker
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.wheel.storage.verify import check
 
 pytestmark = [
     pytest.mark.kafka,

@@ -7,7 +7,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource
 from tests.integration.whole_shard import CLOCK, Shard
 
-from duewheel.wheel.check import check
+from duewheel.wheel.storage.verify import check
 
 pytestmark = [
     pytest.mark.kafka,

@@ -11,7 +11,7 @@ from kafka.structs import OffsetAndMetadata
 from tests.integration.fault_proxy import Action, Fault, FaultProxy
 from tests.integration.reading import read_committed
 
-from duewheel.dev_broker import DevBroker
+from duewheel.dev.broker import DevBroker
 
 pytestmark = pytest.mark.kafka
 

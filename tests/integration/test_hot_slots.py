@@ -14,8 +14,8 @@ import pytest
 from tests.integration.fault_judge import Topics
 from tests.integration.test_parking import WHEEL, Shard
 
-from duewheel.dev_broker import DevBroker
-from duewheel.wheel.hot_slots import HotSlots
+from duewheel.dev.broker import DevBroker
+from duewheel.wheel.slot_overflow import HotSlots
 
 pytestmark = pytest.mark.kafka
 

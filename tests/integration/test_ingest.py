@@ -20,27 +20,27 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka import TopicPartition as KafkaPartition
 
-from duewheel import wiring
-from duewheel.checkpoints import files
-from duewheel.checkpoints.batch_limit import SPARK_DIR
-from duewheel.checkpoints.page_contents import Close
-from duewheel.checkpoints.recovery import Keep, RecoveryRecord
-from duewheel.checkpoints.state import INGEST
+from duewheel import factory
+from duewheel.checkpoints import fs
+from duewheel.checkpoints.page_codec import Close
+from duewheel.checkpoints.recovery_decision import Keep, RecoveryRecord
+from duewheel.checkpoints.state_file import INGEST
 from duewheel.clock import SystemClock
-from duewheel.config import load
-from duewheel.dev_broker import DevBroker
-from duewheel.ingest import CHECKPOINT
-from duewheel.schemas.timers import TopicPartition
-from duewheel.wheel.check import check
-from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.layout import (
+from duewheel.config.settings import load
+from duewheel.dev.broker import DevBroker
+from duewheel.runtime.ingest_process import CHECKPOINT
+from duewheel.schemas.batches import TopicPartition
+from duewheel.streaming.batch_attempt import SPARK_DIR
+from duewheel.wheel.recovery.startup import first_progress
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.layout import (
     FLAG_DEAD_LETTER,
     LEVEL_MASK,
     MAGIC_TIMER,
     WheelConfig,
     closable_slot,
 )
-from duewheel.wheel.starting import first_progress
+from duewheel.wheel.storage.verify import check
 
 pytestmark = [
     pytest.mark.kafka,
@@ -111,11 +111,11 @@ class Shard:
         dequeue.state.mark_applied()
         settings = load(self.config)
         starts = dict.fromkeys(marks, 0)
-        config = wiring.dequeue_config(settings)
+        config = factory.dequeue_config(settings)
         progress = first_progress(dequeue, config, starts, SystemClock().now_ms())
         dequeue.state.write_mirror(floor, 0, progress.encode())
         start = dequeue.state.dequeue_starts
-        RecoveryRecord("killed", Keep.ALL, 0, files.boot_id(), start).write(self.data_dir)
+        RecoveryRecord("killed", Keep.ALL, 0, fs.boot_id(), start).write(self.data_dir)
         self._dequeue = dequeue
 
     def start(self) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from duewheel import jars
 from duewheel.errors import DuewheelError
-from duewheel.jars import connector_jars
-from duewheel.java import Java
+from duewheel.java import jars
+from duewheel.java.find import Java
+from duewheel.java.jars import connector_jars
 
 POM = """\
 <project><modelVersion>4.0.0</modelVersion>
@@ -24,8 +24,8 @@ POM = """\
 """
 
 FETCH = """
-from duewheel.jars import connector_jars
-from duewheel.java import find_java
+from duewheel.java.jars import connector_jars
+from duewheel.java.find import find_java
 connector_jars(find_java())
 """
 

@@ -13,12 +13,12 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource
 
-from duewheel.config import Settings
-from duewheel.config_sections import Kafka, Timer
-from duewheel.dev_broker import DevBroker
+from duewheel.config.sections import Kafka, Timer
+from duewheel.config.settings import Settings
+from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, KafkaUnavailable
-from duewheel.kafka_admin import KafkaAdmin
-from duewheel.topic_plans import TopicFinding
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.topic_specs import TopicFinding
 
 pytestmark = pytest.mark.kafka
 

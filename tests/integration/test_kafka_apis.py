@@ -14,12 +14,12 @@ from kafka import KafkaProducer
 from tests.integration.fault_proxy import FaultProxy
 from tests.integration.test_doctor import settings_for
 
-from duewheel.child import Child
-from duewheel.config import Settings
-from duewheel.dev_broker import DevBroker
+from duewheel.config.settings import Settings
+from duewheel.dev.broker import DevBroker
 from duewheel.doctor import apis
-from duewheel.kafka_admin import KafkaAdmin
-from duewheel.status import status
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.ops.status import status
+from duewheel.osutil.child_process import Child
 
 pytestmark = [
     pytest.mark.kafka,

@@ -28,15 +28,11 @@ from tests.integration.publishing import (
 )
 
 from duewheel.checkpoints.progress import record_key
-from duewheel.dev_broker import DevBroker
+from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt, TransactionTooSlow
-from duewheel.wheel import (
-    kafka_internals,
-    kafka_progress,
-    kafka_publisher,
-    kafka_transactions,
-)
-from duewheel.wheel.kafka_publisher import KafkaPublisher
+from duewheel.kafka import producer_internals, state_topic, transactions
+from duewheel.kafka import publisher as kafka_publisher
+from duewheel.kafka.publisher import KafkaPublisher
 
 pytestmark = pytest.mark.kafka
 
@@ -122,7 +118,7 @@ def test_order_within_partitions_and_choice_of_partition(
 def test_progress_is_read_back(
     broker: DevBroker, names: Names, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_progress, "_STEPS_BACK", (4, 40))
+    monkeypatch.setattr(state_topic, "_STEPS_BACK", (4, 40))
     mine, other = make(shard=0), make(shard=1)
     assert mine.start() is None
     mine.publish(None, progress(1))
@@ -328,7 +324,7 @@ def test_a_transaction_that_runs_out_of_time_says_so_and_the_next_has_no_more(
 
     def slow(producer: Any, batches: list[Any], *given: Any) -> Any:
         time.sleep(0 if len(batches) == 1 else 3)
-        return kafka_transactions.transact(producer, batches, *given)
+        return transactions.transact(producer, batches, *given)
 
     monkeypatch.setattr(kafka_publisher, "transact", slow)
     publisher = make(publish_deadline_s=2.0, transaction_timeout_ms=2_500)
@@ -380,7 +376,7 @@ def test_a_look_does_not_wait_for_a_transaction_that_its_writer_left_open(
         raise RuntimeError("killed before the commit")
 
     with monkeypatch.context() as patch:
-        patch.setattr(kafka_internals, "commit", die)
+        patch.setattr(producer_internals, "commit", die)
         with pytest.raises(PublishDoubt):
             publish(killed, [Message(names.target, b"never")], progress(8))
     successor = make(start_deadline_s=5.0)  # less than the transaction's time-out

@@ -9,7 +9,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from tests.integration.publishing import Names, create_topics, new_publisher
 
-from duewheel.dev_broker import DevBroker
+from duewheel.dev.broker import DevBroker
 from duewheel.errors import KafkaUnavailable
 
 pytestmark = pytest.mark.kafka

@@ -32,12 +32,14 @@ def test_built_package_is_whole(tmp_path: Path) -> None:
     assert {name.split("/")[0].split("-")[0] for name in names} == {"duewheel"}
     for folder in SOURCES[1:]:
         here = {
-            f"duewheel/{folder}/{path.name}"
-            for path in (ROOT / folder).iterdir()
+            f"duewheel/{path.relative_to(ROOT)}"
+            for path in (ROOT / folder).rglob("*")
             if path.suffix in {".py", ".json"}
         }
         assert here <= names
-    shell = {path.name for path in (ROOT / "src" / "duewheel").iterdir() if path.suffix}
-    assert {"client.py", "py.typed", "jars.json", "dev_broker.properties"} <= shell
-    assert {f"duewheel/{name}" for name in shell if not name.startswith(".")} <= names
+    top = ROOT / "src" / "duewheel"
+    shell = {str(path.relative_to(top)) for path in top.rglob("*") if path.suffix}
+    data = {"py.typed", "java/jars.json", "dev/broker.properties", "audit/page.html"}
+    assert {"client/__init__.py", *data} <= shell
+    assert {f"duewheel/{name}" for name in shell if not name.endswith(".pyc")} <= names
     assert any(name.endswith(".dist-info/entry_points.txt") for name in names)

@@ -24,28 +24,29 @@ from tests.integration.fault_judge import GIVE_UP_S, Topics, wait_until
 from tests.integration.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.integration.reading import consumer, read_committed
 
-from duewheel.checkpoints.epochs import Epochs
-from duewheel.checkpoints.held import Held, key_of, value_of
+from duewheel.checkpoints.config_epochs import Epochs
+from duewheel.checkpoints.held_copies import Held, key_of, value_of
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.clock import SystemClock
-from duewheel.dev_broker import DevBroker
-from duewheel.kafka_admin import KafkaAdmin
-from duewheel.schemas.contract import Contract, parse
-from duewheel.schemas.rules import compile_suite, load_suite
-from duewheel.schemas.single_record import single
-from duewheel.schemas.timers import Deliveries
+from duewheel.dev.broker import DevBroker
+from duewheel.kafka import availability
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.held_queue import BATCHES_AT_ONCE
+from duewheel.kafka.publisher import KafkaPublisher, PublisherLimits
+from duewheel.schemas.batches import Deliveries
+from duewheel.schemas.request.contract import Contract, parse
+from duewheel.schemas.request.rules import compile_suite, load_suite
+from duewheel.schemas.wire.single_record import single
 from duewheel.testing import LocalShard, suite_parameters
-from duewheel.wheel import accepting, outages
-from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.dequeue import Dequeue
-from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.dequeue_statistics import Statistics
-from duewheel.wheel.hot_slots import HotSlots
-from duewheel.wheel.kafka_held import BATCHES_AT_ONCE
-from duewheel.wheel.kafka_publisher import KafkaPublisher, PublisherLimits
-from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.admin import accept_loss as accepting
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue.loop import Dequeue
+from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.publisher import Prepared
-from duewheel.wheel.surveying import survey
+from duewheel.wheel.recovery.survey import survey
+from duewheel.wheel.slot_overflow import HotSlots
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.layout import WheelConfig
 
 pytestmark = pytest.mark.kafka
 
@@ -241,7 +242,7 @@ def numbered(timers: Sequence[tuple[str, int]], topic: str, partition: int) -> l
 def shard(
     tmp_path: Path, broker: DevBroker, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Shard]:
-    monkeypatch.setattr(outages, "VERDICT_S", (1.0, 30.0))
+    monkeypatch.setattr(availability, "VERDICT_S", (1.0, 30.0))
     topics = Topics.named(f"parking-{uuid.uuid4().hex[:8]}")
     topics.create(broker.bootstrap_servers)
     shard = Shard(tmp_path, broker, proxy.bootstrap_servers, topics)

@@ -26,20 +26,20 @@ from tests.integration.fault_judge import (
 from tests.integration.fault_proxy import Action, Fault, FaultProxy
 from tests.integration.reading import read_committed
 
-from duewheel import replay
-from duewheel.checkpoints.recovery import dequeue_has_decided
-from duewheel.child import Child
+from duewheel.checkpoints.recovery_decision import dequeue_has_decided
 from duewheel.client import DelayProducer
 from duewheel.clock import SystemClock
-from duewheel.config import Settings, load
-from duewheel.dev_broker import DevBroker
+from duewheel.config.settings import Settings, load
+from duewheel.dev.broker import DevBroker
 from duewheel.errors import PublishDoubt
-from duewheel.kafka_admin import KafkaAdmin
-from duewheel.replay import Selection
-from duewheel.wheel.check import check
-from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.engine import Engine
-from duewheel.wheel.recovering import carry_out
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.ops import dlq_replay
+from duewheel.ops.dlq_replay import Selection
+from duewheel.osutil.child_process import Child
+from duewheel.wheel.append.engine import Engine
+from duewheel.wheel.recovery.rebuild import carry_out
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.verify import check
 
 pytestmark = pytest.mark.kafka
 
@@ -229,11 +229,11 @@ def test_dead_letters_are_replayed_once_over_faults(
         replayed = 0
         while placed.hits < fault.times or replayed == 0:
             with suppress(PublishDoubt):
-                replay.replay(settings, Selection(), dry_run=False)
+                dlq_replay.replay(settings, Selection(), dry_run=False)
                 replayed += 1
         proxy.clear()
     producer.close()
-    assert replay.replay(settings, Selection(), dry_run=False)["replayed"] == 0
+    assert dlq_replay.replay(settings, Selection(), dry_run=False)["replayed"] == 0
     starts = {TopicPartition(topics.orders, partition): 0 for partition in range(4)}
     values = sorted(int(r.value) for r in read_committed(broker.bootstrap_servers, starts))
     assert values == list(range(20 * len(REPLAYED)))

@@ -13,12 +13,12 @@ from tests.integration.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.integration.publishing import progress, slot_of
 
 from duewheel.checkpoints.progress import Progress, record_key
-from duewheel.dev_broker import DevBroker
+from duewheel.dev.broker import DevBroker
 from duewheel.errors import KafkaUnavailable
-from duewheel.wheel import kafka_progress
-from duewheel.wheel.deadline import Deadline
-from duewheel.wheel.kafka_clients import ClientSettings, open_reader
-from duewheel.wheel.kafka_progress import KafkaProgressReader, newest_records, place_of
+from duewheel.kafka import state_topic
+from duewheel.kafka.clients import ClientSettings, open_reader
+from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.state_topic import KafkaProgressReader, newest_records, place_of
 
 pytestmark = pytest.mark.kafka
 
@@ -65,7 +65,7 @@ def test_it_sees_each_new_progress_once_it_is_committed(
         opened.append(args)
         return open_reader(*args)
 
-    monkeypatch.setattr(kafka_progress, "open_reader", counted)
+    monkeypatch.setattr(state_topic, "open_reader", counted)
     assert reader.newest() is None
     committed(producer, topic, 1, 2)
     committed(producer, topic, 9, shard=1)
@@ -133,7 +133,7 @@ def test_what_takes_long_to_read_is_read_as_long_as_there_is_headway(
     committed(producer, topic, *range(5, 9), shard=1)
     clock = SimpleNamespace(now_s=0.0)
     clock.monotonic = lambda: clock.now_s
-    monkeypatch.setattr("duewheel.wheel.deadline.time", clock)
+    monkeypatch.setattr("duewheel.kafka.deadline.time", clock)
 
     def slow(*args: Any) -> KafkaConsumer:
         consumer = open_reader(*args, max_poll_records=1)
@@ -147,7 +147,7 @@ def test_what_takes_long_to_read_is_read_as_long_as_there_is_headway(
         consumer.poll = polled
         return consumer
 
-    monkeypatch.setattr(kafka_progress, "open_reader", slow)
+    monkeypatch.setattr(state_topic, "open_reader", slow)
     settings = ClientSettings({"bootstrap_servers": broker.bootstrap_servers})
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     newest = newest_records(settings, admin, topic, Deadline(30))

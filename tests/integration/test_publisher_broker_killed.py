@@ -26,11 +26,11 @@ from tests.integration.publishing import (
     wait_until,
 )
 
-from duewheel.dev_broker import DevBroker
+from duewheel.dev.broker import DevBroker
 from duewheel.errors import PublishDoubt
-from duewheel.java import Java
-from duewheel.wheel import kafka_internals
-from duewheel.wheel.kafka_publisher import KafkaPublisher
+from duewheel.java.find import Java
+from duewheel.kafka import producer_internals
+from duewheel.kafka.publisher import KafkaPublisher
 
 pytestmark = pytest.mark.kafka
 
@@ -106,7 +106,7 @@ def _killed_in_transaction(broker: DevBroker, publisher: KafkaPublisher) -> Iter
     producer = publisher._producer
     assert producer is not None
     partitions = producer._transaction_manager._partitions_in_transaction
-    commit = kafka_internals.commit
+    commit = producer_internals.commit
 
     def kill() -> None:
         wait_until(lambda: bool(partitions), "no transaction")
@@ -119,7 +119,7 @@ def _killed_in_transaction(broker: DevBroker, publisher: KafkaPublisher) -> Iter
     killer = threading.Thread(target=kill)
     killer.start()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kafka_internals, "commit", commit_late)
+        patch.setattr(producer_internals, "commit", commit_late)
         try:
             yield
         finally:

@@ -10,8 +10,8 @@ from kafka import KafkaAdminClient
 from tests.integration.publishing import Message, progress, publish, read
 
 from duewheel.clock import SystemClock
-from duewheel.dev_broker import DevBroker
-from duewheel.wheel.kafka_publisher import KafkaPublisher
+from duewheel.dev.broker import DevBroker
+from duewheel.kafka.publisher import KafkaPublisher
 
 pytestmark = pytest.mark.kafka
 

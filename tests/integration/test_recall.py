@@ -25,14 +25,15 @@ from kafka.serializer import Serializer
 from tests.integration.reading import everything_in, read_topic
 from tests.integration.test_dead_letters import Shard, config, until  # noqa: F401
 
-from duewheel import answers, sender
+from duewheel.cli import send
+from duewheel.cli.send import NamedTimer
 from duewheel.client import Answer, Cancel, DelayProducer, Timer
-from duewheel.config import load
-from duewheel.dev_broker import DevBroker
+from duewheel.client import replies as answers
+from duewheel.config.settings import load
+from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, DuewheelError, InvalidTimer
-from duewheel.kafka_admin import KafkaAdmin
-from duewheel.sender import NamedTimer
-from duewheel.wheel.kafka_clients import ClientSettings
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.clients import ClientSettings
 
 pytestmark = pytest.mark.kafka
 
@@ -473,11 +474,11 @@ def test_commands(
         by_id = NamedTimer(timer_id="7", key=b"abc")
         message: dict[str, Any] = {"topic": topics.orders, "value": b"", "headers": []}
         time_: dict[str, Any] = {"deliver_at": None, "delay": "1h", "level": None}
-        told.append(sender.reschedule(settings, by_id, WITHIN_S, **message, **time_))
-        told.append(sender.cancel(settings, by_id, None))  # does not wait
+        told.append(send.reschedule(settings, by_id, WITHIN_S, **message, **time_))
+        told.append(send.cancel(settings, by_id, None))  # does not wait
     finally:
         answering.stop()
-    told.append(sender.cancel(settings, by_id, 0.1))  # and here nobody answers
+    told.append(send.cancel(settings, by_id, 0.1))  # and here nobody answers
     words = ["already_delivered", "cancelled", "cancelled", None, None]
     assert [each["answer"] for each in told] == words
     assert {(each["id"], each["partition"]) for each in told} == {("7", timer.partition)}

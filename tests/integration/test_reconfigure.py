@@ -13,9 +13,9 @@ import pytest
 from tests.integration.reading import read_topic
 from tests.integration.test_dead_letters import Shard, command, config  # noqa: F401
 
-from duewheel.config import load
+from duewheel.config.settings import load
 from duewheel.errors import ConfigError, Locked, RecoveryRefused
-from duewheel.reconfigure import accept_loss, reconfigure
+from duewheel.ops.reconfigure import accept_loss, reconfigure
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -22,18 +22,18 @@ import pytest
 from kafka import KafkaProducer
 from tests.integration.whole_shard import CLOCK, Shard
 
-from duewheel import wiring
-from duewheel.checkpoints.batch_limit import SPARK_DIR
-from duewheel.checkpoints.durable import Durable
+from duewheel import factory
+from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.spark_offsets import resume_point
-from duewheel.child import Child
-from duewheel.config import Settings, load
-from duewheel.dev_broker import DevBroker
+from duewheel.config.settings import Settings, load
+from duewheel.dev.broker import DevBroker
 from duewheel.errors import Fenced, Locked
-from duewheel.ingest import CHECKPOINT
-from duewheel.wheel.check import check
-from duewheel.wheel.layout import hour_name
+from duewheel.osutil.child_process import Child
+from duewheel.runtime.ingest_process import CHECKPOINT
+from duewheel.streaming.batch_attempt import SPARK_DIR
+from duewheel.streaming.spark_checkpoint import resume_point
+from duewheel.wheel.storage.layout import hour_name
+from duewheel.wheel.storage.verify import check
 
 pytestmark = [
     pytest.mark.kafka,
@@ -43,7 +43,7 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-BOOT_WORDS = 4096 + 8 * 4  # in `state`: see checkpoints/state.py
+BOOT_WORDS = 4096 + 8 * 4  # in `state`: see checkpoints/state_file.py
 BURST = 3_000
 HOURS, SEGMENTS = ("timerlog", "messages", "cancelled"), ("cancels", "requests")
 
@@ -227,7 +227,7 @@ def half_deliver(shard: LoadedShard) -> None:
 
 
 def progress_of(settings: Settings) -> Progress:
-    publisher = wiring.publisher(settings, wiring.StoppableClock(threading.Event()))
+    publisher = factory.publisher(settings, factory.StoppableClock(threading.Event()))
     progress = publisher.peek()
     assert progress is not None
     return progress

@@ -15,21 +15,23 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 
-from duewheel import processes, reconfigure, reshard, wiring
-from duewheel.checkpoints.epochs import Epochs
+from duewheel import factory
+from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress
-from duewheel.checkpoints.resharding import sealed
+from duewheel.checkpoints.reshard_records import sealed
 from duewheel.clock import SystemClock
-from duewheel.config import Settings, load
-from duewheel.dev_broker import DevBroker
+from duewheel.config.settings import Settings, load
+from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, Fenced, PublishDoubt, RecoveryPending, RecoveryRefused
-from duewheel.kafka_admin import KafkaAdmin
-from duewheel.shards import all_shards
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.publisher import KafkaPublisher
+from duewheel.kafka.shard_records import all_shards
+from duewheel.ops import reconfigure, reshard
+from duewheel.runtime import dequeue_process
+from duewheel.runtime.topic_watch import TopicWatch
 from duewheel.streaming.source import partitions_json
 from duewheel.testing import LocalShard, ManualClock
-from duewheel.topic_watch import TopicWatch
-from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.kafka_publisher import KafkaPublisher
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -61,7 +63,7 @@ class Application:
         self.config.write_text(CONFIG.format(name=self.name, servers=servers, path=path / "data"))
         self.settings = load(self.config)
         self.topic = f"{self.name}.timers"
-        self.clock = wiring.StoppableClock(threading.Event())
+        self.clock = factory.StoppableClock(threading.Event())
         with KafkaAdmin(self.settings.kafka.client_options("admin")) as admin:
             admin.init_topics(self.settings, partitions=4)
 
@@ -75,14 +77,14 @@ class Application:
         """As many shards as that have progress, each a bit further than the one before it."""
         self.have_room(count)
         now = SystemClock().now_ms() // self.settings.timer.precision_ms
-        epochs = Epochs.first(wiring.slot_values(self.settings))
+        epochs = Epochs.first(factory.slot_values(self.settings))
         for index in range(count):
             r = now - behind * (count - index)
             parts = {
                 (self.topic, n): PartitionProgress(r, 10 * n, 10 * n + 5, 10 * n + 1, n=1)
                 for n in range(index, 4, count)
             }
-            publisher = wiring.publisher(self.settings, self.clock, index)
+            publisher = factory.publisher(self.settings, self.clock, index)
             publisher.start()
             publisher.publish(None, Progress(index, count, "a directory", 9, 3, epochs, parts))
             publisher.close()
@@ -115,9 +117,9 @@ class Application:
     ) -> LocalShard:
         """A shard whose loop runs here, on the real Kafka."""
         settings = settings or self.of(index, count)
-        publisher = wiring.publisher(settings, self.clock)
+        publisher = factory.publisher(settings, self.clock)
         changed: dict[str, Any] = {"progress_interval_ms": 1, **config}
-        configured = replace(wiring.dequeue_config(settings), **changed)
+        configured = replace(factory.dequeue_config(settings), **changed)
         path = settings.storage.data_dir
         return LocalShard(path, settings.wheel, publisher, self.clock, configured)
 
@@ -160,7 +162,7 @@ def test_partitions_move_unchanged_and_there_is_an_end_of_each_shard(
     with pytest.raises(RecoveryRefused, match=r"shard 0 of 2, the configuration says 0 of 4"):
         application.local(0, 4).start_dequeue()
     with pytest.raises(RecoveryRefused, match="there is no shard 2"):
-        processes.init_progress(application.of(2, 3))
+        dequeue_process.init_progress(application.of(2, 3))
     shard = application.local(1, 2)
     shard.start_dequeue()  # by any directory, at once
     assert application.records()[1].owner == shard.directory(Role.DEQUEUE).state.uuid
@@ -262,9 +264,9 @@ def test_settings_changed_half_way_through_a_reshard_are_kept_by_its_undo(
     again = LocalShard(
         shorter.storage.data_dir,
         shorter.wheel,
-        wiring.publisher(shorter, application.clock),
+        factory.publisher(shorter, application.clock),
         application.clock,
-        wiring.dequeue_config(shorter),
+        factory.dequeue_config(shorter),
     )
     again.start_dequeue()
     again.kill(Role.DEQUEUE)
@@ -275,7 +277,7 @@ def test_a_shard_that_is_quicker_is_sealed_in_the_end(
     application: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (first,) = application.begin().values()
-    other = wiring.publisher(application.settings, application.clock)
+    other = factory.publisher(application.settings, application.clock)
     publish = KafkaPublisher.publish
     beaten: list[Progress] = []
     newer = {p: PartitionProgress(part.r + 1, part.c1 or 0) for p, part in first.partitions.items()}
@@ -358,9 +360,9 @@ def test_a_shard_begins_with_its_own_partitions(application: Application) -> Non
     producer.send(application.topic, b"never scheduled", partition=1).get(30)
     producer.close()
     application.have_room(5)
-    assert processes.init_progress(application.of(1, 3))
+    assert dequeue_process.init_progress(application.of(1, 3))
     assert application.parts().keys() == {(application.topic, 1)}
     with pytest.raises(RecoveryRefused, match="shard 1 is one of 3"):
-        processes.init_progress(application.of(0, 2))
+        dequeue_process.init_progress(application.of(0, 2))
     with pytest.raises(ConfigError, match=r"shard 4 of 5 has no timer partition: .* has 4"):
-        processes.init_progress(application.of(4, 5))
+        dequeue_process.init_progress(application.of(4, 5))

@@ -14,12 +14,12 @@ from kafka import KafkaAdminClient
 from tests.integration.test_recovery import LoadedShard
 from tests.integration.whole_shard import CLOCK
 
-from duewheel.child import Child
-from duewheel.config import load
-from duewheel.dev_broker import DevBroker
+from duewheel.config.settings import load
+from duewheel.dev.broker import DevBroker
 from duewheel.errors import Fenced
-from duewheel.shards import all_shards
-from duewheel.wheel.check import check
+from duewheel.kafka.shard_records import all_shards
+from duewheel.osutil.child_process import Child
+from duewheel.wheel.storage.verify import check
 
 pytestmark = [
     pytest.mark.kafka,

@@ -19,12 +19,12 @@ import pytest
 from tests.integration.test_recovery import LoadedShard
 from tests.integration.whole_shard import CLOCK, DEADLINE_S
 
-from duewheel.child import Child
-from duewheel.config import load
-from duewheel.dev_broker import DevBroker
+from duewheel.config.settings import load
+from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, Fenced
-from duewheel.status import status as read_status
-from duewheel.wheel.check import check
+from duewheel.ops.status import status as read_status
+from duewheel.osutil.child_process import Child
+from duewheel.wheel.storage.verify import check
 
 pytestmark = [
     pytest.mark.kafka,

@@ -14,17 +14,18 @@ from pathlib import Path
 import pytest
 from kafka import KafkaProducer
 from tests.integration.test_reshard import Application
-from tests.unit.test_room import partitions_of, progress_of
+from tests.unit.checkpoints.test_partition_limit import partitions_of, progress_of
 
-from duewheel import processes, wiring
+from duewheel import factory
+from duewheel.checkpoints.partition_limit import PARTITIONS_MAX
 from duewheel.checkpoints.progress import record_key
-from duewheel.checkpoints.room import PARTITIONS_MAX
-from duewheel.config import Settings
-from duewheel.dev_broker import DevBroker
+from duewheel.config.settings import Settings
+from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, RecoveryPending, RecoveryRefused
-from duewheel.kafka_admin import KafkaAdmin
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.publisher import KafkaPublisher, PublisherLimits
+from duewheel.runtime import dequeue_process
 from duewheel.testing import LocalShard
-from duewheel.wheel.kafka_publisher import KafkaPublisher, PublisherLimits
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
 
@@ -57,7 +58,7 @@ def impatient(settings: Settings, application: Application) -> KafkaPublisher:
     """A publisher that waits far less long than an open transaction lasts."""
     return KafkaPublisher(
         settings.kafka.client_options("producer"),
-        transactional_id=wiring.transactional_id(settings),
+        transactional_id=factory.transactional_id(settings),
         state_topic=settings.state_topic,
         dead_letter_topic=settings.dead_letter_topic,
         shard=settings.shard.index,
@@ -71,7 +72,7 @@ def test_an_open_transaction_of_one_shard_holds_up_no_start_and_no_standby_of_an
 ) -> None:
     second = application.of(1, 2)
     begun = application.begin(2)[1]
-    reader = wiring.progress_reader(second, application.clock)
+    reader = factory.progress_reader(second, application.clock)
     with open_transaction(application, "dequeue.0", 0):
         publisher = impatient(second, application)
         assert publisher.start() == begun
@@ -128,13 +129,13 @@ def test_init_and_reshard_give_the_state_topic_the_partitions_that_it_lacks(
         with pytest.raises(ConfigError, match=r"partitions is 1, wanted is >= 2.*duewheel init"):
             admin.require_topics(second)
         with pytest.raises(ConfigError, match=r"has 1 partitions, shard 1 needs 2.*duewheel init"):
-            wiring.publisher(second, application.clock).peek()
+            factory.publisher(second, application.clock).peek()
         found = admin.init_topics(second)
         assert {f.state for f in found} == {"found"}
         admin.require_topics(second)
         assert admin.describe_partitions([topic]) == {topic: 2}
         for index in range(2):
-            assert processes.init_progress(application.of(index, 2))
+            assert dequeue_process.init_progress(application.of(index, 2))
         for to, partitions in ((4, 4), (1, 4)):
             application.reshard(to)
             assert admin.describe_partitions([topic]) == {topic: partitions}
@@ -146,7 +147,7 @@ def test_a_start_reads_a_progress_of_all_partitions_that_there_is_room_for(
 ) -> None:
     """Once committed, it must be readable for every start and standby."""
     application.begin(1)
-    publisher = wiring.publisher(application.settings, application.clock)
+    publisher = factory.publisher(application.settings, application.clock)
     found = publisher.start()
     assert found is not None
     full = replace(progress_of(partitions_of(500, PARTITIONS_MAX // 500)), epochs=found.epochs)
@@ -159,7 +160,7 @@ def test_a_start_reads_a_progress_of_all_partitions_that_there_is_room_for(
     begun_s = time.monotonic()
     assert publisher.start() == replace(full, epoch=4)
     print({"start_s": round(time.monotonic() - begun_s, 3)})
-    reader = wiring.progress_reader(application.settings, application.clock)
+    reader = factory.progress_reader(application.settings, application.clock)
     seen = reader.newest()
     assert seen is not None and seen.progress.epoch == 4
     reader.close()
@@ -177,4 +178,4 @@ def test_progress_of_an_earlier_version_is_refused_by_every_shard(application: A
     with KafkaAdmin(application.settings.kafka.client_options("admin")) as admin:
         admin.init_topics(second)
     with pytest.raises(RecoveryRefused, match=r"format 1, this version reads.*another app\.id"):
-        processes.init_progress(second)
+        dequeue_process.init_progress(second)

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from duewheel import supervision
-from duewheel.checkpoints.files import holder_of
-from duewheel.checkpoints.state import DEQUEUE, State
-from duewheel.child import Child
-from duewheel.config import load
-from duewheel.dev_broker import DevBroker
+from duewheel.checkpoints.fs import holder_of
+from duewheel.checkpoints.state_file import DEQUEUE, State
+from duewheel.config.settings import load
+from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, Locked
-from duewheel.wheel.data_directory import DataDirectory, Role
+from duewheel.osutil.child_process import Child
+from duewheel.runtime import run_file
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
 
 pytestmark = pytest.mark.slow
 
@@ -195,5 +195,5 @@ def was_refused_twice(config: Path, name: str, _: State) -> bool:
 
 def lives(data: Path, name: str, _: State) -> bool:
     """Whether `run` knows that this process runs."""
-    known = supervision.read(data)
+    known = run_file.read(data)
     return known is not None and known[name].lives

@@ -20,11 +20,11 @@ from kafka.admin import (
 )
 from tests.integration.whole_shard import Shard
 
-from duewheel.checkpoints.files import FileLock
-from duewheel.dev_broker import HOST, DevBroker, free_ports
+from duewheel.checkpoints.fs import FileLock
+from duewheel.dev.broker import HOST, DevBroker, free_ports
 from duewheel.errors import Locked
-from duewheel.java import Java
-from duewheel.wheel.data_directory import ENGINE_LOCK
+from duewheel.java.find import Java
+from duewheel.wheel.storage.data_directory import ENGINE_LOCK
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -11,27 +11,27 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource
 from structlog.testing import capture_logs
 
-from duewheel.checkpoints import room
-from duewheel.checkpoints.epochs import Epochs
-from duewheel.checkpoints.page_contents import Close
+from duewheel.checkpoints import partition_limit
+from duewheel.checkpoints.config_epochs import Epochs
+from duewheel.checkpoints.page_codec import Close
 from duewheel.checkpoints.progress import PartitionProgress, Progress
-from duewheel.checkpoints.state import State
+from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.topic_set import TopicSet
 from duewheel.clock import SystemClock
-from duewheel.config import Settings
-from duewheel.config_sections import App, Ingest, Kafka, Storage, Timer
-from duewheel.dev_broker import DevBroker
+from duewheel.config.sections import App, Ingest, Kafka, Storage, Timer
+from duewheel.config.settings import Settings
+from duewheel.dev.broker import DevBroker
 from duewheel.doctor import topics
 from duewheel.doctor.cluster import Cluster as DoctorCluster
 from duewheel.doctor.cluster import Topic
 from duewheel.errors import ConfigError, RecoveryPending, RecoveryRefused
-from duewheel.kafka_admin import KafkaAdmin
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.topic_discovery import Known, look_up, timer_topics
+from duewheel.runtime.topic_watch import TopicWatch
 from duewheel.streaming.source import EARLIEST
 from duewheel.testing import ManualClock
-from duewheel.timer_topics import Known, look_up, timer_topics
-from duewheel.topic_watch import TopicWatch
-from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.kafka_clients import ClientSettings
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
 
 pytestmark = pytest.mark.kafka
 
@@ -89,8 +89,8 @@ def test_what_the_shard_has_no_room_for_is_left_out(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = cluster.make("a-first"), cluster.make("b-second")
-    needed = [room.needed_bytes(topic, 1) for topic in (cluster.listed, first, second)]
-    monkeypatch.setattr(room, "ROOM_BYTES", sum(needed) - 1)
+    needed = [partition_limit.needed_bytes(topic, 1) for topic in (cluster.listed, first, second)]
+    monkeypatch.setattr(partition_limit, "ROOM_BYTES", sum(needed) - 1)
     found = look_up(cluster.settings, cluster.admin)
     assert found.topics == tuple(sorted([cluster.listed, first]))
     assert found.left_out.keys() == {second}
@@ -101,7 +101,7 @@ def test_what_the_shard_has_no_room_for_is_left_out(
     told = list(topics._room(*examined(cluster)))
     assert [(f.severity, f.subject) for f in told] == [("warning", f"topic {second}")]
 
-    monkeypatch.setattr(room, "ROOM_BYTES", needed[0] - 1)
+    monkeypatch.setattr(partition_limit, "ROOM_BYTES", needed[0] - 1)
     with pytest.raises(ConfigError, match=f"timer topic {cluster.listed}: 1 partitions of it"):
         look_up(cluster.settings, cluster.admin)
 

@@ -21,12 +21,12 @@ from kafka.admin import (
 )
 from structlog.testing import capture_logs
 
-from duewheel import topic_plans
-from duewheel.config import Settings, load
-from duewheel.dev_broker import DevBroker
+from duewheel.config.settings import Settings, load
+from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError
-from duewheel.java import Java
-from duewheel.kafka_admin import KafkaAdmin
+from duewheel.java.find import Java
+from duewheel.kafka import topic_specs
+from duewheel.kafka.admin import KafkaAdmin
 
 pytestmark = pytest.mark.kafka
 
@@ -181,7 +181,7 @@ def test_what_only_costs_time_is_a_warning_with_figures_and_remedy(
 def test_init_does_without_what_only_costs_time_where_kafka_refuses_it(
     topics: Topics, admin: KafkaAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_plans, "_STATE_SEGMENT_BYTES", 1)  # Kafka takes none below 1 MiB
+    monkeypatch.setattr(topic_specs, "_STATE_SEGMENT_BYTES", 1)  # Kafka takes none below 1 MiB
     admin.delete_topics([topics.name(STATE)])
     wait_until_gone(admin, topics.name(STATE))
     found = [f for f in admin.init_topics(topics.settings) if f.topic == topics.name(STATE)]
@@ -194,7 +194,7 @@ def test_init_does_without_what_only_costs_time_where_kafka_refuses_it(
     assert admin.describe_partitions([topics.name(STATE)]) == {topics.name(STATE): 1}
 
     # What must be is not done without.
-    monkeypatch.setattr(topic_plans, "_STATE_MESSAGE_BYTES", -1)
+    monkeypatch.setattr(topic_specs, "_STATE_MESSAGE_BYTES", -1)
     admin.delete_topics([topics.name(STATE)])
     wait_until_gone(admin, topics.name(STATE))
     with pytest.raises(ConfigError, match=r"InvalidConfigurationError.*max\.message\.bytes"):

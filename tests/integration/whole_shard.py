@@ -22,11 +22,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.integration.random_timers import PARTITIONS, Headers, Sent, a_timer
 from tests.integration.reading import consumer
 
-from duewheel.child import Child
 from duewheel.clock import SystemClock
-from duewheel.config import load
-from duewheel.kafka_admin import KafkaAdmin
-from duewheel.status import status as read_status
+from duewheel.config.settings import load
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.ops.status import status as read_status
+from duewheel.osutil.child_process import Child
 
 DEADLINE_S = 180.0
 CLOCK = SystemClock()

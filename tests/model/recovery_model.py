@@ -9,7 +9,7 @@ clause, to see that breaking it is noticed.
 
 Names here and in the code: flag = mark of a cancelled record (MAGIC_CANCELLED) · list =
 cancelled/<hour> · segment = cancels/<hour> · word = reply · g = chase_slot · request =
-origin_offset of a cancel · held = checkpoints/held.py.
+origin_offset of a cancel · held = checkpoints/held_copies.py.
 
 What must hold, after each commit of a progress record:
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from kafka.partitioner.default import murmur2
 
+from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, NO_SLOT, TimerBatch
 from duewheel.schemas.columns import binary
-from duewheel.schemas.contract import Contract
+from duewheel.schemas.hashing import id_hashes
 from duewheel.schemas.header_names import DROP_IN, REQUEST, Request
-from duewheel.schemas.ids import id_hashes
-from duewheel.schemas.timers import ANY_TIME, NO_KEY, NO_PARTITION, NO_SLOT, TimerBatch
-from duewheel.schemas.varint import varint
+from duewheel.schemas.request.contract import Contract
+from duewheel.schemas.wire.varint import varint
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.property.plain_contract import Header, Record, check, table
 
 from duewheel.errors import ConfigError
-from duewheel.schemas.contract import Contract, parse
 from duewheel.schemas.header_names import DROP_IN, REQUEST
-from duewheel.schemas.rules import compile_suite, load_suite
-from duewheel.schemas.topic_contracts import CHOICES, TopicContract
+from duewheel.schemas.request.contract import Contract, parse
+from duewheel.schemas.request.rules import compile_suite, load_suite
+from duewheel.schemas.request.topic_contracts import CHOICES, TopicContract
 from duewheel.testing import suite_parameters
 
 MAX_DELAY_MS = 86_400_000

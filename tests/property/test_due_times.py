@@ -14,13 +14,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.property.plain_contract import Header, Record, instant, table
 
-from duewheel.schemas.contract import Contract, parse, rejections
-from duewheel.schemas.rules import compile_suite, load_suite
-from duewheel.schemas.timers import TimerBatch
-from duewheel.schemas.topic_contracts import TopicContract
+from duewheel.schemas.batches import TimerBatch
+from duewheel.schemas.request.contract import Contract, parse, rejections
+from duewheel.schemas.request.rules import compile_suite, load_suite
+from duewheel.schemas.request.topic_contracts import TopicContract
 from duewheel.testing import suite_parameters
-from duewheel.wheel.layout import closable_slot, hour_name, hour_of
-from duewheel.wheel.placing import meant_slots
+from duewheel.wheel.storage.layout import closable_slot, hour_name, hour_of
+from duewheel.wheel.storage.record_builder import meant_slots
 
 pc: Any = pyarrow.compute
 

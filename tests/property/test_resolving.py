@@ -8,10 +8,16 @@ from random import Random
 import numpy as np
 import pytest
 
-from duewheel.schemas.timers import ANY_OFFSET, NO_SLOT
-from duewheel.wheel import resolving
-from duewheel.wheel.cancel_log import ALREADY_DELIVERED, CANCELLED, CHASE, CHASE_FOUND, UNKNOWN
-from duewheel.wheel.resolving import NO_CANCEL, Cancels, Timers, resolve
+from duewheel.schemas.batches import ANY_OFFSET, NO_SLOT
+from duewheel.wheel.append import cancel_outcomes
+from duewheel.wheel.append.cancel_outcomes import NO_CANCEL, Cancels, Timers, resolve
+from duewheel.wheel.storage.cancel_log import (
+    ALREADY_DELIVERED,
+    CANCELLED,
+    CHASE,
+    CHASE_FOUND,
+    UNKNOWN,
+)
 
 R, FLOOR = 10, 20
 
@@ -104,7 +110,7 @@ def outcome(
 def test_all_at_once_is_one_at_a_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(seed)
     if seed % 2:
-        monkeypatch.setattr(resolving, "_PAIRS_AT_ONCE", 3)
+        monkeypatch.setattr(cancel_outcomes, "_PAIRS_AT_ONCE", 3)
     met = set()
     for _ in range(400):
         cancels, timers = a_case(random)

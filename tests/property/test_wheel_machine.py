@@ -30,8 +30,8 @@ from hypothesis.stateful import (
 from tests.crash.cancel_verdict import Asked, Came, judge
 
 from duewheel.checkpoints.progress import PartitionProgress, Progress
-from duewheel.checkpoints.state import State
-from duewheel.schemas.timers import Deliveries, TopicPartition
+from duewheel.checkpoints.state_file import State
+from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.testing import (
     TIMER_TOPIC,
     LocalShard,
@@ -42,12 +42,13 @@ from duewheel.testing import (
     chases_in,
     timer_batch,
 )
-from duewheel.wheel import cancel_replies, id_index
-from duewheel.wheel.check import check
-from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.append import id_index
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue import cancel_replies
 from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.layout import WheelConfig
+from duewheel.wheel.storage.verify import check
 
 HOUR_STARTS_MS = 1_800_000_000_000
 PARTITIONS = 3

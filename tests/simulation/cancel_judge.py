@@ -34,10 +34,10 @@ from tests.simulation.witness import Witness
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.schemas import header_names as names
+from duewheel.schemas.batches import ANY_OFFSET, Deliveries
 from duewheel.schemas.header_names import NATIVE
-from duewheel.schemas.record_tail import framed_bytes
-from duewheel.schemas.timers import ANY_OFFSET, Deliveries
-from duewheel.schemas.varint import read_varint
+from duewheel.schemas.wire.record_codec import framed_bytes
+from duewheel.schemas.wire.varint import read_varint
 
 REPLIES = "replies"
 _NOWHERE = 2**62  # where a chase lies that waits for its partition

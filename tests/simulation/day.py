@@ -32,13 +32,13 @@ import numpy as np
 import structlog
 
 from duewheel.checkpoints.progress import Progress
-from duewheel.durability import DurableCheckpoints
-from duewheel.schemas.timers import TimerBatch
+from duewheel.runtime.checkpointer import DurableCheckpoints
+from duewheel.schemas.batches import TimerBatch
 from duewheel.testing import LocalShard, ManualClock
-from duewheel.wheel.check import check
-from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.layout import HOUR_MS, WheelConfig, hour_of
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.layout import HOUR_MS, WheelConfig, hour_of
+from duewheel.wheel.storage.verify import check
 
 # The last place to look for modules: a folder called `wheel` lies there.
 sys.path.append(str(Path(__file__).resolve().parents[2]))

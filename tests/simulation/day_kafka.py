@@ -13,13 +13,9 @@ from tests.simulation.contract_check import decoded
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.errors import PublishDoubt
+from duewheel.kafka.batch_encoder import Aside
 from duewheel.schemas import columns
-from duewheel.schemas.columns import EMPTY, Column, binary, choose, constant, decimals, join, take
-from duewheel.schemas.contract import Contract, parse
-from duewheel.schemas.ids import id_hashes, key_hashes, source_names
-from duewheel.schemas.record_tail import framed_bytes
-from duewheel.schemas.rules import compile_suite, load_suite
-from duewheel.schemas.timers import (
+from duewheel.schemas.batches import (
     ANY_OFFSET,
     ANY_TIME,
     NO_PARTITION,
@@ -29,8 +25,12 @@ from duewheel.schemas.timers import (
     Int64,
     TimerBatch,
 )
+from duewheel.schemas.columns import EMPTY, Column, binary, choose, constant, decimals, join, take
+from duewheel.schemas.hashing import id_hashes, key_hashes, source_names
+from duewheel.schemas.request.contract import Contract, parse
+from duewheel.schemas.request.rules import compile_suite, load_suite
+from duewheel.schemas.wire.record_codec import framed_bytes
 from duewheel.testing import TIMER_TOPIC, ManualClock, suite_parameters
-from duewheel.wheel.encoding import Aside
 from duewheel.wheel.publisher import Prepared
 
 START_MS = 1_800_000_000_000

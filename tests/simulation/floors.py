@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 from tests.simulation.history import History
 
-from duewheel.checkpoints.page_contents import Close
-from duewheel.checkpoints.state import State
-from duewheel.schemas.timers import Int64, TimerBatch
+from duewheel.checkpoints.page_codec import Close
+from duewheel.checkpoints.state_file import State
+from duewheel.schemas.batches import Int64, TimerBatch
 
 
 class FloorWatch:

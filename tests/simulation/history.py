@@ -38,11 +38,11 @@ from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC, Cop
 
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, shard_of
 from duewheel.clock import Clock
+from duewheel.schemas.batches import NO_PARTITION, Deliveries
 from duewheel.schemas.columns import lengths
-from duewheel.schemas.timers import NO_PARTITION, Deliveries
-from duewheel.wheel import cancel_replies
-from duewheel.wheel.hot_slots import HotSlots, in_excess
-from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.dequeue import cancel_replies
+from duewheel.wheel.slot_overflow import HotSlots, in_excess
+from duewheel.wheel.storage.layout import WheelConfig
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from tests.simulation.kafka_model import Kafka, Partition
 from tests.simulation.seam import SEAM, Actor
 from tests.simulation.witness import Witness
 
-from duewheel.checkpoints.page_contents import Close
-from duewheel.schemas.timers import Int64, TimerBatch
-from duewheel.wheel import returning
-from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.layout import WheelConfig
-from duewheel.wheel.timer_wheel import Runs
+from duewheel.checkpoints.page_codec import Close
+from duewheel.schemas.batches import Int64, TimerBatch
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue import requeue
+from duewheel.wheel.storage.layout import WheelConfig
+from duewheel.wheel.storage.timer_wheel import Runs
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -90,7 +90,7 @@ class Host:
         self.disk = Disk(self.root)
         self.disk.clear()
         self.history.cancels.witness = self._witness
-        returning.WAIT_MS = waits_of(self.setup.wheel)
+        requeue.WAIT_MS = waits_of(self.setup.wheel)
         SEAM.watch(self.disk)
         SEAM.rng, SEAM.meanwhile, SEAM.applied = self.rng, self._meanwhile, self._applied
         SEAM.put_back, SEAM.linked = self._put_back, self._linked

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from tests.simulation.timers import TOPIC, Copy
 
 from duewheel.checkpoints.progress import Progress, rows_out
-from duewheel.schemas.timers import ANY_TIME, NEVER
-from duewheel.wheel.hot_slots import HotSlots
+from duewheel.schemas.batches import ANY_TIME, NEVER
+from duewheel.wheel.slot_overflow import HotSlots
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from tests.simulation.history import History
 from tests.simulation.timers import Copy, Timer
 
 from duewheel.errors import KafkaUnavailable
-from duewheel.schemas.timers import ANY_OFFSET, Deliveries
+from duewheel.schemas.batches import ANY_OFFSET, Deliveries
 
 _AHEAD_MAX_MS = 1_000
 

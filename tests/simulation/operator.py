@@ -16,12 +16,12 @@ from tests.simulation.shard_model import SimulatedPublisher, offsets_at, offsets
 from tests.simulation.timers import TOPIC
 from tests.simulation.world import TOPIC_IDS, World
 
-from duewheel.checkpoints.epochs import WINDOW
+from duewheel.checkpoints.config_epochs import WINDOW
 from duewheel.errors import CorruptFile, RecoveryRefused
-from duewheel.wheel.accepting import Topics, accept, losses
-from duewheel.wheel.data_directory import DataDirectory, Role, hold_role
-from duewheel.wheel.reconfiguring import plan, take
-from duewheel.wheel.surveying import survey
+from duewheel.wheel.admin.accept_loss import Topics, accept, losses
+from duewheel.wheel.admin.reconfigure import plan, take
+from duewheel.wheel.recovery.survey import survey
+from duewheel.wheel.storage.data_directory import DataDirectory, Role, hold_role
 
 _ATTEMPTS = 20  # at a command, while Kafka is away
 

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from tests.simulation.planting import Planted
 
-ACCEPTING = "wheel/accepting.py"
-ANSWERS = "wheel/answers.py"
-DIRECTORY = "wheel/data_directory.py"
-ENGINE = "wheel/engine.py"
-LOOKUP = "wheel/cancel_lookup.py"
-REPLYING = "wheel/cancel_replies.py"
-RESOLVER = "wheel/cancel_resolver.py"
-RESOLVING = "wheel/resolving.py"
-STARTING = "wheel/starting.py"
-CASES = "unit/test_cancels.py::"
-AGAIN = "unit/test_cancels_again.py::"
-ON_DISK = "unit/test_cancels_on_disk.py::"
+ACCEPTING = "wheel/admin/accept_loss.py"
+ANSWERS = "wheel/dequeue/reply_rows.py"
+DIRECTORY = "wheel/storage/data_directory.py"
+ENGINE = "wheel/append/engine.py"
+LOOKUP = "wheel/append/cancel_lookup.py"
+REPLYING = "wheel/dequeue/cancel_replies.py"
+RESOLVER = "wheel/append/cancels.py"
+RESOLVING = "wheel/append/cancel_outcomes.py"
+STARTING = "wheel/recovery/startup.py"
+CASES = "unit/wheel/append/test_cancels.py::"
+AGAIN = "unit/wheel/append/test_cancels_again.py::"
+ON_DISK = "unit/wheel/append/test_cancels_on_disk.py::"
 RULES = "property/test_resolving.py::"
-LOSSES = "unit/test_accepting.py::"
+LOSSES = "unit/wheel/admin/test_accept_loss.py::"
 _ARGUMENTS = f"{' ' * 20}cancels, batch, candidates, places.slot, places.position, uncommitted\n"
 
 CANCELS = {
@@ -66,7 +66,7 @@ CANCELS = {
     "cancel-marks-lost": Planted(
         "8",
         "marks that a loss of power has taken are not set again",
-        "wheel/recovering.py",
+        "wheel/recovery/rebuild.py",
         "            directory.restore_marks(hour, lengths)\n",
         "",
         test=AGAIN + "test_after_a_loss_of_power_the_marks_are_those_of_what_was_kept",
@@ -82,7 +82,7 @@ CANCELS = {
     "cancel-list-not-synced": Planted(
         "check",
         "durable checkpoints name lists of cancelled records that are not synced",
-        "durability.py",
+        "runtime/checkpointer.py",
         "_FOLDERS = (timer_log.FOLDER, message_store.FOLDER, cancelled_records.FOLDER)",
         "_FOLDERS = (timer_log.FOLDER, message_store.FOLDER)",
         test=AGAIN + "test_a_durable_checkpoint_names_only_files_that_are_synced",
@@ -90,7 +90,7 @@ CANCELS = {
     "cancelled-leave": Planted(
         "8",
         "what is cancelled is delivered",
-        "wheel/pipeline.py",
+        "wheel/dequeue/pipeline.py",
         "leaves = pending & ~cancelled",
         "leaves = pending",
         seed=0,
@@ -250,7 +250,7 @@ CANCELS = {
     "blind-unasked": Planted(
         "8",
         "copies are taken for known before Kafka has said where partitions end",
-        "wheel/dequeue.py",
+        "wheel/dequeue/loop.py",
         "ends = self._log_ends.of(p for p in self._bounds.unasked if p not in self._claimed.held)",
         "ends = dict.fromkeys(self._bounds.unasked, 0)",
         test=ON_DISK + "test_before_logs_go_copies_may_be_in_flight_again",
@@ -258,7 +258,7 @@ CANCELS = {
     "answer-not-told": Planted(
         "refused",
         "a reply leaves, and the progress does not say so",
-        "wheel/dequeue.py",
+        "wheel/dequeue/loop.py",
         "progress = self._progress(self._r, below, self._rows_out, replies.answered)",
         "progress = self._progress(self._r, below, self._rows_out)",
         seed=0,
@@ -266,7 +266,7 @@ CANCELS = {
     "answer-again": Planted(
         "9",
         "a start does not know what was replied to before it",
-        "wheel/dequeue.py",
+        "wheel/dequeue/loop.py",
         "{p: part.a for p, part in self._known.items()},",
         "dict.fromkeys(self._known, 0),",
         seed=0,
@@ -290,7 +290,7 @@ CANCELS = {
     "answer-not-read-again": Planted(
         "9",
         "a cancel without a reply is not read again once nothing of its time is pending",
-        "wheel/recovering.py",
+        "wheel/recovery/rebuild.py",
         "(known.c, found[known.r].get(p), known.a)",
         "(known.c, found[known.r].get(p))",
         test=CASES + "test_a_cancel_without_a_reply_is_read_again_from_there",
@@ -298,19 +298,19 @@ CANCELS = {
     "answer-parked": Planted(
         "9",
         "a reply waits in the timer topic until the reply topic takes writes",
-        "wheel/encoding.py",
+        "kafka/batch_encoder.py",
         "    reason[waiting & deliveries.answer] = Reason.TARGET_UNAVAILABLE\n"
         "    waiting &= ~deliveries.answer\n",
         "",
-        test="unit/test_encoding.py::test_an_answer_waits_for_nothing_and_goes_nowhere_else",
+        test="unit/kafka/test_batch_encoder.py::test_an_answer_waits_for_nothing_and_goes_nowhere_else",
     ),
     "answer-held-by-absent": Planted(
         "refused",
         "a reply whose topic does not exist is no dead letter",
-        "wheel/routing.py",
+        "kafka/router.py",
         "    bad = reason != Reason.NONE\n",
         "    bad = (reason != Reason.NONE) & ~deliveries.answer\n",
-        test="unit/test_encoding.py::test_an_answer_waits_for_nothing_and_goes_nowhere_else",
+        test="unit/kafka/test_batch_encoder.py::test_an_answer_waits_for_nothing_and_goes_nowhere_else",
     ),
     "segments-gone-early": Planted(
         "9",

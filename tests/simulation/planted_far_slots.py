@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.simulation.planting import Planted
 
-FAR_SLOTS_PY = "wheel/far_slots.py"
-FAR = "unit/test_far_slots.py::"
+FAR_SLOTS_PY = "wheel/storage/far_slots.py"
+FAR = "unit/wheel/storage/test_far_slots.py::"
 
 FAR_SLOTS = {
     "far-not-linked": Planted(
@@ -19,7 +19,7 @@ FAR_SLOTS = {
     "far-linked-at-once": Planted(
         "2",
         "a commit links rows beyond the ring, over slots that are not delivered",
-        "wheel/data_directory.py",
+        "wheel/storage/data_directory.py",
         "inside = (runs.slot > close.lower) & (runs.slot <= self.state.linked)",
         "inside = runs.slot > close.lower",
         seed=2,
@@ -27,7 +27,7 @@ FAR_SLOTS = {
     "far-delivered-unlinked": Planted(
         "2",
         "slots are delivered before they are linked",
-        "wheel/dequeue.py",
+        "wheel/dequeue/loop.py",
         "end = min(self._close.floor, self._directory.state.linked)",
         "end = self._close.floor",
         seed=24,
@@ -51,10 +51,10 @@ FAR_SLOTS = {
     "far-linked-twice": Planted(
         "3",
         "rows are linked beside those that a kill has left, not in their place",
-        "wheel/timer_wheel.py",
+        "wheel/storage/timer_wheel.py",
         "        fresh = runs.prev_pos == NO_POSITION\n",
         '        fresh = (runs.prev_pos == NO_POSITION) & (entries["time"] != runs.slot)\n',
-        test="unit/test_timer_wheel.py::test_a_batch_killed_at_any_store_is_finished_by_redo",
+        test="unit/wheel/storage/test_timer_wheel.py::test_a_batch_killed_at_any_store_is_finished_by_redo",
     ),
     "far-chain": Planted(
         "2",
@@ -67,7 +67,7 @@ FAR_SLOTS = {
     "far-lap": Planted(
         "2",
         "slots are linked over those of an earlier lap that are not delivered",
-        "wheel/layout.py",
+        "wheel/storage/layout.py",
         "return (lower + self.ring) // step * step - 1",
         "return (lower + 2 * self.ring) // step * step - 1",
         seed=2,
@@ -75,7 +75,7 @@ FAR_SLOTS = {
     "far-rebuilt": Planted(
         "2",
         "a wheel rebuilt from the logs also links rows beyond the ring",
-        "wheel/recovering.py",
+        "wheel/recovery/rebuild.py",
         "runs.where(runs.slot <= directory.state.linked)",
         "runs",
         test=FAR + "test_a_power_loss_keeps_what_is_not_linked",
@@ -83,7 +83,7 @@ FAR_SLOTS = {
     "far-rest": Planted(
         "2",
         "the rest of a range beyond the ring is closed with the C of the range before",
-        "wheel/dequeue.py",
+        "wheel/dequeue/loop.py",
         "replace(self._close, lower=self._r, c_before=self._close.c)",
         "replace(self._close, lower=self._r, c=self._close.c_before)",
         seed=2,

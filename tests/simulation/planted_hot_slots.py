@@ -8,37 +8,37 @@ HOT_SLOTS = {
     "hot-from-zero": Planted(
         "6",
         "the places of a half-delivered slot begin anew after a loss",
-        "wheel/pipeline.py",
+        "wheel/dequeue/pipeline.py",
         "Places(rows_out)",
         "Places({})",
     ),
     "hot-by-id": Planted(
         "4",
         "the rows of a key are judged one by one",
-        "wheel/hot_slots.py",
+        "wheel/slot_overflow.py",
         "    keyless = np.flatnonzero(hashes == NO_KEY)\n",
         "    keyless = np.arange(len(rows))\n",
-        test="unit/test_hot_slots.py::"
+        test="unit/wheel/test_slot_overflow.py::"
         "test_once_a_row_of_a_key_is_in_excess_all_later_ones_are_and_wait_as_long",
     ),
     "hot-again": Planted(
         "6",
         "what was spread may be in excess of its next slot, too",
-        "wheel/hot_slots.py",
+        "wheel/slot_overflow.py",
         " | (deliveries.retries > 0)",
         "",
     ),
     "hot-same-slot": Planted(
         "6",
         "what is spread may leave again with the slot that follows",
-        "wheel/hot_slots.py",
+        "wheel/slot_overflow.py",
         "(slot[rows] + 1) * precision_ms",
         "slot[rows] * precision_ms",
     ),
     "hot-upside-down": Planted(
         "6",
         "what is spread is chosen the other way round",
-        "wheel/hot_slots.py",
+        "wheel/slot_overflow.py",
         "excess = fraction < self.probability(place[rows])",
         "excess = fraction > self.probability(place[rows])",
     ),

@@ -1,6 +1,7 @@
 """Faults of planted.py in what becomes of partitions that are dealt to other shards.
 
-Not planted, because few seeds notice; those of unit/test_resharding.py in `make crash-matrix` do:
+Not planted, because few seeds notice; those of unit/wheel/recovery/test_resharding.py in `make
+crash-matrix` do:
 
     rows of a partition that is ahead placed below its R    twice if a loss follows, in a half slot
     a shard begins as if nothing ahead of it were closed    late rows come to slots that are out
@@ -13,14 +14,14 @@ from __future__ import annotations
 
 from tests.simulation.planting import Planted
 
-DEALING = "reshard.py"
-RECORDS = "checkpoints/resharding.py"
+DEALING = "ops/reshard.py"
+RECORDS = "checkpoints/reshard_records.py"
 PROGRESS = "checkpoints/progress.py"
 OWNERSHIP = "checkpoints/ownership.py"
-RECOVERY = "checkpoints/recovery.py"
-RECOVERING = "wheel/recovering.py"
+RECOVERY = "checkpoints/recovery_decision.py"
+RECOVERING = "wheel/recovery/rebuild.py"
 
-DEALT = "unit/test_resharding.py::"
+DEALT = "unit/wheel/recovery/test_resharding.py::"
 
 RESHARDING = {
     "reshard-not-fenced": Planted(

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from tests.simulation.seam import SEAM, Actor
 from tests.simulation.spark_model import Query
 
-from duewheel.durability import DurableCheckpoints
+from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.streaming.sink import TimerSink
-from duewheel.wheel.data_directory import DataDirectory
-from duewheel.wheel.dequeue import Dequeue
-from duewheel.wheel.engine import Engine
-from duewheel.wheel.following import Follower, Verdict
+from duewheel.wheel.append.engine import Engine
+from duewheel.wheel.dequeue.loop import Dequeue
+from duewheel.wheel.dequeue.standby import Follower, Verdict
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 
 @dataclass

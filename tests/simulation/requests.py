@@ -21,7 +21,7 @@ from tests.simulation.seam import Plan
 from tests.simulation.timers import TARGET_PARTITIONS, Timer
 from tests.simulation.world import World
 
-from duewheel.schemas.timers import ANY_OFFSET
+from duewheel.schemas.batches import ANY_OFFSET
 
 _ASKED_AT_MOST = 300  # of one id
 _KINDS = ("cancel", "reschedule", "")

@@ -27,12 +27,12 @@ from tests.simulation.shard_model import TIMEOUT_MS, Shard, SimulatedPublisher
 from tests.simulation.world import World
 
 from duewheel.checkpoints.progress import Progress, record_key
-from duewheel.checkpoints.resharding import NOTICE_KEY
+from duewheel.checkpoints.reshard_records import NOTICE_KEY
 from duewheel.errors import Fenced, KafkaUnavailable, RecoveryRefused
-from duewheel.reshard import Dealing
-from duewheel.shards import Written
-from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.dequeue import Dequeue
+from duewheel.kafka.shard_records import Written
+from duewheel.ops.reshard import Dealing
+from duewheel.wheel.dequeue.loop import Dequeue
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
 
 _SHARDS_MAX = 3
 _FAULTY = 0.15  # of the command's calls: there are many of them

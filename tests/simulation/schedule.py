@@ -28,9 +28,9 @@ from tests.simulation.spark_model import CHECKPOINT
 from tests.simulation.watching import a_few_at_once
 from tests.simulation.world import World
 
-from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.hot_slots import HotSlots
-from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.slot_overflow import HotSlots
+from duewheel.wheel.storage.layout import WheelConfig
 
 PRECISIONS_MS = (1_000, 600_000, 1_800_000)
 # How many of a kind of stores a step makes, about; "any" by chance.

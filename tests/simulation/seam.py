@@ -26,9 +26,9 @@ from typing import NoReturn
 
 from tests.simulation.disk import Disk
 
-from duewheel.checkpoints.page_contents import Close
-from duewheel.schemas.timers import Int64, TimerBatch
-from duewheel.wheel.timer_wheel import Runs
+from duewheel.checkpoints.page_codec import Close
+from duewheel.schemas.batches import Int64, TimerBatch
+from duewheel.wheel.storage.timer_wheel import Runs
 
 DISK_FULL, BAD_DISK = errno.ENOSPC, errno.EIO
 

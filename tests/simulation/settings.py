@@ -8,9 +8,9 @@ from typing import Any
 
 from tests.simulation.timers import TARGETS, TOPIC, Copy, Timer
 
-from duewheel.checkpoints.epochs import Epoch
+from duewheel.checkpoints.config_epochs import Epoch
 from duewheel.checkpoints.progress import Progress, shard_of
-from duewheel.wheel.layout import WheelConfig
+from duewheel.wheel.storage.layout import WheelConfig
 
 MAPPING = "mapping"
 

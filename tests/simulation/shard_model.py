@@ -22,17 +22,17 @@ from tests.simulation.kafka_model import Kafka, Lane, Partition, Sent, Transacti
 from tests.simulation.seam import die
 from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC, Copy, Timer
 
-from duewheel.checkpoints.held import Held
+from duewheel.checkpoints.held_copies import Held
 from duewheel.checkpoints.progress import Progress, shard_of
-from duewheel.checkpoints.resharding import NOTICE_KEY
+from duewheel.checkpoints.reshard_records import NOTICE_KEY
 from duewheel.errors import Fenced, PublishDoubt, TransactionTooSlow
+from duewheel.kafka.batch_encoder import Aside, Known, Routed, route
+from duewheel.kafka.publisher import is_asked_to_yield
+from duewheel.kafka.router import Reason, Target, grouped
+from duewheel.kafka.state_topic import Found
 from duewheel.schemas import header_names as names
-from duewheel.schemas.timers import Deliveries, TopicPartition
-from duewheel.wheel.encoding import Aside, Known, Routed, route
-from duewheel.wheel.kafka_progress import Found
-from duewheel.wheel.kafka_publisher import is_asked_to_yield
+from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.wheel.publisher import Prepared, Seen
-from duewheel.wheel.routing import Reason, Target, grouped
 
 FATES = ("lost", "doubt", "open", "die before", "die open", "die after")
 TIMEOUT_MS = 15_000

@@ -9,14 +9,14 @@ from tests.simulation.kafka_model import Kafka
 from tests.simulation.settings import mapped
 from tests.simulation.timers import Records, batch_of
 
-from duewheel.checkpoints.files import Space
+from duewheel.checkpoints.fs import Space
 from duewheel.clock import Clock
-from duewheel.schemas.timers import TimerBatch
+from duewheel.schemas.batches import TimerBatch
 from duewheel.streaming.disk_guard import DiskGuard
+from duewheel.streaming.epoch_parser import parse_by_epoch
 from duewheel.streaming.gaps import GapWatch
-from duewheel.streaming.judging import parse_by_epoch
 from duewheel.streaming.sink import TimerSink
-from duewheel.wheel.engine import Engine
+from duewheel.wheel.append.engine import Engine
 
 
 def sink_of(engine: Engine, checkpoint: Path, kafka: Kafka, clock: Clock) -> TimerSink:

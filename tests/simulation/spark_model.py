@@ -17,9 +17,9 @@ from random import Random
 from tests.simulation.shard_model import Shard, offsets_of
 from tests.simulation.timers import TOPIC, Copy
 
-from duewheel.checkpoints.page_contents import Marks, marks_to
-from duewheel.checkpoints.spark_offsets import end_offsets, resume_point
-from duewheel.schemas.timers import TopicPartition
+from duewheel.checkpoints.page_codec import Marks, marks_to
+from duewheel.schemas.batches import TopicPartition
+from duewheel.streaming.spark_checkpoint import end_offsets, resume_point
 
 CHECKPOINT = Path("spark") / "checkpoint"
 KEPT = 4

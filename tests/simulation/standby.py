@@ -14,9 +14,9 @@ from tests.simulation.seam import SEAM, Actor, Plan
 from tests.simulation.shard_model import SimulatedReader
 from tests.simulation.world import World
 
-from duewheel.checkpoints.recovery import RecoveryRecord
-from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.following import Follower, Verdict
+from duewheel.checkpoints.recovery_decision import RecoveryRecord
+from duewheel.wheel.dequeue.standby import Follower, Verdict
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
 
 
 def stand_by(world: World) -> None:

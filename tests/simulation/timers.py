@@ -14,18 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from duewheel.schemas.batches import ANY_OFFSET, ANY_TIME, NO_PARTITION, NO_SLOT, Int64, TimerBatch
 from duewheel.schemas.columns import binary
-from duewheel.schemas.ids import id_hashes, key_hashes
-from duewheel.schemas.record_tail import framed_bytes, key_values
-from duewheel.schemas.timers import (
-    ANY_OFFSET,
-    ANY_TIME,
-    NO_PARTITION,
-    NO_SLOT,
-    Int64,
-    TimerBatch,
-)
-from duewheel.wheel.layout import EARLIEST_SLOT, WheelConfig, roll_instants, slot_of
+from duewheel.schemas.hashing import id_hashes, key_hashes
+from duewheel.schemas.wire.record_codec import framed_bytes, key_values
+from duewheel.wheel.storage.layout import EARLIEST_SLOT, WheelConfig, roll_instants, slot_of
 
 TOPIC = "timers"
 TARGETS = ["orders", "bills", "dead"]

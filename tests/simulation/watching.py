@@ -24,25 +24,18 @@ from typing import Any
 import numpy as np
 from tests.simulation.seam import SEAM
 
-from duewheel import reshard
-from duewheel.checkpoints import files, state
-from duewheel.checkpoints.page_contents import Close
+from duewheel.checkpoints import fs, state_file
+from duewheel.checkpoints.page_codec import Close
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.state import State
-from duewheel.schemas.timers import Bool, Int64, TimerBatch
-from duewheel.wheel import (
-    bounded_queue,
-    cancel_lookup,
-    cancel_replies,
-    id_index,
-    pipeline,
-    recovering,
-    resolving,
-    starting,
-)
-from duewheel.wheel.cancel_lookup import CancelLookup
-from duewheel.wheel.timer_log import TimerLog
-from duewheel.wheel.timer_wheel import Runs, TimerWheel
+from duewheel.checkpoints.state_file import State
+from duewheel.ops import reshard
+from duewheel.schemas.batches import Bool, Int64, TimerBatch
+from duewheel.wheel.append import cancel_lookup, cancel_outcomes, id_index
+from duewheel.wheel.append.cancel_lookup import CancelLookup
+from duewheel.wheel.dequeue import bounded_queue, cancel_replies, pipeline
+from duewheel.wheel.recovery import rebuild, startup
+from duewheel.wheel.storage.timer_log import TimerLog
+from duewheel.wheel.storage.timer_wheel import Runs, TimerWheel
 
 Call = Callable[..., Any]
 
@@ -96,10 +89,10 @@ def install() -> None:
     _watch_maps()
     _watch_placing()
     _watch_cancels()
-    _replace_everywhere(files.boot_id, lambda: SEAM.boot_id)
-    for module in (starting, reshard):
+    _replace_everywhere(fs.boot_id, lambda: SEAM.boot_id)
+    for module in (startup, reshard):
         vars(module)["secrets"] = SimpleNamespace(randbits=_drawn_bits)
-    vars(state)["uuid"] = SimpleNamespace(uuid4=_drawn_uuid, UUID=uuid.UUID)
+    vars(state_file)["uuid"] = SimpleNamespace(uuid4=_drawn_uuid, UUID=uuid.UUID)
     vars(pipeline)["Worker"] = Now
     bounded_queue.BoundedQueue._fits = lambda *_: True  # type: ignore[method-assign]
 
@@ -237,7 +230,7 @@ def _watch_maps() -> None:
         SEAM.store("page", fails=False)
         set_linked(self, slot)
 
-    files.map_file = map_file
+    fs.map_file = map_file
     TimerWheel.apply = watched_apply  # type: ignore[method-assign]
     TimerWheel.link = watched_link  # type: ignore[method-assign]
     TimerWheel.clear = watched_rebuilding(TimerWheel.clear)  # type: ignore[method-assign]
@@ -245,7 +238,7 @@ def _watch_maps() -> None:
 
 
 def _watch_placing() -> None:
-    put_back = recovering.put_back
+    put_back = rebuild.put_back
 
     def watched(batch: TimerBatch, slot: Int64, close: Close, progress: Progress) -> Any:
         pending, slots = put_back(batch, slot, close, progress)
@@ -283,7 +276,7 @@ def a_few_at_once(replies: int, pairs: int, rows: int, steps: int, forgets: int)
     """
     vars(cancel_lookup)["FORGET_FROM"] = forgets
     vars(cancel_replies)["ROWS_MAX"] = replies
-    vars(resolving)["_PAIRS_AT_ONCE"] = pairs
+    vars(cancel_outcomes)["_PAIRS_AT_ONCE"] = pairs
     vars(id_index).update(ROWS_MIN=rows, STEPS_MAX=steps)
 
 

@@ -26,23 +26,23 @@ from tests.simulation.sinks import sink_of
 from tests.simulation.spark_model import CHECKPOINT, Query
 from tests.simulation.timers import TOPIC, Records
 
-from duewheel.checkpoints.files import lock_is_held
+from duewheel.checkpoints.fs import lock_is_held
 from duewheel.checkpoints.progress import NOBODY, Progress
-from duewheel.checkpoints.recovery import dequeue_has_decided
-from duewheel.checkpoints.resharding import asks_to_yield
-from duewheel.checkpoints.state import State
-from duewheel.durability import DurableCheckpoints
+from duewheel.checkpoints.recovery_decision import dequeue_has_decided
+from duewheel.checkpoints.reshard_records import asks_to_yield
+from duewheel.checkpoints.state_file import State
 from duewheel.errors import CorruptFile, Fenced, RecoveryRefused
-from duewheel.ingest import settle_checkpoint
+from duewheel.runtime.checkpointer import DurableCheckpoints
+from duewheel.runtime.ingest_process import settle_checkpoint
 from duewheel.streaming.sink import StoppedWaitingError
-from duewheel.wheel.check import check
-from duewheel.wheel.data_directory import ENGINE_LOCK, DataDirectory, Role
-from duewheel.wheel.dequeue import Dequeue
-from duewheel.wheel.engine import Engine
-from duewheel.wheel.making import WHEEL_LOCK
-from duewheel.wheel.recovering import carry_out
-from duewheel.wheel.starting import first_progress
-from duewheel.wheel.timer_wheel import Runs
+from duewheel.wheel.append.engine import Engine
+from duewheel.wheel.dequeue.loop import Dequeue
+from duewheel.wheel.recovery.rebuild import carry_out
+from duewheel.wheel.recovery.startup import first_progress
+from duewheel.wheel.storage.creation import WHEEL_LOCK
+from duewheel.wheel.storage.data_directory import ENGINE_LOCK, DataDirectory, Role
+from duewheel.wheel.storage.timer_wheel import Runs
+from duewheel.wheel.storage.verify import check
 
 TOPIC_IDS = {TOPIC: "an id"}
 # How a start is refused while partitions are dealt anew, or by whom nobody has told.

@@ -15,8 +15,8 @@ from typing import Any, Self
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
-from duewheel.dev_broker import HOST, DevBroker, free_ports, new_cluster_id
-from duewheel.schemas.ids import java_hash
+from duewheel.dev.broker import HOST, DevBroker, free_ports, new_cluster_id
+from duewheel.schemas.hashing import java_hash
 
 _TRANSACTIONS = "__transaction_state"
 _IN_SYNC_S = 120.0

@@ -20,10 +20,10 @@ from kafka.admin import ConfigResource
 from tests.soak.judge import Rules
 from tests.soak.listener import PARTITIONS
 
-from duewheel.child import Child
-from duewheel.config import Settings, load
+from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError, Fenced, Locked, RecoveryRefused
-from duewheel.wheel.check import Report, check
+from duewheel.osutil.child_process import Child
+from duewheel.wheel.storage.verify import Report, check
 
 PROCESSES = ("dequeue", "ingest")
 TIMERS, TARGET, REPLIES = "soak.timers", "soak.orders", "soak.replies"

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.test_recovering import PRECISION_MS, World, half_delivered
+from tests.unit.wheel.recovery.test_rebuild import PRECISION_MS, World, half_delivered
 
-from duewheel.checkpoints.recovery import RecoveryRecord
-from duewheel.checkpoints.state import State
-from duewheel.schemas.timers import TopicPartition
+from duewheel.checkpoints.recovery_decision import RecoveryRecord
+from duewheel.checkpoints.state_file import State
+from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import TIMER_TOPIC, LocalShard
-from duewheel.wheel.data_directory import DataDirectory, Role
-from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.following import Follower
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue.standby import Follower
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
 
 
 class Killed(BaseException):

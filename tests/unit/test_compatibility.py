@@ -15,15 +15,15 @@ import pytest
 from pydantic import BaseModel
 
 from duewheel.checkpoints.progress import Progress
-from duewheel.cli import cli
-from duewheel.config import Settings
-from duewheel.durability import DurableCheckpoints
+from duewheel.cli.main import cli
+from duewheel.config.settings import Settings
+from duewheel.runtime.checkpointer import DurableCheckpoints
+from duewheel.schemas.batches import Deliveries, TimerBatch
 from duewheel.schemas.columns import join
-from duewheel.schemas.contract import Contract, parse
-from duewheel.schemas.record_tail import added_headers
-from duewheel.schemas.rules import compile_suite, load_suite
-from duewheel.schemas.timers import Deliveries, TimerBatch
-from duewheel.schemas.varint import read_varint
+from duewheel.schemas.request.contract import Contract, parse
+from duewheel.schemas.request.rules import compile_suite, load_suite
+from duewheel.schemas.wire.record_codec import added_headers
+from duewheel.schemas.wire.varint import read_varint
 from duewheel.testing import (
     TIMER_TOPIC,
     LocalShard,
@@ -32,10 +32,10 @@ from duewheel.testing import (
     Timer,
     suite_parameters,
 )
-from duewheel.wheel.data_directory import Role
-from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.layout import HOUR_MS, RECORD_BYTES, WheelConfig
+from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.storage.data_directory import Role
+from duewheel.wheel.storage.layout import HOUR_MS, RECORD_BYTES, WheelConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 NOW_MS = 1_800_000_000_000
@@ -331,7 +331,7 @@ def test_every_defect_has_a_test_that_exists() -> None:
     defects = {row[0]: row[-1] for row in rows() if re.fullmatch(r"[A-R]|[1-9][0-2]?", row[0])}
     assert list(defects) == [*"ABCDEFGHIJKLMNOPQR", *map(str, range(1, 13))]
     for name, cell in defects.items():
-        named = re.findall(r"`(\w+/\w+\.py)::(\w+)`", cell)
+        named = re.findall(r"`(\w+(?:/\w+)+\.py)::(\w+)`", cell)
         assert named, name
         for path, test in named:
             source = (ROOT / "tests" / path).read_text()
@@ -346,7 +346,7 @@ def test_what_the_document_names_is_there() -> None:
         model = sections[section]
         assert isinstance(model, type) and issubclass(model, BaseModel)
         assert key in {*model.model_fields, "behind_ms", "lag"}, f"{section}.{key}"
-    shell = "".join(path.read_text() for path in (ROOT / "src" / "duewheel").glob("*_metrics.py"))
+    shell = "".join(path.read_text() for path in (ROOT / "src" / "duewheel").rglob("*metrics.py"))
     for name in re.findall(r"`duewheel_(\w+?)(?:_total)?`", text):
         assert f'"{name}"' in shell, name
     for name in re.findall(r"`duewheel (\w+)", text):

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from duewheel import cli, dev_broker
-from duewheel.config import Settings, load
-from duewheel.jars import pinned
+from duewheel.cli import main as cli
+from duewheel.config.settings import Settings, load
+from duewheel.dev import broker
+from duewheel.java.jars import pinned
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = YAML(typ="safe").load(ROOT / "docker-compose.yml")
@@ -93,7 +94,7 @@ def test_parts_start_in_order() -> None:
 
 def test_kafka_is_set_up_as_the_development_broker_is() -> None:
     kafka = {name: str(value) for name, value in SERVICES["kafka"]["environment"].items()}
-    text = Path(dev_broker.__file__).with_name("dev_broker.properties").read_text()
+    text = Path(broker.__file__).with_name("broker.properties").read_text()
     found = dict(line.split("=", 1) for line in text.splitlines() if re.match(r"[a-z]", line))
     wanted = {
         f"KAFKA_{name.upper().replace('.', '_')}": value

@@ -12,9 +12,9 @@ import pytest
 from click import Group, Option
 from pydantic import BaseModel
 
-from duewheel.cli import cli
-from duewheel.config import Settings
-from duewheel.config_sections import TimerTopic
+from duewheel.cli.main import cli
+from duewheel.config.sections import TimerTopic
+from duewheel.config.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -20,9 +20,9 @@ from typing import Any, Self
 import click
 import pytest
 
-from duewheel import client
-from duewheel.cli import cli
-from duewheel.config import load
+from duewheel.cli.main import cli
+from duewheel.client import producer
+from duewheel.config.settings import load
 from duewheel.errors import ConfigError
 from duewheel.schemas.header_names import REQUEST, Answer
 
@@ -256,11 +256,11 @@ class QuickMessages:
 @of("python")
 def test_programs_run(snippet: Snippet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QuickKafka, "written", [], raising=False)
-    monkeypatch.setattr(client, "KafkaProducer", QuickKafka)
-    monkeypatch.setattr(client, "AnswerReader", QuickAnswers)
-    monkeypatch.setattr(client, "MessageReader", QuickMessages)
+    monkeypatch.setattr(producer, "KafkaProducer", QuickKafka)
+    monkeypatch.setattr(producer, "AnswerReader", QuickAnswers)
+    monkeypatch.setattr(producer, "MessageReader", QuickMessages)
     exec(compile(snippet.text, str(snippet), "exec"), {"__name__": "__main__"})
     for topic, headers in QuickKafka.written:
-        timed = client.asks_for_time([(name, b"1") for name in headers])
+        timed = producer.asks_for_time([(name, b"1") for name in headers])
         assert topic == ("orders.delayed" if timed else "orders")
     assert QuickKafka.written

@@ -14,12 +14,12 @@ from structlog.testing import capture_logs
 import duewheel
 from duewheel import threads
 from duewheel.errors import DuewheelError
-from duewheel.metrics import thread_failures
+from duewheel.osutil.metrics_server import thread_failures
 from duewheel.threads import LIBRARY, Worker, failures
 
 PACKAGE = Path(duewheel.__file__).parent
 # Of these the result of every future is asked for, and so every error is raised.
-POOLS = {"jars.py", "processes.py", "doctor/bootstrap.py", "doctor/brokers.py"}
+POOLS = {"java/jars.py", "runtime/dequeue_process.py", "doctor/bootstrap.py", "doctor/brokers.py"}
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def started(path: Path) -> set[str]:
 
 def test_every_thread_of_the_product_is_a_worker() -> None:
     folders = ("checkpoints", "schemas", "streaming", "wheel")
-    paths = [*PACKAGE.rglob("*.py"), *(p for f in folders for p in (PACKAGE / f).glob("*.py"))]
+    paths = [*PACKAGE.rglob("*.py"), *(p for f in folders for p in (PACKAGE / f).rglob("*.py"))]
     assert len({path.resolve() for path in paths}) > 100, "the package was not found"
     found = {str(path.relative_to(PACKAGE)): started(path) for path in paths}
     found.pop("threads.py")

@@ -82,7 +82,7 @@ def test_the_table_of_faults_names_tests_that_exist() -> None:
     text = (ROOT / "docs" / "recovery.md").read_text()
     rows = [line for line in text.splitlines() if re.match(r"\| (?!fault|---|case)", line)]
     faults = [row for row in rows if "::" in row]
-    named = re.findall(r"`(\w+/\w+\.py)::(\w+)`", text)
+    named = re.findall(r"`(\w+(?:/\w+)+\.py)::(\w+)`", text)
     assert len(named) == len(faults) > 20
     for path, test in named:
         source = (ROOT / "tests" / path).read_text()

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from duewheel.config import Settings
+from duewheel.config.settings import Settings
 from duewheel.doctor.findings import UNREACHABLE, Finding
 from duewheel.errors import DuewheelError
-from duewheel.wheel.kafka_clients import ClientSettings
+from duewheel.kafka.clients import ClientSettings
 
 _AT_A_TIME = 16
 _REMEDY = "mend kafka.bootstrap_servers, name resolution or firewall"

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from duewheel import wiring
+from duewheel import factory
 from duewheel.doctor import apis
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import UNREACHABLE, Finding, judged
 from duewheel.errors import DuewheelError
-from duewheel.wheel import kafka_internals as internals
-from duewheel.wheel.kafka_internals import OLDEST_BROKER
-from duewheel.wheel.kafka_publisher import PublisherLimits
+from duewheel.kafka import producer_internals as internals
+from duewheel.kafka.producer_internals import OLDEST_BROKER
+from duewheel.kafka.publisher import PublisherLimits
 
 _AT_A_TIME = 16  # brokers that are asked at once
 _TRANSACTION_MAX = "transaction.max.timeout.ms"
@@ -56,7 +56,7 @@ def examine(cluster: Cluster) -> Iterator[Finding]:
     for name, answer in reached.items():
         yield _judge_version(name, answer.version)
     yield _features(cluster)
-    limits = wiring.publisher_limits(cluster.settings)
+    limits = factory.publisher_limits(cluster.settings)
     for number, _, _ in brokers:
         if (name := _name(number)) in reached:
             config = cluster.configs("BROKER", [str(number)]).get(str(number), {})

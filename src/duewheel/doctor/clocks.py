@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from kafka import KafkaProducer
 from kafka.structs import TopicPartition
 
-from duewheel.config_values import as_millis
+from duewheel.config.values import as_millis
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Finding, judged
 from duewheel.doctor.scratch import Scratch
-from duewheel.wheel.kafka_clients import close
+from duewheel.kafka.clients import close
 
 _NO_BROKER = -1
 _REMEDY = "run NTP on every host: chronyc tracking; timedatectl"

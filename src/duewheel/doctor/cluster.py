@@ -12,10 +12,10 @@ from kafka.admin import ConfigResource
 from kafka.errors import TopicAuthorizationFailedError
 
 from duewheel.clock import Clock
-from duewheel.config import Settings
-from duewheel.kafka_admin import KafkaAdmin
-from duewheel.wheel.deadline import Deadline
-from duewheel.wheel.kafka_clients import ClientSettings
+from duewheel.config.settings import Settings
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.deadline import Deadline
 
 T = TypeVar("T")
 

@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterator
 import click
 from kafka import KafkaAdminClient
 
-from duewheel.cli_options import progress_bar
+from duewheel.cli.options import progress_bar
 from duewheel.clock import Clock
-from duewheel.config import Settings
+from duewheel.config.settings import Settings
 from duewheel.doctor import bootstrap, brokers, clocks, host, rights, topics, trial
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import UNREACHABLE, Finding, as_lines, as_object, exit_code
 from duewheel.doctor.scratch import scratch_topic
 from duewheel.errors import DuewheelError
-from duewheel.wheel.deadline import Deadline
-from duewheel.wheel.kafka_clients import ClientSettings, close
+from duewheel.kafka.clients import ClientSettings, close
+from duewheel.kafka.deadline import Deadline
 
 Parts = dict[str, Callable[[Cluster], Iterator[Finding]]]
 Begun = Callable[[str, int], None]  # told of each part: its name, and how many there are

@@ -18,14 +18,14 @@ from pathlib import Path
 
 import psutil
 
-from duewheel import jars
-from duewheel.checkpoints import files
-from duewheel.config import Settings
+from duewheel.checkpoints import fs
+from duewheel.config.settings import Settings
 from duewheel.doctor.findings import Finding, judged
 from duewheel.errors import ConfigError
-from duewheel.java import find_java
-from duewheel.wheel.layout import ENTRY_BYTES
-from duewheel.wiring import COPIES_ON_WRITE
+from duewheel.factory import COPIES_ON_WRITE
+from duewheel.java import jars
+from duewheel.java.find import find_java
+from duewheel.wheel.storage.layout import ENTRY_BYTES
 
 _REMOTE = {
     "nfs",
@@ -76,7 +76,7 @@ def _existing(path: Path) -> Path:
 def _file_system(path: Path) -> str:
     """The type of the file system that holds a path, which may not be there yet."""
     place = _existing(path).resolve()
-    if (kind := files.copies_on_write(place)) is not None:
+    if (kind := fs.copies_on_write(place)) is not None:
         return kind
     mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
     return next((mounts[folder] for folder in (place, *place.parents) if folder in mounts), "?")
@@ -84,7 +84,7 @@ def _file_system(path: Path) -> str:
 
 def judge_file_system(path: Path, kind: str) -> Finding:
     """Whether files on it last, may be mapped and locked, and are written in place."""
-    remote, passing, copies = kind in _REMOTE, kind in _PASSING, kind in files.COPY_ON_WRITE
+    remote, passing, copies = kind in _REMOTE, kind in _PASSING, kind in fs.COPY_ON_WRITE
     why = [": not local, and so no place for mapped files and locks"] * remote
     why += [": it goes with the container or the host"] * passing
     why += [f": it {COPIES_ON_WRITE}"] * copies
@@ -106,19 +106,19 @@ def _trial(data_dir: Path) -> Finding:
     try:
         with tempfile.TemporaryDirectory(prefix=".doctor-", dir=parent) as folder:
             path = Path(folder) / "trial"
-            with closing(files.NewFile(path, _TRIAL_BYTES)) as new:
+            with closing(fs.NewFile(path, _TRIAL_BYTES)) as new:
                 new.sync()
                 new.put_in_place()
-            fd = files.open_existing(path)
+            fd = fs.open_existing(path)
             try:
-                with files.map_file(fd, _TRIAL_BYTES, writable=True) as mapped:
+                with fs.map_file(fd, _TRIAL_BYTES, writable=True) as mapped:
                     mapped[:4] = b"seen"
                     mapped.flush()
                 same = os.pread(fd, 4, 0) == b"seen"
                 whole = os.fstat(fd).st_blocks * _BLOCK_BYTES >= _TRIAL_BYTES
             finally:
-                files.close(fd)
-            with closing(files.FileLock(path)) as lock, closing(files.FileLock(path)) as other:
+                fs.close(fd)
+            with closing(fs.FileLock(path)) as lock, closing(fs.FileLock(path)) as other:
                 exclusive = lock.try_acquire() and not other.try_acquire()
     except OSError as error:
         remedy = f"give user {os.getuid()} the right to write there, or set storage.data_dir"
@@ -138,7 +138,7 @@ def _trial(data_dir: Path) -> Finding:
 def _room(settings: Settings, data_dir: Path) -> Finding:
     ring = 2 * settings.timer.slots * ENTRY_BYTES
     there = (data_dir / "timerwheel").exists()
-    space = files.space(_existing(data_dir))
+    space = fs.space(_existing(data_dir))
     least = settings.storage.min_free.of(space.total_bytes)
     return judge_room(str(data_dir), space.free_bytes, 0 if there else ring, least)
 
@@ -227,7 +227,7 @@ def _jars() -> Finding:
         if there
         else "Spark's Kafka connector is not there: the first start fetches it",
         warning=not there,
-        remedy="python -P -m duewheel.jars",
+        remedy="python -P -m duewheel.java.jars",
     )
 
 

@@ -15,7 +15,7 @@ from kafka.errors import (
     TransactionalIdNotFoundError,
 )
 
-from duewheel import wiring
+from duewheel import factory
 from duewheel.doctor.cluster import Cluster, Topic
 from duewheel.doctor.findings import Finding
 from duewheel.errors import ConfigError, KafkaUnavailable
@@ -91,7 +91,7 @@ def _principal(cluster: Cluster) -> str:
 
 def _transactional_id(cluster: Cluster, principal: str) -> Finding:
     """Whether the shard's id may be looked at, and what is open under it."""
-    name = wiring.transactional_id(cluster.settings)
+    name = factory.transactional_id(cluster.settings)
     code, subject = "transactional_id", f"transactional id {name}"
     deadline = cluster.deadline()
 

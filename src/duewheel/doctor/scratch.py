@@ -18,7 +18,7 @@ from kafka.errors import TopicAlreadyExistsError, for_code
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Finding
 from duewheel.errors import DuewheelError
-from duewheel.wheel.kafka_internals import known_brokers
+from duewheel.kafka.producer_internals import known_brokers
 
 _SETTINGS = {"message.timestamp.type": "LogAppendTime", "retention.ms": "3600000"}
 

@@ -1,0 +1,242 @@
+"""Slot-configuration epochs: under which settings each row of the timer topics is judged.
+
+The settings that decide a row's slot, and whether it is accepted, may change; the rows that are
+there already may not. So the progress holds *epochs*, oldest first, and a row that is read again
+after a loss is judged as it was at first: under the epoch of its offset.
+
+    values  the settings, plain JSON: all that is needed to judge a row
+            (schemas/request/contract.py), with precision and roll window
+    since   the first offset of each partition from which they hold
+
+- A row belongs to the newest epoch that begins at or below its offset. A partition that `since`
+  does not name was added later: it begins with that epoch, at offset 0.
+- Below the oldest epoch nothing is pending, and nothing is ever read again: that is when the epochs
+  before it were dropped.
+- Beside them stand the offsets that the operator has skipped: what lies there is a dead letter
+  whatever it says, now and whenever it is read again. They go when no recovery reads that far back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from duewheel.checkpoints.json_fields import integer, name
+from duewheel.checkpoints.page_codec import Marks, marks_from, marks_to
+from duewheel.schemas.batches import Int32, Int64, TopicPartition
+
+PRECISION = "precision_ms"
+WINDOW = "roll_window_ms"
+SUITE = "suite"
+# Which rules there are is told by the value `rules`; how they word a refusal decides nothing.
+_TELLS_NOTHING = frozenset({SUITE})
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """Settings, and from where they hold; see the module's head."""
+
+    values: Mapping[str, Any]
+    since: Marks = field(default_factory=dict)
+
+    @property
+    def window_ms(self) -> int:
+        """The roll window."""
+        return int(self.values[WINDOW])
+
+    def changes(self, values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+        """What differs in `values`: the old and the new value, by key; None where there is none.
+        Within a table each key counts by itself: "parameters.max_delay_ms".
+        """
+        ours, theirs = dict(_told(self.values)), dict(_told(values))
+        pairs = {key: (ours.get(key), theirs.get(key)) for key in sorted(ours.keys() | theirs)}
+        return {key: (old, new) for key, (old, new) in pairs.items() if old != new}
+
+
+def _told(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if key in _TELLS_NOTHING:
+            continue
+        if isinstance(value, Mapping):
+            yield from ((f"{key}.{name}", each) for name, each in value.items())
+        else:
+            yield key, value
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """All epochs of a shard, oldest first; at least one.
+
+    Attributes:
+        epochs: as above.
+        skipped: by partition, offsets of records that nobody is to parse, rising.
+    """
+
+    epochs: tuple[Epoch, ...]
+    skipped: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.epochs:
+            raise ValueError("there is no epoch")
+
+    @classmethod
+    def first(cls, values: Mapping[str, Any]) -> Epochs:
+        """Of a shard whose settings have never changed."""
+        return cls((Epoch(values),))
+
+    def __len__(self) -> int:
+        return len(self.epochs)
+
+    @property
+    def newest(self) -> Epoch:
+        """The one that new rows belong to."""
+        return self.epochs[-1]
+
+    @property
+    def longest_window_ms(self) -> int:
+        """No pending row may have waited longer than this."""
+        return max(epoch.window_ms for epoch in self.epochs)
+
+    def begins_at(self, partition: TopicPartition) -> int:
+        """Below this offset of the partition nothing is pending."""
+        return self.epochs[0].since.get(partition, 0)
+
+    def of_rows(
+        self, partitions: Sequence[TopicPartition], partition: Int32, offset: Int64
+    ) -> Int32:
+        """Index of each row's epoch.
+
+        Args:
+            partitions: what `partition` indexes.
+            partition, offset: where each row lies.
+        """
+        index = np.zeros(len(offset), np.int32)
+        for number, epoch in enumerate(self.epochs[1:], 1):
+            since = np.array([epoch.since.get(p, 0) for p in partitions], np.int64)
+            index[offset >= since[partition]] = number
+        return index
+
+    def windows_ms(
+        self, partitions: Sequence[TopicPartition], partition: Int32, offset: Int64
+    ) -> int | Int64:
+        """Roll window of each row, or the one of them all. The arguments are those of `of_rows`."""
+        windows_ms = np.array([epoch.window_ms for epoch in self.epochs], np.int64)
+        if (windows_ms == windows_ms[-1]).all():
+            return self.newest.window_ms
+        found: Int64 = windows_ms[self.of_rows(partitions, partition, offset)]
+        return found
+
+    def followed_by(self, values: Mapping[str, Any], since: Marks) -> Epochs:
+        """With another epoch, from these offsets on."""
+        return replace(self, epochs=(*self.epochs, Epoch(values, since)))
+
+    def skipping(self, named: Iterable[tuple[TopicPartition, int]]) -> Epochs:
+        """With these records among those that are skipped."""
+        offsets = {p: set(known) for p, known in self.skipped.items()}
+        for partition, offset in named:
+            offsets.setdefault(partition, set()).add(offset)
+        return replace(self, skipped={p: tuple(sorted(known)) for p, known in offsets.items()})
+
+    def reaching(self, lowest: Marks) -> Epochs:
+        """Without the epochs that no row belongs to which lies at or above `lowest`, the offsets
+        from which a recovery would read. A partition that is not named there, for no progress has
+        told of it yet, would be read from its beginning.
+        """
+        kept = list(self.epochs)
+        while len(kept) > 1 and all(o <= lowest.get(p, 0) for p, o in kept[1].since.items()):
+            del kept[0]
+        return replace(self, epochs=tuple(kept))._keeping(lambda p, o: o >= lowest.get(p, 0))
+
+    def _keeping(self, kept: Callable[[TopicPartition, int], bool]) -> Epochs:
+        """With those of the skipped records alone."""
+        left = {p: tuple(o for o in known if kept(p, o)) for p, known in self.skipped.items()}
+        return replace(self, skipped={p: known for p, known in left.items() if known})
+
+    def beside(self, other: Epochs) -> Epochs:
+        """One history of the partitions of two shards that are configured alike now.
+
+        An epoch that only one of them had begins, and ends, for the partitions of the other where
+        their own next one begins: no row belongs to it.
+        """
+        ours, theirs = list(self.epochs), list(other.epochs)
+        merged: list[Epoch] = []
+        next_ours: Marks = {}
+        next_theirs: Marks = {}
+        while ours or theirs:
+            epoch = ours[-1] if ours else theirs[-1]
+            if ours:
+                next_ours = ours.pop().since
+            if theirs and not epoch.changes(theirs[-1].values):
+                next_theirs = theirs.pop().since
+            merged.insert(0, replace(epoch, since={**next_ours, **next_theirs}))
+        return Epochs(tuple(merged), {**self.skipped, **other.skipped})
+
+    def without(self, partitions: Iterable[TopicPartition]) -> Epochs:
+        """As if these partitions had never been: what comes in them belongs to the newest epoch."""
+        gone = set(partitions)
+        epochs = tuple(
+            replace(epoch, since={p: o for p, o in epoch.since.items() if p not in gone})
+            for epoch in self.epochs
+        )
+        return replace(self, epochs=epochs)._keeping(lambda p, _: p not in gone)
+
+    def cut(self, ends: Marks) -> Epochs:
+        """With the newest epoch beginning at these offsets at the latest, in these partitions: what
+        was behind them is lost, and what comes there is new.
+        """
+        epochs = tuple(
+            replace(epoch, since={p: min(o, ends.get(p, o)) for p, o in epoch.since.items()})
+            for epoch in self.epochs
+        )
+        return replace(self, epochs=epochs)._keeping(lambda p, o: o < ends.get(p, o + 1))
+
+    @cached_property
+    def text(self) -> str:
+        """JSON, as the progress record holds them; made once, for it is part of every commit.
+
+        Most of it would be rules, which seldom change: each suite is there once, and an epoch's
+        value is its place among them.
+        """
+        suites: list[Any] = []
+        epochs = []
+        for epoch in self.epochs:
+            values = dict(epoch.values)
+            if SUITE in values:
+                if values[SUITE] not in suites:
+                    suites.append(values[SUITE])
+                values[SUITE] = suites.index(values[SUITE])
+            epochs.append({"values": values, "since": marks_to(epoch.since)})
+        raw: dict[str, Any] = {"suites": suites, "epochs": epochs}
+        if self.skipped:
+            raw["skipped"] = [[*p, *known] for p, known in sorted(self.skipped.items())]
+        return json.dumps(raw, separators=(",", ":"), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Epochs:
+        """From what `text` says.
+
+        Raises:
+            MISSHAPEN: it is something else.
+        """
+        suites, epochs = raw["suites"], []
+        for each in raw["epochs"]:
+            values = dict(each["values"])
+            if SUITE in values:
+                values[SUITE] = suites[integer(values[SUITE])]
+            epochs.append(_epoch(values, each["since"]))
+        skipped = {
+            (name(topic), integer(number)): tuple(map(integer, offsets))
+            for topic, number, *offsets in raw.get("skipped", ())
+        }
+        return cls(tuple(epochs), skipped)
+
+
+def _epoch(values: Mapping[str, Any], since: Mapping[str, Mapping[str, Any]]) -> Epoch:
+    if min(integer(values[PRECISION]), integer(values[WINDOW])) < 1:
+        raise ValueError("precision and roll window are positive")
+    return Epoch({name(key): value for key, value in values.items()}, marks_from(since))

@@ -1,0 +1,85 @@
+"""Copies that wait for their timer partition, in the shard's partition of the state topic.
+
+Rolled and parked timers, dead letters that wait, and chases of cancels go back to their timer
+partition. While that takes no writes (no leader, too few replicas in sync) they are *held*: written
+beside the progress, in the transaction in which they leave. Later transactions move them to the
+partition, once it takes writes again.
+
+    key    held/<topic>/<partition>/<start>/<records>: the entry `Held` before these copies were
+           added (at first: its own start, and 0). `records` grows with each record, and the start
+           with each move, so no two of them share a key: else compaction would delete one
+    value  how many copies (int32), Kafka's id of their timer topic (16 bytes, 0: unknown), then
+           their records: the body of a batch (record_batch.py). Null: they were moved, in the
+           transaction that wrote this
+
+The copies of a partition are moved in their order, and as long as there are any, new ones go behind
+them. Else a chase could overtake a copy, and a timer leave that was replied to as cancelled. (What
+is larger than a record of the state topic may be is never held: held_queue.py.)
+
+Copies name offsets of their timer topic (TIMER_ORIGIN). In a topic that was made anew these are
+other messages: therefore the id.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.wire.record_batch import Batch
+
+HELD_PREFIX = b"held/"
+_HEAD = struct.Struct(">i16s")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the progress says of the copies for a timer partition.
+
+    Attributes:
+        start_offset: they lie at or behind this offset of the shard's partition of the state topic.
+        records: how many they are.
+    """
+
+    start_offset: int
+    records: int
+
+
+def key_of(partition: TopicPartition, held: Held) -> bytes:
+    """The key of a record with copies for a timer partition, of which these wait already."""
+    topic, number = partition
+    return b"%s%s/%d/%d/%d" % (HELD_PREFIX, topic.encode(), number, held.start_offset, held.records)
+
+
+def partition_of(key: bytes) -> TopicPartition | None:
+    """The timer partition whose copies a record has; None if it is of another kind."""
+    if not key.startswith(HELD_PREFIX):
+        return None
+    topic, number, *_ = key.removeprefix(HELD_PREFIX).split(b"/")
+    return topic.decode(), int(number)
+
+
+def value_of(batch: Batch, topic_id: str | None) -> bytes:
+    """The value of a record with these copies, and with the id of their timer topic."""
+    return (
+        _HEAD.pack(batch.count, uuid.UUID(topic_id).bytes if topic_id else bytes(16)) + batch.body
+    )
+
+
+def batch_of(value: bytes) -> tuple[Batch, str | None]:
+    """The copies in a record, and the id of the timer topic that they were made for."""
+    count, topic_id = _HEAD.unpack_from(value)
+    named = str(uuid.UUID(bytes=topic_id)) if any(topic_id) else None
+    return Batch(memoryview(value)[_HEAD.size :], count), named
+
+
+def copies(held: Mapping[TopicPartition, Held]) -> int:
+    """How many copies wait, for all partitions."""
+    return sum(of.records for of in held.values())
+
+
+def named(held: Mapping[TopicPartition, Held]) -> dict[str, int]:
+    """How many copies wait, by the name of the partition: for the log."""
+    return {f"{topic}-{number}": of.records for (topic, number), of in held.items()}

@@ -1,0 +1,130 @@
+"""Two alternating pages in a mapped file: the newest whole one counts.
+
+Writing one value overwrites the older page, so a writer that dies at any instruction leaves the
+newer one untouched. The sequence is stored last: what has one was once whole. Little-endian:
+
+     0  u8  sequence     rises by one with every write; 0 = never written
+     8  u4  length       of the payload, in bytes
+    12  u4  crc          CRC-32 of sequence, length and payload
+    16  u8  mark         equal to `sequence` once the page is marked; one aligned store, not under
+                         the crc because it changes after the page exists
+    24  ..  payload; a long one, JSON, is deflated
+
+Rewriting 0.2 kB costs some microseconds; a temporary file and a rename cost 0.5–20 ms.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import zlib
+from dataclasses import dataclass
+
+from duewheel.checkpoints.packed_columns import deflated, inflated
+from duewheel.errors import DuewheelError
+
+_HEAD = struct.Struct("<QII")
+_MARK = struct.Struct("<Q")
+_SEQUENCE_BYTES = 8
+_PAYLOAD = _HEAD.size + _MARK.size
+assert _HEAD.size == 16 and _PAYLOAD == 24
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One whole page.
+
+    Attributes:
+        sequence: how many pages had been written when this one was.
+        payload: its bytes.
+        marked: whether `PagePair.mark` followed.
+    """
+
+    sequence: int
+    payload: bytes
+    marked: bool
+
+
+def capacity(size: int) -> int:
+    """Bytes that a page of `size` bytes can hold."""
+    return size - _PAYLOAD
+
+
+class PagePair:
+    """The two pages at `offset`, `size` bytes each.
+
+    Not thread-safe. One process writes at a time; readers in other processes may look at any
+    moment and get the newest page that is whole.
+    """
+
+    def __init__(self, mapped: mmap.mmap, offset: int, size: int) -> None:
+        assert offset % 8 == 0 and size % 8 == 0
+        self._mapped = mapped
+        self._offsets = (offset, offset + size)
+        self._capacity = capacity(size)
+
+    def read(self) -> Page | None:
+        """The newest whole page, None if nothing was ever written."""
+        # A writer that laps this reader can spoil both looks; it cannot do so again and again.
+        for _ in range(100):
+            pages = [page for page in map(self._read_one, self._offsets) if page is not None]
+            if pages:
+                return max(pages, key=lambda page: page.sequence)
+            if not self.written():
+                return None
+        return None
+
+    def write(self, payload: bytes) -> int:
+        """Write a new page, unmarked; it counts from the moment its last byte is there.
+
+        Returns:
+            Its sequence.
+
+        Raises:
+            DuewheelError: the payload is larger than a page, deflated.
+        """
+        payload = deflated(payload)
+        if len(payload) > self._capacity:
+            raise DuewheelError(
+                f"{len(payload)} bytes do not fit into a page of {self._capacity}: too many "
+                "partitions or open hours for one data directory"
+            )
+        newest = self.read()
+        sequence = newest.sequence + 1 if newest else 1
+        at = self._offsets[sequence & 1]
+        crc = _crc(sequence, payload)
+        self._store(at + _PAYLOAD, payload)
+        head = _HEAD.pack(sequence, len(payload), crc)
+        self._store(at + _SEQUENCE_BYTES, head[_SEQUENCE_BYTES:])
+        self._store(at, head[:_SEQUENCE_BYTES])
+        return sequence
+
+    def mark(self, sequence: int) -> None:
+        """Mark the page written as `sequence`."""
+        self._store(self._offsets[sequence & 1] + _HEAD.size, _MARK.pack(sequence))
+
+    def written(self) -> bool:
+        """Whether anything was ever written: then `read` must find a whole page."""
+        return any(_HEAD.unpack_from(self._mapped, at)[0] for at in self._offsets)
+
+    def _store(self, at: int, data: bytes) -> None:
+        self._mapped[at : at + len(data)] = data
+
+    def _read_one(self, at: int) -> Page | None:
+        sequence, length, crc = _HEAD.unpack_from(self._mapped, at)
+        if sequence == 0 or length > self._capacity:
+            return None
+        payload = self._mapped[at + _PAYLOAD : at + _PAYLOAD + length]
+        if _crc(sequence, payload) != crc:
+            return None
+        if payload[:1] == b"x":
+            try:
+                payload = inflated(payload)
+            except ValueError:
+                return None
+        (mark,) = _MARK.unpack_from(self._mapped, at + _HEAD.size)
+        return Page(sequence, payload, mark == sequence)
+
+
+def _crc(sequence: int, payload: bytes) -> int:
+    return zlib.crc32(payload, zlib.crc32(struct.pack("<QI", sequence, len(payload))))

@@ -1,0 +1,384 @@
+"""How a start goes on: one path for every case, from a kill to a lost disk.
+
+Dequeue compares Kafka's progress with the local files, decides how much of them is kept, and writes
+the *recovery record*; a starting ingest waits for the record of the dequeue that lives, and carries
+it out (wheel/recovery/rebuild.py) before Spark starts.
+
+    killed      all is there (a kill, a clean stop): nothing is to be carried out
+    new         the first start of a shard
+    standby     all is there in files that have followed the progress (wheel/dequeue/standby.py):
+                nothing is to be carried out
+    power lost  the host has booted without a clean stop: what the durable checkpoint names is kept
+    old copy    all files are kept, and they are older than the progress: a backup was restored
+    files lost  nothing can be kept
+    taken over  nothing is kept: another directory, or another copy of this one, has written the
+                progress, so that these files are no earlier state of what it tells of; or it is
+                nobody's, after partitions have moved between shards
+    new standby the same for a standby that begins
+
+What is missing is read again from Kafka. Two rules make that exact, whatever was kept:
+
+    dequeue   neither closes nor delivers while a mark is below C of the close page
+    ingest    drops rows below C that are done (checkpoints/progress.py), and places the others at
+              max(slot, R + 1), closed or not: where they were before, or earlier
+
+The close page of a recovery is the one that was kept, if the progress lies in its range; else it
+begins at R, with C_R, and holds the half-delivered slot, if there is one, with C_{R+1}. Where the
+partitions stand apart, having come from different shards, R, C and the half-delivered slot are each
+partition's own: the page then begins at the lowest R and ends at the last slot of which anything
+may be out. That is the close page of a standby, too, at every moment: whoever wrote the progress,
+its files may be kept as long as progress only rises and partitions stay in their shard. To *own*
+the shard is another question (ownership.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from enum import IntEnum
+from pathlib import Path
+
+from duewheel.checkpoints import fs
+from duewheel.checkpoints.durable_checkpoint import Durable
+from duewheel.checkpoints.json_fields import MISSHAPEN, integer, name, read_json, write_json
+from duewheel.checkpoints.page_codec import Close, Commit, Marks
+from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.state_file import Damage, State
+from duewheel.errors import CorruptFile, RecoveryRefused
+from duewheel.schemas.batches import TopicPartition
+
+FILE_NAME = "recovery"
+
+
+class Keep(IntEnum):
+    """How much of the local files a recovery keeps."""
+
+    NOTHING = 0
+    DURABLE = 1  # what the durable checkpoint names
+    ALL = 2  # what the commit page names
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryRecord:
+    """What dequeue tells a starting ingest.
+
+    Attributes:
+        case: as in the module's head.
+        keep: how much of the files is kept.
+        generation: number of this recovery; nothing is to be done if the files stem from it.
+        boot_id: of the host when it was decided.
+        dequeue_start: number of the dequeue start that decided it.
+    """
+
+    case: str
+    keep: Keep
+    generation: int
+    boot_id: str
+    dequeue_start: int
+
+    def write(self, directory: Path) -> None:
+        """Put the record in place, durably."""
+        write_json(directory / FILE_NAME, asdict(self))
+
+    @classmethod
+    def read(cls, directory: Path) -> RecoveryRecord | None:
+        """The record in place; None if there is none or its bytes are not whole."""
+        try:
+            raw = read_json(directory / FILE_NAME)
+            return cls(
+                name(raw["case"]),
+                Keep(raw["keep"]),
+                integer(raw["generation"]),
+                name(raw["boot_id"]),
+                integer(raw["dequeue_start"]),
+            )
+        except (FileNotFoundError, *MISSHAPEN):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """What the data directory says of itself.
+
+    Attributes:
+        uuid: its name.
+        lineages: those that its last start found and drew; a progress of any other is not its own.
+        damage: what has happened to it.
+        commit, close: its newest pages.
+        mirror: its copy of the progress, None if there never was one.
+        durable: its durable checkpoint, None if there is none that can be read.
+        undone: whether a recovery was begun and not carried out.
+        pending: its record, if it came so far.
+        standby: whether it has followed another directory, and done nothing else.
+    """
+
+    uuid: str
+    lineages: tuple[int, int]
+    damage: Damage
+    commit: Commit
+    close: Close | None
+    mirror: Progress | None
+    durable: Durable | None
+    undone: bool
+    pending: RecoveryRecord | None
+    standby: bool = False
+
+    @classmethod
+    def absent(cls) -> Local:
+        """Where there is no data directory, or none whose name can be read: a start makes one."""
+        nothing = Commit(0, {}, {}, 0, applied=True)
+        return cls("", (0, 0), Damage.NONE, nothing, None, None, None, undone=False, pending=None)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nothing was ever done in it, so that a boot of the host took nothing."""
+        lost = self.damage is Damage.FILES_LOST
+        return self.close is None and self.commit.batch == 0 and not lost
+
+
+def look_at(state: State, directory: Path) -> Local:
+    """Read everything that a decision needs; what cannot be read counts as damage."""
+    damage = state.damage
+    commit, close, mirror = Commit(0, {}, {}, 0, applied=True), None, None
+    try:
+        commit, close = state.commit(), state.close()
+        mirrored = state.mirror()
+        mirror = Progress.decode(mirrored[2]) if mirrored else None
+    except (CorruptFile, RecoveryRefused):
+        damage = max(damage, Damage.CACHE_LOST)
+    try:
+        durable = Durable.read(directory)
+    except CorruptFile:
+        durable = None
+    record = RecoveryRecord.read(directory)
+    pending = record if record is not None and record.generation > state.recovered else None
+    undone = pending is not None or state.generation > state.recovered
+    return Local(
+        state.uuid,
+        state.lineages,
+        damage,
+        commit,
+        close,
+        mirror,
+        durable,
+        undone,
+        pending,
+        state.standby,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How a start goes on.
+
+    Attributes:
+        case, keep: as in RecoveryRecord.
+        close: the closed range in which delivery goes on, or ended.
+        r: last slot delivered in full; close.lower ≤ r ≤ close.floor.
+        delivered_below: D of slot r + 1, of the partitions of which it is half delivered. Of those
+            that are ahead of r nothing comes before their own half-delivered slot.
+    """
+
+    case: str
+    keep: Keep
+    close: Close
+    r: int
+    delivered_below: Marks
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is to be carried out."""
+        return self.case in {"killed", "standby"}
+
+
+def decide(progress: Progress, local: Local) -> Decision:
+    """Compare a progress that this directory may own with the local files.
+
+    Raises:
+        RecoveryRefused: Kafka has lost progress that the files know of; nothing has been changed.
+    """
+    if _may_keep(progress, local):
+        _require_not_older(progress, local)
+    keep = _keep(progress, local)
+    base, marks = _kept(local, keep)
+    if base is not None and _follows_only(progress, local):
+        base = close_at(progress)
+        if any(mark > base.c.get(p, 0) for p, mark in marks.items()):
+            keep, base = Keep.NOTHING, None
+    if base is not None and not _follows(progress, base, marks):
+        keep, base = Keep.NOTHING, None
+    known, r = progress.partitions, progress.slot
+    if base is not None and progress.closed <= base.floor:
+        # Slots between r and base.lower were empty when they were closed, and told no one.
+        close, r = base, max(r, base.lower)
+    else:
+        close = close_at(progress)
+    half = {p: part.d for p, part in known.items() if part.d is not None and part.r == r}
+    return Decision(_case(progress, local, keep, close), keep, close, r, half)
+
+
+def decide_to_follow(progress: Progress, local: Local) -> Decision:
+    """How a standby goes on: the same, but that nothing is refused.
+
+    Where Kafka has lost progress that the files know of, rows may be pending again that they have
+    dropped as done: they keep nothing, and read again what is pending now.
+    """
+    mirror = local.mirror
+    fallen = mirror is not None and is_older(progress, mirror)
+    if local.standby and (fallen or _is_below_durable(progress, local)):
+        local = replace(local, damage=Damage.FILES_LOST, mirror=None, durable=None)
+    decision = decide(progress, local)
+    return decision if local.standby else replace(decision, case="new standby")
+
+
+def close_at(progress: Progress) -> Close:
+    """The close page that follows from a progress alone."""
+    c_before = {p: part.c for p, part in progress.partitions.items()}
+    c = {p: part.closed_c for p, part in progress.partitions.items()}
+    return Close(progress.slot, c_before, progress.closed, c)
+
+
+def is_own(progress: Progress, local: Local) -> bool:
+    """Whether this directory has written the progress, or an earlier state of it has."""
+    return progress.owner == local.uuid and progress.lineage in local.lineages
+
+
+def _follows_only(progress: Progress, local: Local) -> bool:
+    """Whether the progress is another directory's, and these files have followed it."""
+    return local.standby and not is_own(progress, local)
+
+
+def _may_keep(progress: Progress, local: Local) -> bool:
+    followed = local.mirror is not None and local.mirror.deal == progress.deal
+    return (local.standby and followed) or is_own(progress, local)
+
+
+def _keep(progress: Progress, local: Local) -> Keep:
+    """How much of the files stems from the history that the progress tells of, and is whole."""
+    if not _may_keep(progress, local):
+        return Keep.NOTHING
+    keep = Keep.ALL
+    if local.close is None or local.damage is Damage.FILES_LOST:
+        keep = Keep.NOTHING
+    if local.damage is Damage.CACHE_LOST:
+        keep = Keep.DURABLE if local.durable and local.durable.close else Keep.NOTHING
+    return min(keep, local.pending.keep) if local.pending else keep
+
+
+def _kept(local: Local, keep: Keep) -> tuple[Close | None, Marks]:
+    """The close page and the marks of what is kept."""
+    if keep is Keep.ALL:
+        return local.close, local.commit.marks
+    if keep is Keep.DURABLE and local.durable is not None:
+        return local.durable.close, local.durable.marks
+    return None, {}
+
+
+def _follows(progress: Progress, base: Close, marks: Marks) -> bool:
+    """Whether the progress may come from the closed range, or from one that was closed after it."""
+    parts = progress.partitions
+    if progress.closed <= base.floor:
+        return all(part.c1 is None or part.closed > base.lower for part in parts.values())
+    # Closed after all that these files have taken; or they have taken it apart from the owner.
+    later = {p: part.c if part.r > base.floor else part.c1 for p, part in parts.items()}
+    return all(mark <= (later.get(p) or 0) for p, mark in marks.items())
+
+
+def _case(progress: Progress, local: Local, keep: Keep, close: Close) -> str:
+    if keep is Keep.ALL:
+        if _follows_only(progress, local) and not local.undone:
+            return "standby"
+        whole = close == local.close and not local.undone
+        return "killed" if whole else "old copy"
+    if keep is Keep.DURABLE:
+        return "power lost"
+    if not _may_keep(progress, local):
+        return "taken over"
+    return "new" if local.is_fresh else "files lost"
+
+
+# ---- progress that Kafka has lost ---------------------------------------------------------------
+
+
+def is_older(progress: Progress, known: Progress) -> bool:
+    """Whether Kafka has lost progress that was known: of any partition."""
+    return next(_fallen(progress, known), None) is not None
+
+
+def _fallen(progress: Progress, known: Progress) -> Iterator[TopicPartition]:
+    newest_r = max((at.r for at in progress.partitions.values()), default=0)
+    for partition, before in known.partitions.items():
+        found = progress.partitions.get(partition)
+        if found is None:
+            # Given up by the operator; or rows were left of a topic that was, and have gone out.
+            fallen = (progress.epoch, newest_r) <= (known.epoch, before.r)
+        else:
+            fallen = (found.r, found.d or 0) < (before.r, before.d or 0)
+        if fallen:
+            yield partition
+
+
+def _is_below_durable(progress: Progress, local: Local) -> bool:
+    """Whether Kafka has lost progress that the durable checkpoint knows of: the local copy of it is
+    not synced, and may be older than both. No partition that stands apart is below the lowest R.
+    """
+    given_up = local.pending is not None and local.pending.keep is Keep.NOTHING
+    return local.durable is not None and not given_up and progress.slot < local.durable.r
+
+
+def _require_not_older(progress: Progress, local: Local) -> None:
+    mirror, durable = local.mirror, local.durable
+    if mirror is not None and (fallen := next(_fallen(progress, mirror), None)):
+        than = (
+            f"the local copy of it: {fallen[0]}-{fallen[1]} is at "
+            f"{progress.partitions.get(fallen)}, was at {mirror.partitions[fallen]}"
+        )
+    elif durable is not None and _is_below_durable(progress, local):
+        than = f"the durable checkpoint: it tells of slot {progress.slot}, that of {durable.r}"
+    else:
+        return
+    raise RecoveryRefused(
+        f"the progress in Kafka is older than {than}. Kafka has lost committed records, "
+        "deliveries perhaps among them; this version cannot tell which"
+    )
+
+
+# ---- until all is there ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Recovering:
+    """What a shard lacks before it delivers again.
+
+    Attributes:
+        generation: number of the newest recovery that was decided on.
+        files_whole: whether ingest has made the files whole, or nothing was wrong with them.
+        missing: how many offsets are still to be read again, by partition.
+    """
+
+    generation: int
+    files_whole: bool
+    missing: Marks
+
+
+def recovering(state: State) -> Recovering | None:
+    """What keeps dequeue from closing and delivering; None if nothing does."""
+    if state.needs_recovery:
+        return Recovering(state.generation, files_whole=False, missing={})
+    close = state.close()
+    marks = state.commit().marks  # after C: marks only rise
+    missing = close.missing(marks) if close else {}
+    return Recovering(state.generation, files_whole=True, missing=missing) if missing else None
+
+
+def dequeue_has_decided(state: State, directory: Path) -> RecoveryRecord | None:
+    """The recovery record of the dequeue that lives now; None if it has not written it."""
+    record = RecoveryRecord.read(directory)
+    if (
+        record is not None
+        and record.dequeue_start == state.dequeue_starts
+        and record.boot_id == fs.boot_id()
+        and fs.lock_is_held(directory / "dequeue.lock")
+    ):
+        return record
+    return None

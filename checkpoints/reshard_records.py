@@ -1,0 +1,155 @@
+"""Another number of shards: what their records say before, meanwhile and after.
+
+Everything that is known of a partition is in its shard's record (progress.py), so a partition moves
+by moving its part, unchanged. In two steps, so that at no moment two shards have the same one:
+
+    1. every shard's newest record is written back *sealed*, by whoever has just taken its
+       transactional id. Nobody may own a sealed shard: what served it finds that out and ends
+    2. once all are sealed, one transaction writes the records of the new shards: nobody's, so that
+       any data directory may own them, with the partitions p mod n = i
+
+An undo goes back to the old number of shards: it takes the seal off each record and changes nothing
+else. It compares nothing, so it also works where settings or topics differ and step 2 is refused.
+
+New shards are sealed first too, with nothing in them: nobody may begin one in between. A shard that
+is no more stays sealed, with nothing in it, for ever: a directory that once served it has a copy of
+a progress that no longer holds, and would go on from that.
+
+A *notice* goes before: a record of its own, which is no condition of anything, but asks whoever is
+fenced by 1 to let the shard go. A busy process would take it back every time, and be quicker.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from duewheel.checkpoints.config_epochs import Epochs
+from duewheel.checkpoints.json_fields import MISSHAPEN
+from duewheel.checkpoints.progress import NOBODY, Progress, shard_of
+from duewheel.errors import RecoveryRefused
+from duewheel.schemas.batches import is_retired
+
+NOTICE_KEY = b"reshard"
+
+
+def notice(before: int, after: int, *, done: bool) -> bytes:
+    """The notice that so many shards are to become so many, or have."""
+    return json.dumps({"from": before, "to": after, "done": done}).encode()
+
+
+def asks_to_yield(value: bytes) -> bool:
+    """Whether a notice is of something that is not done yet; no if it cannot be read."""
+    try:
+        return json.loads(value)["done"] is False
+    except MISSHAPEN:
+        return False
+
+
+def sealed(progress: Progress, shards: int, lineage: int) -> Progress:
+    """The record of a shard that nobody may own until there are `shards` of them."""
+    return replace(
+        progress, owner=NOBODY, lineage=lineage, epoch=progress.epoch + 1, sealed_for=shards
+    )
+
+
+def nothing(like: Progress, shard: int, shards: int, lineage: int) -> Progress:
+    """The record of a shard that is not there: not yet, or no more.
+
+    Args:
+        like: the record of any other one.
+    """
+    epochs = Epochs.first(like.epochs.newest.values)
+    empty = replace(like, shard=shard, shards=shards, epochs=epochs, partitions={}, held={})
+    return sealed(empty, shards, lineage)
+
+
+def dealt(old: Sequence[Progress], shards: int, draw: Callable[[], int]) -> list[Progress]:
+    """The records of the new shards.
+
+    Args:
+        old: sealed records of all shards with partitions.
+        shards: how many there will be.
+        draw: a lineage for each.
+
+    Raises:
+        RecoveryRefused: the old ones do not agree on what decides a row's slot; or a partition is
+            in two of them; or copies wait for one; or a new shard would have none, or more than its
+            record can hold.
+    """
+    _require_one_history(old)
+    _require_none_held(old)
+    # What is left of a topic that was is in files that no new shard keeps.
+    parts = {p: at for record in old for p, at in record.partitions.items() if not is_retired(p[0])}
+    epochs = functools.reduce(Epochs.beside, (record.epochs for record in old))
+    epoch, deal = (max(getattr(r, name) for r in old) + 1 for name in ("epoch", "deal"))
+    topic_ids = {topic: i for record in old for topic, i in record.topic_ids.items()}
+    records = []
+    for shard in range(shards):
+        mine = {p: part for p, part in parts.items() if shard_of(p, shards) == shard}
+        if not mine:
+            raise RecoveryRefused(f"shard {shard} of {shards} would have no partition")
+        named = {p for each in epochs.epochs for p in each.since}  # more than have progress
+        own_epochs = epochs.without(p for p in named if shard_of(p, shards) != shard)
+        records.append(
+            Progress(
+                shard, shards, NOBODY, draw(), epoch, own_epochs, mine, deal, topic_ids=topic_ids
+            )
+        )
+    for record in records:
+        record.require_room()
+    return records
+
+
+def given_back(old: Sequence[Progress], draw: Callable[[], int]) -> list[Progress]:
+    """The records of as many shards as before, nobody's; what they say of partitions is unchanged.
+
+    Args:
+        old: sealed records of all shards with partitions.
+        draw: a lineage for each.
+    """
+    return [
+        replace(
+            record,
+            owner=NOBODY,
+            lineage=draw(),
+            epoch=record.epoch + 1,
+            sealed_for=None,
+            deal=record.deal + 1,
+        )
+        for record in old
+    ]
+
+
+def _require_none_held(old: Sequence[Progress]) -> None:
+    """They lie beside the progress of their shard, where another one does not look."""
+    for record in old:
+        for (topic, number), held in record.held.items():
+            raise RecoveryRefused(
+                f"shard {record.shard} holds {held.records} copies for {topic}-{number}, which took"
+                " no writes when they left: let it run until that takes writes, and has them (a"
+                " topic that is gone must be made again for that)"
+            )
+
+
+def _require_one_history(old: Sequence[Progress]) -> None:
+    for record in old[1:]:
+        changes = old[0].epochs.newest.changes(record.epochs.newest.values)
+        if changes:
+            raise RecoveryRefused(
+                f"shards {old[0].shard} and {record.shard} differ in {', '.join(changes)}: run "
+                "`duewheel reconfigure` for each of them first"
+            )
+        for topic in record.topic_ids.keys() & old[0].topic_ids.keys():
+            if record.topic_ids[topic] != old[0].topic_ids[topic]:
+                raise RecoveryRefused(
+                    f"timer topic {topic!r} was made anew, and not all shards know it: start them, "
+                    "or let them go on without the old one first"
+                )
+    counted = Counter(partition for record in old for partition in record.partitions)
+    twice = sorted(f"{topic}-{number}" for (topic, number), n in counted.items() if n > 1)
+    if twice:
+        raise RecoveryRefused(f"more than one shard has progress of {', '.join(twice)}")

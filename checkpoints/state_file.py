@@ -1,0 +1,524 @@
+"""The `state` file of a data directory: what exists, what is closed, what is known to be delivered.
+
+    0        identity   JSON with CRC-32, written once: format, uuid, precision, slots
+    4096     live       counters and heartbeats, each an aligned 8-byte store
+    8192     commit     two alternating pages, written by ingest under engine.lock
+    …        close      two alternating pages, written by dequeue under engine.lock
+
+- A batch exists from the moment its commit page is whole; it is *applied* once the page is marked.
+- The floor never falls; it and C, the marks at the moment of closing, are in one close page.
+- Dequeue's copy of its progress in Kafka lies beside it (progress_mirror.py).
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import struct
+import uuid
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Self
+
+from duewheel.checkpoints import fs, progress_mirror
+from duewheel.checkpoints.json_fields import MISSHAPEN
+from duewheel.checkpoints.page_codec import Close, Commit, HourFiles, Marks
+from duewheel.checkpoints.page_pair import PagePair
+from duewheel.errors import ConfigError, CorruptFile
+
+FORMAT = 2
+FILE_NAME = "state"
+
+# For as many partitions as there is room for (partition_limit.py): two offsets of each, deflated.
+PAGE_BYTES = 1536 * 1024
+_IDENTITY_BYTES = 4096
+_LIVE = _IDENTITY_BYTES
+_LIVE_BYTES = 4096
+_COMMIT = _LIVE + _LIVE_BYTES
+_CLOSE = _COMMIT + 2 * PAGE_BYTES
+_FILE_BYTES = _CLOSE + 2 * PAGE_BYTES
+
+# Indexes of the live fields.
+_STARTS, _CLEAN, _DEQUEUE_STARTS, _GC_HOUR, _BOOT, _PAUSED, _HEARTBEATS = 0, 1, 2, 3, 4, 6, 8
+_DAMAGE, _GENERATION, _RECOVERED, _FOUND, _CLAIMED = 24, 25, 26, 27, 28
+_AHEAD, _HELD = 29, 30
+_STANDBY, _PROMOTION = 31, 32
+_GC_CANCELS, _WITHOUT_ROOM = 33, 34
+_DELIVERED, _DEAD_LETTERS, _LETTERS_WAIT = 40, 41, 42
+_LINKED = 36
+
+_LAG = 64  # five fields
+
+PROMOTION_MS = 120_000  # for how long a promotion is wanted, once it has been
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A process's last sign of life.
+
+    Attributes:
+        pid: its process id, 0 if it never ran.
+        at_ms: when it was given, host clock.
+        detail: one number of the process's own (dequeue: behind in ms).
+    """
+
+    pid: int
+    at_ms: int
+    detail: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far ingest is behind the timer topics: see lag_watch.py. Times by this host's clock.
+
+    Attributes:
+        asked_ms: when Kafka said so; 0: never.
+        messages: offsets that can be read and are not in the wheel.
+        oldest_ms: since when the oldest of them has been known to be there.
+        stuck_ms: since when no batch has come to its end with something to read.
+        open: offsets behind an open transaction.
+    """
+
+    asked_ms: int
+    messages: int
+    oldest_ms: int
+    stuck_ms: int
+    open: int
+
+
+INGEST = 0
+DEQUEUE = 1
+
+
+class Damage(IntEnum):
+    """What has happened to the files since they were last known to be whole."""
+
+    NONE = 0
+    CACHE_LOST = 1  # the host has booted without a clean stop: what was not synced may be missing
+    FILES_LOST = 2  # a file that timers depend on is not there
+
+
+class State:
+    """The mapped state file. Not thread-safe; see the module's head for who writes what."""
+
+    def __init__(self, path: Path, mapped: mmap.mmap) -> None:
+        self.path = path
+        self._mapped = mapped
+        # Native 8-byte items: one aligned store each, so a kill leaves the old or the new value.
+        self._live = memoryview(mapped)[_LIVE : _LIVE + _LIVE_BYTES].cast("q")
+        self.identity = _read_identity(path, mapped)
+        self._commit = PagePair(mapped, _COMMIT, PAGE_BYTES)
+        self._close = PagePair(mapped, _CLOSE, PAGE_BYTES)
+        self._mirror = path.with_name(progress_mirror.FILE_NAME)
+
+    @classmethod
+    def create(cls, directory: Path, precision_ms: int, slots: int) -> State:
+        """Make the state file of a new data directory; it appears whole or not at all."""
+        identity = {
+            "format": FORMAT,
+            "uuid": str(uuid.uuid4()),
+            "precision_ms": precision_ms,
+            "slots": slots,
+        }
+        text = json.dumps(identity).encode()
+        head = struct.pack("<II", len(text), zlib.crc32(text)) + text
+        fs.replace_file(directory / FILE_NAME, head.ljust(_FILE_BYTES, b"\0"))
+        return cls.open(directory)
+
+    @classmethod
+    def open(cls, directory: Path) -> State:
+        """Map an existing state file.
+
+        Raises:
+            FileNotFoundError: there is none.
+            CorruptFile: its length or identity is wrong.
+        """
+        path = directory / FILE_NAME
+        size = path.stat().st_size
+        if size != _FILE_BYTES:
+            raise CorruptFile(path, 0, f"{size} bytes long, expected {_FILE_BYTES}")
+        fd = fs.open_file(path)
+        try:
+            return cls(path, fs.map_file(fd, _FILE_BYTES, writable=True))
+        finally:
+            fs.close(fd)
+
+    def require(self, precision_ms: int, slots: int) -> None:
+        """Refuse another wheel geometry than the one the directory was made with.
+
+        Raises:
+            ConfigError: with both sides and the way out.
+        """
+        made = (self.identity["precision_ms"], self.identity["slots"])
+        if made != (precision_ms, slots):
+            way_out = (
+                "let what is pending run out and begin anew, with another app.id and an empty data "
+                "directory: the progress counts in slots of that length, too"
+                if made[0] != precision_ms
+                else "start with an empty data directory and --take-over: what is pending is read "
+                "again from Kafka"
+            )
+            raise ConfigError(
+                f"{self.path.parent} was made with precision_ms={made[0]}, slots={made[1]}; the "
+                f"configuration says precision_ms={precision_ms}, slots={slots}. Every place in "
+                f"the wheel would mean another time: restore the old values, or {way_out}"
+            )
+
+    @property
+    def uuid(self) -> str:
+        """Names this data directory for ever."""
+        return str(self.identity["uuid"])
+
+    # ---- commit, close, mirror -------------------------------------------------------------
+
+    def commit(self) -> Commit:
+        """The newest commit; an empty one before the first.
+
+        Raises:
+            CorruptFile: pages were written, and none is whole or the newest says something else.
+        """
+        page = self._commit.read()
+        if page is None:
+            self._require_unwritten(self._commit, _COMMIT)
+            return Commit(0, {}, {}, 0, True)
+        try:
+            return Commit.from_json(json.loads(page.payload), applied=page.marked)
+        except MISSHAPEN as error:
+            raise CorruptFile(self.path, _COMMIT, f"this is no commit page: {error!r}") from error
+
+    def write_commit(
+        self,
+        batch: int,
+        marks: Marks,
+        hours: Mapping[int, HourFiles],
+        placed: int,
+        topic_ids: Mapping[str, str] | None = None,
+        topics: int = 0,
+        cancels: Mapping[int, tuple[int, ...]] | None = None,
+    ) -> None:
+        """Write a commit page, not yet applied: the batch exists from here on."""
+        names, segments = dict(topic_ids or {}), dict(cancels or {})
+        commit = Commit(batch, marks, hours, placed, False, names, topics, segments)
+        self._commit.write(json.dumps(commit.to_json(), separators=(",", ":")).encode())
+
+    def mark_applied(self) -> None:
+        """Say that the wheel has the newest batch."""
+        page = self._commit.read()
+        assert page is not None, "a batch is marked after its page is written"
+        self._commit.mark(page.sequence)
+
+    def close(self) -> Close | None:
+        """The newest close page, None before the first.
+
+        Raises:
+            CorruptFile: pages were written, and none is whole or the newest says something else.
+        """
+        page = self._close.read()
+        if page is None:
+            self._require_unwritten(self._close, _CLOSE)
+            return None
+        try:
+            return Close.from_json(json.loads(page.payload))
+        except MISSHAPEN as error:
+            raise CorruptFile(self.path, _CLOSE, f"this is no close page: {error!r}") from error
+
+    def write_close(self, close: Close) -> None:
+        """Write a close page: slots up to its floor take nothing more."""
+        before = self.close()
+        assert before is None or close.floor >= before.floor, "the floor never moves back"
+        self.restart_close(close)
+
+    def restart_close(self, close: Close) -> None:
+        """Write the close page that a recovery begins with, whatever was there before."""
+        self._close.write(json.dumps(close.to_json(), separators=(",", ":")).encode())
+
+    def mirror(self) -> tuple[int, int, bytes] | None:
+        """R, the number of timers delivered so far, and the progress record mirrored.
+
+        Raises:
+            CorruptFile: it is not what was written; or is gone, for it is there before any close
+                page.
+        """
+        found = progress_mirror.read(self._mirror)
+        if found is None and self._close.written():
+            raise CorruptFile(self._mirror, 0, "it is missing")
+        return found
+
+    def write_mirror(self, r: int, delivered: int, record: bytes) -> None:
+        """Mirror a progress record that Kafka has committed.
+
+        Raises:
+            OSError: the disk is full, or fails; the mirror is the one before.
+        """
+        progress_mirror.write(self._mirror, r, delivered, record)
+
+    def _require_unwritten(self, pages: PagePair, at: int) -> None:
+        if pages.written():
+            raise CorruptFile(self.path, at, "neither of two alternating pages is whole")
+
+    # ---- live fields -----------------------------------------------------------------------
+
+    @property
+    def starts(self) -> int:
+        """How many processes have ever opened the directory for work."""
+        return self._live[_STARTS]
+
+    def begin(self) -> None:
+        """Count a start, which ends the effect of a clean stop. Called under engine.lock.
+
+        Durable when this returns: a loss of power must not bring the clean stop back. What a boot
+        of the host has taken is noted, before the boot is forgotten.
+        """
+        self._live[_DAMAGE] = self.damage
+        self._live[_BOOT], self._live[_BOOT + 1] = _boot_words()
+        self._live[_STARTS] += 1
+        self.sync()
+
+    @property
+    def stopped_cleanly(self) -> bool:
+        """Whether everything was synced after the last process stopped."""
+        return self._live[_CLEAN] == self.starts
+
+    def set_stopped_cleanly(self) -> None:
+        """Called under engine.lock by the process that stops last, after syncing everything."""
+        self._live[_CLEAN] = self.starts
+        self.sync()
+
+    @property
+    def damage(self) -> Damage:
+        """What has to be recovered from; stays until `set_recovered`."""
+        value = self._live[_DAMAGE]
+        known = Damage(value) if value in tuple(Damage) else Damage.FILES_LOST
+        booted = (self._live[_BOOT], self._live[_BOOT + 1]) != _boot_words()
+        if known is Damage.NONE and self.starts > 0 and booted and not self.stopped_cleanly:
+            return Damage.CACHE_LOST
+        return known
+
+    def note_damage(self, damage: Damage) -> None:
+        """Durably; the worst one counts. Called under engine.lock."""
+        self._live[_DAMAGE] = max(self.damage, damage)
+        self.sync()
+
+    # ---- recovery: see checkpoints/recovery_decision.py ----------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """Number of the newest recovery that dequeue has decided on; a running ingest that began
+        under a lower one stops.
+        """
+        return self._live[_GENERATION]
+
+    def set_generation(self, generation: int) -> None:
+        """Called by dequeue under engine.lock, before anything else of a recovery is written."""
+        self._live[_GENERATION] = generation
+
+    @property
+    def needs_recovery(self) -> bool:
+        """Whether the files are not to be relied on until ingest has recovered them."""
+        return self.damage is not Damage.NONE or self.generation > self.recovered
+
+    @property
+    def recovered(self) -> int:
+        """Number of the recovery that ingest has carried out last."""
+        return self._live[_RECOVERED]
+
+    def set_recovered(self, generation: int) -> None:
+        """The files are whole again. Durable when this returns."""
+        self._live[_DAMAGE] = Damage.NONE
+        self._live[_RECOVERED] = generation
+        self.sync()
+
+    @property
+    def lineages(self) -> tuple[int, int]:
+        """The lineage that this directory's last start found in Kafka, and the one it drew."""
+        return self._live[_FOUND], self._live[_CLAIMED]
+
+    def claim(self, found: int, drawn: int) -> None:
+        """Before a progress of the drawn lineage is written: so that it is known again. Durable."""
+        self._live[_FOUND] = found
+        self._live[_CLAIMED] = drawn
+        self.sync()
+
+    @property
+    def standby(self) -> bool:
+        """Whether these files follow the progress of another directory: see
+        wheel/dequeue/standby.py.
+        """
+        return bool(self._live[_STANDBY])
+
+    def set_standby(self, *, on: bool) -> None:
+        """Begin to follow, or end it for good. Called under engine.lock, which is held until it is
+        durable: what is taken afterwards must not come to the disk before it.
+        """
+        self._live[_STANDBY], self._live[_PROMOTION] = int(on), 0
+        self.sync()
+
+    def promotion_wanted(self, now_ms: int) -> bool:
+        """Whether the operator tells this standby, at this time, to take the shard over."""
+        return 0 < self._live[_PROMOTION] - now_ms <= PROMOTION_MS
+
+    def want_promotion(self, now_ms: int) -> None:
+        """Tell the standby to take the shard over, or at the latest PROMOTION_MS from now; durable.
+
+        Who waits no longer does not want it to happen some day, to an owner that lives.
+        """
+        self._live[_PROMOTION] = now_ms + PROMOTION_MS
+        self.sync()
+
+    def withdraw_promotion(self) -> None:
+        """Tell the standby to go on standing by; durable."""
+        self._live[_PROMOTION] = 0
+        self.sync()
+
+    @property
+    def dequeue_starts(self) -> int:
+        """How often dequeue has started; the recovery record names the start it belongs to."""
+        return self._live[_DEQUEUE_STARTS]
+
+    def count_dequeue_start(self) -> int:
+        """Raise `dequeue_starts`, under both locks; returns the new value."""
+        self._live[_DEQUEUE_STARTS] += 1
+        return self.dequeue_starts
+
+    @property
+    def gc_hour(self) -> int:
+        """Hours below this one have no files any more, or are about to lose them."""
+        return self._live[_GC_HOUR]
+
+    def raise_gc_hour(self, hour: int) -> None:
+        """Give up the hours below `hour`. Called under engine.lock, before they are unlinked."""
+        assert hour >= self.gc_hour, "what is given up stays given up"
+        self._live[_GC_HOUR] = hour
+
+    def set_gc_hour(self, hour: int) -> None:
+        """Where a recovery begins to keep files, whatever was given up before."""
+        self._live[_GC_HOUR] = hour
+
+    @property
+    def linked(self) -> int:
+        """The last slot whose rows are in the wheel; those of later slots are in the logs only."""
+        return self._live[_LINKED]
+
+    def set_linked(self, slot: int) -> None:
+        """Called under engine.lock, once the wheel has every row up to `slot`."""
+        self._live[_LINKED] = slot
+
+    @property
+    def gc_cancels(self) -> int:
+        """Segments of the cancel log below this hour are no more, or about to go."""
+        return self._live[_GC_CANCELS]
+
+    def set_gc_cancels(self, hour: int) -> None:
+        """Give up the segments below `hour`. Called under engine.lock, before they are unlinked;
+        durable: a checkpoint that names them must not look damaged without them.
+        """
+        self._live[_GC_CANCELS] = hour
+        self.sync()
+
+    def paused(self, process: int) -> bool:
+        """Whether INGEST or DEQUEUE is to take, or deliver, nothing."""
+        return bool(self._live[_PAUSED + process])
+
+    def pause(self, process: int, *, on: bool) -> None:
+        """Pause INGEST or DEQUEUE, or let it go on; durably, whether it runs or not."""
+        self._live[_PAUSED + process] = int(on)
+        self.sync()
+
+    def heartbeat(self, process: int) -> Heartbeat:
+        """Last sign of life of INGEST or DEQUEUE."""
+        at = _HEARTBEATS + 8 * process
+        return Heartbeat(self._live[at], self._live[at + 1], self._live[at + 2])
+
+    def beat(self, process: int, pid: int, at_ms: int, detail: int) -> None:
+        """Give a sign of life."""
+        at = _HEARTBEATS + 8 * process
+        self._live[at], self._live[at + 1], self._live[at + 2] = pid, at_ms, detail
+
+    @property
+    def host_clock(self) -> tuple[int, bool]:
+        """Dequeue's view of the host's clock: by how many ms it is ahead of the brokers', and
+        whether closing is held for that.
+        """
+        return self._live[_AHEAD], bool(self._live[_HELD])
+
+    def note_host_clock(self, ahead_ms: int, *, held: bool) -> None:
+        """Called by dequeue."""
+        self._live[_AHEAD], self._live[_HELD] = ahead_ms, int(held)
+
+    @property
+    def rows_without_room(self) -> int:
+        """How many messages ingest holds back, for the disk would be too full with them."""
+        return self._live[_WITHOUT_ROOM]
+
+    def note_rows_without_room(self, rows: int) -> None:
+        """Called by ingest."""
+        self._live[_WITHOUT_ROOM] = rows
+
+    @property
+    def deliveries(self) -> tuple[int, int, bool]:
+        """Since dequeue has started: timers delivered, dead letters written; and whether dead
+        letters wait because their topic takes nothing.
+        """
+        return self._live[_DELIVERED], self._live[_DEAD_LETTERS], bool(self._live[_LETTERS_WAIT])
+
+    def note_deliveries(self, delivered: int, dead_letters: int, *, wait: bool) -> None:
+        """Called by dequeue."""
+        words = (delivered, dead_letters, int(wait))
+        self._live[_DELIVERED], self._live[_DEAD_LETTERS], self._live[_LETTERS_WAIT] = words
+
+    @property
+    def lag(self) -> Lag:
+        """How far ingest is behind the timer topics, as dequeue saw it last."""
+        return Lag(*self._live[_LAG : _LAG + 5])
+
+    def note_lag(self, lag: Lag) -> None:
+        """Called by dequeue. That it was asked is told last."""
+        told = (lag.asked_ms, lag.messages, lag.oldest_ms, lag.stuck_ms, lag.open)
+        for field in (1, 2, 3, 4, 0):
+            self._live[_LAG + field] = told[field]
+
+    def sync(self) -> None:
+        """Make the file durable, and the mirror."""
+        self._mapped.flush()
+        progress_mirror.sync(self._mirror)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Unmap the file."""
+        self._live.release()
+        self._mapped.close()
+
+
+def set_aside(directory: Path) -> Path:
+    """Rename a state file that cannot be read out of the way; returns its new place."""
+    aside = directory / f"{FILE_NAME}.damaged"
+    (directory / FILE_NAME).replace(aside)
+    return aside
+
+
+def _boot_words() -> tuple[int, int]:
+    high, low = struct.unpack(">qq", uuid.UUID(fs.boot_id()).bytes)
+    return high, low
+
+
+def _read_identity(path: Path, mapped: mmap.mmap) -> dict[str, int | str]:
+    length, crc = struct.unpack_from("<II", mapped, 0)
+    text = mapped[8 : 8 + length] if length <= _IDENTITY_BYTES - 8 else b""
+    if not text or zlib.crc32(text) != crc:
+        raise CorruptFile(path, 0, "the identity does not match its checksum")
+    identity: dict[str, int | str] = json.loads(text)
+    if identity["format"] != FORMAT:
+        raise ConfigError(
+            f"{path} has format {identity['format']}; this version reads {FORMAT}: stop the shard, "
+            "move the directory away and start with --take-over, which reads what is pending again "
+            "from Kafka"
+        )
+    return identity

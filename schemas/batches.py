@@ -1,0 +1,249 @@
+"""What crosses the seams: timers on their way into the wheel, deliveries on their way out of it.
+
+Both are columns, one array per field, all of the same length; no object per message exists
+anywhere between Spark and Kafka. Encoded parts are Kafka v2 record bytes (see record_codec.py):
+
+    key_value   varint(len key) key varint(len value) value      (-1 for null)
+    headers     { varint(len name) name varint(len value) value } * header_count
+
+so that publishing joins bytes and decodes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+Bool = npt.NDArray[np.bool_]
+
+
+NO_PARTITION = -1  # target partition not asked for
+NO_KEY = -1  # key hash of a null key
+NO_LEVEL = 0  # a due time that was not asked for by a level
+LEVEL_MAX = 255  # one byte on disk
+ANY_TIME = -(2**62)  # not_before_ms of what was not parked
+ANY_OFFSET = -1  # named_offset of a cancel that is for all timers of its id
+NO_SLOT = -(2**62)  # chase_slot of a user's cancel
+NEVER = 2**62  # not_before_ms of what may not go to its target at all
+
+TopicPartition = tuple[str, int]
+
+RETIRED = "~"  # in the name of a timer topic that is gone, or was made anew: Kafka allows no such
+
+
+def is_retired(topic: str) -> bool:
+    """Whether rows of this name can only be those that are left of a topic that was."""
+    return RETIRED in topic
+
+
+@dataclass(frozen=True, slots=True)
+class TimerBatch:
+    """Timers of one ingest batch, in Kafka order within each source partition.
+
+    Attributes:
+        partitions: the source topic-partitions that `partition` indexes.
+        partition: row → index in `partitions`.
+        offset: source offset; rising within a partition.
+        origin_offset: offset of the first copy of the timer (equal to `offset` unless the row is
+            a copy).
+        due_ms: requested due time, epoch ms. Meaningless where `rejected`.
+        not_before_ms: of a parked copy: it leaves no earlier, even if it is due; else ANY_TIME.
+        rejected: the row goes to the dead-letter topic as soon as possible; `targets[target]`
+            is that topic and `headers` already end with the error headers.
+        timer: the row is a timer, or rejected; else a pure cancel: its due time and target mean
+            nothing, key, value and user's headers go to its answer.
+        cancels: the row cancels the timers of its partition with the same id and a lower origin
+            offset: a pure cancel, or the first copy of a reschedule. Its `timer_id` is not empty.
+            A chase (wheel/dequeue/cancel_replies.py) is a pure cancel, too: its `origin_offset` is
+            that of the request, and lies below `offset`.
+        named_offset: of such a row: origin offset of the one timer that it is for, or ANY_OFFSET.
+        targets: the topic names that `target` indexes.
+        target: row → index in `targets`.
+        target_partition: requested partition or NO_PARTITION.
+        key_hash: murmur2(key) & 0x7fffffff, as Kafka's Java client partitions, or NO_KEY.
+        id_hash: 40-bit hash of the timer id, 0 … 2**40 - 1.
+        timer_id: large_binary, empty where the id is the default "topic-partition@offset".
+        key_value: large_binary, see the module's head.
+        headers: large_binary: the user's headers, request headers taken out.
+        header_count: how many headers `headers` holds.
+        roll_times: how often the timer has been rolled.
+        retries: how often in a row it was parked, for its target took no writes.
+        level: the DELAY level that its due time was asked for with, 0 for none.
+        timestamp_ms: of the record; what is due more than the roll window later is rolled.
+        chase_slot: of a chase, the last slot delivered in full when it was written, else NO_SLOT.
+        chase_flags: of a chase, CHASE_FOUND and CHASE_RESCHEDULE, else 0.
+    """
+
+    partitions: list[TopicPartition]
+    partition: Int32
+    offset: Int64
+    origin_offset: Int64
+    due_ms: Int64
+    not_before_ms: Int64
+    rejected: Bool
+    timer: Bool
+    cancels: Bool
+    named_offset: Int64
+    targets: list[str]
+    target: Int32
+    target_partition: Int32
+    key_hash: Int32
+    id_hash: Int64
+    timer_id: pa.LargeBinaryArray
+    key_value: pa.LargeBinaryArray
+    headers: pa.LargeBinaryArray
+    header_count: Int32
+    roll_times: Int32
+    retries: Int32
+    level: Int32
+    timestamp_ms: Int64
+    chase_slot: Int64
+    chase_flags: Int32
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    def take(self, rows: Int64) -> TimerBatch:
+        """The batch of the given rows, in the given order."""
+        return _taken(self, rows)
+
+    def followed_by(self, other: TimerBatch) -> TimerBatch:
+        """The rows of both, these first."""
+        partitions = list(dict.fromkeys([*self.partitions, *other.partitions]))
+        targets = list(dict.fromkeys([*self.targets, *other.targets]))
+        mine, its = _renamed(self, partitions, targets), _renamed(other, partitions, targets)
+        joined: dict[str, Any] = {}
+        for field in fields(mine):
+            first, second = getattr(mine, field.name), getattr(its, field.name)
+            if isinstance(first, np.ndarray):
+                joined[field.name] = np.concatenate([first, second])
+            elif isinstance(first, pa.Array):
+                joined[field.name] = pa.concat_arrays([first, second])
+        return replace(mine, **joined)
+
+
+def _renamed(batch: TimerBatch, partitions: list[TopicPartition], targets: list[str]) -> TimerBatch:
+    """The same rows with other lists for their indexes."""
+    places = {partition: place for place, partition in enumerate(partitions)}
+    named = {name: place for place, name in enumerate(targets)}  # there may be one for every row
+    partition = np.array([places[p] for p in batch.partitions], np.int32)
+    target = np.array([named[name] for name in batch.targets], np.int32)
+    return replace(
+        batch,
+        partitions=partitions,
+        partition=partition[batch.partition],
+        targets=targets,
+        target=target[batch.target],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Deliveries:
+    """Messages ready to be published, in the order in which they must leave.
+
+    Attributes:
+        targets: the topic names that `target` indexes.
+        target: row → index in `targets`.
+        target_partition: requested partition or NO_PARTITION.
+        key_hash: as in TimerBatch.
+        due_ms: requested due time, epoch ms.
+        homes: the timer partitions that `home` indexes.
+        home: row → index in `homes`: where the timer came from.
+        origin_offset: as in TimerBatch; or NO_ORIGIN, if the topic that it lay in is no more.
+        source: large_binary "topic-partition@offset": home and origin.
+        timer_id: large_binary, never empty: default ids are filled in.
+        key_value, headers, header_count, roll_times, retries, level: as in TimerBatch.
+        dead_letter: the row is a dead letter: of the added headers it gets TIMER_SOURCE only.
+        rolled: the row is a copy on its way back to its timer topic, rolled or parked: its
+            `headers` are complete.
+        not_before_ms: of a row in excess of its slot (wheel/slot_overflow.py): it goes back to its
+            timer topic and leaves no earlier, or becomes a dead letter if that is NEVER; else
+            ANY_TIME.
+        answer: the row tells what has become of a cancel: of the added headers it gets TIMER_SOURCE
+            only, and it never waits.
+    """
+
+    targets: list[str]
+    target: Int32
+    target_partition: Int32
+    key_hash: Int32
+    due_ms: Int64
+    homes: list[TopicPartition]
+    home: Int32
+    origin_offset: Int64
+    source: pa.LargeBinaryArray
+    timer_id: pa.LargeBinaryArray
+    key_value: pa.LargeBinaryArray
+    headers: pa.LargeBinaryArray
+    header_count: Int32
+    roll_times: Int32
+    retries: Int32
+    level: Int32
+    dead_letter: Bool
+    rolled: Bool
+    not_before_ms: Int64
+    answer: Bool
+
+    @classmethod
+    def none(cls) -> Deliveries:
+        """No rows."""
+        no32, no64, no = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.bool_)
+        text: pa.LargeBinaryArray = pa.array([], pa.large_binary())
+        return cls(
+            *([], no32, no32, no32, no64, [], no32, no64, text, text, text, text),
+            *(no32, no32, no32, no32, no, no, no64, no),
+        )
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def take(self, rows: Int64) -> Deliveries:
+        """The deliveries of the given rows, in the given order."""
+        return _taken(self, rows)
+
+    def slice(self, first: int, end: int) -> Deliveries:
+        """Rows `first` to `end` − 1; copies nothing."""
+        return _picked(self, lambda column: column[first:end], lambda column: column[first:end])
+
+    def followed_by(self, other: Deliveries) -> Deliveries:
+        """The rows of both, these first; they have the same targets."""
+        assert self.targets == other.targets, "rows of one kind"
+        homes = list(dict.fromkeys([*self.homes, *other.homes]))
+        at = np.array([homes.index(home) for home in other.homes], np.int32)
+        joined: dict[str, Any] = {"homes": homes, "home": np.append(self.home, at[other.home])}
+        for field in fields(self):
+            first, second = getattr(self, field.name), getattr(other, field.name)
+            if isinstance(first, np.ndarray) and field.name != "home":
+                joined[field.name] = np.concatenate([first, second])
+            elif isinstance(first, pa.Array):
+                joined[field.name] = pa.concat_arrays([first, second])
+        return replace(self, **joined)
+
+
+Rows = TypeVar("Rows", TimerBatch, Deliveries)
+
+
+def _taken(rows_of: Rows, rows: Int64) -> Rows:
+    picked = pa.array(rows, pa.int64())
+    return _picked(rows_of, lambda column: column[rows], lambda column: column.take(picked))
+
+
+def _picked(
+    rows_of: Rows, from_array: Callable[[Any], Any], from_column: Callable[[Any], Any]
+) -> Rows:
+    """The same fields with some rows of every column; the lists that columns index stay."""
+    columns = {}
+    for field in fields(rows_of):
+        value = getattr(rows_of, field.name)
+        if isinstance(value, np.ndarray):
+            columns[field.name] = from_array(value)
+        elif isinstance(value, pa.Array):
+            columns[field.name] = from_column(value)
+    return replace(rows_of, **columns)

@@ -1,0 +1,1 @@
+"""From Kafka records to timers: headers, rules, the topics' settings."""

@@ -1,0 +1,145 @@
+"""What timers are called and which rows cancel timers; what is wrong with those that cannot.
+
+    TIMER_DEL_UNIQKEY: id     a pure cancel: no timer. It has no due time and no target: headers
+                              that say so mean nothing
+    TIMER_RESCHEDULE: true    a timer that cancels the earlier ones of its own id; "false" is as
+                              good as no such header
+    a null value              where the topic's settings say so (row_settings.py), a pure cancel of
+                              the id that is the record's key
+    the key as id             where the topic's settings say so, a timer that cancels the earlier
+                              ones of its own id
+    TIMER_CANCEL_OFFSET: n    beside any of these: only the timer whose first copy has offset n
+
+All act on timers of their own partition with a lower offset. Copies (record_codec.py) cancel
+nothing: the cancel half of a reschedule is a matter of its first copy. A pure cancel with
+TIMER_ORIGIN and TIMER_CANCEL_SLOT is a chase, which dequeue has written: it acts on the timers that
+its request, at that lower offset, was for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from duewheel.schemas.batches import ANY_OFFSET, Bool, Int64
+from duewheel.schemas.columns import ascii_text, lengths
+from duewheel.schemas.header_names import ID_BYTES_MAX, Request
+from duewheel.schemas.request.header_values import SATURATED, parse_numbers
+from duewheel.schemas.request.headers import Field, Int8, rows_of
+
+_pa: Any = pa
+_pc: Any = pyarrow.compute
+
+NOTHING = -1
+WORDS = ("cancel", "reschedule", "bad_id", "bad_flag", "no_id", "both", "copy")
+"""What a row is (the first two), or why it cannot be that."""
+_CANCEL, _RESCHEDULE, _BAD_ID, _BAD_FLAG, _NO_ID, _BOTH, _COPY = range(len(WORDS))
+
+_OF_COPIES = (Request.ORIGIN, Request.NOT_BEFORE, Request.RETRIES)
+# What means something beside a cancel.
+_OF_CANCELS = frozenset(
+    {
+        Request.CANCEL,
+        Request.CANCEL_OFFSET,
+        *_OF_COPIES,
+        Request.CHASE_SLOT,
+        Request.CHASE_FLAGS,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cancels:
+    """What the rows of a batch cancel.
+
+    Attributes:
+        word: row → index in WORDS, or NOTHING.
+        pure: the row is no timer.
+        ids: of the rows that do not have the default id: of timers their own, of pure cancels the
+            one that they cancel.
+        named_offset: as in TimerBatch.
+    """
+
+    word: Int8
+    pure: Bool
+    ids: Field
+    named_offset: Int64
+
+    def accepted(self, rejected: Bool) -> tuple[Bool, Bool]:
+        """`timer` and `cancels` of TimerBatch."""
+        return ~self.pure | rejected, (self.word != NOTHING) & ~rejected
+
+    def of_timers(self, fields: Mapping[Request, Field]) -> Mapping[Request, Field]:
+        """The requests without those that mean nothing, because the row is no timer."""
+        if not self.pure.any():
+            return fields
+        kept = {}
+        for request, field in fields.items():
+            mine = field if request in _OF_CANCELS else field.where(~self.pure[field.rows])
+            if len(mine.rows):
+                kept[request] = mine
+        return kept
+
+
+def read_cancels(
+    fields: Mapping[Request, Field], cancelling_keys: Field, keys_as_ids: Field, count: int
+) -> Cancels:
+    """What `count` rows are called and cancel.
+
+    Args:
+        fields: the requests.
+        cancelling_keys: rows that are cancels without TIMER_DEL_UNIQKEY: the ids.
+        keys_as_ids: rows without UNIQ_KEY whose key is their id.
+        count: of rows.
+    """
+    word = np.full(count, NOTHING, np.int8)
+    pure = np.zeros(count, np.bool_)
+    named_offset = np.full(count, ANY_OFFSET)
+    cancelled = fields.get(Request.CANCEL, Field.none()).beside(cancelling_keys)
+    own = fields.get(Request.TIMER_ID, Field.none()).beside(keys_as_ids)
+    flags = fields.get(Request.RESCHEDULE, Field.none())
+    if not (len(cancelled.rows) or len(flags.rows) or len(keys_as_ids.rows)):
+        return Cancels(word, pure, own, named_offset)
+    word[keys_as_ids.rows] = _RESCHEDULE
+    asked, unclear = _flags(flags)
+    named = np.zeros(count, np.bool_)
+    named[own.rows] = True
+    word[flags.rows[asked]] = np.where(named[flags.rows[asked]], _RESCHEDULE, _NO_ID)
+    word[flags.rows[unclear]] = _BAD_FLAG
+    given = np.zeros(count, np.bool_)
+    given[flags.rows[asked | unclear]] = True
+    size = lengths(cancelled.values)
+    of_id = np.where((size > 0) & (size <= ID_BYTES_MAX), _CANCEL, _BAD_ID)
+    word[cancelled.rows] = np.where(given[cancelled.rows], _BOTH, of_id)
+    chase = (word == _CANCEL) & rows_of(fields, [Request.CHASE_SLOT], count)
+    chase &= ~rows_of(fields, [Request.NOT_BEFORE, Request.RETRIES], count)
+    word[(word != NOTHING) & rows_of(fields, _OF_COPIES, count) & ~chase] = _COPY
+    _name_one(fields.get(Request.CANCEL_OFFSET, Field.none()), word, named_offset)
+    pure[cancelled.rows] = True
+    return Cancels(word, pure, own.where(~pure[own.rows]).beside(cancelled), named_offset)
+
+
+def _name_one(field: Field, word: Int8, named_offset: Int64) -> None:
+    """Write down which one of the timers with its id a row cancels that names one.
+
+    Args:
+        field: TIMER_CANCEL_OFFSET; what is no offset names no timer, so it never cancels others.
+        word: of all rows.
+        named_offset: of all rows; changed.
+    """
+    number, good = parse_numbers(field.values)
+    named = np.where(good & (number >= 0), number, SATURATED)
+    cancels = (word[field.rows] == _CANCEL) | (word[field.rows] == _RESCHEDULE)
+    named_offset[field.rows[cancels]] = named[cancels]
+
+
+def _flags(flags: Field) -> tuple[Bool, Bool]:
+    """Which of the values are true, and which are neither true nor false."""
+    text = _pc.ascii_lower(ascii_text(flags.values))
+    asked = np.asarray(_pc.equal(text, "true"))
+    return asked, ~asked & ~np.asarray(_pc.equal(text, "false"))

@@ -1,0 +1,352 @@
+"""The message contract: from a batch of Kafka records, as Spark gives them, to timers.
+
+Any bytes in key, value and headers make a timer or a dead letter, never an error. A rejected row
+keeps all its headers, request headers too, and gets TIMER_ERROR_CODE and TIMER_ERROR after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from duewheel.errors import ConfigError
+from duewheel.schemas import header_names as names
+from duewheel.schemas.batches import (
+    LEVEL_MAX,
+    NO_LEVEL,
+    NO_PARTITION,
+    Bool,
+    Int32,
+    Int64,
+    TimerBatch,
+)
+from duewheel.schemas.columns import (
+    Column,
+    binary,
+    constant,
+    decimals,
+    filled,
+    join,
+    spread,
+    take,
+)
+from duewheel.schemas.hashing import id_hashes, source_names
+from duewheel.schemas.header_names import Request
+from duewheel.schemas.request.cancel_requests import read_cancels
+from duewheel.schemas.request.compat_headers import delivered_keys, placing_hashes, traces
+from duewheel.schemas.request.due_times import DueTimes, due_times
+from duewheel.schemas.request.headers import USERS, Field, Headers, read_headers, rows_of
+from duewheel.schemas.request.kafka_records import Records, read_records
+from duewheel.schemas.request.request_columns import Asked, copies, judged_columns, waiting_letters
+from duewheel.schemas.request.row_settings import RowSettings
+from duewheel.schemas.request.rules import ACCEPTED, VALUE, Rule, Rules, compile_suite
+from duewheel.schemas.request.topic_contracts import DEFAULT, TopicContract
+from duewheel.schemas.wire.record_codec import (
+    LETTER_END,
+    framed,
+    framed_bytes,
+    header_groups,
+    key_values,
+)
+
+_pa: Any = pa
+_pc: Any = pyarrow.compute
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What the configuration says about messages.
+
+    Attributes:
+        levels_ms: delay of DELAY level 1, 2, …
+        topics: timer topic → what holds for its messages; for those of others, the defaults.
+        dead_letter_topic: where rejected rows go.
+        rules: what an acceptable timer is.
+    """
+
+    levels_ms: tuple[int, ...]
+    topics: Mapping[str, TopicContract]
+    dead_letter_topic: str
+    rules: Rules
+
+    def __post_init__(self) -> None:
+        if not self.levels_ms or min(self.levels_ms) < 0:
+            raise ConfigError("delay levels: at least one is needed, and none may be negative")
+        if len(self.levels_ms) > LEVEL_MAX:
+            raise ConfigError(f"delay levels: {LEVEL_MAX} at most, not {len(self.levels_ms)}")
+        self._check_targets()
+
+    def topic(self, name: str) -> TopicContract:
+        """What holds for the messages of a timer topic."""
+        return self.topics.get(name, DEFAULT)
+
+    def _check_targets(self) -> None:
+        """A configured target must be one that a message could ask for."""
+        given = {n: each.target for n, each in self.topics.items() if each.target is not None}
+        refused = self.refused_targets(given.values())
+        for topic, target in given.items():
+            if target in refused:
+                reason = refused[target].reason
+                raise ConfigError(f"{topic!r} cannot be mapped to {target!r}: {reason}")
+
+    def refused_targets(self, names: Iterable[str]) -> dict[str, Rule]:
+        """Those that no message may ask for, and the rule that says so."""
+        targets = list(dict.fromkeys(names))
+        columns = judged_columns(Asked.of_targets(targets))
+        failures = self.rules.first_failure(columns).tolist()
+        return {
+            target: self.rules.rules[failure]
+            for target, failure in zip(targets, failures, strict=True)
+            if failure != ACCEPTED
+        }
+
+    def slot_values(self) -> dict[str, Any]:
+        """The settings that decide a row's due time and whether it is accepted, for JSON.
+
+        The rules are among them as they are: another version may come with others.
+        """
+        return {
+            "levels_ms": list(self.levels_ms),
+            "parameters": dict(sorted(self.rules.parameters.items())),
+            "rules": self.rules.digest,
+            "suite": self.rules.suite,
+            "topics": {name: each.to_json() for name, each in sorted(self.topics.items())},
+        }
+
+    @classmethod
+    def from_slot_values(cls, values: Mapping[str, Any], dead_letter_topic: str) -> Contract:
+        """The contract that once gave these values; but rejected rows go where they go now.
+
+        Raises:
+            ConfigError: they cannot be read.
+        """
+        try:
+            return cls(
+                tuple(map(int, values["levels_ms"])),
+                {n: TopicContract.from_json(each) for n, each in values["topics"].items()},
+                dead_letter_topic,
+                compile_suite(values["suite"], values["parameters"]),
+            )
+        except (LookupError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+            raise ConfigError(f"these are no settings of a contract: {error!r}") from error
+
+
+def parse(table: pa.Table, contract: Contract) -> TimerBatch:
+    """Records to timers and cancels, in the same order.
+
+    Args:
+        table: columns of Spark's Kafka source: topic string, partition int32, offset int64,
+            timestamp timestamp[us, UTC], key binary, value binary, headers
+            list<struct<key: string, value: binary>>.
+        contract: what the configuration says.
+    """
+    return parse_judged(table, contract)[0]
+
+
+def parse_judged(table: pa.Table, contract: Contract) -> tuple[TimerBatch, pa.Table]:
+    """The same, and the columns that the rules have judged (`requests.JUDGED`)."""
+    records = read_records(table)
+    settings = RowSettings([contract.topic(name) for name in records.topics], records.topic)
+    found = read_headers(table.column("headers"), settings.mode)
+    asked = _asked(found.fields(), records, settings, contract.levels_ms)
+    columns = judged_columns(asked)
+    failure, letters = contract.rules.first_failure(columns), waiting_letters(found)
+    failure[letters] = ACCEPTED
+    rejected = (failure != ACCEPTED) | letters
+    timer, cancelling = asked.cancels.accepted(rejected)
+    placed = timer & ~rejected
+    target, targets = _targets(columns.column("target_topic"), placed, contract)
+    known = copies(asked.fields, records.offset, ~rejected)
+    if letters.any():
+        known = known.where(~letters, copies(found.fields(), records.offset, letters).unrolled())
+    timer_id, id_hash = _ids(asked.cancels.ids, rejected, records, known.origin_offset)
+    foreign = settings.drop_in(asked.fields) & placed
+    key = delivered_keys(records.key, foreign, asked.fields)
+    headers, header_count = _headers(found, failure, letters, columns, contract.rules)
+    if settings.mode is not None:
+        added, added_count = traces(records, settings.mode, foreign)
+        headers, header_count = join(headers, added), header_count + added_count
+    batch = TimerBatch(
+        partitions=records.partitions,
+        partition=records.partition,
+        offset=records.offset,
+        origin_offset=known.origin_offset,
+        due_ms=_due_ms(asked.due, placed, key, id_hash),
+        not_before_ms=known.not_before_ms,
+        rejected=rejected,
+        timer=timer,
+        cancels=cancelling,
+        named_offset=asked.cancels.named_offset,
+        targets=targets,
+        target=target,
+        target_partition=_target_partitions(columns, rejected),
+        key_hash=placing_hashes(key, placed, asked.fields),
+        id_hash=id_hash,
+        timer_id=timer_id,
+        key_value=key_values(key, records.value),
+        headers=headers,
+        header_count=header_count,
+        roll_times=known.roll_times,
+        retries=known.retries,
+        level=np.where(placed, np.maximum(asked.due.level, known.level), NO_LEVEL).astype(np.int32),
+        timestamp_ms=records.timestamp_ms,
+        chase_slot=known.chase_slot,
+        chase_flags=known.chase_flags,
+    )
+    return batch, columns
+
+
+def rejections(batch: TimerBatch, rules: Iterable[Rule]) -> dict[str, int]:
+    """How many rows of a batch are rejected, by code; read from the ends of their headers.
+
+    Args:
+        batch: the rows.
+        rules: all those that may have rejected one.
+    """
+    counts: dict[str, int] = {}
+    first = batch.rejected & (batch.retries == 0)
+    if (batch.rejected & ~first).any():
+        counts["waited"] = int((batch.rejected & ~first).sum())  # counted by its code at first
+    if first.any():
+        headers = batch.headers.filter(_pa.array(first))
+        for suffix, code in {_error_end(rule): rule.code for rule in rules}.items():
+            found = _pc.sum(_pc.ends_with(headers, suffix)).as_py()
+            if found:
+                counts[code] = counts.get(code, 0) + found
+    return counts
+
+
+def rejected_by(batch: TimerBatch, rules: Sequence[Rule]) -> Int32:
+    """For each row the index of the first rule that words its refusal as the ends of its headers
+    do, ACCEPTED where there is none; rows that are not rejected have ACCEPTED too.
+    """
+    failure = np.full(len(batch), ACCEPTED, np.int32)
+    rows = np.flatnonzero(batch.rejected)
+    headers = batch.headers.filter(_pa.array(batch.rejected))
+    for number in reversed(range(len(rules)) if len(rows) else ()):
+        found = np.asarray(_pc.ends_with(headers, _error_end(rules[number])))
+        failure[rows[found]] = number
+    return failure
+
+
+def _asked(
+    fields: Mapping[Request, Field],
+    records: Records,
+    settings: RowSettings,
+    levels_ms: Sequence[int],
+) -> Asked:
+    """What the records ask for, under the settings of their topics."""
+    count = len(records)
+    cancelling = settings.cancelling_keys(fields, records.key, records.value)
+    named = settings.keys_as_ids(fields, records.key)
+    cancels = read_cancels(fields, cancelling, named, count)
+    fields = cancels.of_timers(fields)
+    told = cancels.pure | rows_of(fields, [Request.ORIGIN], count)
+    due = due_times(fields, records.timestamp_ms, levels_ms, settings.delay_ms(told))
+    default_target, targets = settings.default_targets()
+    return Asked(
+        *(fields, cancels, due, records.timestamp_ms, records.offset, default_target, targets),
+        condemned=settings.condemns_past_due(),
+    )
+
+
+def _targets(column: Any, placed: Bool, contract: Contract) -> tuple[Int32, list[str]]:
+    """Row → index in the list of targets; the dead-letter topic for rows that are not placed. Only
+    names that some other row uses are looked at: those of rejected rows can be anything.
+    """
+    encoded = column.combine_chunks()
+    index = np.asarray(_pc.fill_null(encoded.indices, 0)).astype(np.int64)
+    used = np.zeros(len(encoded.dictionary), np.bool_)
+    used[index[placed]] = True
+    accepted = encoded.dictionary.filter(_pa.array(used)).to_pylist()
+    targets = list(dict.fromkeys([*accepted, contract.dead_letter_topic]))
+    place = {name: i for i, name in enumerate(targets)}
+    of_name = np.zeros(max(len(used), 1), np.int32)
+    of_name[np.flatnonzero(used)] = [place[name] for name in accepted]
+    return np.where(placed, of_name[index], place[contract.dead_letter_topic]), targets
+
+
+def _target_partitions(columns: pa.Table, rejected: Bool) -> Int32:
+    asked: Any = columns.column("target_partition")
+    number = np.asarray(_pc.fill_null(asked, NO_PARTITION))
+    return np.where(rejected, NO_PARTITION, number).astype(np.int32)
+
+
+def _due_ms(due: DueTimes, placed: Bool, key: Column, id_hash: Int64) -> Int64:
+    """Due times, spread inside their windows: timers of a key, or else of an id, alike."""
+    rows = np.flatnonzero(placed & (due.window_ms > 0))
+    if not len(rows):
+        return due.due_ms
+    keys = take(key, rows)
+    spread_by = np.where(np.asarray(keys.is_null()), id_hash[rows], id_hashes(filled(keys)))
+    return due.spread(spread_by, rows)
+
+
+def _ids(
+    field: Field, rejected: Bool, records: Records, origin_offset: Int64
+) -> tuple[Column, Int64]:
+    """The timers' ids (empty for the default) and their hashes (of the default too). A rejected
+    row's own id may be of any length: it has the default.
+    """
+    given = field.where(~rejected[field.rows])
+    default = np.ones(len(origin_offset), np.bool_)
+    default[given.rows] = False
+    hashes = np.zeros(len(origin_offset), np.int64)
+    hashes[given.rows] = id_hashes(given.values)
+    hashes[default] = id_hashes(
+        source_names(records.partitions, records.partition[default], origin_offset[default])
+    )
+    return spread(given.values, given.rows, len(origin_offset)), hashes
+
+
+def _headers(
+    found: Headers, failure: Int32, letters: Bool, columns: pa.Table, rules: Rules
+) -> tuple[Column, Int32]:
+    """The users' headers; in rejected rows all headers, and the reason; in dead letters that have
+    waited all but those that say so.
+    """
+    keep = (found.request == USERS) | (found.request == Request.PARTITION_KEY)
+    rejected = failure != ACCEPTED
+    if letters.any():
+        keep |= letters[found.rows()]
+        ends = found.firsts[1:][letters]
+        for back in range(1, len(LETTER_END) + 1):
+            keep[ends - back] = False
+    if not rejected.any():
+        return header_groups(found, keep)
+    encoded, count = header_groups(found, keep | rejected[found.rows()])
+    errors = _errors(failure, columns, rules.rules)
+    return join(encoded, errors), count + 2 * rejected.astype(np.int32)
+
+
+def _errors(failure: Int32, columns: pa.Table, rules: Sequence[Rule]) -> Column:
+    """TIMER_ERROR_CODE and TIMER_ERROR of rejected rows, nothing in the others."""
+    known = [b"" if rule.names_value else _error_headers(rule) for rule in rules]
+    errors = take(binary([b"", *known]), failure + 1)
+    for i, rule in enumerate(rules):
+        rows = np.flatnonzero(failure == i)
+        if rule.names_value and len(rows):
+            values: Any = columns.column(rule.column).take(_pa.array(rows))
+            before, after = rule.reason.encode().split(VALUE)
+            reason = join(constant(before), decimals(np.asarray(values)), constant(after))
+            name = _header(names.ERROR_CODE, rule.code) + framed_bytes(names.ERROR.encode())
+            errors = join(errors, spread(join(constant(name), *framed(reason)), rows, len(failure)))
+    return errors
+
+
+def _error_headers(rule: Rule) -> bytes:
+    return _header(names.ERROR_CODE, rule.code) + _header(names.ERROR, rule.reason)
+
+
+def _error_end(rule: Rule) -> bytes:
+    """What the headers of every row end with that this rule has rejected, and of no other's."""
+    return rule.reason.encode().split(VALUE)[1] if rule.names_value else _error_headers(rule)
+
+
+def _header(name: str, value: str) -> bytes:
+    return framed_bytes(name.encode()) + framed_bytes(value.encode())

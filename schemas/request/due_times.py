@@ -1,0 +1,202 @@
+"""When a row is due. Decided by its record, its Kafka timestamp and the configuration, never by the
+clock.
+
+Of the ways to ask for a time the first in the order of precedence wins, and only the winner must be
+well-formed:
+
+    scheduler-epoch …        epoch seconds, in the drop-in modes that have it
+    kafka-scheduler-when     an ISO-8601 instant, in UTC if it has no zone
+    DELAY                    a level; 0 and below count as not given, above the highest as the
+                             highest
+    TIMER_DELAY_SEC          seconds from the record's timestamp
+    TIMER_DELAY_MS           milliseconds from the record's timestamp
+    TIMER_DELIVER_MS         an instant (header_values.py)
+    deliverAfter             the field that KIP-1277 proposes, as a header; whether it is to be a
+                             delay or an instant is not settled there. A number below 10**12 is
+                             milliseconds from the record's timestamp (31 years; as an instant it
+                             would be before 2001); anything else is an instant
+
+Without any of them the topic's own delay counts, if it has one.
+
+TIMER_WINDOW_MS w spreads timers: one is due at a whole millisecond from the time asked for to w
+after it, by a hash of its key, or of its id if it has none. So the timers of a key keep their
+order, and one that is read again is due when it was at first. A copy is due at a fixed instant: it
+has no window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from duewheel.schemas.batches import NO_LEVEL, Bool, Int32, Int64
+from duewheel.schemas.columns import Column
+from duewheel.schemas.header_names import Request
+from duewheel.schemas.request.header_values import (
+    SATURATED,
+    parse_instants,
+    parse_local_times,
+    parse_numbers,
+)
+from duewheel.schemas.request.headers import Field, Int8
+
+PRECEDENCE = (
+    Request.EPOCH_SEC,
+    Request.WHEN,
+    Request.LEVEL,
+    Request.DELAY_SEC,
+    Request.DELAY_MS,
+    Request.DELIVER_AT,
+    Request.DELIVER_AFTER,
+)
+NO_DELAY = -1  # of a topic
+DELAY_MS_END = 10**12  # of what deliverAfter takes for a delay
+_NONE = -1
+
+# Values, and the timestamps of their rows → epoch ms, and which are well-formed.
+_Read = Callable[[Column, Int64], tuple[Int64, Bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class DueTimes:
+    """When each row is due.
+
+    Attributes:
+        due_ms: epoch ms, 0 where not known; without the window.
+        known: which rows have a due time.
+        bad: index in the order of precedence of the winning header if it is malformed, else -1.
+        window_ms: 0 if there is none, -1 if it is malformed.
+        level: the delay level that counts, NO_LEVEL where another header does.
+    """
+
+    due_ms: Int64
+    known: Bool
+    bad: Int8
+    window_ms: Int64
+    level: Int32
+
+    @classmethod
+    def at(cls, due_ms: Int64) -> DueTimes:
+        """All known, without windows."""
+        count = len(due_ms)
+        none, zeros = np.full(count, _NONE, np.int8), np.zeros(count, np.int64)
+        level = np.full(count, NO_LEVEL, np.int32)
+        return cls(due_ms, np.ones(count, np.bool_), none, zeros, level)
+
+    @property
+    def latest_ms(self) -> Int64:
+        """The ends of the windows."""
+        return self.due_ms + np.maximum(self.window_ms, 0)
+
+    def spread(self, key_hash: Int64, rows: Int64) -> Int64:
+        """The due times, moved inside their windows.
+
+        Args:
+            key_hash: of each of `rows`, not negative.
+            rows: those that have a window.
+        """
+        due_ms = self.due_ms.copy()
+        due_ms[rows] += key_hash % (self.window_ms[rows] + 1)
+        return due_ms
+
+
+def due_times(
+    fields: Mapping[Request, Field],
+    timestamp_ms: Int64,
+    levels_ms: Sequence[int],
+    delay_ms: Int64 | None = None,
+) -> DueTimes:
+    """Read the due times that the requests ask for.
+
+    Args:
+        fields: the requests.
+        timestamp_ms: the records' timestamps.
+        levels_ms: delay of level 1, 2, …
+        delay_ms: of rows that do not say when, or NO_DELAY; None if no row has one.
+    """
+    base_ms = np.clip(timestamp_ms, -SATURATED, SATURATED)
+    count = len(base_ms)
+    due_ms = np.zeros(count, np.int64)
+    known = np.zeros(count, np.bool_)
+    bad = np.full(count, _NONE, np.int8)
+    level = np.full(count, NO_LEVEL, np.int32)
+    if delay_ms is not None:
+        known |= delay_ms != NO_DELAY
+        due_ms[known] = base_ms[known] + delay_ms[known]
+    for place in reversed(range(len(PRECEDENCE))):  # what takes precedence overwrites
+        field = fields.get(PRECEDENCE[place])
+        if field is None:
+            continue
+        rows = field.rows
+        if PRECEDENCE[place] is Request.LEVEL:
+            rows, asked, well_formed = _levels(field, len(levels_ms))
+            due = base_ms[rows] + np.array(levels_ms, np.int64)[asked - 1]
+            level[rows] = np.where(well_formed, asked, NO_LEVEL)
+        else:
+            due, well_formed = _READ[PRECEDENCE[place]](field.values, base_ms[rows])
+            level[rows] = NO_LEVEL
+        due_ms[rows] = np.where(well_formed, due, 0)
+        known[rows] = well_formed
+        bad[rows] = np.where(well_formed, _NONE, place)
+    return DueTimes(due_ms, known, bad, _windows(fields, count), level)
+
+
+def _levels(field: Field, highest: int) -> tuple[Int64, Int64, Bool]:
+    """The rows that give a level, or something else than a number; the level; which have one."""
+    level, well_formed = parse_numbers(field.values)
+    given = ~well_formed | (level > 0)
+    return field.rows[given], np.clip(level[given], 1, highest), well_formed[given]
+
+
+def _epoch_seconds(values: Column, _base_ms: Int64) -> tuple[Int64, Bool]:
+    number, well_formed = parse_numbers(values)
+    return number * 1000, well_formed
+
+
+def _local_times(values: Column, _base_ms: Int64) -> tuple[Int64, Bool]:
+    return parse_local_times(values)
+
+
+def _delay_seconds(values: Column, base_ms: Int64) -> tuple[Int64, Bool]:
+    number, well_formed = parse_numbers(values)
+    return base_ms + number * 1000, well_formed
+
+
+def _delay_millis(values: Column, base_ms: Int64) -> tuple[Int64, Bool]:
+    number, well_formed = parse_numbers(values)
+    return base_ms + number, well_formed
+
+
+def _instants(values: Column, _base_ms: Int64) -> tuple[Int64, Bool]:
+    return parse_instants(values)
+
+
+def _delays_or_instants(values: Column, base_ms: Int64) -> tuple[Int64, Bool]:
+    _, is_number = parse_numbers(values)
+    instant, well_formed = parse_instants(values)
+    is_delay = is_number & (instant < DELAY_MS_END)
+    return np.where(is_delay, base_ms + instant, instant), well_formed
+
+
+_READ: Mapping[Request, _Read] = {
+    Request.EPOCH_SEC: _epoch_seconds,
+    Request.WHEN: _local_times,
+    Request.DELAY_SEC: _delay_seconds,
+    Request.DELAY_MS: _delay_millis,
+    Request.DELIVER_AT: _instants,
+    Request.DELIVER_AFTER: _delays_or_instants,
+}
+
+
+def _windows(fields: Mapping[Request, Field], count: int) -> Int64:
+    window_ms = np.zeros(count, np.int64)
+    field = fields.get(Request.WINDOW_MS)
+    if field is not None:
+        number, well_formed = parse_numbers(field.values)
+        window_ms[field.rows] = np.where(well_formed & (number >= 0), number, _NONE)
+        if Request.ORIGIN in fields:
+            copies = fields[Request.ORIGIN].rows
+            window_ms[np.intersect1d(field.rows, copies)] = _NONE
+    return window_ms

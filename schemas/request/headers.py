@@ -1,0 +1,159 @@
+"""The headers of a batch of records as columns, and what they ask for (names: header_names.py).
+
+What a name means depends on the mode of its topic; in a copy it has the native meaning, except that
+a partition key is read again. Of headers with the same meaning the last one in a record counts. A
+null value reads as an empty one, except where it is a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute
+
+from duewheel.schemas.batches import Bool, Int64
+from duewheel.schemas.columns import Column, binary, concat, filled, large_binary, take
+from duewheel.schemas.header_names import DROP_IN, ORIGIN, REQUEST, Request
+from duewheel.schemas.request.topic_contracts import NATIVE
+
+Int8 = npt.NDArray[np.int8]
+_pa: Any = pa
+_pc: Any = pyarrow.compute
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """The headers of a batch of records, flat.
+
+    Attributes:
+        names: large_binary, no nulls.
+        values: large_binary; a null is a header without a value.
+        firsts: row → index of its first header; one more entry at the end.
+        request: what each header asks for, a Request or USERS.
+    """
+
+    names: Column
+    values: Column
+    firsts: Int64
+    request: Int8
+
+    def where(self, keep: Bool) -> Headers:
+        """Only the wanted ones, as one group of all rows."""
+        kept = np.flatnonzero(keep)
+        firsts = np.array([0, len(kept)], np.int64)
+        return Headers(take(self.names, kept), take(self.values, kept), firsts, self.request[kept])
+
+    def rows(self) -> Int64:
+        """The row of each header."""
+        counts = np.diff(self.firsts)
+        return np.repeat(np.arange(len(counts)), counts)
+
+    def fields(self) -> dict[Request, Field]:
+        """The requests made, by what they ask for; the last header of a row counts."""
+        asked = np.flatnonzero(self.request >= 0)
+        requests, rows = self.request[asked], self.rows()[asked]
+        fields = {}
+        for request in Request:
+            mine = requests == request
+            if mine.any():
+                row, header = rows[mine], asked[mine]
+                last = np.append(row[1:] != row[:-1], True)
+                values = take(self.values, header[last])
+                is_key = request is Request.TARGET_KEY
+                fields[request] = Field(row[last], values if is_key else filled(values))
+        return fields
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One request, where it is made.
+
+    Attributes:
+        rows: which rows make it, rising.
+        values: large_binary: the header's value in those rows, empty for null.
+    """
+
+    rows: Int64
+    values: Column
+
+    def where(self, keep: Bool) -> Field:
+        """Some of those rows; the whole field if all are kept."""
+        if keep.all():
+            return self
+        return Field(self.rows[keep], take(self.values, np.flatnonzero(keep)))
+
+    def beside(self, other: Field) -> Field:
+        """The same request by other rows, too."""
+        if not len(other.rows):
+            return self
+        rows = np.concatenate([self.rows, other.rows])
+        order = np.argsort(rows)
+        return Field(rows[order], take(concat([self.values, other.values]), order))
+
+    @classmethod
+    def none(cls) -> Field:
+        """A request that no row makes."""
+        return cls(np.zeros(0, np.int64), binary([]))
+
+
+def rows_of(fields: Mapping[Request, Field], requests: Iterable[Request], count: int) -> Bool:
+    """Which of `count` rows make one of the requests."""
+    found = np.zeros(count, np.bool_)
+    for request in requests:
+        if request in fields:
+            found[fields[request].rows] = True
+    return found
+
+
+USERS = -1
+MODES = (NATIVE, *DROP_IN)
+"""The modes of topics; `mode` of a row is an index in them."""
+_NAMES = [*dict.fromkeys(name for names in (REQUEST, *DROP_IN.values()) for name in names)]
+_KNOWN = _pa.array([name.encode() for name in _NAMES], pa.large_binary())
+_ORIGIN = _NAMES.index(ORIGIN)
+
+
+def _meanings(*names: dict[str, Request]) -> list[int]:
+    """Of each of _NAMES, and of all other names."""
+    known = {name: request for each in names for name, request in each.items()}
+    return [*(known.get(name, USERS) for name in _NAMES), USERS]
+
+
+def _of_copies(names: dict[str, Request]) -> dict[str, Request]:
+    return {name: r for name, r in names.items() if r is Request.PARTITION_KEY}
+
+
+_DROP_INS = ({}, *DROP_IN.values())
+# A row for each mode, then one for copies in each mode.
+_MEANING = np.array(
+    [_meanings(REQUEST, names) for names in _DROP_INS]
+    + [_meanings(REQUEST, _of_copies(names)) for names in _DROP_INS],
+    np.int8,
+)
+
+
+def read_headers(column: Any, mode: Int8 | None = None) -> Headers:
+    """Headers as Spark gives them.
+
+    Args:
+        column: list<struct<key: string, value: binary>>, chunked or not; a null list has none.
+        mode: row → index in MODES; None if all are native.
+    """
+    counts = np.asarray(_pc.fill_null(_pc.list_value_length(column), 0))
+    firsts = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=firsts[1:])
+    flat = _pc.list_flatten(column)
+    names = filled(large_binary(_pc.struct_field(flat, 0)))
+    values = large_binary(_pc.struct_field(flat, 1))
+    found = np.asarray(_pc.fill_null(_pc.index_in(names, value_set=_KNOWN), len(_NAMES)))
+    if mode is None:
+        return Headers(names, values, firsts, _MEANING[0][found])
+    row = np.repeat(np.arange(len(counts)), counts)
+    meaning = mode.copy()
+    meaning[row[found == _ORIGIN]] += len(MODES)
+    return Headers(names, values, firsts, _MEANING[np.repeat(meaning, counts), found])

@@ -1,0 +1,300 @@
+"""From request headers to the columns that the rules judge.
+
+What a copy (record_codec.py) asks for was accepted with its first one, under other settings
+perhaps: the length of its delay, and whether it is past due, is not judged again, all else is.
+Whoever may write to the timer topic can make a record look like a copy: he may let a timer wait for
+longer, as by sending it over and over, but reaches no topic that is closed to timers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from dataclasses import fields as fields_of
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from duewheel.schemas.batches import ANY_TIME, LEVEL_MAX, NO_LEVEL, NO_SLOT, Bool, Int32, Int64
+from duewheel.schemas.columns import Column, ascii_text, lengths
+from duewheel.schemas.header_names import CHASE_FOUND, CHASE_RESCHEDULE, NATIVE, Request
+from duewheel.schemas.request.cancel_requests import WORDS, Cancels, read_cancels
+from duewheel.schemas.request.due_times import PRECEDENCE, DueTimes
+from duewheel.schemas.request.header_values import SATURATED, parse_numbers
+from duewheel.schemas.request.headers import Field, Headers, Int8, rows_of
+from duewheel.schemas.request.row_settings import CANCEL_TYPE
+from duewheel.schemas.wire.record_codec import LETTER_END, NO_ORIGIN
+
+_pa: Any = pa
+_pc: Any = pyarrow.compute
+
+_NAME = pa.dictionary(pa.int8(), pa.string())
+JUDGED = pa.schema(
+    [
+        pa.field("cancel", _NAME),  # what it cancels, or why it cannot (cancel_requests.py)
+        pa.field("unsupported", _NAME),  # of a drop-in mode: what cannot be done
+        pa.field("due_ms", pa.int64()),  # epoch ms; null: not given, or malformed
+        pa.field("delay_ms", pa.int64()),  # until the window's end; null: not asked for, or a copy
+        pa.field("past_ms", pa.int64()),  # since its end, where that matters; null: in the future
+        pa.field("window_ms", pa.int64()),  # null: not given; -1: malformed, or in a copy
+        pa.field("bad_header", _NAME),  # the header that gives the due time, if malformed
+        pa.field("missing", _NAME),  # what a timer needs and this one lacks: due_time, target_topic
+        pa.field("target_topic", pa.dictionary(pa.int32(), pa.large_string())),
+        pa.field("target_partition", pa.int64()),  # null: not asked for; -1: malformed
+        pa.field("timer_id_bytes", pa.int64()),  # length of the id; null: not given
+        pa.field("origin_distance", pa.int64()),  # offset - origin's; null: no copy; -1: malformed
+        pa.field("retries", pa.int64()),  # null: not parked; -1: malformed, or on what is no copy
+    ]
+)
+"""The columns that rules may name. A null passes every rule that does not ask for a value."""
+
+DUE_NAMES = ["epoch_seconds", "when", *(NATIVE[request] for request in PRECEDENCE[2:])]
+_MISSING = ("due_time", "target_topic")
+UNSUPPORTED = ("recurring", "schema_version", "source_type")
+_SCHEMA_VERSIONS = (b"1.0.0",)
+_SOURCE_TYPES = (b"schedule", CANCEL_TYPE)
+_NONE = -1
+COUNT_MAX = 65_535  # of rolls and retries: two bytes on disk; the counts stop there
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the rows of a batch ask for.
+
+    Attributes:
+        fields: the requests; of pure cancels only those that mean something.
+        cancels: what the rows cancel.
+        due: their due times.
+        timestamp_ms: of the records.
+        offset: their own.
+        default_target: row → index in `named` of the target without REAL_TOPIC, or -1 for none.
+        named: the targets that the configuration names.
+        condemned: rows of topics that condemn what is past due.
+    """
+
+    fields: Mapping[Request, Field]
+    cancels: Cancels
+    due: DueTimes
+    timestamp_ms: Int64
+    offset: Int64
+    default_target: Int32
+    named: Sequence[str]
+    condemned: Bool
+
+    @classmethod
+    def of_targets(cls, targets: Sequence[str]) -> Asked:
+        """Timers that are due at once, for these targets."""
+        count = len(targets)
+        zeros, none = np.zeros(count, np.int64), Field.none()
+        return cls(
+            *({}, read_cancels({}, none, none, count), DueTimes.at(zeros), zeros, zeros),
+            *(np.arange(count, dtype=np.int32), targets, np.zeros(count, np.bool_)),
+        )
+
+    @property
+    def copy(self) -> Bool:
+        """Rows that say that they are copies."""
+        return rows_of(self.fields, [Request.ORIGIN], len(self.offset))
+
+
+def judged_columns(asked: Asked) -> pa.Table:
+    """The columns of JUDGED."""
+    fields, due, count = asked.fields, asked.due, len(asked.offset)
+    delay_ms = due.latest_ms - np.clip(asked.timestamp_ms, -SATURATED, SATURATED)
+    judged = due.known & ~asked.copy
+    target = _targets(fields.get(Request.TARGET_TOPIC), asked.default_target, asked.named)
+    ids = asked.cancels.ids
+    columns = [
+        _named(asked.cancels.word, WORDS),
+        _named(_unsupported(fields, count), UNSUPPORTED),
+        _pa.array(due.due_ms, mask=~due.known),
+        _pa.array(delay_ms, mask=~judged),
+        _pa.array(-delay_ms, mask=~(judged & asked.condemned & (delay_ms <= 0))),
+        _pa.array(due.window_ms, mask=~rows_of(fields, [Request.WINDOW_MS], count)),
+        _named(due.bad, DUE_NAMES),
+        _named(_missing(asked, target), _MISSING),
+        target,
+        _sparse(fields.get(Request.TARGET_PARTITION), _partitions, count),
+        _sparse(ids.where(~asked.cancels.pure[ids.rows]), lengths, count),
+        _sparse(fields.get(Request.ORIGIN), partial(_distances, fields, asked.offset), count),
+        _retries(fields, count),
+    ]
+    table: pa.Table = _pa.table(columns, schema=JUDGED)
+    return table
+
+
+def _missing(asked: Asked, target: pa.DictionaryArray[Any, Any]) -> Int8:
+    missing = np.where(np.asarray(target.is_null()), np.int8(1), np.int8(_NONE))
+    missing[~asked.due.known & (asked.due.bad == _NONE)] = 0
+    missing[asked.cancels.pure] = _NONE
+    return missing
+
+
+def _unsupported(fields: Mapping[Request, Field], count: int) -> Int8:
+    unsupported = np.full(count, _NONE, np.int8)
+    for i, request, known in (
+        (2, Request.SOURCE_TYPE, _SOURCE_TYPES),
+        (1, Request.SCHEMA_VERSION, _SCHEMA_VERSIONS),
+        (0, Request.RECURRING, ()),
+    ):
+        if request in fields:
+            field = fields[request]
+            value_set = _pa.array(known, pa.large_binary())
+            strange = ~np.asarray(_pc.is_in(field.values, value_set=value_set))
+            unsupported[field.rows[strange]] = i
+    return unsupported
+
+
+def _named(index: Int8, names: Sequence[str]) -> pa.DictionaryArray[Any, Any]:
+    return _dictionary(index, _pa.array(names, pa.string()))
+
+
+def _dictionary(index: Int8 | Int32, values: Any) -> pa.DictionaryArray[Any, Any]:
+    """A dictionary column; index -1 is null."""
+    column: pa.DictionaryArray[Any, Any] = _pa.DictionaryArray.from_arrays(
+        _pa.array(index, mask=index < 0), values
+    )
+    return column
+
+
+def _targets(
+    field: Field | None, default_target: Int32, mapped: Sequence[str]
+) -> pa.DictionaryArray[Any, Any]:
+    """REAL_TOPIC, else what the mapping says. A dictionary: rules then look once at each name."""
+    values = _pa.array(list(mapped), pa.large_string())
+    index = default_target.copy()
+    if field is not None:
+        asked = _pc.dictionary_encode(field.values)
+        index[field.rows] = np.asarray(asked.indices) + len(values)
+        values = _pa.concat_arrays([values, ascii_text(asked.dictionary)])
+    return _dictionary(index, values)
+
+
+def _sparse(field: Field | None, read: Callable[[Column], Int64], count: int) -> pa.Int64Array:
+    """A column of numbers read from a field, null where it is not given."""
+    numbers = np.zeros(count, np.int64)
+    absent = np.ones(count, np.bool_)
+    if field is not None:
+        numbers[field.rows] = read(field.values)
+        absent[field.rows] = False
+    column: pa.Int64Array = _pa.array(numbers, mask=absent)
+    return column
+
+
+def _distances(fields: Mapping[Request, Field], offset: Int64, values: Column) -> Int64:
+    origin, well_formed = parse_numbers(values)
+    before = offset[fields[Request.ORIGIN].rows]
+    return np.where(well_formed & (origin >= NO_ORIGIN), before - origin, -1)
+
+
+def _retries(fields: Mapping[Request, Field], count: int) -> pa.Int64Array:
+    """A parked copy has both headers, whole numbers from 1, and is a copy."""
+    retries = np.zeros(count, np.int64)
+    given = np.zeros((2, count), np.bool_)
+    well_formed = np.zeros((2, count), np.bool_)
+    for i, request in enumerate((Request.NOT_BEFORE, Request.RETRIES)):
+        field = fields.get(request)
+        if field is not None:
+            number, is_number = parse_numbers(field.values)
+            given[i, field.rows] = True
+            well_formed[i, field.rows] = is_number & (number > 0)
+            retries[field.rows] = number  # in the end those of RETRIES
+    copy = rows_of(fields, [Request.ORIGIN], count)
+    retries[~(well_formed.all(0) & copy)] = -1
+    column: pa.Int64Array = _pa.array(retries, mask=~given.any(0))
+    return column
+
+
+def waiting_letters(found: Headers) -> Bool:
+    """Rows that are dead letters which wait for their topic: by their last headers. Nothing else of
+    them is judged again: whatever their first copy was refused for, they stay dead letters.
+    """
+    size, ends = len(LETTER_END), found.firsts[1:]
+    letters: Bool = np.diff(found.firsts) >= size
+    for place, request in enumerate(LETTER_END):
+        at = ends[letters] - size + place
+        letters[letters] = found.request[at] == request
+    return letters
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """What rows say of themselves as copies.
+
+    Attributes:
+        origin_offset: offset of the first copy of each timer, the row's own if that is it, or
+            if it is no more.
+        roll_times: how often it was rolled.
+        not_before_ms: see TimerBatch.
+        retries: how often it was parked.
+        level: that of the first copy's request; NO_LEVEL where the row is none.
+        chase_slot, chase_flags: see TimerBatch.
+    """
+
+    origin_offset: Int64
+    roll_times: Int32
+    not_before_ms: Int64
+    retries: Int32
+    level: Int32
+    chase_slot: Int64
+    chase_flags: Int32
+
+    def where(self, rows: Bool, others: Copies) -> Copies:
+        """Of these rows what is known here, of all else what `others` say."""
+        pairs = ((getattr(self, each.name), getattr(others, each.name)) for each in fields_of(self))
+        return Copies(*(np.where(rows, mine, its) for mine, its in pairs))
+
+    def unrolled(self) -> Copies:
+        """The same of dead letters, of which nothing but waiting counts."""
+        return replace(
+            self,
+            roll_times=np.zeros_like(self.roll_times),
+            level=np.full_like(self.level, NO_LEVEL),
+        )
+
+
+def copies(fields: Mapping[Request, Field], offset: Int64, accepted: Bool) -> Copies:
+    """What is known of copies, of every row.
+
+    Args:
+        fields: the requests.
+        offset: the records' own.
+        accepted: rows whose ORIGIN, NOT_BEFORE and RETRIES, if there are any, were found good.
+    """
+    count = len(offset)
+    known = Copies(
+        offset.copy(),
+        np.zeros(count, np.int32),
+        np.full(count, ANY_TIME, np.int64),
+        np.zeros(count, np.int32),
+        np.full(count, NO_LEVEL, np.int32),
+        np.full(count, NO_SLOT),
+        np.zeros(count, np.int32),
+    )
+    if Request.ORIGIN not in fields:
+        return known
+    is_copy = rows_of(fields, [Request.ORIGIN], count) & accepted
+    known.roll_times[is_copy] = 1
+    for request, column, last in (
+        (Request.ORIGIN, known.origin_offset, SATURATED),
+        (Request.ROLL_TIMES, known.roll_times, COUNT_MAX),
+        (Request.NOT_BEFORE, known.not_before_ms, SATURATED),
+        (Request.RETRIES, known.retries, COUNT_MAX),
+        (Request.ASKED_LEVEL, known.level, LEVEL_MAX),
+        (Request.CHASE_SLOT, known.chase_slot, SATURATED),
+        (Request.CHASE_FLAGS, known.chase_flags, CHASE_FOUND | CHASE_RESCHEDULE),
+    ):
+        given = fields.get(request)
+        if given is not None:
+            number, well_formed = parse_numbers(given.values)
+            good = well_formed & (number >= 0) & is_copy[given.rows]
+            column[given.rows[good]] = np.minimum(number[good], last)
+    return known
+
+
+def _partitions(values: Column) -> Int64:
+    number, well_formed = parse_numbers(values)
+    return np.where(well_formed, number, -1)

@@ -1,0 +1,121 @@
+"""What the settings of its topic (topic_contracts.py) mean for each row of a batch.
+
+Nothing of it is for copies: all that they ask for is in their own, native headers. A key of 1 byte
+or more can be an id; an empty one is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from duewheel.schemas.batches import Bool, Int32, Int64
+from duewheel.schemas.columns import Column, lengths, take
+from duewheel.schemas.header_names import Request
+from duewheel.schemas.request.due_times import NO_DELAY
+from duewheel.schemas.request.headers import MODES, Field, Int8, rows_of
+from duewheel.schemas.request.topic_contracts import DEAD_LETTER, NATIVE, TopicContract
+
+_pa: Any = pa
+
+# What tells a record of another service from a native one in a topic of its mode.
+_FOREIGN = (Request.EPOCH_SEC, Request.WHEN, Request.TARGET_KEY)
+CANCEL_TYPE = b"cancel"  # of schedule_source_type
+
+
+@dataclass(frozen=True)
+class RowSettings:
+    """The settings of some topics, for the rows of a batch.
+
+    Attributes:
+        contracts: of each topic.
+        topic: row → index in `contracts`.
+    """
+
+    contracts: Sequence[TopicContract]
+    topic: Int32
+
+    @cached_property
+    def mode(self) -> Int8 | None:
+        """Row → index in MODES; None if all are native."""
+        if all(each.headers == NATIVE for each in self.contracts):
+            return None
+        return self._of_rows([MODES.index(each.headers) for each in self.contracts], np.int8)
+
+    def default_targets(self) -> tuple[Int32, list[str]]:
+        """Row → index in the list of targets that the configuration names, or -1."""
+        given = [each.target for each in self.contracts]
+        named = sorted({target for target in given if target is not None})
+        index = [-1 if target is None else named.index(target) for target in given]
+        return self._of_rows(index, np.int32), named
+
+    def delay_ms(self, excepted: Bool) -> Int64 | None:
+        """How long rows wait that do not say when, or NO_DELAY; None if no topic tells.
+
+        Args:
+            excepted: copies and pure cancels.
+        """
+        given = [each.delay_ms for each in self.contracts]
+        if all(delay is None for delay in given):
+            return None
+        known = [NO_DELAY if delay is None else delay for delay in given]
+        return np.where(excepted, NO_DELAY, self._of_rows(known, np.int64))
+
+    def condemns_past_due(self) -> Bool:
+        """Rows of topics where what is past due becomes a dead letter."""
+        return self._flags([each.past_due == DEAD_LETTER for each in self.contracts])
+
+    def drop_in(self, fields: Mapping[Request, Field]) -> Bool:
+        """First copies that ask as another service does, in topics of its mode."""
+        rows = self._first_copies([each.headers != NATIVE for each in self.contracts], fields)
+        return rows & rows_of(fields, _FOREIGN, len(rows))
+
+    def cancelling_keys(self, fields: Mapping[Request, Field], key: Column, value: Column) -> Field:
+        """Rows that are pure cancels by their null value, or by their source type, and keys."""
+        by_null = [each.null_cancels for each in self.contracts]
+        types = fields.get(Request.SOURCE_TYPE)
+        if types is None and (not any(by_null) or not value.null_count):
+            return Field.none()
+        size = lengths(key)
+        cancels = (lengths(value) < 0) & (size > 0)
+        cancels &= self._first_copies(by_null, fields)
+        if types is not None:
+            is_cancel = np.asarray(_pa.compute.equal(types.values, _pa.scalar(CANCEL_TYPE)))
+            cancels[types.rows[is_cancel]] = True
+        cancels &= ~rows_of(fields, [Request.CANCEL], len(key))
+        return _field(key, cancels)
+
+    def keys_as_ids(self, fields: Mapping[Request, Field], key: Column) -> Field:
+        """Rows whose key is the id of their timer, and keys."""
+        by_key = [each.key_is_id for each in self.contracts]
+        if not any(by_key):
+            return Field.none()
+        named = self._first_copies(by_key, fields) & (lengths(key) > 0)
+        named &= ~rows_of(fields, [Request.TIMER_ID], len(key))
+        return _field(key, named)
+
+    def _first_copies(self, of_topics: list[bool], fields: Mapping[Request, Field]) -> Bool:
+        """Those rows of some topics that are no copies."""
+        if not any(of_topics):
+            return np.zeros(len(self.topic), np.bool_)
+        return self._flags(of_topics) & ~rows_of(fields, [Request.ORIGIN], len(self.topic))
+
+    def _flags(self, of_topics: list[bool]) -> Bool:
+        return self._of_rows(of_topics, np.bool_)
+
+    def _of_rows(self, of_topics: Sequence[int], dtype: type[Any]) -> npt.NDArray[Any]:
+        """The value of its topic for each row."""
+        if len(set(of_topics)) == 1:
+            return np.full(len(self.topic), of_topics[0], dtype)
+        return np.array(of_topics, dtype)[self.topic]
+
+
+def _field(key: Column, wanted: Bool) -> Field:
+    rows = np.flatnonzero(wanted)
+    return Field(rows, take(key, rows))

@@ -1,0 +1,86 @@
+"""What the configuration says about the messages of one timer topic.
+
+    headers     which names request headers have: "native" (duewheel's own), or those of another
+                delay service: "etf1", "karafka", "eifinger"
+    id          where a timer's id is: "header" (UNIQ_KEY), or "key": without that header the
+                record's key is the id, and a timer replaces the earlier ones of the same id
+    null_value  what a record with a key and without a value is: a "message", or "cancel": it
+                cancels the timers whose id is its key
+    target      where messages go that name no target topic
+    delay_ms    how long messages wait that do not say when they are due
+    past_due    what becomes of a message that is due at its record's timestamp or before: "fire"
+                (at once), or "dead-letter"
+
+The other services know no ids but keys, and cancel by null values: their modes imply both. Nothing
+of this is said about copies (request_columns.py): what they ask for is in their own headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from duewheel.errors import ConfigError
+from duewheel.schemas.header_names import DROP_IN
+
+NATIVE = "native"
+HEADER, KEY = "header", "key"
+MESSAGE, CANCEL = "message", "cancel"
+FIRE, DEAD_LETTER = "fire", "dead-letter"
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "headers": (NATIVE, *DROP_IN),
+    "id": (HEADER, KEY),
+    "null_value": (MESSAGE, CANCEL),
+    "past_due": (FIRE, DEAD_LETTER),
+}
+"""The values of each choice, the default first."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicContract:
+    """The settings of one timer topic; see the module's head."""
+
+    headers: str = NATIVE
+    id: str = HEADER
+    null_value: str = MESSAGE
+    target: str | None = None
+    delay_ms: int | None = None
+    past_due: str = FIRE
+
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                raise ConfigError(f"{name}: {value!r} is none of {', '.join(choices)}")
+        if self.target is not None and not isinstance(self.target, str):
+            raise ConfigError(f"target: {self.target!r} is no topic")
+        if self.delay_ms is not None and not (type(self.delay_ms) is int and self.delay_ms >= 0):
+            raise ConfigError(f"delay: {self.delay_ms!r} is no number of milliseconds from 0")
+
+    @property
+    def key_is_id(self) -> bool:
+        """Whether the key of a record without an id is the id."""
+        return self.id == KEY or self.headers != NATIVE
+
+    @property
+    def null_cancels(self) -> bool:
+        """Whether a record with a key and without a value is a cancel."""
+        return self.null_value == CANCEL or self.headers != NATIVE
+
+    def to_json(self) -> dict[str, Any]:
+        """What differs from the default."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {f.name: values[f.name] for f in fields(self) if values[f.name] != f.default}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> TopicContract:
+        """From what `to_json` gave.
+
+        Raises:
+            ConfigError, TypeError: it did not give this.
+        """
+        return cls(**values)
+
+
+DEFAULT = TopicContract()

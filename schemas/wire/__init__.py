@@ -1,0 +1,1 @@
+"""Kafka's record format, version 2: records and batches as bytes."""

@@ -1,0 +1,192 @@
+"""Kafka v2 records, columnar: taken apart once at ingest, completed once at publishing.
+
+A record in a batch is
+
+    varint  length of what follows
+    int8    attributes: 0
+    varint  timestamp delta: 0, all records of a batch leave at the same time
+    varint  offset delta: place in the batch
+    varint  key length, key              ┐ key_value
+    varint  value length, value          ┘
+    varint  header count
+    { varint name length, name, varint value length, value } * count
+
+with length -1 for null. What a timer keeps on disk is `key_value`, `headers` and how many those
+are; the place in the batch and the added headers are known only when it leaves.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from duewheel.schemas import header_names as names
+from duewheel.schemas.batches import NO_LEVEL, NO_PARTITION, Bool, Deliveries, Int32, Int64
+from duewheel.schemas.columns import (
+    EMPTY,
+    Column,
+    choose,
+    constant,
+    decimals,
+    filled,
+    join,
+    join_groups,
+    lengths,
+)
+from duewheel.schemas.header_names import NATIVE, Request
+from duewheel.schemas.request.headers import Headers
+from duewheel.schemas.wire.varint import varint, varints
+
+_ATTRIBUTES_AND_TIMESTAMP_DELTA = constant(b"\0\0")
+
+
+def framed(column: Column) -> tuple[Column, Column]:
+    """Length and bytes of each value: the two parts that write it, or a null."""
+    return varints(lengths(column)), filled(column)
+
+
+def framed_bytes(value: bytes) -> bytes:
+    """A single value with its length."""
+    return varint(len(value)) + value
+
+
+def key_values(key: Column, value: Column) -> Column:
+    """Keys and values as they stand in records; both may hold nulls."""
+    return join(*framed(key), *framed(value))
+
+
+def header_groups(found: Headers, keep: Bool) -> tuple[Column, Int32]:
+    """Each row's headers as they stand in records, and how many they are.
+
+    Args:
+        found: the headers of a batch of rows.
+        keep: which of all those headers to write.
+    """
+    kept = np.zeros(len(keep) + 1, np.int64)
+    np.cumsum(keep, out=kept[1:])
+    firsts = kept[found.firsts]
+    written = found if keep.all() else found.where(keep)
+    encoded = join(*framed(written.names), *framed(written.values))
+    return join_groups(encoded, firsts), np.diff(firsts).astype(np.int32)
+
+
+def header_name(name: str) -> pa.LargeBinaryScalar:
+    """A header's name as it stands before its framed value."""
+    return constant(framed_bytes(name.encode()))
+
+
+def added_headers(deliveries: Deliveries) -> tuple[Column, Int32]:
+    """The headers added at publishing, encoded, and how many they are in each row."""
+    rolled = deliveries.roll_times > 0
+    parts: list[Column | pa.LargeBinaryScalar] = [
+        *(header_name(names.DUE_MS), *framed(decimals(deliveries.due_ms))),
+        *(header_name(names.TIMER_ID), *framed(deliveries.timer_id)),
+    ]
+    if rolled.any():
+        times = join(header_name(names.ROLL_TIMES), *framed(decimals(deliveries.roll_times)))
+        parts.append(choose(rolled, times, EMPTY))
+    count = 3 + rolled.astype(np.int32)
+    bare = deliveries.dead_letter | deliveries.answer
+    if bare.any():
+        parts = [choose(bare, EMPTY, join(*parts))]
+        count[bare] = 1
+    added = join(header_name(names.SOURCE), *framed(deliveries.source), *parts)
+    if deliveries.rolled.any():
+        added = choose(deliveries.rolled, EMPTY, added)
+        count[deliveries.rolled] = 0
+    return added, count
+
+
+NO_ORIGIN = -1  # of a copy whose first copy is no more: it counts as the first one itself
+
+
+def copy_headers(
+    target: Column,
+    target_partition: Int32,
+    due_ms: Int64,
+    timer_id: Column,
+    roll_times: Int32,
+    origin_offset: Int64,
+    level: Int32,
+) -> tuple[Column, Int32]:
+    """The request headers of copies, encoded, and how many they are in each row.
+
+    Args:
+        target: name of the real topic.
+        target_partition: asked for, or NO_PARTITION.
+        due_ms: absolute, epoch ms.
+        timer_id: empty where the id is the default one, which the origin gives.
+        roll_times: this roll included.
+        origin_offset: of the timer's first copy; NO_ORIGIN where there is none.
+        level: that the due time was asked for with, or NO_LEVEL.
+    """
+    asked = target_partition != NO_PARTITION
+    partition = join(
+        header_name(NATIVE[Request.TARGET_PARTITION]), *framed(decimals(target_partition))
+    )
+    named = lengths(timer_id) > 0
+    by_level = level != NO_LEVEL
+    encoded = join(
+        *(header_name(NATIVE[Request.TARGET_TOPIC]), *framed(target)),
+        *(header_name(NATIVE[Request.DELIVER_AT]), *framed(decimals(due_ms))),
+        choose(asked, partition, EMPTY),
+        choose(named, join(header_name(names.TIMER_ID), *framed(timer_id)), EMPTY),
+        *(header_name(names.ROLL_TIMES), *framed(decimals(roll_times))),
+        origin_header(origin_offset),
+        choose(by_level, join(header_name(names.ASKED_LEVEL), *framed(decimals(level))), EMPTY),
+    )
+    optional = np.stack([asked, named, by_level])
+    return encoded, 4 + optional.sum(axis=0, dtype=np.int32)
+
+
+def origin_header(offset: Int64) -> Column:
+    """The header that names a timer's first copy, encoded."""
+    return join(header_name(names.ORIGIN), *framed(decimals(offset)))
+
+
+def parking_headers(not_before_ms: Int64, retries: Int32) -> Column:
+    """The two headers that a parked copy has beside those of every copy, encoded."""
+    return join(
+        *(header_name(names.NOT_BEFORE_MS), *framed(decimals(not_before_ms))),
+        *(header_name(names.RETRIES), *framed(decimals(retries))),
+    )
+
+
+def letter_headers(origin_offset: Int64, not_before_ms: Int64, retries: Int32) -> Column:
+    """The headers behind those of a dead letter that waits, encoded: one for each of LETTER_END."""
+    return join(
+        origin_header(origin_offset),
+        parking_headers(not_before_ms, retries),
+        constant(framed_bytes(names.LETTER.encode()) + framed_bytes(b"")),
+    )
+
+
+LETTER_END = (Request.ORIGIN, Request.NOT_BEFORE, Request.RETRIES, Request.LETTER)
+
+
+class Records:
+    """Deliveries as records that lack only their place in a batch."""
+
+    def __init__(self, deliveries: Deliveries) -> None:
+        added, added_count = added_headers(deliveries)
+        self._body = (
+            deliveries.key_value,
+            varints(deliveries.header_count.astype(np.int64) + added_count),
+            deliveries.headers,
+            added,
+        )
+        self._body_bytes: Int64 = np.sum([lengths(part) for part in self._body], axis=0) + 2
+
+    def __len__(self) -> int:
+        return len(self._body_bytes)
+
+    def sizes(self, places: Int64) -> Int64:
+        """Bytes of each record at these places in a batch. Never smaller at a later place."""
+        rest = self._body_bytes + lengths(varints(places))
+        return rest + lengths(varints(rest))
+
+    def encode(self, places: Int64) -> Column:
+        """The complete records at these places in a batch."""
+        deltas = varints(places)
+        rest = varints(self._body_bytes + lengths(deltas))
+        return join(rest, _ATTRIBUTES_AND_TIMESTAMP_DELTA, deltas, *self._body)

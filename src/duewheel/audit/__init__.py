@@ -1,0 +1,1 @@
+"""`duewheel audit`: Great Expectations' verdict over the timer topics."""

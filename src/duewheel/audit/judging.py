@@ -1,0 +1,290 @@
+"""What an audit finds in the rows of a range.
+
+Each row is judged three times, under the settings of its epoch: by Great Expectations running the
+suite, by the rules that are compiled from it, and by what ingest makes of the row: a timer, or a
+dead letter with a reason. They must agree, rule by rule and row by row; where they do not is a
+*disagreement*. That is what an audit is for: a suite that is edited, or a library that is renewed,
+must not come to mean two things.
+
+A second suite looks across rows. Nothing on the way of a message does that, so it is run here only,
+once, over a few numbers of every row:
+
+    error_code         why it is rejected; null: it is not
+    offset_step        from the row before it in its partition; null: the first of its stretch
+    timestamp_step_ms  likewise
+    timer_id           64 bits of the id that a timer was given; null: it has none of its own,
+                       replaces others by intent, or is a copy of an earlier row
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from duewheel.audit.expectations import EXAMPLES_MAX, GreatExpectations, Tally, tallies
+from duewheel.checkpoints.config_epochs import Epochs
+from duewheel.schemas.batches import Bool, Int32, Int64, TimerBatch, TopicPartition
+from duewheel.schemas.columns import lengths
+from duewheel.schemas.hashing import murmur2, source_names
+from duewheel.schemas.request.contract import Contract, parse_judged, rejected_by
+from duewheel.schemas.request.rules import ACCEPTED, Rules, load_suite
+
+_pa: Any = pa
+_pc: Any = pyarrow.compute
+
+_ID_SEEDS = (0x1F83D9AB, 0x5BE0CD19)  # others than the timer log's: 40 bits are too few here
+_ROWS = pa.schema(
+    [
+        pa.field("error_code", pa.dictionary(pa.int32(), pa.string())),
+        pa.field("offset_step", pa.int64()),
+        pa.field("timestamp_step_ms", pa.int64()),
+        pa.field("timer_id", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What the second suite needs of some rows, and where they lie."""
+
+    columns: pa.Table
+    partitions: list[TopicPartition]
+    partition: Int32
+    offset: Int64
+
+    def names(self, rows: Int64) -> list[str]:
+        """The sources of some of its rows."""
+        sources = source_names(self.partitions, self.partition[rows], self.offset[rows])
+        return [str(name) for name in sources.cast(pa.large_string()).to_pylist()]
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """A row of which two say different things.
+
+    Attributes:
+        source: topic-partition@offset.
+        code: of the rule; or of the refusal in question, if all rules agree.
+        suite, other: whether Great Expectations finds that the row fails, and whether the other
+            does; None if both do, for different reasons.
+        by: the other: "compiled rules", or "ingest".
+    """
+
+    source: str
+    code: str
+    suite: bool | None
+    other: bool | None
+    by: str
+
+
+@dataclass
+class Disagreements:
+    """All of them are counted, the first are kept."""
+
+    count: int = 0
+    first: list[Disagreement] = field(default_factory=list)
+
+    def add(self, found: Sequence[Disagreement], count: int) -> None:
+        """Some more: the first of `count`."""
+        self.count += count
+        self.first += found[: EXAMPLES_MAX - len(self.first)]
+
+
+def _without_letters(
+    read: tuple[int, TimerBatch, pa.Table],
+) -> tuple[int, TimerBatch, pa.Table]:
+    """The same without dead letters that came again to wait: their first copies are judged."""
+    number, batch, columns = read
+    letters = batch.rejected & (batch.retries > 0)
+    if not letters.any():
+        return read
+    keep = np.flatnonzero(~letters)
+    return number, batch.take(keep), columns.take(keep)
+
+
+class AuditJudge:
+    """Takes a range piece by piece and says what it found.
+
+    Attributes:
+        rules: what the suite says of the rows of each epoch that had some, by its number.
+        disagreements: see the module's head.
+        rows: how many there were.
+        rejected: how many are dead letters, by code.
+    """
+
+    def __init__(
+        self, epochs: Epochs, contracts: Sequence[Contract], library: GreatExpectations
+    ) -> None:
+        """
+        Args:
+            epochs: of the shard.
+            contracts: what messages may say, for each of them.
+            library: checks the suites.
+        """
+        self._epochs = epochs
+        self._contracts = contracts
+        self._library = library
+        self._pieces: list[_Piece] = []
+        self.rules: dict[int, list[Tally]] = {}
+        self.disagreements = Disagreements()
+        self.rows = 0
+        self.rejected: Counter[str] = Counter()
+
+    def take(self, records: pa.Table) -> None:
+        """Judge some more records, with the columns of the stream."""
+        for number, batch, columns in map(_without_letters, self._by_epoch(records)):
+            if not len(batch):
+                continue
+            rules = self._contracts[number].rules
+            failure = rejected_by(batch, rules.rules)
+            codes = _codes(failure, rules)
+            columns_across = _across_rows(batch, codes)
+            piece = _Piece(columns_across, batch.partitions, batch.partition, batch.offset)
+            checked = self._library.check(rules.suite, rules.parameters, columns)
+            totals = self.rules.setdefault(number, tallies(rules.suite, rules.parameters))
+            for tally, each in zip(totals, checked, strict=True):
+                tally.add(each, piece.names(each.failing[: len(each.values)]))
+            failing = [_mask(each.failing, len(batch)) for each in checked]
+            self._compare_rules(piece, columns, failing, rules)
+            self._compare_ingest(piece, batch.rejected, failing, failure, rules)
+            self.rejected.update(_counts(codes))
+            self._pieces.append(piece)
+            self.rows += len(batch)
+
+    def across_rows(self, parameters: Mapping[str, Any]) -> list[Tally]:
+        """Run the second suite over all rows taken.
+
+        Args:
+            parameters: what {"$PARAMETER": name} in it stands for.
+        """
+        suite = load_suite("audit")
+        tables = [_ROWS.empty_table(), *(piece.columns for piece in self._pieces)]
+        table = pa.concat_tables(tables).unify_dictionaries()
+        checked = self._library.check(suite, parameters, table)
+        totals = tallies(suite, parameters)
+        for tally, each in zip(totals, checked, strict=True):
+            tally.add(each, self._names(each.failing[: len(each.values)]))
+        return totals
+
+    def _by_epoch(self, records: pa.Table) -> Iterator[tuple[int, TimerBatch, pa.Table]]:
+        """Records as ingest reads them, those of each epoch by themselves; in their order."""
+        newest = len(self._contracts) - 1
+        batch, columns = parse_judged(records, self._contracts[newest])
+        index = self._epochs.of_rows(batch.partitions, batch.partition, batch.offset)
+        if (index == newest).all():
+            if len(batch):
+                yield newest, batch, columns
+            return
+        for number in np.unique(index).tolist():
+            some = records.take(np.flatnonzero(index == number))
+            yield number, *parse_judged(some, self._contracts[number])
+
+    def _compare_rules(
+        self, piece: _Piece, columns: pa.Table, failing: Sequence[Bool], rules: Rules
+    ) -> None:
+        for rule, by_suite in zip(rules.rules, failing, strict=True):
+            differ = np.flatnonzero(rule.failing(columns) != by_suite)
+            first = differ[:EXAMPLES_MAX]
+            found = [
+                Disagreement(source, rule.code, said, not said, "compiled rules")
+                for source, said in zip(piece.names(first), by_suite[first].tolist(), strict=True)
+            ]
+            self.disagreements.add(found, len(differ))
+
+    def _compare_ingest(
+        self,
+        piece: _Piece,
+        rejected: Bool,
+        failing: Sequence[Bool],
+        failure: Int32,
+        rules: Rules,
+    ) -> None:
+        """The reason that ingest gives must be that of the first rule that the row fails."""
+        expected = _first(failing, len(rejected), rules)
+        differ = np.flatnonzero((failure != expected) | (rejected != (expected != ACCEPTED)))
+        first = differ[:EXAMPLES_MAX]
+        found = []
+        for row, source in zip(first.tolist(), piece.names(first), strict=True):
+            place = max(expected[row], failure[row])
+            code = rules.rules[place].code if place != ACCEPTED else "unknown"
+            said, done = bool(expected[row] != ACCEPTED), bool(rejected[row])
+            both = said == done
+            found.append(
+                Disagreement(source, code, None if both else said, None if both else done, "ingest")
+            )
+        self.disagreements.add(found, len(differ))
+
+    def _names(self, rows: Int64) -> list[str]:
+        """The sources of rows of all pieces together."""
+        ends = np.cumsum([len(piece.offset) for piece in self._pieces])
+        names = []
+        for row in rows.tolist():
+            piece = int(np.searchsorted(ends, row, "right"))
+            begin = int(ends[piece]) - len(self._pieces[piece].offset)
+            names += self._pieces[piece].names(np.array([row - begin]))
+        return names
+
+
+def _mask(rows: Int64, count: int) -> Bool:
+    mask = np.zeros(count, np.bool_)
+    mask[rows] = True
+    return mask
+
+
+def _first(failing: Sequence[Bool], count: int, rules: Rules) -> Int32:
+    """For each row the first rule it fails; of rules that word the refusal alike, the first."""
+    wording = [(rule.code, rule.reason) for rule in rules.rules]
+    expected = np.full(count, ACCEPTED, np.int32)
+    for place in reversed(range(len(failing))):
+        expected[failing[place]] = wording.index(wording[place])
+    return expected
+
+
+def _codes(failure: Int32, rules: Rules) -> pa.DictionaryArray[Any, Any]:
+    codes = list(dict.fromkeys(rule.code for rule in rules.rules))
+    of_rule = np.array([codes.index(rule.code) for rule in rules.rules], np.int32)
+    index = np.where(failure == ACCEPTED, 0, of_rule[failure])
+    array: pa.DictionaryArray[Any, Any] = _pa.DictionaryArray.from_arrays(
+        _pa.array(index.astype(np.int32), mask=failure == ACCEPTED), _pa.array(codes, pa.string())
+    )
+    return array
+
+
+def _counts(codes: pa.DictionaryArray[Any, Any]) -> dict[str, int]:
+    counts = _pc.value_counts(codes.drop_null()).to_pylist()
+    return {each["values"]: each["counts"] for each in counts}
+
+
+def _across_rows(batch: TimerBatch, codes: pa.DictionaryArray[Any, Any]) -> pa.Table:
+    """The columns of _ROWS."""
+    order = np.argsort(batch.partition, kind="stable")
+    partition = batch.partition[order]
+    begins = np.ones(len(batch), np.bool_)
+    begins[1:] = partition[1:] != partition[:-1]
+    first = np.zeros(len(batch), np.bool_)
+    first[order] = begins
+
+    def step(column: Int64) -> pa.Array[Any]:
+        steps = np.zeros(len(column), np.int64)
+        steps[order] = np.diff(column[order], prepend=0)
+        array: pa.Array[Any] = _pa.array(steps, mask=first)
+        return array
+
+    high, low = murmur2(batch.timer_id, *_ID_SEEDS)
+    digest = (high.astype(np.int64) << 32) | low.astype(np.int64)
+    named = lengths(batch.timer_id) > 0
+    named &= ~batch.cancels & (batch.origin_offset == batch.offset)
+    columns = [
+        codes,
+        step(batch.offset),
+        step(batch.timestamp_ms),
+        _pa.array(digest, mask=~named),
+    ]
+    table: pa.Table = _pa.table(columns, schema=_ROWS)
+    return table

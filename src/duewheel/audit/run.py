@@ -1,0 +1,290 @@
+"""`duewheel audit`: Great Expectations' own verdict over a range of the timer topics.
+
+    1. the range: committed records, of the partitions of this shard, that its settings epochs tell
+       how to judge; evenly spread stretches of it if it is longer than `audit.rows_max`
+    2. Spark reads one stretch after the other, and each is judged (judging.py)
+    3. Data Docs, a result for programs and metrics are written (history.py)
+
+It runs in a process of its own, beside those that serve the shard or anywhere else: it only reads,
+takes no lock of the shard's, and leaves the processor to others. Findings are disagreements, and
+critical expectations across rows that do not hold. That messages are rejected is no finding.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import structlog
+
+from duewheel import factory
+from duewheel.audit import metrics as audit_metrics
+from duewheel.audit.data_docs import DataDocs
+from duewheel.audit.expectations import GreatExpectations, Tally
+from duewheel.audit.history import INDEX, TEXT_FILE, AuditHistory
+from duewheel.audit.judging import AuditJudge
+from duewheel.audit.range import Bound, Ranges, offsets_in, ranges, reached, stretches
+from duewheel.checkpoints.config_epochs import Epochs
+from duewheel.checkpoints.page_codec import Marks
+from duewheel.checkpoints.progress import Progress
+from duewheel.cli.options import progress_bar
+from duewheel.config.settings import Settings
+from duewheel.config.values import as_millis
+from duewheel.errors import ConfigError, DuewheelError
+from duewheel.java.spark_session import spark_session
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.topic_discovery import Known, look_up, require_some
+from duewheel.runtime.dequeue_process import stop_signals
+from duewheel.schemas.batches import TopicPartition
+from duewheel.streaming.epoch_parser import contracts
+from duewheel.streaming.range_reader import read_range
+
+LAST = "last"  # as `--from`: as far as everything has been audited
+
+_HOUR_MS = 3_600_000
+_NICE = 10
+
+log = structlog.get_logger(__name__)
+
+Read = Callable[[Ranges], pa.Table]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to audit.
+
+    Attributes:
+        topics: of the timer topics; all if empty.
+        since: the first offset or time, or LAST; without one the last hour.
+        until: the first offset or time no more; without one the end of what is committed.
+    """
+
+    topics: Sequence[str] = ()
+    since: str | None = None
+    until: str | None = None
+
+
+def run_audit(settings: Settings, wanted: Wanted) -> dict[str, Any]:
+    """Audit a range.
+
+    Returns:
+        What result.json holds: `ok`, the `ranges` looked at, how far everything has been `audited`
+        without a gap, `rows`, `rejected` by code, `disagreements`, and
+        what both suites say of each expectation; and a `summary` for people.
+
+    Raises:
+        ConfigError: a topic is not one of the timer topics, or an end of the range is none.
+        Locked: another audit is running.
+        KafkaUnavailable: the brokers do not answer.
+    """
+    os.nice(_NICE)
+    history = AuditHistory(settings.audit_dir)
+    with history.locked(), stop_signals() as stopping:
+        clock = factory.StoppableClock(stopping)
+        begun_ms, audited = clock.now_ms(), _audited(history)
+        progress = _progress(settings, clock)
+        # Before the first progress: as its first one would have it.
+        epochs = progress.epochs if progress else Epochs.first(factory.slot_values(settings))
+        with KafkaAdmin(settings.kafka.client_options("admin"), stopping=stopping) as admin:
+            topics = _topics(settings, admin, wanted, progress)
+            starts, ends = _range(settings, admin, topics, wanted, begun_ms, audited)
+        starts = _judged(starts, ends, epochs)
+        between = ranges(starts, ends)
+        pieces = stretches(between, settings.audit.rows_max)
+        judges = contracts(epochs, settings.dead_letter_topic)
+        judge = AuditJudge(epochs, judges, GreatExpectations())
+        if pieces:
+            with _reader(settings, history) as read:
+                _take(judge, read, pieces, stopping.is_set)
+        across = judge.across_rows(_parameters(settings))
+        ended_ms = clock.now_ms()
+        result = {
+            "id": _id(begun_ms),
+            "shard": settings.shard.index,
+            "started_ms": begun_ms,
+            "ended_ms": ended_ms,
+            "took_s": (ended_ms - begun_ms) / 1000,
+            "ranges": {f"{topic}-{n}": list(both) for (topic, n), both in between.items()},
+            "audited": _named(reached(audited, starts, ends)),
+            "skipped_offsets": offsets_in(between) - sum(map(offsets_in, pieces)),
+            **_findings(judge, across),
+        }
+        return _keep(settings, history, result, judge, across)
+
+
+def _findings(judge: AuditJudge, across: Sequence[Tally]) -> dict[str, Any]:
+    rows_suite = [tally.as_json() for tally in across]
+    bad = [each for each in rows_suite if not each["success"] and each["severity"] == "critical"]
+    found = judge.disagreements
+    return {
+        "ok": not found.count and not bad,
+        "rows": judge.rows,
+        "rejected": dict(judge.rejected),
+        "disagreements": {"count": found.count, "first": [asdict(each) for each in found.first]},
+        "rules_suite": [
+            {"epoch": number, "expectations": [tally.as_json() for tally in totals]}
+            for number, totals in sorted(judge.rules.items())
+        ],
+        "rows_suite": rows_suite,
+    }
+
+
+def _parameters(settings: Settings) -> dict[str, Any]:
+    """Of the suite that looks across rows."""
+    return {
+        "rows_min": settings.audit.rows_min,
+        "accepted_min": 1 - settings.audit.rejected_max,
+        "timestamp_step_min_ms": -as_millis(settings.timer.margin),
+    }
+
+
+# ---- the range ----------------------------------------------------------------------------------
+
+
+def _progress(settings: Settings, clock: factory.StoppableClock) -> Progress | None:
+    with closing(factory.progress_reader(settings, clock)) as reader:
+        seen = reader.newest()
+    return seen.progress if seen else None
+
+
+def _topics(
+    settings: Settings, admin: KafkaAdmin, wanted: Wanted, progress: Progress | None
+) -> Sequence[str]:
+    """Those of the timer topics that are wanted."""
+    known = Known(frozenset(progress.topics), progress.topic_ids) if progress else None
+    there = require_some(settings, look_up(settings, admin, known))
+    strangers = set(wanted.topics) - set(there)
+    if strangers:
+        raise ConfigError(f"--topic {', '.join(sorted(strangers))}: no timer topic that is read")
+    return wanted.topics or there
+
+
+def _range(
+    settings: Settings,
+    admin: KafkaAdmin,
+    topics: Sequence[str],
+    wanted: Wanted,
+    now_ms: int,
+    audited: Marks,
+) -> tuple[Marks, Marks]:
+    """First offsets, and those behind the last, of every partition that is looked at."""
+    ends: Marks = factory.own(settings, admin.stable_offsets(topics))
+    missing = set(topics) - {topic for topic, _ in ends}
+    if missing:
+        raise ConfigError(f"timer topic {', '.join(sorted(missing))} does not exist")
+
+    def at_time(time_ms: int) -> Marks:
+        return admin.offsets_at(topics, time_ms)
+
+    since = wanted.since
+    if since is None or since == LAST:
+        firsts = Bound(time_ms=now_ms - _HOUR_MS).offsets(ends, at_time)
+        if since == LAST:
+            go_on = {p: o for p, o in audited.items() if o <= ends.get(p, -1)}
+            firsts = {p: go_on.get(p, first) for p, first in firsts.items()}
+    else:
+        firsts = Bound.parse("--from", since).offsets(ends, at_time)
+    if wanted.until is not None:
+        ends = Bound.parse("--to", wanted.until).offsets(ends, at_time)
+    log_starts = admin.log_start_offsets(topics)
+    return {p: max(first, log_starts.get(p, 0)) for p, first in firsts.items()}, ends
+
+
+def _judged(starts: Marks, ends: Marks, epochs: Epochs) -> Marks:
+    """Where what can be judged begins, at or above `starts`."""
+    judged = {p: max(start, epochs.begins_at(p)) for p, start in starts.items()}
+    untold = sum(min(judged[p], end) - min(starts[p], end) for p, end in ends.items())
+    if untold:
+        log.warning("nobody knows any more by what settings these were judged", offsets=untold)
+    return judged
+
+
+def _audited(history: AuditHistory) -> dict[TopicPartition, int]:
+    """How far the audits before have come."""
+    named = (history.newest() or {"audited": {}})["audited"]
+    partitions = {name: name.rpartition("-") for name in named}
+    return {(topic, int(n)): named[name] for name, (topic, _, n) in partitions.items()}
+
+
+def _named(marks: Marks) -> dict[str, int]:
+    return {f"{topic}-{number}": offset for (topic, number), offset in sorted(marks.items())}
+
+
+# ---- reading and keeping ------------------------------------------------------------------------
+
+
+@contextmanager
+def _reader(settings: Settings, history: AuditHistory) -> Iterator[Read]:
+    """Spark, for the length of a with block."""
+    servers, kafka = settings.kafka.servers, settings.kafka.source_options()
+    with spark_session(
+        settings,
+        "audit",
+        app_name=f"{settings.app.id}.audit.{settings.shard.index}",
+        work_dir=history.spark_dir,
+        driver_memory=settings.audit.driver_memory,
+    ) as session:
+        yield lambda between: read_range(session, servers, kafka, between)
+
+
+def _take(
+    judge: AuditJudge, read: Read, pieces: Sequence[Ranges], stopped: Callable[[], bool]
+) -> None:
+    begun_s = time.monotonic()
+    with progress_bar() as bar:
+        task = bar.add_task("offsets", total=sum(map(offsets_in, pieces)))
+        for piece in pieces:
+            if stopped():
+                raise DuewheelError("the audit was stopped before its end: nothing is kept of it")
+            judge.take(read(piece))
+            bar.update(task, advance=offsets_in(piece))
+    log.info("range judged", rows=judge.rows, took_s=round(time.monotonic() - begun_s, 1))
+
+
+def _keep(
+    settings: Settings,
+    history: AuditHistory,
+    result: dict[str, Any],
+    judge: AuditJudge,
+    across: Sequence[Tally],
+) -> dict[str, Any]:
+    """Write Data Docs, result and metrics."""
+    docs, name = DataDocs(), f"{settings.app.id}, shard {settings.shard.index}, {result['id']}"
+    found, left_out = result["disagreements"]["count"], result["skipped_offsets"]
+    summary = f"{judge.rows} messages, {found} disagreements, {left_out} offsets left out."
+    pages = {
+        f"rules-{number}.html": docs.page("timer", totals, f"Messages of {name}", summary)
+        for number, totals in sorted(judge.rules.items())
+    }
+    pages["rows.html"] = docs.page(
+        "audit",
+        across,
+        f"Across the messages of {name}",
+        summary,
+        result["disagreements"]["first"],
+    )
+    folder = history.add({**result, "pages": list(pages)}, pages, settings.audit.keep)
+    history.write(INDEX, docs.index(f"Audits of {settings.app.id}", history.results()))
+    history.write(TEXT_FILE, audit_metrics.text(result))
+    failed = [each["code"] for each in result["rows_suite"] if not each["success"]]
+    if not result["ok"]:
+        log.warning("audit with findings", disagreements=found, failed_across_rows=failed)
+    told = {key: result[key] for key in ("id", "ok", "rows", "skipped_offsets", "rejected")}
+    result["summary"] = told | {
+        "disagreements": found,
+        "failed_across_rows": ", ".join(failed) or None,
+        "docs": str(folder),
+    }
+    return result
+
+
+def _id(time_ms: int) -> str:
+    """A name that sorts by time."""
+    time = datetime.fromtimestamp(time_ms / 1000, UTC)
+    return f"{time:%Y%m%dT%H%M%S}.{time_ms % 1000:03}Z"

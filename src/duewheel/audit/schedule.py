@@ -1,0 +1,99 @@
+"""Audits at intervals, in a process of their own beside those that `duewheel run` keeps alive.
+
+An audit is never urgent: one that fails is tried again after an interval, one that takes longer
+than that is not joined by a second, and a standby has none. The first comes an interval after the
+last that came to its end, whoever has run that.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import structlog
+
+from duewheel.audit.history import AuditHistory
+from duewheel.checkpoints.state_file import State
+from duewheel.clock import Clock
+from duewheel.config.settings import Settings
+from duewheel.config.values import as_millis
+from duewheel.errors import DuewheelError
+from duewheel.osutil.child_process import Child
+
+log = structlog.get_logger(__name__)
+
+Start = Callable[[], Child]
+
+
+class AuditSchedule:
+    """Asked often, starts an audit when it is time to."""
+
+    def __init__(self, settings: Settings, clock: Clock, start: Start) -> None:
+        """
+        Args:
+            settings: without an `audit.interval` there are none.
+            clock: this host's.
+            start: starts the process.
+        """
+        self._interval_ms = as_millis(settings.audit.interval) if settings.audit.interval else None
+        self._data_dir = settings.storage.data_dir
+        self._clock = clock
+        self._start = start
+        self._child: Child | None = None
+        self._due_ms = self._first_ms(AuditHistory(settings.audit_dir))
+
+    @property
+    def child(self) -> Child | None:
+        """The process, as long as it runs."""
+        return self._child
+
+    def look(self) -> None:
+        """Start an audit if it is time to, tell of one that has ended."""
+        if self._interval_ms is None:
+            return
+        if self._child is not None:
+            code = self._child.exit_code
+            if code is None:
+                return
+            self._child = None
+            if code:
+                log.warning("audit ended with findings, or failed", exit_code=code)
+        now_ms = self._clock.boottime_ms()
+        if now_ms < self._due_ms:
+            return
+        self._due_ms = now_ms + self._interval_ms
+        if not _is_standby(self._data_dir):
+            try:
+                self._child = self._start()
+            except DuewheelError as error:
+                log.warning("audit cannot be started", reason=str(error))
+            else:
+                log.info("audit started", child=self._child.pid)
+
+    def _first_ms(self, history: AuditHistory) -> int:
+        """By boottime: nobody sets that."""
+        interval_ms, now_ms = self._interval_ms or 0, self._clock.now_ms()
+        newest = history.newest()
+        last_ms = now_ms if newest is None else min(int(newest["started_ms"]), now_ms)
+        return self._clock.boottime_ms() + max(0, last_ms + interval_ms - now_ms)
+
+
+def start_audit(flags: Sequence[str]) -> Child:
+    """Start one where the last has ended.
+
+    Args:
+        flags: of the command line, which give it the settings of `run`.
+    """
+    command = [sys.executable, "-P", "-m", "duewheel", "audit", "--from", "last", *flags]
+    return Child(command, stdout=subprocess.DEVNULL, on_parent_death=signal.SIGTERM)
+
+
+def _is_standby(data_dir: Path) -> bool:
+    try:
+        with State.open(data_dir) as state:
+            return state.standby
+    except (FileNotFoundError, DuewheelError):
+        return False

@@ -1,0 +1,1 @@
+"""The command line: commands, their flags, how results are shown."""

@@ -1,0 +1,176 @@
+"""The commands that write into a timer topic: `send`, `cancel`, `reschedule`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from duewheel.cli.options import Command, show, with_output, with_settings
+from duewheel.config.durations import parse_duration_ms
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError
+
+_NOTHING_TOLD = "no reply topic is configured (timer.reply_topic): nobody tells what it has met"
+
+
+def _with_time(command: Command) -> Command:
+    """The three ways to say when."""
+    for option in (
+        click.option("--level", type=click.IntRange(1), help="one of the delay levels"),
+        click.option("--delay", help="such as 90s, 15m or 1h30m"),
+        click.option("--deliver-at", help="epoch milliseconds, or ISO-8601 with a zone"),
+    ):
+        command = option(command)
+    return command
+
+
+def _with_timer(command: Command) -> Command:
+    """Which timers are meant, and for how long to wait for the answer."""
+    for option in (
+        click.option("--no-wait", is_flag=True, help="do not wait for the answer"),
+        click.option("--wait", default="10s", help="for how long at most; by default 10s"),
+        click.option("--timer-topic", help="where they are; by default the first of timer.topics"),
+        click.option(
+            "--key", help="the timers' key: with an id it says in which partition they are"
+        ),
+        click.option("--id", "timer_id", help="the timers' id"),
+        click.option("--handle", help="the timer's recall handle"),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.option("--topic", required=True, help="where the message goes when it is due")
+@click.option("--value", required=True, help="the message, as text")
+@click.option("--key", help="the message's key; timers of a key keep their order")
+@click.option("--header", "headers", multiple=True, help="name=value; may be repeated")
+@_with_time
+@click.option("--id", "timer_id", help="the timer's id")
+@click.option("--timer-topic", help="by default the first of timer.topics")
+@with_output
+@with_settings()
+def send(
+    settings: Settings,
+    value: str,
+    key: str | None,
+    headers: tuple[str, ...],
+    output: str,
+    **asked: Any,
+) -> None:
+    """Schedule one message."""
+    from duewheel.cli import send as sender
+
+    sent = sender.send(
+        settings,
+        value=value.encode(),
+        key=_encoded(key),
+        headers=[_header(text) for text in headers],
+        **asked,
+    )
+    show(sent, output)
+
+
+@click.command()
+@_with_timer
+@click.option("--partition", type=click.IntRange(0), help="with an id, in the place of the key")
+@with_output
+@with_settings()
+def cancel(settings: Settings, output: str, **asked: Any) -> int:
+    """Have timers not delivered: --handle HANDLE, or --id ID with --key KEY or --partition NUMBER.
+
+    Exit code 0: the answer is "cancelled"; 1: it is another one, or there is none (in time). With
+    --no-wait 0: it is written.
+    """
+    from duewheel.cli import send as sender
+
+    wait_s = _wait_s(asked)
+    result = sender.cancel(settings, _timer(asked), wait_s)
+    return answered(settings, result, wait_s, output)
+
+
+@click.command()
+@_with_timer
+@_with_time
+@click.option("--topic", help="where the new message goes; not needed with --handle")
+@click.option("--value", help="not needed with --handle: by default the old one")
+@click.option("--header", "headers", multiple=True, help="name=value; may be repeated")
+@with_output
+@with_settings()
+def reschedule(
+    settings: Settings,
+    topic: str | None,
+    value: str | None,
+    headers: tuple[str, ...],
+    deliver_at: str | None,
+    delay: str | None,
+    level: int | None,
+    output: str,
+    **asked: Any,
+) -> int:
+    """Put a new timer in the place of others: of --handle HANDLE, or of --id ID with --key KEY.
+
+    With --handle the message is read back from the timer topic, unless --topic and --value give it
+    again. The new timer is delivered whatever the answer is. Exit codes as for `cancel`.
+    """
+    from duewheel.cli import send as sender
+
+    wait_s = _wait_s(asked)
+    result = sender.reschedule(
+        settings,
+        _timer(asked),
+        wait_s,
+        topic=topic,
+        value=_encoded(value),
+        headers=[_header(text) for text in headers],
+        deliver_at=deliver_at,
+        delay=delay,
+        level=level,
+    )
+    return answered(settings, result, wait_s, output)
+
+
+def _timer(asked: dict[str, Any]) -> Any:
+    from duewheel.cli.send import NamedTimer
+
+    return NamedTimer(
+        asked["handle"],
+        asked["timer_id"],
+        _encoded(asked["key"]),
+        asked.get("partition"),
+        asked["timer_topic"],
+    )
+
+
+def _wait_s(asked: dict[str, Any]) -> float | None:
+    """None: no waiting."""
+    if asked["no_wait"]:
+        return None
+    try:
+        return parse_duration_ms(asked["wait"]) / 1000
+    except ValueError as error:
+        raise ConfigError(f"--wait: {error}") from error
+
+
+def answered(settings: Settings, result: dict[str, Any], wait_s: float | None, output: str) -> int:
+    """Show what became of a request; returns the exit code."""
+    show(result, output)
+    if wait_s is None:
+        return 0
+    if settings.timer.reply_topic is None:
+        click.echo(f"duewheel: {_NOTHING_TOLD}", err=True)
+    elif result["answer"] is None:
+        click.echo(f"duewheel: written, but not answered within {wait_s:g} s", err=True)
+    return 0 if result["answer"] == "cancelled" else 1
+
+
+def _encoded(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, given, value = text.partition("=")
+    if not given:
+        raise ConfigError(f"--header {text}: write it as name=value")
+    return name, value.encode()

@@ -1,0 +1,224 @@
+"""`duewheel send`, `cancel` and `reschedule`: a DelayProducer on the command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from kafka.errors import KafkaError
+
+from duewheel.client import SAME, Answer, Cancel, DelayProducer, Rescheduled
+from duewheel.client.due_time import DueTime
+from duewheel.client.handle import RecallHandle
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError, KafkaUnavailable
+
+Asked = TypeVar("Asked", Cancel, Rescheduled)
+
+_ACKNOWLEDGED_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTimer:
+    """Timers, as the command line names them: by handle, or by id and key or partition."""
+
+    handle: str | None = None
+    timer_id: str | None = None
+    key: bytes | None = None
+    partition: int | None = None
+    timer_topic: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what names nothing, or two things.
+
+        Raises:
+            ConfigError: says which flags are wanted.
+        """
+        routed = self.key is not None or self.partition is not None
+        if (self.handle is None) == (self.timer_id is None):
+            raise ConfigError("give either --handle, or --id with the timers' --key or --partition")
+        if self.timer_id is not None and not routed:
+            raise ConfigError(
+                "--id needs the timers' --key or --partition: it counts within one partition"
+            )
+
+    @property
+    def name(self) -> str:
+        """What DelayProducer.cancel takes first."""
+        return self.handle or self.timer_id or ""
+
+    def topic(self, settings: Settings) -> str:
+        """The timer topic that they are in.
+
+        Raises:
+            ConfigError: the handle is none, or of a topic that is no timer topic of these settings.
+        """
+        if self.handle is None or self.timer_topic is not None:
+            return _timer_topic(settings, self.timer_topic)
+        topic = RecallHandle.decode(self.handle).timer_topic
+        if topic not in settings.timer_topics:
+            raise ConfigError(f'the recall handle is of "{topic}", which is no timer topic')
+        return topic
+
+
+def send(
+    settings: Settings,
+    *,
+    topic: str,
+    value: bytes,
+    key: bytes | None,
+    headers: list[tuple[str, bytes]],
+    deliver_at: str | None,
+    delay: str | None,
+    level: int | None,
+    timer_id: str | None,
+    timer_topic: str | None,
+) -> dict[str, Any]:
+    """Write the timer and wait for Kafka's acknowledgement.
+
+    Returns:
+        id, timer_topic, partition, offset, due_ms, handle.
+
+    Raises:
+        ConfigError: the due time cannot be read, or a header is reserved.
+        KafkaUnavailable: no acknowledgement in time; the timer may or may not have been written.
+    """
+    when = _when(deliver_at, delay, level)
+    with _producer(settings, _timer_topic(settings, timer_topic)) as producer:
+        asked = producer.schedule(topic, value, key=key, headers=headers, id=timer_id, **when)
+        timer = asked.result(_ACKNOWLEDGED_S)
+    return {**asdict(timer), "handle": timer.handle}
+
+
+def cancel(settings: Settings, timer: NamedTimer, wait_s: float | None) -> dict[str, Any]:
+    """Write the cancel, and wait for the answer if there is a reply topic.
+
+    Args:
+        settings: of the shard.
+        timer: which timers.
+        wait_s: for the answer; None: not at all.
+
+    Returns:
+        id, timer_topic, partition, offset, answer (None: none, or not in time).
+
+    Raises:
+        ConfigError: the handle is none of these settings'.
+        KafkaUnavailable: no acknowledgement in time, or the answers cannot be read.
+    """
+    with _producer(settings, timer.topic(settings), wait_s) as producer:
+        asked = producer.cancel(timer.name, key=timer.key, partition=timer.partition)
+        written, answer = _answered(asked, wait_s)
+    return {**_place(written), "answer": answer}
+
+
+def reschedule(
+    settings: Settings,
+    timer: NamedTimer,
+    wait_s: float | None,
+    *,
+    topic: str | None,
+    value: bytes | None,
+    headers: list[tuple[str, bytes]],
+    deliver_at: str | None,
+    delay: str | None,
+    level: int | None,
+) -> dict[str, Any]:
+    """Write the new timer, and wait for the answer if there is a reply topic.
+
+    Args:
+        settings, timer, wait_s: as for `cancel`.
+        topic, value, headers: the message; without topic it is read back, without value that is
+            kept.
+        deliver_at, delay, level: as for `send`.
+
+    Returns:
+        id, timer_topic, partition, offset, due_ms, handle, answer.
+
+    Raises:
+        ConfigError: as `cancel`, or the message cannot be read back.
+        KafkaUnavailable: as `cancel`.
+    """
+    when = _when(deliver_at, delay, level)
+    with _producer(settings, timer.topic(settings), wait_s) as producer:
+        asked = producer.reschedule(
+            timer.name,
+            topic=topic,
+            value=SAME if value is None else value,
+            key=timer.key,
+            headers=headers,
+            **when,
+        )
+        written, answer = _answered(asked, wait_s)
+    new = {"due_ms": written.due_ms, "handle": written.handle}
+    return {**_place(written), **new, "answer": answer}
+
+
+def _timer_topic(settings: Settings, given: str | None) -> str:
+    if given is None and not settings.timer.topics:
+        raise ConfigError("timer.topics names none: give --timer-topic")
+    return given or settings.timer.topics[0]
+
+
+def _when(deliver_at: str | None, delay: str | None, level: int | None) -> dict[str, Any]:
+    """What is wrong here is said without a broker, too."""
+    instant = None if deliver_at is None else parse_instant(deliver_at)
+    DueTime.asked(instant, delay, level)
+    return {"deliver_at": instant, "delay": delay, "level": level}
+
+
+@contextmanager
+def _producer(
+    settings: Settings, timer_topic: str, wait_s: float | None = None
+) -> Iterator[DelayProducer]:
+    """One that reads answers if they are waited for."""
+    options = {"max_block_ms": int(_ACKNOWLEDGED_S * 1000)}
+    try:
+        producer = DelayProducer(
+            timer_topic,
+            levels_ms=settings.timer.levels_ms,
+            reply_topic=None if wait_s is None else settings.timer.reply_topic,
+            **{**options, **settings.kafka.client_options("producer")},
+        )
+        try:
+            yield producer
+        finally:
+            producer.close(1)
+    except (KafkaError, TimeoutError) as error:
+        reason = str(error) or "no acknowledgement in time"
+        raise KafkaUnavailable(f"Kafka at {settings.kafka.servers}: {reason}") from error
+
+
+def _answered(asked: Future[Asked], wait_s: float | None) -> tuple[Asked, Answer | None]:
+    written = asked.result(_ACKNOWLEDGED_S)
+    if wait_s is None or written.reply is None:
+        return written, None
+    try:
+        return written, written.answer(wait_s)
+    except TimeoutError:
+        return written, None
+
+
+def _place(written: Cancel | Rescheduled) -> dict[str, Any]:
+    names = ("id", "timer_topic", "partition", "offset")
+    return {name: getattr(written, name) for name in names}
+
+
+def parse_instant(text: str) -> datetime | int:
+    """What a person writes: epoch ms, or ISO-8601 with a zone.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if re.fullmatch(r"[+-]?[0-9]+", text):
+        return int(text)
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"{text!r} is no due time: epoch ms, or such as 2027-01-15T08:00Z"
+        ) from error

@@ -1,0 +1,7 @@
+"""What producers import: a Kafka producer that can also say when, and its futures."""
+
+from duewheel.client.futures import Cancel, Rescheduled, Timer
+from duewheel.client.producer import SAME, DelayProducer
+from duewheel.schemas.header_names import Answer
+
+__all__ = ["SAME", "Answer", "Cancel", "DelayProducer", "Rescheduled", "Timer"]

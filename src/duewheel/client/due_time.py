@@ -1,0 +1,102 @@
+"""When a timer is to be delivered, as a producer says it. Only the standard library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TypeGuard
+
+from duewheel.config.durations import parse_duration_ms
+from duewheel.errors import InvalidTimer
+from duewheel.schemas.header_names import NATIVE, Request
+
+Header = tuple[str, bytes]
+
+_MILLISECOND = timedelta(milliseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class DueTime:
+    """One way to say when, as a request header: of epoch ms, a delay in ms, or a level."""
+
+    request: Request
+    number: int
+
+    @classmethod
+    def asked(
+        cls,
+        deliver_at: datetime | int | None = None,
+        delay: timedelta | str | None = None,
+        level: int | None = None,
+    ) -> DueTime:
+        """Exactly one of the three, as `DelayProducer.schedule` describes them.
+
+        Raises:
+            InvalidTimer: none or several are given, or one that cannot be read.
+        """
+        if [deliver_at, delay, level].count(None) != 2:
+            raise InvalidTimer("give exactly one of deliver_at, delay and level")
+        if deliver_at is not None:
+            return cls(Request.DELIVER_AT, _instant_ms(deliver_at))
+        if delay is not None:
+            return cls(Request.DELAY_MS, _span_ms(delay, "delay"))
+        if not whole(level) or level < 1:
+            raise InvalidTimer(f"level {level!r} is not a whole number from 1 up")
+        return cls(Request.LEVEL, level)
+
+    @property
+    def header(self) -> Header:
+        """The request header."""
+        return NATIVE[self.request], b"%d" % self.number
+
+    def due_ms(self, timestamp_ms: int, levels_ms: Sequence[int]) -> int:
+        """When a record with this header and timestamp is due, in epoch ms."""
+        if self.request is Request.DELIVER_AT:
+            return self.number
+        if self.request is Request.DELAY_MS:
+            return timestamp_ms + self.number
+        return timestamp_ms + levels_ms[min(self.number, len(levels_ms)) - 1]
+
+
+def window_headers(window: timedelta | str | None) -> list[Header]:
+    """The request header that spreads a timer over a window after its due time, if there is one.
+
+    Raises:
+        InvalidTimer: it cannot be read, or is below 0.
+    """
+    if window is None:
+        return []
+    window_ms = _span_ms(window, "window")
+    if window_ms < 0:
+        raise InvalidTimer(f"window {window!r} is below 0")
+    return [(NATIVE[Request.WINDOW_MS], b"%d" % window_ms)]
+
+
+def whole(number: object) -> TypeGuard[int]:
+    """Whether it is an int; True and False are none."""
+    return isinstance(number, int) and not isinstance(number, bool)
+
+
+def _instant_ms(deliver_at: datetime | int) -> int:
+    """Epoch ms, rounded up: a timer is never early."""
+    if whole(deliver_at):
+        return deliver_at
+    if not isinstance(deliver_at, datetime):
+        raise InvalidTimer(f"deliver_at {deliver_at!r} is neither a datetime nor epoch ms")
+    if deliver_at.utcoffset() is None:
+        raise InvalidTimer(f"deliver_at {deliver_at.isoformat()} has no zone: it could be any hour")
+    return -((_EPOCH - deliver_at) // _MILLISECOND)
+
+
+def _span_ms(span: timedelta | str, name: str) -> int:
+    """Milliseconds, rounded up."""
+    if isinstance(span, timedelta):
+        return -(-span // _MILLISECOND)
+    if not isinstance(span, str):
+        raise InvalidTimer(f'{name} {span!r} has no unit: give a timedelta, or text such as "15m"')
+    try:
+        return parse_duration_ms(span)
+    except ValueError as error:
+        raise InvalidTimer(f"{name}: {error}") from error

@@ -1,0 +1,171 @@
+"""Reading a timer's message back from the timer topic, by its recall handle, to write it again.
+
+A handle is made of an acknowledged record that no transaction holds, so there is nothing to wait
+for: the record is at its offset, or it is gone. Its bytes have been through the producer's
+serializers once; `AsItIs` carries them past those (`Untouching`).
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from kafka import KafkaConsumer
+from kafka.serializer import Serializer, SerializeWrapper
+from kafka.structs import TopicPartition
+
+from duewheel.client.due_time import Header
+from duewheel.client.handle import RecallHandle
+from duewheel.errors import InvalidTimer
+from duewheel.kafka.clients import ClientSettings, close, open_reader
+from duewheel.kafka.deadline import Deadline
+from duewheel.schemas.header_names import REQUEST, Request
+
+_DEADLINE_S = 30.0
+_HEADWAY_S = 0.5  # the inner deadline's own words are heard
+_POLL_MS = 100
+_REPLACED = {  # by those of the new record
+    Request.LEVEL,
+    Request.DELAY_SEC,
+    Request.DELAY_MS,
+    Request.DELIVER_AT,
+    Request.DELIVER_AFTER,
+    Request.WINDOW_MS,
+    Request.TIMER_ID,
+    Request.RESCHEDULE,
+    Request.CANCEL_OFFSET,
+}
+
+
+class AsItIs(bytes):
+    """Bytes that are written as they are."""
+
+
+class Untouching(Serializer):  # type: ignore[misc]  # kafka-python brings no types
+    """A serializer, or none, that leaves AsItIs alone."""
+
+    def __init__(self, inner: Any) -> None:
+        """Of what KafkaProducer takes for one: a Serializer, a function, None."""
+        plain = inner is None or isinstance(inner, Serializer)
+        self._inner = inner if plain else SerializeWrapper(inner)
+
+    def serialize(self, topic: str, *rest: Any) -> Any:
+        data = rest[-1]  # older serializers have no headers before it
+        if isinstance(data, AsItIs):
+            return bytes(data)
+        return data if self._inner is None else self._inner.serialize(topic, *rest)
+
+    def close(self) -> None:
+        if self._inner is not None:
+            self._inner.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What is kept of a timer's record.
+
+    Attributes:
+        key, value: None for null.
+        kept: the headers, without those that say when, and which timer it was.
+    """
+
+    key: AsItIs | None
+    value: AsItIs | None
+    kept: list[Header]
+
+
+class MessageReader:
+    """See the module's head. Thread-safe; one record is read at a time."""
+
+    def __init__(self, client: ClientSettings) -> None:
+        """Connects nothing."""
+        self._client = client
+        self._lock = threading.Lock()
+        self._consumer: KafkaConsumer | None = None
+
+    def read(self, handle: RecallHandle) -> Message:
+        """The message of a timer. Blocks until it is there.
+
+        Raises:
+            InvalidTimer: the record is no longer there, or is another timer's.
+            KafkaUnavailable: no answer in time.
+        """
+        deadline = Deadline(_DEADLINE_S)
+        with self._lock:
+            try:
+                if self._consumer is None:
+                    level = "read_uncommitted"
+                    self._consumer = open_reader(self._client, deadline, isolation_level=level)
+                consumer, inner = self._consumer, Deadline(deadline.remaining_s() - _HEADWAY_S)
+                record = self._client.call(
+                    deadline, f"read {handle.place}", lambda: _record(consumer, handle, inner)
+                )
+            except BaseException:
+                self._drop()
+                raise
+        _require_same(record, handle)
+        kept = [header for header in record.headers if REQUEST.get(header[0]) not in _REPLACED]
+        if any(value is None for _, value in kept):
+            raise InvalidTimer(
+                f"the timer at {handle.place} has a null header: give the message again"
+            )
+        return Message(_as_it_is(record.key), _as_it_is(record.value), kept)
+
+    def close(self) -> None:
+        """Drop the client."""
+        with self._lock:
+            self._drop()
+
+    def _drop(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            close(consumer)
+
+
+def _record(consumer: KafkaConsumer, handle: RecallHandle, deadline: Deadline) -> Any:
+    where = TopicPartition(handle.timer_topic, handle.partition)
+    (start,) = consumer.beginning_offsets([where], timeout_ms=deadline.remaining_ms()).values()
+    (end,) = consumer.end_offsets([where], timeout_ms=deadline.remaining_ms()).values()
+    if not start <= handle.offset < end:
+        raise _gone(handle, f"the topic has offsets {start} to {end - 1} there")
+    consumer.assign([where])
+    consumer.seek(where, handle.offset)
+    while True:
+        for record in consumer.poll(timeout_ms=_POLL_MS, max_records=1).get(where, ()):
+            if record.offset != handle.offset:
+                raise _gone(handle, f"the next record there is at {record.offset}")
+            return record
+        deadline.check("no record comes")
+
+
+def _gone(handle: RecallHandle, why: str) -> InvalidTimer:
+    return InvalidTimer(
+        f"the timer's message cannot be read back: {handle.place} is no longer in Kafka ({why}): "
+        "give the message again"
+    )
+
+
+def _require_same(record: Any, handle: RecallHandle) -> None:
+    """The topic may have been made anew, with other records at the same offsets.
+
+    What is due after a delay is known again by its timestamp too; of a level it depends on a table.
+    """
+    asked = {REQUEST[name]: value for name, value in record.headers if name in REQUEST}
+    timer_id = asked.get(Request.TIMER_ID, handle.place.encode())
+    due_ms = {
+        Request.DELIVER_AT: handle.due_ms,
+        Request.DELAY_MS: handle.due_ms - record.timestamp,
+    }
+    same = timer_id == handle.id.encode() and all(
+        asked.get(request, b"%d" % value) == b"%d" % value for request, value in due_ms.items()
+    )
+    if not same:
+        raise InvalidTimer(
+            f"the record at {handle.place} is not the timer of the recall handle: was the topic "
+            "made anew? Give the message again"
+        )
+
+
+def _as_it_is(data: bytes | None) -> AsItIs | None:
+    return None if data is None else AsItIs(data)

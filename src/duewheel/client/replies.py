@@ -1,0 +1,262 @@
+"""Reading the answers to cancels and reschedules from the reply topic.
+
+One reader serves all requests of a producer, in a thread of its own, as member of no group:
+
+    expect    before a request is written: reads from the topic's end as it is now, or from earlier
+    written   the request's record is acknowledged: its answer is the one that names it in
+              TIMER_SOURCE
+    failed    it was not written
+
+It reads only while requests are open. What is in memory is bounded:
+
+- An answer is waited for as long as somebody holds the future of it, no longer.
+- An answer may come before the acknowledgement of its request. So those that nobody waits for are
+  kept, but no longer than a request is open that was expected before they came; where these are
+  too many, reading pauses until it is known whose they are.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from itertools import count
+from typing import Any
+from weakref import WeakValueDictionary
+
+from kafka import KafkaConsumer
+from kafka.structs import TopicPartition
+
+from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable
+from duewheel.kafka.clients import ClientSettings, close, open_reader
+from duewheel.kafka.deadline import Deadline
+from duewheel.schemas.header_names import ANSWER, SOURCE, Answer
+from duewheel.threads import Worker
+
+_DEADLINE_S = 30.0  # to connect, and to find the end of the topic
+_STOP_S = 5.0
+_POLL_MS = 100
+_EARLY_MAX = 10_000  # answers kept that nobody waits for yet
+_FETCH_BYTES_MAX = 4 << 20
+_POLL_RECORDS_MAX = 500
+_WORDS = {word.encode(): word for word in Answer}
+
+
+class AnswerReader:
+    """See the module's head. Thread-safe.
+
+    Example:
+        request = reader.expect()
+        …                                   # write the cancel; its record is "orders-0@17"
+        reader.written(request, "orders-0@17").result(timeout=10)
+    """
+
+    def __init__(self, client: ClientSettings, topic: str) -> None:
+        """Connects nothing.
+
+        Args:
+            client: of the cluster.
+            topic: the reply topic.
+        """
+        self._client = client
+        self._topic = topic
+        self._thread: Worker | None = None
+        self._changed = threading.Condition()  # guards what follows
+        self._closed = False
+        self._reading = False  # from where it is, no open request's answer is missed
+        self._joining: list[Future[None]] = []  # requests that wait for that
+        self._numbers = count()
+        self._unwritten: dict[int, None] = {}  # in the order of their numbers
+        self._early: OrderedDict[str, tuple[int, Answer]] = OrderedDict()  # number: open by then
+        self._failure = DuewheelError("not reading")  # of the requests that are open no more
+        self._waiting: WeakValueDictionary[str, Future[Answer]] = WeakValueDictionary()
+
+    def expect(self) -> int:
+        """Be ready for the answer to a request that is about to be written.
+
+        Blocks while the reader connects, or finds the end of the topic; that is the first time, and
+        whenever no request was open.
+
+        Returns:
+            The request's number, for `written` or `failed`.
+
+        Raises:
+            KafkaUnavailable: the end of the topic was not found in time.
+            ConfigError: there is no such topic, or no right to read it.
+        """
+        with self._changed:
+            if self._closed:
+                raise DuewheelError("the producer is closed")
+            number = next(self._numbers)
+            self._unwritten[number] = None
+            if self._reading:
+                return number
+            joined: Future[None] = Future()
+            self._joining.append(joined)
+            if self._thread is None:
+                self._thread = Worker("answers", self._run)
+                self._thread.start()
+            self._changed.notify_all()
+        try:
+            joined.result()
+        except BaseException:
+            self.failed(number)
+            raise
+        return number
+
+    def written(self, number: int, source: str) -> Future[Answer]:
+        """The future answer to a request whose record is `source`. Waited for while it is held."""
+        answer: Future[Answer] = Future()
+        answer.set_running_or_notify_cancel()  # a cancelled one could not be answered
+        with self._changed:
+            early = self._early.get(source)
+            if early is not None:
+                answer.set_result(early[1])
+            elif number in self._unwritten:
+                self._waiting[source] = answer
+            else:
+                answer.set_exception(self._failure)
+            self._forget(number)
+        return answer
+
+    def failed(self, number: int) -> None:
+        """The request was not written, or nobody knows where."""
+        with self._changed:
+            self._forget(number)
+
+    def close(self) -> None:
+        """Stop reading. What is still waited for fails."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(_STOP_S)
+        self._fail(DuewheelError("the producer was closed before the answer came"))
+
+    # ---- under the lock ------------------------------------------------------------------------
+
+    def _forget(self, number: int) -> None:
+        """The request is open no more; nor can answers be its that only it could claim."""
+        self._unwritten.pop(number, None)
+        first = next(iter(self._unwritten), None)
+        while self._early and (first is None or next(iter(self._early.values()))[0] < first):
+            self._early.popitem(last=False)
+        self._changed.notify_all()
+
+    def _open(self) -> bool:
+        return bool(self._unwritten or self._waiting)
+
+    # ---- the thread ----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        consumer: KafkaConsumer | None = None
+        while self._asked():
+            try:
+                deadline = Deadline(_DEADLINE_S)
+                if consumer is None:
+                    consumer = self._connect(deadline)
+                self._seek_end(consumer, deadline)
+                self._begin()
+                while self._goes_on():
+                    self._take(self._poll(consumer))
+            except Exception as error:  # noqa: BLE001 - who waits must hear of it
+                self._fail(self._explained(error))
+                if consumer is not None:
+                    close(consumer)
+                consumer = None
+        if consumer is not None:
+            close(consumer)
+
+    def _asked(self) -> bool:
+        """Wait for the first open request; False: closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._joining)
+            return not self._closed
+
+    def _connect(self, deadline: Deadline) -> KafkaConsumer:
+        return open_reader(
+            self._client,
+            deadline,
+            max_poll_records=_POLL_RECORDS_MAX,
+            fetch_max_bytes=_FETCH_BYTES_MAX,
+        )
+
+    def _seek_end(self, consumer: KafkaConsumer, deadline: Deadline) -> None:
+        def seek() -> None:
+            numbers = consumer.partitions_for_topic(self._topic)
+            if not numbers:
+                raise ConfigError(
+                    f"Kafka at {self._client.address} has no reply topic {self._topic!r}: "
+                    "`duewheel init` creates it"
+                )
+            partitions = [TopicPartition(self._topic, number) for number in sorted(numbers)]
+            ends = consumer.end_offsets(partitions, timeout_ms=deadline.remaining_ms())
+            consumer.assign(partitions)
+            for partition, end in ends.items():
+                consumer.seek(partition, end)
+
+        self._client.call(deadline, f"find the end of {self._topic}", seek)
+
+    def _begin(self) -> None:
+        with self._changed:
+            self._reading = True
+            self._settle(None)
+
+    def _goes_on(self) -> bool:
+        """False, and no longer reading, once no request is open."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or len(self._early) < _EARLY_MAX)
+            if self._closed or not self._open():
+                self._reading = False
+            return self._reading
+
+    def _poll(self, consumer: KafkaConsumer) -> Iterable[Any]:
+        polled = consumer.poll(timeout_ms=_POLL_MS)
+        return [record for records in polled.values() for record in records]
+
+    def _take(self, records: Iterable[Any]) -> None:
+        answers = list(_answers(records))
+        with self._changed:
+            newest = next(reversed(self._unwritten), None)
+            for source, word in answers:
+                waiting = self._waiting.pop(source, None)
+                if waiting is not None:
+                    waiting.set_result(word)
+                elif newest is not None:
+                    self._early.setdefault(source, (newest, word))
+
+    def _explained(self, error: Exception) -> DuewheelError:
+        if isinstance(error, DuewheelError):
+            return error
+        text = f"read {self._topic}: {self._client.explain(error)}"
+        return KafkaUnavailable(f"Kafka at {self._client.address}: {text}")
+
+    def _fail(self, error: DuewheelError) -> None:
+        """Nobody's answer is certain to be read any more."""
+        with self._changed:
+            self._reading = False
+            self._failure = error
+            self._settle(error)
+            self._unwritten.clear()
+            self._early.clear()
+            for waiting in list(self._waiting.values()):
+                waiting.set_exception(error)
+            self._waiting.clear()
+
+    def _settle(self, error: DuewheelError | None) -> None:
+        for joined in self._joining:
+            if error is None:
+                joined.set_result(None)
+            else:
+                joined.set_exception(error)
+        self._joining.clear()
+
+
+def _answers(records: Iterable[Any]) -> Iterator[tuple[str, Answer]]:
+    """Source and word of those records that are answers; others may lie there, too."""
+    for record in records:
+        headers = dict(record.headers)  # of several with a name the last one counts
+        source, word = headers.get(SOURCE), headers.get(ANSWER)
+        if source and word in _WORDS:
+            yield source.decode(errors="replace"), _WORDS[word]

@@ -1,0 +1,1 @@
+"""The settings: sections, kinds of values, rules between them."""

@@ -1,0 +1,127 @@
+"""What must hold between settings that are possible one by one. Each rule yields (key, reason)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from duewheel.config.sections import Timer, client_defaults
+from duewheel.config.topic_rules import nearest, topic_problems
+from duewheel.config.values import as_millis
+from duewheel.wheel.storage.layout import DELAY_MS_MAX
+
+if TYPE_CHECKING:
+    from duewheel.config.settings import Settings
+
+# Options that duewheel sets itself, and where the matter is decided instead.
+_OWNED_CLIENT = {
+    "bootstrap_servers": "set kafka.bootstrap_servers",
+    "transactional_id": "it follows from app.id and the shard",
+    "transaction_timeout_ms": "set dequeue.transaction_timeout_ms",
+    "enable_idempotence": "exactly once needs it on",
+    "acks": "exactly once needs all of them",
+    "group_id": "it is app.id",
+    "isolation_level": "only committed records count",
+    "enable_auto_commit": "progress is committed with the deliveries",
+    "auto_offset_reset": "duewheel seeks by itself",
+    "partitioner": "keys are placed as Kafka's Java client places them",
+    "retry_backoff_ms": "small transactions need a short one",
+    "bootstrap_timeout_ms": "every call has a deadline of duewheel's own",
+} | {
+    f"{part}_{direction}serializer": "bytes are passed unchanged"
+    for part in ("key", "value")
+    for direction in ("", "de")
+}
+_OWNED_SOURCE = {
+    "bootstrap.servers": "set kafka.bootstrap_servers",
+    "group.id": "Spark makes its own for every query",
+    "isolation.level": "only committed records count",
+    "auto.offset.reset": "the engine's marks say where to begin",
+    "enable.auto.commit": "the engine's marks are the committed offsets",
+    "key.deserializer": "bytes are passed unchanged",
+    "value.deserializer": "bytes are passed unchanged",
+    "interceptor.classes": "Spark refuses it",
+} | dict.fromkeys(
+    (
+        "subscribe",
+        "subscribePattern",
+        "assign",
+        "startingOffsets",
+        "startingTimestamp",
+        "startingOffsetsByTimestamp",
+        "maxOffsetsPerTrigger",
+        "failOnDataLoss",
+        "includeHeaders",
+    ),
+    "it is an option of the Spark source that duewheel sets itself",
+)
+_OWNED_SPARK = {
+    "spark.driver.memory": "set ingest.driver_memory",
+    "spark.jars": "the connector's jars are pinned",
+    "spark.remote": "Spark Connect runs the sink in another process, away from its files",
+    "spark.api.mode": "Spark Connect runs the sink in another process, away from its files",
+    "spark.sql.session.timeZone": "record timestamps are read as UTC",
+    "spark.sql.streaming.checkpointLocation": "it lies in storage.data_dir",
+    "spark.sql.execution.arrow.compression.codec": "compressed Arrow takes seconds per batch",
+}
+
+
+def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Every contradiction: the key to look at, and why."""
+    yield from _wheel_problems(settings.timer)
+    yield from topic_problems(settings)
+    spreads = settings.dequeue.hot_slot == "spread"
+    if spreads and settings.dequeue.hot_slot_window > settings.timer.roll_window:
+        yield (
+            "dequeue.hot_slot_window",
+            "must not exceed timer.roll_window: a copy leaves within it",
+        )
+    shard = settings.shard
+    if shard.index >= shard.count:
+        yield "shard.index", f"must be below shard.count = {shard.count}"
+    if settings.audit.rows_min > settings.audit.rows_max:
+        yield "audit.rows_min", f"is above audit.rows_max = {settings.audit.rows_max}"
+    yield from _owned("kafka.client", settings.kafka.client, _OWNED_CLIENT)
+    yield from _owned("kafka.spark", settings.kafka.spark, _OWNED_SOURCE)
+    yield from _owned("spark", settings.spark, _OWNED_SPARK)
+    yield from _unknown_options(settings)
+
+
+def _wheel_problems(timer: Timer) -> Iterator[tuple[str, str]]:
+    span_ms = timer.slots * timer.precision_ms
+    window_ms, margin_ms = as_millis(timer.roll_window), as_millis(timer.margin)
+    if window_ms < timer.precision_ms:
+        yield "timer.roll_window", f"is shorter than one slot of {timer.precision_ms} ms"
+    if window_ms + margin_ms > span_ms:
+        sum_text = f"roll_window {window_ms} ms + margin {margin_ms} ms"
+        reach_text = f"slots × precision_ms = {span_ms} ms, the reach of the wheel"
+        remedy = "raise timer.slots or lower the window"
+        yield "timer.roll_window", f"{sum_text} exceed {reach_text}: {remedy}"
+    if span_ms >= DELAY_MS_MAX:
+        bound_text = f"must stay below 2**30 ms = {DELAY_MS_MAX} ms, the reach of a log record"
+        yield "timer.slots", f"slots × precision_ms = {span_ms} ms {bound_text}"
+
+
+def _owned(
+    table: str, options: Mapping[str, Any], owned: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    for name in options:
+        # Both spellings are in use: the source's options with and without `kafka.`.
+        reason = owned.get(name) or owned.get(name.removeprefix("kafka."))
+        if reason is not None:
+            yield f"{table}.{name}", f"is set by duewheel: {reason}"
+
+
+def _unknown_options(settings: Settings) -> Iterator[tuple[str, str]]:
+    if settings.kafka.client:
+        # Only what all kinds of clients know: one table serves them all.
+        known = set.intersection(*(set(options) for options in client_defaults().values()))
+        for name in settings.kafka.client.keys() - known - _OWNED_CLIENT.keys():
+            hint = nearest(name, known)
+            yield f"kafka.client.{name}", f"not an option of all of kafka-python's clients{hint}"
+    for name in settings.kafka.spark:
+        if name.startswith("kafka.") and name.removeprefix("kafka.") not in _OWNED_SOURCE:
+            yield f"kafka.spark.{name}", "write it without the leading `kafka.`"
+    for name in settings.spark:
+        if not name.startswith("spark."):
+            yield f"spark.{name}", "Spark's options begin with `spark.`, also in this table"

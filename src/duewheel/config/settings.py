@@ -1,0 +1,320 @@
+"""The settings: one TOML file, the environment, flags; checked once, frozen, handed in.
+
+Precedence, rising: defaults, the file (`--config`, else DUEWHEEL_CONFIG, else ./duewheel.toml if it
+is there), environment (DUEWHEEL_<SECTION>__<KEY>), flags. Nothing is clamped: an unknown key, an
+impossible value and a contradiction are refused, and all of them are listed at once.
+
+Values: durations "24h", "1h30m"; keys that end in `_ms` also take a bare number; sizes "16MiB" or
+bytes; lists as TOML lists or separated by commas. The tables [kafka.client], [kafka.spark] and
+[spark] are passed through; from the environment they come key by key or as one JSON object, as
+[timer.topic] does. What looks like a secret in them is held as SecretStr and never shown.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from duewheel.config.rules import contradictions
+from duewheel.config.sections import (
+    App,
+    Audit,
+    Dequeue,
+    Ingest,
+    Kafka,
+    Log,
+    Metrics,
+    Shard,
+    Storage,
+    Timer,
+    as_text,
+)
+from duewheel.config.topic_rules import nearest
+from duewheel.config.values import Options, as_millis, reveal
+from duewheel.errors import ConfigError
+from duewheel.schemas.name_patterns import TimerTopics
+from duewheel.wheel.storage.layout import WheelConfig
+
+DEFAULT_FILE = Path("duewheel.toml")
+ENV_PREFIX = "DUEWHEEL_"
+FILE_VARIABLE = "DUEWHEEL_CONFIG"
+
+
+class Settings(BaseSettings):
+    """All settings, frozen. Made by `load`."""
+
+    # Values from the environment stay text: the types above read text.
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter="__",
+        enable_decoding=False,
+    )
+
+    app: App = App()
+    kafka: Kafka = Kafka()
+    timer: Timer
+    ingest: Ingest = Ingest()
+    dequeue: Dequeue = Dequeue()
+    storage: Storage = Storage()
+    shard: Shard = Shard()
+    audit: Audit = Audit()
+    metrics: Metrics = Metrics()
+    log: Log = Log()
+    spark: Options = Field(
+        default_factory=dict,
+        description="Settings of Spark itself, under its names (`spark.ui.enabled`).",
+    )
+
+    _set_by: tuple[tuple[str, frozenset[str]], ...] = PrivateAttr(default=())
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only what is handed in: `load` merges the sources, to know where each value is from."""
+        return (init_settings,)
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Settings:
+        problems = list(contradictions(self))
+        if problems:
+            raise _Contradictions(problems)
+        return self
+
+    @property
+    def dead_letter_topic(self) -> str:
+        """Where rejected messages go."""
+        return self.timer.dead_letter_topic or f"{self.app.id}.dead-letter"
+
+    @property
+    def state_topic(self) -> str:
+        """Where the progress is."""
+        return self.timer.state_topic or f"{self.app.id}.state"
+
+    @property
+    def service_topics(self) -> dict[str, str]:
+        """The topics of its own beside the timer topics, by key of the setting; never targets."""
+        reply_topic = self.timer.reply_topic
+        return {
+            "timer.dead_letter_topic": self.dead_letter_topic,
+            "timer.state_topic": self.state_topic,
+        } | ({} if reply_topic is None else {"timer.reply_topic": reply_topic})
+
+    @property
+    def timer_topics(self) -> TimerTopics:
+        """Which names are timer topics'."""
+        never = frozenset(self.service_topics.values())
+        return TimerTopics(self.timer.topics, self.timer.topics_pattern, never)
+
+    @property
+    def audit_dir(self) -> Path:
+        """Where audits are kept."""
+        return self.storage.audit_dir or self.storage.data_dir / "audit"
+
+    @property
+    def wheel(self) -> WheelConfig:
+        """Geometry of the wheel."""
+        timer = self.timer
+        return WheelConfig(
+            precision_ms=timer.precision_ms,
+            slots=timer.slots,
+            window_ms=as_millis(timer.roll_window),
+            margin_ms=as_millis(timer.margin),
+        )
+
+    def source(self, key: str) -> str:
+        """Where section.key comes from: "default", the file's path, "environment" or "flags"."""
+        found = (source for source, keys in reversed(self._set_by) if key in keys)
+        return next(found, "default")
+
+    def spark_conf(self) -> dict[str, str]:
+        """The table [spark], in clear."""
+        return {name: as_text(reveal(value)) for name, value in self.spark.items()}
+
+    def redacted(self) -> dict[str, Any]:
+        """Everything as it is in force, ready for JSON, secrets as stars."""
+        shown = self.model_dump(mode="json")
+        shown["timer"]["dead_letter_topic"] = self.dead_letter_topic
+        shown["timer"]["state_topic"] = self.state_topic
+        shown["storage"]["audit_dir"] = str(self.audit_dir)
+        return shown
+
+
+def load(
+    config_file: Path | str | None = None, overrides: Mapping[str, Any] | None = None
+) -> Settings:
+    """Read, merge and check the settings.
+
+    Args:
+        config_file: the flag `--config`.
+        overrides: the other flags, nested as the sections are; None values count as not given.
+
+    Raises:
+        ConfigError: lists every problem with its key and where the value is from.
+    """
+    layers: list[tuple[str, dict[str, Any]]] = []
+    path = _find_file(config_file)
+    if path is not None:
+        layers.append((str(path), _read_file(path)))
+    layers.append(("environment", EnvSettingsSource(Settings)()))
+    layers.append(("flags", _without_none(overrides or {})))
+    merged: dict[str, Any] = {}
+    for _, layer in layers:
+        merged = _merge(merged, layer)
+    problems = list(_stray_variables())
+    try:
+        settings = Settings(**merged)
+        settings._set_by = tuple((source, frozenset(_keys(layer))) for source, layer in layers)
+    except ValidationError as error:
+        problems += [_explain(key, text, layers) for key, text in _problems(error)]
+    except UnicodeEncodeError:
+        problems.append("  a value holds bytes that are no UTF-8 (environment or flags)")
+    if problems:
+        # Raised outside the handler: a chained validation error would show the input, secrets too.
+        raise ConfigError("\n".join(["the configuration cannot be used:", *problems]))
+    return settings
+
+
+# ---- what is wrong, and where it is from --------------------------------------------------------
+
+
+class _Contradictions(ValueError):
+    """Settings that are possible one by one, but not together."""
+
+    def __init__(self, problems: list[tuple[str, str]]) -> None:
+        super().__init__("; ".join(f"{key}: {text}" for key, text in problems))
+        self.problems = problems
+
+
+# ---- sources ------------------------------------------------------------------------------------
+
+
+def _find_file(config_file: Path | str | None) -> Path | None:
+    named = config_file or os.environ.get(FILE_VARIABLE)
+    if named:
+        return Path(named).expanduser()
+    return DEFAULT_FILE if DEFAULT_FILE.exists() else None
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # no UTF-8, no TOML, or beyond all measure
+        raise ConfigError(f"{path} is no TOML file: {error}") from error
+
+
+def _stray_variables() -> Iterator[str]:
+    """Variables that look like settings but would be passed over in silence."""
+    for variable in sorted(os.environ):
+        name = variable.upper().removeprefix(ENV_PREFIX)
+        if not variable.upper().startswith(ENV_PREFIX) or name == "CONFIG":
+            continue
+        section, nested, _ = name.lower().partition("__")
+        if nested and section not in Settings.model_fields:
+            hint = nearest(section, Settings.model_fields)
+            yield f"  {variable}: there is no section [{section}]{hint} (environment)"
+        elif not nested and section.split("_")[0] in Settings.model_fields and "_" in section:
+            yield f"  {variable}: two underscores go between section and key (environment)"
+
+
+def _merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(low)
+    for key, value in high.items():
+        below = merged.get(key)
+        both = isinstance(below, Mapping) and isinstance(value, Mapping)
+        merged[key] = _merge(below, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def _keys(layer: Mapping[str, Any]) -> Iterator[str]:
+    """section.key of everything that a layer sets."""
+    for section, table in layer.items():
+        if isinstance(table, Mapping):
+            yield from (f"{section}.{key}" for key in table)
+
+
+def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_none(value) if isinstance(value, Mapping) else value
+        for key, value in table.items()
+        if value is not None
+    }
+
+
+# ---- what is wrong, and where it is from --------------------------------------------------------
+
+
+def _problems(error: ValidationError) -> Iterator[tuple[str, str]]:
+    for detail in error.errors(include_url=False):
+        cause = detail.get("ctx", {}).get("error")
+        if isinstance(cause, _Contradictions):
+            yield from cause.problems
+        else:
+            yield ".".join(str(part) for part in detail["loc"]), _sentence(detail)
+
+
+def _sentence(detail: ErrorDetails) -> str:
+    """One pydantic error in a reader's words, without the value: it may be a secret."""
+    if detail["type"] == "extra_forbidden":
+        *parents, name = (str(part) for part in detail["loc"])
+        known = _fields_at(parents)
+        return f"there is no such key{nearest(name, known)}"
+    if detail["type"] == "missing":
+        return "must be set"
+    return detail["msg"].removeprefix("Value error, ")
+
+
+def _fields_at(parents: list[str]) -> Mapping[str, FieldInfo]:
+    section: Any = Settings
+    for parent in parents:
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            section = section.model_fields[parent].annotation
+        else:  # a table of sections by name
+            section = get_args(section)[1]
+    fields: Mapping[str, FieldInfo] = section.model_fields
+    return fields
+
+
+def _explain(key: str, text: str, layers: list[tuple[str, dict[str, Any]]]) -> str:
+    """One line: key, problem, and the highest layer that set the key."""
+    for source, layer in reversed(layers):
+        if _holds(layer, key):
+            return f"  {key}: {text} ({source})"
+    return f"  {key}: {text}"
+
+
+def _holds(layer: Any, key: str) -> bool:
+    """Whether a layer sets a dotted key; names in pass-through tables have dots themselves."""
+    if not isinstance(layer, Mapping):
+        return False
+    return any(
+        key == name or (key.startswith(f"{name}.") and _reaches(value, key[len(name) + 1 :]))
+        for name, value in layer.items()
+    )
+
+
+def _reaches(value: Any, rest: str) -> bool:
+    # A list's element has the list's source, and a table given as text is one value.
+    return _holds(value, rest) if isinstance(value, Mapping) else True

@@ -1,0 +1,94 @@
+"""What must hold between the settings that name topics. Each rule yields (key, reason)."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from duewheel.config.sections import Timer, TimerTopic
+from duewheel.schemas.name_patterns import of_shell
+from duewheel.schemas.request.topic_contracts import CANCEL, FIRE, KEY, NATIVE
+
+if TYPE_CHECKING:
+    from duewheel.config.settings import Settings
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f'; did you mean "{close[0]}"?' if close else ""
+
+
+def topic_problems(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Every contradiction between topics."""
+    timer, topics, own = settings.timer, settings.timer.topics, settings.service_topics
+    if not topics and timer.topics_pattern is None:
+        yield "timer.topics", "name at least one, or give timer.topics_pattern"
+    if len(set(topics)) < len(topics):
+        yield "timer.topics", "names a topic twice"
+    for key, topic in own.items():
+        if topic in topics:
+            yield key, f'"{topic}" is a timer topic: its messages would be read as timers'
+    if settings.state_topic == settings.dead_letter_topic:
+        yield "timer.state_topic", "is the dead-letter topic: the state topic is compacted"
+    if timer.reply_topic in {settings.dead_letter_topic, settings.state_topic}:
+        yield "timer.reply_topic", "is the dead-letter or the state topic: answers are kept apart"
+    yield from _mapping_problems(settings)
+
+
+def _mapping_problems(settings: Settings) -> Iterator[tuple[str, str]]:
+    timer = settings.timer
+    for topic in timer.mapping:
+        if topic not in settings.timer_topics:
+            yield "timer.mapping", f'"{topic}" is no timer topic{nearest(topic, timer.topics)}'
+    for key, target in _targets(timer):
+        reason = _why_no_target(settings, target)
+        if reason is not None:
+            yield key, f'"{target}" {reason}'
+    for topic, table in timer.topic.items():
+        for key, reason in _table_problems(settings, topic, table):
+            yield f"timer.topic.{topic}{key}", reason
+
+
+def _targets(timer: Timer) -> Iterator[tuple[str, str]]:
+    """The targets that the configuration names, and where."""
+    for target in timer.mapping.values():
+        yield "timer.mapping", target
+    for topic, table in timer.topic.items():
+        if table.target is not None:
+            yield f"timer.topic.{topic}.target", table.target
+
+
+def _table_problems(settings: Settings, topic: str, table: TimerTopic) -> Iterator[tuple[str, str]]:
+    """What contradicts in the table of one topic: key within it, and why."""
+    timer = settings.timer
+    if topic not in settings.timer_topics:
+        yield "", f"is no timer topic{nearest(topic, timer.topics)}"
+    if table.headers != NATIVE:
+        if table.id != KEY:
+            yield ".id", f'"{table.headers}" messages have no ids but their keys: "key", or nothing'
+        if table.null_value != CANCEL:
+            yield ".null_value", f'"{table.headers}" cancels by null values: "cancel", or nothing'
+    if table.target is not None and timer.mapping.get(topic, table.target) != table.target:
+        yield ".target", f'is "{table.target}", timer.mapping says "{timer.mapping[topic]}"'
+    if table.delay is not None and table.delay > timer.max_delay:
+        yield ".delay", "is longer than timer.max_delay: each message without another is refused"
+    if table.delay == timedelta(0) and table.past_due != FIRE:
+        yield ".delay", 'is past due at once, and past_due = "dead-letter" refuses that'
+
+
+def _why_no_target(settings: Settings, target: str) -> str | None:
+    """What the rules would say of every message that goes there; None: nothing."""
+    timer = settings.timer
+    if target in timer.topics or target in settings.service_topics.values():
+        return "is a topic of duewheel's own, no target"
+    if target in settings.timer_topics:
+        return "matches timer.topics_pattern: it would be read as a timer topic, and is no target"
+    if timer.targets_allow and not re.search(of_shell(timer.targets_allow), target):
+        return "is no target that timer.targets_allow names"
+    if re.search(of_shell(timer.targets_deny), target):
+        return "is a target that timer.targets_deny names"
+    return None

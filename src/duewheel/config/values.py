@@ -1,0 +1,249 @@
+"""The kinds of values that settings are made of: durations, sizes, topic names, secret tables.
+
+Each is an annotated type for pydantic: it reads what a file, the environment or a flag may hold,
+and is written back as text that it reads again (secrets excepted: those come back as stars).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer, SecretStr
+
+from duewheel.config.durations import format_duration_ms, parse_duration_ms
+from duewheel.errors import ConfigError
+from duewheel.schemas.name_patterns import of_shell, require_portable, whole
+
+Option = str | int | float | bool
+
+_UNIT_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+_UNIT_BYTES |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+_SIZE = re.compile(r"(\d+)\s*([a-zA-Z]*)")
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_SERVER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:,\[\]]+):(\d{1,5})")
+# Names and values of options whose text must never be shown.
+_SECRET_NAME = re.compile(
+    r"pass(word|phrase|wd)|secret|token|credential|jaas|(^|[._-])(api)?key$", re.IGNORECASE
+)
+_SECRET_VALUE = re.compile(r"(pass(word|phrase)|secret|token)\s*=", re.IGNORECASE)
+
+
+def parse_size_bytes(text: str) -> int:
+    """Bytes of "16MiB", "4 kB" or "1024".
+
+    Raises:
+        ValueError: no such form.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or match[2].lower() not in _UNIT_BYTES:
+        raise ValueError(f'"{text}" is no size: a number and kB, MB, GB, KiB, MiB or GiB')
+    return int(match[1]) * _UNIT_BYTES[match[2].lower()]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """So many bytes, or so many percent of a whole."""
+
+    bytes: int = 0
+    percent: float = 0.0
+
+    def of(self, whole_bytes: int) -> int:
+        """In bytes."""
+        return self.bytes + int(whole_bytes * self.percent / 100)
+
+    def __str__(self) -> str:
+        return f"{self.percent:g}%" if self.percent else str(self.bytes)
+
+
+def as_millis(duration: timedelta) -> int:
+    """Whole milliseconds of a duration."""
+    return duration // timedelta(milliseconds=1)
+
+
+def looks_secret(name: str, value: object = "") -> bool:
+    """Whether an option of a pass-through table must not be shown."""
+    return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(str(value)))
+
+
+def reveal(value: Option | SecretStr) -> Option:
+    """What a client is to be given."""
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
+
+
+def _duration(value: object) -> object:
+    if isinstance(value, str):
+        return timedelta(milliseconds=parse_duration_ms(value))
+    if isinstance(value, timedelta):
+        return value
+    raise ValueError('a duration needs its unit, such as "24h" or "50ms"')
+
+
+def _millis(value: object) -> object:
+    """A bare number is milliseconds already: the key's name says so."""
+    if isinstance(value, str) and not value.strip().isdecimal():
+        return parse_duration_ms(value)
+    return value
+
+
+def _size(value: object) -> object:
+    return parse_size_bytes(value) if isinstance(value, str) else value
+
+
+def _share(value: object) -> object:
+    if isinstance(value, str) and value.strip().endswith("%"):
+        try:
+            percent = float(value.strip()[:-1])
+        except ValueError:
+            percent = 0.0
+        if not 0 < percent < 100:
+            raise ValueError(f'"{value}" is no share: a number between 0 and 100, and %')
+        return Share(percent=percent)
+    size = _size(value)
+    if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
+        return Share(size)
+    return value
+
+
+def _split(separators: str) -> Callable[[object], object]:
+    def split(value: object) -> object:
+        if isinstance(value, str):
+            return tuple(filter(None, re.split(f"[{separators}]+", value.strip())))
+        return value
+
+    return split
+
+
+def _not_empty(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not values:
+        raise ValueError("name at least one")
+    return values
+
+
+def _topic(name: str) -> str:
+    if not _TOPIC.fullmatch(name) or name in {".", ".."}:
+        raise ValueError(f'"{name}" is no topic name: 1 to 249 of a-z A-Z 0-9 . _ -')
+    return name
+
+
+def _pattern(regex: str) -> str:
+    try:
+        require_portable(whole(regex))
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    return regex
+
+
+def _target(pattern: str) -> str:
+    try:
+        of_shell([pattern])
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    return pattern
+
+
+def _server(server: str) -> str:
+    match = _SERVER.fullmatch(server)
+    if match is None or not 0 < int(match[2]) < 1 << 16:
+        raise ValueError(f'"{server}" is no host:port')
+    return server
+
+
+def _decode_table(value: object) -> object:
+    """A table given as text, by the environment or a flag, is JSON."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        # The decoder's own message could quote the text, which may hold a secret.
+        raise ValueError("a table given as text must be one JSON object") from None
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """TOML reads an unquoted a.b.c = 1 as tables inside tables: join the names again."""
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def topic_tables(value: object) -> object:
+    """Tables by topic. TOML reads an unquoted [timer.topic.orders.delayed] as tables inside tables:
+    the names are joined again.
+    """
+    value = _decode_table(value)
+    if not isinstance(value, Mapping):
+        return value
+    joined: dict[str, Any] = {}
+    for name, table in _tables(value, ""):
+        known = joined.get(name)
+        both = isinstance(known, dict) and isinstance(table, dict)
+        joined[name] = known | table if both else table
+    return joined
+
+
+def _tables(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if not isinstance(value, Mapping):
+            yield prefix + name, value
+            continue
+        own = {key: each for key, each in value.items() if not isinstance(each, Mapping)}
+        if own or not value:
+            yield prefix + name, own
+        inner = {key: each for key, each in value.items() if isinstance(each, Mapping)}
+        yield from _tables(inner, f"{prefix}{name}.")
+
+
+def _options(value: object) -> object:
+    value = _decode_table(value)
+    if not isinstance(value, Mapping):
+        return value
+    options = _flatten(value)
+    for name, option in options.items():
+        if isinstance(option, Option) and looks_secret(name, option):
+            options[name] = SecretStr(str(option))
+    return options
+
+
+def _show_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: str(v) if isinstance(v, SecretStr) else v for k, v in options.items()}
+
+
+def _show_duration(duration: timedelta) -> str:
+    return format_duration_ms(as_millis(duration))
+
+
+Duration = Annotated[
+    timedelta, BeforeValidator(_duration), PlainSerializer(_show_duration, return_type=str)
+]
+Millis = Annotated[int, BeforeValidator(_millis)]
+Size = Annotated[int, BeforeValidator(_size)]
+SizeOrShare = Annotated[Share, BeforeValidator(_share), PlainSerializer(str, return_type=str)]
+TopicName = Annotated[str, AfterValidator(_topic)]
+Topics = Annotated[tuple[TopicName, ...], BeforeValidator(_split(r",\s"))]
+TopicPattern = Annotated[str, AfterValidator(_pattern)]
+TargetPatterns = Annotated[
+    tuple[Annotated[str, AfterValidator(_target)], ...], BeforeValidator(_split(r",\s"))
+]
+Servers = Annotated[
+    tuple[Annotated[str, AfterValidator(_server)], ...],
+    BeforeValidator(_split(r",\s")),
+    AfterValidator(_not_empty),
+]
+Durations = Annotated[
+    tuple[Duration, ...], BeforeValidator(_split(r",\s")), AfterValidator(_not_empty)
+]
+TopicTable = Annotated[dict[TopicName, TopicName], BeforeValidator(_decode_table)]
+Options = Annotated[
+    dict[str, bool | int | float | str | SecretStr],
+    BeforeValidator(_options),
+    PlainSerializer(_show_options, return_type=dict[str, Any]),
+]

@@ -1,0 +1,411 @@
+"""A real single-node Kafka for development, demo and tests, run from its published jars.
+
+The data directory:
+
+    lock                held while a broker is run here
+    server.properties   written anew at every start: broker.properties, ports, extra properties
+    log4j2.properties   logging to server.log, rolled
+    server.log          Kafka's own log
+    broker.out          what the JVM itself prints
+    data/               Kafka's files; formatted beside, as data.new, and renamed when whole
+
+Invariant: the broker never outlives the process that started it. Left cleanly, it is stopped
+cleanly; a starter that is killed takes it along (see child_process.py), and a temporary data
+directory too (see tempdir.py).
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self, TextIO
+
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
+
+from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable, Locked
+from duewheel.java.find import Java, find_java
+from duewheel.java.ivy import pyspark_jars
+from duewheel.java.jars import broker_jars
+from duewheel.osutil.child_process import Child
+from duewheel.osutil.signals import interruptible
+from duewheel.osutil.tempdir import Scratch
+
+HOST = "127.0.0.1"
+
+_TEMPLATE = Path(__file__).with_name("broker.properties")
+_STARTED = b"Kafka Server started"
+_START_TIMEOUT_S = 120.0  # 3 s on a quiet machine; a loaded one took 10
+_STOP_TIMEOUT_S = 30.0
+_PORT_ATTEMPTS = 5
+
+# Kafka's own jars bring no logging backend; Spark's come first so that their slf4j 2 wins.
+_FROM_SPARK = ("slf4j-api", "log4j-slf4j2-impl", "log4j-api", "log4j-core", "scala-library")
+
+# The C1 compiler and the serial collector start fastest and leave the second core to others.
+_JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Djava.awt.headless=true")
+
+_LOG4J2 = """\
+status=error
+appender.file.type=RollingFile
+appender.file.name=file
+appender.file.fileName={folder}/server.log
+appender.file.filePattern={folder}/server.log.%i
+appender.file.layout.type=PatternLayout
+appender.file.layout.pattern=%d %p %c{{1}} %m%n
+appender.file.policies.type=Policies
+appender.file.policies.size.type=SizeBasedTriggeringPolicy
+appender.file.policies.size.size=32MB
+appender.file.strategy.type=DefaultRolloverStrategy
+appender.file.strategy.max=2
+rootLogger.level=info
+rootLogger.appenderRef.file.ref=file
+"""
+
+
+class PortTaken(ConfigError):
+    """The port asked for is in use."""
+
+
+class DevBroker:
+    """One Kafka broker on loopback. A context manager; not thread-safe.
+
+        with DevBroker() as broker:
+            producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+
+    The ports are kept over `restart`, so that clients find the broker again.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path | None = None,
+        *,
+        port: int = 0,
+        properties: Mapping[str, str] | None = None,
+        heap_mb: int = 512,
+        java: Java | None = None,
+        cluster_id: str | None = None,
+    ) -> None:
+        """Nothing is started yet.
+
+        Args:
+            data_dir: kept, and used again if it holds a broker's data; None: a temporary one that
+                is removed by `stop`.
+            port: where to listen; 0: a free one is chosen.
+            properties: Kafka broker settings that go above the template's.
+            heap_mb: the JVM's largest heap.
+            java: what to run on; None: the one that `find_java` finds.
+            cluster_id: of a cluster of several nodes; `properties` must then name listeners and
+                voters. None: a cluster of its own.
+        """
+        self._cluster_id = cluster_id or new_cluster_id(uuid.uuid4())
+        self._given_dir = data_dir
+        self._fixed_port = port
+        self._properties = dict(properties or {})
+        self._heap_mb = heap_mb
+        self._java = java
+        self._classpath = ""
+        self._ports = (0, 0)
+        self._process: Child | None = None
+        self._folder: Path | None = None
+        self._scratch: Scratch | None = None
+        self._lock: TextIO | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """host:port for clients; known once started."""
+        assert self._ports[0], "not started yet"
+        return f"{HOST}:{self._ports[0]}"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running broker."""
+        assert self._process is not None, "not running"
+        return self._process.pid
+
+    @property
+    def data_dir(self) -> Path:
+        """The folder in use, given or temporary; known once started."""
+        assert self._folder is not None, "not started yet"
+        return self._folder
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start and wait until the broker answers. Jars are fetched and data formatted if need be.
+
+        Raises:
+            PortTaken: `port` was given and is in use.
+            Locked: another broker runs in the folder.
+            ConfigError: there is no Java.
+            DuewheelError: the jars cannot be fetched, or the broker does not start; the message
+                ends with what it said.
+            KafkaUnavailable: it runs and does not answer.
+        """
+        assert self._process is None, "already running"
+        self._java = self._java or find_java()
+        self._open_folder()
+        try:
+            self._classpath = _classpath(broker_jars(self._java))
+            self._start_on_ports()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop cleanly, killing it only if that takes too long. Again is harmless."""
+        self._end()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+        if self._scratch is not None:
+            self._scratch.remove()
+            self._scratch = self._folder = None
+
+    def kill(self) -> None:
+        """End it as a crash does; the data stays for `restart`."""
+        assert self._process is not None, "not running"
+        process, self._process = self._process, None
+        process.end(signal.SIGKILL, _STOP_TIMEOUT_S)
+
+    def restart(self) -> None:
+        """Start again on the same data and ports, after a clean stop if it still runs."""
+        self._end()
+        self.start()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the broker's own end; whether it has ended."""
+        return self._process is None or self._process.wait(timeout_s)
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.stop(_STOP_TIMEOUT_S)
+
+    def _open_folder(self) -> None:
+        """Make the folder and lock it for as long as this object uses it."""
+        if self._lock is not None:
+            return
+        if self._given_dir is None:
+            self._scratch = Scratch("duewheel-broker-")
+            self._folder = self._scratch.path
+        else:
+            self._folder = self._given_dir.absolute()
+            self._folder.mkdir(parents=True, exist_ok=True)
+        lock = (self._folder / "lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.close()
+            raise Locked(f"another broker runs in {self._folder}") from error
+        self._lock = lock
+
+    def _start_on_ports(self) -> None:
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
+            chosen_here = self._ports == (0, 0)
+            if chosen_here:
+                if self._fixed_port and _in_use(self._fixed_port):
+                    raise PortTaken(f"port {self._fixed_port} on {HOST} is in use")
+                port, controller_port = free_ports(2)
+                self._ports = (self._fixed_port or port, controller_port)
+            try:
+                self._start_once()
+                return
+            except PortTaken:
+                # Between our look at a port and Kafka's binding of it somebody else took it.
+                self._process = None
+                if chosen_here:
+                    self._ports = (0, 0)
+                if attempt == _PORT_ATTEMPTS:
+                    raise
+
+    def _start_once(self) -> None:
+        assert self._folder is not None
+        log = self._folder / "server.log"
+        self._write_settings()
+        self._format_if_new()
+        size_before = log.stat().st_size if log.exists() else 0
+        self._process = self._run("kafka.Kafka", f"-Xmx{self._heap_mb}m", *_JVM_OPTIONS)
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while _STARTED not in (news := _read_from(log, size_before)):
+            if self._process.wait(0.05):
+                said = _tail(news.decode(errors="replace")) or _tail(self._printed())
+                if "Address already in use" in said:
+                    raise PortTaken(f"a port of {self._ports} on {HOST} is in use")
+                raise DuewheelError(f"the broker in {self._folder} did not start:\n{said}")
+            if time.monotonic() > deadline:
+                raise KafkaUnavailable(f"the broker in {self._folder} is not ready in time")
+        _await_answer(self.bootstrap_servers, deadline)
+
+    def _write_settings(self, data: str = "data") -> None:
+        port, controller_port = self._ports
+        settings = {
+            "log.dirs": f"{self._folder}/{data}",
+            "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+            "controller.quorum.voters": f"1@{HOST}:{controller_port}",
+            **self._properties,
+        }
+        lines = "".join(f"{name}={value}\n" for name, value in settings.items())
+        (self.data_dir / "server.properties").write_text(_TEMPLATE.read_text() + lines)
+        (self.data_dir / "log4j2.properties").write_text(_LOG4J2.format(folder=self._folder))
+
+    def _format_if_new(self) -> None:
+        data, new = self.data_dir / "data", self.data_dir / "data.new"
+        if data.exists():
+            return
+        shutil.rmtree(new, ignore_errors=True)
+        self._write_settings("data.new")
+        arguments = ("format", "-t", self._cluster_id, "-c")
+        tool = self._run("kafka.tools.StorageTool", *_JVM_OPTIONS, arguments=arguments)
+        if not tool.wait(_START_TIMEOUT_S):
+            tool.end(signal.SIGKILL, _STOP_TIMEOUT_S)
+        if tool.exit_code != 0:
+            raise DuewheelError(f"cannot format {data}:\n{_tail(self._printed())}")
+        new.rename(data)
+        self._write_settings()
+
+    def _run(self, main: str, *options: str, arguments: Sequence[str] = ()) -> Child:
+        assert self._java is not None
+        folder = self.data_dir
+        command = [
+            str(self._java.executable),
+            *options,
+            f"-Dlog4j2.configurationFile={folder}/log4j2.properties",
+            "-cp",
+            self._classpath,
+            main,
+            *arguments,
+            f"{folder}/server.properties",
+        ]
+        with (folder / "broker.out").open("wb") as output:
+            return Child(command, stdout=output, stderr=output)
+
+    def _printed(self) -> str:
+        return (self.data_dir / "broker.out").read_text(errors="replace")
+
+
+def run_dev_broker(data_dir: Path | None, port: int, output: str) -> None:
+    """Run a broker until SIGTERM, SIGINT or SIGHUP; what `duewheel dev-broker run` does.
+
+    Args:
+        data_dir: as for DevBroker.
+        port: as for DevBroker.
+        output: "json": as soon as it is ready one line {"bootstrap_servers", "pid"} on stdout;
+            otherwise the same in words.
+
+    Raises:
+        DuewheelError: it does not start, or ends by itself.
+    """
+    try:
+        with interruptible(), DevBroker(data_dir, port=port) as broker:
+            _announce(broker, output)
+            broker.wait()
+            raise DuewheelError(f"the broker in {broker.data_dir} has ended by itself")
+    except KeyboardInterrupt:
+        return
+
+
+def _announce(broker: DevBroker, output: str) -> None:
+    if output == "json":
+        ready = {"bootstrap_servers": broker.bootstrap_servers, "pid": broker.pid}
+        print(json.dumps(ready), flush=True)
+        return
+    print(
+        f"Kafka is ready at {broker.bootstrap_servers} (process {broker.pid}, "
+        f"files in {broker.data_dir}). Ctrl-C stops it.",
+        flush=True,
+    )
+
+
+def new_cluster_id(number: uuid.UUID) -> str:
+    """The 22 characters that Kafka calls a cluster, beginning with a letter.
+
+    One that began with "-" would be taken for an option of the tool that formats.
+    """
+    first, *rest = number.bytes
+    octets = bytes([first & 0x7F, *rest])
+    return base64.urlsafe_b64encode(octets).rstrip(b"=").decode()
+
+
+def _classpath(jars: Sequence[Path]) -> str:
+    from_spark = [str(next(pyspark_jars().glob(f"{name}-[0-9]*.jar"))) for name in _FROM_SPARK]
+    return os.pathsep.join([*from_spark, *map(str, jars)])
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listens on, outside the range that the kernel gives to outgoing connections.
+
+    Inside it, a client that keeps trying to reach a stopped broker can be given the broker's
+    own port as its source port; it is then connected to itself, and the broker cannot come back.
+    """
+    range_file = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    first_outgoing = int(range_file.read_text().split()[0])
+    low = 10_000 if first_outgoing > 11_000 else 1024
+    candidates = random.SystemRandom().sample(range(low, max(first_outgoing, low + 1000)), 500)
+    free: list[int] = []
+    for port in candidates:
+        if not _in_use(port):
+            free.append(port)
+            if len(free) == count:
+                return free
+    raise DuewheelError(f"no free port between {low} and {first_outgoing}")
+
+
+def _in_use(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return True
+    return False
+
+
+def _await_answer(bootstrap_servers: str, deadline: float) -> None:
+    """Until a client gets the list of brokers, and this one is in it."""
+    error: Exception | None = None
+    while (left_s := deadline - time.monotonic()) > 0:
+        left_ms = int(left_s * 1000) + 1
+        try:
+            client = KafkaAdminClient(
+                bootstrap_servers=bootstrap_servers, bootstrap_timeout_ms=left_ms
+            )
+            try:
+                if client.describe_cluster()["brokers"]:
+                    return
+            finally:
+                client.close()
+        except KafkaError as failure:
+            error = failure
+        time.sleep(0.05)
+    raise KafkaUnavailable(f"the broker at {bootstrap_servers} does not answer: {error}")
+
+
+def _read_from(path: Path, offset: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            # Rolled since: what we wait for can only be in the new file.
+            file.seek(offset if path.stat().st_size >= offset else 0)
+            return file.read()
+    except FileNotFoundError:
+        return b""
+
+
+def _tail(text: str, lines: int = 25) -> str:
+    return "\n".join(text.splitlines()[-lines:])

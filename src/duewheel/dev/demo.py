@@ -1,0 +1,397 @@
+"""`duewheel demo`: timers through a real Kafka, a real `duewheel run`, and an independent verdict.
+
+    1. a broker (one is started unless an address is given), topics, `duewheel run`
+    2. one timer due at once: when it comes back, everything is up
+    3. the timers, in every header form, due over the time asked for
+    4. a read_committed consumer, which knows nothing of duewheel, records what arrives and when
+    5. the verdict: each exactly once and byte for byte, none early
+
+Lateness is counted at the consumer: its time of receipt minus the due time, so that transaction,
+fetch and consumer are in it.
+"""
+
+from __future__ import annotations
+
+import platform
+import random
+import signal
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaError
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from duewheel import __version__
+from duewheel.clock import SystemClock
+from duewheel.config.settings import Settings, load
+from duewheel.dev.broker import DevBroker
+from duewheel.errors import DuewheelError, KafkaUnavailable
+from duewheel.java.find import find_java
+from duewheel.java.jars import broker_jars
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.osutil.child_process import Child
+from duewheel.osutil.signals import interruptible
+from duewheel.osutil.tempdir import Scratch
+from duewheel.runtime.dequeue_process import init_progress
+from duewheel.threads import Worker
+
+PARTITIONS = 4
+_SHORTEST_DELAY_MS = 1_000
+_READY_S = 180.0  # Spark's start on a busy machine
+_PATIENCE_S = 60.0  # for the last delivery, after the last due time
+_AFTERGLOW_S = 2.0  # in which a double would still arrive
+_STOP_S = 15.0
+_READY_ID = b"demo-ready"
+_LEVELS_MS = {1: 1_000, 2: 5_000, 3: 10_000, 4: 30_000}
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """What the consumer must see of one timer."""
+
+    key: bytes | None
+    value: bytes
+    due_ms: int
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the consumer has seen.
+
+    Attributes:
+        count: arrivals by timer id.
+        first: key, value and time of receipt of each timer's first arrival.
+    """
+
+    count: Counter[bytes] = field(default_factory=Counter)
+    first: dict[bytes, tuple[bytes | None, bytes | None, int]] = field(default_factory=dict)
+    failure: BaseException | None = None
+
+
+class Demo:
+    """One run; see the module's head."""
+
+    def __init__(
+        self,
+        timers: int,
+        over_ms: int,
+        seed: int,
+        data_dir: Path | None = None,
+        bootstrap_servers: str | None = None,
+    ) -> None:
+        """Nothing is started yet.
+
+        Args:
+            timers: how many.
+            over_ms: their delays lie between one second and this.
+            seed: of delays, keys and header forms.
+            data_dir: kept; None: a temporary one that is removed.
+            bootstrap_servers: a Kafka that is there; the demo's topics are deleted afterwards.
+        """
+        self._timers = timers
+        self._over_ms = max(over_ms, _SHORTEST_DELAY_MS)
+        self._random = random.Random(seed)
+        self._seed = seed
+        self._data_dir = data_dir
+        self._given_servers = bootstrap_servers
+        self._console = Console(stderr=True)
+        self._clock = SystemClock()
+        self._seen = _Seen()
+        self._started_s = time.monotonic()
+        self._first_delivery_s = 0.0
+
+    def run(self) -> dict[str, Any]:
+        """Run it; returns the verdict, as `_verdict` makes it."""
+        with ExitStack() as stack:
+            stack.enter_context(interruptible())
+            work = self._folder(stack)
+            servers = self._given_servers or self._start_broker(stack)
+            settings = self._settings(work, servers)
+            self._make_topics(stack, settings)
+            supervisor = self._start_duewheel(stack, work)
+            self._start_consumer(stack, settings)
+            try:
+                self._await_ready(settings, supervisor)
+                expected = self._schedule(settings)
+                self._await_deliveries(expected, supervisor)
+            except DuewheelError as error:
+                raise DuewheelError(f"{error}\n{_tail(work / 'duewheel.log')}") from error
+            dead_letters = _count_records(settings, settings.dead_letter_topic)
+        verdict = self._verdict(expected, dead_letters)
+        self._say(verdict)
+        return verdict
+
+    # ---- 1. ----------------------------------------------------------------------------------
+
+    def _folder(self, stack: ExitStack) -> Path:
+        if self._data_dir is None:
+            scratch = Scratch("duewheel-demo-")
+            stack.callback(scratch.remove)
+            return scratch.path
+        folder = self._data_dir.absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _start_broker(self, stack: ExitStack) -> str:
+        with self._console.status("starting a single-node Kafka"):
+            return stack.enter_context(DevBroker()).bootstrap_servers
+
+    def _settings(self, work: Path, servers: str) -> Settings:
+        name = f"duewheel-demo-{uuid.uuid4().hex[:8]}"
+        path = work / "duewheel.toml"
+        path.write_text(
+            f'[app]\nid = "{name}"\n'
+            f'[kafka]\nbootstrap_servers = "{servers}"\n'
+            f'[timer]\ntopics = ["{name}.timers"]\nreply_topic = "{name}.replies"\n'
+            f'[storage]\ndata_dir = "{work / "data"}"\n'
+        )
+        return load(path)
+
+    def _make_topics(self, stack: ExitStack, settings: Settings) -> None:
+        self._timer_topic = settings.timer.topics[0]
+        self._target = f"{settings.app.id}.orders"
+        admin = stack.enter_context(KafkaAdmin(settings.kafka.client_options("admin")))
+        if self._given_servers:
+            stack.callback(
+                admin.delete_topics,
+                [
+                    self._timer_topic,
+                    self._target,
+                    *settings.service_topics.values(),
+                ],
+            )
+        admin.init_topics(settings, partitions=PARTITIONS)
+        admin.create_topic(self._target, PARTITIONS)
+        init_progress(settings)
+
+    def _start_duewheel(self, stack: ExitStack, work: Path) -> Child:
+        log = stack.enter_context((work / "duewheel.log").open("wb"))
+        command = [sys.executable, "-P", "-m", "duewheel"]
+        child = Child(
+            [*command, "run", "--config", str(work / "duewheel.toml")],
+            stderr=log,
+            # Killed, it could not kill its two when they wait for a Kafka that has died with us.
+            on_parent_death=signal.SIGTERM,
+        )
+        stack.callback(child.stop, _STOP_S)
+        return child
+
+    # ---- 2. and 3. -----------------------------------------------------------------------------
+
+    def _await_ready(self, settings: Settings, supervisor: Child) -> None:
+        with self._console.status("starting Spark and the dequeue process"):
+            producer = KafkaProducer(**settings.kafka.client_options("producer"))
+            try:
+                headers = self._headers(_READY_ID, ("TIMER_DELAY_MS", b"0"))
+                producer.send(self._timer_topic, b"ready", headers=headers).get(timeout=30)
+            finally:
+                producer.close(timeout=5)
+            self._wait(lambda: _READY_ID in self._seen.first, _READY_S, supervisor)
+        self._first_delivery_s = time.monotonic() - self._started_s
+
+    def _headers(self, timer_id: bytes, when: tuple[str, bytes]) -> list[tuple[str, bytes]]:
+        return [("UNIQ_KEY", timer_id), ("REAL_TOPIC", self._target.encode()), when]
+
+    def _schedule(self, settings: Settings) -> dict[bytes, _Expected]:
+        """Send every timer; returns what is to be expected, by id."""
+        producer = KafkaProducer(**{"linger_ms": 20, **settings.kafka.client_options("producer")})
+        sent = []
+        try:
+            for number in range(self._timers):
+                timer_id = b"demo-%d" % number
+                key = None if number % 10 == 0 else b"key-%d" % self._random.randrange(1000)
+                value = b"order %d has waited long enough" % number
+                when, due_of = self._due()
+                headers = self._headers(timer_id, when)
+                future = producer.send(self._timer_topic, value, key=key, headers=headers)
+                sent.append((timer_id, key, value, due_of, future))
+            producer.flush(timeout=60)
+            return {
+                timer_id: _Expected(key, value, due_of(future.get(timeout=1).timestamp))
+                for timer_id, key, value, due_of, future in sent
+            }
+        except KafkaError as error:
+            raise KafkaUnavailable(f"the timers could not be sent: {error}") from error
+        finally:
+            producer.close(timeout=5)
+
+    def _due(self) -> tuple[tuple[str, bytes], Callable[[int], int]]:
+        """A request header, and the due time that follows from the record's timestamp."""
+        delay_ms = self._random.randint(_SHORTEST_DELAY_MS, self._over_ms)
+        form = self._random.randrange(4)
+        if form == 0:
+            due_ms = self._clock.now_ms() + delay_ms
+            return ("TIMER_DELIVER_MS", b"%d" % due_ms), lambda _: due_ms
+        if form == 1:
+            seconds = delay_ms // 1000
+            return ("TIMER_DELAY_SEC", b"%d" % seconds), lambda at_ms: at_ms + seconds * 1000
+        levels = [level for level, length in _LEVELS_MS.items() if length <= self._over_ms]
+        if form == 2 and levels:
+            level = self._random.choice(levels)
+            return ("DELAY", b"%d" % level), lambda at_ms: at_ms + _LEVELS_MS[level]
+        return ("TIMER_DELAY_MS", b"%d" % delay_ms), lambda at_ms: at_ms + delay_ms
+
+    # ---- 4. ----------------------------------------------------------------------------------
+
+    def _start_consumer(self, stack: ExitStack, settings: Settings) -> None:
+        stop = threading.Event()
+        options = settings.kafka.client_options("consumer")
+        thread = Worker("demo consumer", partial(self._consume, options, stop))
+        thread.start()
+        stack.callback(thread.join, 10)
+        stack.callback(stop.set)
+
+    def _consume(self, options: dict[str, Any], stop: threading.Event) -> None:
+        try:
+            consumer = KafkaConsumer(
+                **options,
+                isolation_level="read_committed",
+                auto_offset_reset="earliest",
+                enable_auto_commit=False,
+            )
+            consumer.assign([TopicPartition(self._target, p) for p in range(PARTITIONS)])
+            try:
+                while not stop.is_set():
+                    polled = consumer.poll(timeout_ms=100)
+                    now_ms = self._clock.now_ms()
+                    for record in (r for records in polled.values() for r in records):
+                        timer_id = dict(record.headers)["UNIQ_KEY"]
+                        arrival = (record.key, record.value, now_ms)
+                        self._seen.first.setdefault(timer_id, arrival)
+                        self._seen.count[timer_id] += 1
+            finally:
+                consumer.close()
+        except BaseException as error:
+            self._seen.failure = error
+            raise
+
+    def _await_deliveries(self, expected: dict[bytes, _Expected], supervisor: Child) -> None:
+        """Show how it goes until everything is there, or patience has run out."""
+        last_due_ms = max(timer.due_ms for timer in expected.values())
+        left_s = (last_due_ms - self._clock.now_ms()) / 1000 + _PATIENCE_S
+        columns = (
+            TextColumn("[bold]delivered"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("pending {task.fields[pending]}  lateness {task.fields[late]}"),
+        )
+        with Progress(*columns, console=self._console) as progress:
+            task = progress.add_task("", total=len(expected), pending=len(expected), late="-")
+
+            def complete() -> bool:
+                arrived = len(self._seen.first) - 1
+                late = self._lateness_ms(expected)
+                shown = (
+                    f"p50 {np.median(late):.0f} ms, max {late.max():.0f} ms" if len(late) else "-"
+                )
+                pending = len(expected) - arrived
+                progress.update(task, completed=arrived, pending=pending, late=shown)
+                return arrived >= len(expected)
+
+            self._wait(complete, left_s, supervisor, must=False)
+        time.sleep(_AFTERGLOW_S)
+
+    def _wait(
+        self, done: Callable[[], bool], timeout_s: float, supervisor: Child, must: bool = True
+    ) -> None:
+        end_s = time.monotonic() + timeout_s
+        while not done():
+            if self._seen.failure is not None:
+                raise DuewheelError(f"the consumer failed: {self._seen.failure!r}")
+            if supervisor.wait(0.1):
+                raise DuewheelError(f"`duewheel run` ended with code {supervisor.exit_code}")
+            if time.monotonic() > end_s:
+                if must:
+                    raise DuewheelError(f"nothing was delivered within {timeout_s:.0f} s")
+                return
+
+    # ---- 5. ----------------------------------------------------------------------------------
+
+    def _lateness_ms(self, expected: dict[bytes, _Expected]) -> np.ndarray[Any, Any]:
+        arrived = list(self._seen.first.items())
+        return np.array([at - expected[i].due_ms for i, (_, _, at) in arrived if i in expected])
+
+    def _verdict(self, expected: dict[bytes, _Expected], dead_letters: int) -> dict[str, Any]:
+        late = self._lateness_ms(expected)
+        seen = self._seen
+        unaltered = sum(
+            seen.first[i][:2] == (timer.key, timer.value)
+            for i, timer in expected.items()
+            if i in seen.first
+        )
+        delivered = sum(i in seen.first for i in expected)
+        lost = len(expected) - delivered
+        doubled = sum(count - 1 for count in seen.count.values())
+        early = int((late < 0).sum())
+        right = lost == doubled == early == dead_letters == 0 and unaltered == len(expected)
+        percentiles = {"p50": 50, "p99": 99, "p999": 99.9, "max": 100}
+        return {
+            "ok": right,
+            "scheduled": len(expected),
+            "delivered": delivered,
+            "lost": lost,
+            "doubled": doubled,
+            "early": early,
+            "altered": delivered - unaltered,
+            "dead_letters": dead_letters,
+            "lateness_ms": {
+                name: round(float(np.percentile(late, q)), 1) if len(late) else None
+                for name, q in percentiles.items()
+            },
+            "first_delivery_s": round(self._first_delivery_s, 1),
+            "config": {
+                "timers": self._timers,
+                "over_ms": self._over_ms,
+                "seed": self._seed,
+                "partitions": PARTITIONS,
+                "precision_ms": 50,
+                "own_broker": self._given_servers is None,
+            },
+            "versions": _versions(),
+        }
+
+    def _say(self, verdict: dict[str, Any]) -> None:
+        late = verdict["lateness_ms"]
+        word = "[green]ok[/]" if verdict["ok"] else "[red]NOT ok[/]"
+        self._console.print(
+            f"{word}: {verdict['scheduled']} scheduled, {verdict['delivered']} delivered, "
+            f"{verdict['lost']} lost, {verdict['doubled']} doubled, {verdict['early']} early; "
+            f"lateness p50 {late['p50']} ms, p99 {late['p99']} ms, max {late['max']} ms; "
+            f"first delivery {verdict['first_delivery_s']} s after the start"
+        )
+
+
+def _count_records(settings: Settings, topic: str) -> int:
+    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        starts, ends = admin.log_start_offsets([topic]), admin.end_offsets([topic])
+    return sum(ends.values()) - sum(starts.values())
+
+
+def _versions() -> dict[str, str]:
+    java = find_java()
+    (kafka,) = {jar.stem.partition("-")[2] for jar in broker_jars(java) if jar.stem[:6] == "kafka_"}
+    packages = {name: metadata.version(name) for name in ("pyspark", "kafka-python", "pyarrow")}
+    return {
+        "duewheel": __version__,
+        "kafka": kafka,
+        **packages,
+        "java": java.version,
+        "python": platform.python_version(),
+    }
+
+
+def _tail(path: Path, lines: int = 20) -> str:
+    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])

@@ -1,0 +1,178 @@
+"""From settings to parts: the one place that knows which setting goes into which part."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from duewheel.checkpoints import fs
+from duewheel.checkpoints.page_codec import Marks
+from duewheel.checkpoints.progress import record_key, shard_of
+from duewheel.cli.options import bar_of_bytes
+from duewheel.clock import SystemClock
+from duewheel.config.settings import Settings
+from duewheel.config.values import as_millis
+from duewheel.errors import ConfigError
+from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.publisher import KafkaPublisher, PublisherLimits
+from duewheel.kafka.state_topic import KafkaProgressReader, place_of
+from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.name_patterns import ANY, of_shell
+from duewheel.schemas.request.contract import Contract
+from duewheel.schemas.request.rules import compile_suite, load_suite
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue.prefetch import ReadAheadConfig
+from duewheel.wheel.slot_overflow import HotSlots
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
+
+log = structlog.get_logger(__name__)
+
+COPIES_ON_WRITE = (
+    "copies on write: where it is full, a store to a mapped file ends the process until there is "
+    "room; use ext4 or xfs, or keep room that nothing else can take"
+)
+
+
+class StoppableClock(SystemClock):
+    """This host's clock, whose sleep ends early once the process has been told to stop."""
+
+    def __init__(self, stopping: threading.Event) -> None:
+        self.stopping = stopping
+
+    def sleep(self, seconds: float) -> None:
+        self.stopping.wait(seconds)
+
+
+def start_directory(settings: Settings, role: Role) -> DataDirectory:
+    """Start the data directory in this role; a bar shows how far a new wheel is.
+
+    Raises:
+        DuewheelError: as `DataDirectory.start`.
+    """
+    with bar_of_bytes("making the wheel") as progress:
+        directory = DataDirectory.start(settings.storage.data_dir, settings.wheel, role, progress)
+    kind = fs.copies_on_write(directory.path)
+    if kind is not None:
+        log.warning(COPIES_ON_WRITE, file_system=kind, path=str(directory.path))
+    return directory
+
+
+def contract(settings: Settings) -> Contract:
+    """What messages may say."""
+    timer = settings.timer
+    parameters = {
+        "max_delay_ms": as_millis(timer.max_delay),
+        "forbidden_targets": sorted({*timer.topics, *settings.service_topics.values()}),
+        "timer_topics": settings.timer_topics.regex,
+        "targets_allowed": of_shell(timer.targets_allow) if timer.targets_allow else ANY,
+        "targets_denied": of_shell(timer.targets_deny),
+    }
+    return Contract(
+        levels_ms=timer.levels_ms,
+        topics=timer.contracts,
+        dead_letter_topic=settings.dead_letter_topic,
+        rules=compile_suite(load_suite(), parameters),
+    )
+
+
+def slot_values(settings: Settings) -> dict[str, Any]:
+    """Everything that decides a record's slot, as it is kept in the progress."""
+    return dequeue_config(settings).slot_values(settings.wheel)
+
+
+def dequeue_config(settings: Settings) -> DequeueConfig:
+    """Bounds and identity of the dequeue loop."""
+    return DequeueConfig(
+        shard=settings.shard.index,
+        shards=settings.shard.count,
+        slot_config=contract(settings).slot_values(),
+        chunk_records=settings.dequeue.chunk_records,
+        chunk_bytes=settings.dequeue.chunk_bytes,
+        take_over_after_ms=as_millis(settings.shard.take_over_after),
+        clock_skew_max_ms=as_millis(settings.dequeue.clock_skew_max),
+        hot_slots=HotSlots(
+            settings.dequeue.hot_slot,
+            settings.dequeue.hot_slot_limit,
+            as_millis(settings.dequeue.hot_slot_window),
+        ),
+        reply_topic=settings.timer.reply_topic,
+    )
+
+
+def own(settings: Settings, offsets: Marks) -> dict[TopicPartition, int]:
+    """Those of the timer partitions that are this shard's.
+
+    Raises:
+        ConfigError: there are partitions, and none is.
+    """
+    shard = settings.shard
+    mine = {p: o for p, o in offsets.items() if shard_of(p, shard.count) == shard.index}
+    if offsets and not mine:
+        counts = Counter(topic for topic, _ in offsets)
+        partitions = ", ".join(f"{topic} has {count}" for topic, count in sorted(counts.items()))
+        raise ConfigError(
+            f"shard {shard.index} of {shard.count} has no timer partition: {partitions}"
+        )
+    return mine
+
+
+def own_counts(settings: Settings, counts: Mapping[str, int]) -> dict[str, int]:
+    """How many partitions of each topic are this shard's, of so many."""
+    index, shards = settings.shard.index, settings.shard.count
+    return {t: sum(shard_of((t, n), shards) == index for n in range(c)) for t, c in counts.items()}
+
+
+def read_ahead_config(settings: Settings) -> ReadAheadConfig:
+    """What dequeue brings into the page cache before it is due."""
+    return ReadAheadConfig(
+        ahead_ms=as_millis(settings.dequeue.read_ahead),
+        bytes_max=settings.dequeue.read_ahead_bytes,
+    )
+
+
+def publisher_limits(settings: Settings) -> PublisherLimits:
+    """How long transactions may take."""
+    timeout_ms = settings.dequeue.transaction_timeout_ms
+    return PublisherLimits(
+        publish_deadline_s=settings.dequeue.call_deadline.total_seconds(),
+        transaction_timeout_ms=timeout_ms,
+        # A dead transaction of `reshard` may hide the progress for as long as its time-out.
+        start_deadline_s=2 * timeout_ms / 1000,
+    )
+
+
+def transactional_id(settings: Settings, shard: int | None = None) -> str:
+    """The one under which the shard, or another one, delivers: who opens it last owns the shard."""
+    return f"{settings.app.id}.dequeue.{settings.shard.index if shard is None else shard}"
+
+
+def publisher(
+    settings: Settings, clock: StoppableClock, shard: int | None = None
+) -> KafkaPublisher:
+    """The shard's publisher, or another one's; it does not wait for Kafka once told to stop."""
+    number = settings.shard.index if shard is None else shard
+    return KafkaPublisher(
+        settings.kafka.client_options("producer"),
+        transactional_id=transactional_id(settings, number),
+        state_topic=settings.state_topic,
+        dead_letter_topic=settings.dead_letter_topic,
+        shard=number,
+        clock=clock,
+        limits=publisher_limits(settings),
+        stopping=clock.stopping,
+    )
+
+
+def progress_reader(settings: Settings, clock: StoppableClock) -> KafkaProgressReader:
+    """What a standby reads the shard's progress with."""
+    return KafkaProgressReader(
+        ClientSettings(settings.kafka.client_options("consumer")),
+        place_of(settings.state_topic, settings.shard.index),
+        record_key(settings.shard.index),
+        transactional_id(settings),
+        stopping=clock.stopping,
+    )

@@ -1,0 +1,244 @@
+"""The jars that pip does not bring: Spark's Kafka connector, and a Kafka broker.
+
+`jars.json` beside this module pins two lists:
+
+    { list: { "roots":      the coordinates a person chose,
+              "transitive": whether their dependencies belong to the list,
+              "jars":       [ { "coordinate": group:artifact:version, "size", "sha256" } ] } }
+
+The connector's roots are not transitive: Spark brings the rest itself. `python -P -m
+duewheel.java.jars --pin` fills in "jars" from "roots"; an upgrade is an edit of "roots" and that
+command.
+
+The jars (fetched as ivy.py says) are kept in the cache directory:
+
+    jars/lock             held while fetching: a second process waits and finds the work done
+    jars/fetching-*       unfinished; what a killed process left is removed by the next one
+    jars/<list>-<digest>  complete; <digest> names the pinned list, so that upgrades do not mix
+
+Invariant: a folder without "fetching" in its name was checksummed in full before it got its name,
+and is checksummed again whenever it is used; one that fails is fetched anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+from tenacity import (
+    Retrying,
+    retry_if_exception_type,
+    sleep_using_event,
+    stop_after_attempt,
+    stop_when_event_set,
+    wait_exponential,
+)
+
+from duewheel.errors import DuewheelError
+from duewheel.java.find import Java, cache_dir, find_java
+from duewheel.java.ivy import Ivy
+
+PINS = Path(__file__).with_name("jars.json")
+
+# Ivy fetches one file after the other; six at a time is 6 s instead of 16 s for the broker.
+_PARALLEL = 6
+_ATTEMPTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One pinned jar: Maven coordinate, size in bytes, SHA-256 in hex."""
+
+    coordinate: str
+    size: int
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """Such as "kafka-clients-4.3.1.jar"."""
+        _, artifact, version = self.coordinate.split(":")
+        return f"{artifact}-{version}.jar"
+
+
+def connector_jars(java: Java) -> list[Path]:
+    """Spark's Kafka connector, for `spark.jars`. Fetched first if need be.
+
+    Raises:
+        DuewheelError: the jars cannot be fetched, or are not the pinned ones.
+    """
+    return _jars("connector", java)
+
+
+def broker_jars(java: Java) -> list[Path]:
+    """A Kafka broker with its dependencies, without a logging backend and scala-library.
+
+    Raises:
+        DuewheelError: the jars cannot be fetched, or are not the pinned ones.
+    """
+    return _jars("broker", java)
+
+
+def pinned(name: str) -> list[Jar]:
+    """The list of that name: "connector" or "broker"."""
+    return [Jar(**jar) for jar in json.loads(PINS.read_text())[name]["jars"]]
+
+
+def is_fetched(name: str) -> bool:
+    """Whether all jars of the list are there, with their checksums."""
+    wanted = pinned(name)
+    return _whole(_folder(name, wanted), wanted)
+
+
+def _folder(name: str, wanted: Sequence[Jar]) -> Path:
+    digest = hashlib.sha256("".join(jar.sha256 for jar in wanted).encode()).hexdigest()[:12]
+    return cache_dir() / "jars" / f"{name}-{digest}"
+
+
+def _jars(name: str, java: Java) -> list[Path]:
+    wanted = pinned(name)
+    folder = _folder(name, wanted)
+    if not _whole(folder, wanted):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(folder.parent / "lock"):
+            if not _whole(folder, wanted):
+                _fetch(name, wanted, folder, java)
+    return [folder / jar.file_name for jar in wanted]
+
+
+def _whole(folder: Path, wanted: Sequence[Jar]) -> bool:
+    """Whether every jar is there with its checksum; 50 MB take 0.1 s or less."""
+    return all(_sha256(folder / jar.file_name) == jar.sha256 for jar in wanted)
+
+
+def _sha256(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return None
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(name: str, wanted: Sequence[Jar], folder: Path, java: Java) -> None:
+    """Fill `folder`; the caller holds the lock."""
+    for left_over in folder.parent.glob("fetching-*"):
+        shutil.rmtree(left_over)
+    with (
+        tempfile.TemporaryDirectory(prefix="fetching-", dir=folder.parent) as scratch,
+        _progress() as progress,
+    ):
+        bar = progress.add_task(f"fetching {len(wanted)} {name} jars", total=_size(wanted))
+        new = Path(scratch) / "new"
+        new.mkdir()
+        with Ivy(java, Path(scratch)) as ivy, ThreadPoolExecutor(_PARALLEL) as pool:
+            stop = threading.Event()
+            work = {pool.submit(_fetch_one, ivy, jar, new, stop): jar for jar in wanted}
+            try:
+                for done in as_completed(work):
+                    done.result()
+                    progress.advance(bar, work[done].size)
+            except BaseException as error:
+                stop.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                if not isinstance(error, DuewheelError):  # Ctrl-C does not wait for the network
+                    ivy.close()
+                raise
+        shutil.rmtree(folder, ignore_errors=True)  # there is one only if its checksums failed
+        new.rename(folder)
+
+
+def _size(jars: Sequence[Jar]) -> int:
+    return sum(jar.size for jar in jars)
+
+
+def _fetch_one(ivy: Ivy, jar: Jar, into: Path, stop: threading.Event) -> None:
+    target = into / jar.file_name
+    for attempt in Retrying(
+        retry=retry_if_exception_type(DuewheelError),
+        stop=stop_after_attempt(_ATTEMPTS) | stop_when_event_set(stop),
+        wait=wait_exponential(max=8),
+        sleep=sleep_using_event(stop),
+        reraise=True,
+    ):
+        with attempt:
+            shutil.copyfile(ivy.resolve([jar.coordinate], transitive=False)[0], target)
+    if (found := _sha256(target)) != jar.sha256:
+        raise DuewheelError(
+            f"{jar.coordinate} is not the pinned jar: SHA-256 {found}, expected {jar.sha256}"
+        )
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+    )
+
+
+def pin() -> None:
+    """Resolve the roots of every list and write their jars and checksums to jars.json."""
+    pins = json.loads(PINS.read_text())
+    java = find_java()
+    for name, pinning in pins.items():
+        with tempfile.TemporaryDirectory() as scratch, Ivy(java, Path(scratch)) as ivy:
+            ivy.resolve(pinning["roots"], transitive=pinning["transitive"])
+            jars = [_pinned(path) for path in Path(scratch).glob("ivy-*/cache/*/*/*/*.jar")]
+        jars.sort(key=lambda jar: jar.coordinate)
+        assert len({jar.file_name for jar in jars}) == len(jars), "file names must not collide"
+        pinning["jars"] = [asdict(jar) for jar in jars]
+        print(f"{name}: {len(jars)} jars, {_size(jars) / 1e6:.1f} MB")
+    PINS.write_text(json.dumps(pins, indent=2) + "\n")
+
+
+def _pinned(path: Path) -> Jar:
+    """The pin of a jar in Ivy's cache: <group>/<artifact>/<kind>/<artifact>-<version>.jar."""
+    group, artifact = path.parts[-4:-2]
+    version = path.stem.removeprefix(f"{artifact}-")
+    checksum = _sha256(path)
+    assert checksum is not None, path
+    return Jar(f"{group}:{artifact}:{version}", path.stat().st_size, checksum)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Fetch both lists now, or with --pin renew the pins."""
+    if list(arguments) == ["--pin"]:
+        pin()
+        return 0
+    if arguments:
+        print("usage: python -P -m duewheel.java.jars [--pin]", file=sys.stderr)
+        return 2
+    try:
+        java = find_java()
+        connector_jars(java)
+        broker_jars(java)
+    except DuewheelError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""All that knows Kafka's client: connections, topics, metadata, transactions."""

@@ -1,0 +1,268 @@
+"""From deliveries to ready record batches, one topic-partition after another.
+
+Depends on nothing but the rows, the time and what is known of their targets, so that it can be done
+long before the transaction; the result says what it took for true. No Kafka here.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from duewheel.checkpoints.held_copies import Held
+from duewheel.errors import PublishDoubt
+from duewheel.kafka import router
+from duewheel.kafka.router import Reason, Target
+from duewheel.schemas.batches import ANY_TIME, Bool, Deliveries, Int32, Int64, TopicPartition
+from duewheel.schemas.wire.record_batch import Batch, split
+from duewheel.wheel.dequeue import requeue
+from duewheel.wheel.slot_overflow import to_be_spread
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a topic, as far as encoding goes.
+
+    Attributes:
+        target: its partitions and limits.
+        batch_bytes: how large to make its batches.
+    """
+
+    target: Target
+    batch_bytes: int
+
+
+NO_ROWS: Int64 = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """What of a transaction did not go where it was addressed; no row is in two of the first three.
+
+    Attributes:
+        parked: went back to their timer topic to wait: their target takes no writes for now, or
+            they are in excess of their slot.
+        letters: dead letters that went back because the dead-letter topic takes nothing; some of
+            them may have become dead letters only now.
+        condemned: became dead letters.
+        reasons: of `condemned`, how many for which reason.
+        held: what waits for timer partitions then, in the state topic.
+        moved: whether some of it was moved to its partition.
+    """
+
+    parked: Int64 = field(default_factory=lambda: NO_ROWS)
+    letters: Int64 = field(default_factory=lambda: NO_ROWS)
+    condemned: Int64 = field(default_factory=lambda: NO_ROWS)
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    held: Mapping[TopicPartition, Held] = field(default_factory=dict)
+    moved: bool = False
+
+
+# What is known of each of these topics; may raise to say that it is not.
+LookUp = Callable[[Sequence[str]], Mapping[str, Known]]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One batch and where it goes.
+
+    Attributes:
+        topic, partition: where to.
+        batch: the records.
+        source: TIMER_SOURCE of its record if it holds one only, else None.
+        is_whole: it was held, and cannot be divided (held_queue.py).
+    """
+
+    topic: str
+    partition: int
+    batch: Batch
+    source: bytes | None
+    is_whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Deliveries as batches, and what they were made from.
+
+    Attributes:
+        parts: the batches; those of a partition are neighbours, in their order.
+        aside: rows that do not go where they were addressed.
+        known: what was known of each topic that mattered.
+        refused: sources of the records that the broker had refused.
+    """
+
+    parts: list[Part]
+    aside: Aside
+    known: Mapping[str, Known]
+    refused: frozenset[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """Where the rows of a transaction go.
+
+    Attributes:
+        deliveries: in the order in which they came.
+        aside, known: as in Encoded.
+    """
+
+    deliveries: Deliveries
+    aside: Aside
+    known: Mapping[str, Known]
+
+
+def route(
+    deliveries: Deliveries,
+    look_up: LookUp,
+    refused: frozenset[bytes],
+    dead_letter_topic: str,
+    now_ms: int,
+) -> Routed:
+    """Address rows that can never be published to the dead-letter topic, and those that cannot be
+    for now to their timer topic.
+
+    Args:
+        deliveries: the rows.
+        look_up: asked for the topics that rows name and, only if they are needed, for timer
+            topics and for `dead_letter_topic`.
+        refused: sources of records that the broker has refused.
+        dead_letter_topic: where unpublishable rows go.
+        now_ms: from which parked rows wait.
+
+    Raises:
+        PublishDoubt: neither the dead-letter topic nor a row's timer topic is there.
+        Exception: whatever `look_up` raises.
+    """
+    known = dict(look_up(router.used_topics(deliveries)))
+
+    def learn(topics: Iterable[str]) -> dict[str, Target]:
+        """Of these topics, and all that were asked for before."""
+        known.update(look_up([topic for topic in dict.fromkeys(topics) if topic not in known]))
+        return _targets(known)
+
+    targets = _targets(known)
+    reason = router.why_not(deliveries, targets, list(refused))
+    waiting = router.without_target(deliveries, targets) & (reason == Reason.NONE)
+    reason[waiting & deliveries.answer] = Reason.TARGET_UNAVAILABLE
+    waiting &= ~deliveries.answer
+    spread = (reason == Reason.NONE) & to_be_spread(deliveries)
+    if (waiting | spread).any():
+        targets = learn(topic for topic, _ in deliveries.homes)
+        deliveries, waiting = _parked(deliveries, waiting, spread, targets, reason, now_ms)
+    if reason.any():
+        deliveries = router.condemned(deliveries, reason, targets, dead_letter_topic)
+    letters = np.zeros_like(waiting)
+    if deliveries.dead_letter.any():
+        targets = learn([dead_letter_topic])
+        deliveries = router.to_dead_letters(deliveries, dead_letter_topic)
+        if not targets[dead_letter_topic].takes_letters:
+            targets = learn(topic for topic, _ in deliveries.homes)
+            deliveries, letters = _letters_kept(deliveries, targets, now_ms)
+        deliveries = _dead_letters_fitted(deliveries, targets)
+    reason[letters] = Reason.NONE
+    return Routed(deliveries, _aside(waiting, letters, reason), known)
+
+
+def _aside(waiting: Bool, letters: Bool, reason: Int32) -> Aside:
+    if not (waiting.any() or letters.any() or reason.any()):
+        return Aside()
+    counts = enumerate(np.bincount(reason).tolist())
+    parked, kept, condemned = (np.flatnonzero(rows) for rows in (waiting, letters, reason))
+    reasons = {Reason(n).name.lower(): c for n, c in counts if n and c}
+    return Aside(parked, kept, condemned, reasons)
+
+
+def encode(
+    deliveries: Deliveries,
+    look_up: LookUp,
+    refused: frozenset[bytes],
+    dead_letter_topic: str,
+    chance: random.Random,
+    now_ms: int,
+) -> Encoded:
+    """Route the rows, and join them.
+
+    Args:
+        deliveries, look_up, refused, dead_letter_topic, now_ms: as in `route`.
+        chance: chooses partitions for rows without key and request.
+
+    Raises:
+        PublishDoubt, Exception: as `route`.
+    """
+    routed = route(deliveries, look_up, refused, dead_letter_topic, now_ms)
+    known = routed.known
+    rest, groups = router.grouped(routed.deliveries, _targets(known), chance)
+    parts = []
+    for group in groups:
+        rows = rest.slice(group.first, group.end)
+        first = 0
+        for batch in split(rows, known[group.topic].batch_bytes):
+            source = rows.source[first].as_py() if batch.count == 1 else None
+            parts.append(Part(group.topic, group.partition, batch, source))
+            first += batch.count
+    return Encoded(parts, routed.aside, known, refused)
+
+
+def _targets(known: Mapping[str, Known]) -> dict[str, Target]:
+    return {topic: one.target for topic, one in known.items()}
+
+
+def _parked(
+    deliveries: Deliveries,
+    waiting: Bool,
+    spread: Bool,
+    targets: Mapping[str, Target],
+    reason: Int32,
+    now_ms: int,
+) -> tuple[Deliveries, Bool]:
+    """The deliveries with rows parked, and which they are.
+
+    Where the timer topic takes no such copy, what waits for its target is given a reason, and what
+    would only be spread leaves now.
+    """
+    back = waiting | spread
+    # The later of the two: a key's rows before this one may wait for either.
+    retry_ms = np.where(waiting, now_ms + requeue.waits_ms(deliveries), ANY_TIME)
+    not_before_ms = np.maximum(retry_ms, np.where(spread, deliveries.not_before_ms, ANY_TIME))
+    parked = requeue.parked(deliveries, back, not_before_ms)
+    refused = back & (router.why_not(parked, targets, []) != Reason.NONE)
+    if refused.any():
+        reason[refused & waiting] = Reason.TARGET_UNAVAILABLE
+        back &= ~refused
+        parked = requeue.parked(deliveries, back, not_before_ms)
+    return parked, back
+
+
+def _letters_kept(
+    deliveries: Deliveries, targets: Mapping[str, Target], now_ms: int
+) -> tuple[Deliveries, Bool]:
+    """The deliveries with all dead letters that can waiting in their timer topics, and which these
+    are. Where the timer topic does not take a copy, what waits is the pointer to the original.
+    """
+    missing = [topic for topic, _ in deliveries.homes if targets[topic].refusal]
+    there = np.array([topic not in missing for topic, _ in deliveries.homes], np.bool_)
+    rows = deliveries.dead_letter & there[deliveries.home]
+    waiting = requeue.waiting_letters(deliveries, rows, now_ms)
+    too_large = router.too_large(waiting, targets) & rows
+    if too_large.any():
+        deliveries = router.stripped(deliveries, too_large)
+        waiting = requeue.waiting_letters(deliveries, rows, now_ms)
+    return waiting, rows
+
+
+def _dead_letters_fitted(deliveries: Deliveries, targets: Mapping[str, Target]) -> Deliveries:
+    """The deliveries with every dead letter cut down to what its topic takes."""
+    leaving = deliveries.dead_letter & ~deliveries.rolled
+    for index in np.unique(deliveries.target[leaving]).tolist():
+        topic = deliveries.targets[index]
+        if targets[topic].refusal:
+            raise PublishDoubt(
+                f"nothing was published: dead-letter topic {topic!r}: "
+                f"{targets[topic].refusal.name.lower()}, and the timer topics of its messages "
+                "are not there either"
+            )
+    too_large = router.too_large(deliveries, targets) & leaving
+    return router.stripped(deliveries, too_large) if too_large.any() else deliveries

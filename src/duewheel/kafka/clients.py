@@ -1,0 +1,199 @@
+"""Making and closing Kafka clients: settings passed through, a deadline, no secret ever shown.
+
+kafka-python's constructors block until a broker answers, and one that fails leaves its socket and
+its thread behind. Here the network part is caught as it is made, so that a failed constructor
+leaves nothing; every call is bounded; error texts have the values of secret settings taken out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Self, TypeVar
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.errors import (
+    AuthorizationError,
+    KafkaConfigurationError,
+    KafkaError,
+    SaslAuthenticationFailedError,
+    UnsupportedSaslMechanismError,
+)
+from kafka.net.compat import KafkaNetClient
+
+from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable
+from duewheel.kafka.deadline import Deadline, DeadlinePassed, within
+
+T = TypeVar("T")
+Client = TypeVar("Client", KafkaAdminClient, KafkaConsumer, KafkaProducer)
+
+# What duewheel's guarantees rest on is not to be set from outside.
+_OWNED = frozenset(
+    {
+        "bootstrap_timeout_ms",
+        "kafka_client",
+        "metric_reporters",
+        "metrics_num_samples",
+        "metrics_sample_window_ms",
+        "retry_backoff_ms",
+        "selector",
+    }
+)
+_ALLOWED = (
+    set(KafkaProducer.DEFAULT_CONFIG)
+    & set(KafkaConsumer.DEFAULT_CONFIG)
+    & set(KafkaAdminClient.DEFAULT_CONFIG)
+) - _OWNED
+_SECRET = re.compile("password|secret|token", re.IGNORECASE)
+_MISCONFIGURED = (
+    AuthorizationError,
+    KafkaConfigurationError,
+    SaslAuthenticationFailedError,
+    UnsupportedSaslMechanismError,
+)
+_RECONNECT_BACKOFF_MAX_MS = 1_000  # kafka-python's own 30 s outlast a whole deadline
+_CLOSE_DEADLINE_S = 5.0
+
+
+class _NoSettings(logging.Filter):
+    """Keeps the one log line of kafka-python that holds all settings, secrets included, away."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "with configuration" not in str(record.msg)
+
+
+logging.getLogger("kafka.admin.client").addFilter(_NoSettings())
+
+
+class ClientSettings:
+    """The settings that every Kafka client gets: address, security, sockets.
+
+    Immutable, so thread-safe. Its text shows the address only.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        """Check `settings`, given by kafka-python's names.
+
+        Raises:
+            ConfigError: an unknown setting, or one that duewheel decides itself.
+        """
+        for name in settings:
+            if name in _OWNED or (name not in _ALLOWED and name in KafkaProducer.DEFAULT_CONFIG):
+                raise ConfigError(f"Kafka client setting {name!r} is decided by duewheel itself")
+            if name not in _ALLOWED:
+                raise ConfigError(
+                    f"unknown Kafka client setting {name!r}: the names are those of kafka-python "
+                    "that producers, consumers and admin clients share"
+                )
+        self._settings = {"reconnect_backoff_max_ms": _RECONNECT_BACKOFF_MAX_MS, **settings}
+        self._secrets = [
+            str(value) for name, value in settings.items() if _SECRET.search(name) and value
+        ]
+
+    @classmethod
+    def of_producer(cls, options: Mapping[str, Any]) -> Self:
+        """What other clients of the same cluster need of a KafkaProducer's options."""
+        return cls({name: value for name, value in options.items() if name in _ALLOWED})
+
+    @property
+    def address(self) -> str:
+        """The bootstrap servers, as text."""
+        servers = self._settings.get("bootstrap_servers", "localhost")
+        return servers if isinstance(servers, str) else ",".join(servers)
+
+    def __repr__(self) -> str:
+        return f"ClientSettings({self.address})"
+
+    def explain(self, error: BaseException) -> str:
+        """What happened, in one line, without the value of any secret setting."""
+        name = type(error).__name__
+        return self.redacted(f"{name}: {str(error).removeprefix(f'{name}: ')}".replace("\n", " "))
+
+    def redacted(self, text: str) -> str:
+        """A text without the value of any secret setting."""
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    def call(self, deadline: Deadline, what: str, call: Callable[[], T]) -> T:
+        """The result of a call to Kafka.
+
+        Raises:
+            KafkaUnavailable: no answer by the deadline, or an error.
+            ConfigError: the settings or the rights do not fit.
+        """
+        try:
+            return within(deadline, what, call)
+        except DuewheelError:
+            raise
+        except _MISCONFIGURED as error:
+            raise ConfigError(f"Kafka at {self.address}: {what}: {self.explain(error)}") from None
+        except (KafkaError, DeadlinePassed, OSError, RuntimeError) as error:
+            text = f"Kafka at {self.address}: {what}: {self.explain(error)}"
+            raise KafkaUnavailable(text) from None
+
+    def open(self, kind: type[Client], deadline: Deadline, **own: Any) -> Client:
+        """A new client; nothing of it is left behind if that fails.
+
+        Args:
+            kind: KafkaAdminClient, KafkaConsumer or KafkaProducer.
+            deadline: for the constructor, which blocks until a broker answers.
+            own: settings of this one client; they win.
+
+        Raises:
+            KafkaUnavailable, ConfigError: as `call`.
+        """
+        made: list[KafkaNetClient] = []
+
+        def catch(**configs: Any) -> KafkaNetClient:
+            made.append(KafkaNetClient(**configs))
+            return made[-1]
+
+        def build() -> Client:
+            try:
+                bounded = {"bootstrap_timeout_ms": deadline.remaining_ms(), "kafka_client": catch}
+                return kind(**{**self._settings, **bounded, **own})
+            except (AssertionError, TypeError, ValueError) as error:
+                raise ConfigError(f"Kafka client settings: {self.explain(error)}") from None
+
+        try:
+            return self.call(deadline, f"connect ({kind.__name__})", build)
+        except DuewheelError:
+            _close_quietly("network", lambda: [client.close() for client in made])
+            raise
+
+
+def open_reader(settings: ClientSettings, deadline: Deadline, **own: Any) -> KafkaConsumer:
+    """A consumer, of committed records unless told otherwise, that belongs to no group: it is
+    assigned, and keeps no offsets. Where retention or compaction has moved a log's start, it goes
+    on there.
+
+    Args:
+        settings: of the cluster.
+        deadline: for the constructor.
+        own: settings of this one consumer.
+
+    Raises:
+        KafkaUnavailable, ConfigError: as `ClientSettings.call`.
+    """
+    return settings.open(
+        KafkaConsumer,
+        deadline,
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        metrics_enabled=False,
+        **{"isolation_level": "read_committed", **own},
+    )
+
+
+def close(client: KafkaAdminClient | KafkaConsumer) -> None:
+    """Close a client with a thread of its own, whatever state it is in. Never raises."""
+    _close_quietly("client", client.close)
+
+
+def _close_quietly(what: str, call: Callable[[], object]) -> None:
+    with contextlib.suppress(KafkaError, DeadlinePassed, OSError, RuntimeError, ValueError):
+        within(Deadline(_CLOSE_DEADLINE_S), f"close {what}", call)

@@ -1,0 +1,294 @@
+"""Copies whose timer partition is closed to them: held in the state topic, moved when it is not.
+
+A partition is closed to copies (`closed_to_copies`) while
+
+    it takes no writes          no leader, or too few replicas in sync
+    its topic was made anew     TIMER_ORIGIN would name messages of another topic
+    it has lost its end         its log ends below C: what comes there lies at offsets that ingest
+                                has read, and would never be read
+
+The last two end when the operator accepts the loss (accept_loss.py).
+
+The format, and why the order of copies matters: checkpoints/held_copies.py. Batches are held and
+moved whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from kafka import KafkaAdminClient
+from kafka.record.default_records import DefaultRecordBatch
+from kafka.structs import TopicPartition
+
+from duewheel.checkpoints.held_copies import Held, batch_of, key_of, named, partition_of, value_of
+from duewheel.checkpoints.progress import RECORD_BYTES_MAX, Progress
+from duewheel.kafka.batch_encoder import Known, Part
+from duewheel.kafka.clients import ClientSettings, close, open_reader
+from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.state_topic import ends_of, records_until
+from duewheel.schemas.batches import TopicPartition as Place
+from duewheel.schemas.header_names import LETTER, ORIGIN, TIMER_ID
+from duewheel.schemas.wire.record_batch import Batch, seal
+from duewheel.schemas.wire.record_codec import NO_ORIGIN
+from duewheel.schemas.wire.single_record import Header, encode, several, single
+
+_BYTES_AT_ONCE = 4 * 1024 * 1024
+# Batches for one partition go one after the other, each with a round trip to its replicas.
+BATCHES_AT_ONCE = 256
+_READ_BYTES = 64 * 1024 * 1024  # of the state topic, for one transaction
+_FRAME_BYTES = 1024  # at most, of the key and the record around the value
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Copies on their way to their partitions, in one transaction.
+
+    Attributes:
+        parts: the copies.
+        deletions: of the records of the state topic that had them.
+        held: what waits once that is committed.
+    """
+
+    parts: Sequence[Part] = ()
+    deletions: Sequence[Batch] = ()
+    held: Mapping[Place, Held] = field(default_factory=dict)
+
+
+def closed_to_copies(
+    places: Iterable[Place],
+    known: Mapping[str, Known],
+    progress: Progress,
+    ends: Callable[[Sequence[Place]], Mapping[Place, int]],
+) -> set[Place]:
+    """Those of these timer partitions to which no copy may go for now: see the module's head.
+
+    Args:
+        places: partitions.
+        known: of their topics.
+        progress: of the shard.
+        ends: asked where partitions that take writes end; one that it leaves out is closed.
+    """
+    every = list(places)
+    open_ = [p for p in every if _takes_writes(p, known) and _is_the_same(p[0], known, progress)]
+    found = ends(open_) if open_ else {}
+    of = progress.partitions
+    whole = [p for p in open_ if found.get(p, -1) >= (of[p].closed_c if p in of else 0)]
+    return set(every).difference(whole)
+
+
+def _takes_writes(place: Place, known: Mapping[str, Known]) -> bool:
+    target = known[place[0]].target
+    return place[1] < target.partitions and place[1] not in target.unavailable
+
+
+def _is_the_same(topic: str, known: Mapping[str, Known], progress: Progress) -> bool:
+    """Whether Kafka has the topic whose offsets the progress speaks of."""
+    topic_id = known[topic].target.topic_id
+    return progress.topic_ids.get(topic, topic_id) == topic_id
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of what one transaction moves.
+
+    Attributes:
+        batches: how many.
+        size: in bytes, unless one alone has more.
+    """
+
+    batches: int
+    size: int
+
+    @classmethod
+    def beside(cls, parts: Sequence[Part], batches: int) -> Bounds:
+        """More than a transaction adds with these parts. With less a backlog might never end: while
+        there is one every cancel is chased, and the chases go behind it.
+        """
+        own = sum(len(part.batch.body) for part in parts)
+        return cls(batches + len(parts), _BYTES_AT_ONCE + own)
+
+
+def moved(
+    settings: ClientSettings,
+    admin: KafkaAdminClient,
+    where: TopicPartition,
+    progress: Progress,
+    free: Collection[Place],
+    bounds: Bounds,
+    deadline: Deadline,
+) -> Moved:
+    """The oldest copies for open partitions, as many as one transaction takes.
+
+    Args:
+        settings, admin: of the cluster.
+        where: the shard's partition of the state topic.
+        progress: of the shard; its `held` waits.
+        free: timer partitions of these that are not closed to copies.
+        bounds: how much is moved at once.
+        deadline: for the call.
+
+    Raises:
+        KafkaUnavailable: no answer in time.
+    """
+    held = progress.held
+    if not free:
+        return Moved(held=held)
+    stable, end = ends_of(settings, admin, where, deadline)
+    consumer = open_reader(settings, deadline)
+
+    def read() -> Moved:
+        consumer.assign([where])
+        consumer.seek(where, min(held[place].start_offset for place in free))
+        records = records_until(consumer, where, stable, deadline)
+        return _taken(records, progress, free, bounds, all_seen=stable == end)
+
+    try:
+        return settings.call(deadline, f"read the copies in {where.topic}", read)
+    finally:
+        close(consumer)
+
+
+def _taken(
+    records: Iterable[Any],
+    progress: Progress,
+    free: Collection[Place],
+    bounds: Bounds,
+    *,
+    all_seen: bool,
+) -> Moved:
+    """`all_seen`: no open transaction hides records. Only then missing copies are given up as lost;
+    else the next transaction looks again.
+    """
+    held = progress.held
+    left = {place: held[place] for place in free}
+    parts, moved_keys, size, read = list[Part](), list[bytes](), 0, 0
+    for record in records:
+        read += len(record.value or b"")
+        if read > _READ_BYTES:
+            left = {place: _behind(of, record.offset) for place, of in left.items()}
+            break
+        place = partition_of(record.key)
+        if place not in left or record.value is None or record.offset < left[place].start_offset:
+            continue  # moved already, and not compacted yet: moving it again would deliver twice
+        batch, topic_id = batch_of(record.value)
+        if topic_id != progress.topic_ids.get(place[0], topic_id):
+            batch = _as_first_copies(place, batch)
+        parts.append(Part(*place, batch, None, is_whole=True))
+        moved_keys.append(record.key)
+        left[place] = Held(record.offset + 1, left[place].records - batch.count)
+        if left[place].records <= 0:
+            del left[place]
+        size += len(batch.body)
+        if not left or size >= bounds.size or len(parts) >= bounds.batches:
+            break
+    else:  # all records were read
+        if all_seen and left:
+            text = "copies are lost, for the state topic has lost its records"
+            log.error(text, copies=named(left))
+            left.clear()
+    stay = {place: of for place, of in held.items() if place not in free}
+    deletions = [several(moved_keys, None)] if moved_keys else []
+    return Moved(parts, deletions, stay | left)
+
+
+def _as_first_copies(place: Place, batch: Batch) -> Batch:
+    """Copies of a timer topic that was made anew since: each counts as its timer's first one, and
+    keeps the timer's id.
+    """
+    sealed = bytes(seal(batch.body, batch.count, timestamp_ms=0))
+    records = (
+        encode(number, record.key, record.value, _of_first_copy(place, record.headers))
+        for number, record in enumerate(DefaultRecordBatch(sealed))
+    )
+    return Batch(memoryview(b"".join(records)), batch.count)
+
+
+def _of_first_copy(place: Place, headers: Sequence[Header]) -> list[Header]:
+    names = [name for name, _ in headers]
+    at = len(names) - 1 - names[::-1].index(ORIGIN)  # one before it may be a producer's
+    origin = headers[at][1]
+    first = [*headers[:at], (ORIGIN, b"%d" % NO_ORIGIN), *headers[at + 1 :]]
+    if names[-1] == LETTER or TIMER_ID in names or origin is None:
+        return first
+    return [(TIMER_ID, b"%s-%d@%s" % (place[0].encode(), place[1], origin)), *first]
+
+
+def _behind(held: Held, offset: int) -> Held:
+    """None of these copies lies below the offset: the next transaction reads on from there."""
+    return Held(max(held.start_offset, offset), held.records)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Batches of a transaction: those to send now, and those to hold.
+
+    Attributes:
+        now: those that go to their partition.
+        records: of the state topic, with the others.
+        held: what waits once they are committed.
+    """
+
+    now: Sequence[Part]
+    records: Sequence[Batch]
+    held: Mapping[Place, Held]
+
+
+def split(
+    parts: Sequence[Part],
+    closed: Collection[Place],
+    held: Mapping[Place, Held],
+    topic_ids: Mapping[str, str],
+    end: Callable[[], int],
+) -> Split:
+    """Those for a timer partition that is closed to copies, or for which copies are held already,
+    become records of the state topic.
+
+    A batch that is larger than such a record may be goes to its partition at once. While that takes
+    no writes its transaction fails and is tried again, which holds up the shard; later it may
+    overtake held copies. Batches that large hold one message: a copy of a timer, whose order is
+    lost then. A chase is never that large unless its request was.
+
+    Args:
+        parts: of a transaction.
+        closed: timer partitions that are closed to copies.
+        held: what waits.
+        topic_ids: of the timer topics whose offsets the copies name.
+        end: asked for the offset at or behind which the records will lie in the state topic.
+    """
+    if not closed and not held:
+        return Split(parts, (), held)
+    now, records, waits = list[Part](), list[Batch](), dict(held)
+    for part in parts:
+        place = part.topic, part.partition
+        fits = len(part.batch.body) + _FRAME_BYTES <= RECORD_BYTES_MAX
+        if not fits or not (place in closed or place in waits):
+            now.append(part)
+            continue
+        before = waits.get(place) or Held(end(), 0)
+        value = value_of(part.batch, topic_ids.get(place[0]))
+        records.append(single(key_of(place, before), value))
+        waits[place] = Held(before.start_offset, before.records + part.batch.count)
+    return Split(now, records, waits)
+
+
+def tell_held(before: Collection[Place], after: Collection[Place]) -> None:
+    """Log for which timer partitions copies are held now, and for which no longer."""
+    for topic, number in after:
+        if (topic, number) not in before:
+            log.warning(
+                "a timer partition takes no writes, or is not the one that was read: what goes "
+                "back there is held",
+                topic=topic,
+                partition=number,
+            )
+    for topic, number in before:
+        if (topic, number) not in after:
+            log.info(
+                "a timer partition has all that was held for it", topic=topic, partition=number
+            )

@@ -1,0 +1,297 @@
+"""Ready-made record batches through kafka-python's sender: all that is known of its inside.
+
+kafka-python takes one record per call and encodes it in Python, 12 to 17 µs each. A ready batch
+handed to its accumulator costs the same whatever it holds, while sequence numbers, retries,
+partitions of the transaction and the commit stay kafka-python's. What is relied upon:
+
+    accumulator   a deque of ProducerBatch per partition, the set of incomplete ones, a lock each
+    sender        one thread; drains one batch per partition at a time (idempotence mutes the rest)
+    metadata      asks one question about the set of topics it is told to watch; knows the brokers
+    batch         asks its records for set_producer_state, close, buffer, size_in_bytes, next_offset
+    transactions  partitions are added before their first batch; EndTxn waits for incomplete batches
+
+None of this is public: the version is pinned exactly, and `check_internals` refuses any other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import kafka
+from kafka import KafkaAdminClient, KafkaProducer
+from kafka.producer.producer_batch import FinalState, ProducerBatch
+from kafka.structs import TopicPartition
+
+from duewheel.errors import ConfigError
+from duewheel.kafka.deadline import Deadline, DeadlinePassed
+from duewheel.schemas.wire.record_batch import HEADER_BYTES, Batch, seal
+
+SUPPORTED_VERSION = "3.0.12"
+# InitProducerId v4: an older broker lets a fenced producer re-initialise itself and fence its heir.
+OLDEST_BROKER = (2, 7)
+_NO_STAMP = -1
+_NAMES_SHOWN = 5
+
+_TOUCHED = {
+    "": ("_accumulator", "_sender", "_transaction_manager", "_closed", "_unregister_cleanup"),
+    "_accumulator": ("_batches", "_incomplete", "_tp_lock", "_closed"),
+    "_accumulator._incomplete": ("add", "remove"),
+    "_metadata": ("set_topics", "_topics"),
+    "_sender": ("wakeup", "force_close", "join", "is_alive"),
+    "_transaction_manager": (
+        "begin_commit",
+        "maybe_add_partition_to_transaction",
+        "is_transactional",
+    ),
+}
+
+
+def check_internals(producer: KafkaProducer) -> None:
+    """Refuse to work on a kafka-python or a broker that this module was not written for.
+
+    Raises:
+        ConfigError: another version, a missing attribute, or a broker that is too old.
+    """
+    if kafka.__version__ != SUPPORTED_VERSION:
+        raise ConfigError(
+            f"kafka-python is {kafka.__version__}, this version of duewheel needs exactly "
+            f"{SUPPORTED_VERSION}: install it from the lock file"
+        )
+    for path, names in _TOUCHED.items():
+        owner: object = producer
+        for step in filter(None, path.split(".")):
+            owner = getattr(owner, step, None)
+        missing = [name for name in names if not hasattr(owner, name)]
+        if missing:
+            raise ConfigError(
+                f"kafka-python {kafka.__version__} has no {path or 'KafkaProducer'}."
+                f"{missing[0]}: its files are not those of the published {SUPPORTED_VERSION}"
+            )
+    broker = producer.config["api_version"]
+    if broker < OLDEST_BROKER:
+        raise ConfigError(
+            "the Kafka broker is {}.{}, transactions that fence need {}.{} or newer".format(
+                *broker[:2], *OLDEST_BROKER
+            )
+        )
+
+
+class ReadyRecords:
+    """Stands where kafka-python expects its MemoryRecordsBuilder.
+
+    Not thread-safe by itself: the accumulator's lock of the partition covers every call.
+    """
+
+    magic = 2
+
+    def __init__(self, batch: Batch, timestamp_ms: int) -> None:
+        self._batch = batch
+        self._timestamp_ms = timestamp_ms
+        self._sealed: bytearray | None = None
+        self._transactional = False
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.base_sequence = -1
+
+    def set_producer_state(
+        self, producer_id: int, producer_epoch: int, base_sequence: int, is_transactional: bool
+    ) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.base_sequence = base_sequence
+        self._transactional = is_transactional
+        self._sealed = None
+
+    def append(self, *_record: object) -> None:
+        """No room: kafka-python then opens a batch of its own."""
+
+    def is_full(self) -> bool:
+        return True
+
+    def next_offset(self) -> int:
+        return self._batch.count
+
+    def size_in_bytes(self) -> int:
+        return HEADER_BYTES + len(self._batch.body)
+
+    def compression_rate(self) -> float:
+        return 1.0
+
+    def close(self) -> None:
+        """Nothing to do yet: an aborted batch is closed too, and need not be sealed."""
+
+    def buffer(self) -> bytearray:
+        if self._sealed is None:
+            self._sealed = seal(
+                self._batch.body,
+                self._batch.count,
+                timestamp_ms=self._timestamp_ms,
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                base_sequence=self.base_sequence,
+                transactional=self._transactional,
+            )
+        return self._sealed
+
+
+class WholeBatch(ProducerBatch):  # type: ignore[misc]  # kafka-python carries no types
+    """A batch that is never split.
+
+    Splitting decodes the records and loses null header values; with a count of 1 a refusal for
+    size fails the batch instead. The sequence numbers take their count from next_offset.
+    """
+
+    @property
+    def record_count(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one batch.
+
+    Attributes:
+        error: None if it was acknowledged.
+        judged: the broker refused this very batch; otherwise it fell together with another one.
+        stamp_ms: the broker's time when it took the batch; None unless the topic has
+            LogAppendTime, and if the batch had been taken before its answer was lost.
+    """
+
+    error: Exception | None
+    judged: bool
+    stamp_ms: int | None = None
+
+
+class NoAnswer(Exception):
+    """Batches of other partitions were acknowledged, and those of these were not: nothing has
+    moved for a while.
+    """
+
+    def __init__(self, partitions: frozenset[TopicPartition], seconds: float) -> None:
+        names = sorted(f"{partition.topic}-{partition.partition}" for partition in partitions)
+        shown = ", ".join(names[:_NAMES_SHOWN]) + (" …" if len(names) > _NAMES_SHOWN else "")
+        super().__init__(f"{shown}: no answer to a batch for {seconds:g} s, others were answered")
+        self.partitions = partitions
+
+
+def known_brokers(admin: KafkaAdminClient) -> list[tuple[int, str, int]]:
+    """Id, host and port of every broker as the bootstrap server told them, in order of the ids.
+
+    It is known even where none of them can be reached: then no public call gets that far.
+    """
+    brokers = admin._manager.cluster.brokers()
+    return sorted((broker.node_id, broker.host, broker.port) for broker in brokers)
+
+
+def announce(producer: KafkaProducer, topics: Iterable[str]) -> None:
+    """Have the producer ask for the metadata of all these topics at once. Does not block.
+
+    The set is replaced as a whole: another thread may be going through the old one.
+    """
+    metadata = producer._metadata
+    metadata.set_topics(metadata._topics.union(topics))
+
+
+def enqueue(
+    producer: KafkaProducer,
+    batches: Sequence[tuple[TopicPartition, Batch]],
+    timestamp_ms: int,
+) -> list[WholeBatch]:
+    """Hand batches to the sender, in order within each partition. Does not block.
+
+    Every topic's metadata must be known to the producer, or its batches never leave.
+    """
+    accumulator = producer._accumulator
+    if accumulator._closed:
+        raise DeadlinePassed("the producer was closed before its batches were queued")
+    # All partitions first: they then reach the coordinator in one request.
+    for partition in dict.fromkeys(partition for partition, _ in batches):
+        producer._transaction_manager.maybe_add_partition_to_transaction(partition)
+    queued = []
+    for partition, ready in batches:
+        batch = WholeBatch(partition, ReadyRecords(ready, timestamp_ms))
+        with accumulator._tp_lock(partition):
+            accumulator._batches[partition].append(batch)
+            accumulator._incomplete.add(batch)
+        queued.append(batch)
+    producer._sender.wakeup()
+    return queued
+
+
+def await_outcomes(
+    batches: Sequence[WholeBatch], deadline: Deadline, quiet_s: float = math.inf
+) -> list[Outcome]:
+    """Wait for every batch and look at every result.
+
+    Args:
+        batches: the last one stands for the cluster: while it has no result, that is away as a
+            whole.
+        deadline: for all of them.
+        quiet_s: how long there may be no result while there is one of the last batch.
+
+    Raises:
+        DeadlinePassed: a batch has no result yet.
+        NoAnswer: nothing has moved for `quiet_s`.
+    """
+    outcomes = []
+    for batch in batches:
+        _await(batch, batches, deadline, quiet_s)
+        _, stamp_ms, error_of = batch.produce_future.value
+        error = error_of(0) if error_of is not None else None
+        stamped = error is None and stamp_ms != _NO_STAMP
+        outcomes.append(
+            Outcome(error, batch.final_state is FinalState.FAILED, stamp_ms if stamped else None)
+        )
+    return outcomes
+
+
+def _await(
+    batch: WholeBatch, batches: Sequence[WholeBatch], deadline: Deadline, quiet_s: float
+) -> None:
+    """Wait for one batch, as long as any of them get results."""
+    done = -1
+    while not batch.produce_future.wait(timeout=min(quiet_s, deadline.remaining_s())):
+        if deadline.remaining_s() <= 0:
+            raise DeadlinePassed(
+                f"{batch.topic_partition.topic}-{batch.topic_partition.partition}: "
+                f"no answer to a batch within {deadline.seconds:g} s"
+            )
+        before, done = done, sum(other.is_done for other in batches)
+        if done == before and batches[-1].is_done:
+            late = frozenset(other.topic_partition for other in batches if not other.is_done)
+            raise NoAnswer(late, quiet_s)
+
+
+def commit(producer: KafkaProducer, deadline: Deadline) -> None:
+    """Commit, without the unlimited wait of `commit_transaction`.
+
+    Raises:
+        DeadlinePassed: no answer; the transaction may be committed.
+        KafkaError: not committed, or fenced.
+    """
+    result = producer._transaction_manager.begin_commit()
+    producer._sender.wakeup()
+    if not result.wait(timeout_ms=deadline.remaining_ms()):
+        raise DeadlinePassed(f"commit: no answer within {deadline.seconds:g} s")
+
+
+def stop(producer: KafkaProducer, seconds: float) -> bool:
+    """Stop the sender for good: nothing queued is sent any more, nothing is flushed.
+
+    Args:
+        producer: to be dropped.
+        seconds: how long to wait for the thread. It ends in any case: at the next answer, or when
+            its request times out.
+
+    Returns:
+        Whether the thread has ended.
+    """
+    producer._sender.force_close()
+    producer._sender.join(seconds)
+    # The public close flushes first and raises while batches are incomplete. Marked as closed, it
+    # also stays out of the garbage collector's way, where it could block for seconds.
+    producer._unregister_cleanup()
+    producer._closed = True
+    return not producer._sender.is_alive()

@@ -1,0 +1,576 @@
+"""Publishes deliveries and progress in Kafka transactions: exactly once, or an honest doubt.
+
+`prepare`, in another thread, before it is known whether the transaction will ever be:
+
+    0. rows that can never be published become dead letters, the others are grouped by
+       topic-partition and joined into ready batches (batch_encoder.py): all of it from what is
+       known of the targets just then
+
+`publish`, one transaction:
+
+    1. look up the targets, where that was long ago; read those held copies from the state topic
+       whose timer partition is open to them again (held_queue.py)
+    2. do 0 again if it was not done, or if what it was done with is no longer true; what goes back
+       to a timer partition that is closed to it becomes records of the state topic
+    3. begin; queue moved copies, messages, records of the state topic and, last, the progress
+    4. look at the result of every batch: kafka-python commits happily after losing one
+    5. commit; from its acknowledgement on, messages and progress are visible, together
+
+So only `publish` asks Kafka, judges what cannot be published, and fails. Whatever goes wrong from 3
+on leaves a doubt: the transaction may be committed. The producer is then stopped for good and
+`PublishDoubt` raised; `start` makes a new one, whose `init_transactions` ends the doubtful
+transaction either way, and reads what was committed.
+
+Every call has a deadline: one for the whole of `start`; in `publish` one for 1 and 2, which grows
+with the number of topics, and one for the transaction, 3 to 5. One that runs out of time raises
+`TransactionTooSlow`: what is merely too large for its deadline would fail for ever. The time stays
+as it is: until a transaction ends, read_committed consumers of the same partitions wait.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+from kafka import KafkaAdminClient, KafkaProducer
+from kafka.errors import KafkaError, KafkaTimeoutError, RequestTimedOutError
+from kafka.structs import TopicPartition
+
+from duewheel.checkpoints.progress import Progress, record_key
+from duewheel.checkpoints.reshard_records import NOTICE_KEY, asks_to_yield
+from duewheel.clock import Clock
+from duewheel.errors import (
+    ConfigError,
+    DuewheelError,
+    Fenced,
+    KafkaUnavailable,
+    PublishDoubt,
+    TransactionTooSlow,
+)
+from duewheel.kafka import producer_internals as internals
+from duewheel.kafka import router
+from duewheel.kafka.batch_encoder import Aside, Encoded, Known, LookUp, Part, encode
+from duewheel.kafka.clients import ClientSettings, close
+from duewheel.kafka.deadline import Deadline, DeadlinePassed, within
+from duewheel.kafka.held_queue import (
+    BATCHES_AT_ONCE,
+    Bounds,
+    Moved,
+    closed_to_copies,
+    moved,
+    split,
+    tell_held,
+)
+from duewheel.kafka.router import Target
+from duewheel.kafka.state_topic import (
+    Found,
+    broker_now_ms,
+    ends_of,
+    last_write_ms,
+    log_ends,
+    newest_record,
+    place_of,
+)
+from duewheel.kafka.target_metadata import NO_VERDICT, SentBatch, TargetCatalog
+from duewheel.kafka.transactions import meet, open_producer, preparation_deadline, transact
+from duewheel.schemas.batches import Deliveries
+from duewheel.schemas.batches import TopicPartition as Place
+from duewheel.schemas.wire.record_batch import HEADER_BYTES, Batch
+from duewheel.schemas.wire.single_record import single
+from duewheel.wheel.publisher import Prepared
+
+# Records have this host's time, but never further from the brokers' clock than this: topics may
+# refuse what is (message.timestamp.before.max.ms, message.timestamp.after.max.ms).
+_OFF_MAX_MS = 1_000
+# A notice that was not followed up is forgotten once progress goes on for so long.
+_NOTICE_AGE_MS = 60_000
+_OUT_OF_TIME = (DeadlinePassed, KafkaTimeoutError, RequestTimedOutError)
+_EXPECTED = (KafkaError, DeadlinePassed, DuewheelError, internals.NoAnswer)
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherLimits:
+    """Bounds, each in the unit of its name.
+
+    Attributes:
+        start_deadline_s: for the whole of `start`; the headway of reading the progress renews it.
+            More than the transaction timeout: a dead transaction of `reshard` holds the progress
+            back for that long.
+        publish_deadline_s: for one transaction. Less than the transaction timeout, or the broker
+            gives up first.
+        transaction_timeout_ms: after it the broker aborts a transaction that nobody ends. Until
+            then read_committed consumers of the same partitions wait.
+        batch_bytes: what a batch should hold; one partition sends one batch at a time.
+        batch_bytes_max: the largest batch, whatever a topic allows. Below the broker's
+            socket.request.max.bytes (100 MB unless set).
+        stop_s: how long to wait for a dropped producer's thread.
+        target_age_s: how long an answer about a topic is believed.
+        missing_target_age_s: how long "there is no such topic" is.
+        unavailable_target_age_s: how long "this partition takes no writes" is.
+        quiet_s: how long a partition may leave a batch without an answer while others get theirs;
+            found out after one to two of it.
+    """
+
+    start_deadline_s: float = 30.0
+    publish_deadline_s: float = 12.0
+    transaction_timeout_ms: int = 15_000
+    batch_bytes: int = 512 * 1024
+    batch_bytes_max: int = 64 * 1024 * 1024
+    stop_s: float = 5.0
+    target_age_s: float = 30.0
+    missing_target_age_s: float = 10.0
+    unavailable_target_age_s: float = 3.0
+    quiet_s: float = 1.5
+
+    def __post_init__(self) -> None:
+        if not self.publish_deadline_s * 1000 < self.transaction_timeout_ms:
+            raise ConfigError(
+                f"publish_deadline_s = {self.publish_deadline_s:g} must be below "
+                f"transaction_timeout_ms = {self.transaction_timeout_ms}"
+            )
+
+
+class KafkaPublisher:
+    """The Publisher of one shard. Not thread-safe, `prepare` excepted: one loop owns it.
+
+    Example:
+        publisher = KafkaPublisher({"bootstrap_servers": "kafka:9092"}, ...)
+        progress = publisher.start()
+        publisher.publish(publisher.prepare(deliveries), next_progress)
+    """
+
+    def __init__(
+        self,
+        client: Mapping[str, Any],
+        *,
+        transactional_id: str,
+        state_topic: str,
+        dead_letter_topic: str,
+        shard: int,
+        clock: Clock,
+        limits: PublisherLimits | None = None,
+        chance: random.Random | None = None,
+        stopping: threading.Event | None = None,
+    ) -> None:
+        """Check the settings; connects nothing.
+
+        Args:
+            client: kafka-python settings of every client: address, security.
+            transactional_id: the shard's; whoever starts with it last owns the shard.
+            state_topic: a partition for each shard, compacted, LogAppendTime.
+            dead_letter_topic: where unpublishable rows go.
+            shard: index of the shard.
+            clock: gives the records' timestamps.
+            limits: bounds on time and size.
+            chance: chooses partitions for rows without key and request.
+            stopping: once set, no call waits longer than a moment for Kafka.
+
+        Raises:
+            ConfigError: a client setting is unknown or decided by duewheel.
+        """
+        self._settings = ClientSettings(client)
+        self._transactional_id = transactional_id
+        self._state_partition = place_of(state_topic, shard)
+        self._dead_letter_topic = dead_letter_topic
+        self._key = record_key(shard)
+        self._clock = clock
+        self._limits = limits or PublisherLimits()
+        self._chance = chance or random.Random()
+        self._stopping = stopping
+        self._catalog = TargetCatalog(
+            self._settings,
+            batch_bytes=self._limits.batch_bytes,
+            batch_bytes_max=self._limits.batch_bytes_max,
+            age_s=self._limits.target_age_s,
+            missing_age_s=self._limits.missing_target_age_s,
+            unavailable_age_s=self._limits.unavailable_target_age_s,
+        )
+        self._producer: KafkaProducer | None = None
+        self._admin: KafkaAdminClient | None = None
+        self._was_started = False
+        self._written_ms = 0  # the progress that was last read
+        self._is_asked_to_yield = False
+        self._met: set[str] = set()  # topics whose metadata the producer has
+        self._stamp = (0, 0)  # the brokers' clock at the last commit, and boottime then
+        self._aside = Aside()
+        self._letters_wait = False
+        self._moves_max = BATCHES_AT_ONCE  # held ones, in a transaction; less where that is slow
+
+    @property
+    def aside(self) -> Aside:
+        """See Publisher."""
+        return self._aside
+
+    @property
+    def letters_wait(self) -> bool:
+        """See Publisher."""
+        return self._letters_wait
+
+    def peek(self) -> Progress | None:
+        """The newest committed progress, read without taking the transactional id.
+
+        Raises:
+            KafkaUnavailable: no answer in time.
+            ConfigError: the state topic is missing.
+            RecoveryRefused: the record there cannot be read.
+        """
+        deadline = Deadline(self._limits.start_deadline_s, self._stopping)
+        admin = self._settings.open(KafkaAdminClient, deadline)
+        try:
+            self._require_topics(admin, deadline)
+            return self._read_progress(admin, deadline, past_open=False)
+        finally:
+            close(admin)
+
+    def age_ms(self) -> int:
+        """How long ago the owner wrote last, by the broker's clock: the progress that was last
+        read, or what open transactions hide.
+
+        Raises:
+            KafkaUnavailable: no answer in time.
+        """
+        deadline = Deadline(self._limits.start_deadline_s, self._stopping)
+        admin = self._settings.open(KafkaAdminClient, deadline)
+        try:
+            hidden_ms = last_write_ms(
+                self._settings, admin, self._state_partition, self._key, deadline
+            )
+        finally:
+            close(admin)
+        return self.broker_now_ms() - max(self._written_ms, hidden_ms)
+
+    def broker_now_ms(self) -> int:
+        """The brokers' clock, in ms since the epoch.
+
+        Raises:
+            KafkaUnavailable: no answer in time.
+        """
+        deadline = Deadline(self._limits.start_deadline_s, self._stopping)
+        return broker_now_ms(self._settings, self._state_partition, deadline)
+
+    def _read_progress(
+        self, admin: KafkaAdminClient, deadline: Deadline, *, past_open: bool = True
+    ) -> Progress | None:
+        found = newest_record(
+            self._settings,
+            admin,
+            self._state_partition,
+            self._key,
+            deadline,
+            past_open=past_open,
+        )
+        self._written_ms = found.timestamp_ms if found else 0
+        self._is_asked_to_yield = found is not None and is_asked_to_yield(found)
+        return Progress.decode(found.value) if found else None
+
+    def start(self) -> Progress | None:
+        """Take the transactional id and read the newest committed progress; None without any.
+
+        Raises:
+            KafkaUnavailable: no answer in time; or, once there was a successful start, whatever
+                would be a ConfigError: what Kafka had and granted once may come back.
+            ConfigError: a topic is missing, or kafka-python or the broker does not fit.
+            RecoveryRefused: the record there cannot be read.
+            Fenced: once there was a successful start: partitions are being dealt anew.
+        """
+        self.close()
+        deadline = Deadline(self._limits.start_deadline_s, self._stopping)
+        try:
+            self._admin = self._settings.open(KafkaAdminClient, deadline)
+            self._require_topics(self._admin, deadline)
+            self._producer = self._open_producer(deadline)
+            found = self._read_progress(self._admin, deadline)
+            if self._was_started and self._is_asked_to_yield:
+                raise Fenced("the partitions are being dealt anew: `duewheel reshard` was run")
+        except ConfigError as error:
+            self.close()
+            if not self._was_started:
+                raise
+            log.error(  # noqa: TRY400 - its text says it all
+                "kafka no longer has or grants what it did",
+                transactional_id=self._transactional_id,
+                reason=str(error),
+            )
+            raise KafkaUnavailable(str(error)) from error
+        except DuewheelError:
+            self.close()
+            raise
+        self._was_started = True
+        log.info("publisher started", transactional_id=self._transactional_id)
+        return found
+
+    def log_ends(self, partitions: Sequence[Place]) -> Mapping[Place, int]:
+        """See Publisher.
+
+        Raises:
+            KafkaUnavailable: no answer in time, or the publisher is not started.
+        """
+        if self._admin is None:
+            raise KafkaUnavailable("the publisher is not started")
+        deadline = Deadline(self._limits.quiet_s, self._stopping)
+        return log_ends(self._settings, self._admin, partitions, deadline)
+
+    def prepare(self, deliveries: Deliveries) -> Prepared:
+        """Encode the deliveries, if what is known of their targets, however old, is enough."""
+
+        def recall(topics: Sequence[str]) -> Mapping[str, Known]:
+            targets = self._catalog.recall(topics)
+            if len(targets) < len(topics):
+                raise LookupError("a topic that nobody has asked for yet")
+            return self._known(targets)
+
+        try:
+            return Prepared(deliveries, self._encode(deliveries, recall))
+        except Exception:  # noqa: BLE001 - whatever it is, `publish` meets it again and tells
+            return Prepared(deliveries)
+
+    def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
+        """One transaction: all deliveries in their order, and the progress record.
+
+        Returns:
+            The brokers' clock when they took the progress record, in ms since the epoch; None if
+            they did not say: of a batch sent twice they do not, nor without LogAppendTime.
+
+        Raises:
+            PublishDoubt: the outcome is unknown or the transaction failed. The producer is
+                stopped: call `start`.
+            TransactionTooSlow: the same, for it ran out of time.
+            RecoveryRefused: the progress is too large; nothing was begun.
+        """
+        before = progress.held
+        self._aside = Aside(held=before)
+        if self._producer is None or self._admin is None:
+            raise PublishDoubt("the publisher is not started")
+        progress.require_publishable()
+        try:
+            parts, beside = self._addressed(self._admin, self._producer, prepared, progress)
+            if self._aside.held != progress.held:
+                progress = replace(progress, held=self._aside.held)
+            records = [*beside, single(self._key, progress.encode())]
+            batches = [(TopicPartition(p.topic, p.partition), p.batch) for p in parts]
+            batches += [(self._state_partition, record) for record in records]
+            now_ms = self._timestamp_ms()
+            producer = self._producer
+            deadline = Deadline(self._limits.publish_deadline_s, self._stopping)
+            quiet_s = self._limits.quiet_s
+            outcomes = within(
+                deadline, "publish", lambda: transact(producer, batches, now_ms, deadline, quiet_s)
+            )
+            self._judge(parts, outcomes)
+            stamp_ms = outcomes[-1].stamp_ms
+            if stamp_ms is not None:
+                self._stamp = (stamp_ms, self._clock.boottime_ms())
+            deliveries = None if prepared is None else prepared.deliveries
+            self._catalog.settle(deliveries, {(p.topic, p.partition) for p in parts})
+            tell_held(before.keys(), self._aside.held.keys())
+            self._moves_max = min(2 * self._moves_max, BATCHES_AT_ONCE)
+            return stamp_ms
+        except Exception as error:
+            self.close()
+            if isinstance(error, internals.NoAnswer):
+                for late in error.partitions:
+                    self._catalog.found_unavailable((late.topic, late.partition), "no answer")
+            reason = self._settings.explain(error)
+            expected = isinstance(error, _EXPECTED)
+            log.warning(
+                "publish in doubt",
+                transactional_id=self._transactional_id,
+                reason=reason,
+                exc_info=not expected,
+            )
+            kind = PublishDoubt
+            if isinstance(error, _OUT_OF_TIME):
+                kind = TransactionTooSlow
+                self._moves_max = max(self._moves_max // 2, 1)
+            raise kind(f"transaction of {self._transactional_id!r}: {reason}") from None
+
+    def _brokers_ms(self) -> int | None:
+        """The brokers' clock now, a commit's duration behind at most; None: not read yet."""
+        stamp_ms, boottime_ms = self._stamp
+        return stamp_ms + self._clock.boottime_ms() - boottime_ms if stamp_ms else None
+
+    def _timestamp_ms(self) -> int:
+        """Now, for records: within what topics accept, however wrong this host's clock is."""
+        now_ms, brokers_ms = self._clock.now_ms(), self._brokers_ms()
+        if brokers_ms is None:
+            return now_ms
+        return min(max(now_ms, brokers_ms - _OFF_MAX_MS), brokers_ms + _OFF_MAX_MS)
+
+    def _waits_from_ms(self) -> int:
+        """Now, for what is parked: its slot is closed by this host's clock, unless that is ahead of
+        the brokers': then nothing is closed.
+        """
+        return min(self._clock.now_ms(), self._timestamp_ms())
+
+    def close(self) -> None:
+        """Drop the clients; an open transaction is left to the next `start` or its time-out."""
+        producer, self._producer = self._producer, None
+        admin, self._admin = self._admin, None
+        stop_s = Deadline(self._limits.stop_s, self._stopping).remaining_s()
+        if producer is not None and not internals.stop(producer, stop_s):
+            log.warning("old sender is still ending", transactional_id=self._transactional_id)
+        if admin is not None:
+            close(admin)
+        self._met.clear()
+        self._catalog.forget()
+
+    def _open_producer(self, deadline: Deadline) -> KafkaProducer:
+        limits = self._limits
+        producer = open_producer(
+            self._settings,
+            self._transactional_id,
+            timeout_ms=limits.transaction_timeout_ms,
+            publish_s=limits.publish_deadline_s,
+            stop_s=limits.stop_s,
+            deadline=deadline,
+        )
+        try:
+            self._meet(producer, [self._state_partition.topic], deadline)
+        except DuewheelError:
+            internals.stop(producer, limits.stop_s)
+            raise
+        return producer
+
+    def _require_topics(self, admin: KafkaAdminClient, deadline: Deadline) -> None:
+        topic, number = self._state_partition
+        target = self._catalog.resolve(admin, [topic], deadline)[topic]
+        if target.refusal:
+            raise ConfigError(
+                f"Kafka at {self._settings.address}: topic {topic!r}: "
+                f"{target.refusal.name.lower()}: `duewheel init` creates what is missing"
+            )
+        if target.partitions <= number:
+            raise ConfigError(
+                f"state topic {topic!r} has {target.partitions} partitions, shard {number} "
+                f"needs {number + 1}: `duewheel init` adds them"
+            )
+
+    def _meet(self, producer: KafkaProducer, topics: list[str], deadline: Deadline) -> None:
+        """Have the producer know the topics' leaders: a batch for an unknown one never leaves."""
+        new = [topic for topic in topics if topic not in self._met]
+        meet(self._settings, producer, new, deadline)
+        self._met.update(new)
+
+    def _addressed(
+        self,
+        admin: KafkaAdminClient,
+        producer: KafkaProducer,
+        prepared: Prepared | None,
+        progress: Progress,
+    ) -> tuple[list[Part], list[Batch]]:
+        """1. and 2. of the module's head: what goes to partitions, and what beside the progress."""
+        if prepared is None:
+            return [], []
+        held = progress.held
+        topics = len(held) + len(router.used_topics(prepared.deliveries))
+        deadline = preparation_deadline(self._limits.publish_deadline_s, topics, self._stopping)
+
+        def look_up(topics: Sequence[str]) -> Mapping[str, Known]:
+            return self._known(self._catalog.resolve(admin, topics, deadline))
+
+        def end() -> int:
+            return ends_of(self._settings, admin, self._state_partition, deadline)[1]
+
+        def ends(places: Sequence[Place]) -> Mapping[Place, int]:
+            return log_ends(self._settings, admin, places, deadline)
+
+        parts, aside = list[Part](), Aside()
+        if len(prepared.deliveries):
+            encoded = self._encoded(prepared, look_up)
+            parts, aside = encoded.parts, encoded.aside
+        returning = {(p.topic, p.partition) for p in parts}.intersection(prepared.deliveries.homes)
+        moves, closed = Moved(held=held), set[Place]()
+        if held or returning:
+            places = returning.union(held)
+            known = look_up(list({topic for topic, _ in places}))
+            closed = closed_to_copies(places, known, progress, ends)
+            bounds, where = Bounds.beside(parts, self._moves_max), self._state_partition
+            free = held.keys() - closed
+            moves = moved(self._settings, admin, where, progress, free, bounds, deadline)
+        batches = split(parts, closed, moves.held, progress.topic_ids, end)
+        self._aside = replace(aside, held=batches.held, moved=moves.held != held)
+        parts = [*moves.parts, *batches.now]
+        self._meet(producer, list(dict.fromkeys(part.topic for part in parts)), deadline)
+        return parts, [*moves.deletions, *batches.records]
+
+    def _encoded(self, prepared: Prepared, look_up: LookUp) -> Encoded:
+        """2. of the module's head."""
+        deliveries, encoded = prepared.deliveries, prepared.encoded
+        if encoded is None or not self._holds(encoded, look_up):
+            encoded = self._encode(deliveries, look_up)
+        if encoded.aside.reasons:
+            log.warning("rows became dead letters", **encoded.aside.reasons)
+        self._note_dead_letters(encoded.known.get(self._dead_letter_topic))
+        return encoded
+
+    def _note_dead_letters(self, known: Known | None) -> None:
+        """Whether dead letters wait, as the last chunk that has any has found it; told once."""
+        if known is None or known.target.takes_letters != self._letters_wait:
+            return
+        self._letters_wait = not known.target.takes_letters
+        topic, refusal = self._dead_letter_topic, known.target.refusal
+        reason = "it is compacted" if known.target.key_required else "no partition takes writes"
+        if self._letters_wait:
+            log.error(
+                "the dead-letter topic takes nothing: dead letters wait in their timer topics",
+                topic=topic,
+                reason=refusal.name.lower() if refusal else reason,
+                remedy="`duewheel doctor` says how it must be, `duewheel init` creates it",
+            )
+        else:
+            log.info("the dead-letter topic takes dead letters again", topic=topic)
+
+    def _holds(self, encoded: Encoded, look_up: LookUp) -> bool:
+        """Whether the rows would be encoded the same way now."""
+        return (
+            encoded.refused == self._catalog.refused
+            and look_up(list(encoded.known)) == encoded.known
+        )
+
+    def _encode(self, deliveries: Deliveries, look_up: LookUp) -> Encoded:
+        return encode(
+            deliveries,
+            look_up,
+            self._catalog.refused,
+            self._dead_letter_topic,
+            self._chance,
+            self._waits_from_ms(),
+        )
+
+    def _known(self, targets: Mapping[str, Target]) -> Mapping[str, Known]:
+        return {
+            topic: Known(target, self._catalog.batch_bytes(topic, target))
+            for topic, target in targets.items()
+        }
+
+    def _judge(self, parts: list[Part], outcomes: list[internals.Outcome]) -> None:
+        """Learn from the refusals among the outcomes; raise if there was any error."""
+        errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+        if not errors:
+            return
+        judged = [
+            (part, outcome.error)
+            for part, outcome in zip(parts, outcomes, strict=False)  # the state topic's come last
+            if outcome.judged and outcome.error is not None
+        ]
+        told = outcomes[-1]  # of the progress record
+        for part, error in judged:
+            size = HEADER_BYTES + len(part.batch.body)
+            sent = SentBatch(part.topic, part.partition, size, part.source, part.is_whole)
+            fell_with_it = not told.judged and not isinstance(error, NO_VERDICT)
+            self._catalog.learn(sent, error, alone=told.error is None or fell_with_it)
+        raise judged[0][1] if judged else errors[0]
+
+
+def is_asked_to_yield(progress: Found) -> bool:
+    """Whether a notice of `duewheel reshard` was met beside the progress, no older than that."""
+    told = progress.beside.get(NOTICE_KEY)
+    if told is None or progress.timestamp_ms - told.timestamp_ms > _NOTICE_AGE_MS:
+        return False
+    return asks_to_yield(told.value)

@@ -1,0 +1,331 @@
+"""Where each delivery goes: its partition, or the dead-letter topic. Columns only, no Kafka.
+
+A row that can never be published becomes a dead letter in place, so that the order and the
+transaction stay as they are: its user headers are kept, TIMER_ERROR_CODE and TIMER_ERROR follow,
+then what a replay needs (schemas/dead_letters.py); a rolled copy has that among its headers. A dead
+letter that is too large even for the dead-letter topic loses key, value and user headers;
+TIMER_SOURCE still points at the original. Partitions are chosen as Kafka's clients do: the
+requested one, else by the key's hash, else one partition at random for all such rows of a call, of
+those that take writes. Dead letters whose key's partition takes none go to another one.
+
+A target partition may exist and take no writes for now: its rows are parked (requeue.py). One
+whose copy its timer topic does not take becomes a dead letter, which can be replayed: to wait with
+it would hold up every other target for as long. Where the dead-letter topic takes nothing at all,
+dead letters wait in their timer topics likewise.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from duewheel.schemas import header_names as names
+from duewheel.schemas.batches import NEVER, NO_KEY, NO_PARTITION, Bool, Deliveries, Int32, Int64
+from duewheel.schemas.columns import constant, join, lengths, spread
+from duewheel.schemas.dead_letters import kept_headers
+from duewheel.schemas.wire.record_batch import HEADER_BYTES, bytes_alone
+from duewheel.schemas.wire.varint import varint
+
+# Everything of a record and its added headers but the columns' own bytes: names, lengths, numbers.
+_OVERHEAD_BYTES_MAX = HEADER_BYTES + 160
+_PARTITION_BITS = 32
+_TOPIC_SHOWN_MAX = 249  # Kafka allows no longer name; a longer one is a mistake, shown in part
+
+
+class Reason(IntEnum):
+    """Why a row cannot be published; NONE if it can."""
+
+    NONE = 0
+    UNKNOWN_TARGET_TOPIC = 1
+    TARGET_NOT_AUTHORIZED = 2
+    BAD_TARGET_PARTITION = 3
+    KEY_REQUIRED = 4
+    RECORD_TOO_LARGE = 5
+    RECORD_REFUSED = 6
+    TARGET_UNAVAILABLE = 7
+    HOT_SLOT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is known of a target topic.
+
+    Attributes:
+        partitions: how many it has; 0 if nothing can be published there.
+        batch_bytes_max: the largest batch it takes, header included.
+        key_required: it is compacted and takes no record without a key.
+        refusal: why nothing can be published there, else NONE.
+        unavailable: partitions that take no writes for now.
+        topic_id: Kafka's, of the topic that has this name now; empty if it has none.
+    """
+
+    partitions: int
+    batch_bytes_max: int
+    key_required: bool = False
+    refusal: Reason = Reason.NONE
+    unavailable: frozenset[int] = frozenset()
+    topic_id: str = ""
+
+    @property
+    def available(self) -> Sequence[int]:
+        """The partitions that take writes; all of them if none does."""
+        every = range(self.partitions)
+        if not self.unavailable:
+            return every
+        return [number for number in every if number not in self.unavailable] or every
+
+    @property
+    def takes_letters(self) -> bool:
+        """Whether dead letters can go there: some partition takes writes, and records without key,
+        which some of them are.
+        """
+        is_closed = self.refusal or self.unavailable.issuperset(range(self.partitions))
+        return not is_closed and not self.key_required
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows first … end − 1 of the routed deliveries go to one partition."""
+
+    topic: str
+    partition: int
+    first: int
+    end: int
+
+
+def used_topics(deliveries: Deliveries) -> list[str]:
+    """The topics that at least one row goes to."""
+    return [deliveries.targets[index] for index in np.unique(deliveries.target).tolist()]
+
+
+def why_not(
+    deliveries: Deliveries, targets: Mapping[str, Target], refused: Sequence[bytes]
+) -> Int32:
+    """The Reason of each row, as numbers. Dead letters are judged by size only (see `stripped`).
+
+    Args:
+        deliveries: the rows.
+        targets: what is known of every used topic.
+        refused: sources of records that the broker has refused.
+    """
+    known = [targets.get(topic, Target(0, 0)) for topic in deliveries.targets]
+    per_target = deliveries.target
+    reason = np.array([t.refusal for t in known], np.int32)[per_target]
+    partitions = np.array([t.partitions for t in known], np.int32)[per_target]
+    key_required = np.array([t.key_required for t in known], np.bool_)[per_target]
+
+    def judge(rows: Bool, verdict: Reason) -> None:
+        reason[rows & (reason == Reason.NONE)] = verdict
+
+    judge(deliveries.target_partition >= partitions, Reason.BAD_TARGET_PARTITION)
+    judge(deliveries.target_partition < NO_PARTITION, Reason.BAD_TARGET_PARTITION)
+    judge(key_required & (deliveries.key_hash == NO_KEY), Reason.KEY_REQUIRED)
+    judge(too_large(deliveries, targets), Reason.RECORD_TOO_LARGE)
+    if refused:
+        named = pa.array(refused, pa.large_binary())
+        judge(np.asarray(pc.is_in(deliveries.source, value_set=named)), Reason.RECORD_REFUSED)
+    judge(deliveries.not_before_ms == NEVER, Reason.HOT_SLOT)
+    reason[deliveries.dead_letter] = Reason.NONE
+    return reason
+
+
+def without_target(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
+    """Rows whose target partition takes no writes for now.
+
+    Not among them: dead letters and copies, which can go nowhere else, and rows that are free to go
+    to another partition, if one takes writes.
+    """
+    if not any(topic in targets and targets[topic].unavailable for topic in deliveries.targets):
+        return np.zeros(len(deliveries), np.bool_)
+    partition = _partitions(deliveries, targets, lambda free: free[0])
+    rows = _unavailable(deliveries, targets, partition)
+    rows &= ~(deliveries.dead_letter | deliveries.rolled)
+    return rows
+
+
+def _unavailable(deliveries: Deliveries, targets: Mapping[str, Target], partition: Int64) -> Bool:
+    """Rows that would go to a partition that takes no writes for now."""
+    places = [
+        index << _PARTITION_BITS | number
+        for index, topic in enumerate(deliveries.targets)
+        if topic in targets
+        for number in targets[topic].unavailable
+    ]
+    if not places:
+        return np.zeros(len(deliveries), np.bool_)
+    return np.isin(_places(deliveries, partition), places)
+
+
+def too_large(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
+    """Rows that their topic does not take even in a batch of their own."""
+    limit_of = [targets.get(topic, Target(0, 0)).batch_bytes_max for topic in deliveries.targets]
+    limit = np.array(limit_of, np.int64)[deliveries.target]
+    columns = (
+        deliveries.key_value,
+        deliveries.headers,
+        deliveries.source,
+        deliveries.timer_id,
+    )
+    at_most = _OVERHEAD_BYTES_MAX + sum((lengths(column) for column in columns), np.int64(0))
+    close = np.flatnonzero(at_most > limit)
+    rows = np.zeros(len(deliveries), np.bool_)
+    # The exact size costs as much as encoding: only where the bound does not decide.
+    if len(close):
+        rows[close] = bytes_alone(deliveries.take(close)) > limit[close]
+    return rows
+
+
+def condemned(
+    deliveries: Deliveries, reason: Int32, targets: Mapping[str, Target], dead_letter_topic: str
+) -> Deliveries:
+    """The deliveries with every row that has a reason turned into a dead letter, in its place."""
+    topics = list(deliveries.targets)
+    if dead_letter_topic not in topics:
+        topics.append(dead_letter_topic)
+    bad = reason != Reason.NONE
+    # One text per topic and reason: there are few of them.
+    pairs, pair_of = np.unique(deliveries.target * len(Reason) + reason, return_inverse=True)
+    texts = [
+        _error_headers(Reason(pair % len(Reason)), topics[pair // len(Reason)], targets)
+        for pair in pairs.tolist()
+    ]
+    errors = pa.array(texts, pa.large_binary()).take(pa.array(pair_of.astype(np.int64)))
+    delivered = np.flatnonzero(bad & ~deliveries.rolled)
+    kept, kept_count = kept_headers(deliveries.take(delivered))
+    count = deliveries.header_count + np.where(bad, 2, 0)
+    count[delivered] += kept_count
+    return replace(
+        deliveries,
+        targets=topics,
+        target=np.where(bad, topics.index(dead_letter_topic), deliveries.target).astype(np.int32),
+        target_partition=_where(bad, NO_PARTITION, deliveries.target_partition),
+        headers=join(deliveries.headers, errors, spread(kept, delivered, len(deliveries))),
+        header_count=count.astype(np.int32),
+        dead_letter=deliveries.dead_letter | bad,
+        rolled=deliveries.rolled & ~bad,
+    )
+
+
+def to_dead_letters(deliveries: Deliveries, dead_letter_topic: str) -> Deliveries:
+    """The deliveries with all dead letters addressed to the topic that counts now: those that
+    ingest rejected were stored with the one of that time.
+    """
+    topics = list(dict.fromkeys([*deliveries.targets, dead_letter_topic]))
+    place = topics.index(dead_letter_topic)
+    if (deliveries.target[deliveries.dead_letter] == place).all():
+        return deliveries
+    target = _where(deliveries.dead_letter, place, deliveries.target)
+    return replace(deliveries, targets=topics, target=target)
+
+
+def stripped(deliveries: Deliveries, rows: Bool) -> Deliveries:
+    """The given dead letters without key, value and user headers: what is left points at the
+    original, which the dead-letter topic does not take.
+    """
+    error = _header(names.ERROR_CODE, Reason.RECORD_TOO_LARGE.name.lower()) + _header(
+        names.ERROR, "larger than the dead-letter topic takes: see the source for its content"
+    )
+    nothing = constant(varint(-1) * 2)
+    mask = pa.array(rows)
+    return replace(
+        deliveries,
+        target_partition=_where(rows, NO_PARTITION, deliveries.target_partition),
+        key_value=pc.if_else(mask, nothing, deliveries.key_value),
+        headers=pc.if_else(mask, constant(error), deliveries.headers),
+        header_count=_where(rows, 2, deliveries.header_count),
+    )
+
+
+def grouped(
+    deliveries: Deliveries, targets: Mapping[str, Target], chance: random.Random
+) -> tuple[Deliveries, list[Group]]:
+    """The rows sorted by topic-partition, each one's order kept, and where each group lies."""
+    place = _places(deliveries, _partitions(deliveries, targets, chance.choice))
+    if (place[1:] < place[:-1]).any():
+        order: Int64 = np.argsort(place, kind="stable")
+        deliveries, place = deliveries.take(order), place[order]
+    bounds = [0, *(np.flatnonzero(np.diff(place)) + 1).tolist(), len(place)]
+    groups = [
+        Group(
+            deliveries.targets[place[first] >> _PARTITION_BITS],
+            int(place[first]) & (1 << _PARTITION_BITS) - 1,
+            first,
+            end,
+        )
+        for first, end in itertools.pairwise(bounds)
+        if end > first
+    ]
+    return deliveries, groups
+
+
+def _partitions(
+    deliveries: Deliveries,
+    targets: Mapping[str, Target],
+    pick: Callable[[Sequence[int]], int],
+) -> Int64:
+    """Each row's partition; `pick` chooses for all rows of a topic that are free to go to any."""
+    counts = np.ones(len(deliveries.targets), np.int64)
+    sticky = np.zeros(len(deliveries.targets), np.int64)
+    for index in np.unique(deliveries.target).tolist():
+        target = targets[deliveries.targets[index]]
+        if target.partitions:
+            counts[index] = target.partitions
+            sticky[index] = pick(target.available)
+    by_key = deliveries.key_hash % counts[deliveries.target]
+    free = np.where(deliveries.key_hash == NO_KEY, sticky[deliveries.target], by_key)
+    if deliveries.dead_letter.any():
+        # They need no key's partition: any that takes writes will do.
+        astray = deliveries.dead_letter & _unavailable(deliveries, targets, free)
+        free = np.where(astray, sticky[deliveries.target], free)
+    asked = deliveries.target_partition
+    return np.where(asked == NO_PARTITION, free, asked)
+
+
+def _places(deliveries: Deliveries, partition: Int64) -> Int64:
+    """Target and partition of each row in one number."""
+    places: Int64 = (deliveries.target.astype(np.int64) << _PARTITION_BITS) + partition
+    return places
+
+
+def _where(rows: Bool, value: int, otherwise: Int32) -> Int32:
+    return np.where(rows, value, otherwise).astype(np.int32)
+
+
+def _header(name: str, value: str) -> bytes:
+    octets = value.encode()
+    return varint(len(name)) + name.encode() + varint(len(octets)) + octets
+
+
+def _error_headers(reason: Reason, topic: str, targets: Mapping[str, Target]) -> bytes:
+    """TIMER_ERROR_CODE and TIMER_ERROR as they are written; nothing for NONE."""
+    if reason is Reason.NONE:
+        return b""
+    text = reason_text(reason, topic, targets.get(topic, Target(0, 0)))
+    return _header(names.ERROR_CODE, reason.name.lower()) + _header(names.ERROR, text)
+
+
+def reason_text(reason: Reason, topic: str, known: Target) -> str:
+    """The reason as a sentence, with what is known of the topic."""
+    named = f"topic {topic[:_TOPIC_SHOWN_MAX]!r}"
+    return {
+        Reason.NONE: "",
+        Reason.UNKNOWN_TARGET_TOPIC: f"{named} does not exist",
+        Reason.TARGET_NOT_AUTHORIZED: f"no right to write to {named}",
+        Reason.BAD_TARGET_PARTITION: f"{named} has partitions 0 to {known.partitions - 1}, "
+        "the requested one is not among them",
+        Reason.KEY_REQUIRED: f"{named} is compacted, its records need a key",
+        Reason.RECORD_TOO_LARGE: f"{named} takes {known.batch_bytes_max} bytes at most, "
+        "the record with its headers needs more",
+        Reason.RECORD_REFUSED: f"the broker refused this record for {named}",
+        Reason.TARGET_UNAVAILABLE: f"{named} takes no writes for now, and the record cannot wait: "
+        "its copy is more than the timer topic takes, or it is an answer",
+        Reason.HOT_SLOT: f"more timers were due with it, for {named} or others, than "
+        "dequeue.hot_slot_limit lets leave at once",
+    }[reason]

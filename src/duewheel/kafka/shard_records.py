@@ -1,0 +1,72 @@
+"""The records of all shards in the state topic, seen by whoever does not serve one."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kafka import KafkaAdminClient
+
+from duewheel import factory
+from duewheel.checkpoints.progress import Progress, record_key
+from duewheel.config.settings import Settings
+from duewheel.errors import RecoveryRefused
+from duewheel.kafka.clients import ClientSettings, close
+from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.state_topic import newest_records
+
+_KEY = re.compile(rb"shard-([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A record, and when the broker took it, by its clock."""
+
+    progress: Progress
+    at_ms: int
+
+
+def all_shards(
+    settings: Settings, stopping: threading.Event | None = None, *, past_open: bool = False
+) -> dict[int, Written]:
+    """The newest record of every shard that there is or was, by its index.
+
+    Args:
+        settings: name the state topic.
+        stopping: once set, Kafka is not waited for.
+        past_open: wait for open transactions, in which there may be newer ones.
+
+    Raises:
+        KafkaUnavailable: no answer in time.
+        RecoveryRefused: a record cannot be read.
+    """
+    client = ClientSettings(settings.kafka.client_options("consumer"))
+    deadline = Deadline(factory.publisher_limits(settings).start_deadline_s, stopping)
+    admin = client.open(KafkaAdminClient, deadline)
+    try:
+        found = newest_records(client, admin, settings.state_topic, deadline, past_open=past_open)
+    finally:
+        close(admin)
+    shards = {}
+    for key, record in found.items():
+        named = _KEY.fullmatch(key)
+        if named and record_key(int(named[1])) == key:
+            shards[int(named[1])] = Written(Progress.decode(record.value), record.timestamp_ms)
+    return dict(sorted(shards.items()))
+
+
+def require_as_many(settings: Settings, shards: Mapping[int, Written]) -> None:
+    """Refuse to begin a shard beside others of another number.
+
+    Raises:
+        RecoveryRefused: naming both numbers.
+    """
+    for index, written in shards.items():
+        count = written.progress.shards
+        if written.progress.partitions and count != settings.shard.count:
+            raise RecoveryRefused(
+                f"shard {index} is one of {count}, the configuration says {settings.shard.count}: "
+                f"`duewheel reshard --to {settings.shard.count}` deals the partitions anew"
+            )

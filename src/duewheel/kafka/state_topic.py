@@ -1,0 +1,438 @@
+"""Reading a shard's newest progress record back from its partition of the state topic.
+
+Each shard has a partition of its own, the one of its index: an open transaction holds the stable
+offset of every partition that it has written to back, and nothing of it may hide what belongs to
+another shard. Beside its shard's transactions a partition has those of `reshard`; the first one
+those of `dlq replay`, too.
+
+Order matters: the end offset is asked for, uncommitted, after the caller's `init_transactions` has
+returned; then every record of this shard that may be committed lies below it. Reading with
+read_committed goes on until the position has reached that end: while another transaction is open
+there, the stable offset, and with it the position, stays below it, and so may my newest record.
+
+Reading starts a bounded number of offsets before the end, where the newest record almost always
+is, then further back, at last at the beginning. How much lies there is up to compaction, so a
+deadline bounds the time without headway: reading ends, for what comes behind the end is not read.
+Offsets have gaps (compaction, transaction markers): only the position tells how far a reader has
+come, never the last record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.admin import OffsetSpec
+from kafka.errors import KafkaError
+from kafka.protocol.consumer import IsolationLevel
+from kafka.structs import TopicPartition
+
+from duewheel.checkpoints.held_copies import HELD_PREFIX
+from duewheel.checkpoints.progress import Progress
+from duewheel.errors import DuewheelError
+from duewheel.kafka.clients import ClientSettings, close, open_reader
+from duewheel.kafka.deadline import Deadline
+from duewheel.schemas.batches import TopicPartition as Place
+from duewheel.wheel.publisher import Seen
+
+T = TypeVar("T")
+
+# A shard writes two offsets a transaction, record and marker. The first step covers the newest
+# second or more of a dozen busy shards, the second one minutes.
+_STEPS_BACK = (1_000, 100_000)
+_POLL_MS = 20
+_COORDINATOR_S = 3.0  # for its answer
+_CLOCK_KEY = b"clock"
+_AHEAD_S = 0.5  # so that what is said of a reading that ends is heard
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A record of the state topic.
+
+    Attributes:
+        value: its bytes.
+        timestamp_ms: when the broker took it, by its clock.
+        beside: the newest records of other keys, as far as they were met while this one was found.
+    """
+
+    value: bytes
+    timestamp_ms: int
+    beside: Mapping[bytes, Found] = field(default_factory=dict)
+
+
+def place_of(state_topic: str, shard: int) -> TopicPartition:
+    """Where the records of a shard are; what belongs to none is beside those of shard 0."""
+    return TopicPartition(state_topic, shard)
+
+
+def newest_record(
+    settings: ClientSettings,
+    admin: KafkaAdminClient,
+    place: TopicPartition,
+    key: bytes,
+    deadline: Deadline,
+    *,
+    past_open: bool = True,
+) -> Found | None:
+    """The newest committed record with this key; None without one.
+
+    Args:
+        place: the partition to look in.
+        deadline: for the call; as long as reading makes headway it is renewed.
+        past_open: wait for open transactions, in which a newer one may be.
+
+    Raises:
+        KafkaUnavailable: no headway in time.
+    """
+
+    def search(
+        consumer: KafkaConsumer, where: TopicPartition, bounds: tuple[int, int]
+    ) -> Found | None:
+        return _search(consumer, where, key, bounds, deadline)
+
+    found = _within_ends(settings, admin, [place], search, deadline, past_open=past_open)
+    return found[0] if found else None
+
+
+def newest_records(
+    settings: ClientSettings,
+    admin: KafkaAdminClient,
+    topic: str,
+    deadline: Deadline,
+    *,
+    past_open: bool = True,
+) -> dict[bytes, Found]:
+    """The newest committed record of every key, of each key in one partition. All of the topic is
+    read: not for every day.
+
+    The arguments, and what is raised, are those of `newest_record`.
+    """
+
+    def read(
+        consumer: KafkaConsumer, where: TopicPartition, bounds: tuple[int, int]
+    ) -> dict[bytes, Found]:
+        consumer.assign([where])
+        consumer.seek(where, bounds[0])
+        return _read(consumer, where, bounds[1], deadline)
+
+    rows = settings.call(deadline, f"look up {topic}", lambda: admin.describe_topics([topic]))
+    places = [TopicPartition(topic, n) for row in rows for n in range(len(row["partitions"]))]
+    found = _within_ends(settings, admin, places, read, deadline, past_open=past_open)
+    return {key: record for each in found for key, record in each.items()}
+
+
+def last_write_ms(
+    settings: ClientSettings,
+    admin: KafkaAdminClient,
+    place: TopicPartition,
+    key: bytes,
+    deadline: Deadline,
+) -> int:
+    """When the broker took the newest record with this key that an open transaction hides; 0
+    without one. Behind a transaction of another writer an owner may go on, unseen by every reader
+    of committed records: it is not silent.
+
+    Raises:
+        KafkaUnavailable: no answer in time.
+    """
+    stable, end = ends_of(settings, admin, place, deadline)
+    if stable == end:
+        return 0
+    consumer = open_reader(settings, deadline, isolation_level="read_uncommitted")
+    try:
+        consumer.assign([place])
+        consumer.seek(place, max(stable, end - _STEPS_BACK[0]))
+        found = settings.call(
+            deadline,
+            f"read what is not committed in {place.topic}",
+            lambda: _read(consumer, place, end, deadline),
+        )
+        return found[key].timestamp_ms if key in found else 0
+    finally:
+        close(consumer)
+
+
+def ends_of(
+    settings: ClientSettings, admin: KafkaAdminClient, place: TopicPartition, deadline: Deadline
+) -> tuple[int, int]:
+    """The stable end of a partition, and its end with what open transactions hide.
+
+    Raises:
+        KafkaUnavailable: no answer in time.
+    """
+    return settings.call(
+        deadline,
+        f"ask for the ends of {place.topic}",
+        lambda: (
+            _offset(admin, place, OffsetSpec.LATEST, committed=True),
+            _offset(admin, place, OffsetSpec.LATEST),
+        ),
+    )
+
+
+def _within_ends(
+    settings: ClientSettings,
+    admin: KafkaAdminClient,
+    places: Sequence[TopicPartition],
+    reading: Callable[[KafkaConsumer, TopicPartition, tuple[int, int]], T],
+    deadline: Deadline,
+    *,
+    past_open: bool,
+) -> list[T]:
+    """What `reading` finds between the ends of each partition; empty ones are left out."""
+
+    def ends() -> list[tuple[TopicPartition, tuple[int, int]]]:
+        bounds = [
+            (
+                _offset(admin, place, OffsetSpec.EARLIEST),
+                _offset(admin, place, OffsetSpec.LATEST, committed=not past_open),
+            )
+            for place in places
+        ]
+        return [each for each in zip(places, bounds, strict=True) if each[1][0] < each[1][1]]
+
+    bounds = settings.call(deadline, f"ask for the ends of {places[0].topic}", ends)
+    if not bounds:
+        return []
+    consumer = open_reader(settings, deadline)
+    try:
+        return settings.call(
+            deadline,
+            f"read the progress in {places[0].topic}",
+            lambda: [reading(consumer, place, within) for place, within in bounds],
+        )
+    finally:
+        close(consumer)
+
+
+class KafkaProgressReader:
+    """The ProgressReader of one shard. One client is kept; a call that fails drops it, and the next
+    one makes another. What open transactions still hide is not waited for.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        place: TopicPartition,
+        key: bytes,
+        transactional_id: str,
+        *,
+        stopping: threading.Event | None = None,
+        deadline_s: float = 30.0,
+    ) -> None:
+        """Connects nothing.
+
+        Args:
+            settings: of the client.
+            place: the partition of the shard.
+            key: of the shard's records.
+            transactional_id: of the shard's owner.
+            stopping: once set, no call waits longer than a moment for Kafka.
+            deadline_s: for one call.
+        """
+        self._settings = settings
+        self._partition = place
+        self._key = key
+        self._transactional_id = transactional_id
+        self._stopping = stopping
+        self._deadline_s = deadline_s
+        self._consumer: KafkaConsumer | None = None
+        self._end = 0
+        self._found: Found | None = None
+        self._seen: Seen | None = None
+
+    def newest(self) -> Seen | None:
+        """See ProgressReader."""
+        deadline = Deadline(self._deadline_s, self._stopping)
+        try:
+            if self._consumer is None:
+                self._end, self._found = 0, None
+                self._consumer = open_reader(self._settings, deadline)
+            consumer = self._consumer
+            found = self._settings.call(
+                deadline,
+                f"read the progress in {self._partition.topic}",
+                lambda: self._look(consumer, deadline),
+            )
+        except DuewheelError:
+            self.close()
+            raise
+        if found is None:
+            return None
+        if self._seen is None or found is not self._found:
+            self._found = found
+            self._seen = Seen(Progress.decode(found.value), found.timestamp_ms)
+        return self._seen
+
+    def require_coordinator(self) -> None:
+        """See ProgressReader."""
+        deadline = Deadline(_COORDINATOR_S, self._stopping)
+        # A client for each question: one that is kept asks the broker that was the coordinator
+        # once, which denies it after the coordinator has moved.
+        admin = self._settings.open(KafkaAdminClient, deadline)
+        try:
+            self._settings.call(
+                deadline,
+                f"ask the coordinator of {self._transactional_id}",
+                lambda: _ask_coordinator(admin, self._transactional_id),
+            )
+        finally:
+            close(admin)
+
+    def _look(self, consumer: KafkaConsumer, deadline: Deadline) -> Found | None:
+        """Asked each time: a client to whom nobody answers would only seem to have no news."""
+        where = self._partition
+        end = int(consumer.end_offsets([where], timeout_ms=deadline.remaining_ms())[where])
+        before, self._end = self._end, end
+        if end == before:
+            return self._found
+        if 0 < before < end:
+            return _read(consumer, where, end, deadline).get(self._key, self._found)
+        # The first look, or a topic that was made anew.
+        firsts = consumer.beginning_offsets([where], timeout_ms=deadline.remaining_ms())
+        return _search(consumer, where, self._key, (int(firsts[where]), end), deadline)
+
+    def close(self) -> None:
+        """Drop the client."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            close(consumer)
+
+
+def _ask_coordinator(admin: KafkaAdminClient, transactional_id: str) -> None:
+    try:
+        admin.describe_transactions([transactional_id])
+    except KafkaError as error:
+        # Another error is an answer: it knows no such id, or the brokers, older than 3.0, do not
+        # know the question.
+        if error.retriable:
+            raise
+
+
+def broker_now_ms(settings: ClientSettings, partition: TopicPartition, deadline: Deadline) -> int:
+    """The clock of the brokers: the time at which a record for nobody is taken.
+
+    Args:
+        partition: of a topic whose timestamps are the brokers'.
+
+    Raises:
+        KafkaUnavailable: no answer in time.
+    """
+    producer = settings.open(KafkaProducer, deadline)
+    try:
+        return settings.call(
+            deadline,
+            "ask for the brokers' clock",
+            lambda: int(
+                producer.send(partition.topic, key=_CLOCK_KEY, partition=partition.partition)
+                .get(timeout=deadline.remaining_s())
+                .timestamp
+            ),
+        )
+    finally:
+        close(producer)
+
+
+def log_ends(
+    settings: ClientSettings,
+    admin: KafkaAdminClient,
+    partitions: Sequence[Place],
+    deadline: Deadline,
+) -> dict[Place, int]:
+    """The end of each partition, open transactions included; one without an answer is left out.
+
+    Raises:
+        KafkaUnavailable: there was no answer at all in time.
+    """
+
+    def ask(places: Sequence[Place]) -> dict[Place, int]:
+        wanted = {TopicPartition(*place): OffsetSpec.LATEST for place in places}
+        level = IsolationLevel.READ_UNCOMMITTED
+        found = admin.list_partition_offsets(wanted, isolation_level=level)
+        return {(p.topic, p.partition): int(end.offset) for p, end in found.items()}
+
+    def ask_each() -> dict[Place, int]:
+        try:
+            return ask(partitions)
+        except KafkaError:  # one that is missing, or has no leader, fails them all
+            ends: dict[Place, int] = {}
+            for place in partitions:
+                with contextlib.suppress(KafkaError):
+                    ends |= ask([place])
+            return ends
+
+    return settings.call(deadline, "ask for the ends of timer partitions", ask_each)
+
+
+def _offset(
+    admin: KafkaAdminClient, partition: TopicPartition, spec: OffsetSpec, *, committed: bool = False
+) -> int:
+    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    found = admin.list_partition_offsets({partition: spec}, isolation_level=level)
+    return int(found[partition].offset)
+
+
+def _starts(start: int, end: int) -> Iterator[int]:
+    """Where to start reading: near the end, further back, at last at the beginning."""
+    for step in _STEPS_BACK:
+        if end - step > start:
+            yield end - step
+    yield start
+
+
+def _search(
+    consumer: KafkaConsumer,
+    partition: TopicPartition,
+    key: bytes,
+    bounds: tuple[int, int],
+    deadline: Deadline,
+) -> Found | None:
+    first, end = bounds
+    consumer.assign([partition])
+    for start in _starts(first, end):
+        consumer.seek(partition, start)
+        newest = _read(consumer, partition, end, deadline)
+        found = newest.pop(key, None)
+        if found is not None:
+            return replace(found, beside=newest)
+    return None
+
+
+def _read(
+    consumer: KafkaConsumer, partition: TopicPartition, end: int, deadline: Deadline
+) -> dict[bytes, Found]:
+    """Read up to `end`: the newest record of every key; copies that wait (held_copies.py) left
+    out.
+    """
+    records = records_until(consumer, partition, end, deadline)
+    keys = ((record.key, record) for record in records if not record.key.startswith(HELD_PREFIX))
+    return {key: Found(record.value, record.timestamp) for key, record in keys}
+
+
+def records_until(
+    consumer: KafkaConsumer, partition: TopicPartition, end: int, deadline: Deadline
+) -> Iterator[Any]:
+    """The records from the consumer's position up to `end`. Each headway renews the deadline.
+
+    Raises:
+        DeadlinePassed: no headway in time.
+    """
+    reached = -1
+    while True:
+        yield from consumer.poll(timeout_ms=_POLL_MS).get(partition, ())
+        position = consumer.position(partition, timeout_ms=deadline.remaining_ms())
+        if position is not None and position >= end:
+            return
+        if position is not None and position > reached:
+            reached = position
+            deadline.renew()
+        deadline.check(
+            f"at offset {position} of {end}, held back by an open transaction; if it stays open, "
+            "kafka-transactions.sh find-hanging names it",
+            _AHEAD_S,
+        )

@@ -1,0 +1,281 @@
+"""What is known of the topics that messages go to, looked up before a transaction begins.
+
+Two requests to the broker tell of all topics at once: partitions and rights, then the largest
+batch, whether a key is needed and how many replicas must be in sync. Answers are kept for a while,
+shorter ones of missing topics and of those with partitions that take no writes: a topic that is
+created later is found, and one that never comes costs next to nothing. The names are the users':
+what is too old goes, and never more than a bounded number are kept.
+
+What cannot be known beforehand is learned from refusals. A refused batch of several records is
+made again at half the size, until a refused batch holds the bad record alone; that one is then
+remembered by its source and becomes a dead letter. Any other error that the broker gives for one
+partition, and none for the progress, says that the partition takes no writes for now
+(availability.py): the chunk is not tried again with rows for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource
+from kafka.errors import (
+    InvalidProducerEpochError,
+    InvalidRecordError,
+    InvalidTopicError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    PolicyViolationError,
+    ProducerFencedError,
+    RecordListTooLargeError,
+    RequestTimedOutError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
+
+from duewheel.errors import KafkaUnavailable
+from duewheel.kafka.availability import Outages
+from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.router import Reason, Target
+from duewheel.kafka.ttl_cache import Believed
+from duewheel.schemas.batches import Deliveries, TopicPartition
+
+_TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
+# Verdicts on the content of a batch. A refused timestamp is not one: then a clock is wrong.
+_REFUSALS = (*_TOO_LARGE, InvalidRecordError, PolicyViolationError)
+# The client has given up without an answer, or another producer has taken the id: no verdict on
+# this partition unless the progress record was acknowledged.
+NO_VERDICT = (
+    InvalidProducerEpochError,
+    KafkaTimeoutError,
+    ProducerFencedError,
+    RequestTimedOutError,
+)
+_NO_SUCH_TOPIC = (UnknownTopicOrPartitionError.errno, InvalidTopicError.errno)
+_NOT_AUTHORIZED = TopicAuthorizationFailedError.errno
+_ASKED_MAX = 1_000  # topics of one request, so that its answer stays small
+# A broker drops the connection over a name of more than 32 KiB instead of refusing it.
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_NONE_SUCH = Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC)
+
+
+@dataclass(frozen=True, slots=True)
+class SentBatch:
+    """A batch as it was sent, for judging a refusal.
+
+    Attributes:
+        topic, partition: where to.
+        size: bytes, header included.
+        source: TIMER_SOURCE of its record if it holds one only, else None.
+        is_whole: it cannot be divided: whose partition refuses it takes no writes for now.
+    """
+
+    topic: str
+    partition: int
+    size: int
+    source: bytes | None
+    is_whole: bool = False
+
+
+class TargetCatalog:
+    """Targets by topic, kept for a while.
+
+    Not thread-safe: its publisher owns it. `recall`, `batch_bytes` and `refused` may be used by any
+    thread: each looks up one entry, or a set that never changes, at a time.
+
+    Example:
+        targets = catalog.resolve(admin, ["orders", "nowhere"], deadline)
+        targets["nowhere"].refusal          # Reason.UNKNOWN_TARGET_TOPIC
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        *,
+        batch_bytes: int,
+        batch_bytes_max: int,
+        age_s: float,
+        missing_age_s: float,
+        unavailable_age_s: float,
+    ) -> None:
+        """An empty catalog.
+
+        Args:
+            settings: for error texts.
+            batch_bytes: what a batch should hold.
+            batch_bytes_max: what it may hold, whatever a topic allows.
+            age_s: how long an answer is believed.
+            missing_age_s: how long a refusal is.
+            unavailable_age_s: how long that a partition takes no writes is.
+        """
+        self._settings = settings
+        self._batch_bytes = batch_bytes
+        self._batch_bytes_max = batch_bytes_max
+        self._age_s = age_s
+        self._missing_age_s = missing_age_s
+        self._unavailable_age_s = unavailable_age_s
+        self._outages = Outages()
+        self._known: Believed[str, Target] = Believed()
+        self._smaller: Believed[str, int] = Believed()  # bytes of a batch
+        self._record_limit: Believed[str, int] = Believed()
+        self.refused: frozenset[bytes] = frozenset()
+
+    def resolve(
+        self, admin: KafkaAdminClient, topics: Iterable[str], deadline: Deadline
+    ) -> dict[str, Target]:
+        """What is known of each topic, asked for where it is not known or too old.
+
+        Raises:
+            KafkaUnavailable: no answer, or a topic without a leader just now.
+        """
+        targets = {topic: self._known.get(topic) for topic in topics}
+        unknown = iter([topic for topic, target in targets.items() if target is None])
+        while some := list(itertools.islice(unknown, _ASKED_MAX)):
+            for believed in (self._known, self._smaller, self._record_limit):
+                believed.drop_old()
+            targets.update(self._look_up(admin, some, deadline))
+        found = self._judged(targets)
+        for topic, target in found.items():
+            self._outages.noticed(topic, target)
+        return found
+
+    def recall(self, topics: Iterable[str]) -> dict[str, Target]:
+        """What was known of those topics that are remembered, however long ago; asks nobody."""
+        return self._judged(
+            {t: self._known.latest(t) if _possible(t) else _NONE_SUCH for t in topics}
+        )
+
+    def _judged(self, targets: Mapping[str, Target | None]) -> dict[str, Target]:
+        return {t: self._outages.judged(t, target) for t, target in targets.items() if target}
+
+    def _look_up(
+        self, admin: KafkaAdminClient, topics: list[str], deadline: Deadline
+    ) -> dict[str, Target]:
+        named = [topic for topic in topics if _possible(topic)]
+        targets = dict.fromkeys(topics, _NONE_SUCH)
+        if named:
+            found = self._settings.call(deadline, "look up topics", lambda: self._ask(admin, named))
+            for topic, target in found.items():
+                self._known.put(topic, target, self._believed_s(target))
+            targets.update(found)
+        return targets
+
+    def _believed_s(self, target: Target) -> float:
+        if target.refusal:
+            return self._missing_age_s
+        return self._unavailable_age_s if target.unavailable else self._age_s
+
+    def forget(self) -> None:
+        """Ask again for everything; what refusals have taught is kept."""
+        self._known.clear()
+
+    def batch_bytes(self, topic: str, target: Target) -> int:
+        """How large to make this topic's batches, in bytes."""
+        return min(self._smaller.get(topic) or self._batch_bytes, target.batch_bytes_max)
+
+    def learn(self, batch: SentBatch, error: Exception, *, alone: bool = False) -> bool:
+        """Draw the conclusion from a refused batch; False if the error says nothing about it.
+
+        Args:
+            batch: as it was sent.
+            error: the broker's, or the client's after its last attempt.
+            alone: whether it is about this partition for sure; the cluster may be away as a whole
+                where the progress record has failed by itself, too.
+        """
+        is_refusal = isinstance(error, _REFUSALS)
+        if batch.is_whole or not is_refusal:
+            if not (alone or is_refusal):
+                return False
+            self.found_unavailable((batch.topic, batch.partition), type(error).__name__)
+        elif batch.source is None:
+            self._smaller.put(batch.topic, batch.size // 2, self._age_s)
+        elif isinstance(error, _TOO_LARGE):
+            self._record_limit.put(batch.topic, batch.size - 1, self._age_s)
+            self._known.pop(batch.topic)
+        else:
+            self.refused |= {batch.source}
+        return True
+
+    def found_unavailable(self, partition: TopicPartition, why: str) -> None:
+        """A transaction failed because of this partition, while others were acknowledged."""
+        self._outages.failed(partition, why)
+
+    def settle(self, deliveries: Deliveries | None, partitions: Iterable[TopicPartition]) -> None:
+        """These rows are out for good: forget which of them were refused before, and what was held
+        against the partitions that have taken them.
+        """
+        self._outages.succeeded(partitions)
+        if self.refused and deliveries is not None:
+            self.refused = self.refused.difference(deliveries.source.to_pylist())
+
+    def _ask(self, admin: KafkaAdminClient, topics: list[str]) -> dict[str, Target]:
+        found = {row["name"]: row for row in admin.describe_topics(topics)}
+        targets = {topic: self._judge(topic, found.get(topic, {})) for topic in topics}
+        there = [topic for topic, target in targets.items() if not target.refusal]
+        wanted = ["max.message.bytes", "cleanup.policy", "min.insync.replicas"]
+        resources = [ConfigResource("TOPIC", topic, wanted) for topic in there]
+        if there:
+            configs = admin.describe_configs(resources, config_filter="all").get("topic", {})
+            for topic in there:
+                config = {name: row["value"] for name, row in configs.get(topic, {}).items()}
+                targets[topic] = self._limited(topic, targets[topic], config, found[topic])
+        return targets
+
+    def _judge(self, topic: str, row: dict[str, object]) -> Target:
+        error = row.get("error_code", UnknownTopicOrPartitionError.errno)
+        partitions = row.get("partitions")
+        if error in _NO_SUCH_TOPIC or row.get("is_internal"):
+            return _NONE_SUCH
+        if error == _NOT_AUTHORIZED or not _may_write(row.get("authorized_operations")):
+            return Target(0, 0, refusal=Reason.TARGET_NOT_AUTHORIZED)
+        if error or not isinstance(partitions, list) or not partitions:
+            raise KafkaUnavailable(
+                f"Kafka at {self._settings.address}: topic {topic!r}: error {error}, no partitions"
+            )
+        topic_id = str(uuid.UUID(str(row["topic_id"])))
+        return Target(len(partitions), self._batch_bytes_max, topic_id=topic_id)
+
+    def _limited(
+        self, topic: str, target: Target, config: Mapping[str, str], row: Mapping[str, Any]
+    ) -> Target:
+        """The target with what its configuration says; without the right to read it, refusals
+        will tell.
+        """
+        limit = int(config.get("max.message.bytes", self._batch_bytes_max))
+        in_sync_min = int(config.get("min.insync.replicas", 1))
+        learned = self._record_limit.get(topic) or self._batch_bytes_max
+        return replace(
+            target,
+            batch_bytes_max=min(limit, learned, self._batch_bytes_max),
+            key_required="compact" in config.get("cleanup.policy", ""),
+            unavailable=frozenset(
+                partition["partition_index"]
+                for partition in row["partitions"]
+                if not _takes_writes(partition, in_sync_min)
+            ),
+        )
+
+
+def _possible(topic: str) -> bool:
+    return _TOPIC_NAME.fullmatch(topic) is not None
+
+
+def _takes_writes(partition: Mapping[str, Any], in_sync_min: int) -> bool:
+    """Whether it has a leader and enough replicas in sync. More than there are can not be asked
+    for: a broker that does ask for more will say so.
+    """
+    in_sync, replicas = len(partition["isr_nodes"]), len(partition["replica_nodes"])
+    return partition["leader_id"] >= 0 and in_sync >= min(in_sync_min, replicas)
+
+
+def _may_write(operations: object) -> bool:
+    """Whether the broker's list of rights includes writing; an old broker sends none."""
+    if not isinstance(operations, list) or not operations:
+        return True
+    return not {"WRITE", "ALL"}.isdisjoint(map(str, operations))

@@ -1,0 +1,322 @@
+"""What each of duewheel's topics must be, and how one that is not is described.
+
+    timer topic     LogAppendTime, so that a record's timestamp is the broker's, or timestamps that
+                    the broker keeps within the margin; kept for longer than the roll window, the
+                    margin and the longest outage to survive; no limit by size, no compaction: all
+                    of it may be read again after a loss
+    dead letters    takes the largest timer message and its error headers; kept for good. Like the
+                    state topic not compressed by the broker: duewheel writes it plain, and needs no
+                    codec library to read it then
+    state topic     a partition for each shard, compacted only, its timestamps the broker's. Small
+                    segments, so that little of it is not compacted: where they cannot be had, some
+                    starts and commands take longer, and nothing else
+    reply topic     if there is one: takes what the dead-letter topic takes, for an answer holds the
+                    headers of the request; kept for a day
+
+They are created so where they are missing; where they are there, only compared. A setting that only
+costs time keeps nobody from starting: some services let nobody choose the size of segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from duewheel.checkpoints.progress import RECORD_BYTES_MAX
+from duewheel.config.durations import format_duration_ms
+from duewheel.config.settings import Settings
+from duewheel.config.values import as_millis
+
+Relation = Literal["=", ">=", "<="]
+
+ERROR_HEADERS_BYTES_MAX = 4 * 1024
+_UNLIMITED = "-1"
+_BYTES_MAX = "max.message.bytes"
+_ANSWERS_KEPT_MS = 24 * 60 * 60 * 1000
+_STATE_SEGMENT_BYTES = 16 * 1024 * 1024
+_STATE_SEGMENT_MS = 10 * 60 * 1000
+_STATE_MESSAGE_BYTES = RECORD_BYTES_MAX + 4096  # 8 MiB, the most that some hosted brokers take
+_FRAME_BYTES = 1024  # of a batch with one record, beside its value
+_READ_WHOLE = (
+    "what is not compacted is read by the first start of a shard, `dlq`, `doctor` and `reshard`; "
+    "1 GiB takes some 10 s, or more"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One setting of a topic: what it is created with, and what is accepted where it exists.
+
+    `bound` is compared by `relation`; as a retention, -1 (unlimited) is at least anything. The
+    values `also` are accepted like `value`. What is `advisory` costs time where it does not hold,
+    and nothing else.
+    """
+
+    setting: str
+    value: str
+    reason: str
+    relation: Relation = "="
+    bound: float = 0
+    advisory: bool = False
+    also: tuple[str, ...] = ()
+
+    def holds(self, found: str) -> bool:
+        """Whether an existing topic's value will do."""
+        if self.relation == "=":
+            return found == self.value or found in self.also
+        number = float(found)
+        if self.relation == "<=":
+            return number <= self.bound
+        return found == _UNLIMITED or number >= self.bound
+
+    @property
+    def wanted(self) -> str:
+        """For people."""
+        return self.value if self.relation == "=" else f"{self.relation} {self.bound}"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """A topic as it must be.
+
+    Attributes:
+        name: the topic.
+        partitions: how many to create it with; None takes the broker's default.
+        partitions_needed: fewer on an existing topic are a difference, and `init` adds them.
+        requirements: its settings.
+        create_time_within_ms: also accept CreateTime, if the broker bounds the timestamps' error
+            by this.
+    """
+
+    name: str
+    partitions: int | None
+    partitions_needed: bool
+    requirements: tuple[Requirement, ...]
+    create_time_within_ms: int | None = None
+
+    def lacks_partitions(self, partitions: int) -> bool:
+        """Whether an existing topic with so many needs more."""
+        return self.partitions_needed and partitions < (self.partitions or 0)
+
+    @property
+    def has_advice(self) -> bool:
+        """Whether a requirement is advisory."""
+        return any(r.advisory for r in self.requirements)
+
+    def without_advice(self) -> TopicPlan:
+        """The topic with only what it must have."""
+        return replace(self, requirements=tuple(r for r in self.requirements if not r.advisory))
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFinding:
+    """One line about a topic; all but the first two only for a setting of it.
+
+    Attributes:
+        topic: its name.
+        state: `init` has created it; it is there, and as it must be; a setting differs; one does
+            that keeps a topic from being read that only matches; one does that only costs time; the
+            broker does not tell it; there is no such topic; its settings may not be read.
+        setting, wanted, found: the difference.
+        reason: why it matters.
+        remedy: what would mend it, as kafka-configs.sh takes it; empty where that cannot.
+    """
+
+    topic: str
+    state: Literal[
+        "created", "found", "differs", "unread", "costly", "untold", "missing", "unreadable"
+    ]
+    setting: str = ""
+    wanted: str = ""
+    found: str = ""
+    reason: str = ""
+    remedy: str = ""
+
+
+def timer_topic_plans(settings: Settings, partitions: int | None) -> list[TopicPlan]:
+    """The listed timer topics as they must be."""
+    return [timer_topic_plan(settings, topic, partitions) for topic in settings.timer.topics]
+
+
+def timer_topic_plan(settings: Settings, topic: str, partitions: int | None = None) -> TopicPlan:
+    """A timer topic as it must be."""
+    timer = settings.timer
+    margin_ms = as_millis(timer.margin)
+    parts = {
+        "roll_window": as_millis(timer.roll_window),
+        "margin": margin_ms,
+        "longest_outage": as_millis(timer.longest_outage),
+    }
+    kept_ms = sum(parts.values())
+    sum_text = " + ".join(f"{name} {format_duration_ms(ms)}" for name, ms in parts.items())
+    requirements = (
+        Requirement("cleanup.policy", "delete", "compaction drops timers that share a key"),
+        Requirement(
+            "message.timestamp.type",
+            "LogAppendTime",
+            "delays count from the record's timestamp; CreateTime will do if "
+            "message.timestamp.before.max.ms and message.timestamp.after.max.ms are "
+            f"{margin_ms} (margin) or less",
+        ),
+        Requirement("retention.ms", str(kept_ms), f"that is {sum_text}", ">=", kept_ms),
+        Requirement("retention.bytes", _UNLIMITED, "a limit by size drops pending timers"),
+    )
+    return TopicPlan(topic, partitions, False, requirements, create_time_within_ms=margin_ms)
+
+
+def service_plans(
+    settings: Settings, timer_configs: Iterable[Mapping[str, str]]
+) -> list[TopicPlan]:
+    """The other topics as they must be, given the timer topics' settings as far as known."""
+    known = list(timer_configs)
+    plans = [dead_letter_plan(settings, known), state_plan(settings)]
+    if settings.timer.reply_topic is not None:
+        plans.append(reply_plan(settings.timer.reply_topic, known))
+    return plans
+
+
+def dead_letter_plan(settings: Settings, timer_configs: Iterable[Mapping[str, str]]) -> TopicPlan:
+    """The dead-letter topic as it must be, given the timer topics' settings as far as known."""
+    kept_ms = as_millis(settings.timer.longest_outage)
+    return TopicPlan(
+        settings.dead_letter_topic,
+        None,
+        False,
+        (
+            Requirement("cleanup.policy", "delete", "compaction drops dead letters"),
+            _room(timer_configs, "the error"),
+            Requirement("retention.ms", _UNLIMITED, "that is longest_outage", ">=", kept_ms),
+            Requirement("retention.bytes", _UNLIMITED, "a limit by size drops dead letters"),
+            _plain(),
+        ),
+    )
+
+
+def reply_plan(reply_topic: str, timer_configs: Iterable[Mapping[str, str]]) -> TopicPlan:
+    """The reply topic as it must be, given the timer topics' settings as far as known."""
+    kept = "who asked may be away for a day"
+    return TopicPlan(
+        reply_topic,
+        None,
+        False,
+        (
+            Requirement("cleanup.policy", "delete", "compaction drops answers that share a key"),
+            _room(timer_configs, "the answer"),
+            Requirement("retention.ms", str(_ANSWERS_KEPT_MS), kept, ">=", _ANSWERS_KEPT_MS),
+        ),
+    )
+
+
+def room_plans(settings: Settings, timer_config: Mapping[str, str]) -> list[TopicPlan]:
+    """What the other topics must be for the messages of one timer topic."""
+    rooms = {settings.dead_letter_topic: _room([timer_config], "the error")}
+    if settings.timer.reply_topic is not None:
+        rooms[settings.timer.reply_topic] = _room([timer_config], "the answer")
+    return [TopicPlan(topic, None, False, (room,)) for topic, room in rooms.items()]
+
+
+def _room(timer_configs: Iterable[Mapping[str, str]], added: str) -> Requirement:
+    """For the largest timer message, and what is added to it."""
+    timer_max = max((int(config.get(_BYTES_MAX, 0)) for config in timer_configs), default=0)
+    bytes_max = timer_max + ERROR_HEADERS_BYTES_MAX
+    reason = f"that is the timer topics' {timer_max} and {ERROR_HEADERS_BYTES_MAX} for {added}"
+    return Requirement(_BYTES_MAX, str(bytes_max), reason, ">=", bytes_max)
+
+
+def state_plan(settings: Settings) -> TopicPlan:
+    """The state topic as it must be."""
+    return TopicPlan(
+        settings.state_topic,
+        settings.shard.count,
+        True,
+        (
+            Requirement("cleanup.policy", "compact", "deletion drops the progress"),
+            Requirement("message.timestamp.type", "LogAppendTime", "it gives the broker's time"),
+            _small("segment.bytes", str(_STATE_SEGMENT_BYTES), _STATE_SEGMENT_BYTES),
+            _small("segment.ms", str(_STATE_SEGMENT_MS), _STATE_SEGMENT_MS),
+            _small("min.cleanable.dirty.ratio", "0.1", 0.5),
+            Requirement(
+                _BYTES_MAX,
+                str(_STATE_MESSAGE_BYTES),
+                "the progress of a shard is one record",
+                ">=",
+                RECORD_BYTES_MAX + _FRAME_BYTES,
+            ),
+            _plain(),
+        ),
+    )
+
+
+def _small(setting: str, value: str, bound: float) -> Requirement:
+    """That little of the state topic is left uncompacted."""
+    return Requirement(setting, value, _READ_WHOLE, "<=", bound, advisory=True)
+
+
+def _plain() -> Requirement:
+    """That the broker leaves batches as they were written: plain."""
+    return Requirement(
+        "compression.type",
+        "uncompressed",
+        "the broker compresses each batch, and every start needs a library for its codec",
+        advisory=True,
+        also=("producer",),
+    )
+
+
+def compare(plan: TopicPlan, partitions: int, config: Mapping[str, str]) -> list[TopicFinding]:
+    """What of an existing topic is not as planned; one line "found" if all is."""
+    differences = []
+    for r in plan.requirements:
+        found = config.get(r.setting)
+        if found is None:
+            differences.append(
+                TopicFinding(plan.name, "untold", r.setting, r.wanted, reason=r.reason)
+            )
+        elif not r.holds(found) and not _bounded_create_time(plan, r, config):
+            state: Literal["costly", "differs"] = "costly" if r.advisory else "differs"
+            remedy = f"{r.setting}={r.value}"
+            differences.append(
+                TopicFinding(plan.name, state, r.setting, r.wanted, found, r.reason, remedy)
+            )
+    if plan.lacks_partitions(partitions):
+        wanted, reason = f">= {plan.partitions}", "one for each shard: `duewheel init` adds them"
+        differences.append(
+            TopicFinding(plan.name, "differs", "partitions", wanted, str(partitions), reason)
+        )
+    return differences or [TopicFinding(plan.name, "found")]
+
+
+def _bounded_create_time(
+    plan: TopicPlan, requirement: Requirement, config: Mapping[str, str]
+) -> bool:
+    """The producers' own timestamps will do, if the broker refuses those that are far off."""
+    if requirement.setting != "message.timestamp.type" or plan.create_time_within_ms is None:
+        return False
+    allowed = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
+    return all(
+        name in config and int(config[name]) <= plan.create_time_within_ms for name in allowed
+    )
+
+
+def refusal(address: str, differences: Iterable[TopicFinding]) -> str:
+    """Every difference with its reason and its remedy, a few lines each."""
+    lines = ["these topics must be changed first:"]
+    for each in differences:
+        lines.append(f"  {described(each)}")
+        if each.remedy:
+            lines.append(f"    {remedy_command(address, each.topic, each.remedy)}")
+    return "\n".join(lines)
+
+
+def described(each: TopicFinding) -> str:
+    """A difference in a sentence."""
+    return f"{each.topic}: {each.setting} is {each.found}, wanted is {each.wanted}: {each.reason}"
+
+
+def remedy_command(address: str, topic: str, setting: str) -> str:
+    """The command that gives a topic a setting, `setting` being name=value."""
+    return (
+        f"kafka-configs.sh --bootstrap-server {address} --alter --entity-type topics "
+        f"--entity-name {topic} --add-config {setting}"
+    )

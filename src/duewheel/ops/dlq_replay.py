@@ -1,0 +1,393 @@
+"""`duewheel dlq replay`: writes the messages of dead letters again, once their cause is gone.
+
+A replay reads up to where the dead-letter topic ended when it began, a bounded chunk at a time.
+One Kafka transaction per chunk holds the messages and the position (replay_position.py): whatever
+is killed, and however often it is run, a dead letter is replayed once. Two replays at a time share
+a transactional id: the later one ends the earlier. A run that opens its producer again may be that
+later one, so the position is read after every open, and is valid only as long as that producer.
+
+What cannot be replayed now (no such topic, too large …) is, in the same transaction, written to the
+end of the dead-letter topic once more, with today's reason. A run never comes to that.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from kafka import KafkaAdminClient, KafkaProducer
+from kafka.structs import TopicPartition
+
+from duewheel import factory
+from duewheel.checkpoints.replay_position import KEY, ReplayPosition
+from duewheel.cli.options import progress_bar
+from duewheel.clock import Clock, SystemClock
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError, PublishDoubt
+from duewheel.kafka import producer_internals as internals
+from duewheel.kafka.clients import close
+from duewheel.kafka.deadline import Deadline, within
+from duewheel.kafka.router import Reason, Target, reason_text
+from duewheel.kafka.state_topic import place_of
+from duewheel.kafka.target_metadata import SentBatch, TargetCatalog
+from duewheel.kafka.transactions import meet, open_producer, preparation_deadline, transact
+from duewheel.ops.dlq_list import DeadLetterReader
+from duewheel.schemas.batches import NO_KEY, NO_PARTITION
+from duewheel.schemas.columns import binary
+from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
+from duewheel.schemas.hashing import key_hashes
+from duewheel.schemas.wire.record_batch import HEADER_BYTES, Batch
+from duewheel.schemas.wire.single_record import Header, encode, single
+
+_REFUSALS_MAX = 100  # per chunk; each one halves the batches or finds a bad record
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What to replay, and where to.
+
+    Attributes:
+        code: only dead letters with this TIMER_ERROR_CODE.
+        to_topic: a real topic for all of them; None: where each belongs.
+        limit: how many at most.
+    """
+
+    code: str | None = None
+    to_topic: str | None = None
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """What one dead letter becomes; `refusal`, if it goes to the dead-letter topic again."""
+
+    letter: DeadLetter
+    topic: str
+    partition: int
+    headers: Sequence[Header]
+    refusal: Refusal | None = None
+
+    def encode(self, place: int) -> bytes:
+        return encode(place, self.letter.key, self.letter.value, self.headers)
+
+
+def replay(settings: Settings, selection: Selection, *, dry_run: bool) -> dict[str, Any]:
+    """Replay the selected dead letters that have not been replayed.
+
+    Args:
+        settings: name the topics and the transactional id.
+        selection: which of them.
+        dry_run: only count; nothing is written.
+
+    Returns:
+        dry_run, replayed, topics (by name: how many went there), refused (by code: how many are
+        dead letters again).
+
+    Raises:
+        ConfigError: `to_topic` is one of duewheel's own, or does not exist.
+        KafkaUnavailable: no answer in time.
+        PublishDoubt: a transaction's outcome is unknown. A new run finds out, and doubles nothing.
+    """
+    with ExitStack() as stack:
+        reader = stack.enter_context(DeadLetterReader(settings))
+        run = _Replay(settings, selection, reader, SystemClock(), dry_run=dry_run)
+        stack.callback(run.close)
+        return run.run()
+
+
+class _Replay:
+    """One run. Not thread-safe."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        selection: Selection,
+        reader: DeadLetterReader,
+        clock: Clock,
+        *,
+        dry_run: bool,
+    ) -> None:
+        self._settings, self._selection = settings, selection
+        self._reader, self._clock, self._dry_run = reader, clock, dry_run
+        self._client = reader.client
+        self._limits = factory.publisher_limits(settings)
+        self._contract = factory.contract(settings)
+        self._refusals: dict[str, Refusal | None] = {}
+        self._catalog = TargetCatalog(
+            self._client,
+            batch_bytes=self._limits.batch_bytes,
+            batch_bytes_max=self._limits.batch_bytes_max,
+            age_s=self._limits.target_age_s,
+            missing_age_s=self._limits.missing_target_age_s,
+            unavailable_age_s=self._limits.unavailable_target_age_s,
+        )
+        self._sticky = random.randrange(1 << 31)  # partition of messages without key and request
+        self._producer: KafkaProducer | None = None
+        self._left = selection.limit
+        self._topics: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
+        self._admin = self._client.open(KafkaAdminClient, self._deadline())
+
+    def close(self) -> None:
+        """Drop the clients; an open transaction is left to the next run or its time-out."""
+        self._drop_producer()
+        close(self._admin)
+
+    def run(self) -> dict[str, Any]:
+        self._require_real_topic()
+        self._position = self._take_over()
+        self._run()
+        return {
+            "dry_run": self._dry_run,
+            "replayed": self._topics.total(),
+            "topics": dict(self._topics),
+            "refused": dict(self._refused),
+        }
+
+    def _require_real_topic(self) -> None:
+        topic = self._selection.to_topic
+        if topic is None:
+            return
+        refusal = self._why_no_target(topic)
+        if refusal is not None:
+            raise ConfigError(f"--to-topic: nothing can be replayed to {refusal.error}")
+        if self._catalog.resolve(self._admin, [topic], self._deadline())[topic].refusal:
+            raise ConfigError(f"--to-topic {topic}: no such topic, or no right to write to it")
+
+    def _why_no_target(self, topic: str) -> Refusal | None:
+        """What today's rules say of every timer that is to go there."""
+        if topic not in self._refusals:
+            self._refusals[topic] = why_no_target(self._contract, topic)
+        return self._refusals[topic]
+
+    def _take_over(self) -> ReplayPosition:
+        """The position behind which nobody else can replay any more."""
+        if not self._dry_run:
+            # First: it ends what an earlier run has left open, which may hide the position.
+            self._producer = self._open_producer()
+        return self._reader.position(self._admin)
+
+    def _run(self) -> None:
+        bounds = {
+            partition: (max(start, self._position.start(partition, self._selection.code)), end)
+            for partition, (start, end) in self._reader.bounds().items()
+        }
+        with progress_bar() as bar:
+            total = sum(max(0, end - start) for start, end in bounds.values())
+            task = bar.add_task("dead letters", total=total)
+            for partition, (start, end) in bounds.items():
+                at = start
+                for letters, reached in self._reader.read(partition, start, end):
+                    self._write(letters, partition, reached)
+                    bar.update(task, advance=reached - at)
+                    at = reached
+                    if self._left == 0:
+                        return
+
+    # ---- one chunk -------------------------------------------------------------------------
+
+    def _write(self, letters: list[DeadLetter], partition: int, reached: int) -> None:
+        """One transaction: the messages of the wanted letters, and the position behind them.
+
+        Args:
+            letters: neighbours in `partition`.
+            reached: the end of what was read: below it `partition` has no other dead letters.
+        """
+        for _ in range(_REFUSALS_MAX):
+            if self._producer is None and not self._dry_run:
+                self._position = self._take_over()
+            wanted, end = self._wanted(letters, reached)
+            self._position.move(partition, end, self._selection.code)
+            if not wanted:
+                return  # the position of the next transaction tells
+            targets, records = self._plan(wanted)
+            if self._dry_run or self._transact(records, targets):
+                self._count(records)
+                return
+            self._drop_producer()
+        raise PublishDoubt(f"Kafka keeps refusing records after {_REFUSALS_MAX} attempts")
+
+    def _wanted(self, letters: list[DeadLetter], reached: int) -> tuple[list[DeadLetter], int]:
+        """Those that are selected and not replayed yet, and the offset up to which that is all."""
+        code, position = self._selection.code, self._position
+        wanted = [
+            letter
+            for letter in letters
+            if code in (None, letter.code)
+            and not position.is_behind(letter.partition, letter.offset, letter.code)
+        ]
+        if self._left is not None and len(wanted) >= self._left:
+            wanted = wanted[: self._left]
+            reached = wanted[-1].offset + 1
+        return wanted, reached
+
+    def _plan(self, letters: list[DeadLetter]) -> tuple[Mapping[str, Target], list[_Record]]:
+        outgoing = [
+            letter.replayed(
+                self._settings.timer_topics,
+                self._why_no_target,
+                self._selection.to_topic,
+                self._settings.timer.reply_topic,
+            )
+            for letter in letters
+        ]
+        topics = {out.topic for out in outgoing if isinstance(out, Outgoing)}
+        targets = self._catalog.resolve(
+            self._admin,
+            [self._settings.dead_letter_topic, *sorted(topics)],
+            preparation_deadline(self._limits.start_deadline_s, len(topics)),
+        )
+        hashes = key_hashes(binary(letter.key for letter in letters)).tolist()
+        records = [
+            self._record(letter, out, targets, key_hash)
+            for letter, out, key_hash in zip(letters, outgoing, hashes, strict=True)
+        ]
+        return targets, records
+
+    def _record(
+        self,
+        letter: DeadLetter,
+        out: Outgoing | Refusal,
+        targets: Mapping[str, Target],
+        key_hash: int,
+    ) -> _Record:
+        """The message in its partition, the wanted one if there is such; or a dead letter again."""
+        if isinstance(out, Refusal):
+            return self._again(letter, out, targets)
+        target, partition = targets[out.topic], out.partition
+        if partition == NO_PARTITION or partition >= target.partitions:
+            chosen = self._sticky if key_hash == NO_KEY else key_hash
+            partition = chosen % max(target.partitions, 1)
+        record = _Record(letter, out.topic, partition, out.headers)
+        refusal = self._refusal(record, out, target)
+        return record if refusal is None else self._again(letter, refusal, targets)
+
+    def _refusal(self, record: _Record, out: Outgoing, target: Target) -> Refusal | None:
+        """Why Kafka would not take the record, as far as that is known."""
+        letter = record.letter
+        reason = target.refusal
+        if reason is Reason.NONE:
+            if out.partition_needed and out.partition >= target.partitions:
+                reason = Reason.BAD_TARGET_PARTITION
+            elif target.key_required and letter.key is None:
+                reason = Reason.KEY_REQUIRED
+            elif HEADER_BYTES + len(record.encode(0)) > target.batch_bytes_max:
+                reason = Reason.RECORD_TOO_LARGE
+            elif _name(letter) in self._catalog.refused:
+                reason = Reason.RECORD_REFUSED
+            else:
+                return None
+        return Refusal(reason.name.lower(), reason_text(reason, out.topic, target))
+
+    def _again(
+        self, letter: DeadLetter, refusal: Refusal, targets: Mapping[str, Target]
+    ) -> _Record:
+        """The same dead letter, with today's reason if there is room for it."""
+        topic = self._settings.dead_letter_topic
+        target = targets[topic]
+        record = _Record(letter, topic, letter.partition, letter.again(refusal), refusal)
+        if HEADER_BYTES + len(record.encode(0)) > target.batch_bytes_max:
+            return _Record(letter, topic, letter.partition, letter.headers, refusal)
+        return record
+
+    def _transact(self, records: list[_Record], targets: Mapping[str, Target]) -> bool:
+        """Whether it is committed; False if a refusal has taught something."""
+        producer = self._producer
+        assert producer is not None, "the position was read with it"
+        topics = {record.topic for record in records}
+        seconds = self._limits.publish_deadline_s
+        batches, sent = self._batches(records, targets)
+        state = place_of(self._settings.state_topic, 0)
+        batches.append((state, single(KEY, self._position.encode())))
+        now_ms = self._clock.now_ms()
+        try:
+            meet(self._client, producer, topics, preparation_deadline(seconds, len(topics)))
+            deadline = Deadline(seconds)
+            outcomes = within(
+                deadline, "replay", lambda: transact(producer, batches, now_ms, deadline)
+            )
+        except Exception as error:  # noqa: BLE001 - kafka-python raises what it likes
+            raise PublishDoubt(
+                f"replay: {self._client.explain(error)}: run it again, nothing is doubled"
+            ) from None
+        errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+        learned = [
+            self._catalog.learn(batch, outcome.error)
+            for batch, outcome in zip(sent, outcomes, strict=False)  # the position is last
+            if outcome.judged and outcome.error is not None
+        ]
+        if errors and not any(learned):
+            raise PublishDoubt(f"nothing was replayed: {self._client.explain(errors[0])}")
+        return not errors
+
+    def _batches(
+        self, records: list[_Record], targets: Mapping[str, Target]
+    ) -> tuple[list[tuple[TopicPartition, Batch]], list[SentBatch]]:
+        groups: dict[TopicPartition, list[_Record]] = {}
+        for record in records:
+            groups.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
+        batches, sent = [], []
+        for partition, group in groups.items():
+            bytes_max = self._catalog.batch_bytes(partition.topic, targets[partition.topic])
+            for part in _cut(group, bytes_max - HEADER_BYTES):
+                body = b"".join(record.encode(place) for place, record in enumerate(part))
+                batches.append((partition, Batch(memoryview(body), len(part))))
+                alone = _name(part[0].letter) if len(part) == 1 else None
+                size = HEADER_BYTES + len(body)
+                sent.append(SentBatch(partition.topic, partition.partition, size, alone))
+        return batches, sent
+
+    def _count(self, records: list[_Record]) -> None:
+        if self._left is not None:
+            self._left -= len(records)
+        self._topics.update(record.topic for record in records if record.refusal is None)
+        self._refused.update(record.refusal.code for record in records if record.refusal)
+
+    # ---- clients ---------------------------------------------------------------------------
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._limits.start_deadline_s)
+
+    def _open_producer(self) -> KafkaProducer:
+        deadline = self._deadline()
+        producer = open_producer(
+            self._client,
+            f"{self._settings.app.id}.dlq-replay",
+            timeout_ms=self._limits.transaction_timeout_ms,
+            publish_s=self._limits.publish_deadline_s,
+            stop_s=self._limits.stop_s,
+            deadline=deadline,
+        )
+        self._producer = producer  # closed with the run, whatever follows
+        meet(self._client, producer, [self._settings.state_topic], deadline)
+        return producer
+
+    def _drop_producer(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            internals.stop(producer, self._limits.stop_s)
+
+
+def _name(letter: DeadLetter) -> bytes:
+    return b"%d@%d" % (letter.partition, letter.offset)
+
+
+def _cut(records: list[_Record], bytes_max: int) -> list[list[_Record]]:
+    """Batches of neighbours that fit; a record that is too large alone gets one of its own."""
+    parts: list[list[_Record]] = []
+    left = -1
+    for record in records:
+        size = len(record.encode(len(parts[-1]) if parts else 0))
+        if size > left:
+            parts.append([])
+            left = bytes_max
+        parts[-1].append(record)
+        left -= size
+    return parts

@@ -1,0 +1,120 @@
+"""Every bound on the way of a timer, from the timer topic to its target: value, and where from.
+
+A bound that can be set names its setting, and what has set that; others are fixed, because another
+value would gain nothing or break something: the reason stands at the constant. None of them loses a
+timer: what is beyond a bound waits before it, where it is, or comes in the next batch or
+transaction; but the excess of a hot slot becomes what `dequeue.hot_slot` says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from duewheel.checkpoints.partition_limit import PARTITIONS_MAX
+from duewheel.config.settings import Settings
+from duewheel.config.values import as_millis
+from duewheel.kafka.publisher import PublisherLimits
+from duewheel.osutil.metrics_server import TOPIC_SERIES_MAX
+from duewheel.runtime.readiness import ReadyBounds
+from duewheel.streaming.batch_attempt import SPARK_DIR, Attempt
+from duewheel.wheel.admin.reconfigure import SKIPPED_MAX
+from duewheel.wheel.dequeue.cancel_replies import ROWS_MAX
+from duewheel.wheel.dequeue.decode import ROLLS_MAX, TOPICS_MAX
+from duewheel.wheel.dequeue.slot_scan import WINDOW_RECORDS
+from duewheel.wheel.storage.far_slots import INDEX_BYTES
+
+Bound = dict[str, Any]
+FIXED = "fixed"
+
+
+def bounds(settings: Settings) -> dict[str, Bound]:
+    """The section `bounds` of `config check` and `status`: by name, `value` and `from`."""
+    return {
+        **_of_ingest(settings),
+        **_of_dequeue(settings),
+        **_of_transactions(settings),
+        **_of_readiness(settings),
+    }
+
+
+def _of_ingest(settings: Settings) -> dict[str, Bound]:
+    ingest, timer = settings.ingest, settings.timer
+    by_heap = ingest.max_bytes_per_trigger is None
+    lowered = Attempt.read(settings.storage.data_dir / SPARK_DIR)
+    rows = ingest.max_offsets_per_trigger
+    return {
+        "rows_per_trigger": _set(settings, "ingest.max_offsets_per_trigger", rows),
+        "rows_per_trigger_now": _fixed(
+            min(rows, lowered.rows) if lowered else rows,
+            "the two others, and fewer after a batch that failed for memory",
+        ),
+        "bytes_per_trigger": _set(
+            settings,
+            "ingest.driver_memory" if by_heap else "ingest.max_bytes_per_trigger",
+            ingest.bytes_per_trigger,
+            "an eighth of " if by_heap else "",
+        ),
+        "driver_heap_bytes": _set(settings, "ingest.driver_memory", ingest.driver_memory_bytes),
+        "batches_in_flight": _fixed(1),
+        "partitions": _fixed(PARTITIONS_MAX, "fixed; fewer where names of topics are long"),
+        "min_free": _set(settings, "storage.min_free", str(settings.storage.min_free)),
+        "ring_slots": _set(settings, "timer.slots", 2 * timer.slots, "twice "),
+        "far_index_bytes": _fixed(INDEX_BYTES),
+        "skipped_records": _fixed(SKIPPED_MAX),
+        "longest_delay_ms": _set(settings, "timer.max_delay", as_millis(timer.max_delay)),
+    }
+
+
+def _of_dequeue(settings: Settings) -> dict[str, Bound]:
+    dequeue = settings.dequeue
+    is_limited = dequeue.hot_slot != "none"
+    return {
+        "hot_slot_rows": _set(
+            settings,
+            "dequeue.hot_slot_limit" if is_limited else "dequeue.hot_slot",
+            dequeue.hot_slot_limit if is_limited else None,
+        ),
+        "scan_records": _fixed(WINDOW_RECORDS),
+        "queues": _fixed(2),
+        "queue_records": _set(settings, "dequeue.chunk_records", dequeue.chunk_records),
+        "queue_bytes": _set(settings, "dequeue.chunk_bytes", dequeue.chunk_bytes),
+        "chunks_in_memory": _fixed(2),
+        "read_ahead_ms": _set(settings, "dequeue.read_ahead", as_millis(dequeue.read_ahead)),
+        "read_ahead_bytes": _set(settings, "dequeue.read_ahead_bytes", dequeue.read_ahead_bytes),
+        "topic_series": _fixed(TOPIC_SERIES_MAX),
+    }
+
+
+def _of_transactions(settings: Settings) -> dict[str, Bound]:
+    dequeue, limits = settings.dequeue, PublisherLimits()
+    timeout_ms, call_ms = dequeue.transaction_timeout_ms, as_millis(dequeue.call_deadline)
+    return {
+        "transactions_in_flight": _fixed(1),
+        "transaction_records": _set(settings, "dequeue.chunk_records", dequeue.chunk_records),
+        "transaction_bytes": _set(settings, "dequeue.chunk_bytes", dequeue.chunk_bytes),
+        "transaction_topics": _fixed(TOPICS_MAX),
+        "transaction_rolls": _fixed(ROLLS_MAX),
+        "transaction_answers": _fixed(ROWS_MAX),
+        "transaction_timeout_ms": _set(settings, "dequeue.transaction_timeout_ms", timeout_ms),
+        "call_deadline_ms": _set(settings, "dequeue.call_deadline", call_ms),
+        "batch_bytes": _fixed(limits.batch_bytes),
+        "batch_bytes_max": _fixed(limits.batch_bytes_max, "fixed; less where a topic takes less"),
+    }
+
+
+def _of_readiness(settings: Settings) -> dict[str, Bound]:
+    ready, seldom = ReadyBounds.of(settings), "fixed; more where ingest.trigger_ms is large"
+    return {
+        "ready_silence_ms": _fixed(ready.silence_ms),
+        "ready_lag_ms": _fixed(ready.lag_ms, seldom),
+        "ready_batch_ms": _fixed(ready.batch_ms, seldom),
+        "ready_behind_ms": _fixed(ready.behind_ms),
+    }
+
+
+def _set(settings: Settings, key: str, value: object, how: str = "") -> Bound:
+    return {"value": value, "from": f"{how}{key} ({settings.source(key)})"}
+
+
+def _fixed(value: object, source: str = FIXED) -> Bound:
+    return {"value": value, "from": source}

@@ -1,0 +1,67 @@
+"""`duewheel promote`: the standby that runs in a data directory becomes the shard's owner.
+
+The wish is noted in `state`, durably, and the follower sees to it (wheel/dequeue/standby.py): if it
+dies on the way, its next start does. It is withdrawn when the command ends without it, and expires
+if that is killed: no living owner loses the shard to it days later. What is printed is the time
+from the command until deliveries go on.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from duewheel.checkpoints import fs
+from duewheel.checkpoints.recovery_decision import recovering
+from duewheel.checkpoints.state_file import PROMOTION_MS, State
+from duewheel.clock import Clock
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError, RecoveryPending
+from duewheel.wheel.storage.data_directory import Role
+
+_POLL_S = 0.02
+
+
+def promote(settings: Settings, clock: Clock) -> dict[str, Any]:
+    """Tell the standby, and wait for it.
+
+    Returns:
+        shard, data_dir, and took_s.
+
+    Raises:
+        ConfigError: no standby runs there.
+        RecoveryPending: it has not come so far in PROMOTION_MS: it has not taken over, and stands
+            by; or it has, and still reads again what it lacks.
+    """
+    begun_s, data_dir = time.monotonic(), settings.storage.data_dir
+    try:
+        state = State.open(data_dir)
+    except FileNotFoundError as error:
+        raise ConfigError(f"there is no data directory {data_dir}") from error
+    try:
+        _require_standby(state)
+        state.want_promotion(clock.now_ms())
+        while state.standby or recovering(state) is not None:
+            if time.monotonic() - begun_s > PROMOTION_MS / 1000:
+                outcome = "not taken over, and stands by" if state.standby else "to catch up yet"
+                raise RecoveryPending(
+                    f"after {PROMOTION_MS // 1000} s the standby has {outcome}: see its log, and "
+                    "`duewheel status`"
+                )
+            time.sleep(_POLL_S)
+    finally:
+        if state.standby:
+            state.withdraw_promotion()
+        state.release()
+    took_s = round(time.monotonic() - begun_s, 3)
+    return {"shard": settings.shard.index, "data_dir": str(data_dir), "took_s": took_s}
+
+
+def _require_standby(state: State) -> None:
+    directory = state.path.parent
+    if not state.standby:
+        raise ConfigError(f"{directory} follows nobody: `duewheel standby` makes it a standby")
+    if not fs.lock_is_held(directory / Role.DEQUEUE.value):
+        raise ConfigError(
+            f"no standby runs in {directory}: `duewheel run --take-over` starts it as the owner"
+        )

@@ -1,0 +1,227 @@
+"""`duewheel reconfigure`: changes the settings that decide a row's slot, on a shard with progress;
+or accepts that timer partitions are lost.
+
+The steps are those of wheel/admin/reconfigure.py and wheel/admin/accept_loss.py. A dry run takes no
+lock and no transactional id: it says what would be done, as far as that can be seen from beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any
+
+from duewheel import factory
+from duewheel.checkpoints.ownership import require_not_sealed
+from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.recovery_decision import Local
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.publisher import KafkaPublisher
+from duewheel.kafka.shard_records import all_shards
+from duewheel.runtime.checkpointer import DurableCheckpoints
+from duewheel.runtime.dequeue_process import stop_signals
+from duewheel.schemas.batches import TopicPartition
+from duewheel.wheel.admin.accept_loss import Losses, Topics, accept, losses
+from duewheel.wheel.admin.reconfigure import Plan, commit, plan, take
+from duewheel.wheel.admin.reconfigure import skip as plan_skip
+from duewheel.wheel.recovery.rebuild import OffsetsAt
+from duewheel.wheel.recovery.survey import survey
+from duewheel.wheel.storage.data_directory import DataDirectory, Role, hold_role
+
+
+def reconfigure(settings: Settings, *, dry_run: bool) -> dict[str, Any]:
+    """Make the settings of `settings` those of the shard, for rows that nobody has judged yet.
+
+    Returns:
+        dry_run; changes: {setting: {"old", "new"}}, empty if they are those of the shard already;
+        since: {"topic-partition": first offset of the new epoch}; epochs: how many there are then;
+        dropped: how many old ones went.
+
+    Raises:
+        Locked: a process of the shard runs.
+        ConfigError: a setting cannot be changed so, or the directory has another geometry.
+        RecoveryRefused: the directory is not the owner's, or has to recover first; or a reshard has
+            sealed a shard, this one or another: shards whose settings differ cannot be dealt.
+        KafkaUnavailable: no answer in time.
+    """
+    config = factory.dequeue_config(settings)
+    for written in all_shards(settings).values():
+        if written.progress.partitions:
+            require_not_sealed(written.progress)
+    with _connected(settings) as (publisher, admin):
+        found = publisher.peek()
+        offsets_at = _offsets_at(found, admin)
+        planned = plan(found, _seen(settings), settings.wheel, config, offsets_at)
+        if planned.changes and not dry_run:
+            with _alone(settings) as directory:
+                planned = take(directory, publisher, config, offsets_at)
+    return _told(planned, dry_run=dry_run)
+
+
+def skip(settings: Settings, named: Sequence[str], *, dry_run: bool) -> dict[str, Any]:
+    """Make dead letters of these records, which nothing gets past, whatever they say.
+
+    Args:
+        settings: of the shard.
+        named: "topic-partition@offset" each.
+        dry_run: only say what would be skipped.
+
+    Returns:
+        dry_run; skipped: {"topic-partition": offsets}, those of earlier runs too.
+
+    Raises:
+        Locked, KafkaUnavailable: as `reconfigure`.
+        ConfigError: there is no such record, or there are too many.
+        RecoveryRefused: it was taken already, or the directory is not the owner's.
+    """
+    records = [_record(name) for name in named]
+    config = factory.dequeue_config(settings)
+    with _connected(settings) as (publisher, admin):
+
+        def planned(found: Progress | None) -> Progress:
+            ends = admin.end_offsets(sorted({topic for (topic, _), _ in records}))
+            offsets_at = _offsets_at(found, admin)
+            return plan_skip(
+                records, found, _seen(settings), settings.wheel, config, offsets_at, ends
+            )
+
+        found = publisher.peek()
+        wanted = planned(found)
+        if wanted != found and not dry_run:
+            with _alone(settings) as directory:
+                found = publisher.start()
+                wanted = planned(found)
+                assert found is not None, "planned would have refused"
+                commit(directory, publisher, found, wanted)
+    skipped = wanted.epochs.skipped.items()
+    return {
+        "dry_run": dry_run,
+        "skipped": {f"{topic}-{number}": list(o) for (topic, number), o in sorted(skipped)},
+    }
+
+
+def accept_loss(settings: Settings, named: Sequence[str], *, dry_run: bool) -> dict[str, Any]:
+    """Let the shard go on without what is lost of these timer partitions.
+
+    Args:
+        settings: of the shard.
+        named: "topic-partition" each.
+        dry_run: only say what is lost.
+
+    Returns:
+        dry_run; accepted: {"topic-partition": {kind, was, start, unread}} as in `Loss`.
+
+    Raises:
+        Locked, KafkaUnavailable: as `reconfigure`.
+        ConfigError: there is no such partition, or others of its topic are lost, too.
+        RecoveryRefused: nothing is lost, or that cannot be accepted yet.
+    """
+    partitions = [_partition(name) for name in named]
+    config = factory.dequeue_config(settings)
+    with _connected(settings) as (publisher, admin):
+        topics = _topics(admin, {topic for topic, _ in partitions})
+        _, told = losses(partitions, publisher.peek(), _seen(settings), config, topics)
+        if not dry_run:
+            with _alone(settings) as directory:
+                taken = publisher.start()
+                found, told = losses(partitions, taken, _seen(settings), config, topics)
+                accept(directory, publisher, found, told, topics.ids)
+                _make_durable(directory)
+    return {"dry_run": dry_run, "accepted": _losses_told(told)}
+
+
+@contextmanager
+def _connected(settings: Settings) -> Iterator[tuple[KafkaPublisher, KafkaAdmin]]:
+    with ExitStack() as stack:
+        clock = factory.StoppableClock(stack.enter_context(stop_signals()))
+        publisher = factory.publisher(settings, clock)
+        stack.callback(publisher.close)
+        options = settings.kafka.client_options("admin")
+        yield publisher, stack.enter_context(KafkaAdmin(options, stopping=clock.stopping))
+
+
+@contextmanager
+def _alone(settings: Settings) -> Iterator[DataDirectory]:
+    """The data directory, with the locks of both processes."""
+    path = settings.storage.data_dir
+    directory = factory.start_directory(settings, Role.DEQUEUE)
+    try:
+        ingest = hold_role(path, Role.INGEST)
+        try:
+            yield directory
+        finally:
+            # First: whoever stops last declares a clean stop.
+            ingest.close()
+    finally:
+        directory.stop()
+
+
+def _seen(settings: Settings) -> Local:
+    """The data directory; with `_alone`, nobody changes it."""
+    return survey(settings.storage.data_dir, settings.wheel)
+
+
+def _make_durable(directory: DataDirectory) -> None:
+    with closing(DurableCheckpoints(directory.path)) as checkpoints:
+        checkpoints.write()
+
+
+def _offsets_at(found: Progress | None, admin: KafkaAdmin) -> OffsetsAt:
+    topics = sorted(found.topics) if found else []
+    return lambda ms: admin.offsets_at(topics, ms)
+
+
+def _topics(admin: KafkaAdmin, names: Iterable[str]) -> Topics:
+    topics = sorted(names)
+    ids = {topic: str(found) for topic, found in admin.topic_ids(topics).items()}
+    return Topics(ids, admin.log_start_offsets(topics), admin.end_offsets(topics))
+
+
+def _partition(name: str) -> TopicPartition:
+    partition = _named(name)
+    if partition is None:
+        raise ConfigError(f"--accept-loss {name}: write it as topic-partition")
+    return partition
+
+
+def _record(name: str) -> tuple[TopicPartition, int]:
+    place, at, offset = name.rpartition("@")
+    partition = _named(place)
+    if partition is None or not (at and offset.isascii() and offset.isdigit()):
+        raise ConfigError(f"--skip {name}: write it as topic-partition@offset")
+    return partition, int(offset)
+
+
+def _named(name: str) -> TopicPartition | None:
+    topic, dash, number = name.rpartition("-")
+    is_named = dash and topic and number.isascii() and number.isdigit()
+    return (topic, int(number)) if is_named else None
+
+
+# ---- what is told -------------------------------------------------------------------------------
+
+
+def _told(planned: Plan, *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "dry_run": dry_run,
+        "changes": {
+            key: {"old": old, "new": new} for key, (old, new) in sorted(planned.changes.items())
+        },
+        "since": {f"{topic}-{number}": o for (topic, number), o in sorted(planned.since.items())},
+        "epochs": len(planned.progress.epochs),
+        "dropped": planned.dropped,
+    }
+
+
+def _losses_told(told: Losses) -> dict[str, dict[str, Any]]:
+    return {
+        f"{topic}-{number}": {
+            "kind": loss.kind,
+            "was": loss.was,
+            "start": loss.start,
+            "unread": loss.unread,
+        }
+        for (topic, number), loss in sorted(told.items())
+    }

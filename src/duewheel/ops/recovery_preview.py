@@ -1,0 +1,288 @@
+"""`duewheel recover --dry-run`: what the next start of the shard would do, and how long that takes.
+
+    1. the newest progress is read from Kafka without taking the shard, the local files are looked
+       at without a lock: nothing is changed, and the processes may be running
+    2. the decision is dequeue's own (checkpoints/recovery_decision.py); where reading goes on is
+       ingest's
+    3. the messages from there up to C of the close page, which dequeue would wait for, are read
+       from the timer topics, and judged as ingest would: done, or pending again
+
+One poll of records is in memory at a time. If what is kept proves to be damaged when it is
+verified, the start itself keeps nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import structlog
+from kafka import KafkaConsumer
+from kafka.structs import TopicPartition as KafkaPartition
+
+from duewheel import factory
+from duewheel.checkpoints import fs
+from duewheel.checkpoints.ownership import require_same_settings
+from duewheel.checkpoints.page_codec import Marks
+from duewheel.checkpoints.progress import NOBODY, Progress
+from duewheel.checkpoints.recovery_decision import Decision, Keep, Local, decide, is_own
+from duewheel.cli.options import progress_bar
+from duewheel.config.settings import Settings
+from duewheel.errors import RecoveryRefused
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.clients import ClientSettings, close, open_reader
+from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.topic_discovery import timer_topics
+from duewheel.runtime.dequeue_process import stop_signals
+from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.request.contract import parse
+from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
+from duewheel.wheel.recovery.rebuild import first_marks
+from duewheel.wheel.recovery.startup import NO_PROGRESS
+from duewheel.wheel.recovery.survey import survey
+from duewheel.wheel.storage.data_directory import Role
+from duewheel.wheel.storage.record_builder import meant_slots
+
+_POLL_MS = 200
+_POLL_RECORDS = 5_000
+_DEADLINE_S = 30.0
+
+# The columns of Spark's Kafka source.
+_HEADER: dict[str, pa.DataType] = {"key": pa.string(), "value": pa.binary()}
+_FIELDS: dict[str, pa.DataType] = {
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": pa.list_(pa.struct(list(_HEADER.items()))),
+}
+_SCHEMA = pa.schema(_FIELDS)
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """How many messages would come again, and what would become of them."""
+
+    done: int = 0
+    pending: int = 0
+
+
+def dry_run(settings: Settings) -> dict[str, Any]:
+    """What the next start would do.
+
+    Returns:
+        case, keep: as in checkpoints/recovery_decision.py. start_offsets: {"topic-partition": next
+        offset that ingest reads}. rows_to_read: messages from there up to C; done_rows of them have
+        been delivered and are dropped, pending_rows are put back. took_s: how long all this took.
+
+    Raises:
+        ConfigError: the data directory has another geometry, or a topic is missing.
+        RecoveryRefused: the start would be refused whatever is told to it.
+        KafkaUnavailable: no answer in time.
+    """
+    begun_s = time.monotonic()
+    with _admin(settings) as admin:
+        progress, local = _look(settings)
+        if progress is None:
+            case, keep, starts, judged = "new", Keep.NOTHING, _new(settings, admin, local), Judged()
+        else:
+            decision = _decide(settings, progress, local)
+            case, keep = decision.case, decision.keep
+            starts = _starts(settings, admin, progress, local, decision)
+            judged = _judge(settings, admin, progress, starts, decision.close.c)
+    return {
+        "case": case,
+        "keep": keep.name.lower(),
+        "start_offsets": {f"{topic}-{number}": o for (topic, number), o in sorted(starts.items())},
+        "rows_to_read": judged.done + judged.pending,
+        "done_rows": judged.done,
+        "pending_rows": judged.pending,
+        "took_s": round(time.monotonic() - begun_s, 3),
+    }
+
+
+def _admin(settings: Settings) -> KafkaAdmin:
+    return KafkaAdmin(settings.kafka.client_options("admin"))
+
+
+# ---- the decision -------------------------------------------------------------------------------
+
+
+def _look(settings: Settings) -> tuple[Progress | None, Local]:
+    """The newest progress, and the files as they are after it was asked for."""
+    with stop_signals() as stopping:
+        publisher = factory.publisher(settings, factory.StoppableClock(stopping))
+        found = publisher.peek()
+    local = survey(settings.storage.data_dir, settings.wheel)
+    if found is None:
+        return local.mirror, local
+    # A dequeue that runs has committed more since; its copy is never ahead of Kafka.
+    runs = fs.lock_is_held(settings.storage.data_dir / Role.DEQUEUE.value)
+    if runs and local.mirror and local.mirror.lineage == found.lineage:
+        found = max(found, local.mirror, key=_reached)
+    return found, local
+
+
+def _reached(progress: Progress) -> tuple[int, int]:
+    known = progress.partitions.values()
+    return sum(part.r for part in known), sum(part.d or 0 for part in known)
+
+
+def _new(settings: Settings, admin: KafkaAdmin, local: Local) -> Marks:
+    """Where a shard begins that has no progress anywhere."""
+    topics = timer_topics(settings, admin)
+    starts = factory.own(settings, admin.log_start_offsets(topics))
+    ends = factory.own(settings, admin.end_offsets(topics))
+    empty = not any(starts.values()) and ends == starts
+    if not (empty and local.is_fresh):
+        raise RecoveryRefused(NO_PROGRESS)
+    return starts
+
+
+def _decide(settings: Settings, progress: Progress, local: Local) -> Decision:
+    require_same_settings(
+        progress,
+        shard=settings.shard.index,
+        shards=settings.shard.count,
+        slot_config=factory.slot_values(settings),
+    )
+    if progress.owner != NOBODY and not is_own(progress, local):
+        log.warning(
+            "the shard belongs to another data directory, or to another copy of this one: its "
+            "owner must have been silent, or the start needs --take-over",
+            owner=progress.owner,
+            silent_s=settings.shard.take_over_after.total_seconds(),
+        )
+    return decide(progress, local)
+
+
+def _starts(
+    settings: Settings, admin: KafkaAdmin, progress: Progress, local: Local, decision: Decision
+) -> Marks:
+    """Where ingest goes on."""
+    if decision.keep is Keep.ALL:
+        return local.commit.marks
+    if decision.keep is Keep.DURABLE:
+        assert local.durable is not None, "a decision for what is not there"
+        return local.durable.marks
+    topics = sorted(progress.topics)
+    return first_marks(settings.wheel, progress, lambda ms: admin.offsets_at(topics, ms))
+
+
+# ---- the messages that come again ---------------------------------------------------------------
+
+
+def _judge(
+    settings: Settings, admin: KafkaAdmin, progress: Progress, starts: Marks, c: Marks
+) -> Judged:
+    """Read and judge what lies between `starts` and `c`."""
+    topics = sorted(progress.topics)
+    log_starts, ends = admin.log_start_offsets(topics), admin.end_offsets(topics)
+    bounds = {}
+    for partition, end in c.items():
+        first, last = log_starts.get(partition, end), min(end, ends.get(partition, end))
+        start = starts.get(partition, 0)
+        if start < min(first, end):
+            log.error(
+                "the timer topic no longer has messages that would be read again",
+                partition=f"{partition[0]}-{partition[1]}",
+                offsets=min(first, end) - start,
+            )
+        if max(start, first) < last:
+            bounds[partition] = (max(start, first), last)
+    judged, epochs = Judged(), progress.epochs
+    judges = contracts(epochs, settings.dead_letter_topic)
+    parsers = [functools.partial(parse, contract=contract) for contract in judges]
+    with progress_bar() as bar:
+        task = bar.add_task("offsets", total=sum(end - start for start, end in bounds.values()))
+        for records, advance in _read(settings, bounds):
+            rows = parse_by_epoch(records, parsers, epochs)
+            rows = rows.take(np.flatnonzero(rows.timer))  # cancels take no slot
+            windows_ms = epochs.windows_ms(rows.partitions, rows.partition, rows.offset)
+            slot, _ = meant_slots(rows, settings.wheel.precision_ms, windows_ms)
+            done = int(progress.done(rows.partitions, rows.partition, rows.offset, slot).sum())
+            judged = Judged(judged.done + done, judged.pending + len(rows) - done)
+            bar.update(task, advance=advance)
+    return judged
+
+
+def _read(
+    settings: Settings, bounds: Mapping[TopicPartition, tuple[int, int]]
+) -> Iterator[tuple[pa.Table, int]]:
+    """The committed messages within the bounds, as Spark's Kafka source gives them.
+
+    Yields:
+        Some of them, and how many offsets have been passed with them.
+    """
+    if not bounds:
+        return
+    client = ClientSettings(settings.kafka.client_options("consumer"))
+    left = {KafkaPartition(*partition): bound for partition, bound in bounds.items()}
+    with _consumer(client) as consumer:
+        consumer.assign(list(left))
+        for partition, (start, _) in left.items():
+            consumer.seek(partition, start)
+        while left:
+            records, reached = client.call(
+                Deadline(2 * _DEADLINE_S),
+                "read the timer topics",
+                functools.partial(_next, consumer, left),
+            )
+            advance = sum(min(reached[p], left[p][1]) - left[p][0] for p in left)
+            wanted = [record for record in records if record.offset < left[_source(record)][1]]
+            left = {p: (reached[p], end) for p, (_, end) in left.items() if reached[p] < end}
+            consumer.pause(*(reached.keys() - left.keys()))
+            if wanted:
+                yield _table(wanted), advance
+
+
+@contextmanager
+def _consumer(client: ClientSettings) -> Iterator[KafkaConsumer]:
+    consumer = open_reader(client, Deadline(_DEADLINE_S), max_poll_records=_POLL_RECORDS)
+    try:
+        yield consumer
+    finally:
+        close(consumer)
+
+
+def _source(record: Any) -> KafkaPartition:
+    return KafkaPartition(record.topic, record.partition)
+
+
+def _next(
+    consumer: KafkaConsumer, left: Mapping[KafkaPartition, tuple[int, int]]
+) -> tuple[list[Any], dict[KafkaPartition, int]]:
+    """Poll until a position moves: a transaction's marker moves it without a record."""
+    deadline = Deadline(_DEADLINE_S)
+    while True:
+        polled = consumer.poll(timeout_ms=_POLL_MS)
+        reached = {partition: int(consumer.position(partition) or 0) for partition in left}
+        if any(reached[partition] > start for partition, (start, _) in left.items()):
+            return [record for records in polled.values() for record in records], reached
+        deadline.check("no more records come")
+
+
+def _table(records: list[Any]) -> pa.Table:
+    """As Spark's Kafka source gives them."""
+    columns = {
+        "topic": [record.topic for record in records],
+        "partition": [record.partition for record in records],
+        "offset": [record.offset for record in records],
+        "timestamp": [1000 * record.timestamp for record in records],
+        "key": [record.key for record in records],
+        "value": [record.value for record in records],
+        "headers": [
+            [{"key": name, "value": value} for name, value in record.headers] for record in records
+        ],
+    }
+    return pa.table(columns, schema=_SCHEMA)

@@ -1,0 +1,176 @@
+"""`duewheel stats`, `list`, `pause` and `resume`: they need no more than a shard's data directory,
+whether its processes run or not.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Literal
+
+from duewheel.checkpoints.state_file import DEQUEUE, INGEST
+from duewheel.clock import Clock
+from duewheel.config.durations import format_duration_ms
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError
+from duewheel.runtime.dequeue_metrics import look
+from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
+from duewheel.wheel.inspect.pending_counts import PendingTimers
+from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.layout import slot_of
+
+Process = Literal["ingest", "dequeue"]
+_PROCESSES: dict[Process, int] = {"ingest": INGEST, "dequeue": DEQUEUE}
+
+
+@contextmanager
+def opened(settings: Settings) -> Iterator[DataDirectory]:
+    """The shard's data directory, beside the processes that may work in it.
+
+    Raises:
+        ConfigError: there is none yet.
+    """
+    path = settings.storage.data_dir
+    try:
+        directory = DataDirectory(path, settings.wheel)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"there is no data directory {path}: `duewheel init` or `duewheel run` makes it"
+        ) from error
+    try:
+        yield directory
+    finally:
+        directory.close()
+
+
+def stats(settings: Settings, clock: Clock) -> dict[str, Any]:
+    """How many timers are pending, by topic, by level, and by the seconds within which they leave.
+
+    Returns:
+        role: "owner" or "standby"; pending; by_topic: {topic: pending}; by_level: {level: pending};
+        within_s: {seconds: pending}; oldest_ms: end of the first slot with timers, None if there is
+        none; slot_max: most timers of one slot; beyond_ring: how many leave so late that the wheel
+        does not reach them yet; rolls: how many leave to be rolled, in all and
+        within an hour, and of that hour the mean and the most per second.
+    """
+    with opened(settings) as directory:
+        pending, within = look(PendingTimers(directory), directory, clock.now_ms())
+        role = "standby" if directory.state.standby else "owner"
+    oldest = pending.oldest_slot
+    return {
+        "role": role,
+        "pending": pending.total,
+        "by_topic": dict(sorted(pending.by_topic.items())),
+        "by_level": {str(level): count for level, count in pending.by_level.items()},
+        "within_s": within,
+        "oldest_ms": None if oldest is None else oldest * settings.timer.precision_ms,
+        "slot_max": pending.slot_max,
+        "beyond_ring": pending.beyond_ring,
+        "rolls": {
+            "pending": pending.rolls,
+            "next_hour": pending.rolls_ahead,
+            "per_second": round(pending.rolls_ahead / 3_600, 3),
+            "per_second_max": pending.rolls_per_second,
+        },
+    }
+
+
+def levels(settings: Settings, clock: Clock) -> Iterator[dict[str, Any]]:
+    """Every delay level: how many of its timers are pending, and how far it is delivered.
+
+    Yields:
+        level; delay: as the settings have it now, None for a level that they no longer have;
+        pending; delivered_ms: what of it was due by then is out, None before the first start;
+        next_due_ms, next: due time and source of its next timer, None if there is none.
+    """
+    delays = dict(enumerate(settings.timer.levels_ms, 1))
+    precision_ms = settings.timer.precision_ms
+    with opened(settings) as directory:
+        pending, _ = look(PendingTimers(directory), directory, clock.now_ms())
+        delivered = pending.delivered_slot
+        for level in sorted(delays.keys() | pending.by_level.keys()):
+            following = _next_of(directory, level, pending.next_slot.get(level))
+            yield {
+                "level": level,
+                "delay": format_duration_ms(delays[level]) if level in delays else None,
+                "pending": pending.by_level.get(level, 0),
+                "delivered_ms": delivered * precision_ms if delivered >= 0 else None,
+                "next_due_ms": None if following is None else following.due_ms,
+                "next": None if following is None else following.source,
+            }
+
+
+def _next_of(directory: DataDirectory, level: int, slot: int | None) -> PendingTimer | None:
+    if slot is None:
+        return None
+    return next(list_pending(directory, Filter(level=level, first_slot=slot), 1), None)
+
+
+def listed(
+    settings: Settings,
+    *,
+    topic: str | None,
+    level: int | None = None,
+    since: datetime | int | None,
+    until: datetime | int | None,
+    limit: int,
+    page: str | None,
+) -> Iterator[dict[str, Any]]:
+    """Pending timers, the one that leaves first before the others.
+
+    Args:
+        settings: name the data directory.
+        topic: only timers with this target.
+        level: only timers asked for with this delay level.
+        since, until: only timers that leave in the slots of these instants or between them.
+        limit: how many at most.
+        page: `page` of the last timer seen.
+
+    Raises:
+        ConfigError: `page` is none, or an instant has no zone.
+        CorruptFile: a pending timer is damaged.
+    """
+    wanted = Filter(topic, _slot(settings, since), _slot(settings, until), page, level)
+    with opened(settings) as directory:
+        for timer in list_pending(directory, wanted, limit):
+            yield _row(timer)
+
+
+def pause(settings: Settings, process: Process, *, on: bool) -> dict[str, Any]:
+    """Pause a process or let it go on, now or whenever it is started."""
+    with opened(settings) as directory:
+        directory.state.pause(_PROCESSES[process], on=on)
+    return {"process": process, "paused": on}
+
+
+def _slot(settings: Settings, instant: datetime | int | None) -> int | None:
+    if isinstance(instant, datetime):
+        if instant.tzinfo is None:
+            raise ConfigError(f"{instant}: a time without a zone could be meant anywhere")
+        instant = round(instant.timestamp() * 1000)
+    return None if instant is None else slot_of(instant, settings.timer.precision_ms)
+
+
+def _row(timer: PendingTimer) -> dict[str, Any]:
+    return {
+        "id": timer.id.decode(errors="backslashreplace"),
+        "source": timer.source,
+        "due_ms": timer.due_ms,
+        "leaves_ms": timer.leaves_ms,
+        "topic": timer.target,
+        "level": timer.level or None,
+        **key_shown(timer.key),
+        "value_bytes": timer.value_bytes,
+        "rolled": timer.rolled,
+        "page": timer.place,
+    }
+
+
+def key_shown(key: bytes | None) -> dict[str, str | None]:
+    """As text, or if it is none in base 64 under a name that says so."""
+    try:
+        return {"key": None if key is None else key.decode()}
+    except UnicodeDecodeError:
+        return {"key_base64": base64.b64encode(key or b"").decode()}

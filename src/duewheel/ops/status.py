@@ -1,0 +1,184 @@
+"""`duewheel status`: what the data directory says of a shard, without asking Kafka."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from duewheel.checkpoints import fs
+from duewheel.checkpoints.held_copies import copies
+from duewheel.checkpoints.page_codec import Marks
+from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.recovery_decision import recovering
+from duewheel.checkpoints.state_file import DEQUEUE, State
+from duewheel.checkpoints.topic_set import TopicSet
+from duewheel.clock import SystemClock
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError
+from duewheel.ops.limits import bounds
+from duewheel.runtime import run_file
+from duewheel.runtime.readiness import ALIVE, behind_now_ms, not_ready, process_state
+from duewheel.wheel.inspect.pending_counts import PendingTimers
+from duewheel.wheel.storage.data_directory import DataDirectory
+
+
+def status(settings: Settings) -> dict[str, Any]:
+    """The object that `duewheel status` prints.
+
+    Raises:
+        ConfigError: there is no data directory yet.
+    """
+    data_dir = settings.storage.data_dir
+    try:
+        state = State.open(data_dir)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"there is no data directory {data_dir}: `duewheel init` or `duewheel run` makes it"
+        ) from error
+    with state:
+        now_ms = SystemClock().now_ms()
+        reasons = not_ready(state, settings, now_ms)
+        return {
+            "shard": settings.shard.index,
+            "role": "standby" if state.standby else "owner",
+            "data_dir": str(data_dir),
+            "ready": not reasons,
+            "not_ready": reasons,
+            "run": _run(data_dir),
+            "ingest": _ingest(state, settings, now_ms),
+            "timer_topics": _timer_topics(settings),
+            "dequeue": _dequeue(state, settings, now_ms),
+            "disk": _disk(state, settings),
+            "standby": _standby(state, now_ms),
+            "bounds": bounds(settings),
+            "recovering": _recovering(state),
+            **_counts(state, settings),
+        }
+
+
+def _run(data_dir: Path) -> dict[str, Any] | None:
+    """What `run` says of the processes; None if none runs."""
+    known = run_file.read(data_dir)
+    if known is None:
+        return None
+    return {name: {**asdict(each), "is_failing": each.is_failing} for name, each in known.items()}
+
+
+def _process(state: State, settings: Settings, name: str) -> dict[str, Any]:
+    pid, how = process_state(state, settings, name)
+    return {"pid": pid, "state": how}
+
+
+def _ingest(state: State, settings: Settings, now_ms: int) -> dict[str, Any]:
+    commit = state.commit()
+    close = state.close()
+    marks = {**(close.c if close else {}), **commit.marks}
+    known = _process(state, settings, "ingest")
+    lag = state.lag
+    asked, waits = lag.asked_ms > 0, lag.messages > 0
+    return {
+        **known,
+        "lag": lag.messages if asked else None,
+        "lag_ms": now_ms - lag.oldest_ms if waits else 0 if asked else None,
+        "batch_age_ms": now_ms - lag.stuck_ms if waits else 0 if asked else None,
+        "lag_asked_ms": lag.asked_ms or None,
+        "high_water": {f"{topic}-{number}": mark for (topic, number), mark in marks.items()},
+    }
+
+
+def _timer_topics(settings: Settings) -> dict[str, Any] | None:
+    """As ingest has found them last; None if it never has."""
+    found = TopicSet.read(settings.storage.data_dir)
+    if found is None:
+        return None
+    return {
+        "read": list(found.topics),
+        "left_out": dict(found.left_out),
+        "faulty": dict(found.faulty),
+    }
+
+
+def _dequeue(state: State, settings: Settings, now_ms: int) -> dict[str, Any]:
+    close = state.close()
+    floor_ms = close.floor * settings.timer.precision_ms if close else None
+    known = _process(state, settings, "dequeue")
+    alive = known["state"] in ALIVE
+    skew_ms, held = state.host_clock
+    delivered, dead_letters, wait = state.deliveries
+    return {
+        **known,
+        "floor_ms": floor_ms,
+        "floor_ahead_ms": None if floor_ms is None else max(0, floor_ms - now_ms),
+        "behind_ms": behind_now_ms(state, now_ms) if alive and not state.standby else None,
+        "clock_skew_ms": skew_ms if alive else None,
+        "closing_held": held if alive else None,
+        "delivered": delivered if alive else None,
+        "dead_letters": dead_letters if alive else None,
+        "dead_letters_wait": wait if alive else None,
+        "copies_held": _copies_held(state) if alive else None,
+    }
+
+
+def _copies_held(state: State) -> int:
+    """Rolled and parked copies whose timer partition takes no writes, by the mirrored progress."""
+    mirror = state.mirror()
+    return copies(Progress.decode(mirror[2]).held) if mirror else 0
+
+
+def _disk(state: State, settings: Settings) -> dict[str, Any]:
+    """Free bytes, those below which ingest takes nothing, and how many messages wait for that."""
+    space = fs.space(settings.storage.data_dir)
+    known = _process(state, settings, "ingest")
+    return {
+        "free_bytes": space.free_bytes,
+        "min_free_bytes": settings.storage.min_free.of(space.total_bytes),
+        "rows_held": state.rows_without_room if known["state"] in ALIVE else 0,
+    }
+
+
+def _standby(state: State, now_ms: int) -> dict[str, Any] | None:
+    """How far a standby is behind what its owner has closed; None in every other directory."""
+    if not state.standby:
+        return None
+    known = recovering(state)
+    close = state.close()
+    return {
+        "missing": _named(known.missing) if known else {},
+        "behind_ms": state.heartbeat(DEQUEUE).detail,
+        "followed_slot": close.lower if close else None,
+        "promotion_wanted": state.promotion_wanted(now_ms),
+    }
+
+
+def _recovering(state: State) -> dict[str, Any] | None:
+    known = recovering(state)
+    if known is None or (state.standby and known.files_whole):
+        return None
+    return {
+        "generation": known.generation,
+        "files_whole": known.files_whole,
+        "missing": _named(known.missing),
+    }
+
+
+def _named(marks: Marks) -> dict[str, int]:
+    return {f"{topic}-{number}": count for (topic, number), count in marks.items()}
+
+
+def _counts(state: State, settings: Settings) -> dict[str, int]:
+    if state.standby:
+        return _counts_of_standby(state, settings)
+    mirror = state.mirror()
+    delivered = mirror[1] if mirror else 0
+    return {"pending": state.commit().placed - delivered, "delivered": delivered}
+
+
+def _counts_of_standby(state: State, settings: Settings) -> dict[str, int]:
+    """Nobody counts here what the owner delivers: what it has left is counted in the files."""
+    pending = 0
+    if not state.needs_recovery:
+        with closing(DataDirectory(state.path.parent, settings.wheel)) as directory:
+            pending = PendingTimers(directory).look().total
+    return {"pending": pending, "delivered": max(0, state.commit().placed - pending)}

@@ -1,0 +1,1 @@
+"""The host: signals, child processes, temporary folders, terminal, logs, metrics."""

@@ -1,0 +1,213 @@
+"""Logs: one line per event on stderr, JSON or key=value text, the same for every library.
+
+    {"ts": "2027-01-15T08:00:00.123456Z", "level": "warning", "role": "ingest", "pid": 4711,
+     "event": "ring full", "waiting_rows": 1200}
+
+Lines are short: long values are cut, an exception is one line with the frames that matter. What a
+Kafka client says again and again while no broker answers is one line per kind and
+`REPEAT_S`, with `repeated`, how many were left out before it; that it was slow, as everything is on
+a busy machine, is left out. Results of commands are not logs: they go to stdout.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+import structlog
+from structlog.types import EventDict, Processor, WrappedLogger
+
+from duewheel.config.values import looks_secret
+
+Role = Literal["run", "ingest", "dequeue", "audit", "cli"]
+Format = Literal["auto", "json", "text"]
+
+VALUE_CHARACTERS_MAX = 600  # a JVM stack trace as a message has tens of thousands
+REPEAT_S = 10.0
+_KINDS_MAX = 1_000
+_FRAMES = 3
+_QUIET = ("kafka", "py4j")  # their info level narrates every request
+# Of any step of a client that took 0.1 s, in words that differ each time.
+_SLOW_STEP = "It is blocking the event loop"
+_SECRET_TEXT = re.compile(
+    r"((?:pass(?:word|phrase)|secret|token)\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|[^\s;,]+)", re.IGNORECASE
+)
+
+
+def configure(
+    role: Role, level: str = "info", format: Format = "auto", stream: TextIO | None = None
+) -> None:
+    """Set up logging for this process; calling it again replaces what was set up.
+
+    Args:
+        role: which process this is; in every line.
+        level: lowest level shown of duewheel's own events. Libraries are shown from warning on.
+        format: "auto" is text on a terminal and JSON elsewhere.
+        stream: stderr by default.
+    """
+    stream = stream or sys.stderr
+    who = {"role": role, "pid": os.getpid()}
+
+    def add_who(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+        return {**event, **who}
+
+    # For structlog's events and for the standard library's alike.
+    shared: list[Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
+        add_who,
+        _exception_in_one_line,
+        _clean,
+    ]
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared[:3], _logger_name, *shared[3:]],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                _renderer(resolve(format, stream)),
+            ],
+        )
+    )
+    handler.addFilter(FewRepeats())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("duewheel").setLevel(level.upper())
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.captureWarnings(True)
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.contextvars.merge_contextvars,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+
+
+class FewRepeats(logging.Filter):
+    """Lets one record of a Kafka client through per logger, message before formatting, and
+    `REPEAT_S`; it carries how many were left out before it.
+
+    A client without a broker says the same four things several times a second, for as long as it
+    takes; duewheel's own events tell of the failure. One that was slow is not let through at all.
+    Thread-safe: its handler holds a lock.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}  # when shown, left out since
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name.partition(".")[0] != "kafka":
+            return True
+        if _SLOW_STEP in str(record.msg):
+            return False
+        kind = (record.name, str(record.msg))
+        shown_s, left_out = self._seen.get(kind, (-REPEAT_S, 0))
+        if abs(record.created - shown_s) < REPEAT_S:
+            self._seen[kind] = (shown_s, left_out + 1)
+            return False
+        if len(self._seen) >= _KINDS_MAX:
+            self._seen.clear()
+        self._seen[kind] = (record.created, 0)
+        record.repeated = left_out
+        return True
+
+
+def resolve(format: Format, stream: TextIO | None = None) -> Literal["json", "text"]:
+    """What "auto" means on this stream (stderr by default)."""
+    if format != "auto":
+        return format
+    return "text" if (stream or sys.stderr).isatty() else "json"
+
+
+def jvm_pattern(role: Role, format: Literal["json", "text"]) -> str:
+    """The same line as a log4j2 pattern, for the JVM that Spark runs in."""
+    message = f"%maxLen{{%m}}{{{VALUE_CHARACTERS_MAX}}}"
+    time = "%d{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}{UTC}"
+    level = "%p{WARN=warning, ERROR=error, FATAL=critical, INFO=info, DEBUG=debug, TRACE=debug}"
+    if format == "text":
+        return f"ts={time} level={level} role={role} logger=%c{{1}} event={message}%n"
+    return (
+        f'{{"ts": "{time}", "level": "{level}", "role": "{role}", '
+        f'"logger": "%c{{1}}", "event": "%enc{{{message}}}{{JSON}}"}}%n'
+    )
+
+
+def _renderer(format: Literal["json", "text"]) -> Processor:
+    first = ["ts", "level", "role", "pid", "event"]
+    if format == "text":
+        return structlog.processors.KeyValueRenderer(key_order=first, drop_missing=True)
+    in_order = _in_order(first)
+    as_json = structlog.processors.JSONRenderer(ensure_ascii=False, default=str)
+
+    def render(logger: WrappedLogger, name: str, event: EventDict) -> str | bytes:
+        return as_json(logger, name, in_order(event))
+
+    return render
+
+
+def _in_order(first: list[str]) -> Any:
+    def in_order(event: EventDict) -> EventDict:
+        head = {key: event[key] for key in first if key in event}
+        return {**head, **event}
+
+    return in_order
+
+
+def _logger_name(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    record = event.get("_record")
+    if isinstance(record, logging.LogRecord):
+        event["logger"] = record.name
+        if left_out := getattr(record, "repeated", 0):
+            event["repeated"] = left_out
+    return event
+
+
+def _exception_in_one_line(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """`exc_info` becomes `error` and `at`: what was raised, and the innermost frames."""
+    given = event.pop("exc_info", None)
+    error = given[1] if isinstance(given, tuple) else given
+    if given is True:
+        error = sys.exc_info()[1]
+    if isinstance(error, BaseException):
+        event["error"] = describe(error)
+        frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
+        if frames:
+            event["at"] = " > ".join(f"{Path(f.filename).name}:{f.lineno}" for f in frames)
+    return event
+
+
+def describe(error: BaseException) -> str:
+    """An exception's class and the first line of its message."""
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
+
+
+def _clean(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Hide secrets and cut long values."""
+    for key, value in event.items():
+        if isinstance(value, str) and not key.startswith("_"):
+            event[key] = "***" if looks_secret(key) else _shorten(_hide(value))
+    return event
+
+
+def _hide(text: str) -> str:
+    return _SECRET_TEXT.sub(r"\1***", text)
+
+
+def _shorten(text: str) -> str:
+    if len(text) <= VALUE_CHARACTERS_MAX:
+        return text
+    return f"{text[:VALUE_CHARACTERS_MAX]}… ({len(text)} characters)"

@@ -1,0 +1,182 @@
+"""Prometheus metrics over HTTP. What duewheel measures are snapshots, frozen objects that its parts
+hand out; here they become metric families, at the moment of a scrape.
+
+Names: `duewheel_`, base units (seconds), the unit last, `_total` for what only rises. Labels are
+topics, reasons, phases and bounds: never ids or keys. Of topics, whose names producers choose, a
+bounded number has series of their own (`TopicLabels`). Counters begin at 0 with their process;
+gauges are true at any moment.
+"""
+
+from __future__ import annotations
+
+import platform
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol
+
+import structlog
+from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+
+from duewheel import __version__
+from duewheel.errors import ConfigError
+from duewheel.threads import failures
+from duewheel.wheel.dequeue.histogram import Histogram
+from duewheel.wheel.inspect.pending_counts import OTHER
+
+log = structlog.get_logger(__name__)
+
+PREFIX = "duewheel_"
+TOPIC_SERIES_MAX = 200  # of one family
+
+
+class Source(Protocol):
+    """Where the families come from; ingest_metrics.py and dequeue_metrics.py have one each,
+    and both processes serve that of shard_metrics.py.
+    """
+
+    def families(self) -> Iterable[Metric]:
+        """All of them, now. Called by one thread at a time."""
+        ...
+
+
+class Together:
+    """Several sources as one."""
+
+    def __init__(self, *sources: Source) -> None:
+        self._sources = sources
+
+    def families(self) -> Iterator[Metric]:
+        """See Source."""
+        for source in self._sources:
+            yield from source.families()
+
+
+class _Collector:
+    """Asks the source for one scrape at a time, and no more once it is closed."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def collect(self) -> list[Metric]:
+        with self._lock:
+            return (
+                [] if self._closed else [build_info(), thread_failures(), *self._source.families()]
+            )
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+
+
+@contextmanager
+def served(source: Source, host: str, port: int | None) -> Iterator[None]:
+    """Serve the source's metrics for the length of a with block.
+
+    Args:
+        source: not asked any more when the block ends.
+        host: to listen on.
+        port: 0 for a free one, which the log names; None: nothing is served.
+
+    Raises:
+        ConfigError: the address cannot be listened on.
+    """
+    if port is None:
+        yield
+        return
+    collector, registry = _Collector(source), CollectorRegistry()
+    registry.register(collector)
+    ProcessCollector(registry=registry)
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise ConfigError(f"metrics cannot be served on {host}:{port}: {error}") from error
+    log.info("metrics served", url=f"http://{host}:{server.server_port}/metrics")
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+        collector.close()
+
+
+class TopicLabels:
+    """Which topics have a series of their own in one family; all others together are OTHER.
+
+    Those with the greatest values come first, and stay for as long as they are there. One object
+    for each family: a counter never moves from one series to another.
+    """
+
+    def __init__(self) -> None:
+        self._own: set[str] = set()
+
+    def of(self, values: Mapping[str, float]) -> dict[str, float]:
+        """The series of these values by topic."""
+        topics = values.keys() - {OTHER}
+        self._own &= topics
+        new = sorted(topics - self._own, key=lambda topic: (-values[topic], topic))
+        self._own.update(new[: TOPIC_SERIES_MAX - len(self._own)])
+        found = {topic: values[topic] for topic in sorted(self._own)}
+        if len(values) > len(found):
+            found[OTHER] = sum(values.values()) - sum(found.values())
+        return found
+
+
+# ---- families -----------------------------------------------------------------------------------
+
+
+def counter(name: str, text: str, value: float) -> Metric:
+    """Something that only rises."""
+    return CounterMetricFamily(PREFIX + name, text, value=value)
+
+
+def counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    """The same for every value of a label."""
+    family = CounterMetricFamily(PREFIX + name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def gauge(name: str, text: str, value: float) -> Metric:
+    """Something that is as it is now."""
+    return GaugeMetricFamily(PREFIX + name, text, value=value)
+
+
+def gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    """The same for every value of a label."""
+    family = GaugeMetricFamily(PREFIX + name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def histogram(name: str, text: str, values_ms: Histogram) -> Metric:
+    """A histogram of milliseconds, in seconds."""
+    buckets, count = [], 0
+    for bound, within in zip([*values_ms.bounds, None], values_ms.counts, strict=True):
+        count += within
+        buckets.append(("+Inf" if bound is None else f"{bound / 1000:g}", count))
+    return HistogramMetricFamily(PREFIX + name, text, buckets, values_ms.total / 1000)
+
+
+def thread_failures() -> Metric:
+    """Errors that have ended or restarted the work of a thread of this process."""
+    text = "Errors that have ended or restarted a thread's work."
+    return counters("thread_failures", text, "thread", failures)
+
+
+def build_info() -> Metric:
+    """Which duewheel this is."""
+    versions = {"version": __version__, "python": platform.python_version()}
+    return InfoMetricFamily(PREFIX + "build", "Versions.", versions)

@@ -1,0 +1,53 @@
+"""Temporary folders that never outlive the process that made them, killed or not.
+
+Who ends in order removes the folder itself. For a `kill -9` there is a *remover*: a process of its
+own that waits for nothing but its parent's end, and then removes what is there.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from duewheel.osutil.child_process import Child
+
+# Others that write there end with our process, but later than the remover hears of it: `duewheel
+# run` gives its processes 8 s, and Spark's JVM takes a moment more. Both make folders anew.
+_LINGER_S = 20.0
+_END_S = 5.0
+
+_REMOVER = """\
+import shutil, signal, sys, time
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+signal.sigwait([signal.SIGTERM])
+end_s = time.monotonic() + float(sys.argv[2])
+while time.monotonic() < end_s:
+    shutil.rmtree(sys.argv[1], ignore_errors=True)
+    time.sleep(0.1)
+"""
+
+
+class Scratch:
+    """An empty temporary folder; `remove` it.
+
+    Attributes:
+        path: of the folder.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        """Make it.
+
+        Args:
+            prefix: what its name begins with.
+        """
+        self.path = Path(tempfile.mkdtemp(prefix=prefix))
+        command = [sys.executable, "-I", "-S", "-c", _REMOVER, str(self.path), str(_LINGER_S)]
+        self._remover = Child(command, on_parent_death=signal.SIGTERM)
+
+    def remove(self) -> None:
+        """With all that is in it. Again is harmless."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._remover.end(signal.SIGKILL, _END_S)

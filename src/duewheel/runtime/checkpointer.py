@@ -1,0 +1,129 @@
+"""The thread that writes the durable checkpoint, every few seconds, in the ingest process."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import structlog
+
+from duewheel.checkpoints import fs
+from duewheel.checkpoints.durable_checkpoint import Durable, take_durable
+from duewheel.checkpoints.fs import FileLock
+from duewheel.checkpoints.state_file import State
+from duewheel.errors import CorruptFile, Locked
+from duewheel.threads import Worker
+from duewheel.wheel.storage import (
+    cancel_log,
+    cancelled_records,
+    message_store,
+    timer_log,
+    topic_registry,
+)
+from duewheel.wheel.storage.data_directory import ENGINE_LOCK, LOCK_DEADLINE_S
+from duewheel.wheel.storage.layout import hour_name
+
+log = structlog.get_logger(__name__)
+
+_FOLDERS = (timer_log.FOLDER, message_store.FOLDER, cancelled_records.FOLDER)
+
+
+class DurableCheckpoints:
+    """Writes checkpoints of one data directory. Everything it opens is its own, so that it may run
+    beside the engine in a thread; one thread uses an instance.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._state = State.open(directory)
+        self._lock = FileLock(directory / ENGINE_LOCK)
+        self._last = self._read_last()
+
+    def _read_last(self) -> Durable | None:
+        try:
+            return Durable.read(self._directory)
+        except CorruptFile as error:
+            log.warning("durable checkpoint unreadable: writing a new one", reason=str(error))
+            return None
+
+    def write(self) -> Durable:
+        """Take and write one checkpoint; the steps are those of checkpoints/durable_checkpoint.py.
+
+        Raises:
+            Locked: engine.lock is held by a process that does not move.
+            OSError: a file could not be synced; the last checkpoint still holds.
+        """
+        with self._lock.held(LOCK_DEADLINE_S):
+            durable = take_durable(self._state)
+        if durable == self._last:
+            return durable
+        known, state = self._last, self._state
+        hours, segments = (known.hours, known.cancels) if known else ({}, {})
+        self._sync(_FOLDERS, hours, durable.hours, lambda: state.gc_hour)
+        self._sync(cancel_log.FOLDERS, segments, durable.cancels, lambda: state.gc_cancels)
+        fs.sync_path(self._directory / topic_registry.FILE_NAME)
+        durable.write(self._directory)
+        self._last = durable
+        return durable
+
+    def _sync(
+        self,
+        folders: Sequence[str],
+        known: Mapping[int, tuple[int, ...]],
+        lengths: Mapping[int, tuple[int, ...]],
+        gone: Callable[[], int],
+    ) -> None:
+        """The files of these folders that have grown; `gone`: hours below it have none any more."""
+        for hour, length in lengths.items():
+            if known.get(hour) != length and hour >= gone():
+                # A file is made with its first bytes.
+                for folder in itertools.compress(folders, length):
+                    self._sync_hour(folder, hour, gone)
+        if lengths.keys() != known.keys():
+            for folder in folders:
+                fs.sync_directory(self._directory / folder)
+
+    def _sync_hour(self, folder: str, hour: int, gone: Callable[[], int]) -> None:
+        try:
+            fs.sync_path(self._directory / folder / hour_name(hour))
+        except FileNotFoundError:
+            # Unlinked by dequeue meanwhile: nothing in it is needed.
+            assert hour < gone(), "only hours that were given up vanish"
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._lock.close()
+        self._state.release()
+
+
+class CheckpointThread(Worker):
+    """Writes a checkpoint every `interval_s` until told to stop.
+
+    A failure of the disk or the lock is logged, and the next turn tries again. Any other one ends
+    the thread, and `require_alive` raises it: without checkpoints no hour is ever unlinked.
+    """
+
+    def __init__(self, directory: Path, interval_s: float, stopping: threading.Event) -> None:
+        super().__init__("durable", self._write_all)
+        self._directory = directory
+        self._interval_s = interval_s
+        self._stopping = stopping
+
+    def _write_all(self) -> None:
+        with closing(DurableCheckpoints(self._directory)) as checkpoints:
+            while not self._stopping.wait(self._interval_s):
+                self._write(checkpoints)
+
+    def _write(self, checkpoints: DurableCheckpoints) -> None:
+        begun_s = time.monotonic()
+        try:
+            checkpoints.write()
+        except (OSError, Locked) as error:
+            log.warning("durable checkpoint failed", reason=str(error))
+        took_s = time.monotonic() - begun_s
+        if took_s > self._interval_s:
+            log.warning("durable checkpoint is slow", took_s=round(took_s, 1))

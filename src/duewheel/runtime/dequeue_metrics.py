@@ -1,0 +1,240 @@
+"""What the dequeue process measures: deliveries, how late they are, and what is pending."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+
+import structlog
+from prometheus_client.core import Metric
+
+from duewheel.checkpoints.recovery_decision import recovering
+from duewheel.checkpoints.state_file import DEQUEUE
+from duewheel.clock import Clock
+from duewheel.errors import CorruptFile
+from duewheel.osutil.metrics_server import TopicLabels, counter, counters, gauge, gauges, histogram
+from duewheel.wheel.dequeue.statistics import REJECTED, Statistics
+from duewheel.wheel.inspect.pending_counts import Pending, PendingTimers
+from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.layout import HOUR_MS, closable_slot
+
+log = structlog.get_logger(__name__)
+
+WITHIN_S = (1, 10, 60, 300, 900, 3_600, 21_600, 86_400)
+
+
+class DequeueMetrics:
+    """The families of one dequeue process.
+
+    Args:
+        directory: opened for this object alone.
+        clock: this host's.
+        statistics: the loop's newest snapshot.
+        letters_wait: whether the dead-letter topic takes nothing.
+    """
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        clock: Clock,
+        statistics: Callable[[], Statistics],
+        letters_wait: Callable[[], bool],
+    ) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._statistics = statistics
+        self._letters_wait = letters_wait
+        self._pending = PendingTimers(directory)
+        self._topics: defaultdict[str, TopicLabels] = defaultdict(TopicLabels)  # by family
+
+    def families(self) -> Iterator[Metric]:
+        """See metrics.Source."""
+        yield from self._deliveries()
+        yield from self._standing()
+        now_ms = self._clock.now_ms()
+        if self._directory.state.needs_recovery:
+            return  # files may be cut at any moment
+        try:
+            found = look(self._pending, self._directory, now_ms)
+            yield from pending_families(*found, self._topics["pending"])
+        except CorruptFile as error:
+            # The deliveries, which read the same files, will say more.
+            log.warning("pending timers cannot be counted", reason=str(error))
+
+    def _deliveries(self) -> Iterator[Metric]:
+        known = self._statistics()
+        yield counter("delivered", "Timers published to their topics.", known.delivered)
+        yield counters(
+            "dead_letters",
+            "Messages written to the dead-letter topic; `rejected` ones had not been accepted, "
+            "`waited` ones had been sent back before, while it took nothing.",
+            "reason",
+            {REJECTED: 0, **known.dead_letters},
+        )
+        yield counter(
+            "dead_letters_kept",
+            "Dead letters written to their timer topic because theirs took nothing; each time.",
+            known.letters_kept,
+        )
+        yield gauge(
+            "dead_letters_wait",
+            "1 while the dead-letter topic takes nothing: it is missing, or has no leader.",
+            int(self._letters_wait()),
+        )
+        yield gauge(
+            "copies_held",
+            "Copies, chases and dead letters held until their timer partition takes writes.",
+            known.held,
+        )
+        yield counters(
+            "rolled",
+            "Timers written to their timer topic again, for they are due beyond the roll window.",
+            "topic",
+            self._topics["rolled"].of(known.rolled),
+        )
+        yield counters(
+            "parked",
+            "The same because their target took no writes for now; again each time that they wait.",
+            "topic",
+            self._topics["parked"].of(known.parked),
+        )
+        yield counter(
+            "hot_slot_slots", "Slots with more timers than may leave at once.", known.hot_slots
+        )
+        yield counters(
+            "hot_slot_excess",
+            "Timers in excess of their slot, by what became of them.",
+            "policy",
+            {"spread": known.spread, "dead-letter": known.dead_letters.get("hot_slot", 0)},
+        )
+        yield from self._cancels(known)
+        yield counter("transactions", "Committed transactions.", known.transactions)
+        yield counter("doubts", "Transactions whose outcome had to be read back.", known.doubts)
+        yield histogram(
+            "delivery_lateness_seconds",
+            "Acknowledgement of the transaction minus due time, of accepted timers.",
+            known.lateness_ms,
+        )
+        yield histogram(
+            "commit_duration_seconds",
+            "From handing a transaction over until it is known to be committed.",
+            known.commit_ms,
+        )
+
+    def _cancels(self, known: Statistics) -> Iterator[Metric]:
+        yield counter("cancelled", "Timers that a cancel has kept from leaving.", known.cancelled)
+        yield counters(
+            "answers", "Replies to cancels and reschedules, by outcome.", "answer", known.replies
+        )
+        yield counter(
+            "cancels_chased",
+            "Cancels written again behind copies of their timers that may be in flight.",
+            known.chases,
+        )
+
+    def _standing(self) -> Iterator[Metric]:
+        state, precision_ms = self._directory.state, self._directory.config.precision_ms
+        close = state.close()
+        skew_ms, held = state.host_clock
+        behind_s, follows = state.heartbeat(DEQUEUE).detail / 1000, state.standby
+        yield gauge("standby", "1 in a standby, 0 where the shard is served.", int(follows))
+        if follows:
+            yield from self._following(behind_s)
+        else:
+            yield gauge(
+                "dequeue_behind_seconds",
+                "Now minus the end of the last slot that is delivered in full.",
+                behind_s,
+            )
+        if close is not None:
+            yield gauge(
+                "floor_timestamp_seconds",
+                "End of the last closed slot.",
+                close.floor * precision_ms / 1000,
+            )
+            yield gauge(
+                "floor_ahead_seconds",
+                "By how much that lies ahead of this host's clock: what is due before leaves late.",
+                max(0, close.floor * precision_ms - self._clock.now_ms()) / 1000,
+            )
+        yield gauge(
+            "clock_skew_seconds",
+            "By how much this host's clock is ahead of the brokers'.",
+            skew_ms / 1000,
+        )
+        yield gauge(
+            "closing_held",
+            "1 while no slot is closed: this host's clock is too far ahead.",
+            int(held),
+        )
+        yield gauge(
+            "recovering",
+            "1 while files are recovered or messages read again: nothing is delivered.",
+            int(state.needs_recovery if follows else recovering(state) is not None),
+        )
+        yield gauge("dequeue_paused", "1 while dequeue is paused.", int(state.paused(DEQUEUE)))
+
+    def _following(self, behind_s: float) -> Iterator[Metric]:
+        known = recovering(self._directory.state)
+        yield gauge(
+            "standby_missing_messages",
+            "Offsets that the owner has closed and the standby has not, markers included.",
+            sum(known.missing.values()) if known else 0,
+        )
+        yield gauge(
+            "standby_behind_seconds",
+            "Age of the oldest closing of the owner that the standby has not reached.",
+            behind_s,
+        )
+
+
+def look(
+    timers: PendingTimers, directory: DataDirectory, now_ms: int
+) -> tuple[Pending, dict[str, float]]:
+    """What is pending, and how many timers leave within so many seconds from now."""
+    precision_ms = directory.config.precision_ms
+    until = [closable_slot(now_ms + 1000 * within_s, precision_ms) for within_s in WITHIN_S]
+    now, hour_later = (closable_slot(ms, precision_ms) for ms in (now_ms, now_ms + HOUR_MS))
+    pending = timers.look(until, range(now + 1, hour_later + 1))
+    within = {str(s): count for s, count in zip(WITHIN_S, pending.within, strict=True)}
+    return pending, {**within, "+Inf": pending.total}
+
+
+def pending_families(
+    pending: Pending, within: Mapping[str, float], topics: TopicLabels
+) -> Iterator[Metric]:
+    """The families of one look."""
+    yield gauge("pending", "Timers in the wheel, coming dead letters included.", pending.total)
+    yield gauges(
+        "pending_by_topic",
+        "The same by the topic they will go to.",
+        "topic",
+        topics.of(pending.by_topic),
+    )
+    levels = {str(level): count for level, count in pending.by_level.items()}
+    yield gauges(
+        "pending_by_level", "Those asked for by a delay level, by that level.", "level", levels
+    )
+    yield gauges(
+        "pending_due_within",
+        "The same by the seconds until they leave, at most.",
+        "seconds",
+        within,
+    )
+    yield gauge("slot_max_size", "Most timers of one slot.", pending.slot_max)
+    yield gauge(
+        "pending_beyond_ring",
+        "Timers that leave so late that the wheel does not reach them yet.",
+        pending.beyond_ring,
+    )
+    yield gauge(
+        "pending_rolls",
+        "Timers that leave to be rolled: due beyond the roll window.",
+        pending.rolls,
+    )
+    yield gauge("rolls_next_hour", "How many of them within an hour.", pending.rolls_ahead)
+    yield gauge(
+        "rolls_per_second_max",
+        "How many of them in the busiest second of that hour.",
+        pending.rolls_per_second,
+    )

@@ -1,0 +1,267 @@
+"""What the processes of a shard have in common: signals, and the dequeue process itself."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+
+import pyarrow as pa
+import structlog
+
+from duewheel import factory
+from duewheel.checkpoints.ownership import require_not_sealed
+from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.recovery_decision import look_at
+from duewheel.clock import Clock
+from duewheel.config.settings import Settings
+from duewheel.errors import DuewheelError, Fenced, KafkaUnavailable, RecoveryPending
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.publisher import KafkaPublisher
+from duewheel.kafka.shard_records import all_shards, require_as_many
+from duewheel.kafka.topic_discovery import timer_topics
+from duewheel.osutil.metrics_server import Together, served
+from duewheel.runtime.dequeue_metrics import DequeueMetrics
+from duewheel.runtime.lag_watch import LagWatch
+from duewheel.runtime.shard_metrics import ShardMetrics
+from duewheel.schemas.batches import TopicPartition
+from duewheel.wheel.dequeue.loop import Dequeue
+from duewheel.wheel.dequeue.prefetch import ReadAheadThread
+from duewheel.wheel.dequeue.standby import Follower, Verdict
+from duewheel.wheel.recovery.startup import first_progress
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
+
+log = structlog.get_logger(__name__)
+
+_M_ARENA_MAX = -8  # of glibc's malloc.h
+_TAKE_OVER_AGAIN_S = 1.0
+
+
+@contextmanager
+def stop_signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set, for the length of a with block. Main thread only."""
+    stopping = threading.Event()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda *_: stopping.set()) for number in numbers}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def forgiven_once(stopping: threading.Event) -> Iterator[None]:
+    """Once the event is set, an answer of Kafka's that is missing is no error: it is not awaited.
+
+    Raises:
+        DuewheelError: from the with block, if it is another one or nobody asked for the stop.
+    """
+    try:
+        yield
+    except DuewheelError as error:
+        if not (error.retriable and stopping.is_set()):
+            raise
+        log.info("stopped without Kafka's answer", reason=str(error))
+
+
+def run_dequeue(settings: Settings, *, take_over: bool = False, standby: bool = False) -> None:
+    """The dequeue process: delivers until it is told to stop.
+
+    Args:
+        settings: of the shard.
+        take_over: the operator says that no other instance serves the shard any more.
+        standby: follow the shard's owner first, unless that is this directory; deliver once it is
+            silent, or the operator says so.
+
+    Raises:
+        ConfigError: a topic is not as it must be.
+        DuewheelError: see `Dequeue.start` and `Dequeue.tick`.
+    """
+    share_one_heap()
+    with stop_signals() as stopping:
+        clock = factory.StoppableClock(stopping)
+        directory = factory.start_directory(settings, Role.DEQUEUE)
+        publisher = factory.publisher(settings, clock)
+        config = factory.dequeue_config(settings)
+        dequeue = Dequeue(directory, publisher, clock, config, stopping.is_set)
+        try:
+            with LagWatch(settings, clock), forgiven_once(stopping):
+                with _admin(settings, clock) as admin:
+                    fresh = look_at(directory.state, directory.path).is_fresh
+                    admin.require_topics(settings, served=not fresh)
+                if standby:
+                    with _metrics(settings, clock, dequeue, publisher):
+                        if _stand_by(settings, directory, clock, publisher, dequeue):
+                            _deliver(settings, clock, dequeue)
+                else:
+                    first = _first_if_new(settings, directory, clock, publisher)
+                    dequeue.start(first, take_over=take_over)
+                    with _metrics(settings, clock, dequeue, publisher):
+                        _deliver(settings, clock, dequeue)
+            log.info("dequeue stopped", **_counters(dequeue))
+        finally:
+            dequeue.close()
+            publisher.close()
+            directory.stop()
+
+
+def _deliver(settings: Settings, clock: Clock, dequeue: Dequeue) -> None:
+    with _read_ahead(settings, clock, dequeue):
+        dequeue.run()
+
+
+def _stand_by(
+    settings: Settings,
+    directory: DataDirectory,
+    clock: factory.StoppableClock,
+    publisher: KafkaPublisher,
+    dequeue: Dequeue,
+) -> bool:
+    """Follow the owner until the shard is this directory's; False if told to stop before."""
+    reader = factory.progress_reader(settings, clock)
+    config, stopping = factory.dequeue_config(settings), clock.stopping
+    try:
+        while True:
+            verdict = Follower(directory, reader, clock, config, stopping.is_set).run()
+            if verdict is None:
+                return False
+            log.warning("taking over", reason=verdict.value)
+            try:
+                dequeue.start(take_over=verdict is Verdict.PROMOTED)
+            except (Fenced, KafkaUnavailable, RecoveryPending) as error:
+                # Fenced: another standby was quicker.
+                log.warning("not taken over: following on", reason=str(error))
+                publisher.close()
+                clock.sleep(_TAKE_OVER_AGAIN_S)
+            else:
+                return True
+    finally:
+        reader.close()
+
+
+def share_one_heap() -> None:
+    """Have all threads and Arrow allocate from one heap: what one frees, the next one uses.
+
+    Chunks are read and encoded in one thread, handed over in a second and sent in a third. With a
+    heap of each, and Arrow's own pool, half of the memory in a large slot is freed and kept.
+    """
+    pa.set_memory_pool(pa.system_memory_pool())
+    with suppress(AttributeError):  # not glibc
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+
+@contextmanager
+def _metrics(
+    settings: Settings, clock: Clock, dequeue: Dequeue, publisher: KafkaPublisher
+) -> Iterator[None]:
+    """Serve the process's metrics, if that is asked for."""
+    with closing(DataDirectory(settings.storage.data_dir, settings.wheel)) as beside:
+        own = DequeueMetrics(
+            beside, clock, lambda: dequeue.statistics, lambda: publisher.letters_wait
+        )
+        source = Together(own, ShardMetrics(settings, clock))
+        with served(source, settings.metrics.host, settings.metrics.dequeue_port):
+            yield
+
+
+def _read_ahead(settings: Settings, clock: Clock, dequeue: Dequeue) -> ReadAheadThread:
+    return ReadAheadThread(
+        settings.storage.data_dir,
+        settings.wheel,
+        factory.read_ahead_config(settings),
+        clock,
+        lambda: dequeue.delivered_slot if dequeue.is_ready else None,
+    )
+
+
+def _admin(settings: Settings, clock: factory.StoppableClock) -> KafkaAdmin:
+    return KafkaAdmin(settings.kafka.client_options("admin"), stopping=clock.stopping)
+
+
+def _counters(dequeue: Dequeue) -> dict[str, int]:
+    known = dequeue.statistics
+    return {
+        "delivered": known.delivered,
+        "dead_letters": sum(known.dead_letters.values()),
+        "dead_letters_kept": known.letters_kept,
+        "rolled": sum(known.rolled.values()),
+        "parked": sum(known.parked.values()),
+        "cancelled": known.cancelled,
+        "transactions": known.transactions,
+        "doubts": known.doubts,
+        "lateness_max_ms": known.lateness_max_ms,
+    }
+
+
+def _first_if_new(
+    settings: Settings,
+    directory: DataDirectory,
+    clock: factory.StoppableClock,
+    publisher: KafkaPublisher,
+) -> Progress | None:
+    """The first progress of a shard, if its timer topics have never held a message.
+
+    With messages in them, only `duewheel init` may say that none of them was ever scheduled.
+    """
+    if not look_at(directory.state, directory.path).is_fresh:
+        return None
+    with _admin(settings, clock) as admin:
+        topics = timer_topics(settings, admin)
+        starts = factory.own(settings, admin.log_start_offsets(topics))
+        ends = factory.own(settings, admin.end_offsets(topics))
+        if any(starts.values()) or ends != starts:
+            return None
+    return _first_progress(settings, directory, starts, clock, publisher)
+
+
+def _first_progress(
+    settings: Settings,
+    directory: DataDirectory,
+    starts: Mapping[TopicPartition, int],
+    clock: factory.StoppableClock,
+    publisher: KafkaPublisher,
+) -> Progress:
+    """The first progress of a shard. A clock that runs ahead must not have a say: the floor that it
+    set would hold for ever.
+
+    Raises:
+        RecoveryRefused: there are shards already, and they are more or fewer.
+    """
+    require_as_many(settings, all_shards(settings, clock.stopping))
+    now_ms = min(clock.now_ms(), publisher.broker_now_ms())
+    return first_progress(directory, factory.dequeue_config(settings), starts, now_ms)
+
+
+def init_progress(settings: Settings) -> bool:
+    """Write the first progress of the shard if there is none: what `duewheel init` says.
+
+    Everything from the timer topics' log start on counts as never scheduled.
+
+    Returns:
+        Whether it was written.
+
+    Raises:
+        RecoveryRefused: there is no such shard: partitions are dealt to others.
+    """
+    with stop_signals() as stopping:
+        clock = factory.StoppableClock(stopping)
+        directory = factory.start_directory(settings, Role.DEQUEUE)
+        publisher = factory.publisher(settings, clock)
+        try:
+            # Files that know a progress hold timers: the next start goes on from their copy of it.
+            found = publisher.start()
+            if found is not None:
+                require_not_sealed(found)
+            if found is not None or directory.state.mirror() is not None:
+                return False
+            with _admin(settings, clock) as admin:
+                topics = timer_topics(settings, admin)
+                starts = factory.own(settings, admin.log_start_offsets(topics))
+            publisher.publish(None, _first_progress(settings, directory, starts, clock, publisher))
+            return True
+        finally:
+            publisher.close()
+            directory.stop()

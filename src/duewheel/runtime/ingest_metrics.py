@@ -1,0 +1,122 @@
+"""What the ingest process measures: what it takes, rejects and holds back, and Spark's batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import Metric
+
+from duewheel.audit import metrics as audit_metrics
+from duewheel.audit.history import AuditHistory
+from duewheel.checkpoints import durable_checkpoint, fs
+from duewheel.checkpoints.state_file import INGEST, State
+from duewheel.clock import Clock
+from duewheel.config.values import Share
+from duewheel.osutil.metrics_server import counter, counters, gauge, gauges
+from duewheel.streaming.query_progress import QueryProgress
+from duewheel.streaming.sink import SinkStatistics
+
+
+class IngestMetrics:
+    """The families of one ingest process.
+
+    Args:
+        state: of the data directory, opened for this object alone.
+        clock: this host's.
+        statistics: the sink's newest snapshot.
+        min_free: of the file system, below which nothing is taken.
+        audits: the newest one is shown, too.
+
+    Attributes:
+        progress: the query's newest, set by whoever watches the query.
+        topics_left_out: how many topics that match the pattern are not read, set likewise.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        clock: Clock,
+        statistics: Callable[[], SinkStatistics],
+        min_free: Share,
+        audits: AuditHistory,
+    ) -> None:
+        self._state = state
+        self._clock = clock
+        self._statistics = statistics
+        self._min_free = min_free
+        self._audits = audits
+        self.progress = QueryProgress()
+        self.topics_left_out = 0
+
+    def families(self) -> Iterator[Metric]:
+        """See metrics.Source."""
+        known = self._statistics()
+        yield from _taken(known)
+        yield from self._waiting(known)
+        yield from _spark(self.progress, known)
+        yield gauge(
+            "timer_topics_left_out",
+            "Topics that match timer.topics_pattern and are not read: see `duewheel status`.",
+            self.topics_left_out,
+        )
+        paused = int(self._state.paused(INGEST))
+        yield gauge("ingest_paused", "1 while ingest is paused.", paused)
+        checkpoint = self._state.path.parent / durable_checkpoint.FILE_NAME
+        if checkpoint.exists():
+            age_s = self._clock.now_ms() / 1000 - checkpoint.stat().st_mtime
+            yield gauge("checkpoint_age_seconds", "Since the last durable checkpoint.", age_s)
+        yield from self._disk(known)
+        audit = self._audits.newest()
+        if audit is not None:
+            yield from audit_metrics.families(audit)
+
+    def _disk(self, known: SinkStatistics) -> Iterator[Metric]:
+        space = fs.space(self._state.path.parent)
+        yield gauge("disk_free_bytes", "Of the data directory's file system.", space.free_bytes)
+        yield gauge(
+            "disk_min_free_bytes",
+            "Of these; with less ingest takes nothing.",
+            self._min_free.of(space.total_bytes),
+        )
+        yield gauge(
+            "disk_waiting",
+            "Messages read that wait, for the disk would be too full with them.",
+            known.rows_without_room,
+        )
+
+    def _waiting(self, known: SinkStatistics) -> Iterator[Metric]:
+        yield gauge("paused_waiting", "Messages read that wait for a resume.", known.rows_held)
+        yield gauge(
+            "standby_waiting",
+            "Messages read that a standby must not take until the owner has closed as far.",
+            known.rows_ahead,
+        )
+
+
+def _taken(known: SinkStatistics) -> Iterator[Metric]:
+    rejected = sum(known.rejected.values())
+    yield counter("timers_accepted", "Timers taken into the wheel.", known.rows - rejected)
+    yield counters(
+        "rejected", "Messages on their way to the dead-letter topic.", "reason", known.rejected
+    )
+    yield counter("replayed", "Messages read again and dropped: known.", known.rows_replayed)
+    yield counter("rows_lost", "Offsets that retention deleted unread.", known.rows_lost)
+
+
+def _spark(progress: QueryProgress, known: SinkStatistics) -> Iterator[Metric]:
+    yield counter("spark_batches", "Batches of the streaming query.", known.batches)
+    yield gauge("spark_batch_rows", "Rows of the newest batch.", progress.rows)
+    yield gauge(
+        "spark_input_rows_per_second", "Rate at which rows came in.", progress.input_rows_per_s
+    )
+    yield gauge(
+        "spark_processed_rows_per_second",
+        "Rate at which the newest batch was processed.",
+        progress.processed_rows_per_s,
+    )
+    yield gauges(
+        "spark_batch_duration_seconds",
+        "Where the time of the newest batch went; triggerExecution is the whole.",
+        "phase",
+        {phase: ms / 1000 for phase, ms in progress.durations_ms.items()},
+    )

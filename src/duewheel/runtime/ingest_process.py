@@ -1,0 +1,411 @@
+"""The ingest process: Spark reads the timer topics, the engine takes what is new.
+
+Start, in this order:
+
+    1. the data directory is taken (ingest.lock), the timer topics' settings are checked
+    2. Spark's JVM starts: it takes longest, and dequeue may be starting beside it
+    3. the engine, once dequeue has decided how this start goes on
+       (checkpoints/recovery_decision.py) and that has been carried out (wheel/recovery/rebuild.py)
+    4. Spark's checkpoint is compared with the engine's marks
+    5. the query runs, until SIGTERM or an error; the supervisor restarts the process, not the query
+
+The engine's marks decide what is new. A checkpoint below them costs a second reading; one above
+them, or one that cannot be read, would lose messages: it is set aside, and the query starts from
+the marks. So is one whose batch was too large for the memory (streaming/batch_size.py).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from duewheel import factory
+from duewheel.audit.history import AuditHistory
+from duewheel.checkpoints import fs
+from duewheel.checkpoints.ownership import require_same_shard
+from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.recovery_decision import RecoveryRecord, dequeue_has_decided, recovering
+from duewheel.checkpoints.state_file import INGEST, State
+from duewheel.clock import Clock, Interval
+from duewheel.config.settings import Settings
+from duewheel.errors import (
+    BatchTooLarge,
+    ConfigError,
+    CorruptFile,
+    DuewheelError,
+    KafkaUnavailable,
+    RecoveryPending,
+    RecoveryRefused,
+)
+from duewheel.java.spark_session import spark_session
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.topic_discovery import Known, look_up
+from duewheel.osutil.metrics_server import Together, served
+from duewheel.runtime.checkpointer import CheckpointThread
+from duewheel.runtime.dequeue_process import forgiven_once, stop_signals
+from duewheel.runtime.ingest_metrics import IngestMetrics
+from duewheel.runtime.shard_metrics import ShardMetrics
+from duewheel.runtime.topic_watch import TopicWatch
+from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.request.contract import parse, rejections
+from duewheel.schemas.request.skipped_records import SKIPPED, parse_but_skipped
+from duewheel.streaming.batch_attempt import SPARK_DIR, End
+from duewheel.streaming.batch_size import RowLimit
+from duewheel.streaming.disk_guard import DiskGuard
+from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
+from duewheel.streaming.gaps import GapWatch, LogStart
+from duewheel.streaming.query import QueryOptions, run_query
+from duewheel.streaming.query_progress import QueryProgress
+from duewheel.streaming.session import Session
+from duewheel.streaming.sink import TimerSink
+from duewheel.streaming.source import SourceOptions, timer_stream
+from duewheel.streaming.spark_checkpoint import Resume, resume_point, set_aside
+from duewheel.wheel.append.engine import Engine
+from duewheel.wheel.recovery.rebuild import carry_out
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
+
+# In the folder of everything of Spark's.
+CHECKPOINT = "checkpoint"
+
+_WAIT_S = 0.2
+_WAIT_LOG_INTERVAL_MS = 10_000
+
+_log = structlog.get_logger(__name__)
+
+Marks = Mapping[TopicPartition, int]
+
+
+def run_ingest(settings: Settings) -> None:
+    """The ingest process: takes timers until it is told to stop.
+
+    Raises:
+        Locked: another ingest works in the data directory.
+        ConfigError: a timer topic is not as it must be.
+        RecoveryRefused: a timer topic ends below what was already taken from it.
+        RecoveryPending: a file is damaged, or dequeue has decided on a recovery: start again.
+        KafkaUnavailable: the brokers do not answer.
+        DuewheelError: the query failed; a new start may help.
+    """
+    with stop_signals() as stopping:
+        clock = factory.StoppableClock(stopping)
+        directory = factory.start_directory(settings, Role.INGEST)
+        try:
+            with forgiven_once(stopping):
+                with _admin(settings, stopping) as admin:
+                    admin.require_timer_topics(settings)
+                with _session(settings) as spark, _admin(settings, stopping) as admin:
+                    record = _decision(directory, clock, stopping)
+                    if record is not None:
+                        offsets_at = partial(_offsets_at, settings, directory.state, admin)
+                        carry_out(directory, record, offsets_at)
+                        with _checkpoint_forgiven(directory.path / SPARK_DIR):
+                            _run(settings, directory, spark, admin, clock, stopping)
+        finally:
+            directory.stop()
+
+
+def _run(
+    settings: Settings,
+    directory: DataDirectory,
+    spark: Session,
+    admin: KafkaAdmin,
+    clock: Clock,
+    stopping: threading.Event,
+) -> None:
+    watch = TopicWatch(settings, directory.state, clock, lambda: directory.state.commit().marks)
+    engine = Engine(directory, clock, watch.find(admin))
+    _require_same_settings(settings, directory.state, engine)
+    checkpoint = directory.path / SPARK_DIR / CHECKPOINT
+    limit = _row_limit(settings, directory.path / SPARK_DIR)
+    limit.settle(checkpoint, engine.marks)
+    source = _source(settings, watch, admin, checkpoint, engine)
+    gaps = GapWatch(_log_start(admin), clock)
+    judges = contracts(engine.epochs, settings.dead_letter_topic)
+    parsers = [partial(parse, contract=contract) for contract in judges]
+    sink = TimerSink(
+        engine,
+        partial(
+            parse_but_skipped,
+            parser=partial(parse_by_epoch, parsers=parsers, epochs=engine.epochs),
+            skipped=engine.epochs.skipped,
+            dead_letter_topic=settings.dead_letter_topic,
+        ),
+        checkpoint,
+        gaps,
+        clock,
+        rejections=partial(
+            rejections, rules=[SKIPPED, *(r for judge in judges for r in judge.rules.rules)]
+        ),
+        paused=partial(directory.state.paused, INGEST),
+        guard=_guard(settings, directory),
+    )
+    query = QueryOptions(_name(settings), checkpoint, settings.ingest.trigger_ms)
+    state = State.open(directory.path)
+    metrics = IngestMetrics(
+        state,
+        clock,
+        lambda: sink.statistics,
+        settings.storage.min_free,
+        AuditHistory(settings.audit_dir),
+    )
+    interval_s = settings.storage.durable_interval.total_seconds()
+    durable = CheckpointThread(directory.path, interval_s, stopping)
+    durable.start()
+    tick = _tick(directory, clock, sink, gaps, watch, metrics, durable, limit)
+    told = Together(metrics, ShardMetrics(settings, clock))
+    with state, served(told, settings.metrics.host, settings.metrics.ingest_port), _told(limit):
+        while True:
+            stream = timer_stream(spark, replace(source, max_offsets_per_trigger=limit.rows))
+            limit.begun(engine.marks, sink.statistics.batches)
+            with _topics_forgiven(watch):
+                if not run_query(stream, sink, query, stopping, tick):
+                    break
+            engine.know_topics(watch.find(admin))
+            source = _source(settings, watch, admin, checkpoint, engine)
+        counted = sink.statistics
+        _log.info(
+            "ingest stopped",
+            batches=counted.batches,
+            rows=counted.rows,
+            rows_replayed=counted.rows_replayed,
+            rows_lost=counted.rows_lost,
+        )
+
+
+def _source(
+    settings: Settings, watch: TopicWatch, admin: KafkaAdmin, checkpoint: Path, engine: Engine
+) -> SourceOptions:
+    """What the next query reads, and from where."""
+    starts = watch.starts(admin)
+    ends = admin.stable_offsets(sorted({topic for topic, _ in starts}))
+    settle_checkpoint(checkpoint, engine.marks, starts, ends)
+    return SourceOptions(
+        bootstrap_servers=settings.kafka.servers,
+        topics=watch.found.topics,
+        starting_offsets=starts,
+        max_offsets_per_trigger=settings.ingest.max_offsets_per_trigger,
+        only=settings.shard.count > 1,
+        kafka=settings.kafka.source_options(),
+    )
+
+
+@contextmanager
+def _topics_forgiven(watch: TopicWatch) -> Iterator[None]:
+    """A query that fails because a topic that it reads is gone, or was made anew, is followed by
+    one of the topics that there are, unless the topic is listed.
+    """
+    try:
+        yield
+    except DuewheelError as error:
+        if type(error) not in {DuewheelError, RecoveryRefused} or not watch.has_changed():
+            raise
+        _log.warning("the timer topics have changed: another query follows", reason=str(error))
+
+
+def _guard(settings: Settings, directory: DataDirectory) -> DiskGuard:
+    state, min_free = directory.state, settings.storage.min_free
+    return DiskGuard(
+        partial(fs.space, directory.path),
+        lambda space: min_free.of(space.total_bytes),
+        lambda: not state.standby and recovering(state) is not None,
+    )
+
+
+def _row_limit(settings: Settings, directory: Path) -> RowLimit:
+    known = settings.ingest
+    return RowLimit(directory, known.max_offsets_per_trigger, known.bytes_per_trigger)
+
+
+@contextmanager
+def _told(limit: RowLimit) -> Iterator[None]:
+    """The next start hears how this one has ended, unless nobody knows why."""
+    try:
+        yield
+    except BatchTooLarge:
+        limit.ended(End.OUT_OF_MEMORY)
+        raise
+    except (ConfigError, CorruptFile, KafkaUnavailable, RecoveryPending, RecoveryRefused):
+        limit.ended(End.ORDERLY)
+        raise
+    else:
+        limit.ended(End.ORDERLY)
+
+
+def _require_same_settings(settings: Settings, state: State, engine: Engine) -> None:
+    """Dequeue has refused other settings than the progress's; but its own may be others again."""
+    mirror, shard = state.mirror(), settings.shard
+    assert mirror is not None, "the engine has read it"
+    require_same_shard(Progress.decode(mirror[2]), shard=shard.index, shards=shard.count)
+    changes = engine.epochs.newest.changes(factory.slot_values(settings))
+    if changes:
+        raise RecoveryRefused(f"dequeue was started with other settings: {', '.join(changes)}")
+
+
+def _tick(
+    directory: DataDirectory,
+    clock: Clock,
+    sink: TimerSink,
+    gaps: GapWatch,
+    watch: TopicWatch,
+    metrics: IngestMetrics,
+    durable: CheckpointThread,
+    limit: RowLimit,
+) -> Callable[[QueryProgress], bool]:
+    """What is done about twice a second beside the query."""
+    pid = os.getpid()
+
+    def tick(progress: QueryProgress) -> bool:
+        if directory.state.needs_recovery:
+            raise RecoveryPending("dequeue has decided on a recovery: starting anew")
+        metrics.progress, metrics.topics_left_out = progress, watch.left_out
+        known = sink.statistics
+        directory.state.note_rows_without_room(known.rows_without_room)
+        directory.state.beat(INGEST, pid, clock.now_ms(), 0)
+        gaps.settle()
+        durable.require_alive()
+        outgrown = limit.is_outgrown(known.batches, known.row_bytes, progress.behind)
+        return watch.look() or outgrown
+
+    return tick
+
+
+# ---- Spark and Kafka ----------------------------------------------------------------------------
+
+
+def _session(settings: Settings) -> AbstractContextManager[Session]:
+    return spark_session(
+        settings,
+        "ingest",
+        app_name=_name(settings),
+        work_dir=settings.storage.data_dir / SPARK_DIR,
+        driver_memory=settings.ingest.driver_memory,
+    )
+
+
+def _admin(settings: Settings, stopping: threading.Event) -> KafkaAdmin:
+    return KafkaAdmin(settings.kafka.client_options("admin"), stopping=stopping)
+
+
+def _name(settings: Settings) -> str:
+    return f"{settings.app.id}.ingest.{settings.shard.index}"
+
+
+def _log_start(admin: KafkaAdmin) -> LogStart:
+    def log_start(topic: str, partition: int) -> int:
+        # A partition that is gone has lost nothing that a gap could tell.
+        return admin.log_start_offsets([topic]).get((topic, partition), 0)
+
+    return log_start
+
+
+# ---- where to begin -----------------------------------------------------------------------------
+
+
+def _decision(
+    directory: DataDirectory, clock: Clock, stopping: threading.Event
+) -> RecoveryRecord | None:
+    """Wait until the dequeue that lives now has decided how this start goes on.
+
+    Returns:
+        None if told to stop before.
+    """
+    line = Interval(clock, _WAIT_LOG_INTERVAL_MS)
+    while (record := dequeue_has_decided(directory.state, directory.path)) is None:
+        if stopping.is_set():
+            return None
+        if line.is_over():
+            _log.info("waiting for dequeue to start in this data directory")
+        clock.sleep(_WAIT_S)
+    return None if stopping.is_set() else record
+
+
+def _offsets_at(settings: Settings, state: State, admin: KafkaAdmin, time_ms: int) -> Marks:
+    """Where a time begins in the timer topics, for a recovery that reads everything again."""
+    known = Known.of(state)
+    there = look_up(settings, admin, known)
+    for topic in known.topics & there.left_out.keys():
+        _log.error(
+            "a timer topic cannot be read again: those of its messages that were pending are lost",
+            topic=topic,
+            reason=there.left_out[topic],
+        )
+    found = factory.own(settings, admin.offsets_at(there.topics, time_ms))
+    starts = factory.own(settings, admin.log_start_offsets(there.topics))
+    for partition, start in starts.items():
+        if 0 < start == found.get(partition):
+            _log.error(
+                "the timer topic begins within the time that is read again: messages before that "
+                "are gone, and those of them that were pending are lost",
+                partition=f"{partition[0]}-{partition[1]}",
+                log_start=start,
+            )
+    return found
+
+
+@contextmanager
+def _checkpoint_forgiven(spark_dir: Path) -> Iterator[None]:
+    """A checkpoint that Spark's own query stumbles over is set aside by the next start.
+
+    Raises:
+        RecoveryPending: in its place.
+    """
+    try:
+        yield
+    except CorruptFile as error:
+        if not error.path.is_relative_to(spark_dir):
+            raise
+        raise RecoveryPending(f"{error}: starting anew without it") from error
+
+
+def settle_checkpoint(
+    checkpoint: Path, marks: Marks, partitions: Mapping[TopicPartition, int], ends: Marks
+) -> None:
+    """Set Spark's checkpoint aside if going on with it could skip messages.
+
+    Args:
+        checkpoint: its directory; need not exist.
+        marks: the engine's next offset per partition.
+        partitions: those that there are.
+        ends: up to where each partition can be read: all before it is committed, or aborted.
+    """
+    try:
+        resume = resume_point(checkpoint)
+        reason = _misfit(resume, marks, partitions, ends) if resume else None
+    except CorruptFile as error:
+        reason = str(error)
+    if reason is None:
+        return
+    aside = set_aside(checkpoint)
+    _log.warning(
+        "Spark's checkpoint does not fit, starting from the marks", reason=reason, aside=str(aside)
+    )
+
+
+def _misfit(
+    resume: Resume, marks: Marks, partitions: Mapping[TopicPartition, int], ends: Marks
+) -> str | None:
+    """Why the query must not go on where its checkpoint says; None if it may."""
+    topics = {topic for topic, _ in partitions}
+    for (topic, number), offset in resume.offsets.items():
+        name, mark = f"{topic}-{number}", marks.get((topic, number))
+        if (topic, number) not in partitions:
+            return f"it reads {name}, which is no partition of the timer topics"
+        if mark is None and resume.batch_id > 0:
+            return f"it has read {name}, of which the engine knows nothing"
+        if mark is not None and offset > mark:
+            return f"it goes on at offset {offset} of {name}, the engine at {mark}"
+    for (topic, number), until in resume.until.items():
+        end = ends.get((topic, number), until)
+        if until > end:  # what is committed there later would count as read
+            return f"its next batch ends at offset {until} of {topic}-{number}, its log at {end}"
+    missing = topics - {topic for topic, _ in resume.offsets}
+    if missing:
+        return f"it does not read {', '.join(sorted(missing))}"
+    return None

@@ -1,0 +1,190 @@
+"""One of the two processes that `duewheel run` keeps alive: started, watched, started again.
+
+Whatever ended it may pass: a disk that stalled, a login that was refused, a broker's stale answer,
+a host without room for another process. So it is started again with exponential back-off, for as
+long as it takes, but for two ends that no new start mends:
+
+    fenced     another instance owns the shard: this one must stop
+    refused    dequeue refuses configuration, topics or files before it has ever run under this
+               `run`: most likely a mistyped setting, which the operator should see at once
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from duewheel.backoff import Backoff
+from duewheel.checkpoints.state_file import Heartbeat, State
+from duewheel.clock import Clock
+from duewheel.errors import ConfigError, DuewheelError, Fenced, Locked, RecoveryRefused
+from duewheel.osutil.child_process import Child
+from duewheel.runtime.exit_reason import LastWords
+from duewheel.runtime.run_file import Supervised
+
+BACKOFF_MS = 2_000, 60_000  # so the log tells of one that cannot start about once a minute
+_CALM_S = 60.0  # having lived this long, a process has earned the first back-off again
+_AT_FIRST = {ConfigError.exit_code, RecoveryRefused.exit_code}
+_REFUSALS = _AT_FIRST | {Locked.exit_code}
+
+_SIGBUS_HINT = "a store to a mapped file failed: a full disk that copies on write, or a bad one"
+
+log = structlog.get_logger(__name__)
+
+
+class KeptProcess:
+    """Not thread-safe. Asked several times a second to `look`.
+
+    Attributes:
+        child: the process that runs now, or None.
+        final_code: what it ended with for good; 0 until then.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        number: int,
+        data_dir: Path,
+        clock: Clock,
+        command: Callable[[], list[str]],
+        *,
+        is_needed: bool,
+    ) -> None:
+        """
+        Args:
+            name: of the process.
+            number: INGEST or DEQUEUE, for its signs of life.
+            data_dir: where it gives them.
+            clock: this host's.
+            command: asked at every start for its command line.
+            is_needed: whether a refusal before it has ever run is final.
+        """
+        self.name = name
+        self._number = number
+        self._data_dir = data_dir
+        self._clock = clock
+        self._command = command
+        self._is_needed = is_needed
+        self.child: Child | None = None
+        self.final_code = 0
+        self._words: LastWords | None = None
+        self._starts = 0
+        self._has_run = False
+        self._lives = False
+        self._last_beat: Heartbeat | None = None  # of a predecessor
+        self._started_s = 0.0
+        self._start_at_s = 0.0
+        self._backoff = Backoff(clock, random.Random(), *BACKOFF_MS)
+        self._code: int | None = None
+        self._reason = ""
+
+    @property
+    def known(self) -> Supervised:
+        """For others."""
+        waits_s = self._start_at_s - time.monotonic()
+        return Supervised(
+            pid=self.child.pid if self.child else None,
+            restarts=max(0, self._starts - 1),
+            lives=self._lives,
+            last_exit_code=self._code,
+            last_reason=self._reason,
+            next_try_ms=None if self.child else self._clock.now_ms() + round(waits_s * 1000),
+        )
+
+    @property
+    def refused_with(self) -> int:
+        """The exit code of a process that has been refused, and not run since; else 0."""
+        return self._code if self._code in _REFUSALS and not self._lives else 0
+
+    def look(self) -> bool:
+        """Start it if it is time to, note whether it lives; returns whether anything changed."""
+        if self.final_code:
+            return False
+        if self.child is None:
+            return time.monotonic() >= self._start_at_s and self._start()
+        code = self.child.exit_code
+        if code is not None:
+            self._note_end(code)
+            return True
+        if not self._lives and self._gives_signs(self.child.pid, self._beat()):
+            self._lives = self._has_run = True
+            return True
+        return False
+
+    def _start(self) -> bool:
+        self._starts, self._last_beat = self._starts + 1, self._beat()
+        self._started_s = time.monotonic()
+        try:
+            self._words = self._words or LastWords()
+            self.child = Child(
+                self._command(),
+                env=self._words.environment,
+                pass_fds=[self._words.descriptor],
+                on_parent_death=signal.SIGTERM,
+            )
+        except (DuewheelError, OSError) as error:
+            self._code, self._reason = None, str(error)
+            self._wait("process cannot be started")
+        else:
+            log.info("process started", process=self.name, child=self.child.pid)
+        return True
+
+    def _note_end(self, code: int) -> None:
+        self.child, self._lives, self._code = None, False, code
+        self._reason = self._last_words() or (
+            f"killed by {_signal(-code)}" if code < 0 else f"exit code {code}"
+        )
+        refused_at_first = self._is_needed and not self._has_run and code in _AT_FIRST
+        if code == Fenced.exit_code or refused_at_first:
+            self.final_code = code
+            log.error(
+                "process ended for good",
+                process=self.name,
+                exit_code=code,
+                reason=self._reason,
+            )
+            return
+        if time.monotonic() - self._started_s >= _CALM_S:
+            self._backoff.succeeded()
+        self._wait("process died")
+
+    def _wait(self, event: str) -> None:
+        wait_s = self._backoff.next_ms() / 1000
+        self._start_at_s = time.monotonic() + wait_s
+        log.warning(
+            event,
+            process=self.name,
+            exit_code=self._code,
+            reason=self._reason,
+            restart_in_s=round(wait_s, 1),
+        )
+
+    def _last_words(self) -> str:
+        words, self._words = self._words, None
+        if words is None:
+            return ""
+        try:
+            return words.heard()
+        finally:
+            words.close()
+
+    def _gives_signs(self, pid: int, beat: Heartbeat | None) -> bool:
+        """In a container a process often has the id of its predecessor."""
+        return beat is not None and beat.pid == pid and beat != self._last_beat
+
+    def _beat(self) -> Heartbeat | None:
+        try:
+            with State.open(self._data_dir) as state:
+                return state.heartbeat(self._number)
+        except (OSError, DuewheelError):
+            return None
+
+
+def _signal(number: int) -> str:
+    name = signal.Signals(number).name
+    return f"{name}: {_SIGBUS_HINT}" if number == signal.SIGBUS else name

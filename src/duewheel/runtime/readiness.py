@@ -1,0 +1,132 @@
+"""Whether a shard does its work: what `status` calls `ready`, and why not.
+
+Judged from the data directory alone, by anybody: each process tells of itself, dequeue of how far
+ingest is behind the logs (lag_watch.py), `run` of both (run_file.py). A process that says
+nothing is not ready. What is paused by request is no fault.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from duewheel.checkpoints import fs
+from duewheel.checkpoints.state_file import DEQUEUE, INGEST, State
+from duewheel.config.settings import Settings
+from duewheel.runtime import run_file
+from duewheel.wheel.storage.data_directory import Role
+
+ALIVE = ("running", "paused")
+PROCESSES = {"ingest": (INGEST, Role.INGEST), "dequeue": (DEQUEUE, Role.DEQUEUE)}
+
+# By what is wrong: so that an alarm can name it.
+REASONS = (
+    "ingest_not_running",
+    "dequeue_not_running",
+    "ingest_silent",
+    "dequeue_silent",
+    "ingest_failing",
+    "dequeue_failing",
+    "ends_unknown",
+    "ingest_lag",
+    "batch_stuck",
+    "dequeue_behind",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyBounds:
+    """Beyond these a shard is not ready, in ms.
+
+    Attributes:
+        silence_ms: since the last sign of life of a process, and since Kafka has said where the
+            timer topics end. Kafka that is away keeps dequeue silent, too.
+        lag_ms: for which a message may be in a timer topic and not in the wheel.
+        batch_ms: for which no batch need come to its end while there is something to read.
+        behind_ms: for which a slot may be past and not delivered.
+    """
+
+    silence_ms: int = 30_000
+    lag_ms: int = 30_000
+    batch_ms: int = 60_000
+    behind_ms: int = 30_000
+
+    @classmethod
+    def of(cls, settings: Settings) -> ReadyBounds:
+        """Batches that come seldom by request make no shard unready."""
+        trigger_ms, usual = settings.ingest.trigger_ms, cls()
+        return cls(
+            lag_ms=max(usual.lag_ms, 3 * trigger_ms),
+            batch_ms=max(usual.batch_ms, 3 * trigger_ms),
+        )
+
+
+def process_state(state: State, settings: Settings, name: str) -> tuple[int | None, str]:
+    """Process id and state: `starting` until it has given a sign of life of its own, `paused` while
+    it does nothing else by request.
+    """
+    number, role = PROCESSES[name]
+    holder = fs.holder_of(settings.storage.data_dir / role.value)
+    if holder is None:
+        return None, "stopped"
+    if state.heartbeat(number).pid != holder:
+        return holder, "starting"
+    return holder, "paused" if state.paused(number) else "running"
+
+
+def not_ready(state: State, settings: Settings, now_ms: int) -> dict[str, str]:
+    """Why the shard is not ready, by REASONS; empty if it is.
+
+    Args:
+        state: of the data directory.
+        settings: of the shard.
+        now_ms: this host's clock.
+    """
+    bounds, found = ReadyBounds.of(settings), {}
+    supervised = run_file.read(settings.storage.data_dir) or {}
+    for name, (number, _) in PROCESSES.items():
+        _, how = process_state(state, settings, name)
+        silent_ms = now_ms - state.heartbeat(number).at_ms
+        if how not in ALIVE:
+            found[f"{name}_not_running"] = f"{name} is {how}"
+        elif silent_ms > bounds.silence_ms:
+            found[f"{name}_silent"] = f"no sign of life of {name} for {_s(silent_ms)}"
+        known = supervised.get(name)
+        if known is not None and known.is_failing:
+            tried = known.next_try_ms
+            then = "it was started again" if tried is None else f"next try in {_s(tried - now_ms)}"
+            found[f"{name}_failing"] = (
+                f"{name} ended with {known.last_exit_code}: {known.last_reason}; {then}"
+            )
+    return found | _late(state, bounds, now_ms)
+
+
+def _late(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
+    found, lag = {}, state.lag
+    if now_ms - lag.asked_ms > bounds.silence_ms:
+        since = f"for {_s(now_ms - lag.asked_ms)}" if lag.asked_ms else "yet"
+        found["ends_unknown"] = f"Kafka has not said {since} where the timer topics end"
+    if lag.messages and not state.paused(INGEST):
+        oldest_ms, stuck_ms = now_ms - lag.oldest_ms, now_ms - lag.stuck_ms
+        if oldest_ms > bounds.lag_ms:
+            found["ingest_lag"] = (
+                f"{lag.messages} offsets not taken, the oldest for {_s(oldest_ms)}"
+            )
+        if stuck_ms > bounds.batch_ms:
+            found["batch_stuck"] = (
+                f"no batch has ended for {_s(stuck_ms)}, with {lag.messages} offsets to take"
+            )
+    if not state.paused(DEQUEUE):
+        behind_ms = behind_now_ms(state, now_ms)
+        if behind_ms > bounds.behind_ms:
+            found["dequeue_behind"] = f"what was due {_s(behind_ms)} ago is not delivered"
+    return found
+
+
+def behind_now_ms(state: State, now_ms: int) -> int:
+    """How far delivery is behind: what dequeue said last, and the time since."""
+    beat = state.heartbeat(DEQUEUE)
+    return beat.detail + max(0, now_ms - beat.at_ms) if beat.at_ms else 0
+
+
+def _s(ms: int) -> str:
+    return f"{max(0, ms) / 1000:.0f} s"

@@ -1,0 +1,74 @@
+"""The file `run`: what `duewheel run` knows of the two processes that it keeps alive.
+
+One page, JSON behind its CRC-32, overwritten in place: a full disk takes it, too. A reader that
+meets a write half done finds no match, and reads again.
+
+`run.lock` is held by `run` for life: one `run` works in a data directory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from duewheel.checkpoints import fs
+from duewheel.checkpoints.json_fields import MISSHAPEN
+
+FILE_NAME, LOCK_NAME = "run", "run.lock"
+_PAGE_BYTES = 8192
+_READS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Supervised:
+    """One process, as its supervisor knows it.
+
+    Attributes:
+        pid: its process id, None while it does not run.
+        restarts: how often it was started again since `run` began.
+        lives: whether it has given a sign of life since it was started.
+        last_exit_code: what it ended with last; negative: the signal; None: it never ended, or
+            could not even be started.
+        last_reason: why, in its own words; empty if it has never ended.
+        next_try_ms: when it is started again; None while it runs.
+    """
+
+    pid: int | None = None
+    restarts: int = 0
+    lives: bool = False
+    last_exit_code: int | None = None
+    last_reason: str = ""
+    next_try_ms: int | None = None
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether it has ended, and none that was started since has given a sign of life."""
+        return bool(self.last_reason) and not self.lives
+
+
+def write(fd: int, known: Mapping[str, Supervised]) -> None:
+    """Overwrite the page.
+
+    Args:
+        fd: of the file.
+        known: by name of the process.
+    """
+    told = {name: asdict(each) for name, each in known.items()}
+    line = fs.checked_line(json.dumps(told).encode())
+    fs.write_at(fd, line.ljust(_PAGE_BYTES, b"\0")[:_PAGE_BYTES], 0)
+
+
+def read(data_dir: Path) -> dict[str, Supervised] | None:
+    """What `run` knows, by name of the process; None while no `run` works in the directory."""
+    if not fs.lock_is_held(data_dir / LOCK_NAME):
+        return None
+    for _ in range(_READS):
+        try:
+            text = fs.checked_text((data_dir / FILE_NAME).read_bytes().partition(b"\n")[0])
+            if text is not None:
+                return {name: Supervised(**each) for name, each in json.loads(text).items()}
+        except (FileNotFoundError, *MISSHAPEN):
+            continue
+    return None

@@ -1,0 +1,107 @@
+"""What is true of a shard whichever of its processes is asked: lag, readiness, restarts.
+
+Both processes serve it, so that one tells of the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from prometheus_client.core import Metric
+
+from duewheel.checkpoints.state_file import State
+from duewheel.clock import Clock
+from duewheel.config.settings import Settings
+from duewheel.osutil.metrics_server import counters, gauge, gauges
+from duewheel.runtime import run_file
+from duewheel.runtime.readiness import REASONS, not_ready
+
+
+class ShardMetrics:
+    """The families of a shard.
+
+    Args:
+        settings: of the shard.
+        clock: this host's.
+    """
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+
+    def families(self) -> Iterator[Metric]:
+        """See metrics.Source."""
+        data_dir = self._settings.storage.data_dir
+        yield from _supervised(data_dir)
+        with State.open(data_dir) as state:
+            yield from _readiness(state, self._settings, self._clock.now_ms())
+
+
+def _readiness(state: State, settings: Settings, now_ms: int) -> Iterator[Metric]:
+    found, lag = not_ready(state, settings, now_ms), state.lag
+    yield gauge("ready", "1 if the shard does its work: see `duewheel status`.", int(not found))
+    yield gauges(
+        "not_ready",
+        "1 for each reason for which it does not.",
+        "reason",
+        {reason: int(reason in found) for reason in REASONS},
+    )
+    if not lag.asked_ms:
+        return
+    late_ms, stuck_ms = (now_ms - lag.oldest_ms, now_ms - lag.stuck_ms) if lag.messages else (0, 0)
+    yield gauge(
+        "ingest_lag_messages",
+        "Offsets of the timer topics that can be read and are not in the wheel.",
+        lag.messages,
+    )
+    yield gauge(
+        "ingest_lag_seconds",
+        "For how long the oldest of them has been known to be there.",
+        max(0, late_ms) / 1000,
+    )
+    yield gauge(
+        "ingest_batch_age_seconds",
+        "For how long no batch has come to its end while there was something to read.",
+        max(0, stuck_ms) / 1000,
+    )
+    yield gauge(
+        "ingest_lag_asked_age_seconds",
+        "Since Kafka has said where the timer topics end.",
+        max(0, now_ms - lag.asked_ms) / 1000,
+    )
+    yield gauge(
+        "ingest_open_messages",
+        "Offsets behind an open transaction: nobody who reads committed records sees them yet.",
+        lag.open,
+    )
+
+
+def _supervised(data_dir: Path) -> Iterator[Metric]:
+    known = run_file.read(data_dir)
+    if known is None:
+        return
+    yield counters(
+        "process_restarts",
+        "Starts of a process after its first, since `run` began.",
+        "process",
+        {name: each.restarts for name, each in known.items()},
+    )
+    yield gauges(
+        "process_failing",
+        "1 from the end of a process until the next one has given a sign of life.",
+        "process",
+        {name: int(each.is_failing) for name, each in known.items()},
+    )
+    yield gauges(
+        "process_last_exit_code",
+        "What it ended with last; negative: the signal. See `duewheel status` for the reason.",
+        "process",
+        {n: each.last_exit_code for n, each in known.items() if each.last_exit_code is not None},
+    )
+    yield gauges(
+        "process_next_try_timestamp_seconds",
+        "When a process that does not run is started again.",
+        "process",
+        {n: each.next_try_ms / 1000 for n, each in known.items() if each.next_try_ms is not None},
+    )

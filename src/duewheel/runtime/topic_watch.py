@@ -1,0 +1,206 @@
+"""The timer topics as ingest reads them: found before every query, looked at again beside it.
+
+A topic that has come, or gone, or become right, lets the running query end and another one begin,
+at the engine's marks, a new topic at its beginning. Which topics are read: topic_discovery.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+
+import structlog
+
+from duewheel import factory
+from duewheel.checkpoints.state_file import State
+from duewheel.checkpoints.topic_set import TopicSet
+from duewheel.clock import Clock, Interval
+from duewheel.config.settings import Settings
+from duewheel.config.values import as_millis
+from duewheel.errors import ConfigError, KafkaUnavailable, RecoveryPending, RecoveryRefused
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.topic_discovery import Known, look_up, require_some
+from duewheel.schemas.batches import TopicPartition
+from duewheel.streaming.source import EARLIEST
+from duewheel.wheel.append.engine import require_same_topics
+
+_LOOK_DEADLINE_S = 3.0
+_REMIND_MS = 60_000
+
+_log = structlog.get_logger(__name__)
+
+Marks = Mapping[TopicPartition, int]
+
+
+class TopicWatch:
+    """Not thread-safe.
+
+    Attributes:
+        found: the timer topics of the query that runs, or is to begin.
+    """
+
+    def __init__(
+        self, settings: Settings, state: State, clock: Clock, marks: Callable[[], Marks]
+    ) -> None:
+        """
+        Args:
+            settings: name the topics.
+            state: of the data directory.
+            clock: says when it is time to look.
+            marks: asked for the engine's.
+        """
+        self._settings = settings
+        self._state = state
+        self._clock = clock
+        self._marks = marks
+        self._interval_ms = as_millis(settings.ingest.topics_interval)
+        self._looked_at_ms = clock.boottime_ms()
+        self._told: TopicSet | None = None
+        self._errors: dict[str, Interval] = {}  # by topic
+        self._ids: dict[str, str] = {}
+        self._partitions: frozenset[TopicPartition] = frozenset()
+        self.found = TopicSet(())
+
+    @property
+    def left_out(self) -> int:
+        """How many topics that match are not read, as far as is known."""
+        return len(self._told.left_out) if self._told else 0
+
+    # ---- before a query ------------------------------------------------------------------------
+
+    def find(self, admin: KafkaAdmin) -> Mapping[str, str]:
+        """Which topics the next query reads, and what Kafka calls them: ids by name.
+
+        Raises:
+            ConfigError: a listed topic does not exist.
+            RecoveryPending: there is none at all.
+        """
+        self.found = look_up(self._settings, admin, Known.of(self._state))
+        self._tell(self.found)
+        try:
+            topics = require_some(self._settings, self.found)
+        except ConfigError as error:
+            raise RecoveryPending(f"nothing to read yet: {error}") from error
+        self._ids = _ids(admin, topics)
+        missing = set(self._settings.timer.topics) - self._ids.keys()
+        if missing:
+            names = ", ".join(sorted(missing))
+            raise ConfigError(f"timer topic {names} does not exist: `duewheel init` creates it")
+        return self._ids
+
+    def starts(self, admin: KafkaAdmin) -> dict[TopicPartition, int]:
+        """Where a query without a checkpoint begins, for every partition of the shard.
+
+        Raises:
+            RecoveryRefused: a partition ends below what was taken from it; or messages have to be
+                read again that are no more.
+        """
+        marks, close = self._marks(), self._state.close()
+        ends = factory.own(self._settings, admin.end_offsets(self.found.topics))
+        require_not_below(close.c if close else {}, ends)
+        require_not_below(marks, ends)
+        missing = close.missing(marks) if close else {}
+        _require_there([p for p in missing if p not in ends])
+        self._partitions = frozenset(ends)
+        return {partition: marks.get(partition, EARLIEST) for partition in ends}
+
+    # ---- beside a query ------------------------------------------------------------------------
+
+    def look(self) -> bool:
+        """Look, if it is time to; whether another query is to be begun.
+
+        Raises:
+            RecoveryRefused: a topic was made anew, or has lost its end: its messages would be
+                taken for old ones.
+            RecoveryPending: a partition has come that the query does not find by itself.
+        """
+        now_ms = self._clock.boottime_ms()
+        if now_ms - self._looked_at_ms < self._interval_ms:
+            return False
+        self._looked_at_ms = now_ms
+        with suppress(KafkaUnavailable), self._admin() as admin:
+            if self._has_changed(admin):
+                return True
+            require_same_topics(self._ids, _ids(admin, self.found.topics))
+            marks = self._marks()  # before the ends: those never fall, unless messages are lost
+            ends = factory.own(self._settings, admin.end_offsets(self.found.topics))
+            require_not_below(marks, ends)
+            self._require_known(ends)
+        return False
+
+    def has_changed(self) -> bool:
+        """Whether a query that has failed read other topics than there are now."""
+        with suppress(KafkaUnavailable), self._admin() as admin:
+            return self._has_changed(admin)
+        return False
+
+    def _has_changed(self, admin: KafkaAdmin) -> bool:
+        found = look_up(self._settings, admin, Known.of(self._state))
+        self._tell(found)
+        return found.topics != self.found.topics
+
+    def _admin(self) -> KafkaAdmin:
+        """A client of its own: the other one is the sink's, and the heartbeat must not wait."""
+        return KafkaAdmin(self._settings.kafka.client_options("admin"), _LOOK_DEADLINE_S)
+
+    def _require_known(self, partitions: Iterable[TopicPartition]) -> None:
+        if self._settings.shard.count > 1:
+            added = [f"{p[0]}-{p[1]}" for p in partitions if p not in self._partitions]
+            if added:
+                raise RecoveryPending(f"{', '.join(added)} was added: starting anew to read it too")
+
+    def _tell(self, found: TopicSet) -> None:
+        """Say what is new, and every minute what is wrong."""
+        if found != self._told:
+            found.write(self._state.path.parent)
+            _log.info("timer topics", read=list(found.topics))
+        problems = {
+            topic: (text, reason)
+            for text, reasons in (
+                ("a timer topic is not read", found.left_out),
+                ("a timer topic is read that is not right", found.faulty),
+            )
+            for topic, reason in reasons.items()
+        }
+        self._errors = {
+            t: self._errors.get(t) or Interval(self._clock, _REMIND_MS) for t in problems
+        }
+        for topic, problem in problems.items():
+            if self._errors[topic].is_over(problem):
+                _log.error(problem[0], topic=topic, reason=problem[1])
+        self._told = found
+
+
+def _ids(admin: KafkaAdmin, topics: Iterable[str]) -> dict[str, str]:
+    return {topic: str(found) for topic, found in admin.topic_ids(list(topics)).items()}
+
+
+def require_not_below(marks: Marks, ends: Marks) -> None:
+    """Refuse partitions that end below what was taken from them.
+
+    Raises:
+        RecoveryRefused: naming the partition and both offsets.
+    """
+    for partition in ends.keys() & marks.keys():
+        if ends[partition] < marks[partition]:
+            raise RecoveryRefused(
+                f"{partition[0]}-{partition[1]} ends at offset {ends[partition]}, but messages up "
+                f"to {marks[partition]} were taken from it: the topic was made anew or has lost "
+                "its end, and new messages would be taken for old ones. `duewheel reconfigure "
+                f"--accept-loss {partition[0]}-{partition[1]}` lets the shard go on without"
+            )
+
+
+def _require_there(lost: Iterable[TopicPartition]) -> None:
+    """Refuse to wait for messages that nobody can read again.
+
+    Raises:
+        RecoveryRefused: naming their partitions.
+    """
+    flags = " ".join(f"--accept-loss {topic}-{number}" for topic, number in sorted(lost))
+    if flags:
+        raise RecoveryRefused(
+            "messages have to be read again of timer topics that are gone, or were made anew: "
+            f"`duewheel reconfigure {flags}` lets the shard go on without. If they are only no "
+            "longer configured: configure them again"
+        )

@@ -1,0 +1,72 @@
+"""What Spark says about the query's newest batch, as one frozen snapshot.
+
+Read a few times a second from the query itself. A listener would be told of every batch, which
+costs several times as much Python time as taking a small batch does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+from duewheel.schemas.batches import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class QueryProgress:
+    """The newest batch that the query has finished.
+
+    Attributes:
+        batch_id: in Spark's count; -1 before the first.
+        rows: rows in it, replayed ones included.
+        end_offsets: behind its last rows, per partition.
+        behind: how many offsets all partitions together were then behind their logs' ends.
+        behind_min, behind_max: the same of the best and of the worst partition.
+        durations_ms: where its time went, by Spark's names (triggerExecution is the whole).
+        input_rows_per_s, processed_rows_per_s: how fast rows came in, and were worked off.
+    """
+
+    batch_id: int = -1
+    rows: int = 0
+    end_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    behind: int = 0
+    behind_min: int = 0
+    behind_max: int = 0
+    durations_ms: Mapping[str, int] = field(default_factory=dict)
+    input_rows_per_s: float = 0.0
+    processed_rows_per_s: float = 0.0
+
+
+def read_progress(reported: StreamingQueryProgress | None) -> QueryProgress:
+    """Spark's report as a snapshot; None is what Spark gives before the first batch."""
+    if reported is None:
+        return QueryProgress()
+    # pyspark's own fields hold the offsets as text that is no JSON.
+    raw = json.loads(reported.json)
+    (source,) = raw["sources"]
+    ends, latest = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
+    behind = {partition: offset - ends.get(partition, 0) for partition, offset in latest.items()}
+    return QueryProgress(
+        batch_id=raw["batchId"],
+        rows=raw["numInputRows"],
+        end_offsets=ends,
+        behind=sum(behind.values()),
+        behind_min=min(behind.values(), default=0),
+        behind_max=max(behind.values(), default=0),
+        durations_ms=raw["durationMs"],
+        # Left out where they are no finite numbers.
+        input_rows_per_s=raw.get("inputRowsPerSecond", 0.0),
+        processed_rows_per_s=raw.get("processedRowsPerSecond", 0.0),
+    )
+
+
+def _offsets(topics: Mapping[str, Mapping[str, Any]] | None) -> dict[TopicPartition, int]:
+    return {
+        (topic, int(partition)): offset
+        for topic, partitions in (topics or {}).items()
+        for partition, offset in partitions.items()
+    }

@@ -1,0 +1,184 @@
+"""Reads Spark's checkpoint of a streaming query: where it stands, and where it would go on.
+
+    offsets/<n>     planned before batch n runs:  "v1", a line of metadata, a line per source
+    commits/<n>     written after it:             "v1", a line of metadata
+    sources/0/0     where batch 0 began:          NUL "v1", a line
+
+A line of offsets is {"topic": {"partition": next offset, …}, …}. There is one source, Kafka.
+
+The query goes on behind the newest planned batch if that is committed; else it runs that batch
+again: from the end of the batch before, or, for batch 0, from where batch 0 began. A partition that
+is not named there is new to it and is read from its beginning.
+
+Spark writes these files without fsync: after a power failure they may be empty. Whatever does not
+read as above is refused as CorruptFile; the caller sets the checkpoint aside and starts from the
+engine's own marks, so nothing here is ever repaired.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from duewheel.checkpoints.json_fields import MISSHAPEN, integer, name, partition_number
+from duewheel.errors import CorruptFile
+from duewheel.schemas.batches import TopicPartition
+
+_VERSION = b"v1"
+_ASIDE = ".aside-"
+ASIDE_COUNT_MAX = 3  # old checkpoints kept for whoever asks what happened
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Where a query on this checkpoint would go on.
+
+    Attributes:
+        batch_id: the next batch to run, counted by Spark; no identity of its rows.
+        offsets: next offset to read, per partition; partitions not named are read in full.
+        until: where that batch ends, if it was planned before.
+    """
+
+    batch_id: int
+    offsets: Mapping[TopicPartition, int]
+    until: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+def end_offsets(checkpoint: Path, batch_id: int) -> dict[TopicPartition, int]:
+    """The offsets behind the last ones of a batch, for every partition known to the query.
+
+    Raises:
+        CorruptFile: the batch was not planned in this checkpoint, or its file cannot be read.
+    """
+    path = checkpoint / "offsets" / str(batch_id)
+    lines = _lines(path)
+    if len(lines) != 3:
+        raise CorruptFile(
+            path, 0, f"{len(lines)} lines instead of version, metadata and one source"
+        )
+    _object(path, lines[0], lines[1])
+    return _offsets(path, len(lines[0]) + len(lines[1]) + 2, lines[2])
+
+
+def resume_point(checkpoint: Path) -> Resume | None:
+    """Where the query would go on; None if the checkpoint says nothing: it starts as configured.
+
+    Raises:
+        CorruptFile: a file that decides it is missing or cannot be read.
+    """
+    planned = _newest(checkpoint / "offsets")
+    committed = _newest(checkpoint / "commits")
+    if planned is None:
+        if committed is not None:
+            raise CorruptFile(checkpoint / "commits" / str(committed), 0, "was never planned")
+        initial = _initial(checkpoint)
+        return None if initial is None else Resume(0, initial)
+    if committed is not None and committed > planned:
+        raise CorruptFile(checkpoint / "commits" / str(committed), 0, "was never planned")
+    end = end_offsets(checkpoint, planned)
+    if committed == planned:
+        _check_commit(checkpoint / "commits" / str(committed))
+        return Resume(planned + 1, end)
+    if planned > 0:
+        return Resume(planned, end_offsets(checkpoint, planned - 1), end)
+    initial = _initial(checkpoint)
+    if initial is None:
+        raise CorruptFile(
+            checkpoint / "sources" / "0" / "0", 0, "missing, though batch 0 is planned"
+        )
+    return Resume(0, initial, end)
+
+
+def is_planned(checkpoint: Path) -> bool:
+    """Whether a batch was planned and not committed."""
+    planned = _newest(checkpoint / "offsets")
+    committed = _newest(checkpoint / "commits")
+    return planned is not None and (committed is None or committed < planned)
+
+
+def set_aside(checkpoint: Path) -> Path | None:
+    """Rename a checkpoint out of the way, and drop all but the newest few set aside before.
+
+    Returns:
+        Its new place, or None if there was none.
+    """
+    numbers = sorted(
+        int(match[1])
+        for path in checkpoint.parent.glob(f"{checkpoint.name}{_ASIDE}*")
+        if (match := re.fullmatch(re.escape(checkpoint.name + _ASIDE) + r"(\d+)", path.name))
+    )
+    if not checkpoint.exists():
+        return None
+    number = numbers[-1] + 1 if numbers else 1
+    aside = checkpoint.with_name(f"{checkpoint.name}{_ASIDE}{number}")
+    checkpoint.rename(aside)
+    for old in numbers[: max(0, len(numbers) + 1 - ASIDE_COUNT_MAX)]:
+        shutil.rmtree(checkpoint.with_name(f"{checkpoint.name}{_ASIDE}{old}"), ignore_errors=True)
+    return aside
+
+
+def _newest(directory: Path) -> int | None:
+    """The highest batch number; Spark's temporary files have other names."""
+    if not directory.is_dir():
+        return None
+    return max((int(p.name) for p in directory.iterdir() if p.name.isdecimal()), default=None)
+
+
+def _initial(checkpoint: Path) -> dict[TopicPartition, int] | None:
+    path = checkpoint / "sources" / "0" / "0"
+    if not path.exists():
+        return None
+    lines = _lines(path, leading=b"\0")
+    if len(lines) != 2:
+        raise CorruptFile(path, 0, f"{len(lines)} lines instead of version and offsets")
+    return _offsets(path, len(lines[0]) + 2, lines[1])
+
+
+def _check_commit(path: Path) -> None:
+    lines = _lines(path)
+    if len(lines) != 2:
+        raise CorruptFile(path, 0, f"{len(lines)} lines instead of version and metadata")
+    _object(path, lines[0], lines[1])
+
+
+def _lines(path: Path, leading: bytes = b"") -> list[bytes]:
+    """The lines of a file of the known version."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise CorruptFile(path, 0, "missing") from None
+    lines = data.removeprefix(leading).rstrip(b"\n").split(b"\n")
+    if lines[0] != _VERSION:
+        raise CorruptFile(path, 0, f"begins with {data[:16]!r} instead of {_VERSION!r}")
+    return lines
+
+
+def _object(path: Path, before: bytes, line: bytes) -> dict[str, object]:
+    position = len(before) + 1
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise CorruptFile(path, position, f"no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise CorruptFile(path, position, "no JSON object")
+    return value
+
+
+def _offsets(path: Path, position: int, line: bytes) -> dict[TopicPartition, int]:
+    try:
+        topics = json.loads(line)
+        found = {
+            (name(topic), partition_number(number)): integer(offset)
+            for topic, partitions in topics.items()
+            for number, offset in partitions.items()
+        }
+    except MISSHAPEN as error:
+        raise CorruptFile(path, position, f"no offsets of a Kafka source: {error}") from None
+    for (topic, number), offset in found.items():
+        if offset < 0:
+            raise CorruptFile(path, position, f"{topic}-{number} has offset {offset}")
+    return found

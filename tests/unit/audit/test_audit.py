@@ -1,0 +1,288 @@
+"""Around an audit: the range that it reads, what is kept of it, its metrics, and when it is due."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from duewheel.audit import metrics as audit_metrics
+from duewheel.audit.history import AuditHistory
+from duewheel.audit.range import STRETCH_OFFSETS, Bound, offsets_in, ranges, reached, stretches
+from duewheel.audit.schedule import AuditSchedule
+from duewheel.checkpoints.state_file import State
+from duewheel.config.settings import Settings, load
+from duewheel.errors import ConfigError, Locked
+from duewheel.osutil.child_process import Child
+from duewheel.testing import ManualClock
+
+P0, P1 = ("timers", 0), ("timers", 1)
+NOW_MS = 1_800_000_000_000
+HOUR_MS = 3_600_000
+
+
+# ---- the range ----------------------------------------------------------------------------------
+
+
+def test_a_range_begins_at_offsets_or_at_a_time() -> None:
+    ends = {P0: 100, P1: 7}
+    asked: list[int] = []
+
+    def at_time(time_ms: int) -> dict[tuple[str, int], int]:
+        asked.append(time_ms)
+        return {P0: 42}
+
+    assert Bound.parse("--from", "10").offsets(ends, at_time) == {P0: 10, P1: 7}
+    time = Bound.parse("--to", "2027-01-15T08:00:00Z")
+    assert time.offsets(ends, at_time) == {P0: 42, P1: 7}
+    assert asked == [NOW_MS]
+    assert ranges({P0: 10, P1: 7}, ends) == {P0: (10, 100)}
+
+
+@pytest.mark.parametrize("text", ["", "soon", "2027-01-15T08:00:00", "-3", "1.5"])
+def test_what_is_no_end_of_a_range(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--from .*: give an offset, or ISO-8601 with a zone"):
+        Bound.parse("--from", text)
+
+
+BETWEEN = st.dictionaries(
+    st.tuples(st.sampled_from("ab"), st.integers(0, 3)),
+    st.tuples(st.integers(0, 10**6), st.integers(1, 10**6)).map(lambda x: (x[0], x[0] + x[1])),
+)
+
+
+@given(BETWEEN, st.integers(1_000, 10**7))
+def test_stretches_cover_the_range_or_are_spread_evenly_over_it(
+    between: dict[tuple[str, int], tuple[int, int]], most: int
+) -> None:
+    pieces = stretches(between, most)
+    seen: dict[tuple[str, int], int] = {p: start for p, (start, _) in between.items()}
+    for piece in pieces:
+        assert 0 < offsets_in(piece) <= min(STRETCH_OFFSETS, most) + len(between)
+        for partition, (first, end) in piece.items():
+            assert seen[partition] <= first < end
+            seen[partition] = end
+    total = offsets_in(between)
+    assert sum(map(offsets_in, pieces)) <= max(most, len(between)) + len(pieces) * len(between)
+    if total <= min(most, STRETCH_OFFSETS):
+        assert sum(map(offsets_in, pieces)) == total
+    if between:
+        assert seen == {partition: end for partition, (_, end) in between.items()}
+
+
+def test_a_sample_is_spread_over_the_range() -> None:
+    pieces = stretches({P0: (0, 10 * STRETCH_OFFSETS)}, 2 * STRETCH_OFFSETS + 1)
+    assert pieces == [
+        {P0: (4 * STRETCH_OFFSETS, 5 * STRETCH_OFFSETS)},
+        {P0: (9 * STRETCH_OFFSETS, 10 * STRETCH_OFFSETS)},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "start", "end", "after"),
+    [
+        (None, 10, 30, 30),  # the first
+        (10, 10, 30, 30),  # goes on
+        (10, 5, 30, 30),  # reads some again
+        (10, 11, 30, 10),  # leaves something out: the next one must read it
+        (10, 2, 5, 5),  # nothing is there any more above 5: the topic was made anew
+        (10, 10, 10, 10),
+    ],
+)
+def test_where_the_next_audit_goes_on(before: int | None, start: int, end: int, after: int) -> None:
+    known = {P1: 4} if before is None else {P0: before, P1: 4}
+    assert reached(known, {P0: start}, {P0: end}) == {P0: after, P1: 4}
+
+
+# ---- what is kept -------------------------------------------------------------------------------
+
+
+def a_result(number: int = 0, **changes: Any) -> dict[str, Any]:
+    return {
+        "id": f"20270115T08000{number}.000Z",
+        "ok": True,
+        "started_ms": NOW_MS + number,
+        "ended_ms": NOW_MS + number + 1_500,
+        "took_s": 1.5,
+        "rows": 12,
+        "skipped_offsets": 3,
+        "rejected": {"no_due_time": 2},
+        "disagreements": {"count": 1, "first": []},
+        "rows_suite": [
+            {"code": "ids_again", "success": False},
+            {"code": "offsets_fall", "success": True},
+        ],
+    } | changes
+
+
+def test_the_newest_are_kept(tmp_path: Path) -> None:
+    history = AuditHistory(tmp_path / "audit")
+    assert history.newest() is None
+    with history.locked():
+        for number in range(5):
+            folder = history.add(a_result(number), {"rows.html": f"page {number}"}, keep=3)
+            assert (folder / "rows.html").read_text() == f"page {number}"
+    assert [each["started_ms"] - NOW_MS for each in history.results()] == [4, 3, 2]
+    assert history.newest() == a_result(4)
+    kept = sorted(path.name for path in history.directory.iterdir() if path.is_dir())
+    assert kept == [a_result(number)["id"] for number in (2, 3, 4)]
+
+
+def test_an_audit_that_was_killed_while_it_was_written_is_none(tmp_path: Path) -> None:
+    history = AuditHistory(tmp_path)
+    history.add(a_result(0), {}, keep=9)
+    unfinished = tmp_path / "unfinished"
+    unfinished.mkdir()
+    (unfinished / "result.json").write_text(json.dumps(a_result(1)))
+    assert history.results() == [a_result(0)]
+    history.add(a_result(2), {}, keep=9)
+    assert history.results() == [a_result(2), a_result(0)]
+    assert not unfinished.exists()
+
+
+def test_what_cannot_be_read_any_more_is_passed_over(tmp_path: Path) -> None:
+    """Half a file, or one that is removed while it is looked for."""
+    history = AuditHistory(tmp_path)
+    for number in range(4):
+        history.add(a_result(number), {}, keep=9)
+    newest, second = (tmp_path / a_result(number)["id"] / "result.json" for number in (3, 2))
+    newest.write_text(newest.read_text()[:-20])
+    second.unlink()
+    second.symlink_to("gone")
+    assert history.newest() == a_result(1)
+    assert history.results() == [a_result(1), a_result(0)]
+
+
+def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(ConfigError, match=r"audits cannot be kept in .*/file/audit: "),
+        AuditHistory(tmp_path / "file" / "audit").locked(),
+    ):
+        pass
+
+
+def test_one_audit_at_a_time(tmp_path: Path) -> None:
+    history = AuditHistory(tmp_path)
+    with history.locked(), pytest.raises(Locked, match="another audit"), history.locked():
+        pass
+    with history.locked():
+        pass
+
+
+def test_metrics_of_the_newest(tmp_path: Path) -> None:
+    text = audit_metrics.text(a_result())
+    samples = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert samples == {
+        ("duewheel_audit_ok",): 1,
+        ("duewheel_audit_end_timestamp_seconds",): (NOW_MS + 1_500) / 1000,
+        ("duewheel_audit_duration_seconds",): 1.5,
+        ("duewheel_audit_rows",): 12,
+        ("duewheel_audit_skipped_offsets",): 3,
+        ("duewheel_audit_disagreements",): 1,
+        ("duewheel_audit_rejected", "no_due_time"): 2,
+        ("duewheel_audit_failed", "ids_again"): 1,
+        ("duewheel_audit_failed", "offsets_fall"): 0,
+    }
+
+
+# ---- when it is due -----------------------------------------------------------------------------
+
+
+class Starts:
+    """Stands for the audit's process: something that ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.children: list[Child] = []
+
+    def __call__(self) -> Child:
+        self.children.append(Child([sys.executable, "-I", "-c", "import time; time.sleep(60)"]))
+        return self.children[-1]
+
+    def end(self) -> None:
+        for child in self.children:
+            child.stop(5)
+
+
+Make = Callable[..., tuple[AuditSchedule, ManualClock, Starts]]
+
+
+@pytest.fixture
+def scheduled(tmp_path: Path) -> Any:
+    starts = Starts()
+
+    def make(interval: str | None = "1h") -> tuple[AuditSchedule, ManualClock, Starts]:
+        clock = ManualClock(NOW_MS)
+        return AuditSchedule(settings(tmp_path, interval), clock, starts), clock, starts
+
+    yield make
+    starts.end()
+
+
+def settings(path: Path, interval: str | None = "1h") -> Settings:
+    audit = {} if interval is None else {"interval": interval}
+    timer = {"topics": "timers"}
+    return load(None, {"timer": timer, "storage": {"data_dir": path}, "audit": audit})
+
+
+def test_an_audit_every_interval_and_never_two(scheduled: Make) -> None:
+    schedule, clock, starts = scheduled()
+    schedule.look()
+    clock.sleep(3_599)
+    schedule.look()
+    assert starts.children == []
+    clock.sleep(1)
+    schedule.look()
+    assert schedule.child is starts.children[0]
+    clock.sleep(3 * 3_600)
+    schedule.look()
+    assert len(starts.children) == 1
+    starts.end()
+    schedule.look()
+    schedule.look()
+    assert len(starts.children) == 2
+
+
+def test_the_interval_counts_from_the_last_audit(tmp_path: Path, scheduled: Make) -> None:
+    AuditHistory(settings(tmp_path).audit_dir).directory.mkdir()
+    ago = a_result(started_ms=NOW_MS - HOUR_MS + 5_000)
+    AuditHistory(settings(tmp_path).audit_dir).add(ago, {}, keep=1)
+    schedule, clock, starts = scheduled()
+    clock.sleep(4)
+    schedule.look()
+    assert starts.children == []
+    clock.sleep(1)
+    schedule.look()
+    assert len(starts.children) == 1
+
+
+def test_none_without_an_interval_and_none_by_a_standby(tmp_path: Path, scheduled: Make) -> None:
+    schedule, clock, starts = scheduled(None)
+    clock.sleep(10**6)
+    schedule.look()
+    state = State.create(tmp_path, 50, 100_000)
+    state.set_standby(on=True)
+    state.release()
+    schedule, clock, starts = scheduled()
+    clock.sleep(3_600)
+    schedule.look()
+    assert starts.children == []
+
+
+def test_more_rows_than_are_read_cannot_be_asked_for() -> None:
+    timer = {"topics": "timers"}
+    with pytest.raises(ConfigError, match=r"audit\.rows_min: is above audit\.rows_max = 1000"):
+        load(None, {"timer": timer, "audit": {"rows_min": 2_000, "rows_max": 1_000}})
+    with pytest.raises(ConfigError, match=r"audit\.interval"):
+        load(None, {"timer": timer, "audit": {"interval": "1s"}})

@@ -1,0 +1,278 @@
+"""An audit's verdicts: Great Expectations itself against the rules and ingest, over records."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from duewheel.audit.data_docs import DataDocs
+from duewheel.audit.expectations import EXAMPLES_MAX, GreatExpectations, Tally
+from duewheel.audit.judging import AuditJudge, Disagreement
+from duewheel.checkpoints.config_epochs import Epochs
+from duewheel.errors import DuewheelError
+from duewheel.schemas.request.contract import Contract
+from duewheel.schemas.request.rules import Rule, compile_suite, load_suite
+from duewheel.schemas.request.topic_contracts import TopicContract
+from duewheel.testing import suite_parameters
+
+TOPIC = "orders.delayed"
+NOW_MS = 1_800_000_000_000
+ACROSS = {"rows_min": 1, "accepted_min": 0.9, "timestamp_step_min_ms": -1_000}
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+Headers = list[tuple[str, str]]
+DAY: Headers = [("TIMER_DELAY_SEC", "86400")]
+SOON: Headers = [("TIMER_DELAY_MS", "5")]
+NEVER: Headers = []
+BROKEN: Headers = [("DELAY", "soon")]
+TOO_FAR: Headers = [("TIMER_DELAY_SEC", "86401")]
+
+_calls: list[str] = []
+_armed = False
+
+
+def _listen(event: str, arguments: tuple[object, ...]) -> None:
+    if _armed and event in {"socket.connect", "socket.getaddrinfo", "socket.sendto"}:
+        _calls.append(f"{event}{arguments}")
+
+
+sys.addaudithook(_listen)
+
+
+@pytest.fixture(scope="module")
+def library() -> Iterator[GreatExpectations]:
+    """Set up, and used, while every attempt to reach somebody is written down."""
+    global _armed  # noqa: PLW0603
+    with pytest.MonkeyPatch.context() as patch:
+        # A main module without a file, as a parallel test run has it, is taken by pyspark for a run
+        # of its own doctests, and ends the process.
+        patch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
+        _armed = True
+        yield GreatExpectations()
+        _armed = False
+
+
+def contract(max_delay_ms: int = 86_400_000, *, alter: Rule | None = None) -> Contract:
+    """One of a plain topic; `alter` takes the place of the compiled rule of its code."""
+    parameters = suite_parameters(max_delay_ms=max_delay_ms, forbidden_targets=[TOPIC])
+    rules = compile_suite(load_suite(), parameters)
+    if alter is not None:
+        changed = tuple(alter if rule.code == alter.code else rule for rule in rules.rules)
+        rules = replace(rules, rules=changed)
+    return Contract((1_000,), {TOPIC: TopicContract(target="orders")}, "dlq", rules)
+
+
+def records(rows: list[Headers], first: int = 0, step_ms: int = 1, partition: int = 0) -> pa.Table:
+    """As Spark gives them."""
+    count = len(rows)
+    encoded = [[{"key": k, "value": v.encode()} for k, v in headers] for headers in rows]
+    return pa.table(
+        {
+            "topic": pa.array([TOPIC] * count, pa.string()),
+            "partition": pa.array([partition] * count, pa.int32()),
+            "offset": pa.array(range(first, first + count), pa.int64()),
+            "timestamp": pa.array(
+                [1000 * (NOW_MS + step_ms * row) for row in range(count)], pa.timestamp("us", "UTC")
+            ),
+            "key": pa.array([None] * count, pa.binary()),
+            "value": pa.array([b""] * count, pa.binary()),
+            "headers": pa.array(encoded, HEADERS),
+        }
+    )
+
+
+def judge(library: GreatExpectations, *contracts: Contract, epochs: Epochs | None = None) -> Any:
+    return AuditJudge(epochs or Epochs.first({}), contracts or (contract(),), library)
+
+
+def by_code(totals: list[Tally]) -> dict[str, Tally]:
+    return {each.expectation["meta"]["code"]: each for each in totals}
+
+
+def test_a_dead_letter_that_waits_is_judged_as_its_first_copy_was(
+    library: GreatExpectations,
+) -> None:
+    """Not again: of what it says now some rules would think otherwise."""
+    waits = [
+        ("TIMER_ORIGIN", "1"),
+        ("TIMER_NOT_BEFORE_MS", f"{NOW_MS}"),
+        ("TIMER_RETRIES", "1"),
+        ("TIMER_DEAD_LETTER", ""),
+    ]
+    audit = judge(library)
+    audit.take(records([DAY, TOO_FAR, [*TOO_FAR, *waits], [*DAY, *waits]]))
+    audit.take(records([[*DAY, *waits]], first=4))
+    assert (audit.disagreements.count, audit.rows) == (0, 2)
+    assert audit.rejected == {"delay_too_long": 1}
+
+
+def test_suite_rules_and_ingest_agree_and_everything_is_counted(
+    library: GreatExpectations,
+) -> None:
+    audit = judge(library)
+    audit.take(records([DAY, NEVER, BROKEN, SOON]))
+    audit.take(records([TOO_FAR, SOON, [("REAL_TOPIC", "a b"), *SOON]], first=4))
+    audit.take(records([]))
+    audit.take(records([SOON], first=9))
+    assert audit.disagreements.count == 0
+    assert audit.rows == 8
+    assert audit.rejected == {
+        "no_due_time": 1,
+        "bad_header": 1,
+        "delay_too_long": 1,
+        "bad_target_topic": 1,
+    }
+    too_long = by_code(audit.rules[0])["delay_too_long"]
+    assert (too_long.rows, too_long.nulls, too_long.failed, too_long.success) == (8, 2, 1, False)
+    assert too_long.examples == [(f"{TOPIC}-0@4", 86_401_000)]
+    assert "allows 86400000 ms" in too_long.as_json()["reason"]
+
+
+def test_each_row_is_judged_by_the_settings_of_its_epoch(library: GreatExpectations) -> None:
+    epochs = Epochs.first({}).followed_by({}, {(TOPIC, 0): 2})
+    audit = judge(library, contract(max_delay_ms=1), contract(), epochs=epochs)
+    audit.take(records([SOON, SOON, SOON, DAY]))
+    assert audit.disagreements.count == 0
+    assert audit.rejected == {"delay_too_long": 2}
+    failed = {n: by_code(totals)["delay_too_long"].failed for n, totals in audit.rules.items()}
+    assert failed == {0: 2, 1: 0}
+
+
+def altered(*, passes: bool) -> Rule:
+    """The rule of the longest delay, compiled to something else: all rows pass, or none."""
+    compiled = contract().rules.rules
+    (rule,) = [rule for rule in compiled if rule.code == "delay_too_long"]
+
+    def verdicts(values: Any) -> Any:
+        # A contract tries its rules with a delay of 0.
+        return pa.array([passes or value.as_py() == 0 for value in values])
+
+    return replace(rule, predicate=verdicts)
+
+
+def test_a_rule_that_lets_pass_what_the_suite_does_not_is_told(library: GreatExpectations) -> None:
+    audit = judge(library, contract(alter=altered(passes=True)))
+    audit.take(records([SOON, TOO_FAR]))
+    source = f"{TOPIC}-0@1"
+    assert audit.disagreements.count == 2
+    assert audit.disagreements.first == [
+        Disagreement(source, "delay_too_long", suite=True, other=False, by="compiled rules"),
+        Disagreement(source, "delay_too_long", suite=True, other=False, by="ingest"),
+    ]
+
+
+def test_a_rule_that_rejects_what_the_suite_does_not_is_told(library: GreatExpectations) -> None:
+    audit = judge(library, contract(alter=altered(passes=False)))
+    audit.take(records([SOON] * (EXAMPLES_MAX + 5)))
+    assert audit.disagreements.count == 2 * (EXAMPLES_MAX + 5)
+    assert len(audit.disagreements.first) == EXAMPLES_MAX
+    first = Disagreement(f"{TOPIC}-0@0", "delay_too_long", False, True, "compiled rules")
+    assert audit.disagreements.first[0] == first
+
+
+def test_ingest_must_give_the_reason_of_the_first_rule(library: GreatExpectations) -> None:
+    """The verdicts are right, and only their order is not: a row with two faults is told."""
+    known = contract()
+    turned = replace(known.rules, rules=known.rules.rules[::-1])
+    # The suite stands in its own order; what ingest does follows the turned rules.
+    suite = {"expectations": known.rules.suite["expectations"][::-1]}
+    agreed = judge(library, replace(known, rules=replace(turned, suite=suite)))
+    agreed.take(records([[("REAL_QID", "x"), *BROKEN]]))
+    assert agreed.disagreements.count == 0
+    assert agreed.rejected == {"bad_target_partition": 1}
+
+
+def test_rules_that_word_a_refusal_alike_are_one_reason(library: GreatExpectations) -> None:
+    suite = load_suite()
+    for each in suite["expectations"]:
+        each["meta"] = {"code": "bad", "reason": "it is bad"}
+    known = contract()
+    alike = compile_suite(suite, known.rules.parameters)
+    audit = judge(library, replace(known, rules=alike))
+    audit.take(records([NEVER, BROKEN, TOO_FAR, SOON]))
+    assert audit.disagreements.count == 0
+    assert audit.rejected == {"bad": 3}
+
+
+def test_across_rows(library: GreatExpectations) -> None:
+    named: Headers = [("UNIQ_KEY", "42"), *SOON]
+    audit = judge(library)
+    audit.take(records([named, SOON, BROKEN], step_ms=-600))
+    audit.take(records([named, named], first=10, step_ms=-2_000))
+    audit.take(records([named], first=11, partition=1))
+    audit.take(pa.concat_tables([records([SOON], first=20), records([SOON], first=20)]))
+    found = by_code(audit.across_rows(ACROSS))
+    failing = {code for code, tally in found.items() if not tally.success}
+    assert failing == {"too_many_rejected", "offsets_fall", "timestamps_fall", "ids_again"}
+    assert found["too_few_rows"].observed == 8
+    assert [source for source, _ in found["too_many_rejected"].examples] == [f"{TOPIC}-0@2"]
+    assert [source for source, _ in found["timestamps_fall"].examples] == [f"{TOPIC}-0@11"]
+    assert [source for source, _ in found["offsets_fall"].examples] == [f"{TOPIC}-0@20"]
+    again = [source for source, _ in found["ids_again"].examples]
+    assert again == [f"{TOPIC}-0@0", f"{TOPIC}-0@10", f"{TOPIC}-0@11", f"{TOPIC}-1@11"]
+
+
+def test_cancels_and_copies_share_an_id_with_their_timer(library: GreatExpectations) -> None:
+    named: Headers = [("UNIQ_KEY", "42"), *SOON]
+    audit = judge(library)
+    audit.take(
+        records(
+            [
+                named,
+                [("TIMER_RESCHEDULE", "true"), *named],
+                [("TIMER_DEL_UNIQKEY", "42")],
+                [("TIMER_ORIGIN", "0"), ("TIMER_ROLL_TIMES", "1"), *named],
+            ]
+        )
+    )
+    assert by_code(audit.across_rows(ACROSS))["ids_again"].success
+    assert (audit.disagreements.count, audit.rejected) == (0, {})
+
+
+def test_a_range_without_messages(library: GreatExpectations) -> None:
+    found = by_code(judge(library).across_rows(ACROSS))
+    assert {code for code, tally in found.items() if not tally.success} == {"too_few_rows"}
+
+
+def test_what_cannot_be_checked_is_said(library: GreatExpectations) -> None:
+    suite = load_suite("audit")
+    with pytest.raises(DuewheelError, match="expect_column_values_to_be_null cannot be checked"):
+        library.check(suite, ACROSS, pa.table({"offset_step": [1]}))
+
+
+def test_data_docs_load_nothing_and_quote_what_strangers_wrote(library: GreatExpectations) -> None:
+    audit = judge(library)
+    audit.take(records([[("REAL_TOPIC", "<script>alert(1)</script>"), *SOON]]))
+    (totals,) = audit.rules.values()
+    page = DataDocs().page("timer", totals, "An <audit>", "One message.")
+    index = DataDocs().index("All", [])
+    assert "bad_target_topic" in page
+    assert f"{TOPIC}-0@0" in page
+    assert "values must not match this regular expression" in page
+    for text in (page, index):
+        assert not re.findall(r"<script|<link|<img|src=|url\(|@import", text)
+    assert re.findall(r'href="[^"#]', page) == []
+
+
+def test_data_docs_show_disagreements(library: GreatExpectations) -> None:
+    audit = judge(library, contract(alter=altered(passes=True)))
+    audit.take(records([TOO_FAR]))
+    found = [asdict(each) for each in audit.disagreements.first]
+    page = DataDocs().page("audit", audit.across_rows(ACROSS), "An audit", "", found)
+    cells = re.findall(r"<td>([^<]*)</td>", page)
+    verdict = [f"{TOPIC}-0@0", "delay_too_long", "rejected"]
+    assert cells[:10] == [*verdict, "compiled rules", "accepted", *verdict, "ingest", "accepted"]
+
+
+def test_nobody_is_called(library: GreatExpectations) -> None:
+    """In everything above, from the import of the library on."""
+    audit = judge(library)
+    audit.take(records([SOON]))
+    DataDocs().page("timer", audit.rules[0], "An audit", "")
+    assert _calls == []

@@ -1,0 +1,285 @@
+"""Slot-configuration epochs: which settings judge a row, and which rows are read again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from duewheel.checkpoints.config_epochs import Epochs
+from duewheel.checkpoints.progress import PartitionProgress, Progress
+from duewheel.errors import RecoveryRefused
+from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.request.contract import Contract, parse
+from duewheel.schemas.request.rules import compile_suite, load_suite
+from duewheel.schemas.request.topic_contracts import TopicContract
+from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
+from duewheel.testing import Timer, suite_parameters, timer_batch
+from duewheel.wheel.recovery.rebuild import first_marks
+from duewheel.wheel.storage.layout import WheelConfig, slot_of
+from duewheel.wheel.storage.record_builder import meant_slots
+
+P: TopicPartition = ("timers", 0)
+Q: TopicPartition = ("timers", 1)
+NEW: TopicPartition = ("timers", 2)
+HOUR_MS = 3_600_000
+VALUES = {"precision_ms": 50, "roll_window_ms": 24 * HOUR_MS}
+SHORT = {**VALUES, "roll_window_ms": HOUR_MS}
+LONG = {**VALUES, "roll_window_ms": 25 * HOUR_MS}
+EPOCHS = Epochs.first(VALUES).followed_by(SHORT, {P: 10, Q: 0}).followed_by(LONG, {P: 20, Q: 7})
+WHEEL = WheelConfig(50, 2_097_152, 25 * HOUR_MS, HOUR_MS)
+
+
+def of(epochs: Epochs, partition: TopicPartition, *offsets: int) -> list[int]:
+    rows = np.array(offsets, np.int64)
+    found: list[int] = epochs.of_rows([partition], np.zeros(len(rows), np.int32), rows).tolist()
+    return found
+
+
+def test_a_row_belongs_to_the_newest_epoch_that_begins_at_or_below_it() -> None:
+    assert of(EPOCHS, P, 0, 9, 10, 19, 20, 2**40) == [0, 0, 1, 1, 2, 2]
+    assert of(EPOCHS, Q, 0, 6, 7) == [1, 1, 2]
+    partition, offset = np.array([1, 0, 1], np.int32), np.array([8, 8, 0], np.int64)
+    assert EPOCHS.of_rows([P, Q], partition, offset).tolist() == [2, 0, 1]
+    windows_ms = EPOCHS.windows_ms([P, Q], partition, offset)
+    assert isinstance(windows_ms, np.ndarray)
+    assert windows_ms.tolist() == [25 * HOUR_MS, 24 * HOUR_MS, HOUR_MS]
+
+
+def test_a_partition_that_was_added_later_belongs_to_the_newest_epoch() -> None:
+    assert of(EPOCHS, NEW, 0, 5) == [2, 2]
+    # Added between two changes, it has never known the settings before the first.
+    later = EPOCHS.followed_by(VALUES, {P: 30, Q: 8, NEW: 3})
+    assert of(later, NEW, 0, 2, 3) == [2, 2, 3]
+
+
+def test_what_comes_behind_a_cut_belongs_to_the_newest_epoch() -> None:
+    assert of(EPOCHS.cut({P: 15}), P, 9, 10, 14, 15, 19) == [0, 1, 1, 2, 2]
+    assert of(EPOCHS.cut({P: 0}), P, 0, 15) == [2, 2]
+    assert EPOCHS.cut({P: 99, NEW: 1}) == EPOCHS
+
+
+def test_one_window_for_all_rows_is_one_number() -> None:
+    same = Epochs.first(VALUES).followed_by({**VALUES, "levels_ms": [1]}, {P: 3})
+    rows = np.arange(6)
+    assert same.windows_ms([P], np.zeros(6, np.int32), rows) == 24 * HOUR_MS
+
+
+def test_epochs_are_dropped_that_no_recovery_reads() -> None:
+    assert EPOCHS.reaching({P: 9, Q: 100}) == EPOCHS
+    assert EPOCHS.reaching({P: 10, Q: 0}).epochs == EPOCHS.epochs[1:]
+    assert EPOCHS.reaching({P: 20, Q: 6}).epochs == EPOCHS.epochs[1:]
+    alone = EPOCHS.reaching({P: 20, Q: 7})
+    assert alone.epochs == EPOCHS.epochs[2:]
+    assert alone.reaching({P: 99, Q: 99}) == alone
+    # No progress has told of Q yet: it would be read from its beginning.
+    assert EPOCHS.reaching({P: 20}).epochs == EPOCHS.epochs[1:]
+    assert (alone.begins_at(P), alone.begins_at(NEW)) == (20, 0)
+    assert of(alone, P, 0, 20) == [0, 0]
+
+
+def test_epochs_are_read_as_they_were_written() -> None:
+    assert Epochs.from_json(json.loads(EPOCHS.text)) == EPOCHS
+    misshapen: Any
+    for misshapen in (
+        {},
+        {"suites": [], "epochs": []},
+        {"suites": [], "epochs": [{"values": {}, "since": {}}]},
+        {"suites": [], "epochs": [{"values": {**VALUES, "precision_ms": 0}, "since": {}}]},
+        {"suites": [], "epochs": [{"values": {**VALUES, "suite": 0}, "since": {}}]},
+        {"suites": [1], "epochs": [{"values": {**VALUES, "suite": "0"}, "since": {}}]},
+    ):
+        with pytest.raises((ValueError, LookupError)):
+            Epochs.from_json(misshapen)
+
+
+def test_a_suite_is_written_once() -> None:
+    first, *rest = load_suite()["expectations"]
+    other = compile_suite({"expectations": rest}, OLD["parameters"])
+    epochs = (
+        Epochs.first(OLD)
+        .followed_by(NOW, {P: 5})
+        .followed_by({**NOW, "suite": other.suite}, {P: 6})
+        .followed_by(OLD, {P: 7})
+    )
+    assert Epochs.from_json(json.loads(epochs.text)) == epochs
+    assert [epoch.text.count(first["meta"]["reason"]) for epoch in (epochs, EPOCHS)] == [1, 0]
+    assert len(epochs.text) < 3 * len(Epochs.first(OLD).text)
+
+
+# ---- what is read again --------------------------------------------------------------------------
+
+
+def progress_of(epochs: Epochs, slot: int, c: int) -> Progress:
+    parts = {p: PartitionProgress(slot, c, a=c) for p in (P, Q)}
+    return Progress(0, 1, "uuid", 4, 7, epochs, parts)
+
+
+def test_reading_starts_by_the_longest_window_of_all_epochs() -> None:
+    asked: list[int] = []
+
+    def offsets_at(time_ms: int) -> dict[TopicPartition, int]:
+        asked.append(time_ms)
+        return {P: 4}
+
+    slot = slot_of(1_000 * HOUR_MS, 50)
+    epochs = Epochs.first(LONG).followed_by(SHORT, {P: 10, Q: 10})
+    assert first_marks(WHEEL, progress_of(epochs, slot, 12), offsets_at) == {P: 4, Q: 12}
+    assert asked == [(1_000 - 25 - 1) * HOUR_MS]
+
+
+def test_nothing_is_read_of_epochs_that_were_dropped() -> None:
+    alone = Epochs.first(SHORT).followed_by(LONG, {P: 10, Q: 3}).reaching({P: 10, Q: 3})
+    marks = first_marks(WHEEL, progress_of(alone, 0, 12), lambda _: {P: 4, Q: 5})
+    assert marks == {P: 10, Q: 5}
+
+
+def test_a_row_that_is_read_again_means_the_slot_that_it_meant_at_first() -> None:
+    now_ms = 1_000 * HOUR_MS
+    batch = timer_batch([Timer(0, offset, now_ms + 99 * HOUR_MS) for offset in (9, 10, 20)])
+    batch = replace(batch, timestamp_ms=np.full(3, now_ms))
+    slots, rolled = meant_slots(
+        batch, 50, EPOCHS.windows_ms(batch.partitions, batch.partition, batch.offset)
+    )
+    assert rolled.all()
+    meant = [
+        meant_slots(batch, 50, hours * HOUR_MS)[0][row] for row, hours in enumerate((24, 1, 25))
+    ]
+    assert slots.tolist() == meant
+    assert len(set(meant)) == 3
+
+
+def test_what_lies_below_the_oldest_epoch_is_done_whatever_slot_it_seems_to_mean() -> None:
+    alone = Epochs.first(SHORT).followed_by(LONG, {P: 10, Q: 3}).reaching({P: 10, Q: 3})
+    rows = (np.array([0, 0, 1, 1], np.int32), np.array([9, 10, 2, 3], np.int64))
+    later = np.full(4, 2**40)
+    assert progress_of(alone, 7, 12).done([P, Q], *rows, later).tolist() == [True, False] * 2
+
+
+# ---- what messages may say -----------------------------------------------------------------------
+
+
+def contract(levels_ms: tuple[int, ...], target: str, max_delay_ms: int) -> Contract:
+    parameters = suite_parameters(max_delay_ms=max_delay_ms, forbidden_targets=["dead"])
+    topics = {"timers": TopicContract(target=target)}
+    return Contract(levels_ms, topics, "dead", compile_suite(load_suite(), parameters))
+
+
+OLD = {**VALUES, **contract((1_000,), "orders", 5_000).slot_values()}
+NOW = {**VALUES, **contract((7_000, 9_000), "bills", 8_000).slot_values()}
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def records(*rows: tuple[int, int]) -> pa.Table:
+    """Records with DELAY 2, and neither key nor target, by partition and offset."""
+    return pa.table(
+        {
+            "topic": pa.array(["timers"] * len(rows), pa.string()),
+            "partition": pa.array([number for number, _ in rows], pa.int32()),
+            "offset": pa.array([offset for _, offset in rows], pa.int64()),
+            "timestamp": pa.array([1_000_000] * len(rows), pa.timestamp("us", "UTC")),
+            "key": pa.array([None] * len(rows), pa.binary()),
+            "value": pa.array([b"%d" % offset for _, offset in rows], pa.binary()),
+            "headers": pa.array([[("DELAY", b"2")]] * len(rows), HEADERS),
+        }
+    )
+
+
+def parsed(epochs: Epochs, *rows: tuple[int, int]) -> list[tuple[Any, ...]]:
+    parsers = [partial(parse, contract=judge) for judge in contracts(epochs, "dead")]
+    batch = parse_by_epoch(records(*rows), parsers, epochs)
+    targets = [batch.targets[index] for index in batch.target.tolist()]
+    partitions = [batch.partitions[index] for index in batch.partition.tolist()]
+    columns = (partitions, batch.offset.tolist(), batch.due_ms.tolist(), targets)
+    assert batch.key_value.to_pylist() == [b"\x01\x02%d" % o for o in batch.offset.tolist()]
+    return sorted(zip(*columns, strict=True))
+
+
+def test_each_row_is_parsed_under_the_contract_of_its_epoch() -> None:
+    epochs = Epochs.first(OLD).followed_by(NOW, {P: 5, Q: 2})
+    # Level 2 is the highest of the one, and too long for the other.
+    assert parsed(epochs, (0, 4), (0, 5), (1, 1), (1, 2), (2, 0)) == [
+        (P, 4, 2_000, "orders"),
+        (P, 5, 10_000, "dead"),
+        (Q, 1, 2_000, "orders"),
+        (Q, 2, 10_000, "dead"),
+        (NEW, 0, 10_000, "dead"),
+    ]
+    assert parsed(epochs, (0, 6), (0, 7)) == [(P, 6, 10_000, "dead"), (P, 7, 10_000, "dead")]
+    assert parsed(epochs, (0, 3)) == [(P, 3, 2_000, "orders")]
+    assert parsed(epochs) == []
+
+
+@pytest.mark.parametrize(
+    ("origin", "target", "found"),
+    [
+        (b"3", b"orders", "orders"),
+        (b"-1", b"orders", "orders"),  # from a topic that is no more
+        (None, b"orders", "dead"),
+        (b"9", b"orders", "dead"),
+        (b"3", b"dead", "dead"),
+    ],
+)
+def test_a_copy_of_what_was_accepted_may_be_due_later_than_is_accepted_now(
+    origin: bytes | None, target: bytes, found: str
+) -> None:
+    """Only that: whatever a record says of itself, no timer reaches a topic that it must not."""
+    headers = [("REAL_TOPIC", target), ("TIMER_DELIVER_MS", b"9999999")]
+    if origin is not None:
+        headers.append(("TIMER_ORIGIN", origin))
+    table = records((0, 9)).drop_columns("headers")
+    table = table.append_column("headers", pa.array([headers], HEADERS))
+    batch = parse(table, contract((1_000,), "orders", 5_000))
+    assert batch.targets[batch.target[0]] == found
+
+
+def test_an_epoch_keeps_the_rules_that_it_was_written_with() -> None:
+    """Though another version, and the epoch after it, come with others."""
+    suite = load_suite()
+    suite["expectations"] = [e for e in suite["expectations"] if "target" in str(e["kwargs"])]
+    rules = compile_suite(suite, suite_parameters())
+    topics = {"timers": TopicContract(target="orders")}
+    fewer = {**VALUES, **Contract((9_000,), topics, "dead", rules).slot_values()}
+    epochs = Epochs.first(fewer).followed_by(OLD, {P: 5})
+    assert parsed(epochs, (0, 4), (0, 5)) == [(P, 4, 10_000, "orders"), (P, 5, 2_000, "orders")]
+    changes = epochs.epochs[0].changes(OLD)
+    assert set(changes) == {
+        "levels_ms",
+        "rules",
+        "parameters.forbidden_targets",
+        "parameters.max_delay_ms",
+    }
+    assert changes["parameters.max_delay_ms"] == (10**12, 5_000)
+
+
+def test_an_epoch_that_cannot_be_judged_is_refused() -> None:
+    with pytest.raises(RecoveryRefused, match="cannot judge"):
+        contracts(Epochs.first(VALUES), "dead")
+
+
+def test_a_change_in_a_table_is_named_by_its_key() -> None:
+    before = {**VALUES, "topics": {"a": {"target": "x"}}, "parameters": {"p": 1, "q": 2}}
+    changes = Epochs.first(before).newest.changes
+    after = {**VALUES, "topics": {"a": {"target": "y"}, "b": {}}, "parameters": {"p": 1}}
+    assert changes(after) == {
+        "parameters.q": (2, None),
+        "topics.a": ({"target": "x"}, {"target": "y"}),
+        "topics.b": (None, {}),
+    }
+    assert changes(before) == {}
+
+
+def test_the_epoch_of_a_cancel_without_a_reply_is_kept() -> None:
+    epochs = Epochs.first(SHORT).followed_by(LONG, {P: 10, Q: 3})
+    progress = progress_of(epochs, 0, 12)
+    later = {P: 11, Q: 12}
+    assert len(epochs.reaching(first_marks(WHEEL, progress, lambda _: later))) == 1
+    live = {**progress.partitions, P: replace(progress.partitions[P], a=4)}
+    marks = first_marks(WHEEL, replace(progress, partitions=live), lambda _: later)
+    assert marks == {P: 4, Q: 12}
+    assert len(epochs.reaching(marks)) == 2

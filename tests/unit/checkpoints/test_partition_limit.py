@@ -1,0 +1,95 @@
+"""A shard with all the partitions that it has room for, and what is beyond."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from duewheel.checkpoints import progress, progress_mirror
+from duewheel.checkpoints.config_epochs import Epochs
+from duewheel.checkpoints.page_codec import Close
+from duewheel.checkpoints.partition_limit import PARTITIONS_MAX, beyond_room
+from duewheel.checkpoints.progress import RECORD_BYTES_MAX, PartitionProgress, Progress
+from duewheel.checkpoints.state_file import State
+from duewheel.errors import CorruptFile, RecoveryRefused
+from duewheel.schemas.batches import TopicPartition
+
+NOW = 35_904_768_731
+IDS = "0b1c2d3e-0000-4000-8000-{:012d}"
+
+
+def partitions_of(topics: int, each: int) -> list[TopicPartition]:
+    return [(f"orders.delayed.{topic:06d}", n) for topic in range(topics) for n in range(each)]
+
+
+def progress_of(places: list[TopicPartition]) -> Progress:
+    """Offsets that deflate as badly as any."""
+    chance = np.random.default_rng(1)
+    c = chance.integers(0, 2**62, (len(places), 3)).tolist()
+    parts = {
+        place: PartitionProgress(NOW, a, b, d, 7, a)
+        for place, (a, b, d) in zip(places, c, strict=True)
+    }
+    epochs = Epochs.first({"precision_ms": 50, "roll_window_ms": 86_400_000})
+    ids = {topic: IDS.format(n) for n, topic in enumerate(dict.fromkeys(t for t, _ in places))}
+    return Progress(0, 1, "owner", 1, 1, epochs, parts, topic_ids=ids)
+
+
+@pytest.mark.parametrize(("topics", "each"), [(500, 100), (22_000, 1)])
+def test_all_that_there_is_room_for_fits_everywhere(tmp_path: Path, topics: int, each: int) -> None:
+    places = partitions_of(topics, each)
+    names = dict.fromkeys(topic for topic, _ in places)
+    assert beyond_room(dict.fromkeys(names, each), names) == {}
+    full = progress_of(places)
+    full.require_room()
+    full.require_publishable()
+    assert Progress.decode(full.encode()) == full
+
+    state = State.create(tmp_path, 50, 64)
+    marks = {place: part.c for place, part in full.partitions.items()}
+    before = {place: part.d or 0 for place, part in full.partitions.items()}
+    close = Close(NOW, before, NOW + 1, marks)
+    for batch in (1, 2):
+        state.write_commit(batch, marks, {}, 0, full.topic_ids)
+        state.write_mirror(NOW, 5, full.encode())
+        state.restart_close(close)
+    assert state.commit().marks == marks
+    assert state.close() == close
+    assert state.mirror() == (NOW, 5, full.encode())
+    state.release()
+
+
+def test_a_topic_beyond_the_room_is_named_with_the_numbers() -> None:
+    counts = {"first": PARTITIONS_MAX - 10, "second": 10_000, "third": 10}
+    beyond = beyond_room(counts, counts)
+    assert beyond.keys() == {"second"}
+    assert "10000 partitions of it" in beyond["second"] and "duewheel reshard" in beyond["second"]
+    assert beyond_room(counts, ["third", "second", "first"]).keys() == {"first"}
+
+
+def test_a_progress_that_is_too_large_is_refused_before_it_is_published(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    some = progress_of(partitions_of(10, 10))
+    monkeypatch.setattr(progress, "RECORD_BYTES_MAX", 5_000)
+    with pytest.raises(RecoveryRefused, match=r"100 partitions in 10 topics .* takes 5000"):
+        some.require_publishable()
+    with pytest.raises(RecoveryRefused, match="has room for 5000"):
+        some.require_room()
+    assert len(some.encode()) < RECORD_BYTES_MAX
+
+
+def test_a_mirror_that_is_lost_or_damaged_is_told(tmp_path: Path) -> None:
+    state, path = State.create(tmp_path, 50, 64), tmp_path / progress_mirror.FILE_NAME
+    assert state.mirror() is None
+    state.write_mirror(3, 4, b"record")
+    state.restart_close(Close(1, {}, 2, {}))
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CorruptFile, match="no mirror"):
+        state.mirror()
+    path.unlink()
+    with pytest.raises(CorruptFile, match="missing"):
+        state.mirror()
+    state.release()

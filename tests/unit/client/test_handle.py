@@ -1,0 +1,173 @@
+"""Recall handles without a broker: what they carry, and what is refused as none."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from duewheel.cli.messages import answered
+from duewheel.cli.send import NamedTimer
+from duewheel.client import Timer
+from duewheel.client.handle import RecallHandle, id_bytes
+from duewheel.config.sections import Timer as Timer_
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError, InvalidTimer
+
+TOPIC = st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True)
+HANDLE = st.builds(
+    RecallHandle,
+    TOPIC,
+    st.integers(0, 2**31 - 1),
+    st.integers(0, 2**63 - 1),
+    st.integers(-(2**63) + 1, 2**63 - 1),
+    st.text(min_size=1, max_size=60),
+)
+SAMPLE = RecallHandle("orders.delayed", 3, 4711, 1_800_000_000_000, "order-42")
+
+
+@given(HANDLE)
+@example(RecallHandle("t", 0, 0, 0, "t-0@0"))
+def test_a_handle_is_text_for_urls_and_carries_all_of_it(handle: RecallHandle) -> None:
+    text = handle.encode()
+    assert RecallHandle.is_one(text)
+    assert RecallHandle.decode(text) == handle
+    assert set(text) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
+
+
+def test_the_handle_of_a_timer() -> None:
+    timer = Timer("orders.delayed-3@4711", "orders.delayed", 3, 4711, 1_800_000_000_000)
+    assert RecallHandle.decode(timer.handle) == RecallHandle(
+        "orders.delayed", 3, 4711, 1_800_000_000_000, "orders.delayed-3@4711"
+    )
+    given_id = Timer("order-42", "orders.delayed", 3, 4711, 1_800_000_000_000)
+    assert given_id.handle == SAMPLE.encode()
+    far = Timer("x", "t", 0, 0, 10**30)  # due after all that ingest accepts
+    assert RecallHandle.decode(far.handle).due_ms == 2**63 - 1
+
+
+def test_unused_bits_of_the_last_character_are_no_handle() -> None:
+    last = RecallHandle("t", 0, 0, 0, "four").encode()
+    changed = last[:-1] + chr(ord(last[-1]) + 1)
+    assert base64.urlsafe_b64decode(changed + "==") == base64.urlsafe_b64decode(last + "==")
+    assert not RecallHandle.is_one(changed)
+
+
+@given(HANDLE, st.data())
+def test_what_was_changed_or_cut_short_is_no_handle(
+    handle: RecallHandle, data: st.DataObject
+) -> None:
+    text = handle.encode()
+    place = data.draw(st.integers(0, len(text) - 1))
+    other = data.draw(st.sampled_from("ABYZabyz0189-_ =.\n").filter(lambda c: c != text[place]))
+    for changed in (
+        text[:place] + other + text[place + 1 :],
+        text[:place],
+        text[place + 1 :],
+        text[:place] + other + text[place:],
+    ):
+        assert not RecallHandle.is_one(changed)
+        with pytest.raises(InvalidTimer, match="no recall handle, or was changed or cut short"):
+            RecallHandle.decode(changed)
+
+
+@given(st.one_of(st.text(), st.binary().map(lambda b: base64.urlsafe_b64encode(b).decode())))
+@example("v1 orders broker-a 1700000000000 7F00000100002A9F")
+@example("")
+def test_other_text_is_no_handle(text: str) -> None:
+    assert not RecallHandle.is_one(text)
+
+
+def made_up(content: bytes) -> str:
+    """With a checksum that is right."""
+    checksum = zlib.crc32(content, zlib.crc32(b"duewheel recall handle"))
+    return base64.urlsafe_b64encode(content + struct.pack(">I", checksum)).decode().rstrip("=")
+
+
+@pytest.mark.parametrize(
+    ("head", "rest", "reason"),
+    [
+        ((2, 0, 0, 0, 1), b"t", "of version 2, known here is 1"),
+        ((1, -1, 0, 0, 1), b"t", "made up"),
+        ((1, 0, -1, 0, 1), b"t", "made up"),
+        ((1, 0, 0, 0, 0), b"", "made up"),
+        ((1, 0, 0, 0, 3), b"a b", "made up"),
+        ((1, 0, 0, 0, 2), b"\xff\xfe", "made up"),
+    ],
+)
+def test_whole_handles_that_are_refused(head: tuple[int, ...], rest: bytes, reason: str) -> None:
+    text = made_up(struct.pack(">BiqqB", *head) + rest)
+    assert RecallHandle.is_one(text)
+    with pytest.raises(InvalidTimer, match=reason):
+        RecallHandle.decode(text)
+
+
+def test_ids_that_ingest_would_not_accept() -> None:
+    assert id_bytes("ü" * 127 + "x") == ("ü" * 127 + "x").encode()
+    for refused in ("", "ü" * 128):
+        with pytest.raises(InvalidTimer, match="not 1 to 255"):
+            id_bytes(refused)
+
+
+SETTINGS = Settings(timer=Timer_(topics=("orders.delayed", "bills.delayed")))
+
+
+@pytest.mark.parametrize(
+    ("named", "reason"),
+    [
+        ({}, "either --handle, or --id"),
+        ({"handle": "h", "timer_id": "7", "key": b"k"}, "either --handle, or --id"),
+        ({"timer_id": "7"}, "--id needs"),
+        ({"handle": "h"}, "no recall handle"),
+        ({"handle": RecallHandle("t", 0, 0, 0, "7").encode()}, "which is no timer topic"),
+    ],
+)
+def test_flags_that_name_no_timer(named: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        NamedTimer(**named).topic(SETTINGS)
+
+
+def test_where_named_timers_are() -> None:
+    assert NamedTimer(SAMPLE.encode()).topic(SETTINGS) == "orders.delayed"
+    other = RecallHandle("bills.delayed", 0, 0, 0, "7").encode()
+    assert NamedTimer(other).topic(SETTINGS) == "bills.delayed"
+    assert NamedTimer(timer_id="7", partition=0).topic(SETTINGS) == "orders.delayed"
+    named = NamedTimer(timer_id="7", partition=0, timer_topic="bills.delayed")
+    assert named.topic(SETTINGS) == "bills.delayed"
+    pattern = Settings(timer=Timer_(topics_pattern="orders[.].*"))
+    assert NamedTimer(SAMPLE.encode()).topic(pattern) == "orders.delayed"
+    with pytest.raises(ConfigError, match="give --timer-topic"):
+        NamedTimer(timer_id="7", partition=0).topic(pattern)
+
+
+@pytest.mark.parametrize(
+    ("answer", "wait_s", "reply_topic", "code", "says"),
+    [
+        ("cancelled", 10, "replies", 0, ""),
+        ("already_delivered", 10, "replies", 1, ""),
+        ("unknown", 10, "replies", 1, ""),
+        (None, 10, "replies", 1, "not answered within 10 s"),
+        (None, 10, None, 1, "no reply topic is configured"),
+        (None, None, "replies", 0, ""),
+        (None, None, None, 0, ""),
+    ],
+)
+def test_exit_codes(
+    answer: str | None,
+    wait_s: float | None,
+    reply_topic: str | None,
+    code: int,
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings = Settings(timer=Timer_(topics=("orders.delayed",), reply_topic=reply_topic))
+    assert answered(settings, {"answer": answer}, wait_s, "json") == code
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"answer": answer}
+    assert (says in shown.err) and bool(says) == bool(shown.err)

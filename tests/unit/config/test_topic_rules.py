@@ -1,0 +1,284 @@
+"""Settings that name topics: tables of their own, a pattern, which targets are open; in every form
+in which settings come, and what of them contradicts.
+"""
+
+from __future__ import annotations
+
+import json
+import typing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from duewheel import factory
+from duewheel.cli.main import cli
+from duewheel.config.sections import TimerTopic
+from duewheel.config.settings import Settings, load
+from duewheel.errors import ConfigError
+from duewheel.schemas.request.contract import parse, rejections
+from duewheel.schemas.request.topic_contracts import CHOICES, TopicContract
+
+pytestmark = pytest.mark.usefixtures("clean_surroundings")
+
+LISTED = '[timer]\ntopics = ["orders.delayed", "mails"]\n'
+PATTERN = "[timer]\ntopics_pattern = '.*\\.delayed'\n"
+
+
+HEADER: dict[str, pa.DataType] = {"key": pa.string(), "value": pa.binary()}
+FIELDS: dict[str, pa.DataType] = {
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": pa.list_(pa.struct(list(HEADER.items()))),
+}
+SOURCE = pa.schema(FIELDS)
+
+
+def loaded(tmp_path: Path, text: str, overrides: dict[str, Any] | None = None) -> Settings:
+    path = tmp_path / "settings.toml"
+    path.write_text(text, encoding="utf-8")
+    return load(path, overrides)
+
+
+def contracts(settings: Settings) -> dict[str, TopicContract]:
+    return dict(factory.contract(settings).topics)
+
+
+ALL_KEYS = """
+target = "orders"
+delay = "15m"
+id = "key"
+null_value = "cancel"
+past_due = "dead-letter"
+"""
+TOLD = TopicContract(
+    target="orders", delay_ms=900_000, id="key", null_value="cancel", past_due="dead-letter"
+)
+
+
+@pytest.mark.parametrize("name", ['"orders.delayed"', "orders.delayed"])
+def test_a_table_for_one_topic_with_its_name_quoted_or_not(tmp_path: Path, name: str) -> None:
+    settings = loaded(tmp_path, LISTED + f"[timer.topic.{name}]{ALL_KEYS}")
+    assert contracts(settings) == {"orders.delayed": TOLD}
+
+
+def test_a_topic_whose_name_begins_with_anothers(tmp_path: Path) -> None:
+    text = '[timer]\ntopics = ["orders", "orders.delayed"]\n'
+    text += '[timer.topic.orders]\ntarget = "a"\n[timer.topic.orders.delayed]\ntarget = "b"\n'
+    found = contracts(loaded(tmp_path, text))
+    assert found == {
+        "orders": TopicContract(target="a"),
+        "orders.delayed": TopicContract(target="b"),
+    }
+
+
+def test_from_the_environment_and_from_flags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "DUEWHEEL_TIMER__TOPIC",
+        '{"orders.delayed": {"target": "orders", "delay": "15m"}, "mails": {"headers": "etf1"}}',
+    )
+    monkeypatch.setenv("DUEWHEEL_TIMER__TARGETS_ALLOW", "orders, mails.*")
+    found = loaded(tmp_path, LISTED)
+    assert contracts(found) == {
+        "orders.delayed": TopicContract(target="orders", delay_ms=900_000),
+        "mails": TopicContract(headers="etf1", id="key", null_value="cancel"),
+    }
+    assert found.timer.targets_allow == ("orders", "mails.*")
+
+    monkeypatch.delenv("DUEWHEEL_TIMER__TOPIC")
+    (tmp_path / "duewheel.toml").write_text(
+        LISTED + '[timer.topic.orders.delayed]\ntarget = "orders"\nid = "key"\n'
+    )
+    flags = [
+        *("--set", "timer.topic.orders.delayed.delay=15m"),
+        *("--set", 'timer.topic."mails".past_due=dead-letter'),
+        *("--set", "timer.targets_deny=*.secret"),
+    ]
+    shown = CliRunner().invoke(cli, ["config", "check", "--output", "json", *flags])
+    assert shown.exit_code == 0, shown.output
+    timer = json.loads(shown.stdout)["timer"]
+    assert timer["targets_deny"] == ["*.secret"]
+    assert timer["topic"]["orders.delayed"] == {
+        "headers": "native",
+        "id": "key",
+        "null_value": "message",
+        "target": "orders",
+        "delay": "15m",
+        "past_due": "fire",
+    }
+    assert timer["topic"]["mails"]["past_due"] == "dead-letter"
+
+
+def test_what_is_shown_can_be_loaded_again(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, PATTERN + f'[timer.topic."orders.delayed"]{ALL_KEYS}')
+    assert Settings(**settings.redacted()).redacted() == settings.redacted()
+
+
+def test_the_choices_are_those_of_the_contract() -> None:
+    for key, choices in CHOICES.items():
+        assert typing.get_args(TimerTopic.model_fields[key].annotation) == choices
+        assert TimerTopic.model_fields[key].default == choices[0]
+    assert TimerTopic.model_validate({}).contract == TopicContract()
+
+
+def test_the_mapping_is_another_word_for_the_target(tmp_path: Path) -> None:
+    text = LISTED + 'mapping = { "orders.delayed" = "orders" }\n'
+    text += '[timer.topic."orders.delayed"]\ndelay = "1s"\n'
+    assert contracts(loaded(tmp_path, text)) == {
+        "orders.delayed": TopicContract(target="orders", delay_ms=1_000)
+    }
+
+
+TABLE = '[timer.topic."orders.delayed"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "[timer]\ntopics_pattern = '\\w+'\n",
+            r"timer.topics_pattern: '\\w' in '^(?:\\w+)$' does not mean the same everywhere",
+        ),
+        ('[timer]\ntopics_pattern = "("\n', "timer.topics_pattern: '^(?:()$' is no regular expr"),
+        (
+            LISTED + '[timer.topic."orders.delay"]\n',
+            'timer.topic.orders.delay: is no timer topic; did you mean "orders.delayed"?',
+        ),
+        (
+            LISTED + TABLE + "targt = 1\n",
+            'timer.topic.orders.delayed.targt: there is no such key; did you mean "target"?',
+        ),
+        (
+            LISTED + TABLE + 'headers = "rocketmq"\n',
+            "timer.topic.orders.delayed.headers: Input should be 'native', 'etf1'",
+        ),
+        (
+            LISTED + TABLE + 'headers = "etf1"\nid = "header"\n',
+            'timer.topic.orders.delayed.id: "etf1" messages have no ids but their keys',
+        ),
+        (
+            LISTED + TABLE + 'headers = "karafka"\nnull_value = "message"\n',
+            'timer.topic.orders.delayed.null_value: "karafka" cancels by null values',
+        ),
+        (
+            LISTED + 'mapping = { "orders.delayed" = "a" }\n' + TABLE + 'target = "b"\n',
+            'timer.topic.orders.delayed.target: is "b", timer.mapping says "a"',
+        ),
+        (
+            LISTED + TABLE + 'delay = "41d"\n',
+            "timer.topic.orders.delayed.delay: is longer than timer.max_delay",
+        ),
+        (
+            LISTED + TABLE + 'delay = "0s"\npast_due = "dead-letter"\n',
+            "timer.topic.orders.delayed.delay: is past due at once",
+        ),
+        (
+            LISTED + TABLE + 'target = "mails"\n',
+            'timer.topic.orders.delayed.target: "mails" is a topic of duewheel\'s own',
+        ),
+        (
+            LISTED + 'targets_deny = ["*.secret"]\n' + TABLE + 'target = "a.secret"\n',
+            'timer.topic.orders.delayed.target: "a.secret" is a target that timer.targets_deny n',
+        ),
+        (
+            LISTED + 'targets_allow = ["orders"]\nmapping = { mails = "mailbox" }\n',
+            'timer.mapping: "mailbox" is no target that timer.targets_allow names',
+        ),
+        (
+            LISTED + 'targets_allow = ["orders", "a b"]\n',
+            "timer.targets_allow.1: 'a b' is neither a topic's name nor a pattern",
+        ),
+        (
+            PATTERN + 'mapping = { "a.delayed" = "b.delayed" }\n',
+            'timer.mapping: "b.delayed" matches timer.topics_pattern: it would be read as a timer',
+        ),
+        (PATTERN + 'mapping = { "a.late" = "b" }\n', 'timer.mapping: "a.late" is no timer topic'),
+    ],
+)
+def test_refused_with_key_reason_and_source(tmp_path: Path, text: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loaded(tmp_path, text)
+    assert expected in str(caught.value)
+    assert "settings.toml)" in str(caught.value)
+
+
+def test_a_list_or_a_pattern_is_needed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"timer\.topics: name at least one, or give timer\.topi"):
+        loaded(tmp_path, "[timer]\nslots = 3_000_000\n")
+
+
+def test_a_pattern_closes_all_that_it_matches_to_timers(tmp_path: Path) -> None:
+    """Whether there is such a topic or not: what a message means does not depend on that."""
+    settings = loaded(tmp_path, PATTERN)
+    refused = factory.contract(settings).refused_targets(
+        ["a.delayed", "a", "__x", "duewheel.state"]
+    )
+    assert {name: rule.code for name, rule in refused.items()} == dict.fromkeys(
+        ["a.delayed", "__x", "duewheel.state"], "forbidden_target"
+    )
+
+
+def test_lists_of_targets(tmp_path: Path) -> None:
+    lists = 'targets_allow = ["orders*", "mail?"]\ntargets_deny = ["orders.secret"]\n'
+    contract = factory.contract(loaded(tmp_path, LISTED + lists))
+    names = ["orders", "orders.eu", "mail2", "mail", "orders.secret", "bills"]
+    refused = contract.refused_targets(names)
+    assert {name: rule.code for name, rule in refused.items()} == dict.fromkeys(
+        ["mail", "orders.secret", "bills"], "target_not_allowed"
+    )
+    assert "targets_deny" in refused["orders.secret"].reason
+    assert "targets_allow" in refused["bills"].reason
+
+
+def test_a_copy_is_judged_by_the_lists_of_its_own_time(tmp_path: Path) -> None:
+    """A timer that rolls comes in again; one that was accepted before is refused then."""
+    headers = [
+        {"key": key, "value": value}
+        for key, value in {
+            "TIMER_DELIVER_MS": b"1800000000000",
+            "REAL_TOPIC": b"orders",
+            "TIMER_ORIGIN": b"3",
+            "TIMER_ROLL_TIMES": b"1",
+        }.items()
+    ]
+    row = {
+        "topic": "mails",
+        "partition": 0,
+        "offset": 7,
+        "timestamp": 1_799_999_000_000_000,
+        "key": b"k",
+        "value": b"v",
+        "headers": headers,
+    }
+    table = pa.Table.from_pylist([row], SOURCE)
+    for deny, codes in (("bills", {}), ("order?", {"target_not_allowed": 1})):
+        contract = factory.contract(loaded(tmp_path, LISTED + f'targets_deny = ["{deny}"]\n'))
+        batch = parse(table, contract)
+        assert batch.origin_offset.tolist() == [3 if not codes else 7]
+        assert rejections(batch, contract.rules.rules) == codes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'targets_allow = ["orders"]\n',
+        'targets_deny = ["bills"]\n',
+        "topics_pattern = 'later.*'\n",
+        '[timer.topic."mails"]\ndelay = "1s"\n',
+    ],
+)
+def test_each_is_part_of_what_decides_a_message(tmp_path: Path, text: str) -> None:
+    before, after = (
+        json.loads(json.dumps(factory.slot_values(loaded(tmp_path, LISTED + each))))
+        for each in ("", text)
+    )
+    assert before != after
+    assert before["rules"] == after["rules"]

@@ -1,0 +1,353 @@
+"""How `duewheel doctor` judges what it is told; the telling is in integration/test_doctor.py."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duewheel import doctor
+from duewheel.clock import SystemClock
+from duewheel.config.settings import load
+from duewheel.doctor import (
+    apis,
+    brokers,
+    clocks,
+    examination,
+    findings,
+    host,
+    rights,
+    topics,
+    trial,
+)
+from duewheel.doctor.cluster import Cluster, Topic
+from duewheel.doctor.findings import Finding
+from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.publisher import PublisherLimits
+from duewheel.kafka.topic_specs import TopicFinding
+
+ADDRESS = "kafka:9092"
+DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "kafka.md").read_text()
+WHOLE = {api.key: (0, api.version_max) for api in (*apis.NEEDED, *apis.OPTIONAL)}
+
+
+def severities(found: Any) -> list[str]:
+    return [finding.severity for finding in found]
+
+
+# ---- findings -----------------------------------------------------------------------------------
+
+
+def test_the_exit_code_tells_errors_and_an_absent_kafka_apart() -> None:
+    ok, warning = Finding("a", "ok", "s", "f"), Finding("b", "warning", "s", "f", "r")
+    error = Finding("c", "error", "s", "f", "r")
+    away = Finding(findings.UNREACHABLE, "error", "s", "f", "r")
+    assert findings.exit_code([]) == 0
+    assert findings.exit_code([ok, warning]) == 0
+    assert findings.exit_code([ok, error, warning]) == 1
+    assert findings.exit_code([error, away]) == 3
+
+
+def test_the_worst_comes_first_and_its_remedy_below_it() -> None:
+    found = [Finding("fine", "ok", "host", "42 MiB"), Finding("bad", "error", "t", "gone", "init")]
+    assert list(findings.as_lines(found)) == [
+        "error  bad   t     gone",
+        "       → init",
+        "ok     fine  host  42 MiB",
+        "errors: 1, warnings: 0, ok: 1",
+    ]
+    shown = findings.as_object(found)
+    assert (shown["ok"], shown["errors"], shown["warnings"]) == (False, 1, 0)
+    assert [row["code"] for row in shown["findings"]] == ["bad", "fine"]
+
+
+def test_a_remedy_is_only_for_what_needs_one() -> None:
+    assert findings.judged("c", "s", "f", remedy="r").remedy == ""
+    assert findings.judged("c", "s", "f", warning=True, remedy="r") == Finding(
+        "c", "warning", "s", "f", "r"
+    )
+    assert findings.judged("c", "s", "f", warning=True, error=True).severity == "error"
+
+
+def test_a_part_that_meets_the_unexpected_is_one_finding() -> None:
+    def part(_: Cluster) -> Iterator[Finding]:
+        yield Finding("a", "ok", "s", "f")
+        raise KeyError("hunter2")
+
+    client = ClientSettings({"ssl_password": "hunter2"})
+    cluster = Cluster(load(overrides={"timer": {"topics": "t"}}), client, None, SystemClock())
+    first, second = examination.examined("topics", cluster, part)
+    assert first.code == "a"
+    assert (second.code, second.severity, second.subject) == ("not_examined", "error", "topics")
+    assert second.found == "KeyError: '***'"
+
+
+# ---- APIs ---------------------------------------------------------------------------------------
+
+
+def test_a_whole_offer_is_one_line() -> None:
+    (finding,) = apis.judge({"broker 1": WHOLE, "broker 2": WHOLE})
+    assert (finding.severity, finding.subject) == ("ok", "broker 1, broker 2")
+
+
+@pytest.mark.parametrize(
+    ("offer", "said"),
+    [
+        (None, "not offered"),
+        ((0, 3), "offered up to version 3, needed is 4"),
+        ((5, 9), "offered from version 5 on, the clients end at 4"),
+    ],
+)
+def test_what_a_broker_lacks(offer: tuple[int, int] | None, said: str) -> None:
+    init_producer_id = 22
+    lacking = {key: value for key, value in WHOLE.items() if key != init_producer_id}
+    if offer:
+        lacking[init_producer_id] = offer
+    found = list(apis.judge({"broker 1": WHOLE, "broker 2": lacking}))
+    assert [(f.severity, f.subject) for f in found] == [("error", "broker 2")]
+    assert f"InitProducerId (key 22) is {said}; dequeue would lose: fencing" in found[0].found
+
+
+def test_what_is_not_needed_is_no_error() -> None:
+    for api in apis.OPTIONAL:
+        lacking = {key: value for key, value in WHOLE.items() if key != api.key}
+        assert severities(apis.judge({"broker 1": lacking})) == ["ok"]
+
+
+def test_the_list_is_one_of_kafka() -> None:
+    """Names and versions as kafka-python's own schemas have them."""
+    from kafka.protocol.api_key import ApiKey
+
+    for api in (*apis.NEEDED, *apis.OPTIONAL):
+        assert ApiKey(api.key).name == api.name
+        assert api.version_min <= api.version_max
+    keys = [api.key for api in (*apis.NEEDED, *apis.OPTIONAL)]
+    assert len(keys) == len(set(keys))
+
+
+def test_the_documentation_lists_the_same_apis() -> None:
+    table = re.findall(r"^\| ([0-9, ]+) \| ([\w, ]+) \| ([0-9, ]+) \|", DOCUMENT, re.MULTILINE)
+    documented = {
+        (int(key), name, int(lowest))
+        for row in table
+        for key, name, lowest in zip(*(column.split(", ") for column in row), strict=True)
+    }
+    listed = {(api.key, api.name, api.version_min) for api in (*apis.NEEDED, *apis.OPTIONAL)}
+    assert documented == listed
+
+
+def test_the_documentation_names_every_finding() -> None:
+    sources = "".join(path.read_text() for path in Path(doctor.__path__[0]).glob("*.py"))
+    codes = set(re.findall(r'(?:Finding|judged)\(\s*"(\w+)"|code(?:, \w+)? = "(\w+)"', sources))
+    named = {first or second for first, second in codes} | {findings.UNREACHABLE}
+    assert len(named) > 25
+    section = DOCUMENT.split("## What `duewheel doctor` finds")[1].split("\n## ")[0]
+    documented = {
+        code
+        for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+        for code in re.findall(r"`(\w+)`", row)
+    }
+    assert documented == named
+
+
+# ---- brokers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("longest_ms", "severity"), [(20_000, "ok"), (19_999, "error")])
+def test_transactions_must_be_allowed_to_last(longest_ms: int, severity: str) -> None:
+    limits = PublisherLimits(transaction_timeout_ms=20_000)
+    config = {"transaction.max.timeout.ms": str(longest_ms)}
+    (finding,) = brokers.judge_settings("broker 1", ADDRESS, config, limits)
+    assert finding.severity == severity
+    assert f"is {longest_ms}; dequeue.transaction_timeout_ms is 20000" in finding.found
+
+
+def test_the_largest_batch_must_fit_into_a_request() -> None:
+    limits = PublisherLimits(batch_bytes_max=1_000_000)
+    for most, severity in ((1_001_024, "ok"), (1_001_023, "warning")):
+        config = {"socket.request.max.bytes": str(most)}
+        (finding,) = brokers.judge_settings("broker 1", ADDRESS, config, limits)
+        assert finding.severity == severity
+
+
+def test_settings_that_may_not_be_read() -> None:
+    (finding,) = brokers.judge_settings("broker 1", ADDRESS, {}, PublisherLimits())
+    assert finding.severity == "warning"
+    assert "--operation DescribeConfigs --cluster" in finding.remedy
+
+
+# ---- topics -------------------------------------------------------------------------------------
+
+
+def partition(replicas: int, in_sync: int | None = None, leader: int = 1) -> dict[str, Any]:
+    nodes = list(range(1, replicas + 1))
+    return {
+        "partition_index": 0,
+        "leader_id": leader,
+        "replica_nodes": nodes,
+        "isr_nodes": nodes[:in_sync],
+    }
+
+
+def topic(replicas: int = 3, in_sync_min: int = 2, **changed: Any) -> Topic:
+    config = {"min.insync.replicas": str(in_sync_min), "unclean.leader.election.enable": "false"}
+    return replace(Topic("t", 0, (partition(replicas),), frozenset(), config), **changed)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "said", "remedy"),
+    [
+        (topic(), ["ok"], "3 replicas, min.insync.replicas 2", ""),
+        (topic(replicas=1, in_sync_min=1), ["warning"], "1 replica", "kafka-reassign-partitions"),
+        (topic(in_sync_min=1), ["warning"], "what only one of them", "min.insync.replicas=2"),
+        (topic(in_sync_min=3), ["warning"], "no writes with one broker", "min.insync.replicas=2"),
+        (topic(partitions=(partition(3, leader=-1),)), ["error"], "[0] have no leader", "describe"),
+        (topic(partitions=(partition(3, in_sync=2),)), ["warning"], "not in sync", "describe"),
+        (topic(config={}), ["ok"], "3 replicas", ""),
+        (
+            topic(config={"min.insync.replicas": "2", "unclean.leader.election.enable": "true"}),
+            ["error"],
+            "acknowledged records",
+            "unclean.leader.election.enable=false",
+        ),
+    ],
+)
+def test_how_well_a_topic_is_kept(
+    found: Topic, expected: list[str], said: str, remedy: str
+) -> None:
+    (finding,) = topics.durability(found, ADDRESS)
+    assert [finding.severity] == expected
+    assert said in finding.found
+    assert remedy in finding.remedy
+
+
+def test_a_target_takes_what_a_timer_topic_takes() -> None:
+    small, large = (topic(config={"max.message.bytes": size}) for size in ("1000", "5000"))
+    assert severities(topics.sizes([small], [large], ADDRESS)) == ["ok"]
+    (finding,) = topics.sizes([small, large], [small], ADDRESS)
+    assert (finding.severity, "max.message.bytes=5000" in finding.remedy) == ("warning", True)
+    assert list(topics.sizes([topic()], [small], ADDRESS)) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "severity"),
+    [
+        ("found", "ok"),
+        ("missing", "error"),
+        ("unreadable", "warning"),
+        ("untold", "warning"),
+        ("differs", "error"),
+        ("costly", "warning"),
+    ],
+)
+def test_the_checks_of_a_start_as_findings(state: Any, severity: str) -> None:
+    line = TopicFinding("t", state, "retention.ms", ">= 7", "5", "that is much", "retention.ms=7")
+    finding = topics.as_finding(line, ADDRESS)
+    assert finding.severity == severity
+    assert bool(finding.remedy) == (severity != "ok")
+    if state in {"differs", "costly"}:
+        assert finding.found == "retention.ms is 5, wanted is >= 7: that is much"
+        assert finding.remedy.endswith("--entity-name t --add-config retention.ms=7")
+
+
+# ---- rights -------------------------------------------------------------------------------------
+
+NEEDED = ({"READ", "WRITE"}, {"DESCRIBE_CONFIGS"})
+
+
+@pytest.mark.parametrize(
+    ("allowed", "expected"),
+    [
+        ({"READ", "WRITE", "DESCRIBE_CONFIGS", "ALTER"}, ["ok"]),
+        ({"READ", "WRITE"}, ["warning"]),
+        ({"WRITE"}, ["error", "warning"]),
+        (None, ["ok"]),
+    ],
+)
+def test_what_a_principal_lacks(allowed: set[str] | None, expected: list[str]) -> None:
+    told = topic(rights=None if allowed is None else frozenset(allowed))
+    found = list(rights.judge(told, NEEDED, ADDRESS, "User:x"))
+    assert severities(found) == expected
+    assert ["--operation Read --topic t" in f.remedy for f in found if f.severity == "error"] in (
+        [],
+        [True],
+    )
+
+
+def test_a_topic_that_may_not_be_seen_lacks_every_right() -> None:
+    found = list(rights.judge(Topic("t", 29), NEEDED, ADDRESS, "User:x"))
+    assert "User:x lacks READ, WRITE" in found[0].found
+    assert "--operation DescribeConfigs" in found[1].remedy
+
+
+# ---- trial and clocks ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seen", "errors"),
+    [
+        ({trial.COMMITTED, trial.OFFSETS}, []),
+        ({trial.COMMITTED}, ["committed_seen"]),
+        ({trial.COMMITTED, trial.OFFSETS, trial.ZOMBIE}, ["fencing"]),
+        ({trial.COMMITTED, trial.OFFSETS, trial.ABORTED}, ["read_committed"]),
+    ],
+)
+def test_what_a_reader_of_committed_records_has_seen(seen: set[bytes], errors: list[str]) -> None:
+    found = trial.judge_seen("t", seen, {trial.COMMITTED, trial.OFFSETS})
+    assert [f.code for f in found if f.severity == "error"] == errors
+
+
+@pytest.mark.parametrize(
+    ("least_ms", "most_ms", "severity", "said"),
+    [
+        (-2, 5, "ok", "to within 5 ms"),
+        (900, 1_000, "ok", "ahead by 900 to 1000 ms"),
+        (1_001, 1_010, "error", "nothing is delivered beyond 1000"),
+        (-1_010, -1_001, "warning", "behind by 1001 to 1010 ms"),
+        (-1_010, -999, "ok", "behind by 999"),
+        (-5_000, 5_000, "ok", "to within 5000 ms"),
+    ],
+)
+def test_clocks_that_differ(least_ms: int, most_ms: int, severity: str, said: str) -> None:
+    finding = clocks.judge_skew("broker 1", least_ms, most_ms, 1_000)
+    assert finding.severity == severity
+    assert said in finding.found
+
+
+# ---- host ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "severity"),
+    [
+        ("ext4", "ok"),
+        ("xfs", "ok"),
+        ("nfs4", "error"),
+        ("overlay", "warning"),
+        ("btrfs", "warning"),
+        ("zfs", "warning"),
+        ("bcachefs", "warning"),
+        ("tmpfs", "warning"),
+    ],
+)
+def test_file_systems(kind: str, severity: str) -> None:
+    assert host.judge_file_system(Path("/data"), kind).severity == severity
+
+
+def test_room_for_the_wheel_and_for_timers() -> None:
+    ring, least, room = 134 << 20, 256 << 20, 2 << 30
+    assert host.judge_room("d", ring + least + room, ring, least).severity == "ok"
+    assert host.judge_room("d", ring + least + room - 1, ring, least).severity == "warning"
+    assert host.judge_room("d", ring + least - 1, ring, least).severity == "error"
+    assert "leaves 256 (storage.min_free), the wheel takes 134" in (
+        host.judge_room("d", ring, ring, least).found
+    )
+
+
+def test_memory_for_spark_and_for_reading_ahead() -> None:
+    assert host.judge_memory(3 << 30, 2 << 30, 1 << 30).severity == "ok"
+    assert host.judge_memory((3 << 30) - 1, 2 << 30, 1 << 30).severity == "warning"

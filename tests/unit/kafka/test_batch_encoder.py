@@ -1,0 +1,132 @@
+"""Encoding ahead of the transaction: what it asks for, what it makes, what it says it relied on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from duewheel.errors import PublishDoubt
+from duewheel.kafka.batch_encoder import Encoded, Known, encode
+from duewheel.kafka.router import Reason, Target
+from duewheel.schemas.batches import ANY_TIME, NO_PARTITION, Deliveries
+from duewheel.schemas.columns import binary
+from duewheel.schemas.wire.record_codec import key_values
+
+LIMIT = 1_000
+NOW_MS = 1_800_000_000_000
+THERE = Known(Target(4, LIMIT), 300)
+NOWHERE = Known(Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC), 0)
+
+
+def rows(targets: Sequence[str], partitions: Sequence[int]) -> Deliveries:
+    names, count = sorted(set(targets)), len(targets)
+    zeros = np.zeros(count, np.int32)
+    source = binary(b"timers-0@%d" % offset for offset in range(count))
+    return Deliveries(
+        targets=names,
+        target=np.array([names.index(name) for name in targets], np.int32),
+        target_partition=np.array(partitions, np.int32),
+        key_hash=zeros,
+        due_ms=np.zeros(count, np.int64),
+        homes=[("timers", 0)],
+        home=zeros,
+        origin_offset=np.arange(count),
+        source=source,
+        timer_id=source,
+        key_value=key_values(binary([None] * count), binary([b"v"] * count)),
+        headers=binary([b""] * count),
+        header_count=zeros,
+        roll_times=zeros,
+        retries=zeros,
+        level=zeros,
+        dead_letter=np.zeros(count, np.bool_),
+        rolled=np.zeros(count, np.bool_),
+        not_before_ms=np.full(count, ANY_TIME),
+        answer=np.zeros(count, np.bool_),
+    )
+
+
+def encoded(
+    deliveries: Deliveries, known: Mapping[str, Known], refused: frozenset[bytes] = frozenset()
+) -> tuple[Encoded, list[str]]:
+    """The result, and the topics that were asked for."""
+    asked: list[str] = []
+
+    def look_up(topics: Sequence[str]) -> Mapping[str, Known]:
+        asked.extend(topics)
+        return {topic: known[topic] for topic in topics}
+
+    return encode(deliveries, look_up, refused, "dead", random.Random(0), NOW_MS), asked
+
+
+def places(found: Encoded) -> list[tuple[str, int, int]]:
+    return [(part.topic, part.partition, part.batch.count) for part in found.parts]
+
+
+def test_rows_go_to_their_partitions_in_batches_of_the_size_asked_for() -> None:
+    sent = rows(["b", "a"] * 20, [1, 3] * 20)
+    found, asked = encoded(sent, {"a": THERE, "b": Known(Target(4, LIMIT), 10_000)})
+    assert [(topic, partition) for topic, partition, _ in places(found)][-1] == ("b", 1)
+    assert len(places(found)) > 2, "the batches of a are smaller"
+    assert sum(count for topic, _, count in places(found) if topic == "a") == 20
+    assert places(found)[-1] == ("b", 1, 20)
+    assert asked == ["a", "b"] == list(found.known)
+    assert (found.aside.reasons, found.refused) == ({}, frozenset())
+
+
+def test_the_dead_letter_topic_matters_only_if_there_are_dead_letters() -> None:
+    sent = rows(["a", "gone", "a"], [9, NO_PARTITION, 0])
+    known = {"a": THERE, "gone": NOWHERE, "dead": Known(Target(1, LIMIT), 300)}
+    found, asked = encoded(sent, known, frozenset([b"timers-0@2"]))
+    assert asked == ["a", "gone", "dead"] == list(found.known)
+    assert sum(count for topic, _, count in places(found) if topic == "dead") == 3
+    assert found.aside.reasons == {
+        "bad_target_partition": 1,
+        "unknown_target_topic": 1,
+        "record_refused": 1,
+    }
+
+
+def test_a_record_alone_in_its_batch_is_named() -> None:
+    found, _ = encoded(rows(["a", "a", "a"], [0, 1, 1]), {"a": THERE})
+    assert [part.source for part in found.parts] == [b"timers-0@0", None]
+
+
+def test_a_piece_of_a_chunk_is_encoded_like_rows_of_their_own() -> None:
+    """Its columns begin in the middle of others, its topics are a few of many."""
+    whole = rows(["a", "b", "gone", "a", "b", "gone", "a"], [0, 1, NO_PARTITION, 9, 2, 0, 3])
+    known = {"a": THERE, "b": THERE, "gone": NOWHERE, "dead": Known(Target(1, LIMIT), 300)}
+    piece, _ = encoded(whole.slice(2, 6), known)
+    own, _ = encoded(whole.take(np.arange(2, 6)), known)
+    assert places(piece) == places(own)
+    assert [bytes(part.batch.body) for part in piece.parts] == [
+        bytes(part.batch.body) for part in own.parts
+    ]
+    assert (piece.aside.reasons, piece.known) == (own.aside.reasons, own.known)
+
+
+def test_without_a_place_for_a_dead_letter_nothing_is_decided() -> None:
+    with pytest.raises(PublishDoubt, match=r"dead-letter topic 'dead': unknown_target_topic"):
+        encoded(rows(["gone"], [NO_PARTITION]), dict.fromkeys(("gone", "dead", "timers"), NOWHERE))
+    found, _ = encoded(rows(["a"], [NO_PARTITION]), {"a": THERE})
+    assert places(found)[0][2] == 1, "it does not matter to what can be delivered"
+
+
+@pytest.mark.parametrize(
+    ("replies", "reason"),
+    [
+        (NOWHERE, "unknown_target_topic"),
+        (Known(Target(4, LIMIT, unavailable=frozenset({0})), 300), "target_unavailable"),
+    ],
+)
+def test_an_answer_waits_for_nothing_and_goes_nowhere_else(replies: Known, reason: str) -> None:
+    sent = rows(["a", "replies", "a"], [1, 0, 2])
+    sent = replace(sent, answer=np.array([False, True, False]))
+    known = {"a": THERE, "replies": replies, "dead": Known(Target(1, LIMIT), 300)}
+    found, _ = encoded(sent, known | {"timers": THERE})
+    assert (found.aside.reasons, len(found.aside.parked)) == ({reason: 1}, 0)
+    assert sorted(place for place in places(found) if place[0] == "dead") == [("dead", 0, 1)]

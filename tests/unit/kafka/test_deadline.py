@@ -1,0 +1,73 @@
+"""Deadlines, and what a request to stop does to them."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from duewheel.kafka.deadline import STOP_GRACE_S, Deadline, DeadlinePassed, within
+
+HOUR_S = 3600.0
+
+
+def test_a_result_and_an_error_come_through() -> None:
+    assert within(Deadline(HOUR_S), "call", lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        within(Deadline(HOUR_S), "call", lambda: 1 // 0)
+
+
+def test_a_call_that_does_not_return_is_left_at_the_deadline() -> None:
+    never = threading.Event()
+    with pytest.raises(DeadlinePassed, match=r"call: no answer within 0\.2 s"):
+        within(Deadline(0.2), "call", never.wait)
+    never.set()
+
+
+def test_a_request_to_stop_leaves_a_call_no_more_than_a_moment() -> None:
+    never, stopping = threading.Event(), threading.Event()
+    threading.Timer(0.2, stopping.set).start()
+    with pytest.raises(DeadlinePassed, match="call: no answer before the stop"):
+        within(Deadline(HOUR_S, stopping), "call", never.wait)
+    never.set()
+
+
+def test_an_answer_in_that_moment_is_taken() -> None:
+    answer, stopping = threading.Event(), threading.Event()
+    stopping.set()
+    deadline = Deadline(HOUR_S, stopping)
+    assert deadline.remaining_s() <= STOP_GRACE_S
+    answer.set()
+    assert within(deadline, "call", answer.wait)
+
+
+def test_a_request_to_stop_gives_no_time() -> None:
+    stopping = threading.Event()
+    deadline = Deadline(0, stopping)
+    stopping.set()
+    assert deadline.remaining_s() == 0
+    with pytest.raises(DeadlinePassed):
+        deadline.check("step")
+
+
+def test_headway_gives_the_whole_time_again_but_not_after_the_end_or_a_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SimpleNamespace(now_s=0.0)
+    clock.monotonic = lambda: clock.now_s
+    monkeypatch.setattr("duewheel.kafka.deadline.time", clock)
+    stopping = threading.Event()
+    deadline, stopped = Deadline(30), Deadline(30, stopping)
+    clock.now_s = 20
+    stopping.set()
+    for each in (deadline, stopped):
+        each.renew()
+    assert (deadline.remaining_s(), stopped.remaining_s()) == (30, STOP_GRACE_S)
+    clock.now_s = 49.5
+    deadline.check("step")
+    with pytest.raises(DeadlinePassed, match="step: not done within 30 s"):
+        deadline.check("step", ahead_s=0.5)
+    clock.now_s = 50
+    deadline.renew()
+    assert deadline.remaining_s() == 0

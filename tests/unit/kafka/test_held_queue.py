@@ -1,0 +1,296 @@
+"""Copies that wait for their timer partition: kept, found again, and moved in their order."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kafka.record.default_records import DefaultRecordBatch
+
+from duewheel.checkpoints.cancel_bounds import CancelBounds
+from duewheel.checkpoints.config_epochs import Epochs
+from duewheel.checkpoints.held_copies import Held, batch_of, key_of, partition_of, value_of
+from duewheel.checkpoints.progress import RECORD_BYTES_MAX, PartitionProgress, Progress
+from duewheel.checkpoints.reshard_records import dealt, given_back
+from duewheel.errors import RecoveryRefused
+from duewheel.kafka.batch_encoder import Aside, Known, Part
+from duewheel.kafka.held_queue import _READ_BYTES, Bounds, _taken, closed_to_copies, split
+from duewheel.kafka.router import Target
+from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.wire.record_batch import Batch, seal
+from duewheel.schemas.wire.single_record import Header, encode
+from duewheel.testing import LocalShard, ManualClock, RecordingPublisher
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.storage.data_directory import Role
+from duewheel.wheel.storage.layout import WheelConfig
+
+P0, P1 = ("timers", 0), ("timers", 1)
+OLD_ID, NEW_ID = (str(uuid.UUID(int=n)) for n in (1, 2))
+NOW_MS = 1_800_000_000_000
+SMALL_WHEEL = WheelConfig(precision_ms=50, slots=1_000, window_ms=50_000, margin_ms=0)
+
+
+def batch(text: bytes, count: int = 1) -> Batch:
+    return Batch(memoryview(text), count)
+
+
+def part(place: TopicPartition, text: bytes, count: int = 1) -> Part:
+    return Part(*place, batch(text, count), None)
+
+
+class StateTopic:
+    """Records of a partition, as a consumer gives them."""
+
+    def __init__(self) -> None:
+        self.bounds = Bounds.beside([], 100)
+        self.records: list[Any] = [SimpleNamespace(key=b"shard-0", value=b"progress", offset=0)]
+        self.held: Mapping[TopicPartition, Held] = {}
+
+    def keep(self, *parts: Part, closed: set[TopicPartition]) -> list[Part]:
+        topic_ids = {place[0]: OLD_ID for place in (P0, P1)}
+        found = split(parts, closed, self.held, topic_ids, lambda: self.end)
+        for record in found.records:
+            self._append(record)
+        self.held = found.held
+        return list(found.now)
+
+    def move(
+        self, *free: TopicPartition, all_seen: bool = True, topic_id: str = OLD_ID
+    ) -> list[bytes]:
+        there = self.held.keys() & set(free)
+        start = min((self.held[place].start_offset for place in there), default=0)
+        records = [record for record in self.records if record.offset >= start]
+        progress = replace(progress_with(self.held), topic_ids={P0[0]: topic_id})
+        found = _taken(records, progress, there, self.bounds, all_seen=all_seen)
+        for record in found.deletions:
+            self._append(record)
+        self.held = found.held
+        return [bytes(part.batch.body) for part in found.parts]
+
+    def _append(self, record: Batch) -> None:
+        for read in DefaultRecordBatch(seal(record.body, record.count, timestamp_ms=1)):
+            row = SimpleNamespace(key=read.key, value=read.value, offset=self.end)
+            self.records.append(row)
+
+    @property
+    def end(self) -> int:
+        return int(self.records[-1].offset) + 1
+
+    def compact(self) -> None:
+        """Only the newest record of a key stays, and of those without a value none."""
+        newest = {record.key: record for record in self.records}
+        self.records = [r for r in self.records if newest[r.key] is r and r.value is not None]
+
+
+def test_a_record_of_copies_is_read_as_it_was_written() -> None:
+    key = key_of(("a.b_c-d", 12), Held(5, 7))
+    assert partition_of(key) == ("a.b_c-d", 12)
+    assert partition_of(b"shard-3") is None
+    for topic_id in (OLD_ID, None):
+        found, named = batch_of(value_of(batch(b"some bytes", 3), topic_id))
+        assert (bytes(found.body), found.count, named) == (b"some bytes", 3, topic_id)
+
+
+def test_copies_are_moved_in_their_order_and_new_ones_go_behind_them() -> None:
+    topic = StateTopic()
+    assert topic.keep(part(P0, b"1", 2), part(P1, b"x"), closed={P0}) == [part(P1, b"x")]
+    assert topic.keep(part(P0, b"2"), closed={P0}) == []
+    assert topic.held == {P0: Held(1, 3)}
+    assert topic.keep(part(P0, b"3"), closed=set()) == [], "though it takes writes again"
+    assert topic.move(P0) == [b"1", b"2", b"3"]
+    assert topic.held == {}
+    assert topic.keep(part(P0, b"4"), closed=set()) == [part(P0, b"4")]
+
+
+@pytest.mark.parametrize("compacts", [False, True])
+def test_what_was_moved_is_never_moved_again(compacts: bool) -> None:
+    topic = StateTopic()
+    for text in (b"1", b"2"):
+        topic.keep(part(P0, text), part(P1, b"other " + text), closed={P0, P1})
+        assert topic.move(P0) == [text]
+        if compacts:
+            topic.compact()
+            assert [partition_of(r.key) for r in topic.records].count(P0) == 0
+    assert topic.held == {P1: Held(1, 2)}
+    assert topic.move(P0) == []
+    assert topic.move(P1) == [b"other 1", b"other 2"]
+
+
+def test_no_more_is_moved_at_once_than_a_transaction_takes() -> None:
+    topic = StateTopic()
+    large = [bytes([n]) * (1 << 20) for n in range(9)]
+    for text in large:
+        topic.keep(part(P0, text), closed={P0})
+    assert topic.move(P0) == large[:4]
+    assert topic.held[P0].records == 5
+    assert topic.keep(part(P0, b"new"), closed=set()) == []
+    assert topic.move(P0) + topic.move(P0) == [*large[4:], b"new"]
+
+
+def test_no_more_batches_are_moved_at_once_than_is_said() -> None:
+    topic = StateTopic()
+    topic.bounds = Bounds.beside([part(P0, b"own")], 3)
+    for number in range(6):
+        topic.keep(part(P0, b"%d" % number), part(P1, b"%d" % number), closed={P0, P1})
+    assert topic.move(P0, P1) == [b"0", b"0", b"1", b"1"]
+    assert topic.move(P0, P1) == [b"2", b"2", b"3", b"3"]
+    assert {place: of.records for place, of in topic.held.items()} == {P0: 2, P1: 2}
+
+
+def test_what_lies_far_from_the_first_copy_is_read_by_later_transactions() -> None:
+    topic = StateTopic()
+    topic.keep(part(P0, b"1"), closed={P0})
+    for _ in range(3):
+        row = SimpleNamespace(key=b"of others", value=bytes(_READ_BYTES), offset=topic.end)
+        topic.records.append(row)
+    topic.keep(part(P0, b"2"), closed={P0})
+    read = [topic.move(P0) for _ in range(5)]
+    assert read == [[b"1"], [], [], [], [b"2"]]
+    assert topic.held == {}
+
+
+def test_lost_copies_are_told_only_if_no_open_transaction_may_hide_them() -> None:
+    topic = StateTopic()
+    topic.keep(part(P0, b"1"), closed={P0})
+    del topic.records[1:]
+    assert (topic.move(P0, all_seen=False), topic.held) == ([], {P0: Held(1, 1)})
+    assert (topic.move(P0), topic.held) == ([], {})
+
+
+def test_what_the_state_topic_would_not_take_waits_with_its_transaction() -> None:
+    large = part(P0, bytes(RECORD_BYTES_MAX))
+    assert StateTopic().keep(large, part(P0, b"1"), closed={P0}) == [large]
+
+
+def a_copy(*headers: Header) -> Batch:
+    own = ("TIMER_ORIGIN", b"a producer's own")
+    return Batch(memoryview(encode(0, b"key", None, [own, *headers])), 1)
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        (
+            [("TIMER_ORIGIN", b"17"), ("TIMER_ASKED_LEVEL", b"3")],
+            [("UNIQ_KEY", b"timers-0@17"), ("TIMER_ORIGIN", b"-1"), ("TIMER_ASKED_LEVEL", b"3")],
+        ),
+        (
+            [("UNIQ_KEY", b"mine"), ("TIMER_ORIGIN", b"17")],
+            [("UNIQ_KEY", b"mine"), ("TIMER_ORIGIN", b"-1")],
+        ),
+        (
+            [("TIMER_ORIGIN", b"17"), ("TIMER_DEAD_LETTER", b"")],
+            [("TIMER_ORIGIN", b"-1"), ("TIMER_DEAD_LETTER", b"")],
+        ),
+    ],
+)
+def test_copies_of_a_topic_that_was_made_anew_begin_anew(
+    headers: list[Header], expected: list[Header]
+) -> None:
+    topic = StateTopic()
+    copy = a_copy(*headers)
+    topic.keep(Part(*P0, copy, None), closed={P0})
+    topic.keep(Part(*P0, copy, None), closed={P0})
+    topic.bounds = Bounds(batches=1, size=1 << 20)
+    assert topic.move(P0) == [bytes(copy.body)]
+    [moved] = topic.move(P0, topic_id=NEW_ID)
+    [read] = DefaultRecordBatch(bytes(seal(moved, 1, timestamp_ms=0)))
+    found = sorted(read.headers)
+    assert found == sorted([("TIMER_ORIGIN", b"a producer's own"), *expected])
+    assert (read.key, read.value) == (b"key", None)
+    assert read.headers[-1] == expected[-1]
+
+
+def progress_with(held: Mapping[TopicPartition, Held]) -> Progress:
+    epochs = Epochs.first(DequeueConfig(0, 1, {}).slot_values(WheelConfig()))
+    parts = {P0: PartitionProgress(5, 3), P1: PartitionProgress(5, 4)}
+    return Progress(0, 1, "a", 1, 1, epochs, parts, held=held)
+
+
+def test_the_progress_names_the_copies_that_are_held() -> None:
+    progress = progress_with({P1: Held(17, 2), P0: Held(3, 1)})
+    assert Progress.decode(progress.encode()) == progress
+
+
+def closed(
+    ends: Mapping[TopicPartition, int], topic_id: str = OLD_ID, unavailable: int | None = None
+) -> set[TopicPartition]:
+    """Of P0 and P1, where they end there and their topic has that id."""
+    out = frozenset() if unavailable is None else frozenset([unavailable])
+    known = {P0[0]: Known(Target(2, 1 << 20, unavailable=out, topic_id=topic_id), 1 << 20)}
+    progress = replace(progress_with({}), topic_ids={P0[0]: OLD_ID})
+    return closed_to_copies([P0, P1], known, progress, lambda places: {p: ends[p] for p in places})
+
+
+def test_nothing_goes_to_a_partition_that_has_lost_its_end() -> None:
+    """C is 3 and 4: ingest has read up to there, and would never read what comes below."""
+    assert closed({P0: 3, P1: 3}) == {P1}
+    assert closed({P0: 3, P1: 4}) == set()
+    assert closed({P1: 4}, unavailable=0) == {P0}, "nobody could say where it ends"
+
+
+def test_nothing_goes_to_a_topic_that_was_made_anew_until_that_is_accepted() -> None:
+    assert closed({P0: 9, P1: 9}, topic_id=NEW_ID) == {P0, P1}
+
+
+def test_a_shard_with_copies_that_wait_is_given_back_but_not_dealt() -> None:
+    progress = progress_with({P1: Held(17, 2)})
+    with pytest.raises(RecoveryRefused, match="shard 0 holds 2 copies for timers-1"):
+        dealt([progress], 2, lambda: 7)
+    assert given_back([progress], lambda: 7)[0].held == progress.held
+
+
+class HoldingPublisher(RecordingPublisher):
+    """As if a timer partition took no writes: what it holds is said in the progress."""
+
+    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
+        return super().publish(prepared, replace(progress, held=self.aside.held))
+
+
+def test_dequeue_carries_what_its_publisher_holds_over_a_doubt_and_a_start(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock(NOW_MS)
+    fates = iter(["commit"] * 3 + ["doubt"])
+    publisher = HoldingPublisher(clock, lambda: next(fates, "commit"))
+    config = DequeueConfig(0, 1, {})
+    shard = LocalShard(tmp_path, SMALL_WHEEL, publisher, clock, config)
+    dequeue = shard.start_dequeue({P0: 0})
+    shard.start_ingest()
+    publisher.aside = Aside(held={P0: Held(4, 2)})
+    for _ in range(3):
+        clock.sleep(3)
+        dequeue.tick()
+    assert publisher.committed[-1][1].held == {P0: Held(4, 2)}
+    assert dequeue.statistics.held == 2
+    shard.kill(Role.DEQUEUE)
+    shard.start_dequeue()
+    assert publisher.committed[-1][1].held == {P0: Held(4, 2)}
+
+
+def test_kafka_is_not_asked_where_a_partition_ends_whose_copies_wait(tmp_path: Path) -> None:
+    """They will lie behind that end: a cancel above it could be decided without them."""
+    clock = ManualClock(NOW_MS)
+    publisher = HoldingPublisher(clock)
+    shard = LocalShard(tmp_path, SMALL_WHEEL, publisher, clock, DequeueConfig(0, 1, {}))
+    shard.start_dequeue({P0: 0, P1: 0})
+    shard.start_ingest()
+    publisher.aside = Aside(held={P0: Held(4, 2)})
+    CancelBounds.blind_of(0, [P0, P1]).write(tmp_path)
+    shard.kill(Role.DEQUEUE)
+    dequeue = shard.start_dequeue()
+    unasked = []
+    for held in ({P0: Held(4, 2)}, {}, {}):
+        publisher.aside = Aside(held=held)
+        clock.sleep(3)
+        dequeue.tick()
+        bounds = CancelBounds.read(tmp_path)
+        assert bounds is not None
+        unasked.append(bounds.unasked)
+    assert unasked == [[P0], [P0], []]

@@ -1,0 +1,235 @@
+"""What is made of the answers about topics, also of those that no single broker gives."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from kafka.errors import (
+    InvalidTimestampError,
+    KafkaTimeoutError,
+    NotEnoughReplicasError,
+    OutOfOrderSequenceNumberError,
+    RecordListTooLargeError,
+    TopicAuthorizationFailedError,
+    UnknownError,
+)
+from tests.unit.kafka.test_batch_encoder import rows
+
+from duewheel.errors import KafkaUnavailable
+from duewheel.kafka.batch_encoder import Known, Routed, route
+from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.router import Reason, Target
+from duewheel.kafka.target_metadata import SentBatch, TargetCatalog
+from duewheel.schemas.columns import binary
+from duewheel.schemas.wire.record_codec import key_values
+from duewheel.wheel.dequeue.requeue import rolled_back
+
+NOW_MS = 1_800_000_000_000
+
+
+def partition(number: int, leader: int = 1, replicas: int = 3, in_sync: int = 3) -> dict[str, Any]:
+    return {
+        "partition_index": number,
+        "error_code": 0 if leader >= 0 else 5,
+        "leader_id": leader,
+        "replica_nodes": list(range(1, replicas + 1)),
+        "isr_nodes": list(range(1, in_sync + 1)),
+    }
+
+
+def topic(*partitions: dict[str, Any], **others: Any) -> dict[str, Any]:
+    always = {"error_code": 0, "is_internal": False, "topic_id": uuid.UUID(int=1)}
+    return {**always, "partitions": list(partitions), **others}
+
+
+class Cluster:
+    """Answers as KafkaAdminClient gives them."""
+
+    def __init__(self, topics: Mapping[str, dict[str, Any]], config: Mapping[str, str]) -> None:
+        self.topics, self.config = dict(topics), config
+        self.asked = 0
+
+    def describe_topics(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        self.asked += 1
+        return [{"name": name, **self.topics[name]} for name in names if name in self.topics]
+
+    def describe_configs(self, resources: Sequence[Any], **_: Any) -> dict[str, Any]:
+        config = {name: {"value": value} for name, value in self.config.items()}
+        return {"topic": {resource.name: config for resource in resources}}
+
+
+def catalog(unavailable_age_s: float = 60) -> TargetCatalog:
+    return TargetCatalog(
+        ClientSettings({}),
+        batch_bytes=8_000,
+        batch_bytes_max=90_000,
+        age_s=60,
+        missing_age_s=60,
+        unavailable_age_s=unavailable_age_s,
+    )
+
+
+def look_up(asked: TargetCatalog, cluster: Cluster, *names: str) -> dict[str, Target]:
+    return asked.resolve(cluster, names, Deadline(10))
+
+
+@pytest.mark.parametrize(
+    ("in_sync_min", "answer", "takes_writes"),
+    [
+        ("1", partition(0), True),
+        ("1", partition(0, leader=-1), False),
+        ("2", partition(0, in_sync=2), True),
+        ("2", partition(0, in_sync=1), False),
+        ("2", partition(0, replicas=1, in_sync=1), True),  # Kafka asks for no more than there are
+    ],
+)
+def test_which_partitions_take_writes(
+    in_sync_min: str, answer: dict[str, Any], takes_writes: bool
+) -> None:
+    other = partition(1)
+    cluster = Cluster({"t": topic(answer, other)}, {"min.insync.replicas": in_sync_min})
+    target = look_up(catalog(), cluster, "t")["t"]
+    assert (target.partitions, target.refusal) == (2, Reason.NONE)
+    assert target.unavailable == (frozenset() if takes_writes else {0})
+
+
+def test_without_the_right_to_read_settings_only_leaders_count() -> None:
+    cluster = Cluster({"t": topic(partition(0, in_sync=1), partition(1, leader=-1))}, {})
+    assert look_up(catalog(), cluster, "t")["t"].unavailable == {1}
+
+
+def test_an_outage_is_believed_for_a_shorter_time() -> None:
+    cluster = Cluster({"down": topic(partition(0, leader=-1)), "up": topic(partition(0))}, {})
+    asked = catalog(unavailable_age_s=0)
+    assert look_up(asked, cluster, "down", "up")["down"].unavailable == {0}
+    look_up(asked, cluster, "up")
+    assert cluster.asked == 1
+    cluster.topics["down"] = topic(partition(0))
+    assert look_up(asked, cluster, "down")["down"].unavailable == frozenset()
+    assert cluster.asked == 2
+
+
+def test_what_is_missing_or_not_allowed_is_refused_and_not_waited_for() -> None:
+    cluster = Cluster(
+        {
+            "forbidden": topic(error_code=29),
+            "read only": topic(partition(0)),
+            "read.only": topic(partition(0), authorized_operations=["READ", "DESCRIBE"]),
+            "internal": topic(partition(0), is_internal=True),
+        },
+        {},
+    )
+    found = look_up(catalog(), cluster, "forbidden", "read only", "read.only", "internal", "gone")
+    assert {name: target.refusal for name, target in found.items()} == {
+        "forbidden": Reason.TARGET_NOT_AUTHORIZED,
+        "read only": Reason.UNKNOWN_TARGET_TOPIC,
+        "read.only": Reason.TARGET_NOT_AUTHORIZED,
+        "internal": Reason.UNKNOWN_TARGET_TOPIC,
+        "gone": Reason.UNKNOWN_TARGET_TOPIC,
+    }
+    cluster.topics["new"] = topic(error_code=5)
+    with pytest.raises(KafkaUnavailable):
+        look_up(catalog(), cluster, "new")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidTimestampError("32"),
+        TopicAuthorizationFailedError("29"),
+        UnknownError("-1"),
+        OutOfOrderSequenceNumberError("45"),
+    ],
+)
+def test_any_error_of_a_partition_is_a_verdict(error: Exception) -> None:
+    """On the partition alone, whether anybody expected it or not: its timers are parked."""
+    cluster, asked = Cluster({"t": topic(partition(0), partition(1))}, {}), catalog()
+    assert not asked.learn(SentBatch("t", 1, 500, None), error, alone=False)
+    assert asked.learn(SentBatch("t", 1, 500, None), error, alone=True)
+    assert look_up(asked, cluster, "t")["t"].unavailable == {1}
+
+
+def test_a_failure_while_others_were_taken_is_held_against_the_partition() -> None:
+    cluster, asked = Cluster({"t": topic(partition(0), partition(1))}, {}), catalog()
+    sent = SentBatch("t", 1, 500, None)
+    assert not asked.learn(sent, KafkaTimeoutError("expired"), alone=False)
+    assert look_up(asked, cluster, "t")["t"].unavailable == frozenset()
+    assert asked.learn(sent, NotEnoughReplicasError("19"), alone=True)
+    assert look_up(asked, cluster, "t")["t"].unavailable == {1}
+    assert asked.recall(["t"])["t"].unavailable == {1}
+    asked.settle(rows(["t"], [1]), [("t", 1)])
+    assert look_up(asked, cluster, "t")["t"].unavailable == frozenset()
+
+
+# ---- neighbours ---------------------------------------------------------------------------------
+
+
+def routed(known: Mapping[str, Known]) -> Routed:
+    """Rows of one slot: good, bad, and rolled ones between each other."""
+    names = ["good", "bad", "good", "far", "good"]
+    sent = replace(rows(names, [0] * 5), origin_offset=np.arange(5))
+    values = binary([b"v", b"v", b"v", b"v" * 450, b"v"])
+    sent = replace(sent, key_value=key_values(binary([b"k"] * 5), values))
+    sent = rolled_back(sent, np.array([False, False, False, True, False]))
+    everywhere = {"good": ROOM, "far": ROOM, "timers": ROOM, "dead": ROOM, **known}
+    return route(
+        sent,
+        lambda topics: {name: everywhere[name] for name in topics},
+        frozenset(),
+        "dead",
+        NOW_MS,
+    )
+
+
+ROOM = Known(Target(1, 2_000), 2_000)
+
+
+@pytest.mark.parametrize(
+    ("bad", "code"),
+    [
+        (Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC), "unknown_target_topic"),
+        (Target(0, 0, refusal=Reason.TARGET_NOT_AUTHORIZED), "target_not_authorized"),
+        (Target(0, 2_000), "bad_target_partition"),
+        (Target(1, 100), "record_too_large"),
+    ],
+)
+def test_neighbours_of_what_can_never_be_published_leave_with_it(bad: Target, code: str) -> None:
+    found = routed({"bad": Known(bad, 2_000)})
+    targets = [found.deliveries.targets[index] for index in found.deliveries.target.tolist()]
+    assert targets == ["good", "dead", "good", "timers", "good"]
+    assert found.aside.reasons == {code: 1}
+
+
+def test_a_rolled_copy_that_its_timer_topic_does_not_take_becomes_a_dead_letter() -> None:
+    """With its request, so that a replay can judge it anew; its neighbours leave."""
+    found = routed({"bad": ROOM, "timers": Known(Target(1, 500), 500)})
+    targets = [found.deliveries.targets[index] for index in found.deliveries.target.tolist()]
+    assert targets == ["good", "bad", "good", "dead", "good"]
+    headers = found.deliveries.headers[3].as_py()
+    assert b"record_too_large" in headers and b"TIMER_ORIGIN" in headers
+    assert not found.deliveries.rolled[3]
+
+
+def test_a_dead_letter_that_its_topic_does_not_take_is_cut_down_to_its_source() -> None:
+    small = Known(Target(1, 400), 400)
+    found = routed({"bad": ROOM, "timers": Known(Target(1, 500), 500), "dead": small})
+    assert found.deliveries.key_value[3].as_py() == b"\x01\x01"
+    assert b"record_too_large" in found.deliveries.headers[3].as_py()
+    assert found.deliveries.source[3].as_py() == b"timers-0@3"
+
+
+def test_a_refusal_of_a_batch_that_cannot_be_divided_is_a_verdict_on_its_partition() -> None:
+    cluster, asked = Cluster({"t": topic(partition(0), partition(1))}, {}), catalog()
+    known = look_up(asked, cluster, "t")["t"]
+    size = asked.batch_bytes("t", known)
+    batch = SentBatch("t", 1, 500, None, is_whole=True)
+    assert not asked.learn(batch, KafkaTimeoutError("expired"), alone=False)
+    assert asked.learn(batch, RecordListTooLargeError("18"), alone=False)
+    assert look_up(asked, cluster, "t")["t"].unavailable == {1}
+    assert asked.batch_bytes("t", known) == size, "other batches stay as large"

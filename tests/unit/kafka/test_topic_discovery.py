@@ -1,0 +1,57 @@
+"""What a shard knows of timer topics before it asks Kafka which there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from duewheel.checkpoints.state_file import State
+from duewheel.errors import CorruptFile
+from duewheel.kafka.topic_discovery import Known
+from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.storage.data_directory import Role
+from duewheel.wheel.storage.layout import WheelConfig
+
+WHEEL = WheelConfig(precision_ms=10, slots=64, window_ms=640, margin_ms=0)
+ID = {TIMER_TOPIC: "id 1"}
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> LocalShard:
+    clock = ManualClock()
+    config = DequeueConfig(0, 1, {})
+    made = LocalShard(tmp_path / "data", WHEEL, RecordingPublisher(clock), clock, config)
+    made.start_dequeue({(TIMER_TOPIC, 0): 0, ("of the progress", 0): 0})
+    made.start_ingest(ID)
+    return made
+
+
+def state(shard: LocalShard) -> State:
+    return shard.directory(Role.INGEST).state
+
+
+def test_what_was_taken_and_what_the_progress_names(shard: LocalShard) -> None:
+    shard.append([], {(TIMER_TOPIC, 0): 0, ("of the marks", 3): 0})
+    assert Known.of(state(shard)) == Known(
+        frozenset([TIMER_TOPIC, "of the progress", "of the marks"]), ID
+    )
+
+
+def test_a_standby_follows_its_owner(shard: LocalShard) -> None:
+    state(shard).set_standby(on=True)
+    assert Known.of(state(shard)).only
+
+
+def test_a_commit_page_that_cannot_be_read_says_nothing(
+    shard: LocalShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recovery sees to it, and has to know where to read."""
+    shard.append([Timer(0, 0, 1_800_000_000_000)], {(TIMER_TOPIC, 0): 1})
+
+    def damaged(_: State) -> None:
+        raise CorruptFile(shard.path, 0, "neither page is whole")
+
+    monkeypatch.setattr(State, "commit", damaged)
+    assert Known.of(state(shard)).topics == {TIMER_TOPIC, "of the progress"}

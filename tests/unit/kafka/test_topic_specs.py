@@ -1,0 +1,28 @@
+"""What of a topic is not as planned, for brokers that do not tell all of it."""
+
+from __future__ import annotations
+
+from duewheel.config.sections import Timer
+from duewheel.config.settings import Settings
+from duewheel.kafka.topic_specs import compare, dead_letter_plan, timer_topic_plans
+
+SETTINGS = Settings(timer=Timer(topics=("t",)))
+
+
+def test_a_setting_that_the_broker_does_not_tell_is_not_taken_for_a_difference() -> None:
+    (plan,) = timer_topic_plans(SETTINGS, None)
+    whole = {r.setting: r.value for r in plan.requirements}
+    assert [f.state for f in compare(plan, 1, whole)] == ["found"]
+
+    told = {name: value for name, value in whole.items() if name != "retention.bytes"}
+    assert [(f.state, f.setting, f.wanted) for f in compare(plan, 1, told)] == [
+        ("untold", "retention.bytes", "-1")
+    ]
+    create_time = {**whole, "message.timestamp.type": "CreateTime"}
+    assert [f.setting for f in compare(plan, 1, create_time)] == ["message.timestamp.type"]
+
+
+def test_the_dead_letters_bound_without_the_timer_topics_one() -> None:
+    plan = dead_letter_plan(SETTINGS, [{}, {"max.message.bytes": "1000"}])
+    (size,) = [r for r in plan.requirements if r.setting == "max.message.bytes"]
+    assert size.bound == 1000 + 4096

@@ -1,0 +1,84 @@
+"""What is shown of the bounds: all of them, as they are in force, and what has set them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from duewheel.cli.main import cli
+from duewheel.config.settings import load
+from duewheel.factory import dequeue_config
+from duewheel.kafka.publisher import PublisherLimits
+from duewheel.ops.limits import bounds
+from duewheel.streaming.batch_attempt import SPARK_DIR, Attempt
+from duewheel.wheel.dequeue.decode import ROLLS_MAX, TOPICS_MAX
+
+pytestmark = pytest.mark.usefixtures("clean_surroundings")
+
+FLOW = Path(__file__).resolve().parents[3] / "docs" / "flow.md"
+
+
+def test_bounds_are_those_in_force_and_name_what_has_set_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "duewheel.toml"
+    file.write_text(
+        '[timer]\ntopics = ["a"]\n[ingest]\ndriver_memory = "1g"\n'
+        '[dequeue]\nchunk_records = 7\nhot_slot = "spread"\n'
+    )
+    monkeypatch.setenv("DUEWHEEL_DEQUEUE__HOT_SLOT_LIMIT", "70")
+    flags = {"dequeue": {"chunk_records": 9}, "storage": {"min_free": "5%", "data_dir": tmp_path}}
+    settings = load(file, flags)
+    found = bounds(settings)
+    assert found["transaction_records"] == {"value": 9, "from": "dequeue.chunk_records (flags)"}
+    assert found["queue_records"] == found["transaction_records"]
+    assert found["hot_slot_rows"] == {"value": 70, "from": "dequeue.hot_slot_limit (environment)"}
+    assert found["min_free"] == {"value": "5%", "from": "storage.min_free (flags)"}
+    assert found["bytes_per_trigger"] == {
+        "value": (1 << 30) // 8,
+        "from": f"an eighth of ingest.driver_memory ({file})",
+    }
+    assert found["transaction_bytes"]["from"] == "dequeue.chunk_bytes (default)"
+    config = dequeue_config(settings)
+    assert (config.chunk_records, config.hot_slots.limit) == (9, 70)
+    assert found["transaction_topics"] == {"value": TOPICS_MAX, "from": "fixed"}
+    assert found["transaction_rolls"]["value"] == ROLLS_MAX
+    assert found["batch_bytes_max"]["value"] == PublisherLimits().batch_bytes_max
+
+
+def test_bytes_per_trigger_can_be_set() -> None:
+    settings = load(None, {"timer": {"topics": "a"}, "ingest": {"max_bytes_per_trigger": "32MiB"}})
+    assert bounds(settings)["bytes_per_trigger"] == {
+        "value": 32 << 20,
+        "from": "ingest.max_bytes_per_trigger (flags)",
+    }
+
+
+def test_rows_per_trigger_tell_of_batches_that_were_too_large(tmp_path: Path) -> None:
+    settings = load(None, {"timer": {"topics": "a"}, "storage": {"data_dir": tmp_path}})
+    assert bounds(settings)["rows_per_trigger_now"]["value"] == 50_000
+    (tmp_path / SPARK_DIR).mkdir()
+    Attempt({}, 12_500).write(tmp_path / SPARK_DIR)
+    found = bounds(settings)
+    assert found["rows_per_trigger_now"]["value"] == 12_500
+    assert found["rows_per_trigger"]["value"] == 50_000
+
+
+def test_without_a_limit_no_slot_is_hot() -> None:
+    found = bounds(load(None, {"timer": {"topics": "a"}}))["hot_slot_rows"]
+    assert found == {"value": None, "from": "dequeue.hot_slot (default)"}
+
+
+def test_config_check_shows_them_and_the_docs_list_them(tmp_path: Path) -> None:
+    flags = ["--set", "timer.topics=a", "--data-dir", str(tmp_path), "--output", "json"]
+    done = CliRunner().invoke(cli, ["config", "check", *flags], standalone_mode=False)
+    shown = json.loads(done.output)["bounds"]
+    assert shown == json.loads(json.dumps(bounds(load(None, {"timer": {"topics": "a"}}))))
+    table = FLOW.read_text().split("## Bounds\n")[1].split("\n## ")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    listed = [name for cell in rows for name in re.findall(r"`(\w+)`", cell)]
+    assert listed == list(shown)

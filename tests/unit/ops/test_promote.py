@@ -1,0 +1,152 @@
+"""What a standby says of itself, and how it is told to take over; no Kafka, no Spark."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.core import Metric
+
+from duewheel.config.settings import Settings, load
+from duewheel.errors import ConfigError, RecoveryPending
+from duewheel.ops import promote as promotion
+from duewheel.ops import stats as inspection
+from duewheel.ops.promote import promote
+from duewheel.ops.status import status
+from duewheel.runtime.dequeue_metrics import DequeueMetrics
+from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue.loop import Dequeue
+from duewheel.wheel.dequeue.standby import Follower
+from duewheel.wheel.dequeue.statistics import Statistics
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
+
+NOW_MS = 1_800_000_000_000
+CONFIG = DequeueConfig(0, 1, {})
+ROWS = 8
+
+
+class Pair:
+    """An owner that has delivered 2 of 8 timers, and a standby that has taken nothing yet."""
+
+    def __init__(self, path: Path) -> None:
+        timer = {"topics": "timers", "slots": 100_000, "roll_window": "1h", "margin": "5m"}
+        storage = {"data_dir": path / "standby"}
+        self.settings: Settings = load(None, {"timer": timer, "storage": storage})
+        self.clock = ManualClock(NOW_MS)
+        self.publisher = RecordingPublisher(self.clock)
+        wheel, self.path = self.settings.wheel, self.settings.storage.data_dir
+        self.owner = LocalShard(path / "owner", wheel, self.publisher, self.clock, CONFIG)
+        self.owner.start_dequeue({(TIMER_TOPIC, 0): 0})
+        self.owner.start_ingest()
+        self.timers = [Timer(0, row, NOW_MS + 1_000 * row) for row in range(ROWS)]
+        self.owner.append(self.timers, {(TIMER_TOPIC, 0): ROWS})
+        self.clock.set(NOW_MS + 1_000)
+        assert self.owner.dequeue is not None
+        while self.owner.dequeue.tick():
+            pass
+        directory = DataDirectory.start(self.path, wheel, Role.DEQUEUE)
+        self.directory: DataDirectory | None = directory
+        self.follower = Follower(directory, self.publisher, self.clock, CONFIG)
+        assert self.follower.tick() is None
+        self.standby = LocalShard(self.path, wheel, self.publisher, self.clock, CONFIG)
+        self.standby.offsets_at = lambda _: {(TIMER_TOPIC, 0): 0}
+        self.standby.start_ingest()
+
+    def stop_follower(self) -> None:
+        directory, self.directory = self.directory, None
+        if directory is not None:
+            directory.close()
+
+    def catch_up(self) -> None:
+        self.standby.append(self.timers, {(TIMER_TOPIC, 0): ROWS})
+        self.follower.tick()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    pair = Pair(tmp_path)
+    yield pair
+    pair.stop_follower()
+    for shard in (pair.owner, pair.standby):
+        for role in Role:
+            shard.kill(role)
+
+
+def test_status_says_what_a_standby_lacks(pair: Pair) -> None:
+    pair.clock.sleep(2)
+    pair.follower.tick()
+    found = status(pair.settings)
+    assert (found["role"], found["recovering"], found["pending"]) == ("standby", None, 0)
+    assert found["standby"]["missing"] == {f"{TIMER_TOPIC}-0": ROWS}
+    assert found["standby"]["behind_ms"] == 2_000
+    pair.catch_up()
+    found = status(pair.settings)
+    assert (found["standby"]["missing"], found["standby"]["behind_ms"]) == ({}, 0)
+    # The two that the owner has delivered are none of its own.
+    assert found["pending"] == ROWS - 2
+    stats = inspection.stats(pair.settings, pair.clock)
+    assert (stats["role"], stats["pending"]) == ("standby", ROWS - 2)
+
+
+def test_metrics_say_what_a_standby_lacks(pair: Pair) -> None:
+    beside = DataDirectory(pair.path, pair.settings.wheel)
+    source = DequeueMetrics(beside, pair.clock, Statistics, bool)
+    assert values(source)["standby_missing_messages"] == ROWS
+    pair.catch_up()
+    found = values(source)
+    assert (found["standby"], found["standby_missing_messages"], found["pending"]) == (1, 0, 6)
+    assert (found["standby_behind_seconds"], found["recovering"]) == (0, 0)
+    assert "dequeue_behind_seconds" not in found
+    beside.close()
+
+
+def values(source: DequeueMetrics) -> dict[str, float]:
+    families: list[Metric] = list(source.families())
+    return {
+        family.name.removeprefix("duewheel_"): family.samples[0].value
+        for family in families
+        if family.samples
+    }
+
+
+def test_a_promotion_waits_until_the_standby_delivers(pair: Pair) -> None:
+    pair.catch_up()
+    assert pair.directory is not None
+    answers: list[dict[str, object]] = []
+    told = threading.Thread(target=lambda: answers.append(promote(pair.settings, pair.clock)))
+    told.start()
+    while not pair.directory.state.promotion_wanted(pair.clock.now_ms()):
+        told.join(0.01)
+    assert pair.follower.tick() is not None
+    dequeue = Dequeue(pair.directory, pair.publisher, pair.clock, CONFIG)
+    dequeue.start(take_over=True)
+    told.join(60)
+    (answer,) = answers
+    assert set(answer) == {"shard", "data_dir", "took_s"}
+    assert status(pair.settings)["standby"] is None
+    dequeue.close()
+    with pytest.raises(ConfigError, match="follows nobody"):
+        promote(pair.settings, pair.clock)
+
+
+def test_a_promotion_that_takes_too_long_is_withdrawn(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(promotion, "PROMOTION_MS", 100)
+    with pytest.raises(RecoveryPending, match="not taken over, and stands by"):
+        promote(pair.settings, pair.clock)
+    assert pair.directory is not None
+    assert not pair.directory.state.promotion_wanted(pair.clock.now_ms())
+
+
+def test_a_standby_that_does_not_run_cannot_be_promoted(pair: Pair) -> None:
+    pair.stop_follower()
+    with pytest.raises(ConfigError, match=r"no standby runs .*--take-over"):
+        promote(pair.settings, pair.clock)
+    shutil.rmtree(pair.path)
+    with pytest.raises(ConfigError, match="there is no data directory"):
+        promote(pair.settings, pair.clock)

@@ -1,0 +1,109 @@
+"""What stats and list say of a shard whose processes do not run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duewheel.cli.send import parse_instant
+from duewheel.config.settings import Settings, load
+from duewheel.errors import ConfigError
+from duewheel.ops import stats
+from duewheel.ops.status import status
+from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.storage.data_directory import Role
+
+NOW_MS = 1_800_000_000_000  # 2027-01-15T08:00:00Z
+CLOCK = ManualClock(NOW_MS)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    timer = {"topics": "timers", "slots": 100_000, "roll_window": "1h", "margin": "5m"}
+    return load(None, {"timer": timer, "storage": {"data_dir": tmp_path / "data"}})
+
+
+@pytest.fixture
+def shard(settings: Settings) -> Settings:
+    """One timer per second for a minute, in a shard that was stopped."""
+    running = LocalShard(
+        settings.storage.data_dir,
+        settings.wheel,
+        RecordingPublisher(CLOCK),
+        CLOCK,
+        DequeueConfig(0, 1, {}),
+    )
+    running.start_dequeue({(TIMER_TOPIC, 0): 0})
+    running.start_ingest()
+    timers = [Timer(0, second, NOW_MS + 1000 * second) for second in range(1, 61)]
+    running.append(timers, {(TIMER_TOPIC, 0): 61})
+    running.stop(Role.INGEST)
+    running.stop(Role.DEQUEUE)
+    return settings
+
+
+def listed(settings: Settings, **wanted: Any) -> list[dict[str, Any]]:
+    asked = {"topic": None, "since": None, "until": None, "limit": 100, "page": None}
+    return list(stats.listed(settings, **{**asked, **wanted}))
+
+
+def test_status_tells_what_the_disk_must_keep_free(shard: Settings) -> None:
+    found = status(shard)["disk"]
+    assert found["min_free_bytes"] == 256 << 20
+    assert found["free_bytes"] > 0
+    assert found["rows_held"] == 0, "nobody waits where nothing runs"
+
+
+def test_stats_of_a_stopped_shard(shard: Settings) -> None:
+    found = stats.stats(shard, CLOCK)
+    assert (found["pending"], found["slot_max"]) == (60, 1)
+    assert found["by_topic"] == {"bills": 30, "orders": 30}
+    assert found["oldest_ms"] == NOW_MS + 1000
+    assert found["within_s"].items() >= {"1": 1, "10": 10, "60": 60, "+Inf": 60}.items()
+
+
+def test_a_range_of_time_includes_both_ends(shard: Settings) -> None:
+    since = parse_instant("2027-01-15T09:00:10+01:00")
+    found = listed(shard, since=since, until=NOW_MS + 20_000, topic="orders")
+    assert [row["due_ms"] for row in found] == [NOW_MS + s * 1000 for s in range(10, 21, 2)]
+    assert {row["topic"] for row in found} == {"orders"}
+    first, second = found[:2]
+    assert listed(shard, topic="orders", page=first["page"], limit=1) == [second]
+
+
+def test_a_time_without_a_zone_is_refused(shard: Settings) -> None:
+    with pytest.raises(ConfigError, match="without a zone"):
+        listed(shard, since=parse_instant("2027-01-15T09:00:10"))
+
+
+def test_a_pause_is_kept_for_the_next_start(shard: Settings) -> None:
+    assert stats.pause(shard, "dequeue", on=True) == {"process": "dequeue", "paused": True}
+    assert status(shard)["dequeue"]["state"] == "stopped"
+    with stats.opened(shard) as directory:
+        assert [directory.state.paused(process) for process in (0, 1)] == [False, True]
+    stats.pause(shard, "dequeue", on=False)
+    with stats.opened(shard) as directory:
+        assert not directory.state.paused(1)
+
+
+def test_without_a_data_directory_there_is_nothing_to_look_into(settings: Settings) -> None:
+    with pytest.raises(ConfigError, match="there is no data directory"):
+        stats.stats(settings, CLOCK)
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        (None, {"key": None}),
+        (b"", {"key": ""}),
+        ("Käse".encode(), {"key": "Käse"}),
+        (b"\xff\0", {"key_base64": "/wA="}),
+    ],
+)
+def test_keys_are_text_or_say_that_they_are_not(
+    key: bytes | None, shown: dict[str, str | None]
+) -> None:
+    assert stats.key_shown(key) == shown

@@ -1,0 +1,164 @@
+"""Metrics of a shard without Kafka and Spark, scraped over HTTP."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from duewheel.errors import ConfigError
+from duewheel.osutil.metrics_server import TOPIC_SERIES_MAX, TopicLabels, served
+from duewheel.runtime.dequeue_metrics import DequeueMetrics
+from duewheel.testing import (
+    TIMER_TOPIC,
+    LocalShard,
+    ManualClock,
+    RecordingPublisher,
+    Timer,
+    timer_batch,
+)
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue.histogram import Histogram
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.layout import WheelConfig
+
+NOW_MS = 1_800_000_000_000
+WHEEL = WheelConfig(50, 100_000, window_ms=3_600_000, margin_ms=0)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def scrape(port: int) -> dict[str, float]:
+    """All duewheel_ samples by name and, if it has one, the value of its label."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    samples = [sample for family in families for sample in family.samples]
+    return {
+        ":".join([sample.name.removeprefix("duewheel_"), *sample.labels.values()]): sample.value
+        for sample in samples
+        if sample.name.startswith("duewheel_")
+    }
+
+
+def test_a_scrape_shows_deliveries_lateness_and_what_is_pending(tmp_path: Path) -> None:
+    clock = ManualClock(NOW_MS)
+    publisher = RecordingPublisher(clock)
+    shard = LocalShard(tmp_path, WHEEL, publisher, clock, DequeueConfig(0, 1, {}))
+    dequeue = shard.start_dequeue({(TIMER_TOPIC, 0): 0})
+    shard.start_ingest()
+    due_ms = [100, 100, 900, 30_000, 30_000, 2_000_000]
+    timers = [Timer(0, offset, NOW_MS + due) for offset, due in enumerate(due_ms)]
+    shard.append([*timers, Timer(0, 6, 0, rejected=True)], {(TIMER_TOPIC, 0): 7})
+    clock.set(NOW_MS + 1_000)
+    assert dequeue.tick()
+    beside, port = DataDirectory(tmp_path, WHEEL), free_port()
+    source = DequeueMetrics(beside, clock, lambda: dequeue.statistics, lambda: True)
+    with served(source, "127.0.0.1", port):
+        seen = scrape(port)
+    assert (seen["delivered_total"], seen["transactions_total"]) == (3, 2)
+    assert (seen["dead_letters_total:rejected"], seen["dead_letters_wait"]) == (1, 1)
+    assert seen["delivery_lateness_seconds_bucket:0.1"] == 1
+    assert seen["delivery_lateness_seconds_bucket:1"] == 3
+    assert seen["delivery_lateness_seconds_count"] == 3
+    assert seen["delivery_lateness_seconds_sum"] == pytest.approx(1.9)
+    assert seen["commit_duration_seconds_count"] == 2
+    assert (seen["pending"], seen["slot_max_size"]) == (3, 2)
+    # By the offset's parity: 3 and 5 are bills, 4 is an order.
+    assert (seen["pending_by_topic:bills"], seen["pending_by_topic:orders"]) == (2, 1)
+    assert (seen["pending_due_within:10"], seen["pending_due_within:60"]) == (0, 2)
+    assert seen["pending_due_within:+Inf"] == 3
+    assert (seen["floor_timestamp_seconds"], seen["dequeue_paused"]) == (NOW_MS / 1000 + 1, 0)
+    with pytest.raises(OSError, match="refused"):
+        scrape(port)
+    beside.close()
+    shard.kill(Role.DEQUEUE)
+    shard.kill(Role.INGEST)
+
+
+def families(source: DequeueMetrics) -> dict[str, list[dict[str, str]]]:
+    """The labels of every sample, by family."""
+    return {f.name: [sample.labels for sample in f.samples] for f in source.families()}
+
+
+def test_producers_cannot_make_series_at_will(tmp_path: Path) -> None:
+    """5,000 names of topics: 200 with the most timers have their own, and keep them."""
+    clock = ManualClock(NOW_MS)
+    shard = LocalShard(tmp_path, WHEEL, RecordingPublisher(clock), clock, DequeueConfig(0, 1, {}))
+    dequeue = shard.start_dequeue({(TIMER_TOPIC, 0): 0})
+    engine = shard.start_ingest()
+    batch = timer_batch([Timer(0, offset, NOW_MS + 100_000) for offset in range(5_010)])
+    names = [*(f"no.such-{number}" for number in range(5_000)), "busy"]
+    target = np.minimum(np.arange(5_010), 5_000).astype(np.int32)
+    engine.append(replace(batch, targets=names, target=target), {(TIMER_TOPIC, 0): 5_010})
+    beside = DataDirectory(tmp_path, WHEEL)
+    source = DequeueMetrics(beside, clock, lambda: dequeue.statistics, lambda: False)
+    first, again = families(source), families(source)
+    assert first == again
+    topics = [labels["topic"] for labels in first["duewheel_pending_by_topic"]]
+    assert len(topics) == TOPIC_SERIES_MAX + 1
+    assert {"busy", "other"} <= set(topics)
+    beside.close()
+    shard.kill(Role.DEQUEUE)
+    shard.kill(Role.INGEST)
+
+
+def test_a_topic_keeps_its_series_for_as_long_as_it_has_timers() -> None:
+    labels = TopicLabels()
+    many = {f"t{number}": 1.0 for number in range(TOPIC_SERIES_MAX)}
+    assert labels.of(many) == many
+    found = labels.of({**many, "late": 900.0, "later": 5.0})
+    assert found == {**many, "other": 905.0}, "a counter never moves"
+    del many["t0"]
+    found = labels.of({**many, "late": 900.0, "later": 5.0})
+    assert found == {**many, "late": 900.0, "other": 5.0}
+    assert labels.of({"other": 3.0, "t1": 1.0}) == {"other": 3.0, "t1": 1.0}
+
+
+def test_only_histograms_have_bounds_for_labels(tmp_path: Path) -> None:
+    """`le` has a meaning to Prometheus, which a gauge does not give it."""
+    clock = ManualClock(NOW_MS)
+    shard = LocalShard(tmp_path, WHEEL, RecordingPublisher(clock), clock, DequeueConfig(0, 1, {}))
+    dequeue = shard.start_dequeue({(TIMER_TOPIC, 0): 0})
+    shard.start_ingest()
+    beside = DataDirectory(tmp_path, WHEEL)
+    source = DequeueMetrics(beside, clock, lambda: dequeue.statistics, lambda: False)
+    found = list(source.families())
+    assert len(found) > 20
+    for family in found:
+        if family.type != "histogram":
+            assert all("le" not in sample.labels for sample in family.samples), family.name
+    beside.close()
+    shard.kill(Role.DEQUEUE)
+    shard.kill(Role.INGEST)
+
+
+class NoMetrics:
+    def families(self) -> list[Metric]:
+        return []
+
+
+def test_a_port_in_use_is_refused_with_the_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(ConfigError, match=f"127.0.0.1:{port}"),
+            served(NoMetrics(), "127.0.0.1", port),
+        ):
+            pass
+
+
+def test_a_value_belongs_to_the_first_bound_that_it_does_not_exceed() -> None:
+    known = Histogram(bounds=(10, 20), counts=(0, 0, 0))
+    known = known.with_values(np.array([-5, 10, 11, 20, 21])).with_values(np.array([0, 1_000]))
+    assert known == Histogram((10, 20), (3, 2, 2), 1_062)
+    assert known.with_values(np.array([], np.int64)) == known

@@ -1,0 +1,273 @@
+"""What dead letters keep, what a replay makes of them, and how far it has come."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from kafka.record import MemoryRecords
+
+from duewheel.checkpoints.replay_position import ReplayPosition
+from duewheel.kafka import router
+from duewheel.kafka.router import Reason, Target
+from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
+from duewheel.schemas.columns import binary
+from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
+from duewheel.schemas.name_patterns import TimerTopics, of_shell
+from duewheel.schemas.request.contract import Contract
+from duewheel.schemas.request.rules import compile_suite, load_suite
+from duewheel.schemas.wire.record_batch import seal, split
+from duewheel.schemas.wire.single_record import Header, encode, framed
+from duewheel.testing import suite_parameters
+
+TIMERS, DEAD, STATE, REPLIES = "orders.delayed", "dead", "state", "replies"
+OWN = {TIMERS, DEAD, STATE, REPLIES}
+TIMER_TOPICS = TimerTopics((TIMERS,))
+RULES = compile_suite(
+    load_suite(),
+    suite_parameters(forbidden_targets=sorted(OWN), targets_denied=of_shell(["*.secret"])),
+)
+NO_TARGETS = partial(why_no_target, Contract((1,), {}, DEAD, RULES))
+USERS: list[Header] = [("a", None), ("a", b"1"), ("TIMER_ERROR_CODE", b"mine")]
+
+
+def deliveries(rolled: bool) -> Deliveries:
+    """A row without wishes, one with a partition, an id and a roll behind it."""
+    header = b"".join(framed(name.encode()) + framed(value) for name, value in USERS)
+    return Deliveries(
+        targets=["gone"],
+        target=np.zeros(2, np.int32),
+        target_partition=np.array([NO_PARTITION, 3], np.int32),
+        key_hash=np.array([NO_KEY, 5], np.int32),
+        due_ms=np.array([7, 8]),
+        homes=[("orders.delayed", 0), ("orders.delayed", 2)],
+        home=np.array([0, 1], np.int32),
+        origin_offset=np.array([1, 9]),
+        source=binary([b"orders.delayed-0@1", b"orders.delayed-2@9"]),
+        timer_id=binary([b"orders.delayed-0@1", b"mine"]),
+        key_value=binary([framed(None) * 2, framed(b"k") + framed(b"")]),
+        headers=binary([header, header]),
+        header_count=np.full(2, len(USERS), np.int32),
+        roll_times=np.array([0, 2], np.int32),
+        retries=np.zeros(2, np.int32),
+        level=np.zeros(2, np.int32),
+        dead_letter=np.zeros(2, np.bool_),
+        rolled=np.full(2, rolled),
+        not_before_ms=np.full(2, ANY_TIME),
+        answer=np.zeros(2, np.bool_),
+    )
+
+
+def decoded(rows: Deliveries) -> list[Any]:
+    """The records as Kafka's clients see them."""
+    records = MemoryRecords(
+        b"".join(
+            bytes(seal(batch.body, batch.count, timestamp_ms=0)) for batch in split(rows, 1 << 20)
+        )
+    )
+    found = []
+    while (batch := records.next_batch()) is not None:
+        found += list(batch)
+    return found
+
+
+def condemned(rolled: bool = False) -> list[DeadLetter]:
+    rows = deliveries(rolled)
+    reason = np.full(2, Reason.UNKNOWN_TARGET_TOPIC, np.int32)
+    return letters_of(router.condemned(rows, reason, {"gone": Target(0, 0)}, DEAD))
+
+
+def letters_of(rows: Deliveries) -> list[DeadLetter]:
+    return [
+        DeadLetter(0, place, 0, record.key, record.value, tuple(record.headers))
+        for place, record in enumerate(decoded(rows))
+    ]
+
+
+def test_a_failed_delivery_keeps_what_it_would_have_carried() -> None:
+    plain, other = condemned()
+    error = ("TIMER_ERROR", b"topic 'gone' does not exist")
+    reason = [("TIMER_ERROR_CODE", b"unknown_target_topic"), error]
+    assert list(plain.headers) == [
+        *USERS,
+        *reason,
+        ("REAL_TOPIC", b"gone"),
+        ("TIMER_DUE_MS", b"7"),
+        ("UNIQ_KEY", b"orders.delayed-0@1"),
+        ("TIMER_SOURCE", b"orders.delayed-0@1"),
+    ]
+    assert list(other.headers[len(USERS) + 2 :]) == [
+        ("REAL_TOPIC", b"gone"),
+        ("REAL_QID", b"3"),
+        ("TIMER_DUE_MS", b"8"),
+        ("UNIQ_KEY", b"mine"),
+        ("TIMER_ROLL_TIMES", b"2"),
+        ("TIMER_SOURCE", b"orders.delayed-2@9"),
+    ]
+    # Replayed, it is byte for byte the delivery that failed.
+    for letter, delivery in zip((plain, other), decoded(deliveries(rolled=False)), strict=True):
+        out = letter.replayed(TIMER_TOPICS, NO_TARGETS, None, REPLIES)
+        assert isinstance(out, Outgoing)
+        assert (letter.key, letter.value) == (delivery.key, delivery.value)
+        assert list(out.headers) == delivery.headers
+        assert out.partition_needed
+    assert [out.partition for out in map(sent, (plain, other))] == [NO_PARTITION, 3]
+
+
+def sent(letter: DeadLetter) -> Outgoing:
+    out = letter.replayed(TIMER_TOPICS, NO_TARGETS, None, REPLIES)
+    assert isinstance(out, Outgoing)
+    return out
+
+
+def test_a_rolled_copy_goes_back_to_its_timer_topic() -> None:
+    """Its headers are a complete request already."""
+    for letter, partition in zip(condemned(rolled=True), (0, 2), strict=True):
+        out = sent(letter)
+        assert (out.topic, out.partition) == (TIMERS, partition)
+        assert out.headers == tuple(USERS)
+
+
+def rejected(
+    *users: Header, code: str = "no_due_time", source: str = f"{TIMERS}-1@7"
+) -> DeadLetter:
+    added = [("TIMER_ERROR_CODE", code.encode()), ("TIMER_SOURCE", source.encode())]
+    return DeadLetter(0, 0, 0, b"k", b"v", (*users, *added))
+
+
+def test_a_rejected_message_goes_back_as_it_came() -> None:
+    # Request headers and all, those of an earlier life of it included.
+    brought: list[Header] = [
+        ("REAL_TOPIC", DEAD.encode()),
+        ("TIMER_ERROR_CODE", b"x"),
+        ("REAL_TOPIC", b"gone"),
+    ]
+    out = sent(rejected(*brought))
+    assert (out.topic, out.partition, out.partition_needed) == (TIMERS, 1, False)
+    assert out.headers == tuple(brought)
+    to_topic = rejected(*brought).replayed(TIMER_TOPICS, NO_TARGETS, "orders", REPLIES)
+    assert isinstance(to_topic, Outgoing)
+    assert (to_topic.topic, to_topic.partition) == ("orders", NO_PARTITION)
+    assert to_topic.headers == (*brought, ("TIMER_SOURCE", b"orders.delayed-1@7"))
+
+
+@pytest.mark.parametrize(
+    ("letter", "code"),
+    [
+        (rejected(source=f"{DEAD}-0@1"), "not_a_timer_topic"),
+        (rejected(source="nonsense"), "not_a_dead_letter"),
+        (rejected(code=""), "not_a_dead_letter"),
+        (rejected(code="bad_origin"), "bad_origin"),
+        (DeadLetter(0, 0, 0, b"k", b"v", ()), "not_a_dead_letter"),
+        (
+            replace(rejected(code="record_too_large"), key=None, value=None),
+            "record_too_large",
+        ),
+    ],
+)
+def test_what_cannot_be_replayed(letter: DeadLetter, code: str) -> None:
+    refusal = letter.replayed(TIMER_TOPICS, NO_TARGETS, None, REPLIES)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == code
+
+
+@pytest.mark.parametrize(
+    ("topic", "code"),
+    [
+        *((topic, "forbidden_target") for topic in [*sorted(OWN), "__consumer_offsets"]),
+        ("orders.secret", "target_not_allowed"),
+    ],
+)
+def test_what_no_timer_may_go_to_is_no_target_of_a_replay(topic: str, code: str) -> None:
+    letter = DeadLetter(
+        *(0, 0, 0, b"k", b"v"),
+        (
+            ("TIMER_ERROR_CODE", b"unknown_target_topic"),
+            ("REAL_TOPIC", topic.encode()),
+            ("TIMER_SOURCE", b"orders.delayed-0@1"),
+        ),
+    )
+    for refusal in (
+        letter.replayed(TIMER_TOPICS, NO_TARGETS, None, REPLIES),
+        rejected().replayed(TIMER_TOPICS, NO_TARGETS, topic, REPLIES),
+    ):
+        assert isinstance(refusal, Refusal)
+        assert refusal.code == code
+        assert topic in refusal.error
+
+
+def test_an_answer_is_replayed_as_it_was_to_the_reply_topic_and_to_no_other_closed_one() -> None:
+    def answers(topic: str) -> tuple[list[Any], list[DeadLetter]]:
+        """As they were, and as dead letters."""
+        two = deliveries(rolled=False).take(np.zeros(2, np.int64))
+        own = [("TIMER_ANSWER", b"cancelled"), ("UNIQ_KEY", b"a")]
+        headers = b"".join(framed(name.encode()) + framed(value) for name, value in own)
+        rows = replace(
+            two,
+            targets=[topic],
+            headers=binary([headers] * 2),
+            header_count=np.full(2, len(own), np.int32),
+            answer=np.ones(2, np.bool_),
+        )
+        reason = np.full(2, Reason.UNKNOWN_TARGET_TOPIC, np.int32)
+        dead = router.condemned(rows, reason, {topic: Target(0, 0)}, DEAD)
+        return decoded(rows), letters_of(dead)
+
+    for answer, letter in zip(*answers(REPLIES), strict=True):
+        names = [name for name, _ in letter.headers[2:]]
+        assert names == ["TIMER_ERROR_CODE", "TIMER_ERROR", "REAL_TOPIC", "TIMER_SOURCE"]
+        out = letter.replayed(TIMER_TOPICS, NO_TARGETS, None, REPLIES)
+        assert isinstance(out, Outgoing)
+        assert (out.topic, out.partition) == (REPLIES, NO_PARTITION)
+        assert out.headers == tuple(answer.headers)
+    for letter in answers(STATE)[1]:
+        assert isinstance(letter.replayed(TIMER_TOPICS, NO_TARGETS, None, REPLIES), Refusal)
+
+
+def test_dead_again_with_todays_reason() -> None:
+    plain = condemned()[0]
+    again = plain.again(Refusal("key_required", "why"))
+    letter = replace(plain, headers=again)
+    assert (letter.code, letter.error, letter.source) == ("key_required", "why", plain.source)
+    assert sent(letter) == sent(plain)
+
+
+def test_single_records_are_read_by_kafkas_own_decoder() -> None:
+    rows: list[tuple[bytes | None, bytes | None, list[Header]]] = [
+        (None, None, [("a", None), ("", b""), ("a", bytes(range(256)))]),
+        (b"", b"", []),
+    ]
+    rows += [(b"%d" % n, bytes(n), [("n", b"%d" % n)]) for n in range(200)]
+    body = b"".join(encode(place, *row) for place, row in enumerate(rows))
+    batch = MemoryRecords(bytes(seal(body, len(rows), timestamp_ms=9))).next_batch()
+    assert [(r.key, r.value, r.headers) for r in batch] == rows
+
+
+def test_a_position_of_one_code_passes_over_the_others() -> None:
+    position = ReplayPosition("topic 1")
+    position.move(0, 10, "a")
+    assert position.is_behind(0, 9, "a")
+    assert not position.is_behind(0, 9, "b")
+    assert not position.is_behind(0, 10, "a")
+    assert not position.is_behind(1, 9, "a")
+    assert (position.start(0, "a"), position.start(0, "b"), position.start(0, None)) == (10, 0, 0)
+
+    position.move(0, 5, None)
+    position.move(1, 3, None)
+    again = ReplayPosition.decode(position.encode(), "topic 1")
+    assert again == position
+    assert [again.is_behind(0, offset, "b") for offset in (4, 5)] == [True, False]
+    assert again.is_behind(0, 9, "a")
+    again.move(0, 12, None)
+    assert again.is_behind(0, 11, "b")
+    assert again.encode() == b'{"topic_id": "topic 1", "partitions": {"0": [12, {}], "1": [3, {}]}}'
+
+
+def test_a_position_in_a_topic_made_anew_is_its_beginning() -> None:
+    position = ReplayPosition("topic 1")
+    position.move(0, 10, None)
+    assert ReplayPosition.decode(position.encode(), "topic 2") == ReplayPosition("topic 2")
+    assert ReplayPosition.decode(None, "topic 1") == ReplayPosition("topic 1")

@@ -1,0 +1,111 @@
+"""How many rows a batch may have: after failures, by their bytes, and when it grows again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from duewheel.streaming.batch_attempt import FILE_NAME, ROWS_MIN, Attempt, End
+from duewheel.streaming.batch_size import PASSED_BATCHES, RowLimit
+
+MARKS = {("timers", 0): 7, ("timers", 1): 0}
+MOVED = {("timers", 0): 7, ("timers", 1): 1}
+ROWS_MAX = 1_000
+BYTES_MAX = 100_000
+
+
+class Shard:
+    """The directory of an ingest process, and a checkpoint of Spark's in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoint = path / "checkpoint"
+        for folder in ("offsets", "commits"):
+            (self.checkpoint / folder).mkdir(parents=True)
+
+    def plan(self, batch: int) -> None:
+        (self.checkpoint / "offsets" / str(batch)).write_text("v1\n")
+
+    def commit(self, batch: int) -> None:
+        (self.checkpoint / "commits" / str(batch)).write_text("v1\n")
+
+    def start(self, marks: dict[tuple[str, int], int] | None = None) -> RowLimit:
+        """A process, up to the start of its query."""
+        limit = RowLimit(self.path, ROWS_MAX, BYTES_MAX)
+        limit.settle(self.checkpoint, marks or MARKS)
+        limit.begun(marks or MARKS, 0)
+        return limit
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Shard:
+    return Shard(tmp_path)
+
+
+def test_a_batch_that_never_comes_to_an_end_is_halved_down_to_a_floor(shard: Shard) -> None:
+    """Killed without a word, again and again; Spark's checkpoint must not name that batch again."""
+    rows = [shard.start().rows]
+    for batch in range(12):
+        shard.plan(batch)
+        rows.append(shard.start().rows)
+        assert not shard.checkpoint.exists(), "set aside"
+        (shard.checkpoint / "offsets").mkdir(parents=True)
+        (shard.checkpoint / "commits").mkdir()
+    assert rows[:5] == [1_000, 500, 250, 125, 62]
+    assert rows[-1] == ROWS_MIN
+
+
+def test_a_kill_is_no_failure_if_the_marks_have_moved_or_no_batch_was_begun(shard: Shard) -> None:
+    shard.start()
+    shard.plan(0)
+    assert shard.start(MOVED).rows == ROWS_MAX
+    shard.commit(0)
+    assert shard.start(MOVED).rows == ROWS_MAX
+    assert shard.checkpoint.exists()
+
+
+@pytest.mark.parametrize(("end", "rows"), [(End.ORDERLY, 1_000), (End.OUT_OF_MEMORY, 500)])
+def test_how_it_has_ended_counts_more_than_the_marks(shard: Shard, end: End, rows: int) -> None:
+    shard.start().ended(end)
+    shard.plan(0)
+    assert shard.start(MOVED if end is End.OUT_OF_MEMORY else MARKS).rows == rows
+
+
+def test_what_was_halved_stays_so_over_restarts_and_grows_once_batches_pass(shard: Shard) -> None:
+    shard.start().ended(End.OUT_OF_MEMORY)
+    shard.start().ended(End.OUT_OF_MEMORY)
+    shard.start().ended(End.ORDERLY)
+    limit = shard.start()
+    assert limit.rows == 250
+    assert not limit.is_outgrown(PASSED_BATCHES - 1, 1.0, behind=5)
+    assert not limit.is_outgrown(PASSED_BATCHES, 1.0, behind=0), "it does not matter now"
+    assert limit.is_outgrown(PASSED_BATCHES, 1.0, behind=5)
+    assert limit.rows == 500
+    limit.begun(MARKS, PASSED_BATCHES)
+    assert not limit.is_outgrown(2 * PASSED_BATCHES - 1, 1.0, behind=5)
+    assert limit.is_outgrown(2 * PASSED_BATCHES, 1.0, behind=5)
+    limit.begun(MARKS, 2 * PASSED_BATCHES)
+    assert limit.rows == ROWS_MAX
+    assert not limit.is_outgrown(9 * PASSED_BATCHES, 1.0, behind=5)
+
+
+def test_large_rows_come_fewer_at_a_time(shard: Shard) -> None:
+    limit = shard.start()
+    assert not limit.is_outgrown(1, 100.0, behind=0), "a thousand of them fit"
+    assert not limit.is_outgrown(1, 150.0, behind=0), "not for a little less"
+    assert limit.is_outgrown(1, 1_000.0, behind=0)
+    assert limit.rows == 100
+    assert limit.is_outgrown(1, 10_000_000.0, behind=0)
+    assert limit.rows == ROWS_MIN
+    assert not limit.is_outgrown(5 * PASSED_BATCHES, 60_000.0, behind=5), "nor for a little more"
+    assert limit.is_outgrown(5 * PASSED_BATCHES, 100.0, behind=5)
+    assert limit.rows == 2
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage", b'00000000 {"rows": -1}\n'])
+def test_a_damaged_file_counts_as_none(shard: Shard, damage: bytes) -> None:
+    shard.start().ended(End.OUT_OF_MEMORY)
+    (shard.path / FILE_NAME).write_bytes(damage)
+    assert Attempt.read(shard.path) is None
+    assert shard.start().rows == ROWS_MAX

@@ -1,0 +1,310 @@
+"""Settings changed on a shard with progress: what is there stays, what comes is judged anew."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.unit.wheel.recovery.test_rebuild import PRECISION_MS, World, half_delivered
+
+from duewheel.checkpoints import progress
+from duewheel.checkpoints.state_file import State
+from duewheel.errors import ConfigError, Fenced, RecoveryRefused
+from duewheel.schemas.batches import TopicPartition
+from duewheel.testing import TIMER_TOPIC, LocalShard, Timer
+from duewheel.wheel.admin.reconfigure import Plan, plan, take
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.recovery.survey import survey
+from duewheel.wheel.storage.data_directory import DataDirectory, Role, hold_role
+from duewheel.wheel.storage.layout import WheelConfig
+
+P: TopicPartition = (TIMER_TOPIC, 0)
+Q: TopicPartition = (TIMER_TOPIC, 1)
+OTHER = DequeueConfig(0, 1, {"levels_ms": [1]}, 2, progress_interval_ms=PRECISION_MS)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(tmp_path, monkeypatch)
+
+
+@contextmanager
+def alone(world: World, wheel: WheelConfig | None = None) -> Iterator[DataDirectory]:
+    """The directory, with both roles."""
+    directory = DataDirectory.start(world.path, wheel or world.wheel, Role.DEQUEUE)
+    ingest = hold_role(world.path, Role.INGEST)
+    try:
+        yield directory
+    finally:
+        ingest.close()
+        directory.close()
+
+
+def reconfigure(world: World, config: DequeueConfig, wheel: WheelConfig | None = None) -> Plan:
+    """Change the settings; the world goes on with them."""
+    with alone(world, wheel) as directory:
+        planned = take(directory, world.publisher, config, world.shard.offsets_at)
+    use(world, config, wheel)
+    return planned
+
+
+def use(world: World, config: DequeueConfig, wheel: WheelConfig | None = None) -> None:
+    world.wheel = wheel or world.wheel
+    offsets_at = world.shard.offsets_at
+    world.shard = LocalShard(world.path, world.wheel, world.publisher, world.clock, config)
+    world.shard.offsets_at = offsets_at
+
+
+def caught_up(world: World) -> None:
+    """Rows placed, some of them delivered, everything stopped."""
+    half_delivered(world)
+    world.ingest()
+    world.kill()
+
+
+def test_an_epoch_begins_behind_everything_that_was_judged(world: World) -> None:
+    caught_up(world)
+    marks = dict(State.open(world.path).commit().marks)
+    before = world.publisher.peek()
+    assert before is not None
+    planned = reconfigure(world, OTHER)
+    assert planned.since == marks
+    assert planned.changes == {"levels_ms": (None, [1])}
+    after = world.publisher.peek()
+    assert after is not None
+    assert (after.owner, after.lineage, after.epoch) == (
+        before.owner,
+        before.lineage,
+        before.epoch + 1,
+    )
+    assert after.partitions == before.partitions
+    assert after.epochs == before.epochs.followed_by(OTHER.slot_values(world.wheel), marks)
+    mirror = State.open(world.path).mirror()
+    assert mirror is not None
+    assert mirror[2] == after.encode()
+    assert world.start() == "killed"
+    world.finish()
+
+
+def test_the_marks_count_though_nothing_was_closed_since(world: World) -> None:
+    """Rows above C are in the wheel, where the old settings have put them."""
+    world.write(0, 30, 30, 30)
+    world.ingest()
+    world.kill()
+    assert reconfigure(world, OTHER).since == {P: 3, Q: 0}
+
+
+def test_rows_of_a_partition_that_no_progress_names_yet_keep_their_epoch(world: World) -> None:
+    """They were taken while dequeue was down; then the directory is lost, twice."""
+    added: TopicPartition = (TIMER_TOPIC, 2)
+    world.kafka[2] = [Timer(2, n, world.clock.now_ms() + 15_000) for n in range(3)]
+    world.shard.append(world.kafka[2], {P: 0, Q: 0, added: 3})
+    world.kill()
+    world.shard.offsets_at = lambda _: {P: 0, Q: 0, added: 0}
+    planned = reconfigure(world, OTHER)
+    assert planned.since == {P: 0, Q: 0, added: 3}
+    assert len(planned.progress.epochs) == 2
+    assert added not in planned.progress.partitions
+    world.start()
+    world.at_slot(5)  # a progress that names it
+    for _ in range(2):
+        world.kill()
+        shutil.rmtree(world.path)
+        assert world.start(take_over=True) == "taken over"
+    world.finish()
+
+
+def test_a_change_that_would_make_the_progress_too_large_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before Kafka has it: no process could copy it, and none could start."""
+    monkeypatch.setattr(progress, "RECORD_BYTES_MAX", 128 * 1024)
+    caught_up(world)
+    mapping = {f"t{number}": "orders" for number in range(300)}
+
+    def change_on() -> None:
+        for number in range(100):
+            values = {"mapping": mapping, "levels_ms": [number]}
+            reconfigure(world, replace(OTHER, slot_config=values))
+
+    with pytest.raises(RecoveryRefused, match=r"are \d+ slot configurations"):
+        change_on()
+    found = world.publisher.peek()
+    assert found is not None and len(found.epochs) > 10
+    use(world, replace(OTHER, slot_config=found.epochs.newest.values))
+    assert world.start() == "killed"
+    world.finish()
+
+
+def test_the_same_settings_change_nothing(world: World) -> None:
+    caught_up(world)
+    committed = len(world.publisher.committed)
+    planned = reconfigure(world, world.shard._config)
+    assert (planned.changes, planned.dropped) == ({}, 0)
+    assert len(world.publisher.committed) == committed
+
+
+def test_a_start_with_other_settings_is_refused_until_then(world: World) -> None:
+    caught_up(world)
+    old = world.shard._config
+    use(world, OTHER)
+    with pytest.raises(RecoveryRefused, match=r"levels_ms.*duewheel reconfigure"):
+        world.start()
+    world.kill()
+    reconfigure(world, OTHER)
+    assert world.start() == "killed"
+    world.kill()
+    use(world, old)
+    with pytest.raises(RecoveryRefused, match="levels_ms"):
+        world.start()
+
+
+def test_another_window_and_the_directory_is_lost_again_and_again(world: World) -> None:
+    world.write(0, 1, 2, 9, 4_500, 4_800)
+    world.write(1, 3, 3, 4_400)
+    world.ingest()
+    world.at_slot(2)
+    world.kill()
+    short = replace(world.wheel, window_ms=10_000)
+    planned = reconfigure(world, world.shard._config, short)
+    assert planned.changes == {"roll_window_ms": (40_000, 10_000)}
+    assert world.start() == "killed"
+    world.write(0, 5, 4_600)
+    world.write(1, 4, 4_700)
+    world.ingest()
+    world.publisher.silent_ms = 61_000
+    for slot in (3, 4, 5, 9):
+        world.at_slot(slot, ticks=1)
+        world.kill()
+        shutil.rmtree(world.path)
+        assert world.start() == "taken over"
+        world.ingest()
+    world.finish()
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+def test_precision_cannot_be_changed(world: World) -> None:
+    caught_up(world)
+    found = world.publisher.peek()
+    local = survey(world.path, world.wheel)
+    config = world.shard._config
+    finer = replace(world.wheel, precision_ms=5, window_ms=20_000)
+    with pytest.raises(ConfigError, match=r"precision_ms was 10, is 5.*begin anew"):
+        plan(found, local, finer, config, lambda _: {})
+    with pytest.raises(ConfigError, match="made with precision_ms=10"):
+        DataDirectory.start(world.path, finer, Role.DEQUEUE)
+
+
+def lacks_rows(world: World) -> None:
+    world.publisher.silent_ms = 61_000
+    shutil.rmtree(world.path)
+    world.start()
+    world.kill()
+
+
+def is_to_be_recovered(world: World) -> None:
+    world.publisher.silent_ms = 61_000
+    shutil.rmtree(world.path)
+    world.shard.start_dequeue()
+    world.kill()
+
+
+def has_lost_power(world: World) -> None:
+    world.boot = "00000000-0000-0000-0000-000000000001"
+
+
+def has_lost_a_file(world: World) -> None:
+    (world.path / "timerwheel").unlink()
+
+
+@pytest.mark.parametrize(
+    "befalls", [lacks_rows, is_to_be_recovered, has_lost_power, has_lost_a_file]
+)
+def test_a_directory_that_has_to_recover_is_refused(
+    world: World, befalls: Callable[[World], None]
+) -> None:
+    caught_up(world)
+    befalls(world)
+    committed = len(world.publisher.committed)
+    with pytest.raises(RecoveryRefused, match="has to recover first"):
+        reconfigure(world, OTHER)
+    assert len(world.publisher.committed) == committed
+    assert world.start() is not None
+    world.finish()
+
+
+def test_only_the_owners_directory_may(world: World) -> None:
+    caught_up(world)
+    elsewhere = world.path.with_name("elsewhere")
+    world.path, own = elsewhere, world.path
+    with pytest.raises(RecoveryRefused, match="belongs to the data directory"):
+        reconfigure(world, OTHER)
+    world.path = own
+    other = replace(OTHER, shards=2)
+    with pytest.raises(RecoveryRefused, match="shard 0 of 1"):
+        reconfigure(world, other)
+
+
+def test_without_progress_there_is_nothing_to_change(world: World) -> None:
+    caught_up(world)
+    world.publisher.committed.clear()
+    with pytest.raises(RecoveryRefused, match="no progress"):
+        reconfigure(world, OTHER)
+
+
+# ---- kills and doubts ----------------------------------------------------------------------------
+
+
+class _Killed(BaseException):
+    pass
+
+
+def test_a_kill_behind_the_commit_leaves_the_new_settings(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caught_up(world)
+
+    def die(*_: object, **__: object) -> None:
+        raise _Killed
+
+    with monkeypatch.context() as patched, suppress(_Killed):
+        patched.setattr(State, "write_mirror", die)
+        reconfigure(world, OTHER)
+    use(world, OTHER)
+    assert reconfigure(world, OTHER).changes == {}
+    assert world.start() == "killed"
+    world.finish()
+
+
+@pytest.mark.parametrize("fates", [["lose", "commit"], ["doubt"], ["lose", "lose", "doubt"]])
+def test_a_transaction_in_doubt_is_settled_by_what_kafka_has(
+    world: World, fates: list[str]
+) -> None:
+    caught_up(world)
+    left = list(fates)
+    world.publisher.fate = lambda: left.pop(0) if left else "commit"
+    committed = len(world.publisher.committed)
+    reconfigure(world, OTHER)
+    assert len(world.publisher.committed) == committed + 1
+    assert world.start() == "killed"
+    world.finish()
+
+
+def test_another_instance_that_comes_between_is_left_alone(world: World) -> None:
+    caught_up(world)
+    found = world.publisher.peek()
+    assert found is not None
+
+    def overtaken() -> str:
+        world.publisher.committed.append((None, replace(found, owner="another", epoch=99)))
+        return "lose"
+
+    world.publisher.fate = overtaken
+    with pytest.raises(Fenced):
+        reconfigure(world, OTHER)

@@ -1,0 +1,149 @@
+"""Records that the operator skips: dead letters now, and whenever they are read again."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.unit.wheel.admin.test_reconfigure import alone as holding
+from tests.unit.wheel.admin.test_reconfigure import caught_up
+from tests.unit.wheel.recovery.test_rebuild import World
+
+from duewheel.checkpoints.config_epochs import Epoch, Epochs
+from duewheel.checkpoints.page_codec import Marks
+from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.state_file import State
+from duewheel.errors import ConfigError, RecoveryRefused
+from duewheel.schemas.batches import TimerBatch, TopicPartition
+from duewheel.schemas.request.contract import Contract, parse, rejections
+from duewheel.schemas.request.rules import compile_suite, load_suite
+from duewheel.schemas.request.skipped_records import SKIPPED, parse_but_skipped
+from duewheel.testing import TIMER_TOPIC, suite_parameters
+from duewheel.wheel.admin.reconfigure import SKIPPED_MAX, commit, skip
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.recovery.survey import survey
+
+P: TopicPartition = (TIMER_TOPIC, 0)
+Q: TopicPartition = (TIMER_TOPIC, 1)
+ENDS: Marks = {P: 1_000, Q: 1_000}
+WRITTEN = dt.datetime(2026, 7, 24, 12, 0, tzinfo=dt.UTC)
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+CONTRACT = Contract((1_000,), {}, "dead", compile_suite(load_suite(), suite_parameters()))
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(tmp_path, monkeypatch)
+
+
+# ---- parsing -------------------------------------------------------------------------------------
+
+
+def table(*places: tuple[str, int, int]) -> pa.Table:
+    due = [("REAL_TOPIC", b"orders"), ("TIMER_DELAY_MS", b"5")]
+    columns = {
+        "topic": pa.array([topic for topic, _, _ in places], pa.string()),
+        "partition": pa.array([number for _, number, _ in places], pa.int32()),
+        "offset": pa.array([offset for _, _, offset in places], pa.int64()),
+        "timestamp": pa.array([WRITTEN] * len(places), pa.timestamp("us", "UTC")),
+        "key": pa.array([b"key"] * len(places), pa.binary()),
+        "value": pa.array([b"%d" % offset for _, _, offset in places], pa.binary()),
+        "headers": pa.array([due] * len(places), HEADERS),
+    }
+    return pa.table(columns)
+
+
+def careful(records: pa.Table) -> TimerBatch:
+    """A parser that one record ends."""
+    assert 7 not in records.column("offset").to_pylist()
+    return parse(records, CONTRACT)
+
+
+def test_a_skipped_record_is_a_dead_letter_in_its_place() -> None:
+    places = [("timers", 0, n) for n in (5, 6, 7, 8)] + [("timers", 1, n) for n in (6, 7)]
+    with pytest.raises(AssertionError):
+        careful(table(*places))
+    skipped = {P: (7,), Q: (7,), ("other", 0): (5,)}
+    batch = parse_but_skipped(table(*places), careful, skipped, "dead")
+    found = [
+        (batch.partitions[p], o, r)
+        for p, o, r in zip(batch.partition, batch.offset, batch.rejected, strict=True)
+    ]
+    assert found == [((t, n), o, o == 7) for t, n, o in places]
+    assert [batch.targets[t] for t in batch.target] == [
+        *("orders", "orders", "dead", "orders"),
+        *("orders", "dead"),
+    ]
+    assert rejections(batch, [SKIPPED, *CONTRACT.rules.rules]) == {"skipped_by_operator": 2}
+    alone = table(("timers", 0, 7))
+    row = parse_but_skipped(alone, careful, skipped, "dead")
+    assert row.key_value.to_pylist() == parse(alone, CONTRACT).key_value.to_pylist()
+    assert row.header_count.tolist() == [2]  # its own are not looked at
+    assert row.timer.all() and not row.cancels.any()
+
+
+def test_others_are_not_touched() -> None:
+    records = table(("timers", 0, 1))
+    for skipped in ({}, {P: (2,)}, {Q: (1,)}):
+        assert parse_but_skipped(records, careful, skipped, "dead").rejected.tolist() == [False]
+
+
+# ---- what is kept in the progress ----------------------------------------------------------------
+
+
+def test_what_is_skipped_goes_with_the_epochs() -> None:
+    epochs = Epochs((Epoch({"precision_ms": 1, "roll_window_ms": 1}),))
+    assert "skipped" not in epochs.text
+    some = epochs.skipping([(P, 9), (P, 3), (Q, 4)]).skipping([(P, 3)])
+    assert some.skipped == {P: (3, 9), Q: (4,)}
+    assert Epochs.from_json(json.loads(some.text)) == some != epochs
+    assert some.reaching({P: 4, Q: 4}).skipped == {P: (9,), Q: (4,)}
+    assert some.reaching({P: 10, Q: 5}) == epochs
+    assert some.without([P]).skipped == {Q: (4,)}
+    assert some.cut({P: 9}).skipped == {P: (3,), Q: (4,)}
+    assert some.followed_by({"precision_ms": 1, "roll_window_ms": 2}, {}).skipped == some.skipped
+    assert epochs.skipping([(P, 1)]).beside(epochs.skipping([(Q, 2)])).skipped == {P: (1,), Q: (2,)}
+
+
+def planned(world: World, *named: tuple[TopicPartition, int], ends: Marks = ENDS) -> Progress:
+    found, local = world.publisher.peek(), survey(world.path, world.wheel)
+    config = DequeueConfig(0, 1, {})
+    return skip(named, found, local, world.wheel, config, world.shard.offsets_at, ends)
+
+
+def test_only_what_was_not_taken_can_be_skipped(world: World) -> None:
+    caught_up(world)
+    marks = State.open(world.path).commit().marks
+    assert planned(world, (P, marks[P])).epochs.skipped == {P: (marks[P],)}
+    with pytest.raises(RecoveryRefused, match="taken already"):
+        planned(world, (P, marks[P] - 1))
+    with pytest.raises(ConfigError, match="ends at 1000"):
+        planned(world, (P, 1_000))
+    with pytest.raises(ConfigError, match="reads no such partition"):
+        planned(world, (("unknown", 0), 1))
+    many = [(P, marks[P] + n) for n in range(SKIPPED_MAX + 1)]
+    assert len(planned(world, *many[:-1]).epochs.skipped[P]) == SKIPPED_MAX
+    with pytest.raises(ConfigError, match=f"{SKIPPED_MAX + 1} records would be skipped"):
+        planned(world, *many)
+
+
+def test_what_was_skipped_outlives_a_loss(world: World) -> None:
+    caught_up(world)
+    mark = State.open(world.path).commit().marks[P]
+    found, wanted = world.publisher.start(), planned(world, (P, mark + 1))
+    assert found is not None and wanted.epoch == found.epoch + 1
+    with holding(world) as directory:
+        commit(directory, world.publisher, found, wanted)
+    assert planned(world, (P, mark + 1)) == wanted  # again: nothing changes
+    assert world.start() == "killed"
+    assert world.shard.ingest is not None
+    assert world.shard.ingest.epochs.skipped == {P: (mark + 1,)}
+    world.kill()
+    shutil.rmtree(world.path)
+    world.start(take_over=True)
+    assert world.shard.ingest is not None
+    assert world.shard.ingest.epochs.skipped == {P: (mark + 1,)}

@@ -1,0 +1,200 @@
+"""Damage to what is written of cancels, and its loss: noticed by who reads it, and mended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.unit.wheel.append.test_cancels import NOW_MS, P0, P1, World, cancel, timer
+
+from duewheel.checkpoints.recovery_decision import RecoveryRecord
+from duewheel.errors import CorruptFile, RecoveryPending
+from duewheel.testing import timer_batch
+from duewheel.wheel.storage import cancel_log
+from duewheel.wheel.storage.cancel_log import CANCELLED, CHASE, CancelLog
+from duewheel.wheel.storage.cancelled_records import CancelledRecords
+from duewheel.wheel.storage.data_directory import Role
+from duewheel.wheel.storage.layout import CANCELLATION, MAGIC_CUT_OFF, RECORD_BYTES
+from duewheel.wheel.storage.verify import check
+
+MakeWorld = Callable[..., World]
+HOUR = 480_000
+
+
+@pytest.fixture
+def make_world(tmp_path: Path) -> MakeWorld:
+    return lambda **settings: World(tmp_path / "data", **settings)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> CancelLog:
+    """Three cancels: replied to, chased, and cut off."""
+    log = CancelLog(tmp_path)
+    batch = timer_batch([cancel(1), cancel(2, timer_id=b"b"), cancel(3)])
+    outcome = np.array([CANCELLED, CHASE, CANCELLED], np.int32)
+    log.write(HOUR, (0, 0), batch, np.zeros(1, np.int32), outcome, NOW_MS)
+    log.cut(HOUR, np.array([2 * RECORD_BYTES]))
+    return log
+
+
+def flip(path: Path, at: int, bits: int = 1) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= bits
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("folder", [*cancel_log.FOLDERS, "cancelled"])
+def test_a_lost_file_is_noticed(make_world: MakeWorld, folder: str) -> None:
+    world = make_world()
+    world.append(timer(0, 50), cancel(1))
+    world.at_slot(2)
+    world.shard.kill(Role.DEQUEUE)
+    world.shard.kill(Role.INGEST)
+    (lost,) = (world.path / folder).iterdir()
+    lost.unlink()
+    assert not check(world.path, world.wheel).ok
+    world.shard.start_dequeue()
+    record = RecoveryRecord.read(world.path)
+    assert record is not None and record.case == "files lost"
+
+
+@pytest.mark.parametrize(
+    ("folder", "at", "bits"),
+    # 15: the last byte of the magic, which says what the record is.
+    [
+        ("cancels", 11, 64),
+        ("cancels", 15, 4),
+        ("cancels", 15, 8),
+        ("cancels", 45, 64),
+        ("requests", 70, 64),
+    ],
+)
+def test_a_damaged_segment_is_found(make_world: MakeWorld, folder: str, at: int, bits: int) -> None:
+    world = make_world()
+    world.append(timer(0, 50), cancel(1))
+    (segment,) = (world.path / folder).iterdir()
+    data = bytearray(segment.read_bytes())
+    data[at] ^= bits
+    segment.write_bytes(bytes(data))
+    assert not check(world.path, world.wheel).ok
+    with pytest.raises(RecoveryPending):
+        world.at_slot(2)
+
+
+def test_a_mark_that_is_lost_is_set_again(make_world: MakeWorld) -> None:
+    """A kill between commit page and mark; a loss of power may take it, too."""
+    world = make_world()
+    world.append(timer(0, 50), cancel(1))
+    (log,) = (world.path / "timerlog").iterdir()
+    data = bytearray(log.read_bytes())
+    assert data[12] == ord("C")
+    data[12] = 0
+    log.write_bytes(bytes(data))
+    assert [f.code for f in check(world.path, world.wheel).findings] == ["not_marked"]
+    directory = world.shard.directory(Role.INGEST)
+    ((hour, lengths),) = directory.state.commit().hours.items()
+    directory.mark_cancelled(hour, lengths, 0)
+    assert check(world.path, world.wheel).ok
+    world.at_slot(60)
+    assert world.sources() == []
+
+
+@pytest.mark.parametrize("octet", [0x42, 0xFF])
+def test_a_mark_that_is_none_is_damage(make_world: MakeWorld, octet: int) -> None:
+    world = make_world()
+    world.append(timer(0, 5))
+    (log,) = (world.path / "timerlog").iterdir()
+    data = bytearray(log.read_bytes())
+    data[12] = octet
+    log.write_bytes(bytes(data))
+    with pytest.raises(RecoveryPending, match="does not match its checksum"):
+        world.at_slot(9)
+
+
+def test_a_damaged_segment_leads_to_reading_again(make_world: MakeWorld) -> None:
+    world = make_world()
+    rows = [timer(0, 50), cancel(1)]
+    world.append(*rows)
+    world.shard.kill(Role.DEQUEUE)
+    world.shard.kill(Role.INGEST)
+    (segment,) = (world.path / cancel_log.REQUESTS_FOLDER).iterdir()
+    data = bytearray(segment.read_bytes())
+    data[70] ^= 0x40
+    segment.write_bytes(bytes(data))
+    world.restart(Role.DEQUEUE)
+    with pytest.raises(RecoveryPending, match="does not match its checksum"):
+        world.at_slot(2)
+    world.shard.offsets_at = lambda _: {P0: 0, P1: 0}
+    world.restart(Role.DEQUEUE, Role.INGEST)
+    assert world.engine.marks[P0] == 0
+    world.append(*rows)
+    world.at_slot(3)
+    world.append(*(replace(chase, offset=2) for chase in world.chases()))
+    world.at_slot(60)
+    assert (world.sources(), world.answers()) == ([], [("timers-0@1", "cancelled")])
+
+
+@pytest.mark.parametrize("record", range(3))
+def test_every_single_bit_of_a_record_is_noticed(log: CancelLog, record: int) -> None:
+    path, first = log.files.path(HOUR), record * RECORD_BYTES
+    for bit in range(8 * RECORD_BYTES):
+        at = first + bit // 8
+        flip(path, at, 1 << bit % 8)
+        with pytest.raises(CorruptFile) as found:
+            log.records(HOUR, 0, 3 * RECORD_BYTES)
+        assert found.value.offset == first
+        flip(path, at, 1 << bit % 8)
+    assert len(log.records(HOUR, 0, 3 * RECORD_BYTES)) == 3
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_several_bits_are_noticed(log: CancelLog, seed: int) -> None:
+    rng, path = np.random.default_rng(seed), log.files.path(HOUR)
+    sound = path.read_bytes()
+    for _ in range(200):
+        data = np.frombuffer(sound, np.uint8).copy()
+        bits = rng.choice(8 * RECORD_BYTES, rng.integers(2, 6), replace=False)
+        np.bitwise_xor.at(data, bits // 8, (1 << bits % 8).astype(np.uint8))
+        path.write_bytes(data.tobytes())
+        with pytest.raises(CorruptFile):
+            log.records(HOUR, 0, RECORD_BYTES)
+
+
+@pytest.mark.parametrize("first", range(12, RECORD_BYTES - 8, 8))
+def test_the_highest_bits_of_two_words_do_not_undo_one_another(log: CancelLog, first: int) -> None:
+    flip(log.files.path(HOUR), first + 8, 0x80)
+    flip(log.files.path(HOUR), first, 0x80)
+    with pytest.raises(CorruptFile):
+        log.records(HOUR, 0, RECORD_BYTES)
+
+
+def test_cutting_off_keeps_the_check_and_the_request_right(log: CancelLog) -> None:
+    records = log.records(HOUR, 0, 3 * RECORD_BYTES)
+    assert ((records["magic"] & MAGIC_CUT_OFF) != 0).tolist() == [False, False, True]
+    rows = log.read(HOUR, 0, 3 * RECORD_BYTES)
+    assert rows.cut_off.tolist() == [False, False, True]
+    assert rows.outcome.tolist() == [CANCELLED, CHASE, CANCELLED]
+    assert rows.requests.timer_id.to_pylist() == [b"a", b"b", b"a"]
+
+
+def test_damage_is_not_sealed_by_cutting_off(log: CancelLog) -> None:
+    flip(log.files.path(HOUR), RECORD_BYTES - 1)
+    with pytest.raises(CorruptFile):
+        log.cut(HOUR, np.zeros(1, np.int64))
+
+
+def test_every_single_bit_of_a_cancelled_record_is_noticed(tmp_path: Path) -> None:
+    """A wrong position would take a timer that nobody has cancelled."""
+    cancelled = CancelledRecords(tmp_path)
+    end = cancelled.write(HOUR, 0, np.array([7, 2**40]), np.array([52, 104]))
+    assert cancelled.read(HOUR, 0, end)["position"].tolist() == [52, 104]
+    path = cancelled.files.path(HOUR)
+    for bit in range(8 * end):
+        flip(path, bit // 8, 1 << bit % 8)
+        with pytest.raises(CorruptFile) as found:
+            cancelled.read(HOUR, 0, end)
+        assert found.value.offset == bit // 8 // CANCELLATION.itemsize * CANCELLATION.itemsize
+        flip(path, bit // 8, 1 << bit % 8)

@@ -1,0 +1,154 @@
+"""The index of ids: it finds what a scan of the logs finds, whatever it was asked before."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.unit.wheel.append.test_cancels import NOW_MS, P0, World, cancel, timer
+
+from duewheel.checkpoints import fs
+from duewheel.schemas.batches import Int64
+from duewheel.testing import Timer, timer_batch
+from duewheel.wheel.append import cancel_lookup, id_index
+from duewheel.wheel.append.id_index import IdIndex
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.layout import RECORD_BYTES, id_hash_of
+
+IDS = 40
+NONE: Int64 = np.empty(0, np.int64)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "data", slots=1 << 21)
+
+
+def append(world: World, first: int, count: int, rng: np.random.Generator) -> None:
+    """Timers with few ids, in three hours."""
+    slots = rng.integers(1, 900_000, count).tolist()
+    ids = rng.integers(0, IDS, count).tolist()
+    world.append(
+        *(
+            Timer(0, first + n, NOW_MS + slot * 10, timer_id=b"id-%d" % which)
+            for n, (slot, which) in enumerate(zip(slots, ids, strict=True))
+        )
+    )
+
+
+def found(
+    index: IdIndex, hashes: Int64, directory: DataDirectory, whole: Int64 = NONE
+) -> set[tuple[int, int]]:
+    commit = directory.state.commit()
+    return {
+        (hour, position)
+        for hour, positions in index.positions(np.unique(hashes), whole, commit)
+        for position in positions.tolist()
+    }
+
+
+def by_reading(hashes: Int64, directory: DataDirectory) -> set[tuple[int, int]]:
+    wanted = set()
+    for hour, lengths in directory.state.commit().hours.items():
+        records = directory.log.read(hour, 0, lengths.log_bytes)
+        rows = np.flatnonzero(np.isin(id_hash_of(records["reserved"]), hashes))
+        wanted |= {(hour, int(row) * RECORD_BYTES) for row in rows}
+    return wanted
+
+
+def hashes_in(directory: DataDirectory) -> Int64:
+    parts = [
+        id_hash_of(directory.log.read(hour, 0, lengths.log_bytes)["reserved"])
+        for hour, lengths in directory.state.commit().hours.items()
+    ]
+    return np.unique(np.concatenate(parts))
+
+
+@pytest.mark.parametrize("steps_max", [20_000, 3])
+def test_it_finds_what_the_logs_have(
+    world: World, monkeypatch: pytest.MonkeyPatch, steps_max: int
+) -> None:
+    monkeypatch.setattr(id_index, "ROWS_MIN", 64)
+    monkeypatch.setattr(id_index, "STEPS_MAX", steps_max)
+    rng = np.random.default_rng(7)
+    directory = world.shard.directory(Role.INGEST)
+    index, first = IdIndex(directory), 0
+    for count in (1, 50, 3, 200, 30, 400):
+        append(world, first, count, rng)
+        first += count
+        known = hashes_in(directory)
+        for wanted in (known, rng.choice(known, 3), np.array([12_345]), known[:1]):
+            assert found(index, wanted, directory) == by_reading(wanted, directory)
+
+
+def test_what_is_forgotten_is_found_no_more_and_nothing_else_is(world: World) -> None:
+    rng = np.random.default_rng(11)
+    append(world, 0, 300, rng)
+    directory = world.shard.directory(Role.INGEST)
+    index, gone = IdIndex(directory), set[tuple[int, int]]()
+    for turn in range(6):
+        known = hashes_in(directory)
+        wanted = rng.choice(known, 10)
+        met = sorted(found(index, wanted, directory))
+        assert set(met) == by_reading(wanted, directory) - gone
+        over = [met[n] for n in rng.choice(len(met), len(met) // 2, replace=False)]
+        hours, positions = (np.array(column, np.int64) for column in zip(*over, strict=True))
+        index.forget(hours, positions)
+        gone |= set(over)
+        append(world, 300 + 50 * turn, 50, rng)
+    assert found(index, known, directory) == by_reading(known, directory) - gone
+    assert found(index, known, directory, known[:5]) == by_reading(known, directory), "scanned"
+
+
+def test_without_room_for_it_logs_are_scanned(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(world, 0, 100, np.random.default_rng(3))
+    directory = world.shard.directory(Role.INGEST)
+
+    def full(fd: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(fs, "allocate", full)
+    known = hashes_in(directory)
+    assert found(IdIndex(directory), known, directory) == by_reading(known, directory)
+
+
+def test_hours_that_are_unlinked_are_passed_over(world: World) -> None:
+    append(world, 0, 100, np.random.default_rng(5))
+    directory = world.shard.directory(Role.INGEST)
+    index, known = IdIndex(directory), hashes_in(directory)
+    everything = found(index, known, directory)
+    first = min(hour for hour, _ in everything)
+    directory.state.raise_gc_hour(first + 1)
+    kept = {(hour, position) for hour, position in everything if hour > first}
+    assert kept and found(index, known, directory) == kept
+    index.forget(np.empty(0, np.int64), np.empty(0, np.int64))
+    assert found(index, known, directory) == kept
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_of_an_id_with_many_timers_an_older_one_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    """Of such an id the index forgets what no new cancel depends on: a chase may, and a handle."""
+    monkeypatch.setattr(cancel_lookup, "FORGET_FROM", 2)
+    world = World(tmp_path / "data")
+    world.append(timer(0, 2))
+    world.at_slot(4)
+    world.append(timer(1, 50), cancel(2))
+    world.append(timer(3, 51, request="reschedule"))
+    world.append(timer(4, 52, request="reschedule"))
+    world.at_slot(6)
+    chases = world.chases()
+    assert [chase.origin for chase in chases] == [2, 3, 4]
+    if named:
+        one = replace(timer_batch([cancel(5)]), named_offset=np.array([1]))
+        world.engine.append(one, {P0: 6})
+    else:
+        world.append(*(replace(chase, offset=5 + n) for n, chase in enumerate(chases)))
+    world.at_slot(8)
+    assert {word for _, word in world.answers()} == {"cancelled"}

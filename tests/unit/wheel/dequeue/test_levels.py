@@ -1,0 +1,206 @@
+"""Delay levels: what is known of a timer's level, and that timers of one level keep their order.
+
+Equal delays from timestamps that never fall give due times that never fall: that, and the order
+inside a slot, is all that first in, first out takes, in each partition of the timer topic.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from duewheel.config.settings import Settings, load
+from duewheel.errors import ConfigError
+from duewheel.ops import stats
+from duewheel.schemas.batches import TimerBatch
+from duewheel.schemas.header_names import LEVELS_MS
+from duewheel.schemas.request.contract import Contract, parse
+from duewheel.schemas.request.rules import compile_suite, load_suite
+from duewheel.testing import (
+    TIMER_TOPIC,
+    LocalShard,
+    ManualClock,
+    RecordingPublisher,
+    Timer,
+    suite_parameters,
+    timer_batch,
+)
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.storage.data_directory import Role
+from duewheel.wheel.storage.layout import WheelConfig
+
+NOW_MS = 1_800_000_000_000
+RULES = compile_suite(load_suite(), suite_parameters(forbidden_targets=["dead"]))
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+LEVELS = (0, 300, 1_000, 60_000)
+WHEEL = WheelConfig(50, 100_000, window_ms=3_600_000, margin_ms=0)
+Asked = tuple[int, int, str]  # timestamp, partition, DELAY
+Leaving = tuple[int, int, int]  # partition, level, offset
+
+
+def batch_of(rows: Sequence[Asked], firsts: Sequence[int], levels: Sequence[int]) -> TimerBatch:
+    """The rows through the contract; `firsts`: the next offset of each partition."""
+    ends, offsets = list(firsts), []
+    for _, partition, _ in rows:
+        offsets.append(ends[partition])
+        ends[partition] += 1
+    table = pa.table(
+        {
+            "topic": [TIMER_TOPIC] * len(rows),
+            "partition": pa.array([row[1] for row in rows], pa.int32()),
+            "offset": pa.array(offsets, pa.int64()),
+            "timestamp": pa.array([row[0] * 1000 for row in rows], pa.timestamp("us", "UTC")),
+            "key": pa.nulls(len(rows), pa.binary()),
+            "value": pa.nulls(len(rows), pa.binary()),
+            "headers": pa.array(
+                [[("DELAY", row[2].encode()), ("REAL_TOPIC", b"orders")] for row in rows], HEADERS
+            ),
+        }
+    )
+    return parse(table, Contract(tuple(levels), {}, "dead", RULES))
+
+
+class Shard:
+    """A shard with two partitions, and every timer in the order in which it left."""
+
+    def __init__(self, path: Path) -> None:
+        self.clock = ManualClock(NOW_MS)
+        self.publisher = RecordingPublisher(self.clock)
+        config = DequeueConfig(0, 1, {}, chunk_records=3)
+        self.shard = LocalShard(path, WHEEL, self.publisher, self.clock, config)
+        self.ends = [0, 0]
+        self.dequeue = self.shard.start_dequeue({(TIMER_TOPIC, 0): 0, (TIMER_TOPIC, 1): 0})
+        self.engine = self.shard.start_ingest()
+
+    def take(self, rows: Sequence[Asked], levels: Sequence[int] = LEVELS) -> None:
+        batch = batch_of(rows, self.ends, levels)
+        assert not batch.rejected.any()
+        for _, partition, _ in rows:
+            self.ends[partition] += 1
+        self.engine.append(batch, {(TIMER_TOPIC, p): end for p, end in enumerate(self.ends)})
+
+    def deliver(self) -> None:
+        while self.dequeue.tick():
+            pass
+
+    def left(self) -> list[Leaving]:
+        rows: list[Leaving] = []
+        for deliveries, _ in self.publisher.committed:
+            if deliveries is not None:
+                partition = [deliveries.homes[home][1] for home in deliveries.home.tolist()]
+                level, offset = deliveries.level.tolist(), deliveries.origin_offset.tolist()
+                rows += zip(partition, level, offset, strict=True)
+        return rows
+
+    def close(self) -> None:
+        self.shard.kill(Role.DEQUEUE)
+        self.shard.kill(Role.INGEST)
+
+
+@settings(max_examples=8)
+@given(st.randoms(use_true_random=False))
+def test_timers_of_a_level_leave_in_the_order_written(
+    tmp_path_factory: pytest.TempPathFactory, chance: random.Random
+) -> None:
+    """Whatever is written and delivered in between, ingest and dequeue being late now and then."""
+    world = Shard(tmp_path_factory.mktemp("shard") / "data")
+    written_ms = NOW_MS
+    for _ in range(8):
+        rows = []
+        for _ in range(1 + chance.randrange(12)):
+            written_ms += chance.choice([0, 0, 7, 400])  # LogAppendTime: it never falls
+            rows.append((written_ms, chance.randrange(2), str(chance.randrange(1, 6))))
+        world.take(rows)
+        world.clock.set(max(world.clock.now_ms(), written_ms + chance.choice([-2_000, 0, 900])))
+        world.deliver()
+    world.clock.sleep(3_600)
+    world.deliver()
+    found = world.left()
+    world.close()
+    assert len(found) == sum(world.ends)
+    for partition in (0, 1):
+        for level in range(1, len(LEVELS) + 1):
+            offsets = [row[2] for row in found if row[:2] == (partition, level)]
+            assert offsets == sorted(offsets)
+
+
+def test_a_changed_table_may_let_a_level_overtake_itself(tmp_path: Path) -> None:
+    """A message keeps the delay that its level had: another one holds for new messages only."""
+    world = Shard(tmp_path)
+    world.take([(NOW_MS, 0, "4")])
+    world.take([(NOW_MS + 10, 0, "4")], levels=(*LEVELS[:3], 2_000))
+    world.clock.sleep(3_600)
+    world.deliver()
+    assert world.left() == [(0, 4, 1), (0, 4, 0)]
+    world.close()
+
+
+def test_the_level_that_counts_is_kept() -> None:
+    """Above the highest counts as the highest; none where another header gives the time."""
+    asked = ["1", "4", "99", "0", "-1"]
+    rows = [(NOW_MS, 0, level) for level in asked]
+    batch = batch_of(rows, [0], LEVELS)
+    assert batch.rejected.tolist() == [False, False, False, True, True]  # no other time is given
+    assert batch.level.tolist() == [1, 4, 4, 0, 0]
+
+
+def test_a_table_of_levels_fits_the_byte_on_disk() -> None:
+    Contract(tuple(range(255)), {}, "dead", RULES)
+    with pytest.raises(ConfigError, match="255 at most, not 256"):
+        Contract(tuple(range(256)), {}, "dead", RULES)
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Settings:
+    """Level 1 is delivered in part; two of level 3 are left; level 18 rolls; level 30 is gone."""
+    timer = {"topics": "timers", "slots": 100_000, "roll_window": "1h", "margin": "5m"}
+    found = load(None, {"timer": timer, "storage": {"data_dir": tmp_path / "data"}})
+    clock = ManualClock(NOW_MS)
+    config = DequeueConfig(0, 1, {})
+    running = LocalShard(
+        found.storage.data_dir, found.wheel, RecordingPublisher(clock), clock, config
+    )
+    dequeue = running.start_dequeue({(TIMER_TOPIC, 0): 0})
+    timers = [
+        *(Timer(0, offset, NOW_MS + 100 * offset, level=1) for offset in range(1, 11)),
+        *(Timer(0, offset, NOW_MS + 10_000 + offset, level=3) for offset in (11, 12)),
+        Timer(0, 13, NOW_MS + 7_200_000, level=18),
+        Timer(0, 14, NOW_MS + 60_000, level=30),
+        Timer(0, 15, NOW_MS + 60_000),
+    ]
+    batch = replace(timer_batch(timers), timestamp_ms=np.full(len(timers), NOW_MS))
+    running.start_ingest().append(batch, {(TIMER_TOPIC, 0): 16})
+    clock.set(NOW_MS + 500)
+    assert dequeue.tick()
+    running.stop(Role.INGEST)
+    running.stop(Role.DEQUEUE)
+    return found
+
+
+def test_stats_by_level(shard: Settings) -> None:
+    clock = ManualClock(NOW_MS + 500)
+    rows = {row["level"]: row for row in stats.levels(shard, clock)}
+    assert list(rows) == [*range(1, len(LEVELS_MS) + 1), 30]
+    pending = {level: row["pending"] for level, row in rows.items() if row["pending"]}
+    assert pending == {1: 5, 3: 2, 18: 1, 30: 1}
+    assert (rows[1]["next"], rows[1]["next_due_ms"]) == ("timers-0@6", NOW_MS + 600)
+    assert (rows[2]["next"], rows[2]["next_due_ms"]) == (None, None)
+    assert (rows[3]["delay"], rows[18]["delay"], rows[30]["delay"]) == ("10s", "2h", None)
+    assert {row["delivered_ms"] for row in rows.values()} == {NOW_MS + 500}
+    assert stats.stats(shard, clock)["by_level"] == {"1": 5, "3": 2, "18": 1, "30": 1}
+
+
+def test_rolls_that_are_to_come_are_told(shard: Settings) -> None:
+    found = stats.stats(shard, ManualClock(NOW_MS + 500))["rolls"]
+    assert (found["pending"], found["next_hour"]) == (1, 1)
+    assert (found["per_second_max"], found["per_second"]) == (1.0, round(1 / 3600, 3))
+    long_before = stats.stats(shard, ManualClock(NOW_MS - 7_200_000))["rolls"]
+    assert (long_before["pending"], long_before["next_hour"]) == (1, 0)

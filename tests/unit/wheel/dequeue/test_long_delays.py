@@ -1,0 +1,172 @@
+"""Delays beyond the roll window: how long they may be, what they cost, and when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.simulation.years import DAY_MS, traffic
+
+from duewheel.config.settings import load
+from duewheel.errors import ConfigError
+from duewheel.schemas.batches import TimerBatch
+from duewheel.schemas.request.contract import Contract, parse, rejections
+from duewheel.schemas.request.request_columns import COUNT_MAX
+from duewheel.schemas.request.rules import compile_suite, load_suite
+from duewheel.testing import (
+    TIMER_TOPIC,
+    LocalShard,
+    ManualClock,
+    RecordingPublisher,
+    Timer,
+    suite_parameters,
+    timer_batch,
+)
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue import decode
+from duewheel.wheel.storage.data_directory import Role
+from duewheel.wheel.storage.layout import WheelConfig, roll_instants
+
+NOW_MS = 1_800_000_000_000
+TEN_YEARS_MS = 3_650 * DAY_MS
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+RULES = compile_suite(load_suite(), suite_parameters(max_delay_ms=TEN_YEARS_MS))
+
+
+def asked_for(*delays_ms: int, header: str = "TIMER_DELAY_MS") -> TimerBatch:
+    count = len(delays_ms)
+    base = 0 if header == "TIMER_DELAY_MS" else NOW_MS
+    table = pa.table(
+        {
+            "topic": [TIMER_TOPIC] * count,
+            "partition": pa.array([0] * count, pa.int32()),
+            "offset": pa.array(range(count), pa.int64()),
+            "timestamp": pa.array([NOW_MS * 1000] * count, pa.timestamp("us", "UTC")),
+            "key": pa.nulls(count, pa.binary()),
+            "value": pa.nulls(count, pa.binary()),
+            "headers": pa.array(
+                [
+                    [(header, b"%d" % (base + delay_ms)), ("REAL_TOPIC", b"orders")]
+                    for delay_ms in delays_ms
+                ],
+                HEADERS,
+            ),
+        }
+    )
+    return parse(table, Contract((1_000,), {}, "dead", RULES))
+
+
+@pytest.mark.parametrize("header", ["TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
+def test_ten_years_from_the_timestamp_and_not_a_millisecond_more(header: str) -> None:
+    batch = asked_for(TEN_YEARS_MS, TEN_YEARS_MS + 1, 10**18, header=header)
+    assert batch.rejected.tolist() == [False, True, True]
+    assert batch.due_ms[0] == NOW_MS + TEN_YEARS_MS
+
+
+def test_the_dead_letter_names_the_limit_and_what_was_asked_for() -> None:
+    batch = asked_for(TEN_YEARS_MS, TEN_YEARS_MS + 1, 10**14)
+    texts = [(headers or b"").decode("latin-1") for headers in batch.headers.to_pylist()]
+    assert "TIMER_ERROR" not in texts[0]
+    for text, asked_ms in zip(texts[1:], (TEN_YEARS_MS + 1, 10**14), strict=True):
+        assert "delay_too_long" in text
+        assert f"due {asked_ms} ms after the record's timestamp, " in text
+        assert text.endswith(f"timer.max_delay allows {TEN_YEARS_MS} ms")
+    assert batch.header_count.tolist() == [0, 4, 4]
+    assert rejections(batch, RULES.rules) == {"delay_too_long": 2}
+
+
+@pytest.mark.parametrize(
+    ("reason", "column", "complaint"),
+    [
+        ("{value}", "target_topic", "of a column of numbers"),
+        ("{value} {value}", "delay_ms", "once"),
+        ("{max_dealy_ms}", "delay_ms", "no value for 'max_dealy_ms'"),
+    ],
+)
+def test_a_reason_that_cannot_be_told_is_refused_at_start(
+    reason: str, column: str, complaint: str
+) -> None:
+    rule = {
+        "type": "expect_column_values_to_be_null",
+        "kwargs": {"column": column},
+        "meta": {"code": "x", "reason": reason},
+    }
+    with pytest.raises(ConfigError, match=complaint):
+        compile_suite({"name": "s", "expectations": [rule]}, {})
+
+
+def test_the_maximum_can_be_ten_years_and_has_a_bound_of_its_own() -> None:
+    def with_maximum(text: str) -> None:
+        load(None, {"timer": {"topics": "timers", "max_delay": text}})
+
+    with_maximum("3650d")
+    with_maximum("36525d")
+    with pytest.raises(ConfigError, match=r"timer\.max_delay"):
+        with_maximum("36526d")
+
+
+def test_rolls_are_as_few_as_the_window_allows() -> None:
+    """At most one in 7/8 of a window and one more; a century's fit TIMER_ROLL_TIMES."""
+    rng, count = np.random.default_rng(1), 500
+    due_ms = NOW_MS + rng.integers(DAY_MS, TEN_YEARS_MS, count, endpoint=True)
+    due_ms[:2] = NOW_MS + TEN_YEARS_MS
+    id_hash, stamp_ms = rng.integers(0, 2**40, count), np.full(count, NOW_MS)
+    rolls = np.zeros(count, np.int64)
+    while (waiting := due_ms - stamp_ms > DAY_MS).any():
+        stamp_ms = np.where(waiting, roll_instants(due_ms, stamp_ms, id_hash, DAY_MS), stamp_ms)
+        rolls += waiting
+    assert (stamp_ms < due_ms).all()
+    shortest_ms = DAY_MS - DAY_MS // 8
+    assert (rolls <= (due_ms - NOW_MS) // shortest_ms + 1).all()
+    assert rolls[0] >= 3_649
+    assert 36_525 * DAY_MS // shortest_ms + 1 < COUNT_MAX
+
+
+def test_timers_of_one_second_do_not_roll_in_one_second() -> None:
+    """The busiest minute of the first day has an eighth of a window for itself, later ones more."""
+    found = traffic(20_000, 40 * DAY_MS)
+    per_minute = 20_000 * 8 / (24 * 60)
+    assert found["day 1"]["busiest minute"] < 1.5 * per_minute
+    assert found["day 2"]["to the mean"] < 6
+    assert found["day 10"]["to the mean"] < 3 > found["day 39"]["to the mean"]
+
+
+def test_a_transaction_rolls_a_bounded_number_of_timers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ingest sees nothing of a timer topic behind copies whose transaction is open."""
+    monkeypatch.setattr(decode, "ROLLS_MAX", 3)
+    clock = ManualClock(NOW_MS)
+    publisher = RecordingPublisher(clock)
+    wheel = WheelConfig(1_000, 4_000, window_ms=3_600_000, margin_ms=0)
+    shard = LocalShard(tmp_path, wheel, publisher, clock, DequeueConfig(0, 1, {}))
+    dequeue = shard.start_dequeue({(TIMER_TOPIC, 0): 0})
+    engine = shard.start_ingest()
+    timers = [
+        Timer(0, n, NOW_MS + (TEN_YEARS_MS if n % 3 else 3_000_000 + n * 1_000)) for n in range(60)
+    ]
+    batch = timer_batch(timers)
+    engine.append(
+        replace(batch, timestamp_ms=np.full(60, NOW_MS), roll_times=np.full(60, 3_649, np.int32)),
+        {(TIMER_TOPIC, 0): 60},
+    )
+    clock.sleep(3_600)
+    for _ in range(5):
+        assert dequeue.tick()
+    shard.kill(Role.DEQUEUE)
+    dequeue = shard.start_dequeue()
+    while dequeue.tick():
+        pass
+    sent = [deliveries for deliveries, _ in publisher.committed if deliveries is not None]
+    assert sorted(publisher.sources()) == sorted(timer.source.encode() for timer in timers)
+    rolls = [int(deliveries.rolled.sum()) for deliveries in sent]
+    assert (sum(rolls), max(rolls)) == (40, 3)
+    assert max(len(deliveries) for deliveries in sent) > 3, "what is due is not held up by it"
+    assert all((d.roll_times[d.rolled] == 3_649).all() for d in sent)  # the copy says one more
+    assert all(b"3650" in headers.as_py() for d in sent for headers in d.headers.filter(d.rolled))
+    assert dequeue.statistics.rolled.keys() == {TIMER_TOPIC}
+    shard.kill(Role.DEQUEUE)
+    shard.kill(Role.INGEST)

@@ -1,0 +1,551 @@
+"""The dequeue loop: what is closed, what is delivered and told, and where a start goes on."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duewheel.checkpoints import fs
+from duewheel.checkpoints.page_codec import Close
+from duewheel.checkpoints.progress import PartitionProgress, Progress
+from duewheel.checkpoints.recovery_decision import RecoveryRecord
+from duewheel.checkpoints.state_file import DEQUEUE, State
+from duewheel.errors import Fenced, KafkaUnavailable, RecoveryPending, RecoveryRefused
+from duewheel.schemas.batches import TopicPartition
+from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue import slot_scan
+from duewheel.wheel.dequeue.loop import Dequeue
+from duewheel.wheel.dequeue.slot_scan import SlotScan
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.layout import WheelConfig
+
+P0: TopicPartition = (TIMER_TOPIC, 0)
+P1: TopicPartition = (TIMER_TOPIC, 1)
+NOW_MS = 1_800_000_000_000
+PRECISION_MS = 10
+SLOT = NOW_MS // PRECISION_MS  # closed at the start
+
+
+class World:
+    """A started shard and what it stands on."""
+
+    def __init__(self, path: Path, slots: int, chunk_records: int, chunk_bytes: int) -> None:
+        self.wheel = WheelConfig(PRECISION_MS, slots, window_ms=slots * PRECISION_MS, margin_ms=0)
+        self.clock = ManualClock(NOW_MS)
+        self.publisher = RecordingPublisher(self.clock)
+        self.config = DequeueConfig(0, 1, {"precision": PRECISION_MS}, chunk_records, chunk_bytes)
+        self.shard = LocalShard(
+            path, self.wheel, self.publisher, self.clock, self.config, lambda: self.stopping
+        )
+        self.stopping = False
+        self.dequeue = self.shard.start_dequeue({P0: 0, P1: 0})
+        self.engine = self.shard.start_ingest()
+
+    @property
+    def state(self) -> State:
+        return self.shard.directory(Role.INGEST).state
+
+    def mirror(self) -> tuple[int, int]:
+        """R (from SLOT) and the timers delivered, as mirrored."""
+        mirror = self.state.mirror()
+        assert mirror is not None
+        return mirror[0] - SLOT, mirror[1]
+
+    def append(self, *timers: Timer) -> None:
+        """In the order of their offsets, marks behind the last of each partition."""
+        ends = {}
+        for timer in timers:
+            ends[TIMER_TOPIC, timer.partition] = timer.offset + 1
+        self.shard.append(timers, ends)
+
+    def at_slot(self, slot: int) -> None:
+        """The clock says that slots up to SLOT + `slot` may be closed."""
+        self.clock.set(NOW_MS + slot * PRECISION_MS)
+
+    def tick(self) -> bool:
+        assert self.shard.dequeue is not None
+        return self.shard.dequeue.tick()
+
+    def drain(self) -> None:
+        while self.tick():
+            pass
+
+    def sources(self) -> list[str]:
+        return [source.decode() for source in self.publisher.sources()]
+
+    def progress(self) -> dict[int, tuple[int, int, int | None, int | None]]:
+        """Per partition: R (from SLOT), C, C1, D as last committed."""
+        return {
+            number: (p.r - SLOT, p.c, p.c1, p.d)
+            for (_, number), p in self.publisher.committed[-1][1].partitions.items()
+        }
+
+
+MakeWorld = Callable[..., World]
+
+
+@pytest.fixture
+def make_world(tmp_path: Path) -> MakeWorld:
+    numbers = itertools.count()
+
+    def make(slots: int = 64, chunk_records: int = 100, chunk_bytes: int = 1 << 20) -> World:
+        return World(tmp_path / str(next(numbers)), slots, chunk_records, chunk_bytes)
+
+    return make
+
+
+def timer(partition: int, offset: int, slot: int) -> Timer:
+    """Due at the very end of SLOT + `slot`."""
+    return Timer(partition, offset, NOW_MS + slot * PRECISION_MS)
+
+
+def test_a_range_longer_than_the_ring_is_scanned(make_world: MakeWorld) -> None:
+    world = make_world(slots=8)
+    world.append(timer(0, 0, 3), timer(0, 1, 9))
+    world.at_slot(1_000)
+    world.drain()
+    assert world.sources() == ["timers-0@0", "timers-0@1"]
+
+
+def test_a_kill_in_the_middle_of_a_slot_loses_and_doubles_nothing(make_world: MakeWorld) -> None:
+    world = make_world(chunk_records=2)
+    world.append(*(timer(offset % 2, offset, 1) for offset in range(7)))
+    world.at_slot(1)
+    assert world.dequeue.tick() and world.dequeue.tick()
+    assert world.progress() == {0: (0, 0, 7, 3), 1: (0, 0, 6, 4)}
+    world.shard.kill(Role.DEQUEUE)
+    world.shard.start_dequeue()
+    world.drain()
+    assert world.sources() == [f"timers-{offset % 2}@{offset}" for offset in range(7)]
+    assert world.progress() == {0: (1, 7, None, None), 1: (1, 6, None, None)}
+    assert world.mirror() == (1, world.state.commit().placed)
+
+
+def test_a_full_disk_keeps_the_mirror_of_before(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world()
+    world.append(timer(0, 0, 1), timer(0, 1, 2))
+    before = world.mirror()
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fs, "swap_file", full)
+        world.at_slot(1)
+        world.drain()
+    assert world.sources() == ["timers-0@0"]
+    assert world.mirror() == before
+    world.at_slot(2)
+    world.drain()
+    assert world.mirror() == (2, 2)
+
+
+def test_an_entry_that_names_another_slot_s_record_is_damage(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.append(timer(0, 0, 1), timer(0, 1, 9))
+    wheel = world.shard.directory(Role.INGEST).wheel
+    first, later = (SLOT + 1) % wheel.ring, (SLOT + 9) % wheel.ring
+    for name in ("first_pos", "last_pos"):
+        wheel._entries[name][first] = wheel._entries[name][later]
+    world.at_slot(1)
+    reason = f"slot {SLOT + 1} leads to a record of slot {SLOT + 9}"
+    with pytest.raises(RecoveryPending, match=reason):
+        world.dequeue.tick()
+    assert world.sources() == []
+
+
+# ---- closing -------------------------------------------------------------------------------------
+
+
+def test_nothing_leaves_before_its_slot_is_over(make_world: MakeWorld) -> None:
+    world = make_world()
+    # Slot 1 holds what is due in (0, 10]: its first row waits for its last one.
+    world.append(Timer(0, 0, NOW_MS + 1), Timer(0, 1, NOW_MS + 10), Timer(0, 2, NOW_MS + 11))
+    for now_ms, expected in ((1, 0), (9, 0), (10, 2), (19, 2), (20, 3)):
+        world.clock.set(NOW_MS + now_ms)
+        world.drain()
+        assert len(world.sources()) == expected
+
+
+def test_a_clock_that_is_set_back_reopens_nothing(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.at_slot(5)
+    world.drain()
+    world.at_slot(-5)
+    world.append(timer(0, 0, -4), timer(0, 1, 2))
+    world.drain()
+    assert world.sources() == []
+    close = world.state.close()
+    assert close is not None and close.floor == SLOT + 5
+    world.at_slot(6)
+    world.drain()
+    assert world.sources() == ["timers-0@0", "timers-0@1"]
+
+
+def test_a_batch_committed_just_before_the_closing_is_in_the_range(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world()
+    world.append(timer(0, 0, 1), timer(0, 1, 2))
+    world.at_slot(3)
+    lock = world.shard.directory(Role.DEQUEUE).engine_lock
+    acquire = lock.acquire
+
+    def lose_the_race(deadline_s: float) -> None:
+        monkeypatch.undo()
+        world.append(timer(0, 2, 1), timer(0, 3, 3))
+        acquire(deadline_s)
+
+    monkeypatch.setattr(lock, "acquire", lose_the_race)
+    world.drain()
+    assert world.sources() == [f"timers-0@{offset}" for offset in (0, 2, 1, 3)]
+    close = world.state.close()
+    assert close is not None and close.c == {P0: 4, P1: 0}
+
+
+def test_an_idle_range_keeps_its_own_marks(make_world: MakeWorld) -> None:
+    world = make_world(chunk_records=1)
+    world.append(timer(0, 0, 5))
+    world.at_slot(2)
+    world.drain()  # empty: nobody is told
+    world.append(timer(0, 1, 3), timer(0, 2, 3), timer(1, 0, 4))
+    world.at_slot(4)
+    assert world.dequeue.tick()
+    # Slot 2 is the lower end: its marks are those of the range before, in which offset 1 was not.
+    assert world.progress() == {0: (2, 1, 3, 2), 1: (2, 0, 1, 0)}
+    assert world.dequeue.tick()
+    assert world.progress() == {0: (3, 3, None, None), 1: (3, 1, None, None)}
+    assert world.dequeue.tick()
+    assert world.progress() == {0: (4, 3, None, None), 1: (4, 1, None, None)}
+
+
+def test_the_next_range_is_closed_when_this_one_is_delivered(make_world: MakeWorld) -> None:
+    world = make_world(chunk_records=1)
+    world.append(timer(0, 0, 1), timer(0, 1, 2))
+    world.at_slot(2)
+    assert world.dequeue.tick()
+    world.append(timer(0, 2, 3))
+    world.at_slot(3)
+    assert world.dequeue.tick()
+    close = world.state.close()
+    assert close == Close(SLOT, {P0: 0, P1: 0}, SLOT + 2, {P0: 2, P1: 0})
+    assert world.dequeue.tick()
+    close = world.state.close()
+    assert close == Close(SLOT + 2, {P0: 2, P1: 0}, SLOT + 3, {P0: 3, P1: 0})
+
+
+def test_the_progress_is_told_now_and_then_when_nothing_is_due(make_world: MakeWorld) -> None:
+    world = make_world()
+    before = len(world.publisher.committed)
+    world.at_slot(199)
+    world.drain()
+    assert len(world.publisher.committed) == before
+    world.at_slot(200)
+    world.drain()
+    assert len(world.publisher.committed) == before + 1
+    assert world.progress()[0][0] == 200
+    assert world.mirror() == (200, 0)
+
+
+# ---- chunks --------------------------------------------------------------------------------------
+
+
+def test_chunks_are_bounded_by_records_and_by_bytes(make_world: MakeWorld) -> None:
+    world = make_world(chunk_records=3)
+    world.append(*(timer(0, offset, 1) for offset in range(7)))
+    world.at_slot(1)
+    world.drain()
+    sizes = [len(rows) for rows, _ in world.publisher.committed if rows is not None]
+    assert sizes == [3, 3, 1]
+    world = make_world(chunk_bytes=1)
+    world.append(*(timer(0, offset, 1) for offset in range(3)))
+    world.at_slot(1)
+    world.drain()
+    sizes = [len(rows) for rows, _ in world.publisher.committed if rows is not None]
+    assert sizes == [1, 1, 1]
+
+
+def test_no_more_records_of_a_slot_are_read_at_once_than_asked_for(make_world: MakeWorld) -> None:
+    """What is read is held in memory, whatever becomes of it."""
+    world = make_world()
+    world.append(*(timer(0, offset, 1) for offset in range(7)))
+    scan = SlotScan(world.shard.directory(Role.DEQUEUE), SLOT, SLOT + 1)
+    chunks = iter(lambda: scan.next_chunk(3, 1 << 20), None)
+    assert [len(chunk.records) for chunk in chunks] == [3, 3, 1]
+
+
+def test_a_window_is_bounded_and_a_slot_may_be_larger(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot_scan, "WINDOW_RECORDS", 4)
+    world = make_world(chunk_records=3)
+    slots = [1, 1, 1, 2, 2, 2, 2, 2, 2, 3, 5, 5, 5, 5]
+    world.append(*(timer(offset % 2, offset, slot) for offset, slot in enumerate(slots)))
+    world.at_slot(9)
+    world.drain()
+    assert world.sources() == [f"timers-{offset % 2}@{offset}" for offset in range(len(slots))]
+    assert world.mirror() == (9, len(slots))
+
+
+# ---- doubts --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fates", [["lose"], ["doubt"], ["lose", "lose", "doubt"]])
+def test_a_transaction_in_doubt_happens_once(make_world: MakeWorld, fates: list[str]) -> None:
+    world = make_world(chunk_records=2)
+    world.append(*(timer(0, offset, 1) for offset in range(5)))
+    world.at_slot(1)
+    planned = [*fates]
+    world.publisher.fate = lambda: planned.pop(0) if planned else "commit"
+    world.drain()
+    assert world.sources() == [f"timers-0@{offset}" for offset in range(5)]
+    assert world.dequeue.statistics.doubts == len(fates)
+    assert world.dequeue.statistics.delivered == 5
+
+
+def test_each_attempt_waits_longer_than_the_one_before(make_world: MakeWorld) -> None:
+    """Whether the transaction or the start of the publisher fails: there is one wait for both."""
+    world, begun_ms = make_world(), []
+    world.append(timer(0, 0, 1))
+    world.at_slot(1)
+    away = itertools.count()
+
+    def fate() -> str:
+        begun_ms.append(world.clock.true_ms)
+        return "lose" if len(begun_ms) < 14 else "commit"
+
+    start = world.publisher.start
+
+    def come_back() -> Progress | None:
+        if next(away) < 2:
+            raise KafkaUnavailable("away")
+        return start()
+
+    world.publisher.fate, world.publisher.start = fate, come_back  # type: ignore[method-assign]
+    world.drain()
+    waits = [later - before for before, later in itertools.pairwise(begun_ms)]
+    assert 25 + 50 + 100 <= waits[0] <= 50 + 100 + 200, "two starts that failed, and the doubt"
+    assert all(2_500 <= wait <= 5_000 for wait in waits[-5:])
+    assert len(set(waits[-5:])) > 1, "shards do not come back in one instant"
+    assert world.dequeue.statistics.delivered == 1
+    world.append(timer(0, 1, 10_000))
+    world.at_slot(10_000)
+    begun_ms.clear()
+    begun_ms += [0] * 12
+    world.drain()
+    assert begun_ms[13] - begun_ms[12] <= 50, "a commit resets the back-off"
+
+
+def test_the_local_copy_of_the_progress_is_never_ahead(make_world: MakeWorld) -> None:
+    world = make_world(chunk_records=1)
+    world.append(timer(0, 0, 1), timer(0, 1, 2))
+    world.at_slot(2)
+    seen = []
+
+    def look() -> str:
+        seen.append(world.mirror())
+        return "commit"
+
+    world.publisher.fate = look
+    world.drain()
+    assert seen == [(0, 0), (1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"owner": "another directory"}, Fenced),
+        ({"lineage": 77}, Fenced),
+        ({"partitions": {P0: PartitionProgress(SLOT + 77, 0)}}, RecoveryRefused),
+    ],
+)
+def test_a_foreign_progress_after_a_doubt_ends_the_loop(
+    make_world: MakeWorld, change: dict[str, Any], error: type[Exception]
+) -> None:
+    world = make_world()
+    world.append(timer(0, 0, 1))
+    world.at_slot(1)
+    world.publisher.fate = lambda: "lose"
+    foreign = replace(world.publisher.committed[-1][1], **change)
+    world.publisher.committed.append((None, foreign))
+    with pytest.raises(error):
+        world.dequeue.tick()
+    assert world.sources() == []
+
+
+def test_a_vanished_progress_after_a_doubt_ends_the_loop(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.append(timer(0, 0, 1))
+    world.at_slot(1)
+    world.publisher.fate = lambda: "lose"
+    world.publisher.committed.clear()
+    with pytest.raises(RecoveryRefused, match="vanished"):
+        world.dequeue.tick()
+
+
+def test_kafka_is_waited_for_after_a_doubt_until_told_to_stop(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(slots=1_000)
+    world.append(timer(0, 0, 1))
+    world.at_slot(1)
+    fates = ["lose"]
+    world.publisher.fate = lambda: fates.pop() if fates else "commit"
+    start, away = world.publisher.start, [KafkaUnavailable("away")] * 7
+
+    def come_back() -> Progress | None:
+        if away:
+            raise away.pop()
+        return start()
+
+    monkeypatch.setattr(world.publisher, "start", come_back)
+    before_ms = world.clock.now_ms()
+    world.drain()
+    assert world.sources() == ["timers-0@0"]
+    longest_ms = 50 + 100 + 200 + 400 + 800 + 1600 + 3200 + 5000
+    assert longest_ms / 2 <= world.clock.now_ms() - before_ms <= longest_ms
+    away += [KafkaUnavailable("away")]
+    fates += ["lose"]
+    world.append(timer(0, 1, 1))
+    world.clock.sleep(1)
+    world.stopping = True
+    with pytest.raises(KafkaUnavailable, match="stopped while waiting"):
+        world.dequeue.tick()
+
+
+# ---- starts --------------------------------------------------------------------------------------
+
+
+def test_a_shard_without_progress_starts_only_where_that_is_known(tmp_path: Path) -> None:
+    wheel = WheelConfig()
+    config = DequeueConfig(0, 1, {"precision": 50})
+    clock = ManualClock(NOW_MS)
+    publisher = RecordingPublisher(clock)
+    shard = LocalShard(tmp_path / "data", wheel, publisher, clock, config)
+    with pytest.raises(RecoveryRefused, match="Kafka has no progress for this shard"):
+        shard.start_dequeue()
+    shard.kill(Role.DEQUEUE)
+    shard.start_dequeue({P0: 12})
+    assert [deliveries for deliveries, _ in publisher.committed] == [None, None]
+    assert [progress.epoch for _, progress in publisher.committed] == [0, 1]
+    assert shard.start_ingest().marks == {P0: 12}
+    record = RecoveryRecord.read(shard.path)
+    assert record is not None and (record.case, record.dequeue_start) == ("new", 2)
+    shard.kill(Role.DEQUEUE)
+    publisher.committed.clear()
+    shard.start_dequeue({P0: 0})  # there was one: the local copy knows
+    (_, progress), *_ = publisher.committed
+    assert (progress.epoch, progress.partitions[P0].c) == (2, 12)
+    shard.kill(Role.DEQUEUE)
+    shard.kill(Role.INGEST)
+
+
+@pytest.mark.parametrize("transactions", [1, 2, 3])
+def test_a_kill_between_the_transaction_and_its_local_copy_doubles_nothing(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, transactions: int
+) -> None:
+    world = make_world(chunk_records=2)
+    world.append(*(timer(0, offset, 1) for offset in range(5)))
+    world.at_slot(1)
+    for _ in range(transactions - 1):
+        world.tick()
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.shard.directory(Role.DEQUEUE).state, "write_mirror", die)
+        with pytest.raises(KeyboardInterrupt):
+            world.tick()
+    world.shard.kill(Role.DEQUEUE)
+    world.shard.start_dequeue()
+    world.drain()
+    assert world.sources() == [f"timers-0@{offset}" for offset in range(5)]
+    assert world.mirror() == (1, 5)
+
+
+def test_other_settings_are_refused_at_the_start(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.shard.kill(Role.DEQUEUE)
+    directory = DataDirectory.start(world.shard.path, world.wheel, Role.DEQUEUE)
+    config = replace(world.config, slot_config={"precision": 20})
+    floor = world.state.close()
+    with pytest.raises(RecoveryRefused, match="precision: was 10, is 20"):
+        Dequeue(directory, world.publisher, world.clock, config).start()
+    assert world.state.close() == floor
+    directory.close()
+
+
+# ---- what is told --------------------------------------------------------------------------------
+
+
+def test_statistics_and_heartbeat(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.append(timer(0, 0, 1), timer(0, 1, 3), Timer(0, 2, 0, rejected=True))
+    world.at_slot(60)
+    world.drain()
+    found = world.dequeue.statistics
+    assert (found.delivered, found.dead_letters, found.transactions) == (2, {"rejected": 1}, 2)
+    assert world.state.deliveries == (2, 1, False)
+    assert found.lateness_max_ms == 59 * PRECISION_MS
+    beat = world.state.heartbeat(DEQUEUE)
+    assert (beat.pid, beat.at_ms) == (os.getpid(), world.clock.now_ms())
+    assert beat.detail == 60 * PRECISION_MS
+
+
+def test_the_loop_sleeps_to_the_next_slot_and_ends_when_told(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.append(timer(0, 0, 2))
+    world.clock.set(NOW_MS + 3)
+    slept = []
+    sleep = world.clock.sleep
+
+    def note(seconds: float) -> None:
+        slept.append(round(seconds * 1000))
+        sleep(seconds)
+        world.stopping = len(slept) == 4
+
+    world.clock.sleep = note  # type: ignore[method-assign]
+    world.dequeue.run()
+    assert slept == [7, 10, 10, 10]
+    assert world.sources() == ["timers-0@0"]
+
+
+# ---- pause ---------------------------------------------------------------------------------------
+
+
+def test_a_paused_dequeue_closes_and_delivers_nothing_and_says_that_it_lives(
+    make_world: MakeWorld,
+) -> None:
+    """Also in the middle of a slot, and after a new start: D is what it was."""
+    world = make_world(chunk_records=2)
+    world.append(*(timer(0, offset, 1) for offset in range(5)), timer(0, 5, 2))
+    world.at_slot(1)
+    assert world.tick()
+    before = world.progress()
+    world.state.pause(DEQUEUE, on=True)
+    world.at_slot(2)
+    for restart in (False, True):
+        if restart:
+            world.shard.kill(Role.DEQUEUE)
+            world.shard.start_dequeue()
+        commits = len(world.publisher.committed)
+        world.clock.sleep(world.config.progress_interval_ms / 1000)
+        assert not world.tick()
+        assert len(world.publisher.committed) == commits + 1
+        assert world.progress() == before == {0: (0, 0, 6, 2), 1: (0, 0, 0, 0)}
+        assert world.state.heartbeat(DEQUEUE).at_ms == world.clock.now_ms()
+    assert len(world.sources()) == 2
+    world.state.pause(DEQUEUE, on=False)
+    world.drain()
+    assert world.sources() == [f"timers-0@{offset}" for offset in range(6)]

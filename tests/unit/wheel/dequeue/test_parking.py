@@ -1,0 +1,410 @@
+"""Timers whose target takes no writes: who is parked, what the copy says, when it leaves."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import structlog
+from tests.simulation.contract_check import decoded
+from tests.unit.kafka.test_batch_encoder import rows
+from tests.unit.wheel.dequeue.test_rolls import CONTRACT, HEADERS
+
+from duewheel.errors import PublishDoubt
+from duewheel.kafka import ttl_cache
+from duewheel.kafka.availability import Outages
+from duewheel.kafka.batch_encoder import Aside, Known, Routed, encode, route
+from duewheel.kafka.router import Reason, Target
+from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries, TimerBatch
+from duewheel.schemas.columns import binary
+from duewheel.schemas.hashing import key_hashes
+from duewheel.schemas.request.contract import parse, rejections
+from duewheel.schemas.wire.record_codec import NO_ORIGIN, key_values
+from duewheel.wheel.dequeue.requeue import parked, waits_ms
+from duewheel.wheel.dequeue.statistics import Statistics
+from duewheel.wheel.storage.layout import WheelConfig
+from duewheel.wheel.storage.record_builder import meant_slots
+
+NOW_MS = 1_800_000_000_000
+WHEEL = WheelConfig(1_000, 100_000, window_ms=86_400_000, margin_ms=3_600_000)
+ORIGIN = ("TIMER_ORIGIN", b"17")
+ROOM = Known(Target(4, 1_000), 1_000)
+DOWN = Known(Target(4, 1_000, unavailable=frozenset([1, 2])), 1_000)
+ALL_DOWN = Known(Target(4, 1_000, unavailable=frozenset(range(4))), 1_000)
+
+
+def keyed(deliveries: Deliveries, keys: Sequence[bytes | None]) -> Deliveries:
+    column = binary(keys)
+    values = binary([b"v"] * len(keys))
+    return replace(deliveries, key_hash=key_hashes(column), key_value=key_values(column, values))
+
+
+def routed(deliveries: Deliveries, known: Mapping[str, Known]) -> Routed:
+    known = {"timers": ROOM, "dead": ROOM, **known}
+
+    def look_up(topics: Sequence[str]) -> Mapping[str, Known]:
+        return {topic: known[topic] for topic in topics}
+
+    return route(deliveries, look_up, frozenset(), "dead", NOW_MS)
+
+
+def topics(found: Routed) -> list[str]:
+    return [found.deliveries.targets[index] for index in found.deliveries.target.tolist()]
+
+
+def read_back(headers: list[tuple[str, bytes]], timestamp_ms: int = NOW_MS) -> TimerBatch:
+    """One record at offset 40 of a timer partition, as ingest reads it."""
+    table = pa.table(
+        {
+            "topic": ["timers"],
+            "partition": pa.array([0], pa.int32()),
+            "offset": pa.array([40]),
+            "timestamp": pa.array([timestamp_ms * 1000], pa.timestamp("us", "UTC")),
+            "key": pa.array([b"k"], pa.binary()),
+            "value": pa.array([b"v"], pa.binary()),
+            "headers": pa.array([[("own", b"1"), *headers]], HEADERS),
+        }
+    )
+    return parse(table, CONTRACT)
+
+
+# ---- the copy -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timer_id", [b"", b"mine"])
+@pytest.mark.parametrize(("partition", "rolls", "retries"), [(NO_PARTITION, 0, 0), (3, 2, 4)])
+@pytest.mark.parametrize("origin", [17, NO_ORIGIN])
+def test_what_a_parked_copy_says_is_read_back(
+    timer_id: bytes, partition: int, rolls: int, retries: int, origin: int
+) -> None:
+    """The same timer, as often rolled, once more parked; at its own due time, not before. One from
+    a topic that is no more counts as its own first copy, but keeps its id.
+    """
+    due_ms = NOW_MS - 5
+    one = replace(
+        rows(["orders"], [partition]),
+        due_ms=np.array([due_ms]),
+        origin_offset=np.array([origin]),
+        source=binary([b"timers-0@17"]),
+        timer_id=binary([timer_id or b"timers-0@17"]),
+        roll_times=np.array([rolls], np.int32),
+        retries=np.array([retries], np.int32),
+    )
+    copy = parked(one, np.array([True]), np.array([NOW_MS + 900]))
+    assert (copy.targets[copy.target[0]], copy.target_partition[0]) == ("timers", 0)
+    headers = decoded(copy.headers[0].as_py(), int(copy.header_count[0]))
+    batch = read_back(headers)
+    assert not batch.rejected[0]
+    assert batch.header_count[0] == 1, "what it carries for its way is not delivered"
+    assert (batch.origin_offset[0], batch.due_ms[0]) == (17 if origin == 17 else 40, due_ms)
+    assert (batch.roll_times[0], batch.retries[0]) == (rolls, retries + 1)
+    assert batch.not_before_ms[0] == NOW_MS + 900
+    assert (batch.targets[batch.target[0]], batch.target_partition[0]) == ("orders", partition)
+    kept = b"timers-0@17" if origin == NO_ORIGIN else b""
+    assert batch.timer_id[0].as_py() == (timer_id or kept)
+
+
+def test_the_wait_doubles_from_a_second_to_five_minutes() -> None:
+    count = 4_000
+    some = replace(rows(["t"] * count, [0] * count), key_hash=np.full(count, NO_KEY, np.int32))
+    for retries, longest_ms in enumerate([1_000, 2_000, 4_000, *[300_000] * 3]):
+        again = np.full(count, retries if retries < 3 else 20 * retries, np.int32)
+        waits = waits_ms(replace(some, retries=again))
+        assert 3 * longest_ms // 4 < waits.min() < waits.max() <= longest_ms
+        spread = np.histogram(waits, 10, (3 * longest_ms / 4, longest_ms))[0]
+        assert spread.min() > count / 20, "they do not come back in one instant"
+
+
+def test_timers_of_one_key_wait_equally_long() -> None:
+    keys = [b"a", b"b", b"a", b"c", b"a"]
+    waits = waits_ms(keyed(rows(["t"] * 5, [0] * 5), keys)).tolist()
+    assert waits[0] == waits[2] == waits[4]
+    assert len(set(waits)) > 1
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [("TIMER_NOT_BEFORE_MS", b"1"), ("TIMER_RETRIES", b"1")],
+        [ORIGIN, ("TIMER_NOT_BEFORE_MS", b"1")],
+        [ORIGIN, ("TIMER_RETRIES", b"1")],
+        [ORIGIN, ("TIMER_NOT_BEFORE_MS", b"soon"), ("TIMER_RETRIES", b"1")],
+        [ORIGIN, ("TIMER_NOT_BEFORE_MS", b"1"), ("TIMER_RETRIES", b"-1")],
+        [ORIGIN, ("TIMER_NOT_BEFORE_MS", b"0"), ("TIMER_RETRIES", b"1")],
+    ],
+)
+def test_users_cannot_park(headers: list[tuple[str, bytes]]) -> None:
+    batch = read_back([("TIMER_DELAY_MS", b"1"), ("REAL_TOPIC", b"orders"), *headers])
+    assert batch.rejected[0]
+    assert b"bad_retry" in batch.headers[0].as_py()
+    assert (batch.not_before_ms[0], batch.retries[0]) == (ANY_TIME, 0)
+
+
+@pytest.mark.parametrize(
+    ("due_ms", "not_before_ms", "slot_ms"),
+    [
+        (NOW_MS - 5_000, NOW_MS + 2_000, NOW_MS + 2_000),
+        (NOW_MS + 9_000, NOW_MS + 2_000, NOW_MS + 9_000),
+        (NOW_MS - 5_000, ANY_TIME, NOW_MS - 5_000),
+        (NOW_MS - 5_000, 10**16, NOW_MS + WHEEL.window_ms),
+    ],
+)
+def test_a_slot_is_that_of_the_later_of_due_and_not_before(
+    due_ms: int, not_before_ms: int, slot_ms: int
+) -> None:
+    """Whatever a copy says, it leaves within the window: none that is pending is older."""
+    due = [("TIMER_DELIVER_MS", b"%d" % due_ms), ("REAL_TOPIC", b"orders")]
+    parking = [("TIMER_NOT_BEFORE_MS", b"%d" % not_before_ms), ("TIMER_RETRIES", b"1")]
+    batch = read_back([*due, ORIGIN, *(parking if not_before_ms > 0 else [])])
+    slots, rolled = meant_slots(batch, WHEEL.precision_ms, WHEEL.window_ms)
+    assert (slots[0] * WHEEL.precision_ms, rolled[0]) == (slot_ms, False)
+
+
+# ---- who is parked ------------------------------------------------------------------------------
+
+
+def test_only_what_goes_to_a_partition_without_writes_is_parked() -> None:
+    asked = [0, 1, 2, 3, NO_PARTITION, NO_PARTITION, 1]
+    names = ["a", "a", "a", "a", "a", "a", "b"]
+    by_key = keyed(rows(names, asked), [b"k"] * 4 + [b"4", b"3", b"k"])
+    hashes = (by_key.key_hash % 4).tolist()
+    assert hashes[4] in (1, 2) and hashes[5] not in (1, 2), "one key on either side"
+    found = routed(by_key, {"a": DOWN, "b": ROOM})
+    assert found.aside.parked.tolist() == [1, 2, 4]
+    assert topics(found) == ["a", "timers", "timers", "a", "timers", "a", "b"], "in their places"
+    assert found.deliveries.rolled.tolist() == [row in (1, 2, 4) for row in range(7)]
+
+
+def test_what_is_free_to_go_anywhere_goes_where_it_is_taken() -> None:
+    free = keyed(rows(["a"] * 6, [NO_PARTITION] * 6), [None] * 6)
+    known = {"a": DOWN, "timers": ROOM}
+    for seed in range(20):
+        found = encode(
+            free,
+            lambda topics: {topic: known[topic] for topic in topics},
+            frozenset(),
+            "dead",
+            random.Random(seed),
+            NOW_MS,
+        )
+        assert [part.partition in (0, 3) for part in found.parts] == [True]
+    assert routed(free, {"a": ALL_DOWN}).aside.parked.tolist() == list(range(6))
+
+
+def test_rows_are_parked_though_their_timer_partition_takes_no_writes() -> None:
+    """Their copies are held until it does."""
+    found = routed(rows(["a", "a"], [1, 0]), {"a": DOWN, "timers": ALL_DOWN})
+    assert (found.aside.parked.tolist(), topics(found)) == ([0], ["timers", "a"])
+
+
+def test_dead_letters_and_rolled_copies_are_never_parked() -> None:
+    sent = rows(["a", "a"], [1, 1])
+    sent = replace(sent, dead_letter=np.array([True, False]), rolled=np.array([False, True]))
+    assert routed(sent, {"a": DOWN}).aside.parked.tolist() == []
+
+
+def test_what_can_never_be_published_is_not_parked() -> None:
+    found = routed(rows(["a", "gone"], [9, 1]), {"a": DOWN, "gone": Known(Target(0, 0), 0)})
+    assert (found.aside.parked.tolist(), topics(found)) == ([], ["dead", "dead"])
+
+
+def test_a_copy_that_its_timer_topic_does_not_take_becomes_a_dead_letter() -> None:
+    sent = keyed(rows(["a"] * 3, [1, 1, 0]), [b"k", b"k" * 450, b"k" * 450])
+    small = Known(Target(1, 600), 600)
+    found = routed(sent, {"a": DOWN, "timers": small})
+    assert (found.aside.parked.tolist(), topics(found)) == ([0], ["timers", "dead", "a"])
+    assert found.aside.reasons == {"target_unavailable": 1}
+    kept = found.deliveries.headers[1].as_py()
+    assert b"TIMER_ERROR_CODE" in kept and b"REAL_TOPIC" in kept and b"REAL_QID" in kept
+    assert b"TIMER_ORIGIN" not in kept, "a replay goes to the real topic"
+
+
+# ---- dead letters whose topic takes nothing ------------------------------------------------------
+
+GONE = Known(Target(0, 1_000, refusal=Reason.UNKNOWN_TARGET_TOPIC), 1_000)
+
+
+def condemned_rows() -> Deliveries:
+    """A good timer, one whose topic is missing, and one that ingest has rejected."""
+    sent = keyed(rows(["a", "gone", "dead"], [0, 1, NO_PARTITION]), [b"k", b"k", b"k"])
+    return replace(
+        sent,
+        dead_letter=np.array([False, False, True]),
+        headers=binary([b"", b"\x06own\x02x", b"\x06odd\x02y"]),
+        header_count=np.array([0, 1, 1], np.int32),
+    )
+
+
+COMPACTED = Known(Target(4, 1_000, key_required=True), 1_000)
+
+
+@pytest.mark.parametrize("dead", [GONE, ALL_DOWN, COMPACTED])
+def test_dead_letters_wait_while_their_topic_takes_nothing(dead: Known) -> None:
+    found = routed(condemned_rows(), {"a": ROOM, "gone": GONE, "dead": dead})
+    assert topics(found) == ["a", "timers", "timers"], "in their places"
+    assert (found.aside.letters.tolist(), found.aside.reasons) == ([1, 2], {})
+    at_once = routed(condemned_rows(), {"a": ROOM, "gone": GONE})
+    assert topics(at_once) == ["a", "dead", "dead"]
+    for row in (1, 2):
+        headers = decoded(
+            found.deliveries.headers[row].as_py(), int(found.deliveries.header_count[row])
+        )
+        assert headers[-1] == ("TIMER_DEAD_LETTER", b"")
+        batch = read_back(headers)
+        assert (batch.rejected[0], batch.retries[0]) == (True, 1)
+        assert NOW_MS + 750 <= batch.not_before_ms[0] <= NOW_MS + 1_000
+        slot_ms = meant_slots(batch, 1, WHEEL.window_ms)[0][0]
+        assert slot_ms == batch.not_before_ms[0], "it waits in the wheel"
+        # `read_back` puts an own header before them.
+        own = [("own", b"1")]
+        kept = decoded(batch.headers[0].as_py(), int(batch.header_count[0]))
+        its = decoded(
+            at_once.deliveries.headers[row].as_py(), int(at_once.deliveries.header_count[row])
+        )
+        assert kept == own + its, "the same dead letter as if it had never waited"
+        assert rejections(batch, CONTRACT.rules.rules) == {"waited": 1}, "counted at first"
+
+
+def test_a_dead_letter_that_its_timer_topic_does_not_take_waits_without_its_content() -> None:
+    large = keyed(rows(["gone"], [0]), [b"k" * 900])
+    found = routed(large, {"gone": GONE, "dead": GONE, "timers": Known(Target(1, 700), 700)})
+    assert (topics(found), found.aside.letters.tolist()) == (["timers"], [0])
+    said = found.deliveries.headers[0].as_py()
+    assert b"record_too_large" in said and b"TIMER_DEAD_LETTER" in said
+
+
+def test_a_dead_letter_without_any_place_stays_where_it_is() -> None:
+    with pytest.raises(PublishDoubt, match="are not there either"):
+        routed(condemned_rows(), {"a": ROOM, "gone": GONE, "dead": GONE, "timers": GONE})
+
+
+def test_dead_letters_go_to_any_partition_that_takes_writes() -> None:
+    letters = keyed(rows(["dead"] * 40, [NO_PARTITION] * 40), [b"%d" % n for n in range(40)])
+    letters = replace(letters, dead_letter=np.ones(40, np.bool_))
+    known = {"dead": DOWN}
+    found = encode(
+        letters,
+        lambda topics: {topic: known[topic] for topic in topics},
+        frozenset(),
+        "dead",
+        random.Random(1),
+        NOW_MS,
+    )
+    assert {part.partition for part in found.parts} <= {0, 3}
+    assert sum(part.batch.count for part in found.parts) == 40
+
+
+def test_rejected_rows_go_to_the_dead_letter_topic_of_today() -> None:
+    letters = replace(rows(["old", "a"], [-1, 0]), dead_letter=np.array([True, False]))
+    found = routed(letters, {"old": GONE, "a": ROOM})
+    assert topics(found) == ["dead", "a"]
+
+
+def test_what_ends_otherwise_is_no_waiting_letter() -> None:
+    """Only those four headers, in that order, and nothing behind them."""
+    end = [
+        ORIGIN,
+        ("TIMER_NOT_BEFORE_MS", b"5"),
+        ("TIMER_RETRIES", b"1"),
+        ("TIMER_DEAD_LETTER", b""),
+    ]
+    due = [("TIMER_DELAY_MS", b"1"), ("REAL_TOPIC", b"orders")]
+    assert read_back([*due, *end]).rejected[0]
+    for other in ([*end, ("x", b"")], end[1:], end[::-1], end[3:]):
+        assert not read_back([*due, *other]).rejected[0] or other == end[1:]
+
+
+def test_the_statistics_count_dead_letters_by_reason() -> None:
+    sent = condemned_rows()
+    aside = Aside(condemned=np.array([1]), reasons={"unknown_target_topic": 1})
+    known = Statistics().after_commit(sent, aside, NOW_MS, 5)
+    assert known.dead_letters == {"unknown_target_topic": 1, "rejected": 1}
+    assert (known.delivered, known.letters_kept) == (1, 0)
+    known = known.after_commit(sent, Aside(letters=np.array([1, 2])), NOW_MS, 5)
+    assert (known.delivered, known.letters_kept) == (2, 2)
+    again = replace(sent, retries=np.array([0, 0, 3], np.int32))
+    known = known.after_commit(again, aside, NOW_MS, 5)
+    assert known.dead_letters == {"unknown_target_topic": 2, "rejected": 1, "waited": 1}
+    assert sum(known.lateness_ms.counts) == 3, "of deliveries only"
+
+
+def test_the_statistics_count_them_by_topic_and_not_as_deliveries() -> None:
+    sent = replace(rows(["a", "b", "a", "a"], [0] * 4), due_ms=np.full(4, NOW_MS - 100))
+    known = Statistics().after_commit(sent, Aside(np.array([0, 1])), NOW_MS, 5)
+    known = known.after_commit(sent, Aside(np.array([2])), NOW_MS, 5)
+    assert (known.delivered, known.parked) == (5, {"a": 2, "b": 1})
+    assert sum(known.lateness_ms.counts) == 5
+
+
+# ---- how it is known ----------------------------------------------------------------------------
+
+
+class Seconds:
+    """Stands in for the module time."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_verdicts_last_longer_each_time_and_end_with_a_success(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    time = Seconds()
+    monkeypatch.setattr(ttl_cache, "time", time)
+    outages, target = Outages(), Target(4, 1_000)
+    lasted: list[float] = []
+    for _ in range(6):
+        outages.failed(("a", 2), "no answer")
+        begun = time.now
+        while outages.judged("a", target).unavailable:
+            assert outages.judged("a", target).unavailable == {2}
+            assert outages.judged("b", target) == target
+            time.now += 1
+        lasted.append(time.now - begun)
+    assert lasted == [5, 10, 20, 40, 60, 60]
+    outages.succeeded([("a", 2)])
+    outages.failed(("a", 2), "no answer")
+    time.now += 5
+    assert outages.judged("a", target) == target
+
+
+def test_failures_are_not_searched_for_each_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    outages, target = Outages(), Target(4, 1_000)
+    for topic in ("a", "b"):
+        outages.failed((topic, 2), "no answer")
+    outages.succeeded([("b", 2), ("c", 1)])
+    monkeypatch.setattr(ttl_cache.Believed, "remembered", None)
+    for topic, down in (("a", {2}), ("b", set()), ("c", set())):
+        assert outages.judged(topic, target).unavailable == down
+        outages.noticed(topic, target)
+
+
+def test_each_change_is_logged_once() -> None:
+    outages = Outages()
+
+    def look(*unavailable: int) -> list[dict[str, Any]]:
+        with structlog.testing.capture_logs() as lines:
+            for _ in range(3):
+                target = Target(4, 1_000, unavailable=frozenset(unavailable))
+                outages.noticed("a", outages.judged("a", target))
+        return [dict(line) for line in lines]
+
+    assert look() == []
+    assert [line["partitions"] for line in look(1, 3)] == [[1, 3]]
+    assert [(line["log_level"], line["partitions"]) for line in look(1)] == [("info", [3])]
+    with structlog.testing.capture_logs() as lines:
+        outages.failed(("a", 0), "no answer")
+        outages.failed(("a", 0), "no answer")
+    assert [line["partitions"] for line in lines] == [[0]]
+    assert look(1) == [], "a partition that failed takes writes only once it has taken some"
+    with structlog.testing.capture_logs() as lines:
+        outages.succeeded([("a", 0), ("a", 2)])
+    assert [line["partitions"] for line in lines] == [[0]]

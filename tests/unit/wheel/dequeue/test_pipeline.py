@@ -1,0 +1,279 @@
+"""The stages before a transaction: what they do ahead, how they fail, how they end."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from duewheel.checkpoints.progress import Progress
+from duewheel.errors import RecoveryPending, TransactionTooSlow
+from duewheel.schemas.batches import Deliveries
+from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue import decode
+from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.storage.data_directory import Role
+from duewheel.wheel.storage.layout import RECORD_BYTES, WheelConfig, hour_of
+
+NOW_MS = 1_800_000_000_000
+PRECISION_MS = 10
+WHEEL = WheelConfig(PRECISION_MS, 64, window_ms=640, margin_ms=0)
+HOUR = hour_of(NOW_MS // PRECISION_MS + 1, PRECISION_MS)
+RECORD_DELAY_END = 28
+DEADLINE_S = 30.0
+
+
+class WatchedPublisher(RecordingPublisher):
+    """Counts what it has prepared, and has `meanwhile` run in the middle of every publish."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.prepared: list[list[str]] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def prepare(self, deliveries: Deliveries) -> Prepared:
+        self.prepared.append([(source or b"").decode() for source in deliveries.source.to_pylist()])
+        return super().prepare(deliveries)
+
+    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
+        if prepared is not None:
+            self.meanwhile()
+        return super().publish(prepared, progress)
+
+
+class SlowPublisher(WatchedPublisher):
+    """Whose transactions run out of 15 s with more than `rows_max` rows; committed all the same, or
+    not.
+    """
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.rows_max = 1_000
+        self.committed_though = False
+        self.tried: list[int] = []
+
+    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
+        rows = 0 if prepared is None else len(prepared.deliveries)
+        self.tried += [rows] if rows else []
+        in_time = rows <= self.rows_max
+        self.clock.set(self.clock.now_ms() + min(15_000, 15_000 * rows // max(1, self.rows_max)))
+        if in_time or self.committed_though:
+            stamp_ms = super().publish(prepared, progress)
+        if not in_time:
+            raise TransactionTooSlow("ran out of time")
+        return stamp_ms
+
+
+class World:
+    """A shard whose timers are all in one slot."""
+
+    def __init__(self, path: Path, chunk_records: int) -> None:
+        self.clock = ManualClock(NOW_MS)
+        self.publisher = SlowPublisher(self.clock)
+        config = DequeueConfig(0, 1, {}, chunk_records=chunk_records)
+        self.shard = LocalShard(path, WHEEL, self.publisher, self.clock, config)
+        self.shard.start_dequeue({(TIMER_TOPIC, 0): 0})
+        self.shard.start_ingest()
+
+    def append(self, count: int) -> list[str]:
+        timers = [Timer(0, offset, NOW_MS + PRECISION_MS) for offset in range(count)]
+        self.shard.append(timers, {(TIMER_TOPIC, 0): count})
+        self.clock.set(NOW_MS + PRECISION_MS)
+        return [timer.source for timer in timers]
+
+    def tick(self) -> bool:
+        assert self.shard.dequeue is not None
+        return self.shard.dequeue.tick()
+
+    def drain(self) -> None:
+        while self.tick():
+            pass
+
+    @property
+    def sources(self) -> list[str]:
+        return [source.decode() for source in self.publisher.sources()]
+
+    def spoil_the_last_record(self) -> None:
+        """What the log says about its slot: for the scanning stage to find."""
+        directory = self.shard.directory(Role.INGEST)
+        end = directory.state.commit().hours[HOUR].log_bytes
+        _spoil(directory.log.files.path(HOUR), end - RECORD_BYTES + RECORD_DELAY_END - 1)
+
+    def spoil_the_last_message(self) -> None:
+        """For the reading stage to find."""
+        messages = self.shard.directory(Role.INGEST).messages.files
+        _spoil(messages.path(HOUR), messages.size(HOUR) - 1)
+
+
+def _spoil(path: Path, position: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        (byte,) = file.read(1)
+        file.seek(position)
+        file.write(bytes([byte ^ 1]))
+
+
+MakeWorld = Callable[..., World]
+
+
+@pytest.fixture
+def make_world(tmp_path: Path) -> Iterator[MakeWorld]:
+    made: list[World] = []
+
+    def make(chunk_records: int = 2) -> World:
+        made.append(World(tmp_path / str(len(made)), chunk_records))
+        return made[-1]
+
+    yield make
+    for world in made:
+        for role in Role:
+            world.shard.kill(role)
+    assert stage_threads() == []
+
+
+def stage_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name in {"scan", "read"}]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < give_up, "it does not come to that"
+        time.sleep(0.001)
+
+
+def test_the_next_chunk_is_prepared_during_a_commit_and_no_more(make_world: MakeWorld) -> None:
+    world = make_world()
+    sources, published = world.append(20), itertools.count(1)
+
+    def look() -> None:
+        ahead = min(next(published) + 1, 10)
+        wait_until(lambda: len(world.publisher.prepared) == ahead)
+        time.sleep(0.005)  # what is not held back comes now
+        assert len(world.publisher.prepared) == ahead
+
+    world.publisher.meanwhile = look
+    world.drain()
+    assert world.sources == sources
+    assert list(itertools.chain(*world.publisher.prepared)) == sources
+
+
+def test_a_range_of_one_chunk_needs_no_thread(make_world: MakeWorld) -> None:
+    world = make_world()
+    started: list[str] = []
+    world.append(2)
+    world.publisher.meanwhile = lambda: started.extend(stage_threads())
+    world.drain()
+    assert (len(world.sources), started) == (2, [])
+
+
+@pytest.mark.parametrize("spoil", [World.spoil_the_last_record, World.spoil_the_last_message])
+def test_damage_stops_the_loop_behind_what_is_whole_and_for_good(
+    make_world: MakeWorld, spoil: Callable[[World], None]
+) -> None:
+    world = make_world()
+    sources = world.append(20)
+    spoil(world)
+    with pytest.raises(RecoveryPending):
+        world.drain()
+    assert world.sources == sources[:18]
+    for _ in range(2):
+        with pytest.raises(RecoveryPending):
+            world.tick()
+    assert world.sources == sources[:18]
+
+
+def test_stopping_in_the_middle_of_a_slot_leaves_no_thread(make_world: MakeWorld) -> None:
+    world = make_world()
+    sources = world.append(20)
+    assert world.tick()
+    wait_until(lambda: len(world.publisher.prepared) == 2)
+    assert stage_threads() == ["scan", "read"]
+    world.shard.kill(Role.DEQUEUE)
+    assert stage_threads() == []
+    world.shard.start_dequeue()
+    world.drain()
+    assert world.sources == sources
+
+
+@pytest.mark.parametrize("chunk_records", [5, 100])
+def test_a_transaction_names_a_bounded_number_of_topics(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, chunk_records: int
+) -> None:
+    """Cut in the middle of a slot, also by a kill, nothing is lost or doubled."""
+    monkeypatch.setattr(decode, "TOPICS_MAX", 1)  # the rows' targets alternate
+    world = make_world(chunk_records)
+    sources = world.append(12)
+    for _ in range(3):
+        assert world.tick()
+    assert world.sources == sources[:3]
+    world.shard.kill(Role.DEQUEUE)
+    world.shard.start_dequeue()
+    world.drain()
+    assert world.sources == sources
+    sent = [deliveries for deliveries, _ in world.publisher.committed if deliveries is not None]
+    assert all(len(set(deliveries.target.tolist())) <= 1 for deliveries in sent)
+    assert world.publisher.committed[-1][1].partitions[TIMER_TOPIC, 0].c1 is None
+
+
+# ---- transactions that run out of time ----------------------------------------------------------
+
+
+def test_what_runs_out_of_time_leaves_in_smaller_transactions(make_world: MakeWorld) -> None:
+    world = make_world(chunk_records=16)
+    sources = world.append(100)
+    world.publisher.rows_max = 3
+    for _ in range(20):
+        world.tick()
+    assert world.publisher.tried == [16, 8, 4, *[2] * 17], "what is too large is not tried again"
+    world.publisher.rows_max = 1_000
+    world.drain()
+    assert world.sources == sources
+    assert world.publisher.tried[-3:-1] == [16, 16], "grown to whole chunks again"
+
+
+def test_killed_between_the_parts_of_a_chunk(make_world: MakeWorld) -> None:
+    for ticks in range(1, 12):
+        world = make_world(chunk_records=8)
+        sources = world.append(20)
+        world.publisher.rows_max = 2
+        for _ in range(ticks):
+            world.tick()
+        world.shard.kill(Role.DEQUEUE)
+        world.shard.start_dequeue()
+        world.drain()
+        assert world.sources == sources
+
+
+def test_out_of_time_and_committed_all_the_same(make_world: MakeWorld) -> None:
+    world = make_world(chunk_records=8)
+    sources = world.append(20)
+    world.publisher.rows_max, world.publisher.committed_though = 2, True
+    world.drain()
+    assert world.sources == sources
+    assert world.publisher.tried == [8, 8, 4]
+
+
+def test_one_row_that_runs_out_of_time_is_tried_again(make_world: MakeWorld) -> None:
+    world = make_world(chunk_records=8)
+    sources, tries = world.append(3), itertools.count()
+    world.publisher.rows_max = 1
+
+    def look() -> None:
+        in_time = next(tries) > 5
+        world.publisher.rows_max = 1 if in_time else 0
+
+    publish = world.publisher.publish
+
+    def watched(prepared: Prepared | None, progress: Progress) -> int:
+        look()
+        return publish(prepared, progress)
+
+    world.publisher.publish = watched  # type: ignore[method-assign]
+    world.drain()
+    assert world.sources == sources

@@ -1,0 +1,59 @@
+"""Two instances of a shard: the later start gets it, however the two get in each other's way."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.unit.wheel.recovery.test_rebuild import World, half_delivered
+
+from duewheel.checkpoints.progress import Progress
+from duewheel.errors import Fenced, PublishDoubt
+from duewheel.testing import LocalShard
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.publisher import Prepared
+
+
+@pytest.mark.parametrize("empty", [True, False])
+@pytest.mark.parametrize("rounds", [0, 1, 4])
+def test_an_owner_that_goes_on_is_overcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty: bool, rounds: int
+) -> None:
+    """It takes the transactional id back before the other could say that the shard is its own."""
+    world = World(tmp_path, monkeypatch, chunk_records=1)
+    half_delivered(world)
+    world.write(1, 6)
+    world.ingest()
+    other = tmp_path / "other"
+    if not empty:
+        shutil.copytree(world.path, other)
+    config = DequeueConfig(0, 1, {}, 1, progress_interval_ms=10)
+    second = LocalShard(other, world.wheel, world.publisher, world.clock, config)
+    second.offsets_at = world.shard.offsets_at
+    publish, lineages, left = world.publisher.publish, [], rounds
+
+    def taken_back(prepared: Prepared | None, progress: Progress) -> int | None:
+        nonlocal left
+        if not left:
+            return publish(prepared, progress)
+        left -= 1
+        lineages.append(progress.lineage)
+        with monkeypatch.context() as undone:
+            undone.setattr(world.publisher, "publish", publish)
+            world.at_slot(12 + rounds, ticks=1)
+        raise PublishDoubt("fenced")
+
+    monkeypatch.setattr(world.publisher, "publish", taken_back)
+    second.start_dequeue(take_over=True)
+    monkeypatch.setattr(world.publisher, "publish", publish)
+    assert len(set(lineages)) == rounds
+    # The first one is fenced at its next transaction, and reads why.
+    with monkeypatch.context() as patch:
+        patch.setattr(world.publisher, "fate", lambda: "lose")
+        with pytest.raises(Fenced, match="now belongs to the data directory"):
+            world.at_slot(14 + rounds)
+    world.kill()
+    second.start_ingest()
+    world.path, world.shard = other, second
+    world.finish()

@@ -1,0 +1,491 @@
+"""Recoveries, end to end on real files: whatever is lost, every timer leaves exactly once."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from duewheel.checkpoints import fs
+from duewheel.checkpoints.recovery_decision import RecoveryRecord
+from duewheel.checkpoints.state_file import State
+from duewheel.errors import RecoveryPending
+from duewheel.runtime.checkpointer import DurableCheckpoints
+from duewheel.schemas.batches import TopicPartition
+from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.storage.data_directory import Role
+from duewheel.wheel.storage.layout import WheelConfig
+from duewheel.wheel.storage.timer_wheel import TimerWheel
+from duewheel.wheel.storage.verify import check
+
+PRECISION_MS = 10
+NOW_MS = 1_800_000_000_000
+PARTITIONS = 2
+
+
+class World:
+    """A shard, and the Kafka that outlives it.
+
+    Attributes:
+        kafka: all timers ever written, by partition; the offset is the index.
+        boot: id of the host's boot.
+    """
+
+    def __init__(self, path: Path, host: pytest.MonkeyPatch, chunk_records: int = 2) -> None:
+        """
+        Args:
+            path: below which the files are.
+            host: where this world's `boot` is the id of the boot.
+            chunk_records: of a transaction.
+        """
+        self.boot = str(uuid.uuid4())
+        host.setattr(fs, "boot_id", lambda: self.boot)
+        self.path = path / "data"
+        self.kafka: dict[int, list[Timer]] = {p: [] for p in range(PARTITIONS)}
+        self.clock = ManualClock(NOW_MS)
+        self.publisher = RecordingPublisher(self.clock)
+        self.wheel = WheelConfig(PRECISION_MS, 4096, window_ms=40_000, margin_ms=0)
+        config = DequeueConfig(0, 1, {}, chunk_records, progress_interval_ms=PRECISION_MS)
+        self.shard = LocalShard(self.path, self.wheel, self.publisher, self.clock, config)
+        starts = {(TIMER_TOPIC, p): 0 for p in range(PARTITIONS)}
+        self.shard.offsets_at = lambda _: starts
+        self.shard.start_dequeue(starts)
+        self.shard.start_ingest()
+
+    def write(self, partition: int, *due_slots: int) -> None:
+        """Timers due at the end of slots, counted from the start."""
+        timers = self.kafka[partition]
+        for slot in due_slots:
+            timers.append(Timer(partition, len(timers), NOW_MS + slot * PRECISION_MS))
+
+    def ingest(self, rows: int = 1_000) -> None:
+        """A batch of up to `rows` per partition."""
+        assert self.shard.ingest is not None
+        batch, ends = [], {}
+        for number, timers in self.kafka.items():
+            partition: TopicPartition = (TIMER_TOPIC, number)
+            begin = self.shard.ingest.marks[partition]
+            batch += timers[begin : begin + rows]
+            ends[partition] = min(begin + rows, len(timers))
+        self.shard.append(batch, ends)
+
+    def at_slot(self, slot: int, ticks: int = 10_000) -> None:
+        self.clock.set(NOW_MS + slot * PRECISION_MS)
+        assert self.shard.dequeue is not None
+        for _ in range(ticks):
+            if not self.shard.dequeue.tick():
+                break
+
+    def checkpoint(self) -> Path:
+        """Make the durable checkpoint; returns what would be on the disk then."""
+        checkpoints = DurableCheckpoints(self.path)
+        checkpoints.write()
+        checkpoints.close()
+        disk = self.path.with_name("disk")
+        shutil.rmtree(disk, ignore_errors=True)
+        shutil.copytree(self.path, disk)
+        return disk
+
+    def kill(self) -> None:
+        for role in Role:
+            self.shard.kill(role)
+
+    def become(self, directory: Path) -> None:
+        """Everything is killed, and the files are those of another time."""
+        self.kill()
+        shutil.rmtree(self.path)
+        shutil.copytree(directory, self.path)
+
+    def start(self, *, take_over: bool = False) -> str:
+        """Both processes; returns how the start went on."""
+        self.shard.start_dequeue(take_over=take_over)
+        self.shard.start_ingest()
+        record = RecoveryRecord.read(self.path)
+        assert record is not None
+        return record.case
+
+    def finish(self) -> None:
+        """Everything is delivered, once, in order; the files are whole."""
+        for _ in range(3):
+            self.ingest()
+            self.at_slot(5_000)
+        counted = Counter(self.publisher.sources())
+        everything = {timer.source.encode() for timers in self.kafka.values() for timer in timers}
+        assert {s: n for s, n in counted.items() if n > 1} == {}
+        assert everything - counted.keys() == set()
+        assert check(self.path, self.wheel).findings == []
+        self.kill()
+
+
+MakeWorld = Callable[..., World]
+
+
+@pytest.fixture
+def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeWorld:
+    return functools.partial(World, tmp_path, monkeypatch)
+
+
+def half_delivered(world: World) -> None:
+    """Some are delivered, one slot is half delivered, some are pending, some not yet taken."""
+    world.write(0, 1, 5, 5, 5, 5, 900, 9)
+    world.write(1, 2, 5, 5, 30, 5, 5)
+    world.ingest()
+    world.at_slot(3)
+    world.at_slot(6, ticks=2)
+    world.write(0, 4, 4, 8)
+    world.write(1, 7)
+
+
+def fall_back(world: World) -> None:
+    """A slot is half delivered, and the files are those of a checkpoint before that."""
+    world.write(0, 1, 5, 5, 5, 900)
+    world.ingest()
+    world.at_slot(2)
+    disk = world.checkpoint()
+    half_delivered(world)
+    world.become(disk)
+
+
+def test_a_lost_directory_is_read_again(make_world: MakeWorld) -> None:
+    world = make_world()
+    half_delivered(world)
+    world.kill()
+    shutil.rmtree(world.path)
+    with pytest.raises(RecoveryPending, match=r"this one is .*--take-over"):
+        world.start()  # its owner may be alive
+    world.kill()
+    world.publisher.silent_ms = 61_000
+    assert world.start() == "taken over"
+    # Nothing is closed or delivered before all that was there is there again.
+    delivered = world.publisher.sources()
+    world.at_slot(7)
+    world.ingest(rows=2)
+    world.at_slot(8)
+    assert world.publisher.sources() == delivered
+    world.finish()
+
+
+def test_a_directory_that_is_lost_again_and_again_is_read_again(make_world: MakeWorld) -> None:
+    world = make_world(chunk_records=1)
+    half_delivered(world)
+    world.publisher.silent_ms = 61_000
+    for slot in range(6, 12):
+        world.kill()
+        shutil.rmtree(world.path)
+        assert world.start() == "taken over"
+        world.ingest()
+        # What was put back must be where the progress believes it to be.
+        world.at_slot(slot, ticks=1)
+    world.finish()
+
+
+def test_after_a_loss_of_power_the_durable_checkpoint_is_kept(make_world: MakeWorld) -> None:
+    world = make_world()
+    fall_back(world)
+    # Bytes that were not synced may be there or not.
+    for folder in ("timerlog", "messages"):
+        for path in (world.path / folder).iterdir():
+            with path.open("ab") as file:
+                file.write(Random(1).randbytes(1000))
+    wheel = world.path / "timerwheel"
+    wheel.write_bytes(Random(2).randbytes(wheel.stat().st_size))
+    with (world.path / "topics").open("ab") as file:
+        file.write(b"\0\0\0\n\0\0\n")
+    world.boot = str(uuid.uuid4())
+    assert world.start() == "power lost"
+    state = State.open(world.path)
+    assert (state.recovered, state.needs_recovery) == (2, False)
+    world.finish()
+
+
+@pytest.mark.parametrize("spoiled", ["durable", "timerlog", "messages", "state pages"])
+def test_what_cannot_be_kept_is_read_again(make_world: MakeWorld, spoiled: str) -> None:
+    world = make_world()
+    fall_back(world)
+    world.boot = str(uuid.uuid4())
+    path = world.path / spoiled
+    if spoiled == "state pages":
+        path = world.path / "state"
+        text = path.read_bytes()
+        path.write_bytes(text[:8192] + b"\1" * (len(text) - 8192))
+    else:
+        path = max(path.iterdir()) if path.is_dir() else path
+        text = path.read_bytes()
+        path.write_bytes(text[:-60] + bytes([text[-60] ^ 1]) + text[-59:])
+    case = world.start()
+    assert case == ("files lost" if spoiled == "durable" else "power lost")
+    world.finish()
+
+
+@pytest.mark.parametrize("lost", ["timerwheel", "timerlog", "messages", "topics", "state"])
+def test_a_lost_file_leads_to_reading_again(make_world: MakeWorld, lost: str) -> None:
+    world = make_world()
+    half_delivered(world)
+    world.kill()
+    path = world.path / lost
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    if lost == "state":
+        world.publisher.silent_ms = 61_000
+    assert world.start() == ("taken over" if lost == "state" else "files lost")
+    world.finish()
+
+
+def test_damaged_topic_names_lead_to_reading_again(make_world: MakeWorld) -> None:
+    world = make_world()
+    half_delivered(world)
+    world.kill()
+    path = world.path / "topics"
+    path.write_bytes(b"x" + path.read_bytes()[1:])
+    assert world.start() == "files lost"
+    world.finish()
+
+
+def test_an_old_copy_is_completed(make_world: MakeWorld) -> None:
+    world = make_world()
+    fall_back(world)
+    assert world.start() == "old copy"
+    world.finish()
+
+
+def test_two_copies_that_have_parted_are_told_apart(make_world: MakeWorld) -> None:
+    world = make_world()
+    half_delivered(world)
+    backup = world.checkpoint()
+    world.kill()
+    world.start()
+    world.ingest()
+    world.at_slot(6)
+    original = world.path.with_name("original")
+    world.kill()
+    shutil.copytree(world.path, original)
+    # The copy knows nothing of the last start.
+    world.become(backup)
+    with pytest.raises(RecoveryPending, match="another copy of the data directory"):
+        world.start()
+    world.kill()
+    world.publisher.silent_ms = 61_000
+    assert world.start() == "taken over"
+    world.write(0, 9)
+    world.ingest()
+    world.at_slot(8)
+    # Nor does the original of the copy's.
+    world.become(original)
+    assert world.start() == "taken over"
+    world.finish()
+
+
+@pytest.mark.parametrize("step", ["remove", "clear", "write_commit", "set_recovered"])
+def test_a_recovery_that_was_killed_is_done_again(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    world = make_world()
+    world.checkpoint()
+    half_delivered(world)
+    world.kill()
+    shutil.rmtree(world.path / "messages")
+
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    owners: dict[str, object] = {
+        "remove": fs,
+        "clear": TimerWheel,
+        "write_commit": State,
+        "set_recovered": State,
+    }
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(owners[step], step, die)
+            with pytest.raises(KeyboardInterrupt):
+                world.start()
+        world.kill()
+    assert world.start() == "files lost"
+    world.finish()
+
+
+def test_a_running_ingest_stops_for_a_recovery(make_world: MakeWorld) -> None:
+    world = make_world()
+    half_delivered(world)
+    world.shard.kill(Role.DEQUEUE)
+    State.open(world.path).note_damage(State.open(world.path).damage.FILES_LOST)
+    world.shard.start_dequeue()
+    with pytest.raises(RecoveryPending):
+        world.ingest()
+    world.shard.kill(Role.INGEST)
+    world.shard.start_ingest()
+    world.finish()
+
+
+def test_rows_beyond_the_ring_come_again_in_a_catch_up(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.write(0, 1, 2)
+    world.write(1, 3, 4)
+    world.ingest()
+    world.at_slot(1)
+    world.kill()
+    shutil.rmtree(world.path)
+    # More than a lap later: a new timer is too far from what is delivered.
+    world.clock.set(NOW_MS + 3 * world.wheel.ring * PRECISION_MS)
+    world.write(0, 3 * world.wheel.ring + 1, 3 * world.wheel.ring + 2)
+    world.write(1, 3)
+    world.start(take_over=True)
+    assert world.shard.ingest is not None
+    timers = world.kafka
+    marks = {(TIMER_TOPIC, 0): 4, (TIMER_TOPIC, 1): 3}
+    assert world.shard.append([*timers[0], *timers[1]], marks).rows == 6
+    assert world.shard.ingest.marks == marks
+    for slot in range(3 * world.wheel.ring, 3 * world.wheel.ring + 10):
+        world.ingest()
+        world.at_slot(slot)
+    world.finish()
+
+
+def test_the_local_progress_counts_when_the_state_topic_is_gone(make_world: MakeWorld) -> None:
+    world = make_world()
+    half_delivered(world)
+    world.kill()
+    delivered = [(d, p) for d, p in world.publisher.committed if d is not None]
+    world.publisher.committed.clear()
+    assert world.start() == "killed"
+    world.publisher.committed[:0] = delivered
+    world.finish()
+
+
+def copy_of(world: World) -> LocalShard:
+    """A second shard on a copy of the directory, whose processes live."""
+    path = world.path.with_name("copy")
+    shutil.copytree(world.path, path)
+    config = DequeueConfig(0, 1, {}, 2, progress_interval_ms=PRECISION_MS)
+    shard = LocalShard(path, world.wheel, world.publisher, world.clock, config)
+    shard.offsets_at = world.shard.offsets_at
+    return shard
+
+
+def turn(world: World, shard: LocalShard, slot: int) -> None:
+    """Another shard's ingest takes everything; its dequeue closes and delivers up to `slot`."""
+    if shard.ingest is not None:
+        known = shard.ingest.marks
+        ends = {(TIMER_TOPIC, p): len(timers) for p, timers in world.kafka.items()}
+        rows = [t for p, ts in world.kafka.items() for t in ts[known[TIMER_TOPIC, p] :]]
+        shard.append(rows, ends)
+    world.clock.set(NOW_MS + slot * PRECISION_MS)
+    while shard.dequeue is not None and shard.dequeue.tick():
+        pass
+
+
+def test_a_copy_that_took_rows_under_a_claim_that_nobody_saw(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    world.write(0, 1, 2, 300)
+    world.write(1, 2)
+    world.ingest()
+    world.at_slot(50)
+    copy = copy_of(world)
+
+    def die() -> str:
+        raise KeyboardInterrupt
+
+    fate, world.publisher.fate = world.publisher.fate, die
+    with pytest.raises(KeyboardInterrupt):
+        copy.start_dequeue()
+    world.publisher.fate = fate
+    copy.start_ingest()  # which saw what dequeue had decided while that lived
+    copy.kill(Role.DEQUEUE)
+    world.write(0, 100)
+    turn(world, copy, 50)  # the copy has it in slot 100
+    world.at_slot(105)
+    world.ingest()  # the original in slot 106
+    world.kill()
+    copy.kill(Role.INGEST)
+    copy.start_dequeue()
+    copy.start_ingest()
+    for _ in range(3):
+        turn(world, copy, 5_000)
+    counted = Counter(world.publisher.sources())
+    for role in Role:
+        copy.kill(role)
+    everything = {timer.source.encode() for timers in world.kafka.values() for timer in timers}
+    assert counted == Counter(everything)
+
+
+def test_damage_in_the_middle_of_a_recovery_leads_to_another(make_world: MakeWorld) -> None:
+    world = make_world()
+    half_delivered(world)
+    world.kill()
+    shutil.rmtree(world.path)
+    world.publisher.silent_ms = 61_000
+    world.start()
+    world.shard.kill(Role.INGEST)
+    (world.path / "timerwheel").unlink()
+    with pytest.raises(RecoveryPending):
+        world.shard.start_ingest()
+    world.shard.kill(Role.INGEST)
+    with pytest.raises(RecoveryPending):
+        world.at_slot(7)
+    world.shard.kill(Role.DEQUEUE)
+    assert world.start() == "files lost"
+    world.finish()
+
+
+def test_a_boot_takes_nothing_from_an_empty_directory(make_world: MakeWorld) -> None:
+    world = make_world()
+    half_delivered(world)
+    world.kill()
+    shutil.rmtree(world.path)
+    with pytest.raises(RecoveryPending):
+        world.start()
+    world.kill()
+    world.boot = str(uuid.uuid4())
+    world.publisher.silent_ms = 61_000
+    assert world.start() == "taken over"
+    world.finish()
+
+
+def lose(world: World, how: str, disks: list[Path]) -> None:
+    """One loss, and the start after it."""
+    if how == "kill":
+        world.kill()
+    elif how == "directory":
+        world.kill()
+        shutil.rmtree(world.path)
+    elif disks:
+        world.become(disks[-1])
+        if how == "power":
+            world.boot = str(uuid.uuid4())
+    else:
+        return
+    world.start(take_over=True)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_loss_in_any_order(make_world: MakeWorld, seed: int) -> None:
+    chance = Random(seed)
+    world = make_world(chunk_records=chance.choice([1, 2, 5]))
+    slot = 0
+    disks: list[Path] = []
+    for _ in range(25):
+        step = chance.choice("wwwiiitttclll")
+        if step == "w":
+            due = slot + chance.randint(0, 6)
+            world.write(chance.randrange(PARTITIONS), due, due, slot + 20)
+        elif step == "i":
+            world.ingest(chance.randint(1, 4))
+        elif step == "t":
+            slot += chance.choice([0, 1, 4])
+            world.at_slot(slot, ticks=chance.randint(1, 3))
+        elif step == "c":
+            disks = [world.checkpoint()]
+        else:
+            lose(world, chance.choice(["kill", "directory", "power", "backup"]), disks)
+    world.finish()

@@ -1,0 +1,118 @@
+"""What `recover --dry-run` sees is what the next start sees, and looking changes nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+import pytest
+from tests.unit.wheel.recovery.test_rebuild import World, half_delivered
+
+from duewheel.checkpoints.recovery_decision import RecoveryRecord, decide
+from duewheel.checkpoints.state_file import State
+from duewheel.wheel.recovery.survey import survey
+
+
+def tree(path: Path) -> dict[str, tuple[float, bytes]]:
+    found = {}
+    for root, folders, names in os.walk(path):
+        for name in [*folders, *names]:
+            entry = Path(root) / name
+            content = b"" if entry.is_dir() else entry.read_bytes()
+            found[str(entry)] = (entry.stat().st_mtime, content)
+    return found
+
+
+def spoil(path: Path, fault: str) -> None:
+    victim = path / fault
+    if fault == "nothing":
+        return
+    if fault == "everything":
+        shutil.rmtree(path)
+    elif fault == "pages":
+        text = (path / "state").read_bytes()
+        (path / "state").write_bytes(text[:8192] + b"\1" * (len(text) - 8192))
+    elif fault == "commit page":  # the newest one: the wheel knows a later batch
+        pages = bytearray((path / "state").read_bytes())
+        batch = State.open(path).commit().batch
+        at = 8192 + 256 * 1024 * ((batch + 1) % 2)
+        pages[at : at + 256 * 1024] = bytes(256 * 1024)
+        (path / "state").write_bytes(pages)
+    elif victim.is_dir():
+        shutil.rmtree(victim)
+    else:
+        victim.unlink()
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "nothing",
+        "everything",
+        "power",
+        "pages",
+        "commit page",
+        "state",
+        "timerwheel",
+        "timerlog",
+        "messages",
+        "topics",
+    ],
+)
+def test_the_start_decides_as_the_survey_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    world = World(tmp_path, monkeypatch)
+    world.write(0, 1, 900)
+    world.ingest()
+    world.checkpoint()
+    half_delivered(world)
+    world.kill()
+    if fault == "power":
+        world.boot = str(uuid.uuid4())
+    else:
+        spoil(world.path, fault)
+    before = tree(world.path)
+    progress = world.publisher.peek()
+    assert progress is not None
+    decision = decide(progress, survey(world.path, world.wheel))
+    assert tree(world.path) == before
+    assert world.start(take_over=True) == decision.case
+    record = RecoveryRecord.read(world.path)
+    assert record is not None and record.keep is decision.keep
+    state = State.open(world.path)
+    assert state.close() == decision.close
+    world.finish()
+
+
+def test_a_survey_beside_running_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, monkeypatch)
+    half_delivered(world)
+    progress = world.publisher.peek()
+    assert progress is not None
+    before = tree(world.path)
+    decision = decide(progress, survey(world.path, world.wheel))
+    assert (decision.case, tree(world.path)) == ("killed", before)
+    world.kill()
+
+
+def test_a_take_over_that_was_killed_need_not_be_told_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch)
+    half_delivered(world)
+    world.kill()
+    shutil.rmtree(world.path)
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.publisher, "publish", die)
+        with pytest.raises(KeyboardInterrupt):
+            world.start(take_over=True)
+    world.kill()
+    assert world.start() == "taken over"
+    world.finish()

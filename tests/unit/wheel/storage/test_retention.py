@@ -1,0 +1,190 @@
+"""The durable checkpoint, and hours that are unlinked because nothing in them is pending."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from duewheel.checkpoints.cancel_bounds import CancelBounds
+from duewheel.checkpoints.durable_checkpoint import FILE_NAME, Durable
+from duewheel.errors import CorruptFile
+from duewheel.runtime.checkpointer import DurableCheckpoints
+from duewheel.testing import (
+    TIMER_TOPIC,
+    JournalPublisher,
+    LocalShard,
+    ManualClock,
+    Timer,
+)
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.storage.data_directory import Role
+from duewheel.wheel.storage.layout import HOUR_MS, WheelConfig
+from duewheel.wheel.storage.verify import check
+
+WHEEL = WheelConfig(precision_ms=1_000, slots=20_000, window_ms=4 * HOUR_MS, margin_ms=0)
+P = (TIMER_TOPIC, 0)
+
+
+class World:
+    """A shard whose time is turned by hand."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path / "data"
+        self.clock = ManualClock(500_000 * HOUR_MS)
+        self.publisher = JournalPublisher(path / "journal", self.clock)
+        config = DequeueConfig(0, 1, {})
+        self.shard = LocalShard(self.path, WHEEL, self.publisher, self.clock, config)
+        self.shard.start_dequeue({P: 0})
+        self.shard.start_ingest()
+        self.next = 0
+        self.checkpoints = DurableCheckpoints(self.path)
+
+    def put(self, *delays_ms: int) -> None:
+        now_ms, first = self.clock.now_ms(), self.next
+        timers = [Timer(0, first + i, now_ms + delay) for i, delay in enumerate(delays_ms)]
+        self.next += len(timers)
+        self.shard.append(timers, {P: self.next})
+
+    def pass_time(self, duration_ms: int) -> None:
+        assert self.shard.dequeue is not None
+        self.clock.set(self.clock.now_ms() + duration_ms)
+        while self.shard.dequeue.tick():
+            pass
+
+    def hours(self) -> list[str]:
+        logs = sorted(path.name for path in (self.path / "timerlog").iterdir())
+        assert logs == sorted(path.name for path in (self.path / "messages").iterdir())
+        return logs
+
+    def close(self) -> None:
+        self.checkpoints.close()
+        self.shard.kill(Role.INGEST)
+        self.shard.kill(Role.DEQUEUE)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    world.close()
+
+
+def test_what_it_says_is_read_back(world: World) -> None:
+    world.put(1_000, HOUR_MS, 2 * HOUR_MS)
+    written = world.checkpoints.write()
+    assert Durable.read(world.path) == written
+    assert written.marks == {P: 3}
+    assert len(written.hours) == 3
+    assert world.checkpoints.write() == written
+
+
+def test_damage_is_noticed(world: World) -> None:
+    assert Durable.read(world.path) is None
+    world.put(1_000)
+    world.checkpoints.write()
+    path = world.path / FILE_NAME
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptFile, match="checksum"):
+        Durable.read(world.path)
+    # Dequeue goes on without, ingest writes a new one.
+    world.put(0, HOUR_MS)
+    world.pass_time(HOUR_MS + 120_000)
+    assert len(world.publisher.delivered()) == 3
+    DurableCheckpoints(world.path).write()
+    assert Durable.read(world.path) is not None
+
+
+def test_hours_go_below_both_what_is_delivered_and_what_is_durable(world: World) -> None:
+    world.put(*(hour * HOUR_MS + 1_000 for hour in range(4)))
+    assert len(world.hours()) == 4
+    world.pass_time(2 * HOUR_MS + 2_000)
+    world.pass_time(120_000)
+    assert len(world.hours()) == 4, "nothing is durable yet"
+    world.checkpoints.write()
+    world.pass_time(HOUR_MS)
+    # Delivered since, but the checkpoint does not know.
+    assert len(world.hours()) == 2
+    world.checkpoints.write()
+    world.pass_time(120_000)
+    assert len(world.hours()) == 1
+    assert check(world.path, WHEEL).ok
+
+
+def test_an_hour_that_is_given_up_is_unlinked_by_the_next_process(world: World) -> None:
+    """A kill between raising gc_hour and unlinking."""
+    world.put(1_000, HOUR_MS)
+    world.pass_time(HOUR_MS + 2_000)
+    world.checkpoints.write()
+    state = world.shard.directory(Role.DEQUEUE).state
+    state.raise_gc_hour(500_001)
+    assert len(world.hours()) == 2
+    world.shard.kill(Role.DEQUEUE)
+    world.shard.kill(Role.INGEST)
+    world.shard.start_dequeue()
+    world.shard.start_ingest()
+    world.pass_time(61_000)
+    assert len(world.hours()) == 1
+    world.put(0, HOUR_MS)
+    world.pass_time(2 * HOUR_MS)
+    assert len(world.publisher.delivered()) == 4
+    assert check(world.path, WHEEL).ok
+
+
+def test_a_disk_that_takes_no_file_keeps_nothing_from_being_delivered_or_collected(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cancels rely on cannot be replaced then, and is removed: that says no less."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    write = CancelBounds.write
+    with monkeypatch.context() as disk:
+        world.put(1_000, 2 * HOUR_MS)
+        disk.setattr(CancelBounds, "write", full)
+        world.pass_time(2_000)
+        assert [row.source for row in world.publisher.delivered()] == ["timers-0@0"]
+        disk.setattr(CancelBounds, "write", write)
+        world.pass_time(2_000)
+        known = CancelBounds.read(world.path)
+        assert known is not None and known.unasked == []
+        before = world.hours()
+        world.pass_time(HOUR_MS)
+        world.checkpoints.write()
+        disk.setattr(CancelBounds, "write", full)
+        world.pass_time(60_000)
+        assert world.hours() == before[1:]
+        assert CancelBounds.read(world.path) is None
+    world.pass_time(2_000)
+    known = CancelBounds.read(world.path)
+    assert known is not None and known.unasked == []
+
+
+def test_files_stay_bounded_over_many_laps(world: World) -> None:
+    """Twice the ring's length, an hour at a time."""
+    for _ in range(24):
+        world.put(*range(0, 4 * HOUR_MS, 600_000))
+        world.checkpoints.write()
+        world.pass_time(HOUR_MS)
+        assert len(world.hours()) <= 7
+    world.pass_time(5 * HOUR_MS)
+    delivered = [row.source for row in world.publisher.delivered()]
+    assert len(delivered) == len(set(delivered)) == world.next
+    assert check(world.path, WHEEL).ok
+
+
+def test_files_that_others_put_there_are_passed_over(world: World) -> None:
+    for name in (".nfs0001", "lost+found", "2027011508.bak"):
+        (world.path / "timerlog" / name).touch()
+    world.put(1_000)
+    world.shard.kill(Role.INGEST)
+    world.shard.start_ingest()
+    world.checkpoints.write()
+    world.pass_time(3 * HOUR_MS)
+    assert len(world.publisher.delivered()) == 1
+    assert check(world.path, WHEEL).ok

@@ -1,0 +1,370 @@
+"""Slots with more timers than should leave at once: the curve, the keys' order, the copies."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.simulation.contract_check import decoded
+from tests.unit.kafka.test_batch_encoder import rows
+from tests.unit.wheel.dequeue.test_parking import (
+    DOWN,
+    NOW_MS,
+    ROOM,
+    keyed,
+    read_back,
+    routed,
+    topics,
+)
+
+from duewheel.kafka.batch_encoder import Aside, Known
+from duewheel.kafka.router import Target
+from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, Bool, Deliveries, Int64
+from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue import decode
+from duewheel.wheel.dequeue.statistics import Statistics
+from duewheel.wheel.slot_overflow import HotSlots, Places, in_excess, to_be_spread
+from duewheel.wheel.storage.data_directory import Role
+from duewheel.wheel.storage.layout import WheelConfig
+
+PRECISION_MS = 10
+SLOT = NOW_MS // PRECISION_MS
+SPREAD = HotSlots("spread", 100, 5_000)
+
+
+def of_keys(hashes: Sequence[int] | Int64) -> Deliveries:
+    count = len(hashes)
+    some = rows(["orders"] * count, [0] * count)
+    return replace(some, key_hash=np.asarray(hashes).astype(np.int32))
+
+
+def judged(
+    hot: HotSlots, hashes: Sequence[int] | Int64, place: Int64 | None = None, slot: int = SLOT
+) -> Int64:
+    place = np.arange(len(hashes)) if place is None else place
+    found = hot.judged(of_keys(hashes), np.full(len(hashes), slot), place, PRECISION_MS)
+    return found.not_before_ms
+
+
+# ---- the curve ----------------------------------------------------------------------------------
+
+
+def rises_as_it_should(excess: Bool, limit: int) -> bool:
+    """Whether the share of rows in excess follows the line from 0 at the limit to 1 at its double,
+    in each of thirty bins from 0 to three times the limit, within five standard deviations.
+    """
+    line = np.clip((np.arange(len(excess)) - limit) / limit, 0, 1)
+    bins = np.arange(len(excess)) * 10 // limit
+    expected = np.bincount(bins, line)
+    deviation = np.sqrt(np.bincount(bins, line * (1 - line)))
+    return bool((np.abs(np.bincount(bins, excess) - expected) <= 5 * deviation).all())
+
+
+def upside_down(place: Int64, limit: int) -> Bool:
+    """isReject of RocketMQ's TimerMessageStore, by the count that a message meets."""
+    chance = np.random.default_rng(7).integers(0, 1000, len(place))
+    between = chance > 1000 * (place - limit) / (limit + 0.1)
+    found: Bool = (place > limit) & (between | (place >= 2 * limit))
+    return found
+
+
+@pytest.mark.parametrize("partitions", [1, 8])
+@pytest.mark.parametrize("keyed_rows", [True, False])
+def test_the_share_in_excess_rises_from_the_limit_to_its_double(
+    partitions: int, keyed_rows: bool
+) -> None:
+    """Also among the keys of one timer partition, which have bits of their hash in common."""
+    limit = 20_000
+    hot, count = replace(SPREAD, limit=limit), 3 * limit
+    hashes = np.random.default_rng(1).permutation(2**20)[:count] * partitions + partitions // 2
+    sent = of_keys(hashes if keyed_rows else np.full(count, NO_KEY))
+    place = np.arange(count)
+    excess = in_excess(hot.judged(sent, np.full(count, SLOT), place, PRECISION_MS))
+    assert not excess[: limit + 1].any() and excess[2 * limit :].all()
+    assert rises_as_it_should(excess, limit)
+    assert not rises_as_it_should(upside_down(place, limit), limit)
+    assert not rises_as_it_should(place > 1.5 * limit, limit), "nor is it a step"
+
+
+def test_the_same_rows_are_in_excess_each_time() -> None:
+    hashes = np.random.default_rng(3).integers(0, 2**31, 300)
+    whole = judged(SPREAD, hashes)
+    assert (whole != ANY_TIME).sum() > 100
+    assert np.array_equal(judged(SPREAD, hashes), whole)
+
+
+# ---- keys ---------------------------------------------------------------------------------------
+
+
+@given(
+    keys=st.lists(st.integers(0, 7), min_size=1, max_size=120),
+    limit=st.integers(1, 40),
+    window_ms=st.integers(0, 100_000),
+)
+def test_once_a_row_of_a_key_is_in_excess_all_later_ones_are_and_wait_as_long(
+    keys: list[int], limit: int, window_ms: int
+) -> None:
+    hashes = [key * 0x2545F49 for key in keys]
+    held = judged(HotSlots("spread", limit, window_ms), hashes)
+    later = judged(HotSlots("spread", limit, window_ms), hashes, slot=SLOT + 3)
+    for key in set(keys):
+        mine = held[np.array(keys) == key]
+        excess = mine != ANY_TIME
+        assert not (excess[:-1] & ~excess[1:]).any()
+        assert len(set(mine[excess].tolist())) <= 1, "they come back together, and in order"
+        if excess.any():
+            assert later[np.array(keys) == key].max() > mine.max(), "behind those of a slot before"
+
+
+def test_what_is_spread_leaves_later_than_its_slot_and_within_the_window() -> None:
+    hashes = np.random.default_rng(5).integers(0, 2**31, 40_000)
+    for first in (0, 20_000):  # some of them in excess, all of them
+        place = np.full(len(hashes), 150 if first == 0 else 500)
+        held = judged(SPREAD, hashes, place)
+        held = held[held != ANY_TIME] - (SLOT + 1) * PRECISION_MS
+        assert held.min() >= 0 and held.max() < SPREAD.window_ms
+        per_tenth = np.histogram(held, 10, (0, SPREAD.window_ms))[0]
+        assert abs(per_tenth / len(held) - 0.1).max() < 0.015, "evenly, whoever is in excess"
+
+
+def test_copies_rolled_rows_and_dead_letters_are_never_in_excess() -> None:
+    sent = replace(
+        of_keys([5] * 4),
+        rolled=np.array([True, False, False, False]),
+        dead_letter=np.array([False, True, False, False]),
+        retries=np.array([0, 0, 1, 0], np.int32),
+    )
+    place = np.full(4, 1_000)
+    found = SPREAD.judged(sent, np.full(4, SLOT), place, PRECISION_MS)
+    assert in_excess(found).tolist() == [False, False, False, True]
+    assert not in_excess(HotSlots("none", 1).judged(sent, place, place, 1)).any()
+
+
+# ---- places -------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=60),
+    st.lists(st.integers(0, 60)),
+    st.dictionaries(st.integers(0, 5), st.integers(1, 9)),
+)
+def test_places_are_the_same_however_the_rows_are_cut(
+    row_list: list[tuple[int, bool]], cuts: list[int], out: Mapping[int, int]
+) -> None:
+    slot = np.cumsum([step for step, _ in row_list])
+    counted = np.array([known for _, known in row_list])
+    expected, seen = [], dict(out)
+    for s, known in zip(slot.tolist(), counted.tolist(), strict=True):
+        expected.append(seen.get(s, 0))
+        seen[s] = seen.get(s, 0) + known
+    places, found = Places(out), []
+    bounds = sorted({0, len(slot), *(cut for cut in cuts if cut < len(slot))})
+    for first, end in itertools.pairwise(bounds):
+        found += places.of(slot[first:end], counted[first:end]).tolist()
+    assert found == expected
+
+
+# ---- where they go ------------------------------------------------------------------------------
+
+
+def held_back(instants: Sequence[int], names: Sequence[str] | None = None) -> Deliveries:
+    count = len(instants)
+    sent = keyed(rows(names or ["a"] * count, [0] * count), [b"k"] * count)
+    return replace(sent, not_before_ms=np.array(instants))
+
+
+def test_what_is_spread_goes_back_as_a_copy_in_its_place() -> None:
+    later_ms = NOW_MS + 1_234
+    sent = replace(
+        held_back([ANY_TIME, later_ms, ANY_TIME]),
+        due_ms=np.full(3, NOW_MS - 5),
+        origin_offset=np.full(3, 17),
+    )
+    found = routed(sent, {"a": ROOM})
+    assert (topics(found), found.aside.parked.tolist()) == (["a", "timers", "a"], [1])
+    copy = found.deliveries
+    batch = read_back(decoded(copy.headers[1].as_py(), int(copy.header_count[1])))
+    assert (batch.due_ms[0], batch.not_before_ms[0]) == (NOW_MS - 5, later_ms)
+    assert (batch.origin_offset[0], batch.retries[0]) == (17, 1), "never in excess again"
+
+
+def test_what_may_not_leave_becomes_a_dead_letter_that_says_so() -> None:
+    found = routed(held_back([ANY_TIME, NEVER]), {"a": ROOM})
+    assert (topics(found), found.aside.reasons) == (["a", "dead"], {"hot_slot": 1})
+    headers = found.deliveries.headers[1].as_py()
+    assert b"hot_slot" in headers and b"dequeue.hot_slot_limit" in headers
+    assert b"REAL_TOPIC" in headers, "it can be replayed"
+
+
+def test_a_copy_that_its_timer_topic_does_not_take_leaves_with_its_slot() -> None:
+    found = routed(held_back([NOW_MS + 9] * 2), {"a": ROOM, "timers": Known(Target(1, 90), 90)})
+    assert (topics(found), found.aside.parked.tolist()) == (["a", "a"], [])
+    assert not found.aside.reasons
+
+
+def test_what_is_in_excess_of_a_target_without_writes_waits_for_the_later_of_both() -> None:
+    sent = replace(held_back([NOW_MS + 9, NOW_MS + 90_000]), target_partition=np.array([1, 1]))
+    found = routed(sent, {"a": DOWN})
+    copies = found.deliveries
+    held = [
+        int(dict(decoded(copies.headers[row].as_py(), int(copies.header_count[row])))[name])
+        for row in range(2)
+        for name in ["TIMER_NOT_BEFORE_MS"]
+    ]
+    assert NOW_MS + 750 <= held[0] <= NOW_MS + 1_000, "as long as those that were parked before it"
+    assert held[1] == NOW_MS + 90_000
+
+
+def test_the_statistics_tell_them_from_what_is_parked() -> None:
+    sent = held_back([NOW_MS + 9, ANY_TIME, NEVER, ANY_TIME])
+    aside = Aside(np.array([0, 1]), condemned=np.array([2]), reasons={"hot_slot": 1})
+    known = Statistics().after_commit(sent, aside, NOW_MS, 5).after_hot_slots(2)
+    assert (known.spread, known.parked, known.dead_letters) == (1, {"a": 1}, {"hot_slot": 1})
+    assert (known.delivered, known.hot_slots) == (1, 2)
+
+
+# ---- the loop -----------------------------------------------------------------------------------
+
+WHEEL = WheelConfig(PRECISION_MS, 64, window_ms=640, margin_ms=0)
+HOT = HotSlots("spread", 4, 300)
+
+
+class World:
+    """A shard with a slot of many timers of two partitions."""
+
+    def __init__(self, path: Path, chunk_records: int, hot: HotSlots = HOT) -> None:
+        self.clock = ManualClock(NOW_MS)
+        self.publisher = RecordingPublisher(self.clock)
+        config = DequeueConfig(0, 1, {}, chunk_records=chunk_records, hot_slots=hot)
+        self.shard = LocalShard(path, WHEEL, self.publisher, self.clock, config)
+        self.shard.start_dequeue({(TIMER_TOPIC, n): 0 for n in range(2)})
+        self.shard.start_ingest()
+
+    def append(self, order: Sequence[tuple[int, int]], slot: int = 1) -> None:
+        timers = [Timer(p, offset, NOW_MS + slot * PRECISION_MS) for p, offset in order]
+        ends = {(TIMER_TOPIC, p): offset + 1 for p, offset in order}
+        self.shard.append(timers, ends)
+
+    def deliver(self, *, killed: Callable[[int], bool] = lambda _: False) -> None:
+        """Everything closed, with kills of dequeue behind some of the transactions."""
+        assert self.shard.dequeue is not None
+        while self.shard.dequeue.tick():
+            if killed(len(self.publisher.committed)):
+                self.shard.kill(Role.DEQUEUE)
+                self.shard.start_dequeue()
+
+    def left(self) -> list[tuple[str, int, int]]:
+        """Source, key hash, and until when each row is held back, in the order of leaving."""
+        found: list[tuple[str, int, int]] = []
+        for deliveries, _ in self.publisher.committed:
+            if deliveries is not None:
+                found += zip(
+                    [(source or b"").decode() for source in deliveries.source.to_pylist()],
+                    deliveries.key_hash.tolist(),
+                    deliveries.not_before_ms.tolist(),
+                    strict=True,
+                )
+        return found
+
+
+ORDER = [(number, offset) for offset in range(14) for number in range(2)]
+
+
+def test_where_many_are_spread_transactions_are_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where many roll: what comes behind them in their timer topic is not read meanwhile."""
+    monkeypatch.setattr(decode, "ROLLS_MAX", 3)
+    world = World(tmp_path, 100)
+    world.append(ORDER)
+    world.clock.set(NOW_MS + PRECISION_MS)
+    world.deliver()
+    spread = [
+        int(to_be_spread(deliveries).sum())
+        for deliveries, _ in world.publisher.committed
+        if deliveries is not None
+    ]
+    assert max(spread) == 3 and sum(spread) >= 28 - 8
+    half = [part.n for _, at in world.publisher.committed for part in at.partitions.values()]
+    assert (
+        sorted({n for n in half if n})
+        == np.cumsum([len(d) for d, _ in world.publisher.committed if d is not None])[:-1].tolist()
+    ), "each tells how many rows of the slot are out"
+
+
+@pytest.mark.parametrize(("chunk_records", "kills"), [(1, 0), (5, 0), (2, 3), (5, 2)])
+def test_chunks_and_kills_within_the_slot_change_nothing(
+    tmp_path: Path, chunk_records: int, kills: int
+) -> None:
+    whole = World(tmp_path / "whole", 100)
+    cut = World(tmp_path / "cut", chunk_records)
+    for world in (whole, cut):
+        world.append(ORDER)
+        world.append(ORDER[:2], slot=2)
+        world.clock.set(NOW_MS + 2 * PRECISION_MS)
+    whole.deliver()
+    cut.deliver(killed=lambda count: count in range(4, 4 + 4 * kills, 4))
+    assert cut.left() == whole.left()
+    held = [until for _, _, until in whole.left()]
+    assert all(until == ANY_TIME for until in held[:5]), "up to the limit all leave"
+    assert all(until > NOW_MS + 2 * PRECISION_MS - 1 for until in held[8:28])
+    assert cut.shard.dequeue is not None and whole.shard.dequeue is not None
+    assert kills or cut.shard.dequeue.statistics.hot_slots == 1
+
+
+def test_a_slot_that_was_half_out_when_the_directory_was_lost_goes_on_at_its_place(
+    tmp_path: Path,
+) -> None:
+    """What is read again lies in another order, and what was out is not there: without a count of
+    that the limit would begin anew, and later rows of a key overtake those that were spread.
+    """
+    world = World(tmp_path / "first", 2)
+    world.append(ORDER)
+    world.clock.set(NOW_MS + PRECISION_MS)
+    assert world.shard.dequeue is not None
+    for _ in range(5):
+        world.shard.dequeue.tick()
+    spread = {key for _, key, until in world.left() if until != ANY_TIME}
+    assert spread, "some are in excess already"
+    world.shard.kill(Role.DEQUEUE)
+    world.shard.kill(Role.INGEST)
+    config = DequeueConfig(0, 1, {}, chunk_records=3, hot_slots=HOT)
+    other = LocalShard(tmp_path / "second", WHEEL, world.publisher, world.clock, config)
+    other.start_dequeue(take_over=True)
+    other.start_ingest()
+    world.shard, before = other, len(world.left())
+    for number in range(2):
+        world.append([(number, offset) for offset in range(14)])
+    world.deliver()
+    rest = world.left()[before:]
+    assert sorted(source for source, _, _ in world.left()) == sorted(
+        f"{TIMER_TOPIC}-{number}@{offset}" for number, offset in ORDER
+    )
+    assert all(until != ANY_TIME for _, _, until in rest), "the tenth row and those behind it"
+
+
+def test_each_hot_slot_is_told_once(tmp_path: Path) -> None:
+    world = World(tmp_path, 3, HotSlots("dead-letter", 4))
+    for slot in (1, 2):
+        world.append([(number, offset + 20 * slot) for number, offset in ORDER], slot)
+    world.clock.set(NOW_MS + 2 * PRECISION_MS)
+    with structlog.testing.capture_logs() as lines:
+        world.deliver()
+    told = [line for line in lines if "hot_slot_limit" in line["event"]]
+    assert [slot for line in told for slot in line["slots_ms"]] == [
+        NOW_MS + PRECISION_MS,
+        NOW_MS + 2 * PRECISION_MS,
+    ]
+    assert {(line["limit"], line["policy"]) for line in told} == {(4, "dead-letter")}
+    assert world.shard.dequeue is not None
+    counted = world.shard.dequeue.statistics
+    assert counted.hot_slots == 2
+    assert sum(until == NEVER for _, _, until in world.left()) >= 2 * (28 - 9)

@@ -1,0 +1,354 @@
+"""Losses that the operator accepts: `duewheel reconfigure --accept-loss topic-partition`.
+
+A timer partition may be gone, made anew, or cut short: what the marks speak of is no longer there.
+Ingest is refused then, for it would take new messages for old ones, while dequeue delivers what is
+in the wheel. To accept the loss is to make the partition one of which nothing was ever read:
+
+    gone        dropped from the progress and from the marks
+    made anew   marks and C are the log start; the new topic's id is known from then on
+    cut short   marks and C are the log end, if they lie behind it: what lies below stays as it was
+
+What is in the wheel is still delivered. Its topic, if it is gone or made anew, gets another name
+here (`retire` in topic_registry.py): offsets of the old one are not those of the new one, and D of
+a slot that holds rows of both counts each by itself. Of a partition that was cut short only a part
+is lost, and there is no such name: no timer from behind the cut may be pending, and none that a
+cancel
+from behind the cut has cancelled: its reply may have said so.
+
+    1. locks and transactional id, as in reconfigure.py
+    2. the old topic gets its other name; cancels from behind a cut get no replies
+    3. one transaction: the progress; then its mirror
+    4. the close page
+    5. the durable checkpoint goes, then the commit page is written: marks and topic ids. Only now
+       is ingest let in
+
+A kill before 5 leaves ingest refused, and the command is to be run again: every step may be done
+twice. Dequeue may run in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import structlog
+
+from duewheel.checkpoints import durable_checkpoint, fs
+from duewheel.checkpoints.cancel_bounds import CancelBounds
+from duewheel.checkpoints.page_codec import Close, Commit, HourFiles, Marks
+from duewheel.checkpoints.progress import PartitionProgress, Progress
+from duewheel.checkpoints.recovery_decision import Local, decide
+from duewheel.errors import ConfigError, RecoveryRefused
+from duewheel.schemas.batches import Int64, TopicPartition
+from duewheel.wheel.admin.reconfigure import commit, require_owned
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.inspect.snapshot import Snapshot, pieces
+from duewheel.wheel.publisher import Publisher
+from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.layout import RECORD_BYTES, slots_in
+from duewheel.wheel.storage.message_store import Prefixes
+
+GONE, MADE_ANEW, CUT_SHORT = "gone", "made anew", "cut short"
+_NEVER = np.iinfo(np.int64).max
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The timer topics as Kafka has them now; what does not exist is left out.
+
+    Attributes:
+        ids: by name.
+        starts, ends: of every partition.
+    """
+
+    ids: Mapping[str, str]
+    starts: Marks
+    ends: Marks
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A partition whose messages are lost.
+
+    Attributes:
+        kind: GONE, MADE_ANEW or CUT_SHORT.
+        was: next offset that would have been taken.
+        start: where it goes on; None if it is gone.
+        unread: how many offsets below C have to be read again, and never will be.
+    """
+
+    kind: str
+    was: int
+    start: int | None
+    unread: int
+
+
+Losses = Mapping[TopicPartition, Loss]
+
+
+def losses(
+    named: Iterable[TopicPartition],
+    found: Progress | None,
+    local: Local,
+    config: DequeueConfig,
+    topics: Topics,
+) -> tuple[Progress, dict[TopicPartition, Loss]]:
+    """What has become of the partitions that the operator has named; changes nothing.
+
+    Args:
+        named: those whose loss is accepted.
+        found: the newest progress in Kafka.
+        local: the data directory.
+        config: of the shard.
+        topics: what Kafka has.
+
+    Raises:
+        ConfigError: the shard knows no such partition, or another one of its topic is lost, too.
+        RecoveryRefused: nothing is lost; or it cannot be accepted now.
+    """
+    progress = _require_ready(found, local, config)
+    known_ids = {**progress.topic_ids, **local.commit.topic_ids}
+    told: dict[TopicPartition, Loss] = {}
+    for partition in sorted(set(named)):
+        loss = _loss(partition, progress, local, known_ids, topics)
+        if loss is None:
+            name = f"{partition[0]}-{partition[1]}"
+            raise RecoveryRefused(f"nothing is lost of {name}: Kafka has it, as it was")
+        told[partition] = loss
+    _require_whole_topics(told, progress, local)
+    gone = {partition for partition, loss in told.items() if loss.start is None}
+    if not progress.partitions.keys() - gone:
+        raise RecoveryRefused(
+            "the shard would have no timer partition left: make the topic anew (`duewheel init`) "
+            "and accept the loss then, or let `duewheel dequeue` deliver what is in the wheel"
+        )
+    return progress, told
+
+
+def _require_ready(found: Progress | None, local: Local, config: DequeueConfig) -> Progress:
+    if found is None:
+        raise RecoveryRefused("Kafka has no progress for this shard: there is nothing to give up")
+    require_owned(found, local, config)
+    if not decide(found, local).is_whole:
+        raise RecoveryRefused(
+            "the files have to be recovered first: start the shard, and stop it once ingest has "
+            "been refused"
+        )
+    half = any(known.d is not None for known in found.partitions.values())
+    if half and local.commit.hours:
+        raise RecoveryRefused(
+            f"slot {found.slot + 1} is half delivered: start `duewheel dequeue`, which runs "
+            "without ingest, and let it finish the slot first"
+        )
+    return found
+
+
+def _loss(
+    partition: TopicPartition,
+    progress: Progress,
+    local: Local,
+    known_ids: Mapping[str, str],
+    topics: Topics,
+) -> Loss | None:
+    """What is lost of a partition; None if nothing is."""
+    topic, mark = partition[0], local.commit.marks.get(partition)
+    known, close = progress.partitions.get(partition), local.close
+    closed = max(close.c.get(partition, 0) if close else 0, known.c if known else 0)
+    if mark is None and known is None and (close is None or partition not in close.c):
+        raise ConfigError(f"the shard knows no timer partition {topic}-{partition[1]}")
+    was, unread = max(mark or 0, closed), max(0, closed - (mark or 0))
+    if partition not in topics.ends:
+        return Loss(GONE, was, None, unread)
+    if topics.ids[topic] != known_ids.get(topic, topics.ids[topic]):
+        return Loss(MADE_ANEW, was, topics.starts[partition], unread)
+    if topics.ends[partition] < was:
+        end = topics.ends[partition]
+        return Loss(CUT_SHORT, was, end, max(0, closed - max(mark or 0, end)))
+    return None
+
+
+def _require_whole_topics(told: Losses, progress: Progress, local: Local) -> None:
+    """A topic is made anew with all of its partitions."""
+    for topic in _topics_lost(told):
+        known = progress.partitions.keys() | local.commit.marks.keys()
+        others = sorted(p for p in known if p[0] == topic and p not in told)
+        if others:
+            words = " ".join(f"--accept-loss {name}-{number}" for name, number in others)
+            raise ConfigError(f"all of topic {topic!r} is lost: add {words}")
+
+
+# ---- carrying it out -----------------------------------------------------------------------------
+
+
+def accept(
+    directory: DataDirectory,
+    publisher: Publisher,
+    found: Progress,
+    told: Losses,
+    ids: Mapping[str, str],
+) -> None:
+    """2. to 5. of the module's head.
+
+    Args:
+        directory: started as DEQUEUE, while nobody can be INGEST.
+        publisher: started; `found` is what it has read.
+        found: the newest progress.
+        told: what `losses` has found.
+        ids: of the timer topics as they are now.
+
+    Raises:
+        RecoveryRefused: timers are pending from behind a cut, or cancelled from there.
+        Fenced, KafkaUnavailable: as `commit` of reconfigure.py.
+    """
+    with directory.locked() as before:
+        cuts = {p: loss.start or 0 for p, loss in told.items() if loss.kind == CUT_SHORT}
+        if cuts:
+            _require_none_behind(directory, cuts)
+            _require_none_cancelled(directory, cuts, before)
+            _cut_off_cancels(directory, cuts, before)
+        close = directory.state.close()
+        assert close is not None, "the shard has run"
+        # Copies and cancels may be lost: nothing on disk says what has become of a timer.
+        CancelBounds.blind_of(close.floor, found.partitions).write(directory.path)
+        for topic in sorted(_topics_lost(told)):
+            directory.topics.retire(topic)
+    commit(directory, publisher, found, _accepted(found, told, ids))
+    _write_pages(directory, told, ids)
+    for (topic, number), loss in told.items():
+        log.warning("loss accepted", partition=f"{topic}-{number}", kind=loss.kind, was=loss.was)
+
+
+def _topics_lost(told: Losses) -> set[str]:
+    return {topic for (topic, _), loss in told.items() if loss.kind != CUT_SHORT}
+
+
+def _require_none_behind(directory: DataDirectory, cuts: Marks) -> None:
+    """Refuse a cut with timers pending from behind it: new ones will have the same offsets.
+
+    Raises:
+        RecoveryRefused: how many, and until when.
+    """
+    snapshot, count, last = Snapshot.take(directory), 0, 0
+    for hour, log_bytes in snapshot.log_bytes.items():
+        for _, slot, records in pieces(directory, hour, 0, log_bytes):
+            rows = np.flatnonzero(slot > snapshot.r)
+            prefix = directory.messages.read(hour, records[rows]).prefix
+            behind = prefix["source_offset"] >= _ends(directory, prefix, cuts)
+            count += int(behind.sum())
+            last = max(last, int(slot[rows][behind].max(initial=0)))
+    if count:
+        until_ms = last * directory.config.precision_ms
+        raise RecoveryRefused(
+            f"{count} timers are pending from behind the cut, and new ones will have their "
+            f"offsets: let `duewheel dequeue`, which runs without ingest, deliver them first (the "
+            f"last one leaves at {until_ms} ms)"
+        )
+
+
+def _require_none_cancelled(directory: DataDirectory, cuts: Marks, before: Commit) -> None:
+    """Refuse a cut with timers pending that were cancelled from behind it: they would have to be
+    delivered.
+
+    Raises:
+        RecoveryRefused: how many, and until when.
+    """
+    snapshot, precision_ms = Snapshot.take(directory), directory.config.precision_ms
+    count, last = 0, 0
+    for hour, log_bytes in snapshot.log_bytes.items():
+        rows = directory.cancelled.read(hour, 0, before.hours[hour].cancelled_bytes)
+        if not len(rows):
+            continue
+        view = directory.log.view(hour, log_bytes)
+        records = view.take(rows["position"].astype(np.int64) // RECORD_BYTES)
+        slot = slots_in(records, precision_ms)
+        for piece in np.array_split(np.arange(len(rows)), len(rows) // 10_000 + 1):
+            prefix = directory.messages.read(hour, records[piece]).prefix
+            behind = rows["offset"][piece] >= _ends(directory, prefix, cuts)
+            behind &= slot[piece] > snapshot.r
+            count += int(behind.sum())
+            last = max(last, int(slot[piece][behind].max(initial=0)))
+    if count:
+        raise RecoveryRefused(
+            f"{count} pending timers are cancelled from behind the cut, and would be delivered: "
+            "let `duewheel dequeue`, which runs without ingest, pass their slots first (the last "
+            f"one at {last * precision_ms} ms)"
+        )
+
+
+def _cut_off_cancels(directory: DataDirectory, cuts: Marks, before: Commit) -> None:
+    """Cancels from behind a cut get no replies: other records will have their offsets."""
+    for hour, (length, _) in before.cancels.items():
+        if hour < directory.state.gc_cancels:
+            continue
+        for rows in directory.cancels.pieces(hour, length):
+            prefix = rows.requests.prefix
+            behind = prefix["source_offset"] >= _ends(directory, prefix, cuts)
+            directory.cancels.cut(hour, rows.position[behind & ~rows.cut_off])
+
+
+def _ends(directory: DataDirectory, prefix: Prefixes, cuts: Marks) -> Int64:
+    """Where the partition of each message is cut."""
+    sources, source = directory.topics.sources(prefix)
+    ends: Int64 = np.array([cuts.get(p, _NEVER) for p in sources], np.int64)[source]
+    return ends
+
+
+def _accepted(found: Progress, told: Losses, ids: Mapping[str, str]) -> Progress:
+    partitions = dict(found.partitions)
+    for partition, loss in told.items():
+        known = partitions.pop(partition, PartitionProgress(found.slot, 0))
+        if loss.start is not None:
+            c, c1, a = loss.start, None if known.c1 is None else loss.start, loss.start
+            if loss.kind == CUT_SHORT:
+                # Raised, C would call done what came late and is still pending.
+                c, c1 = min(known.c, c), None if known.c1 is None else min(known.c1, loss.start)
+                a = min(known.a, loss.start)
+            partitions[partition] = replace(known, c=c, c1=c1, a=a)
+    return replace(
+        found,
+        partitions=partitions,
+        epochs=found.epochs.cut({p: loss.start or 0 for p, loss in told.items()}),
+        topic_ids=_ids_after(found.topic_ids, told, ids),
+        epoch=found.epoch + 1,
+        deal=found.deal + 1,  # a standby of the shard keeps nothing
+    )
+
+
+def _write_pages(directory: DataDirectory, told: Losses, ids: Mapping[str, str]) -> None:
+    """4. and 5. of the module's head."""
+    state = directory.state
+    with directory.locked() as before:
+        close = state.close()
+        assert close is not None, "the shard has run"
+        c_before, c = (_marks_after(marks, told) for marks in (close.c_before, close.c))
+        state.restart_close(Close(close.lower, c_before, close.floor, c))
+        # It names marks of topics that are no more; what it kept cannot be read again.
+        fs.remove(directory.path / durable_checkpoint.FILE_NAME)
+        marks = _marks_after(before.marks, told)
+        hours = {hour: HourFiles.applied(known.lengths) for hour, known in before.hours.items()}
+        topic_ids = _ids_after(before.topic_ids, told, ids)
+        names, cancels = before.topics, before.cancels
+        # Both of the pair: were the newest damaged, marks from behind a cut would count again.
+        for number in (before.batch + 1, before.batch + 2):
+            placed = before.placed
+            state.write_commit(number, marks, hours, placed, topic_ids, names, cancels)
+            state.mark_applied()
+
+
+def _marks_after(marks: Marks, told: Losses) -> dict[TopicPartition, int]:
+    """Marks, those of slots that were closed among them, once the losses are accepted."""
+    after = {p: o for p, o in marks.items() if p not in told}
+    for partition, loss in told.items():
+        if loss.start is not None:
+            is_cut = loss.kind == CUT_SHORT
+            after[partition] = min(loss.start, marks.get(partition, 0)) if is_cut else loss.start
+    return after
+
+
+def _ids_after(known: Mapping[str, str], told: Losses, ids: Mapping[str, str]) -> dict[str, str]:
+    lost = _topics_lost(told)
+    kept = {topic: topic_id for topic, topic_id in known.items() if topic not in lost}
+    return kept | {topic: ids[topic] for topic in lost if topic in ids}

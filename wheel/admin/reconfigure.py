@@ -1,0 +1,259 @@
+"""Another slot configuration for a shard, from the next row on: `duewheel reconfigure`.
+
+    1. the locks of both processes are held: neither runs, neither can start
+    2. the newest progress is looked at; refused, before anything is changed, unless this directory
+       is its owner's, whole, and has caught up: only then have its marks passed every row that was
+       ever judged
+    3. the transactional id is taken, and 2 done again: whoever serves the shard elsewhere,
+       forgotten, finds out
+    4. one transaction: the same progress, with an epoch that begins at max(marks, C) in every
+       partition, and without the epochs that no recovery reads any more
+    5. the progress is mirrored
+
+A kill leaves the old progress or the new one; the next start of dequeue mirrors what it finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+
+from duewheel.checkpoints.config_epochs import PRECISION
+from duewheel.checkpoints.ownership import require_same_shard
+from duewheel.checkpoints.page_codec import Marks
+from duewheel.checkpoints.progress import Progress, shard_of
+from duewheel.checkpoints.recovery_decision import Local, decide, is_own
+from duewheel.errors import ConfigError, Fenced, PublishDoubt, RecoveryRefused
+from duewheel.schemas.batches import TopicPartition, is_retired
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.publisher import Publisher
+from duewheel.wheel.recovery.rebuild import OffsetsAt, first_marks
+from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
+from duewheel.wheel.storage.layout import WheelConfig
+
+log = structlog.get_logger(__name__)
+
+SKIPPED_MAX = 100  # each is told in every commit of the progress
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be committed.
+
+    Attributes:
+        found: the progress that it follows from.
+        changes: old and new value of every setting that changes, by name; empty: none does.
+        since: where the new epoch begins.
+        dropped: how many old epochs go.
+        progress: with the new epoch; equal to `found` if nothing changes.
+    """
+
+    found: Progress
+    changes: Mapping[str, tuple[Any, Any]]
+    since: Marks
+    dropped: int
+    progress: Progress
+
+
+def plan(
+    found: Progress | None,
+    local: Local,
+    wheel: WheelConfig,
+    config: DequeueConfig,
+    offsets_at: OffsetsAt,
+) -> Plan:
+    """2. and 4. of the module's head; changes nothing.
+
+    Args:
+        found: the newest progress in Kafka.
+        local: the data directory.
+        wheel, config: the settings that are to hold.
+        offsets_at: as of `carry_out` in wheel/recovery/rebuild.py.
+
+    Raises:
+        RecoveryRefused: the shard must run first, or is another directory's; or there have been too
+            many changes.
+        ConfigError: what changes cannot be changed.
+    """
+    progress = require_settled(found, local, config)
+    old, values = progress.epochs, config.slot_values(wheel)
+    changes = old.newest.changes(values)
+    if not changes:
+        return Plan(progress, {}, {}, 0, progress)
+    if PRECISION in changes:
+        raise ConfigError(
+            f"timer.precision_ms was {changes[PRECISION][0]}, is {changes[PRECISION][1]}: the "
+            "progress counts in slots of that length. Restore it, or let everything that is "
+            "pending run out and begin anew: another app.id, an empty data directory"
+        )
+    since = judged_until(progress, local)
+    lowest = first_marks(wheel, progress, offsets_at)
+    epochs = old.followed_by(values, since).reaching(lowest)
+    dropped = len(old) + 1 - len(epochs)
+    wanted = replace(progress, epochs=epochs, epoch=progress.epoch + 1)
+    wanted.require_room()
+    return Plan(progress, changes, since, dropped, wanted)
+
+
+def require_settled(found: Progress | None, local: Local, config: DequeueConfig) -> Progress:
+    """The progress, if this directory is its owner's and lacks nothing.
+
+    Raises:
+        RecoveryRefused: it is not, or does.
+    """
+    if found is None:
+        raise RecoveryRefused("Kafka has no progress for this shard: there is nothing to change")
+    require_owned(found, local, config)
+    decision = decide(found, local)
+    missing = decision.close.missing(local.commit.marks)
+    if not decision.is_whole or missing:
+        reason = f"case {decision.case!r}" if not decision.is_whole else f"missing {dict(missing)}"
+        raise RecoveryRefused(
+            f"the data directory has to recover first ({reason}): start the shard, wait until "
+            "`duewheel status` shows no recovery, stop it, and try again"
+        )
+    return found
+
+
+def require_owned(found: Progress, local: Local, config: DequeueConfig) -> None:
+    """Refuse a directory that is not the owner's.
+
+    Raises:
+        RecoveryRefused: naming the owner; or the progress is another shard's.
+    """
+    require_same_shard(found, shard=config.shard, shards=config.shards)
+    if local.standby or not is_own(found, local):
+        raise RecoveryRefused(
+            f"shard {found.shard} belongs to the data directory {found.owner}, not to this one: "
+            "run this where its owner ran last"
+        )
+
+
+def judged_until(progress: Progress, local: Local) -> dict[tuple[str, int], int]:
+    """Behind the last row of each partition that was ever judged."""
+    closed = local.close.c if local.close else {}
+    known = progress.partitions
+    return {
+        p: max(
+            local.commit.marks.get(p, 0),
+            closed.get(p, 0),
+            known[p].closed_c if p in known else 0,
+        )
+        for p in local.commit.marks.keys() | closed.keys() | known.keys()
+        if not is_retired(p[0])
+    }
+
+
+def take(
+    directory: DataDirectory, publisher: Publisher, config: DequeueConfig, offsets_at: OffsetsAt
+) -> Plan:
+    """All steps but the first; nothing is taken or committed if nothing changes.
+
+    Args:
+        directory: started as DEQUEUE, while nobody can be INGEST.
+        publisher: of the shard.
+        config: with the settings that are to hold.
+        offsets_at: as of `plan`.
+
+    Raises:
+        RecoveryRefused, ConfigError: as `plan`.
+        KafkaUnavailable: no answer in time; whether it was committed, the next run tells.
+        Fenced: another instance has taken the shard meanwhile.
+    """
+    wheel = directory.config
+    planned = plan(publisher.peek(), _look(directory), wheel, config, offsets_at)
+    if not planned.changes:
+        return planned
+    planned = plan(publisher.start(), _look(directory), wheel, config, offsets_at)
+    commit(directory, publisher, planned.found, planned.progress)
+    return planned
+
+
+# ---- records that nothing gets past --------------------------------------------------------------
+
+
+def skip(
+    named: Collection[tuple[TopicPartition, int]],
+    found: Progress | None,
+    local: Local,
+    wheel: WheelConfig,
+    config: DequeueConfig,
+    offsets_at: OffsetsAt,
+    ends: Marks,
+) -> Progress:
+    """The progress with these records among the skipped ones; changes nothing.
+
+    They need not be caught up with: what nobody has judged may be judged in any way. What was may
+    be out already.
+
+    Args:
+        named: partition and offset of each.
+        found: the newest progress in Kafka.
+        local: the data directory.
+        wheel, config: of the shard.
+        offsets_at: as of `plan`.
+        ends: of the timer partitions, in Kafka.
+
+    Raises:
+        RecoveryRefused: one was taken already, or the shard is another directory's; or the progress
+            has no room.
+        ConfigError: there is no such record yet, or there would be too many.
+    """
+    if found is None:
+        raise RecoveryRefused("Kafka has no progress for this shard: there is nothing to skip in")
+    require_owned(found, local, config)
+    judged = judged_until(found, local)
+    for partition, offset in sorted(named):
+        name, taken = f"{partition[0]}-{partition[1]}@{offset}", judged.get(partition, 0)
+        if partition not in ends or shard_of(partition, config.shards) != config.shard:
+            raise ConfigError(f"--skip {name}: this shard reads no such partition")
+        if offset >= ends[partition]:
+            raise ConfigError(f"--skip {name}: the partition ends at {ends[partition]}")
+        if offset < taken and offset not in found.epochs.skipped.get(partition, ()):
+            raise RecoveryRefused(
+                f"--skip {name}: taken already, as everything below {taken}. Its timer can be "
+                "cancelled (`duewheel cancel`)"
+            )
+    epochs = found.epochs.reaching(first_marks(wheel, found, offsets_at)).skipping(named)
+    count = sum(map(len, epochs.skipped.values()))
+    if count > SKIPPED_MAX:
+        raise ConfigError(f"--skip: {count} records would be skipped, {SKIPPED_MAX} may be")
+    if epochs == found.epochs:
+        return found
+    wanted = replace(found, epochs=epochs, epoch=found.epoch + 1)
+    wanted.require_room()
+    return wanted
+
+
+def _look(directory: DataDirectory) -> Local:
+    with directory.engine_lock.held(LOCK_DEADLINE_S):
+        return directory.survey()
+
+
+def commit(
+    directory: DataDirectory, publisher: Publisher, found: Progress, wanted: Progress
+) -> None:
+    """Put `wanted` in the place of `found`, in Kafka and then locally.
+
+    Raises:
+        Fenced: another progress has come between.
+        KafkaUnavailable: no answer in time.
+    """
+    while True:
+        try:
+            publisher.publish(None, wanted)
+            break
+        except PublishDoubt as doubt:
+            log.warning("transaction in doubt", reason=str(doubt))
+            seen = publisher.start()
+            if seen is not None and seen.encode() == wanted.encode():
+                break
+            if seen is None or seen.encode() != found.encode():
+                raise Fenced("another instance has written the progress meanwhile") from doubt
+    state = directory.state
+    with directory.engine_lock.held(LOCK_DEADLINE_S):
+        mirror = state.mirror()
+        state.write_mirror(wanted.slot, mirror[1] if mirror else 0, wanted.encode())

@@ -1,0 +1,290 @@
+"""Resolves the cancels of a batch: which timers each one cancels, and its outcome.
+
+Pure: no file is touched here. A cancel at offset q *matches* a timer of its partition and id that
+lies below q and whose first copy lies below its request; or is the one that the cancel names. A
+user's cancel is its own request; a *chase* was written by dequeue for a request at a lower offset
+(cancel_replies.py).
+
+1. A cancel stops every matching timer in a slot above its *bound*. The bound is the floor. For a
+   cancel that is read again after a loss, and in a standby, it is R, the last slot delivered in
+   full: the cancel has stopped timers in closed slots before, and must stop the same ones again.
+2. A timer at or below the floor that is not cancelled may have been delivered, or rolled or parked:
+   then a copy lies before the cancel or behind it. The cancel is *undecided* if that is so for the
+   last copy of any matching timer. Only for a chase is a timer *out*: if its slot is not above
+   `chase_slot`, all copies of it lie below the chase, and would have been found. An undecided
+   cancel is chased (again), even if it has stopped other timers of the id; so is one for which
+   nothing can be proved (`must_chase`).
+3. Else: `cancelled`, if it or an earlier chase has cancelled something. `unknown`, if nothing
+   matches or the log may not have all that the request was for (`blind`). Else the timer that was
+   written last decides between `cancelled` (by another cancel) and `already_delivered`; where the
+   log may lack one that was written later, `unknown` takes the place of such a `cancelled`.
+
+Work grows with the number of cancels and timers, not with the product of both, however many of them
+have one id: each timer is cancelled by the first cancel behind it, and the rest follows from sums
+and maxima over timers sorted by offset. Only chases, and cancels that name one timer, are compared
+with each timer of their id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from duewheel.schemas.batches import ANY_OFFSET, Bool, Int32, Int64
+from duewheel.wheel.storage.cancel_log import (
+    ALREADY_DELIVERED,
+    CANCELLED,
+    CHASE,
+    CHASE_FOUND,
+    UNKNOWN,
+)
+
+NO_CANCEL = np.iinfo(np.int64).max  # no cancel
+_NEVER = np.iinfo(np.int64).max
+_PAIRS_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Cancels:
+    """The cancels of a batch; those of a partition in offset order.
+
+    Attributes:
+        group: equal where partition and id are.
+        offset: of each.
+        request: offset of the request.
+        named: first offset of the one timer that it is for, or ANY_OFFSET.
+        chase_slot: of a chase: last slot delivered in full when it was written.
+        found: whether an earlier chase has cancelled something.
+        bound: timers in slots up to this one are not cancelled any more.
+        must_chase: no outcome can be proved. The log may lack originals of copies in flight (the
+            cancel lies below `blind`); or the cancel is read again, or by a standby: what the log
+            shows as pending may have been delivered by the owner of before.
+        blind: the log may lack timers that lie below this offset.
+    """
+
+    group: Int64
+    offset: Int64
+    request: Int64
+    named: Int64
+    chase_slot: Int64
+    found: Bool
+    bound: Int64
+    must_chase: Bool
+    blind: Int64
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Timers:
+    """Timers with the partition and id of a cancel, in any order.
+
+    Attributes:
+        group: as in Cancels.
+        first_offset, offset: of the first copy, and of this one.
+        slot: in which it leaves, or has left.
+        cancelled: whether a cancel of an earlier batch was for it.
+    """
+
+    group: Int64
+    first_offset: Int64
+    offset: Int64
+    slot: Int64
+    cancelled: Bool
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What becomes of them.
+
+    Attributes:
+        outcome: of each cancel, index in OUTCOMES.
+        by: index of the cancel that cancels each timer, or NO_CANCEL.
+    """
+
+    outcome: Int32
+    by: Int64
+
+
+def resolve(cancels: Cancels, timers: Timers, floor: int) -> Resolved:
+    """See the module's head.
+
+    Args:
+        cancels: of a batch.
+        timers: those of the log and of the batch.
+        floor: last closed slot.
+    """
+    by = np.full(len(timers), NO_CANCEL)
+    # Those of one group must have one bound: first those read again (R), then the others (the
+    # floor).
+    plain = (cancels.request == cancels.offset) & (cancels.named == ANY_OFFSET)
+    for rows in (plain & (cancels.bound < floor), plain & (cancels.bound >= floor)):
+        _cancel_by_next(cancels, np.flatnonzero(rows), timers, by)
+    others = np.flatnonzero(~plain)
+    for cancel, timer in _pairs(cancels, others, timers):
+        stops = ~timers.cancelled[timer] & (timers.slot[timer] > cancels.bound[cancel])
+        np.minimum.at(by, timer[stops], cancel[stops])
+    found = cancels.found.copy()
+    found[by[by != NO_CANCEL]] = True
+    outcome = np.empty(len(cancels), np.int32)
+    rows = np.flatnonzero(plain)
+    outcome[rows] = _outcome_of_plain(cancels, rows, timers, by, floor)
+    for part in _parts(cancels, others, timers):
+        outcome[part] = _outcome_of_others(cancels, part, timers, by)
+    decides = (outcome != CHASE) & ~cancels.must_chase
+    outcome[decides & found] = CANCELLED
+    outcome[~decides] = np.where(found[~decides], CHASE_FOUND, CHASE)
+    return Resolved(outcome, by)
+
+
+def _cancel_by_next(cancels: Cancels, rows: Int64, timers: Timers, by: Int64) -> None:
+    """Each timer is cancelled by the first of these cancels behind it, unless it is too late.
+
+    Args:
+        cancels: all of them.
+        rows: plain ones; those of one group have one bound.
+        timers: all of them.
+        by: changed in place.
+    """
+    if not len(rows):
+        return
+    group, offset = cancels.group[rows], cancels.offset[rows]
+    order = np.lexsort((offset, group))
+    before = _count_before(group, offset, timers.group, timers.offset, ties=True)
+    following = rows[order[np.minimum(before, len(order) - 1)]]
+    stops = (before < len(order)) & (cancels.group[following] == timers.group)
+    stops &= ~timers.cancelled & (timers.slot > cancels.bound[following])
+    by[stops] = np.minimum(by[stops], following[stops])
+
+
+def _outcome_of_plain(
+    cancels: Cancels, rows: Int64, timers: Timers, by: Int64, floor: int
+) -> Int32:
+    """Rules 2 and 3 for users' cancels that name no timer; the caller applies what was found."""
+    group, offset = cancels.group[rows], cancels.offset[rows]
+    if not len(timers):
+        return np.full(len(rows), UNKNOWN, np.int32)
+    is_cancelled = timers.cancelled | (by != NO_CANCEL)
+    # Timers by id, each one's copies in offset order: the last one of a timer decides.
+    rank_order = np.lexsort((timers.offset, timers.first_offset, timers.group))
+    rank = np.empty(len(timers), np.int64)
+    rank[rank_order] = np.arange(len(timers))
+    # In a closed slot and not cancelled: only the next copy settles what became of it, so all
+    # cancels of the id up to that are undecided; without one, all.
+    unsettled = np.flatnonzero(~is_cancelled & (timers.slot <= floor))
+    until = np.full(int(max(timers.group.max(), group.max(initial=-1))) + 1, -1)
+    np.maximum.at(until, timers.group[unsettled], _next_copy(timers, rank_order)[unsettled])
+    undecided = offset <= until[group]
+    # The timer that was written last, of all below each cancel.
+    by_offset = np.lexsort((timers.offset, timers.group))
+    newest = rank_order[np.maximum.accumulate(rank[by_offset])]
+    before = _count_before(timers.group, timers.offset, group, offset, ties=False)
+    last = newest[np.maximum(before - 1, 0)]
+    matches = (before > 0) & (timers.group[last] == group)
+    known = _by_newest(cancels, rows, timers, last, is_cancelled[last])
+    outcome = np.where(matches, known, UNKNOWN)
+    return np.where(undecided, CHASE, outcome).astype(np.int32)
+
+
+def _next_copy(timers: Timers, rank_order: Int64) -> Int64:
+    """The offset of the next copy of each timer, or _NEVER."""
+    following = np.full(len(timers), _NEVER)
+    earlier, later = rank_order[:-1], rank_order[1:]
+    same = timers.group[earlier] == timers.group[later]
+    same &= timers.first_offset[earlier] == timers.first_offset[later]
+    following[earlier[same]] = timers.offset[later[same]]
+    return following
+
+
+def _outcome_of_others(cancels: Cancels, rows: Int64, timers: Timers, by: Int64) -> Int32:
+    """Rules 2 and 3 for chases and cancels of one timer; the caller applies what was found."""
+    cancel, timer = _matching(cancels, rows, timers)
+    # The last copy of each timer, of those that a cancel matches.
+    order = np.lexsort((timers.offset[timer], timers.first_offset[timer], cancel))
+    cancel, timer = cancel[order], timer[order]
+    is_last = np.append(
+        (cancel[1:] != cancel[:-1])
+        | (timers.first_offset[timer][1:] != timers.first_offset[timer][:-1]),
+        True,
+    )[: len(cancel)]
+    cancel, timer = cancel[is_last], timer[is_last]
+    is_cancelled = timers.cancelled[timer] | (by[timer] <= cancel)
+    is_out = timers.slot[timer] <= cancels.chase_slot[cancel]
+    place = np.searchsorted(rows, cancel)
+    undecided = np.zeros(len(rows), np.bool_)
+    undecided[place[~is_cancelled & ~is_out]] = True
+    outcome = np.full(len(rows), UNKNOWN, np.int32)
+    # In this order: the timer that was written last comes last.
+    outcome[place] = _by_newest(cancels, cancel, timers, timer, is_cancelled)
+    outcome[cancels.request[rows] < cancels.blind[rows]] = UNKNOWN
+    return np.where(undecided, CHASE, outcome).astype(np.int32)
+
+
+def _by_newest(
+    cancels: Cancels, cancel: Int64, timers: Timers, timer: Int64, is_cancelled: Bool
+) -> Int32:
+    """The outcome of each of these cancels by the timer that was written last. If that was
+    cancelled before, a newer one may have been delivered whose record is gone.
+    """
+    is_newest = timers.first_offset[timer] >= cancels.blind[cancel]
+    is_newest |= cancels.named[cancel] != ANY_OFFSET
+    by_cancelled = np.where(is_newest, CANCELLED, UNKNOWN)
+    return np.where(is_cancelled, by_cancelled, ALREADY_DELIVERED).astype(np.int32)
+
+
+# ---- pairs ---------------------------------------------------------------------------------------
+
+
+def _pairs(cancels: Cancels, rows: Int64, timers: Timers) -> Iterator[tuple[Int64, Int64]]:
+    """Cancels and the timers that they match, a bounded number of pairs at a time, unless one
+    cancel alone has more.
+    """
+    for part in _parts(cancels, rows, timers):
+        yield _matching(cancels, part, timers)
+
+
+def _parts(cancels: Cancels, rows: Int64, timers: Timers) -> Iterator[Int64]:
+    """The cancels in parts that have a bounded number of timers to be compared with."""
+    if not len(rows):
+        return
+    counts = np.bincount(timers.group, minlength=int(cancels.group.max()) + 1)
+    ends = np.cumsum(counts[cancels.group[rows]])
+    part = ends // _PAIRS_AT_ONCE
+    yield from np.split(rows, np.flatnonzero(np.diff(part)) + 1)
+
+
+def _matching(cancels: Cancels, rows: Int64, timers: Timers) -> tuple[Int64, Int64]:
+    """Every pair of one of these cancels and a timer that it matches."""
+    order = np.argsort(timers.group, kind="stable")
+    groups = timers.group[order]
+    first = np.searchsorted(groups, cancels.group[rows], "left")
+    count = np.searchsorted(groups, cancels.group[rows], "right") - first
+    cancel = np.repeat(rows, count)
+    at = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+    timer = order[np.repeat(first, count) + at]
+    matches = timers.offset[timer] < cancels.offset[cancel]
+    matches &= timers.first_offset[timer] < cancels.request[cancel]
+    named = cancels.named[cancel]
+    matches &= (named == ANY_OFFSET) | (timers.first_offset[timer] == named)
+    return cancel[matches], timer[matches]
+
+
+def _count_before(
+    group: Int64, at: Int64, asked_group: Int64, asked_at: Int64, *, ties: bool
+) -> Int64:
+    """For each that is asked for, how many rows have a lower (group, at); `ties`: or the same."""
+    count = len(group)
+    joint_group, joint_at = np.append(group, asked_group), np.append(at, asked_at)
+    is_asked = np.arange(len(joint_group)) >= count
+    order = np.lexsort((is_asked if ties else ~is_asked, joint_at, joint_group))
+    running = np.cumsum(~is_asked[order])
+    before = np.empty(len(joint_group), np.int64)
+    before[order] = running
+    asked: Int64 = before[count:]
+    return asked

@@ -1,0 +1,127 @@
+"""Resolves a batch's cancels for the engine: files in, rules in cancel_outcomes.py, files out.
+
+look_up   before engine.lock: finds candidate timers. It reads the logs, so it may take long
+resolve   under engine.lock, for outcomes depend on what is closed: appends outcomes to the
+          cancel log, and cancelled records to cancelled/<hour>. The engine marks these once the
+          commit page is written; a kill before that leaves nothing that counts
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from duewheel.checkpoints.cancel_bounds import EVERY_OFFSET, CancelBounds
+from duewheel.checkpoints.page_codec import Close, Commit
+from duewheel.checkpoints.progress import Progress
+from duewheel.schemas.batches import Int64, TimerBatch
+from duewheel.schemas.header_names import CHASE_FOUND
+from duewheel.wheel.append.cancel_lookup import CancelLookup, Candidates
+from duewheel.wheel.append.cancel_outcomes import NO_CANCEL, Cancels, Timers, resolve
+from duewheel.wheel.append.staged_batch import Uncommitted
+from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.layout import hour_of
+
+
+class CancelResolver:
+    """Of one data directory. Not thread-safe: the engine owns it."""
+
+    def __init__(self, directory: DataDirectory) -> None:
+        self._directory = directory
+        self._lookup = CancelLookup(directory)
+
+    def look_up(self, cancels: TimerBatch, batch: TimerBatch, commit: Commit) -> Candidates | None:
+        """What the cancels may be for; None without any.
+
+        Args:
+            cancels: rows of a batch that cancel.
+            batch: its timers that are not done.
+            commit: the newest.
+
+        Raises:
+            CorruptFile: the log is damaged, or a message of a candidate.
+        """
+        return self._lookup.find(cancels, batch, commit) if len(cancels) else None
+
+    def resolve(
+        self,
+        cancels: TimerBatch,
+        batch: TimerBatch,
+        candidates: Candidates,
+        slot: Int64,
+        position: Int64,
+        uncommitted: Uncommitted,
+    ) -> dict[int, Int64]:
+        """Under engine.lock: append outcomes and what is cancelled.
+
+        Args:
+            cancels, batch: as for `look_up`, and `candidates` what it gave.
+            slot, position: of each row of the batch, where it lies now.
+            uncommitted: of the batch.
+
+        Returns:
+            The positions of log records that are to be marked as cancelled, by hour.
+        """
+        close = self._directory.state.close()
+        assert close is not None, "checked when the engine was made"
+        bounds = CancelBounds.read(self._directory.path)
+        in_log, rows = candidates.in_log, candidates.batch_rows
+        slots = np.append(in_log.slot, slot[rows])
+        # Without the file no row in a closed slot proves anything: a lost log could make a copy
+        # look delivered.
+        since = close.floor if bounds is None else bounds.since
+        kept = np.flatnonzero(slots > since)
+        timers = Timers(
+            np.append(candidates.log_group, candidates.batch_group)[kept],
+            np.append(in_log.first_offset, batch.origin_offset[rows])[kept],
+            np.append(in_log.offset, batch.offset[rows])[kept],
+            slots[kept],
+            np.append(in_log.cancelled, np.zeros(len(rows), np.bool_))[kept],
+        )
+        resolved = resolve(
+            self._with_bounds(cancels, candidates, close, bounds), timers, close.floor
+        )
+        uncommitted.write_cancels(cancels, resolved.outcome, close.floor)
+        stopped = np.flatnonzero(resolved.by != NO_CANCEL)
+        positions = np.append(in_log.position, position[rows])[kept][stopped]
+        hours = hour_of(timers.slot[stopped], self._directory.config.precision_ms)
+        offsets = cancels.offset[resolved.by[stopped]]
+        cancelled = {}
+        for hour in np.unique(hours).tolist():
+            of_hour = hours == hour
+            uncommitted.write_cancelled(hour, offsets[of_hour], positions[of_hour])
+            cancelled[hour] = positions[of_hour]
+        return cancelled
+
+    def _with_bounds(
+        self, cancels: TimerBatch, candidates: Candidates, close: Close, bounds: CancelBounds | None
+    ) -> Cancels:
+        """The cancels, each with its bound, and whether an outcome can be proved."""
+        partitions, state = cancels.partitions, self._directory.state
+        c = np.array([close.c.get(p, 0) for p in partitions], np.int64)[cancels.partition]
+        again = (cancels.offset < c) | state.standby
+        bound = np.full(len(cancels), close.floor)
+        if again.any():
+            mirror = state.mirror()
+            assert mirror is not None, "dequeue mirrors the progress before it decides"
+            known = Progress.decode(mirror[2]).partitions
+            r = [known[p].r if p in known else close.lower for p in partitions]
+            bound[again] = np.array(r, np.int64)[cancels.partition][again]
+        blind_offsets = [
+            EVERY_OFFSET if bounds is None else bounds.blind.get(p, 0) for p in partitions
+        ]
+        blind = np.array(blind_offsets, np.int64)[cancels.partition]
+        return Cancels(
+            candidates.cancel_group,
+            cancels.offset,
+            cancels.origin_offset,
+            cancels.named_offset,
+            cancels.chase_slot,
+            (cancels.chase_flags & CHASE_FOUND) != 0,
+            bound,
+            again | (cancels.offset < blind),
+            blind,
+        )
+
+    def close(self) -> None:
+        """Drop the index."""
+        self._lookup.close()

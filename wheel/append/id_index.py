@@ -1,0 +1,292 @@
+"""Finds log records by the hash of the timer's id: an index beside the logs, never trusted.
+
+    heads   of each bucket, the newest row in it, or −1          bucket = low bits of the hash
+    links   of each row, the one before it in its bucket, or −1
+    tags    of each row, the upper 32 bits of its hash
+    places  of each row, hour of the log << 32 | number of the record
+
+Rows are added when a batch has cancels: all that has been appended to the logs since the last one.
+So batches without cancels cost nothing, and a start reads nothing. What the index gives is looked
+up in the log; where it names a record of an hour that is gone, that is passed over.
+
+Of an id that is replaced over and over the rows that decide nothing for a new cancel are taken out
+(`forget`), or its chain would grow without end. A cancel that is for older timers, too, as a chase
+may be, then needs the logs. When all rows are used up, the index is rebuilt from the logs, with
+room for half as many more. It lies in a file without a name in the data directory, so that it takes
+page cache and no memory; without room for that, and where a chain is too long to be walked, the
+hash columns of the logs are scanned: 50 to 100 million records a second.
+
+Not thread-safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import structlog
+
+from duewheel.checkpoints import fs
+from duewheel.checkpoints.page_codec import Commit
+from duewheel.errors import CorruptFile
+from duewheel.schemas.batches import Bool, Int64
+from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.layout import RECORD, RECORD_BYTES, id_hash_of
+from duewheel.wheel.storage.timer_log import Records
+
+log = structlog.get_logger(__name__)
+
+ROWS_MIN = 1 << 16
+STEPS_MAX = 20_000  # along one chain
+
+_RECORDS_AT_ONCE = 1 << 18  # 13 MiB of the log, mapped
+_TABLE_BITS = (16, 24)  # fewest and most
+_PLACES_PER_HASH = 8
+_LOW = np.dtype(">u4")  # the last bytes of a record: the lower bits of the hash
+_TAG_BITS = 8  # of the hash that are not in the tag
+_HOUR_BITS = 32
+_ROW_BYTES = 4 + 4 + 8  # link, tag, place
+
+Positions = Iterator[tuple[int, Int64]]
+
+
+class IdIndex:
+    """Of one data directory; see the module's head."""
+
+    def __init__(self, directory: DataDirectory) -> None:
+        self._directory = directory
+        self._table: _Table | None = None
+        self._added: dict[int, int] = {}  # records of each hour
+        self._met: _Rows | None = None  # when it was asked last
+        self._partial: Int64 = np.empty(0, np.int64)  # hashes of which rows were forgotten
+
+    def positions(self, hashes: Int64, whole: Int64, commit: Commit) -> Positions:
+        """The log positions of records with any of these hashes, hour by hour, abandoned ones too,
+        but for those that were to be forgotten. To be exhausted before `forget`, which works on the
+        rows of the last call.
+
+        Args:
+            hashes: rising, each once.
+            whole: those of them that also need the rows that were forgotten.
+            commit: the newest.
+
+        Raises:
+            CorruptFile: a log is shorter than it must be.
+        """
+        self._met = None
+        try:
+            self._add_new(commit)
+            assert self._table is not None, "made where rows are added"
+            self._met = self._table.walk(hashes)
+        except OSError as error:
+            log.warning("no room for the index of ids: logs are scanned", reason=str(error))
+            self.close()
+        if self._met is None or np.isin(whole, self._partial).any():
+            self._met = None
+            yield from self._scan(hashes, commit)
+            return
+        place = np.sort(self._met.place[np.isin(self._met.hash, hashes)])
+        hours, numbers = place >> _HOUR_BITS, place & ((1 << _HOUR_BITS) - 1)
+        for hour in np.unique(hours).tolist():
+            if hour >= self._directory.state.gc_hour:
+                yield hour, numbers[hours == hour] * RECORD_BYTES
+
+    def forget(self, hour: Int64, position: Int64) -> None:
+        """Take out some of the records that were asked for last, and all of hours that are gone."""
+        if self._table is None or self._met is None:
+            return
+        over = np.isin(self._met.place, hour << _HOUR_BITS | position // RECORD_BYTES)
+        if over.any():
+            self._partial = np.union1d(self._partial, self._met.hash[over])
+        over |= self._met.place >> _HOUR_BITS < self._directory.state.gc_hour
+        if over.any():
+            self._table.take_out(self._met, over)
+        self._met = None
+
+    def close(self) -> None:
+        """Drop the index."""
+        self._table, self._met, self._added = None, None, {}
+        self._partial = np.empty(0, np.int64)
+
+    def _add_new(self, commit: Commit) -> None:
+        """Add what has been appended since; in a new table, if this one has no room for it."""
+        new = self._new_records(commit)
+        if self._table is None or self._table.left < new:
+            self.close()
+            new = self._new_records(commit)
+            self._table = _Table(self._directory, max(ROWS_MIN, new + new // 2))
+        table = self._table
+        for hour, first, end in self._stretches(commit):
+            try:
+                view = self._directory.log.view(hour, end * RECORD_BYTES)
+            except CorruptFile:
+                if hour >= self._directory.state.gc_hour:
+                    raise
+                continue
+            numbers = np.arange(first, end)
+            hashes = id_hash_of(view["reserved"][first:end])
+            table.add(hashes, hour << _HOUR_BITS | numbers)
+            self._added[hour] = end
+
+    def _new_records(self, commit: Commit) -> int:
+        return sum(end - first for _, first, end in self._stretches(commit))
+
+    def _stretches(self, commit: Commit) -> Iterator[tuple[int, int, int]]:
+        """Records that are not in the index: hour, first and end, a bounded number at once."""
+        gone = self._directory.state.gc_hour
+        for hour, lengths in sorted(commit.hours.items()):
+            records = lengths.log_bytes // RECORD_BYTES
+            for first in range(self._added.get(hour, 0), records, _RECORDS_AT_ONCE):
+                if hour >= gone:
+                    yield hour, first, min(first + _RECORDS_AT_ONCE, records)
+
+    def _scan(self, hashes: Int64, commit: Commit) -> Positions:
+        """The same positions from the logs alone."""
+        table = _lower_bits(hashes)
+        for hour, lengths in sorted(commit.hours.items()):
+            if hour < self._directory.state.gc_hour or not lengths.log_bytes:
+                continue
+            view, parts = self._directory.log.view(hour, lengths.log_bytes), []
+            count = lengths.log_bytes // RECORD_BYTES
+            for first in range(0, count, _RECORDS_AT_ONCE):
+                piece = view[first : min(first + _RECORDS_AT_ONCE, count)]
+                parts.append(first + _with_hashes(piece, hashes, table))
+            found = np.concatenate(parts)
+            if len(found):
+                yield hour, found * RECORD_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows met on the way along some chains, chain after chain, newest first.
+
+    Attributes:
+        bucket: of each.
+        number: in the table.
+        hash, place: of each.
+    """
+
+    bucket: Int64
+    number: Int64
+    hash: Int64
+    place: Int64
+
+
+class _Table:
+    """The arrays of the module's head."""
+
+    def __init__(self, directory: DataDirectory, rows_max: int) -> None:
+        """
+        Args:
+            directory: in which its file lies.
+            rows_max: how many rows it can take.
+
+        Raises:
+            OSError: the disk has no room for it.
+        """
+        buckets = 1 << max((rows_max - 1).bit_length(), _TAG_BITS)
+        size = rows_max * _ROW_BYTES + buckets * 4
+        fd = fs.open_unnamed(directory.path)
+        try:
+            fs.allocate(fd, size)
+            octets = np.frombuffer(fs.map_file(fd, size, writable=True), np.uint8)
+        finally:
+            fs.close(fd)
+        self._places = octets[: 8 * rows_max].view(np.int64)
+        self._tags = octets[8 * rows_max : 12 * rows_max].view(np.uint32)
+        self._links = octets[12 * rows_max : 16 * rows_max].view(np.int32)
+        self._heads = octets[16 * rows_max :].view(np.int32)
+        self._heads[:] = -1
+        self._rows = 0
+
+    @property
+    def left(self) -> int:
+        """How many rows more it can take."""
+        return len(self._places) - self._rows
+
+    def add(self, hashes: Int64, places: Int64) -> None:
+        """Put rows into their buckets; later ones are newer."""
+        count, first = len(hashes), self._rows
+        self._rows += count
+        numbers = np.arange(first, first + count)
+        self._places[first : first + count] = places
+        self._tags[first : first + count] = hashes >> _TAG_BITS
+        bucket = hashes & (len(self._heads) - 1)
+        order = np.argsort(bucket, kind="stable")
+        bucket, numbers = bucket[order], numbers[order]
+        begins = np.append(True, bucket[1:] != bucket[:-1])[:count]
+        ends = np.append(begins[1:], True)[:count]
+        earlier = np.append(-1, numbers[:-1])[:count]
+        self._links[numbers] = np.where(begins, self._heads[bucket], earlier)
+        self._heads[bucket[ends]] = numbers[ends]
+
+    def walk(self, hashes: Int64) -> _Rows | None:
+        """All rows in the buckets of these hashes; None if a chain is too long."""
+        buckets = np.unique(hashes & (len(self._heads) - 1))
+        chain, at = np.arange(len(buckets)), self._heads[buckets].astype(np.int64)
+        met: list[tuple[Int64, Int64]] = []
+        while True:
+            going = at >= 0
+            chain, at = chain[going], at[going]
+            if not len(at):
+                break
+            if len(met) == STEPS_MAX:
+                return None
+            met.append((chain, at))
+            at = self._links[at].astype(np.int64)
+        none = np.empty(0, np.int64)
+        chains = np.concatenate([none, *(step[0] for step in met)])
+        order = np.argsort(chains, kind="stable")
+        bucket = buckets[chains[order]]
+        number = np.concatenate([none, *(step[1] for step in met)])[order]
+        low = bucket & ((1 << _TAG_BITS) - 1)
+        found = self._tags[number].astype(np.int64) << _TAG_BITS | low
+        return _Rows(bucket, number, found, self._places[number])
+
+    def take_out(self, rows: _Rows, over: Bool) -> None:
+        """Take rows out of their chains.
+
+        Args:
+            rows: all of some chains, nothing having been added since.
+            over: which of them.
+        """
+        self._heads[rows.bucket] = -1
+        bucket, number = rows.bucket[~over], rows.number[~over]
+        last = np.append(bucket[1:] != bucket[:-1], True)[: len(bucket)]
+        following = np.append(number[1:], -1)[: len(number)]
+        self._links[number] = np.where(last, -1, following)
+        begins = np.append(True, last[:-1])[: len(bucket)]
+        self._heads[bucket[begins]] = number[begins]
+
+
+def _with_hashes(records: Records, hashes: Int64, table: Bool) -> Int64:
+    """Which records have one of these hashes.
+
+    Args:
+        records: of a log, neighbours.
+        hashes: rising.
+        table: `_lower_bits` of them.
+    """
+    low: npt.NDArray[np.uint32] = np.ndarray(
+        (len(records),),
+        _LOW,
+        records.view(np.uint8).data,
+        offset=RECORD.itemsize - _LOW.itemsize,
+        strides=(RECORD_BYTES,),
+    )
+    rows = np.flatnonzero(table[low & np.uint32(len(table) - 1)])
+    hash_of = id_hash_of(records["reserved"].take(rows))
+    at = np.minimum(np.searchsorted(hashes, hash_of), len(hashes) - 1)
+    found: Int64 = rows[hashes[at] == hash_of]
+    return found
+
+
+def _lower_bits(hashes: Int64) -> Bool:
+    """Which lower bits occur; as many bits as leave few records to be compared in full."""
+    fewest, most = _TABLE_BITS
+    bits = min(max((_PLACES_PER_HASH * len(hashes)).bit_length(), fewest), most)
+    table = np.zeros(1 << bits, np.bool_)
+    table[hashes & (len(table) - 1)] = True
+    return table

@@ -1,0 +1,232 @@
+"""What a batch has in the files before it exists: steps 3 and 4 of engine.py, which says when.
+
+- It lies behind the lengths that the newest commit page tells. Nobody reads there: what a kill
+  leaves is cut at ingest's next start, or written over by the next batch.
+- Rows go to the files of their slot's hour, in slot order: records and messages side by side, a
+  run per slot.
+- Records whose rows are written again elsewhere stay in the log, *abandoned*: nothing leads there.
+- Cancels go to the segment of the earliest open slot (cancel_log.py), under engine.lock: their
+  outcome depends on what is closed. Which records they cancel goes to the hour of these records.
+- The lengths that the batch's commit page is to tell follow from all of that. Hours and segments
+  that are given up by then are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from duewheel.checkpoints.page_codec import Commit, HourFiles
+from duewheel.clock import Clock
+from duewheel.schemas import columns
+from duewheel.schemas.batches import Bool, Int32, Int64, TimerBatch
+from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.far_slots import ChainEnds
+from duewheel.wheel.storage.layout import MAGIC_ABANDONED, RECORD_BYTES, hour_of
+from duewheel.wheel.storage.record_builder import (
+    Places,
+    first_of_each,
+    log_records,
+    seal,
+    slot_order,
+    stored_messages,
+)
+from duewheel.wheel.storage.timer_log import Records
+from duewheel.wheel.storage.timer_wheel import Runs
+
+
+class Stretch(NamedTuple):
+    """Rows of one hour, which lie together in its files.
+
+    Attributes:
+        hour: of their slots.
+        first, end: these rows, in slot order.
+        log_position: of the first one's record.
+    """
+
+    hour: int
+    first: int
+    end: int
+    log_position: int
+
+
+_NO_FILES = HourFiles(0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Rows appended to log and messages, in slot order.
+
+    Attributes:
+        order: row of the batch that each one is.
+        slot, position: of each: its slot, and its record in the log of the slot's hour.
+        records: their log records.
+        stretches: one per hour.
+        runs: to be linked.
+    """
+
+    order: Int64
+    slot: Int64
+    position: Int64
+    records: Records
+    stretches: list[Stretch]
+    runs: Runs
+
+
+class Uncommitted:
+    """Of one batch. Not thread-safe."""
+
+    def __init__(
+        self, directory: DataDirectory, before: Commit, clock: Clock, chain_ends: ChainEnds
+    ) -> None:
+        """
+        Args:
+            directory: ingest's.
+            before: the newest commit.
+            clock: for the write time of records.
+            chain_ends: of the slots that the wheel does not have yet.
+        """
+        self._directory = directory
+        self._before = before
+        self._clock = clock
+        self._chain_ends = chain_ends
+        # Bytes of log, messages and cancelled records by hour; of records and requests by segment.
+        self._lengths = {hour: known.lengths for hour, known in before.hours.items()}
+        self._segments = dict(before.cancels)
+
+    # ---- rows ------------------------------------------------------------------------------
+
+    def write(self, batch: TimerBatch, slots: Int64, rolled: Bool) -> Written:
+        """Append the rows, in slot order.
+
+        Args:
+            batch: timers.
+            slots: of each, open.
+            rolled: those that leave the wheel to be written to Kafka again.
+        """
+        directory, precision_ms = self._directory, self._directory.config.precision_ms
+        order = slot_order(slots)
+        slot, batch = slots[order], batch.take(order)
+        sources = directory.topics.ids([topic for topic, _ in batch.partitions])
+        messages = stored_messages(batch, sources)
+        size = columns.lengths(messages)
+        places, stretches = self._places(slot, size)
+        now_ms = self._clock.now_ms()
+        records = log_records(batch, rolled[order], places, size, precision_ms, now_ms)
+        octets = seal(messages, records)
+        ends = np.cumsum(size)
+        for hour, first, end, log_position in stretches:
+            begin = int(ends[first] - size[first])
+            directory.messages.files.write(
+                hour, octets[begin : int(ends[end - 1])], int(places.message_position[first])
+            )
+            directory.log.files.write(hour, records[first:end].tobytes(), log_position)
+        return Written(order, slot, places.log_position, records, stretches, places.runs())
+
+    def _places(self, slot: Int64, size: Int64) -> tuple[Places, list[Stretch]]:
+        """Positions behind what is there; the lengths move on."""
+        hour = hour_of(slot, self._directory.config.precision_ms)
+        bounds = [*first_of_each(hour).tolist(), len(slot)]
+        log_position, message_position = np.empty_like(slot), np.empty_like(slot)
+        stretches = []
+        for first, end in pairwise(bounds):
+            name = int(hour[first])
+            log_end, message_end, cancelled = self._lengths.get(name, (0, 0, 0))
+            log_position[first:end] = log_end + np.arange(end - first) * RECORD_BYTES
+            until = message_end + np.cumsum(size[first:end])
+            message_position[first:end] = until - size[first:end]
+            stretches.append(Stretch(name, first, end, log_end))
+            log_end += (end - first) * RECORD_BYTES
+            self._lengths[name] = (log_end, int(until[-1]), cancelled)
+        starts = first_of_each(slot)
+        previous = log_position - RECORD_BYTES
+        previous[starts] = self._last_positions(slot[starts])
+        return Places(slot, log_position, message_position, previous, starts), stretches
+
+    def _last_positions(self, slots: Int64) -> Int64:
+        """Newest committed record of each slot; `slots` rise."""
+        directory = self._directory
+        linked = int(np.searchsorted(slots, directory.state.linked, "right"))
+        directory.require_entries(slots[:linked])
+        return np.concatenate(
+            [
+                directory.wheel.last_positions(slots[:linked]),
+                self._chain_ends.last_positions(slots[linked:], self._before),
+            ]
+        )
+
+    def abandon(self, written: Written, count: int) -> None:
+        """Say in the log that the first `count` records lead nowhere."""
+        for hour, first, end, log_position in written.stretches:
+            if first < count:
+                left = written.records[first : min(end, count)].copy()
+                left["magic"] = MAGIC_ABANDONED
+                self._directory.log.files.write(hour, left.tobytes(), log_position)
+
+    # ---- cancels ---------------------------------------------------------------------------
+
+    def write_cancels(self, cancels: TimerBatch, outcome: Int32, floor: int) -> None:
+        """Under the lock: append to the segment of the earliest open slot, the one behind `floor`.
+
+        Args:
+            cancels: rows that cancel.
+            outcome: of each, index in OUTCOMES.
+            floor: last closed slot.
+        """
+        directory = self._directory
+        hour = hour_of(floor + 1, directory.config.precision_ms)
+        ids = directory.topics.ids([topic for topic, _ in cancels.partitions])
+        length = self._segments.get(hour, (0, 0))
+        self._segments[hour] = directory.cancels.write(
+            hour, length, cancels, ids, outcome, self._clock.now_ms()
+        )
+
+    def write_cancelled(self, hour: int, offset: Int64, position: Int64) -> None:
+        """Under the lock: say which records of an hour's log are cancelled.
+
+        Args:
+            hour: not given up.
+            offset: of each cancel.
+            position: of the record that it cancels.
+        """
+        log_end, message_end, length = self._lengths[hour]
+        length = self._directory.cancelled.write(hour, length, offset, position)
+        self._lengths[hour] = (log_end, message_end, length)
+
+    # ---- lengths ---------------------------------------------------------------------------
+
+    def hours(self) -> dict[int, HourFiles]:
+        """Under the lock: what the commit page is to say of log and messages."""
+        gone, old = self._directory.state.gc_hour, self._before.hours
+        return {
+            hour: old.get(hour, _NO_FILES).followed_by(lengths)
+            for hour, lengths in self._lengths.items()
+            if hour >= gone
+        }
+
+    def segments(self) -> dict[int, tuple[int, ...]]:
+        """Under the lock: what the commit page is to say of the cancel log."""
+        gone = self._directory.state.gc_cancels
+        return {hour: length for hour, length in self._segments.items() if hour >= gone}
+
+
+def cut_uncommitted(directory: DataDirectory, commit: Commit) -> None:
+    """Under the lock: drop bytes that belong to no batch.
+
+    Args:
+        directory: ingest's.
+        commit: the newest.
+    """
+    hours = {hour: known.lengths for hour, known in commit.hours.items()}
+    for folders, lengths, gone in (
+        (directory.hour_folders, hours, directory.state.gc_hour),
+        (directory.cancels.folders, commit.cancels, directory.state.gc_cancels),
+    ):
+        for kind, folder in enumerate(folders):
+            for hour in folder.hours():
+                # What was given up is dequeue's to unlink, at any moment.
+                if hour >= gone:
+                    folder.cut(hour, lengths[hour][kind] if hour in lengths else 0)

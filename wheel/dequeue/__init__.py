@@ -1,0 +1,1 @@
+"""Dequeue: closed slots, decoded in order, out to the publisher, and committed."""

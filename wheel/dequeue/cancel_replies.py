@@ -1,0 +1,212 @@
+"""Reads the outcomes of cancels from the cancel log, and says what leaves for each: a reply or a
+chase.
+
+Ingest has resolved every cancel where it was taken (cancel_outcomes.py). What is left to do:
+
+- A reply leaves in a transaction whose progress has C behind the cancel: what was cancelled before
+  cannot come back then, whatever is lost.
+- A *chase* is the same cancel, written again to the end of its partition. Dequeue writes one for
+  each undecided cancel: a copy of the timer may lie behind the cancel, but lies below the chase.
+  The chase carries R of its transaction: a timer in a slot up to R has no copy behind the chase.
+- `a`, in the same progress, says below which offset of a partition all this is done. So each cancel
+  has one reply, whatever is killed; after a loss cancels are read again from there. Where nothing
+  is left to do it is C. Segments below it are unlinked.
+
+Nothing is held in memory but how far the segments are read. Without a reply topic there are chases
+only. A partition that was given up gets no replies: the progress has no `a` for it, so a start
+would reply again.
+
+Not thread-safe: the loop owns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from duewheel.checkpoints.page_codec import Commit, Marks
+from duewheel.checkpoints.progress import PartitionProgress
+from duewheel.schemas.batches import Bool, Deliveries, Int32, Int64, TopicPartition, is_retired
+from duewheel.schemas.columns import take
+from duewheel.wheel.dequeue.reply_rows import reply_rows
+from duewheel.wheel.storage.cancel_log import CHASE, OUTCOMES, CancelRows
+from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.layout import RECORD_BYTES
+from duewheel.wheel.storage.message_store import StoredMessages
+
+ROWS_MAX = 1_000  # of one transaction
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Replies:
+    """What may leave in one transaction.
+
+    Attributes:
+        rows: replies and chases.
+        answered: `a` once they are committed.
+        outcomes: how many replies there are, by outcome.
+        chases: how many chases.
+    """
+
+    rows: Deliveries
+    answered: Marks
+    outcomes: Mapping[str, int]
+    chases: int
+
+
+class CancelReplies:
+    """Of one shard; see the module's head."""
+
+    def __init__(
+        self, directory: DataDirectory, answered: Marks, reply_topic: str | None, bytes_max: int
+    ) -> None:
+        """
+        Args:
+            directory: whose cancel log is read.
+            answered: `a` of each partition, as the progress that was found has it.
+            reply_topic: where replies go; None: there are none.
+            bytes_max: of the requests of one transaction, unless one alone has more.
+        """
+        self._directory = directory
+        self._reply_topic = reply_topic
+        self._bytes_max = bytes_max
+        self._answered = dict(answered)
+        self._read: dict[int, int] = {}  # bytes of each segment that are done
+        self._end: dict[int, int] = {}  # the same once what was given last is committed
+        self._given: Marks = {}
+
+    @property
+    def answered(self) -> Marks:
+        """`a` of each partition, as far as it is committed or needs no transaction."""
+        return self._answered
+
+    def first_segment(self, commit: Commit) -> int:
+        """The first hour of the cancel log in which something is still to be done."""
+        lengths = commit.cancels.items()
+        return min((h for h, (size, _) in lengths if self._read.get(h, 0) < size), default=_NEVER)
+
+    def next(
+        self, commit: Commit, partitions: Mapping[TopicPartition, PartitionProgress]
+    ) -> Replies | None:
+        """The next replies and chases; None if there are none. They are given again until
+        `committed` is called.
+
+        Args:
+            commit: the newest commit page when slots were closed last: what came later waits.
+            partitions: progress of the transaction that they are to leave in.
+
+        Raises:
+            CorruptFile: the cancel log is damaged.
+        """
+        gone = self._directory.state.gc_cancels
+        for hour, (length, _) in sorted(commit.cancels.items()):
+            while hour >= gone and (start := self._read.get(hour, 0)) < length:
+                rows = self._piece(hour, start, length)
+                homes, home = self._homes(rows)
+                ready, leaves = self._take_ready(rows, homes, home, partitions)
+                if not ready:
+                    return None
+                end = start + ready * RECORD_BYTES
+                if len(leaves):
+                    self._end = {hour: end}
+                    return self._leaving(rows, leaves, homes, home, partitions)
+                self._read[hour] = end
+        # Of what was closed with this commit nothing is left to do.
+        self._answered |= {p: part.closed_c for p, part in partitions.items()}
+        return None
+
+    def committed(self) -> None:
+        """What `next` gave last has left."""
+        self._read |= self._end
+        self._answered |= self._given
+        self._end, self._given = {}, {}
+
+    def _piece(self, hour: int, start: int, length: int) -> CancelRows:
+        """The next rows: one at least, or as many as stay within the bounds."""
+        log = self._directory.cancels
+        end = min(length, start + ROWS_MAX * RECORD_BYTES)
+        sizes = np.cumsum(log.records(hour, start, end)["size_py"].astype(np.int64))
+        count = max(1, int(np.searchsorted(sizes, self._bytes_max, "right")))
+        return log.read(hour, start, min(end, start + count * RECORD_BYTES))
+
+    def skip(self, commit: Commit, answered: Marks) -> None:
+        """Pass over what the owner of a followed shard has done.
+
+        Args:
+            commit: the newest commit page.
+            answered: `a` of each partition in the owner's progress.
+        """
+        self._answered |= answered
+        for hour, (length, _) in sorted(commit.cancels.items()):
+            while (start := self._read.get(hour, 0)) < length:
+                rows = self._piece(hour, start, length)
+                left = np.flatnonzero(~self._is_over(rows, *self._homes(rows)))
+                count = int(left[0]) if len(left) else len(rows)
+                self._read[hour] = start + count * RECORD_BYTES
+                if len(left):
+                    return
+
+    def _homes(self, rows: CancelRows) -> tuple[list[TopicPartition], Int32]:
+        """The partitions of some rows, and the one of each."""
+        return self._directory.topics.sources(rows.requests.prefix)
+
+    def _is_over(self, rows: CancelRows, homes: list[TopicPartition], home: Int32) -> Bool:
+        """Rows for which nothing leaves any more."""
+        retired = np.array([is_retired(topic) for topic, _ in homes], np.bool_)[home]
+        a = np.array([self._answered.get(p, 0) for p in homes], np.int64)[home]
+        over: Bool = (_offsets(rows) < a) | retired | rows.cut_off
+        return over
+
+    def _take_ready(
+        self,
+        rows: CancelRows,
+        homes: list[TopicPartition],
+        home: Int32,
+        partitions: Mapping[TopicPartition, PartitionProgress],
+    ) -> tuple[int, Int64]:
+        """How many rows, from the first on, need not wait for C; and those of them for which
+        something leaves. Notes `a` for them: at once if nothing leaves, else once `committed` is
+        called: if it rose before, a kill would lose their replies.
+        """
+        c = [partitions[p].closed_c if p in partitions else 0 for p in homes]
+        offset, over = _offsets(rows), self._is_over(rows, homes, home)
+        early = np.flatnonzero((offset >= np.array(c, np.int64)[home]) & ~over)
+        ready = int(early[0]) if len(early) else len(rows)
+        leaves = ~over[:ready]
+        if self._reply_topic is None:
+            leaves &= rows.outcome[:ready] >= CHASE
+        done = np.flatnonzero(~over[:ready])
+        ends = np.zeros(len(homes), np.int64)
+        np.maximum.at(ends, home[done], offset[done] + 1)
+        answered = {p: end for p, end in zip(homes, ends.tolist(), strict=True) if end}
+        if leaves.any():
+            self._given = answered
+        else:
+            self._answered |= answered
+        return ready, np.flatnonzero(leaves)
+
+    def _leaving(
+        self,
+        rows: CancelRows,
+        leaves: Int64,
+        homes: list[TopicPartition],
+        home: Int32,
+        partitions: Mapping[TopicPartition, PartitionProgress],
+    ) -> Replies:
+        requests, outcome = rows.requests, rows.outcome[leaves]
+        columns = (requests.timer_id, requests.target, requests.key_value, requests.headers)
+        kept = StoredMessages(requests.prefix[leaves], *(take(each, leaves) for each in columns))
+        r = np.array([partitions[p].r if p in partitions else 0 for p in homes], np.int64)
+        places = home[leaves]
+        made = reply_rows(kept, places, homes, outcome, r[places], self._reply_topic)
+        counts = np.bincount(outcome, minlength=len(OUTCOMES)).tolist()
+        outcomes = {str(OUTCOMES[index]): counts[index] for index in range(CHASE) if counts[index]}
+        return Replies(made, self._given, outcomes, sum(counts[CHASE:]))
+
+
+def _offsets(rows: CancelRows) -> Int64:
+    offset: Int64 = rows.requests.prefix["source_offset"].astype(np.int64)
+    return offset

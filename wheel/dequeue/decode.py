@@ -1,0 +1,125 @@
+"""From stored messages back to deliveries: what leaves the wheel, column by column.
+
+A timer goes to its real topic as it came, a rolled one back to its timer topic (requeue.py).
+
+What is restored is also what one transaction takes: chunks that name too many topics, or roll too
+many timers, are divided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from duewheel.schemas.batches import ANY_TIME, Deliveries, Int32, Int64, TopicPartition
+from duewheel.schemas.columns import choose
+from duewheel.schemas.hashing import source_names
+from duewheel.schemas.wire.record_codec import NO_ORIGIN
+from duewheel.wheel.dequeue.requeue import rolled_back
+from duewheel.wheel.dequeue.slot_scan import Chunk
+from duewheel.wheel.slot_overflow import to_be_spread
+from duewheel.wheel.storage.layout import FLAG_DEAD_LETTER, level_of
+from duewheel.wheel.storage.message_store import StoredMessages
+from duewheel.wheel.storage.topic_registry import TopicNames, public_name
+
+# The broker's coordinator keeps an open transaction as one record: each topic's name once, and four
+# bytes for each partition. That record must stay below message.max.bytes (1 MiB unless set), or no
+# attempt at the transaction can ever succeed. A thousand of the longest names (249 bytes) are a
+# quarter of it; of partitions there are at most as many as rows.
+TOPICS_MAX = 1_000
+
+# Ingest reads committed records only: what is written to a timer topic behind copies is not seen
+# before their transaction ends. Where many timers roll, or are spread, transactions are short.
+ROLLS_MAX = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A chunk, ready to be published.
+
+    Attributes:
+        chunk: where the rows are from.
+        deliveries: the rows.
+        sources: the source partitions that `source` indexes.
+        source: row → index in `sources`.
+        offset: source offset of each row: of the copy, if the timer was rolled before.
+        origin: that of its first copy, also if the topic that it lay in is no more.
+    """
+
+    chunk: Chunk
+    deliveries: Deliveries
+    sources: list[TopicPartition]
+    source: Int32
+    offset: Int64
+    origin: Int64
+
+    def piece(self, first: int, end: int) -> Restored:
+        """Rows `first` to `end` − 1 alone; copies nothing."""
+        return Restored(
+            self.chunk.piece(first, end),
+            self.deliveries.slice(first, end),
+            self.sources,
+            self.source[first:end],
+            self.offset[first:end],
+            self.origin[first:end],
+        )
+
+
+def restore(chunk: Chunk, messages: StoredMessages, topics: TopicNames) -> Restored:
+    """Make deliveries of a chunk's stored messages.
+
+    Raises:
+        CorruptFile: a message names a timer topic that was never numbered.
+    """
+    prefix = messages.prefix
+    sources, source = topics.sources(prefix)
+    origin_offset = prefix["origin_offset"].astype(np.int64)
+    homes = [(public_name(topic), number) for topic, number in sources]
+    origin = source_names(homes, source, origin_offset)
+    # In a topic that was made anew the first copy is nothing: what goes back there begins anew.
+    lost = np.array([a != b for a, b in zip(homes, sources, strict=True)], np.bool_)[source]
+    targets: Any = messages.target.dictionary_encode()
+    rolled = chunk.rolled
+    deliveries = Deliveries(
+        targets=[name.decode() for name in targets.dictionary.to_pylist()],
+        target=np.asarray(targets.indices, np.int32),
+        target_partition=prefix["target_partition"].astype(np.int32),
+        key_hash=prefix["key_hash"].astype(np.int32),
+        due_ms=prefix["due_ms"].astype(np.int64),
+        homes=homes,
+        home=source,
+        origin_offset=np.where(lost, NO_ORIGIN, origin_offset),
+        source=origin,
+        timer_id=choose(prefix["id_size"] == 0, origin, messages.timer_id),
+        key_value=messages.key_value,
+        headers=messages.headers,
+        header_count=prefix["header_count"].astype(np.int32),
+        roll_times=prefix["roll_times"].astype(np.int32),
+        retries=prefix["retries"].astype(np.int32),
+        level=level_of(chunk.records["magic"]),
+        dead_letter=(prefix["flags"] & FLAG_DEAD_LETTER) != 0,
+        rolled=np.zeros(len(rolled), np.bool_),
+        not_before_ms=np.full(len(rolled), ANY_TIME),
+        answer=np.zeros(len(rolled), np.bool_),
+    )
+    if rolled.any():
+        deliveries = rolled_back(deliveries, rolled)
+    offset = prefix["source_offset"].astype(np.int64)
+    return Restored(chunk, deliveries, sources, source, offset, origin_offset)
+
+
+def pieces(restored: Restored) -> Iterator[Restored]:
+    """The same rows in as few pieces as each fits into one transaction: TOPICS_MAX, ROLLS_MAX."""
+    first, target = 0, restored.deliveries.target
+    rolls = np.cumsum(restored.deliveries.rolled | to_be_spread(restored.deliveries))
+    while first < len(target):
+        _, met = np.unique(target[first:], return_index=True)
+        before = int(rolls[first - 1]) if first else 0
+        end = int(np.searchsorted(rolls, before + ROLLS_MAX, "right"))
+        if len(met) > TOPICS_MAX:
+            end = min(end, first + int(np.sort(met)[TOPICS_MAX]))
+        yield restored.piece(first, end)
+        first = end

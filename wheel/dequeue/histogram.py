@@ -1,0 +1,40 @@
+"""A histogram that takes whole columns, for snapshots: it is frozen, and adding makes a new one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from duewheel.schemas.batches import Int64
+
+# From a tenth of a slot to what only an outage explains.
+MILLISECONDS = (
+    *(5, 10, 25, 50, 75, 100, 150, 250, 500),
+    *(1_000, 2_500, 5_000, 10_000, 30_000, 60_000),
+    *(300_000, 900_000, 3_600_000, 14_400_000),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """How many of the values seen lie between neighbouring bounds.
+
+    Attributes:
+        bounds: rising; a value belongs to the first bound that it does not exceed.
+        counts: one per bound, and one for what exceeds them all.
+        total: sum of the values.
+    """
+
+    bounds: tuple[int, ...] = MILLISECONDS
+    counts: tuple[int, ...] = (0,) * (len(MILLISECONDS) + 1)
+    total: int = 0
+
+    def with_values(self, values: Int64) -> Histogram:
+        """This histogram and more values; negative ones count as 0, as after a clock's step."""
+        values = np.maximum(values, 0)
+        found = np.bincount(
+            np.searchsorted(self.bounds, values, "left"), minlength=len(self.counts)
+        )
+        counts = tuple((found + self.counts).tolist())
+        return Histogram(self.bounds, counts, self.total + int(values.sum()))

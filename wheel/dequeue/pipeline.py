@@ -1,0 +1,331 @@
+"""What comes before a transaction: two stages, each in a thread of its own, and two queues.
+
+    scan ──► queue ──► read, restore, judge, leave out, prepare ──► queue ──► the loop publishes
+
+    scan      finds the closed slots' rows in the log and cuts them into chunks      (slot_scan.py)
+    read      reads a chunk's messages and verifies them                          (message_store.py)
+    restore   makes deliveries of them, divided if they name too many topics          (decode.py)
+    judge     finds the rows in excess of their slot
+    (slot_overflow.py) leave out what is cancelled, or out already
+    (cancel_outcomes.py) prepare   encodes them as far as that is possible before the transaction
+    (publisher.py)
+
+Each queue holds no more records and stored bytes than one chunk may have; a stage that runs ahead
+waits. Messages are read only when the second queue has room for what will become of them. So there
+are two chunks with their messages at any time, at most: one is published, the next is made or
+waits. (With a third, in the making while one waits, memory came close to 200 MB.)
+
+A range of one chunk, which is the usual case, passes through both stages in the caller's thread.
+A chunk whose transaction ran out of time is divided, and so is what comes behind it. One that takes
+a quarter of that time, or less, lets the next be twice as large.
+
+Whatever a stage raises comes to the caller in its place, behind the chunks before it. A range that
+has failed once fails ever after: the stages have gone on, so its next chunk would be the wrong one.
+
+Log and wheel are the scanning thread's, messages and topic names the reading one's; all of them are
+the caller's between the end of a range and the first `next` of another.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from duewheel.schemas.batches import Bool, Deliveries, Int64, TopicPartition
+from duewheel.threads import Worker
+from duewheel.wheel.dequeue.bounded_queue import BoundedQueue, QueueClosed
+from duewheel.wheel.dequeue.decode import Restored, pieces, restore
+from duewheel.wheel.dequeue.slot_scan import Chunk, SlotScan
+from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.slot_overflow import HotSlots, Places, in_excess
+from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.layout import is_cancelled
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What one transaction is to deliver, and how far the shard is afterwards.
+
+    Attributes:
+        prepared: the rows that are not delivered yet.
+        cancelled: how many were left out because they are cancelled.
+        restored: the rows that there were, with these and those that a predecessor has delivered.
+        place: of each in its slot.
+        ends: if the slot after it is half delivered, the offset behind its last row, by source
+            partition of this chunk; else None.
+        rows_out: how many rows of that slot are out then.
+        hot: slots with rows in excess among those that are not delivered yet.
+    """
+
+    prepared: Prepared
+    cancelled: int
+    restored: Restored
+    place: Int64
+    ends: Mapping[TopicPartition, int] | None
+    rows_out: int
+    hot: list[int]
+
+    @property
+    def rows(self) -> int:
+        """How many there were."""
+        return len(self.restored.chunk)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of their stored messages."""
+        return self.restored.chunk.stored_bytes
+
+    @property
+    def r_after(self) -> int:
+        """Last slot that is delivered in full."""
+        return self.restored.chunk.r_after
+
+    @property
+    def last(self) -> bool:
+        """Whether the range ends with this chunk."""
+        return self.restored.chunk.last
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """Closed slots, the first of which may have been half delivered by a predecessor.
+
+    Attributes:
+        scan: over them.
+        half_slot: the first slot.
+        below: D: per source partition, the offset below which its rows are out.
+        places: counts the rows of each slot.
+    """
+
+    scan: SlotScan
+    half_slot: int
+    below: Mapping[TopicPartition, int]
+    places: Places
+
+
+class Pipeline:
+    """The chunks of one closed range after another. Not thread-safe: one loop owns it."""
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        prepare: Callable[[Deliveries], Prepared],
+        records_max: int,
+        bytes_max: int,
+        hot_slots: HotSlots,
+    ) -> None:
+        """
+        Args:
+            directory: whose slots are delivered.
+            prepare: the publisher's.
+            records_max, bytes_max: rows and stored bytes of one chunk, and of one queue.
+            hot_slots: what is done about slots with many rows.
+        """
+        self._directory = directory
+        self._prepare = prepare
+        self._bounds = (records_max, bytes_max)
+        self._hot_slots = hot_slots
+        self._range: _Range | None = None
+        self._stages: _Stages | None = None
+        self._ready: deque[Ready] = deque()  # of a range of one chunk, or of one that was divided
+        self._rows_max = records_max  # of one transaction, for now
+        self._too_long_ms = 0  # what the last one took that ran out of time
+        self._failure: BaseException | None = None
+
+    def begin(
+        self,
+        after: int,
+        until: int,
+        below: Mapping[TopicPartition, int],
+        rows_out: Mapping[int, int],
+    ) -> None:
+        """Go on with the slots after < s ≤ until; the range before has been used up.
+
+        Args:
+            after, until: all of them closed.
+            below: D of slot after + 1 if that was found half delivered, else empty.
+            rows_out: of half-delivered slots, how many rows are out.
+        """
+        assert self._stages is None and not self._ready, "chunks were made and not used"
+        scan = SlotScan(self._directory, after, until)
+        self._range = _Range(scan, after + 1, below, Places(rows_out))
+
+    def next(self) -> Ready | None:
+        """The next chunk, or None at the end of the range.
+
+        Raises:
+            CorruptFile: a pending timer is damaged; every chunk before it has been returned.
+        """
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return self._next()
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def divide(self, ready: Ready, took_ms: int) -> None:
+        """The transaction of these rows ran out of time, and nothing of them is out: `next` returns
+        them again, in smaller chunks.
+        """
+        self._rows_max, self._too_long_ms = max(1, ready.rows // 2), took_ms
+        self._ready.appendleft(ready)
+
+    def note_commit(self, took_ms: int) -> None:
+        """After a short one the next one may be larger, up to a whole chunk."""
+        if 4 * took_ms <= self._too_long_ms:
+            self._rows_max = min(2 * self._rows_max, self._bounds[0])
+
+    def _next(self) -> Ready | None:
+        ready = self._next_whole()
+        if ready is None or ready.rows <= self._rows_max:
+            return ready
+        slots, whole, place = self._range, ready.restored, ready.place
+        assert slots is not None
+        firsts = range(0, ready.rows, self._rows_max)
+        parts = [(first, min(first + self._rows_max, ready.rows)) for first in firsts]
+        self._ready.extendleft(
+            self._ready_of(slots, whole.piece(first, end), place[first:end])
+            for first, end in reversed(parts)
+        )
+        return self._ready.popleft()
+
+    def _next_whole(self) -> Ready | None:
+        assert self._range is not None
+        if self._ready:
+            return self._ready.popleft()
+        if self._stages is None:
+            chunk = self._range.scan.next_chunk(*self._bounds)
+            if chunk is None:
+                return None
+            if chunk.last:
+                self._ready.extend(self._made(self._range, chunk))
+            else:
+                self._stages = self._start(self._range, chunk)
+        if self._stages is None:
+            return self._ready.popleft()
+        ready = self._stages.made.get()
+        if ready is None or ready.last:
+            self._stages.join()
+            self._stages = None
+        return ready
+
+    def close(self) -> None:
+        """End the stages and wait for them; the files may be closed then."""
+        if self._stages is not None:
+            self._stages.close()
+
+    def _start(self, slots: _Range, first: Chunk) -> _Stages:
+        found: BoundedQueue[Chunk] = BoundedQueue(*self._bounds)
+        made: BoundedQueue[Ready] = BoundedQueue(*self._bounds)
+
+        def scan() -> None:
+            chunk: Chunk | None = first
+            while chunk is not None:
+                found.put(chunk, len(chunk), chunk.stored_bytes)
+                chunk = None if chunk.last else slots.scan.next_chunk(*self._bounds)
+
+        def read() -> None:
+            while (chunk := found.get()) is not None:
+                made.wait_for_room(len(chunk), chunk.stored_bytes)
+                for ready in self._made(slots, chunk):
+                    made.put(ready, ready.rows, ready.stored_bytes)
+
+        return _Stages(scan, found, read, made)
+
+    def _made(self, slots: _Range, chunk: Chunk) -> Iterator[Ready]:
+        """Read, restore, judge, prepare."""
+        store, topics = self._directory.messages, self._directory.topics
+        precision_ms = self._directory.config.precision_ms
+        whole = restore(chunk, store.read(chunk.hour, chunk.records), topics)
+        # Also what is cancelled has a place in its slot: it may be out already elsewhere.
+        place = slots.places.of(chunk.slot, ~_delivered(slots, whole))
+        judged = self._hot_slots.judged(whole.deliveries, chunk.slot, place, precision_ms)
+        end = 0
+        for restored in pieces(replace(whole, deliveries=judged)):
+            first, end = end, end + len(restored.chunk)
+            yield self._ready_of(slots, restored, place[first:end])
+
+    def _ready_of(self, slots: _Range, restored: Restored, place: Int64) -> Ready:
+        """Leave out, prepare."""
+        slot, deliveries = restored.chunk.slot, restored.deliveries
+        pending = ~_delivered(slots, restored)
+        cancelled = is_cancelled(restored.chunk.records) & pending
+        leaves = pending & ~cancelled
+        if not leaves.all():
+            deliveries, slot = deliveries.take(np.flatnonzero(leaves)), slot[leaves]
+        return Ready(
+            self._prepare(deliveries),
+            int(cancelled.sum()),
+            restored,
+            place,
+            _ends(restored),
+            int(place[-1]) + int(pending[-1]) if restored.chunk.slot_open else 0,
+            np.unique(slot[in_excess(deliveries)]).tolist(),
+        )
+
+
+class _Stages:
+    """Two threads and what is between and behind them."""
+
+    def __init__(
+        self,
+        scan: Callable[[], None],
+        found: BoundedQueue[Chunk],
+        read: Callable[[], None],
+        made: BoundedQueue[Ready],
+    ) -> None:
+        self.made = made
+        self._found = found
+        self._threads = [
+            Worker(name, partial(_run, stage, queue))
+            for name, stage, queue in (("scan", scan, found), ("read", read, made))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+    def close(self) -> None:
+        self._found.close()
+        self.made.close()
+        self.join()
+
+
+def _run(stage: Callable[[], None], queue: BoundedQueue[Chunk] | BoundedQueue[Ready]) -> None:
+    """A stage's thread: all of the stage, then its queue is ended, with the error if there was."""
+    try:
+        stage()
+    except QueueClosed:
+        return
+    except BaseException as error:  # noqa: BLE001 - handed on to the caller
+        queue.end(error)
+    else:
+        queue.end()
+
+
+def _delivered(slots: _Range, restored: Restored) -> Bool:
+    """Rows of the slot that a predecessor had half delivered, below D of their partition."""
+    slot = restored.chunk.slot
+    if not slots.below or slot[0] > slots.half_slot:
+        return np.zeros(len(slot), np.bool_)
+    below = np.array([slots.below.get(p, 0) for p in restored.sources], np.int64)
+    done: Bool = (slot == slots.half_slot) & (restored.offset < below[restored.source])
+    return done
+
+
+def _ends(restored: Restored) -> dict[TopicPartition, int] | None:
+    """Offsets behind the rows of the last slot, if that is half delivered after them."""
+    chunk = restored.chunk
+    if not chunk.slot_open:
+        return None
+    rows = chunk.slot == chunk.slot[-1]
+    ends = np.zeros(len(restored.sources), np.int64)
+    np.maximum.at(ends, restored.source[rows], restored.offset[rows] + 1)
+    return dict(zip(restored.sources, ends.tolist(), strict=True))

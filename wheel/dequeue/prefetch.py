@@ -1,0 +1,285 @@
+"""Reads ahead: brings what the coming minutes need into the page cache before its slots close.
+
+Matters when the cache does not hold it any more, or not yet: after a boot of the host, or with more
+pending than memory. A thread beside the loop; it has descriptors of its own, changes nothing, and
+what it fails to read the loop reads itself, only slower. Per hour of the coming slots, within a
+budget of bytes (shared evenly where the coming slots lie in two hours):
+
+    1. the log, sequentially: chains lead through all of it
+    2. the messages, sequentially, if they fit: then the whole hour has been read
+    3. else the messages of the coming slots only, soonest first, found along the chains, asked for
+       in file order without waiting: the disk works on many at a time
+
+A cold page costs the loop about 58 µs when it is read on demand, 13 µs when it is asked for ahead
+among many (3.), and 10 µs in sequence (1., 2.; measured on a virtual disk at 400 MB/s). An hour's
+messages lie in order of arrival, so that a page of them holds some of almost every minute: whole
+hours are read rather than parts wherever they fit.
+
+What has been read is not read again: what arrives later is in the page cache because it was just
+written.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import structlog
+
+from duewheel.clock import Clock
+from duewheel.errors import CorruptFile
+from duewheel.schemas.batches import Int64
+from duewheel.threads import Worker
+from duewheel.wheel.storage import timer_wheel
+from duewheel.wheel.storage.hour_segments import HourFiles
+from duewheel.wheel.storage.layout import (
+    RECORD_BYTES,
+    WheelConfig,
+    hour_of,
+    last_slot_of_hour,
+    slot_of,
+)
+from duewheel.wheel.storage.message_store import FOLDER as MESSAGES
+from duewheel.wheel.storage.timer_log import TimerLog
+from duewheel.wheel.storage.timer_wheel import Entries, TimerWheel
+
+log = structlog.get_logger(__name__)
+
+_PAGE = 4096
+_SEQUENTIAL_BYTES = 1 << 20  # of one read: some milliseconds, so that a stop need not wait
+_ROUND_S = 5.0
+# Walked and sorted in one go, some milliseconds each; numpy holds the interpreter meanwhile.
+_ENTRIES_MAX = 1 << 14
+_RECORDS_MAX = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAheadConfig:
+    """How far, and how much.
+
+    Attributes:
+        ahead_ms: slots that close within this time are read ahead. 0: none are.
+        bytes_max: page cache to fill, at most.
+    """
+
+    ahead_ms: int = 300_000
+    bytes_max: int = 1 << 30
+
+
+@dataclass
+class _Hour:
+    """How far an hour's files have been read.
+
+    Attributes:
+        log_bytes: of the log, from its beginning.
+        whole: the messages have been read whole.
+        slot: messages of slots up to this one have been asked for.
+        asked: last slot and bytes of what was asked for and may not be delivered yet.
+    """
+
+    log_bytes: int = 0
+    whole: bool = False
+    slot: int = -1
+    asked: list[tuple[int, int]] = field(default_factory=list)
+
+
+class ReadAhead:
+    """The files of one data directory. Not thread-safe; its thread uses nothing of the loop's."""
+
+    def __init__(
+        self,
+        path: Path,
+        wheel: WheelConfig,
+        config: ReadAheadConfig,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Open the files of an existing data directory.
+
+        Args:
+            path: the directory.
+            wheel: its geometry.
+            config: how far, and how much.
+            stopping: asked between reads.
+        """
+        self._wheel = TimerWheel(path / timer_wheel.FILE_NAME, wheel.ring)
+        self._log = TimerLog(path)
+        self._messages = HourFiles(path / MESSAGES)
+        self._precision_ms = wheel.precision_ms
+        self._config = config
+        self._stopping = stopping
+        self._hours: dict[int, _Hour] = {}
+
+    def look(self, delivered: int, now_ms: int) -> int:
+        """Read ahead what the coming slots need and has not been read.
+
+        Args:
+            delivered: last slot that needs nothing any more.
+            now_ms: the time.
+
+        Returns:
+            How many bytes were asked for.
+        """
+        until = slot_of(now_ms + self._config.ahead_ms, self._precision_ms)
+        until = min(until, delivered + self._wheel.ring)
+        first = hour_of(delivered + 1, self._precision_ms)
+        self._forget_below(first)
+        last = hour_of(until, self._precision_ms)
+        hours = [hour for hour in range(first, last + 1) if self._log.files.size(hour)][:2]
+        bytes_max = self._config.bytes_max // max(len(hours), 1)
+        return sum(self._read_hour(hour, delivered, until, bytes_max) for hour in hours)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._log.close()
+        self._messages.close()
+
+    def _forget_below(self, hour: int) -> None:
+        for old in [known for known in self._hours if known < hour]:
+            del self._hours[old]
+        self._log.forget_below(hour)
+        self._messages.forget_below(hour)
+
+    def _read_hour(self, hour: int, delivered: int, until: int, bytes_max: int) -> int:
+        known = self._hours.setdefault(hour, _Hour())
+        log_bytes, message_bytes = self._log.files.size(hour), self._messages.size(hour)
+        if log_bytes > bytes_max or not message_bytes:
+            return 0  # a part of the log is of no use: chains lead everywhere
+        count = self._read(self._log.files.fd(hour), known.log_bytes, log_bytes)
+        known.log_bytes = log_bytes
+        if known.whole:
+            return count
+        left = bytes_max - log_bytes
+        if message_bytes <= left:
+            known.whole = True
+            return count + self._read(self._messages.fd(hour), 0, message_bytes)
+        known.slot = max(delivered, known.slot, last_slot_of_hour(hour - 1, self._precision_ms))
+        end = min(until, last_slot_of_hour(hour, self._precision_ms))
+        return count + self._ask_for_slots(hour, known, delivered, end, left)
+
+    def _read(self, fd: int, start: int, end: int) -> int:
+        """Read a stretch from disk; its bytes are not wanted."""
+        buffer = bytearray(_SEQUENTIAL_BYTES)
+        position = start
+        while position < end and not self._stopping():
+            position += os.preadv(fd, [buffer], position) or end
+        return max(0, min(position, end) - start)
+
+    def _ask_for_slots(
+        self, hour: int, known: _Hour, delivered: int, until: int, bytes_max: int
+    ) -> int:
+        """3. of the module's head, up to slot `until`."""
+        known.asked = [(slot, count) for slot, count in known.asked if slot > delivered]
+        left = bytes_max - sum(count for _, count in known.asked)
+        asked = 0
+        while known.slot < until and asked + _PAGE <= left and not self._stopping():
+            end = min(until, known.slot + _ENTRIES_MAX)
+            entries = self._wheel.range(known.slot, end)
+            within = max(1, int((np.cumsum(entries["num"]) <= _RECORDS_MAX).sum()))
+            if within < len(entries):
+                end = int(entries["time"][within]) - 1
+            count = 0
+            if len(entries):
+                pages, slots = self._pages(hour, entries[:within])
+                fits = (left - asked) // _PAGE
+                if fits < len(pages):
+                    # A slot that fills the budget alone is not asked for again.
+                    end = max(int(slots[fits]) - 1, int(slots[0]))
+                count = self._ask_for(hour, pages[:fits])
+            known.asked.append((end, count))
+            asked += count
+            known.slot = end
+        return asked
+
+    def _pages(self, hour: int, entries: Entries) -> tuple[Int64, Int64]:
+        """The pages that the slots' messages lie on, soonest needed first, and by which slot.
+
+        The messages of a run are neighbours: its first and last record say where.
+        """
+        stretches = self._log.walk(hour, entries)
+        first = stretches.first_pos // RECORD_BYTES
+        last = first + stretches.count - 1
+        view = self._log.view(hour, int(last.max() + 1) * RECORD_BYTES)
+        begin = view["offset_py"][first].astype(np.int64) // _PAGE
+        end = (view["offset_py"][last].astype(np.int64) + view["size_py"][last] - 1) // _PAGE + 1
+        counts = end - begin
+        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        pages, slots = np.repeat(begin, counts) + within, np.repeat(stretches.slot, counts)
+        _, firsts = np.unique(pages, return_index=True)
+        firsts.sort()
+        return pages[firsts], slots[firsts]
+
+    def _ask_for(self, hour: int, pages: Int64) -> int:
+        """Have the kernel read these pages, without waiting."""
+        if not len(pages):
+            return 0
+        pages = np.sort(pages)
+        breaks = np.flatnonzero(np.diff(pages) > 1) + 1
+        begin = pages[np.concatenate([[0], breaks])] * _PAGE
+        end = (pages[np.append(breaks - 1, len(pages) - 1)] + 1) * _PAGE
+        fd = self._messages.fd(hour)
+        for at, stop in zip(begin.tolist(), end.tolist(), strict=True):
+            # The kernel reads no more than some megabytes per call.
+            for start in range(at, stop, _SEQUENTIAL_BYTES):
+                size = min(_SEQUENTIAL_BYTES, stop - start)
+                os.posix_fadvise(fd, start, size, os.POSIX_FADV_WILLNEED)
+        return len(pages) * _PAGE
+
+
+class ReadAheadThread:
+    """Looks ahead every few seconds, beside the dequeue loop.
+
+    Example:
+        with ReadAheadThread(path, wheel, config, clock, delivered):
+            dequeue.run()
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        wheel: WheelConfig,
+        config: ReadAheadConfig,
+        clock: Clock,
+        delivered: Callable[[], int | None],
+    ) -> None:
+        """Nothing runs yet.
+
+        Args:
+            path, wheel, config: as ReadAhead.
+            clock: the loop's.
+            delivered: the last slot delivered in full, None while no file may be looked at; asked
+                from another thread.
+        """
+        self._stop = threading.Event()
+        self._ahead = ReadAhead(path, wheel, config, self._stop.is_set)
+        self._config = config
+        self._clock = clock
+        self._delivered = delivered
+        # Deliveries go on without it, only slower: after any error it is started again.
+        self._thread = Worker("read ahead", self._run, again_after_s=_ROUND_S)
+
+    def __enter__(self) -> Self:
+        if self._config.ahead_ms:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.end()
+        self._ahead.close()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                delivered = self._delivered()
+                if delivered is not None:
+                    count = self._ahead.look(delivered, self._clock.now_ms())
+                    log.debug("read ahead", bytes=count)
+            except (CorruptFile, OSError) as error:
+                # Mostly an entry that was being changed. What is really damaged the loop reports.
+                log.debug("read ahead left out", reason=str(error))
+            self._stop.wait(_ROUND_S)

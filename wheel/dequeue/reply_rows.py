@@ -1,0 +1,162 @@
+"""What leaves for cancels, as rows of a transaction: replies, and chases.
+
+A reply goes to the reply topic: the key of the request; as value a JSON object that says what was
+asked for, where, and the outcome; and the request's own headers, then TIMER_ANSWER (the outcome),
+UNIQ_KEY (the id) and TIMER_SOURCE (where the request lies), by which it is found again.
+
+A chase goes to the end of the request's own partition: the key and the headers of the request, no
+value; then the id, where the request lies, and what schemas/header_names.py says of chases.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from duewheel.schemas import header_names as names
+from duewheel.schemas.batches import (
+    ANY_OFFSET,
+    ANY_TIME,
+    NO_LEVEL,
+    NO_PARTITION,
+    Bool,
+    Deliveries,
+    Int32,
+    Int64,
+    TopicPartition,
+)
+from duewheel.schemas.columns import EMPTY, Column, binary, choose, decimals, join
+from duewheel.schemas.hashing import source_names
+from duewheel.schemas.header_names import (
+    CHASE_FOUND,
+    CHASE_RESCHEDULE,
+    NATIVE,
+    Answer,
+    Request,
+)
+from duewheel.schemas.wire.record_codec import framed, framed_bytes, header_name, origin_header
+from duewheel.schemas.wire.varint import read_varint, varint
+from duewheel.wheel.storage.cancel_log import CHASE, OUTCOMES
+from duewheel.wheel.storage.cancel_log import CHASE_FOUND as FOUND
+from duewheel.wheel.storage.layout import FLAG_RESCHEDULE
+from duewheel.wheel.storage.message_store import StoredMessages
+
+CANCEL, RESCHEDULE = "cancel", "reschedule"
+_NULL = varint(-1)  # a record without value
+
+
+def reply_rows(
+    requests: StoredMessages,
+    home: Int32,
+    homes: Sequence[TopicPartition],
+    outcome: Int32,
+    delivered_slot: Int64,
+    reply_topic: str | None,
+) -> Deliveries:
+    """The replies to some requests, and the chases; a loop over them, for a few thousand at most.
+
+    Args:
+        requests: as the cancel log has them.
+        home: the timer partition of each, as index in `homes`.
+        homes: timer partitions.
+        outcome: of each, index in OUTCOMES.
+        delivered_slot: of each one's partition, as of the progress of the same transaction.
+        reply_topic: where replies go; without one there are only chases.
+    """
+    prefix, count = requests.prefix, len(requests.prefix)
+    is_chase = outcome >= CHASE
+    targets = list(dict.fromkeys([reply_topic or "", *(topic for topic, _ in homes)]))
+    home_topic = np.array([targets.index(topic) for topic, _ in homes], np.int32)
+    home_number = np.array([number for _, number in homes], np.int32)
+    offset = prefix["origin_offset"].astype(np.int64)
+    source = source_names(homes, home, offset)
+    replaces = (prefix["flags"] & FLAG_RESCHEDULE) != 0
+    reply_headers = join(
+        *(header_name(names.ANSWER), *framed(_words(outcome))),
+        *(header_name(names.TIMER_ID), *framed(requests.timer_id)),
+    )
+    nothing = np.zeros(count, np.int32)
+    return Deliveries(
+        targets=targets,
+        target=np.where(is_chase, home_topic[home], 0).astype(np.int32),
+        target_partition=np.where(is_chase, home_number[home], NO_PARTITION).astype(np.int32),
+        key_hash=prefix["key_hash"].astype(np.int32),
+        due_ms=np.zeros(count, np.int64),
+        homes=list(homes),
+        home=home,
+        origin_offset=offset,
+        source=source,
+        timer_id=requests.timer_id,
+        key_value=_key_values(requests, source, outcome, replaces),
+        headers=join(
+            requests.headers,
+            choose(
+                is_chase,
+                _chase_headers(requests, offset, outcome, delivered_slot, replaces),
+                reply_headers,
+            ),
+        ),
+        # A chase: id, origin, slot, flags, and the named offset if there is one. A reply: answer,
+        # id.
+        header_count=prefix["header_count"].astype(np.int32)
+        + np.where(is_chase, 4 + (prefix["due_ms"] != ANY_OFFSET), 2).astype(np.int32),
+        roll_times=nothing,
+        retries=nothing,
+        level=np.full(count, NO_LEVEL, np.int32),
+        dead_letter=np.zeros(count, np.bool_),
+        rolled=is_chase,  # its headers are complete
+        not_before_ms=np.full(count, ANY_TIME),
+        answer=np.ones(count, np.bool_),  # never parked: a parked chase would come too late
+    )
+
+
+def _words(outcome: Int32) -> Column:
+    return binary(OUTCOMES[index].encode() for index in outcome.tolist())
+
+
+def _chase_headers(
+    requests: StoredMessages, offset: Int64, outcome: Int32, delivered_slot: Int64, replaces: Bool
+) -> Column:
+    flags: Int64 = np.where(outcome == FOUND, CHASE_FOUND, 0)
+    flags[replaces] |= CHASE_RESCHEDULE
+    named = requests.prefix["due_ms"].astype(np.int64)
+    one = join(header_name(NATIVE[Request.CANCEL_OFFSET]), *framed(decimals(np.maximum(named, 0))))
+    return join(
+        choose(named != ANY_OFFSET, one, EMPTY),
+        *(header_name(NATIVE[Request.CANCEL]), *framed(requests.timer_id)),
+        origin_header(offset),
+        *(header_name(names.CHASE_SLOT), *framed(decimals(delivered_slot))),
+        *(header_name(names.CHASE_FLAGS), *framed(decimals(flags))),
+    )
+
+
+def _key_values(requests: StoredMessages, source: Column, outcome: Int32, replaces: Bool) -> Column:
+    columns = (requests.key_value, requests.timer_id, source)
+    return binary(
+        _key(key_value) + (_NULL if code >= CHASE else _value(timer_id, where, code, replacing))
+        for key_value, timer_id, where, code, replacing in zip(
+            *(column.to_pylist() for column in columns),
+            outcome.tolist(),
+            replaces.tolist(),
+            strict=True,
+        )
+    )
+
+
+def _key(key_value: bytes) -> bytes:
+    size, at = read_varint(key_value, 0)
+    return key_value[: at + max(size, 0)]
+
+
+def _value(timer_id: bytes, source: bytes, outcome: int, replaces: bool) -> bytes:
+    text = json.dumps(
+        {
+            names.ANSWER_WORD: Answer(OUTCOMES[outcome]),
+            names.ANSWER_ID: timer_id.decode("utf-8", "replace"),
+            names.ANSWER_SOURCE: source.decode(),
+            names.ANSWER_REQUEST: RESCHEDULE if replaces else CANCEL,
+        }
+    )
+    return framed_bytes(text.encode())

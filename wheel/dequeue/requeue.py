@@ -1,0 +1,115 @@
+"""Timers on their way back to their timer topic, in their own place of the delivery order.
+
+A copy goes to the partition that the timer came from, with its request in the headers again: the
+due time absolute, and where its first copy lay. Two kinds:
+
+    rolled    due beyond the window; a count of rolls
+    parked    due, but its target takes no writes for now, or it is in excess of its slot
+              (slot_overflow.py): the instant before which it does not leave again, and how often in
+              a row it was parked
+
+A dead letter whose topic takes nothing goes back as it is, with three headers behind its own: where
+its first copy lay, and those of what is parked; and a fourth one by which ingest knows that it is a
+dead letter and judges it no more.
+
+A timer whose target takes no writes waits from a second to five minutes, doubling. Timers of one
+key that were parked in one transaction for the same number of times wait equally long, and keep
+their order; one that was parked less often waits less, and may overtake them. Others leave spread
+over a quarter of the time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.compute as pc
+
+from duewheel.schemas.batches import NO_KEY, Bool, Deliveries, Int32, Int64
+from duewheel.schemas.columns import EMPTY, Column, binary, choose, join, take
+from duewheel.schemas.hashing import id_hashes
+from duewheel.schemas.request.request_columns import COUNT_MAX
+from duewheel.schemas.wire.record_codec import (
+    LETTER_END,
+    NO_ORIGIN,
+    copy_headers,
+    letter_headers,
+    parking_headers,
+)
+
+WAIT_MS = (1_000, 300_000)  # of what was never parked before, and the longest
+_DOUBLINGS_MAX = 9  # beyond the longest
+
+
+def rolled_back(deliveries: Deliveries, rows: Bool) -> Deliveries:
+    """The deliveries with the given rows as rolled copies."""
+    headers, count = _headers(deliveries, deliveries.roll_times + 1)
+    return _sent_home(deliveries, rows, headers, count)
+
+
+def parked(deliveries: Deliveries, rows: Bool, not_before_ms: Int64) -> Deliveries:
+    """The deliveries with the given rows as parked copies, which leave no earlier than that."""
+    headers, count = _headers(deliveries, deliveries.roll_times)
+    parking = parking_headers(not_before_ms, _retries(deliveries))
+    return _sent_home(deliveries, rows, join(headers, parking), count + 2)
+
+
+def waiting_letters(deliveries: Deliveries, rows: Bool, now_ms: int) -> Deliveries:
+    """The deliveries with the given dead letters as copies that wait for the dead-letter topic."""
+    not_before_ms = now_ms + waits_ms(deliveries)
+    headers = letter_headers(deliveries.origin_offset, not_before_ms, _retries(deliveries))
+    count = np.full(len(deliveries), len(LETTER_END), np.int32)
+    return _sent_home(deliveries, rows, headers, count)
+
+
+def _retries(deliveries: Deliveries) -> Int32:
+    return np.minimum(deliveries.retries + 1, COUNT_MAX).astype(np.int32)
+
+
+def waits_ms(deliveries: Deliveries) -> Int64:
+    """How long each row waits if its topic takes no writes. A matter of the row alone."""
+    first_ms, longest_ms = WAIT_MS
+    doublings = np.minimum(deliveries.retries, _DOUBLINGS_MAX).astype(np.int64)
+    wait_ms = np.minimum(first_ms << doublings, longest_ms)
+    keyless = deliveries.key_hash == NO_KEY
+    spread: Int64 = np.where(keyless, id_hashes(deliveries.timer_id), deliveries.key_hash)
+    waits: Int64 = wait_ms - spread % (wait_ms // 4)
+    return waits
+
+
+def _headers(deliveries: Deliveries, roll_times: Int32) -> tuple[Column, Int32]:
+    """The request again. Same partition, same key: order among timers of a key is that of their
+    partition.
+    """
+    default = np.asarray(pc.equal(deliveries.timer_id, deliveries.source))
+    default = default & (deliveries.origin_offset != NO_ORIGIN)
+    return copy_headers(
+        take(binary(topic.encode() for topic in deliveries.targets), deliveries.target),
+        deliveries.target_partition,
+        deliveries.due_ms,
+        choose(default, EMPTY, deliveries.timer_id),
+        np.minimum(roll_times, COUNT_MAX).astype(np.int32),
+        deliveries.origin_offset,
+        deliveries.level,
+    )
+
+
+def _sent_home(deliveries: Deliveries, rows: Bool, headers: Column, count: Int32) -> Deliveries:
+    """The deliveries with the given rows addressed to their timer partitions."""
+    topics = list(dict.fromkeys([*deliveries.targets, *(topic for topic, _ in deliveries.homes)]))
+    topic_of = np.array([topics.index(topic) for topic, _ in deliveries.homes], np.int32)
+    partition_of = np.array([number for _, number in deliveries.homes], np.int32)
+    home = deliveries.home
+    return replace(
+        deliveries,
+        targets=topics,
+        target=_where(rows, topic_of[home], deliveries.target),
+        target_partition=_where(rows, partition_of[home], deliveries.target_partition),
+        headers=join(deliveries.headers, choose(rows, headers, EMPTY)),
+        header_count=deliveries.header_count + _where(rows, count, np.zeros_like(count)),
+        rolled=deliveries.rolled | rows,
+    )
+
+
+def _where(mask: Bool, yes: Int32, no: Int32) -> Int32:
+    return np.where(mask, yes, no).astype(np.int32)

@@ -1,0 +1,190 @@
+"""Walks closed slots in delivery order and cuts them into chunks of bounded size.
+
+A *window* is a stretch of slots of one hour with a bounded number of records (one slot may hold
+more: then the window is that slot, and only its runs are in memory, not its records). A *chunk* is
+a piece of a window, bounded by records and bytes; its log records are in memory, its messages are
+still to be read.
+
+Delivery order: by slot, and inside a slot as the log has it. Not thread-safe; takes no lock:
+entries of closed slots no longer change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from duewheel.errors import CorruptFile
+from duewheel.schemas.batches import Bool, Int64
+from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.layout import MAGIC_ROLL, RECORD_BYTES, hour_of, last_slot_of_hour
+from duewheel.wheel.storage.timer_log import Records, Stretches
+
+# Entries looked at in one go: 2 MiB of the wheel.
+_SLOTS_AT_ONCE = 1 << 16
+# Records of one window; their positions take 8 bytes each while the window lasts.
+WINDOW_RECORDS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Neighbouring rows in delivery order.
+
+    Attributes:
+        hour: whose files hold their messages.
+        slot: of each row.
+        records: their log records.
+        r_after: last slot that is delivered in full once this chunk is.
+        slot_open: whether the last row's slot has more rows, so that it is half delivered then.
+        last: whether the scan ends with this chunk.
+    """
+
+    hour: int
+    slot: Int64
+    records: Records
+    r_after: int
+    slot_open: bool
+    last: bool
+
+    def __len__(self) -> int:
+        return len(self.slot)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the stored messages."""
+        return int(self.records["size_py"].sum(dtype=np.int64))
+
+    @property
+    def rolled(self) -> Bool:
+        """Rows that go back to their timer topic."""
+        rolled: Bool = (self.records["magic"] & MAGIC_ROLL) != 0
+        return rolled
+
+    def piece(self, first: int, end: int) -> Chunk:
+        """Rows `first` to `end` − 1 as a chunk of its own; copies nothing."""
+        slot, records = self.slot[first:end], self.records[first:end]
+        if end == len(self):
+            return replace(self, slot=slot, records=records)
+        following = int(self.slot[end])
+        slot_open = following == slot[-1]
+        return replace(
+            self, slot=slot, records=records, r_after=following - 1, slot_open=slot_open, last=False
+        )
+
+
+class SlotScan:
+    """A cursor over the slots after < s ≤ until, all of them closed."""
+
+    def __init__(self, directory: DataDirectory, after: int, until: int) -> None:
+        self._directory = directory
+        self._scanned = after
+        self._until = until
+        self._window: _Window | None = None
+
+    def next_chunk(self, records_max: int, bytes_max: int) -> Chunk | None:
+        """The next rows, one at least; None when every slot is used up.
+
+        Raises:
+            CorruptFile: log or wheel are damaged; nothing of the chunk was returned.
+        """
+        while self._window is None or self._window.exhausted:
+            if not self._open_window():
+                return None
+        window = self._window
+        view = self._directory.log.view(window.hour, window.log_end)
+        rows = window.rows(records_max)
+        # Of whole records, take is ten times as fast as indexing.
+        records = view.take(window.positions(rows) // RECORD_BYTES)
+        self._require_own(window, rows, records)
+        sizes = np.cumsum(records["size_py"].astype(np.int64))
+        count = max(1, int(np.searchsorted(sizes, bytes_max, "right")))
+        return window.take(rows[:count], records[:count], self._until)
+
+    def _require_own(self, window: _Window, rows: Int64, records: Records) -> None:
+        """Each record must be of the slot that led to it: another one may not be due yet."""
+        slot_ms = records["write_time"].astype(np.int64) + records["delay"]
+        expected = window.slots(rows)
+        other = slot_ms != expected * self._directory.config.precision_ms
+        if np.any(other):
+            row = int(np.flatnonzero(other)[0])
+            raise CorruptFile(
+                self._directory.log.files.path(window.hour),
+                int(window.positions(rows)[row]),
+                f"slot {expected[row]} leads to a record of slot "
+                f"{slot_ms[row] // self._directory.config.precision_ms}",
+            )
+
+    def _open_window(self) -> bool:
+        """Find the next slots with records; False if there are none up to `until`."""
+        precision_ms = self._directory.config.precision_ms
+        # After a long stop the closed range may be longer than the ring.
+        slots_at_once = min(_SLOTS_AT_ONCE, self._directory.config.ring)
+        while self._scanned < self._until:
+            hour = hour_of(self._scanned + 1, precision_ms)
+            end = min(
+                self._until,
+                self._scanned + slots_at_once,
+                last_slot_of_hour(hour, precision_ms),
+            )
+            self._directory.require_entries(np.arange(self._scanned + 1, end + 1))
+            entries = self._directory.wheel.range(self._scanned, end)
+            if len(entries):
+                within = np.cumsum(entries["num"].astype(np.int64)) <= WINDOW_RECORDS
+                count = max(1, int(within.sum()))
+                if count < len(entries):
+                    end = int(entries["time"][count]) - 1
+                stretches = self._directory.log.walk(hour, entries[:count])
+                self._window = _Window(hour, stretches, end)
+                self._scanned = end
+                return True
+            self._scanned = end
+        return False
+
+
+class _Window:
+    """Runs in delivery order and how far they are used up; rows are numbered from 0."""
+
+    def __init__(self, hour: int, stretches: Stretches, end: int) -> None:
+        self.hour = hour
+        self.stretches = stretches
+        self.log_end = int((stretches.first_pos + stretches.count * RECORD_BYTES).max())
+        self._end = end
+        self._ends = np.cumsum(stretches.count)
+        self._next = 0
+
+    @property
+    def exhausted(self) -> bool:
+        return self._next == int(self._ends[-1])
+
+    def rows(self, records_max: int) -> Int64:
+        """Numbers of the next rows."""
+        return np.arange(self._next, min(self._next + records_max, int(self._ends[-1])))
+
+    def slots(self, rows: Int64) -> Int64:
+        """Slots of rows."""
+        return self.stretches.slot[self._run(rows)]
+
+    def positions(self, rows: Int64) -> Int64:
+        """Log positions of rows."""
+        run = self._run(rows)
+        in_run = rows - (self._ends[run] - self.stretches.count[run])
+        positions: Int64 = self.stretches.first_pos[run] + in_run * RECORD_BYTES
+        return positions
+
+    def take(self, rows: Int64, records: Records, until: int) -> Chunk:
+        """Use up `rows`, which are the next ones."""
+        self._next = int(rows[-1]) + 1
+        slot = self.slots(rows)
+        if self.exhausted:
+            last = self._end == until
+            return Chunk(self.hour, slot, records, self._end, slot_open=False, last=last)
+        following = int(self.slots(rows[-1:] + 1)[0])
+        slot_open = following == slot[-1]
+        return Chunk(self.hour, slot, records, following - 1, slot_open=slot_open, last=False)
+
+    def _run(self, rows: Int64) -> Int64:
+        """The run of each of neighbouring rows."""
+        first, last = np.searchsorted(self._ends, rows[[0, -1]], "right").tolist()
+        ends = np.minimum(self._ends[first : last + 1], rows[-1] + 1)
+        return np.repeat(np.arange(first, last + 1), np.diff(ends, prepend=rows[0]))

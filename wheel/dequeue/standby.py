@@ -1,0 +1,278 @@
+"""A warm standby: files that are, at every moment, what a new owner of the shard would begin with.
+
+Instead of the dequeue loop a *follower* runs: it publishes nothing and takes nothing. It reads the
+newest committed progress, and under engine.lock writes the mirror, then the close page that follows
+from it (`close_at` in checkpoints/recovery_decision.py): Close(R, C_R, R or R + 1, C_R or C_{R+1}).
+
+Ingest is the usual one. While `state` says *standby*, the engine takes only rows below C of that
+page, all of them as rows that come again (`put_back`): done ones are dropped, the others are placed
+at max(slot, R + 1). What lies at or above C waits, for the owner may still place it anywhere.
+
+Why that is exact, for a row at offset o < C with slot s, whatever R was when it was taken:
+
+- o < C_R, s <= R: done, and dropped.
+- o < C_R, s > R: the owner has it at s: it came before slot R was closed. So have these files.
+- C_R <= o < C_{R+1}, slot R + 1 half delivered: the owner has it at max(s, R + 1): what came late
+  went to the earliest open slot, and that was R + 1. So have these files; D says whether it is out.
+
+So a row lies where the owner has it, or is done, under the progress by which it was judged. As R
+rises the place does not change: either R passes it, and then it is done, with C of that slot above
+o; or it does not. Slots up to R hold only what is done, slot R + 1 is judged by D, as in any start,
+and nothing is ever moved: not while a batch is being placed and R passes its slots meanwhile, nor
+when the standby takes over.
+
+- Progress may jump: slots that were empty tell no one, and no step in between is needed.
+- Who wrote it does not matter; that it only rises does. If it has fallen, Kafka has lost it, and
+  rows that were dropped as done may be pending: the next start keeps nothing.
+- Mirror before close page: if a kill lets only the first come, less is taken than could be.
+- Hours below R + 1 go as they do with the owner.
+
+A take-over is a start of dequeue (startup.py) on these files: one more step of following, and the
+close page is that from which delivery goes on. Nothing is carried out, ingest runs on, and dequeue
+is ready once the marks have reached C. `state` says *standby* until the progress is this
+directory's own; only then are rows above C taken.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+
+import structlog
+
+from duewheel.checkpoints.ownership import require_same_settings
+from duewheel.checkpoints.page_codec import Close
+from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.recovery_decision import (
+    close_at,
+    decide_to_follow,
+    is_older,
+    is_own,
+    look_at,
+)
+from duewheel.checkpoints.state_file import DEQUEUE
+from duewheel.clock import Clock, Interval
+from duewheel.errors import CorruptFile, KafkaUnavailable, RecoveryPending, RecoveryRefused
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue.cancel_replies import CancelReplies
+from duewheel.wheel.publisher import ProgressReader, Seen
+from duewheel.wheel.recovery.startup import tell_ingest
+from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
+from duewheel.wheel.storage.far_slots import Linker
+
+log = structlog.get_logger(__name__)
+
+LOOK_S = 0.25  # between two looks at the progress
+_COLLECT_MS = 60_000
+_ASK_MS = 3_000  # of silence, before the coordinator is asked, and between two questions
+_LOG_MS = 10_000
+_AWAITED_MAX = 1_000  # closings remembered; beyond them the lag is known a little too low
+
+
+class Verdict(Enum):
+    """Why a follower ends."""
+
+    OWNER = "the shard is this directory's own"
+    PROMOTED = "the operator has told it to take over"
+    SILENT = "the owner has been silent for too long"
+
+
+class Follower:
+    """Follows the owner of one shard; see the module's head. Not thread-safe."""
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        reader: ProgressReader,
+        clock: Clock,
+        config: DequeueConfig,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """
+        Args:
+            directory: started as DEQUEUE.
+            reader: of the shard's progress.
+            clock: this host's.
+            config: of the loop that would take over.
+            stopping: whether to end.
+        """
+        self._directory = directory
+        self._reader = reader
+        self._clock = clock
+        self._config = config
+        self._stopping = stopping
+        self._linker = Linker(directory)
+        self._seen: Seen | None = None  # followed so far
+        # By boottime: last sign of life of the owner; closings not reached, and when first seen.
+        self._heard_ms = self._asked_ms = clock.boottime_ms()
+        self._awaited: deque[tuple[int, Close]] = deque()
+        self._collecting = Interval(clock, _COLLECT_MS)
+        self._cancels = CancelReplies(directory, {}, None, config.chunk_bytes)
+        self._warning = Interval(clock, _LOG_MS)
+
+    def run(self) -> Verdict | None:
+        """Follow until that has to end; None if told to stop."""
+        while not self._stopping():
+            verdict = self.tick()
+            if verdict is not None:
+                return verdict
+            self._clock.sleep(LOOK_S)
+        return None
+
+    def tick(self) -> Verdict | None:
+        """One look at the progress, and what follows from it.
+
+        Raises:
+            RecoveryRefused: the progress cannot be read.
+            RecoveryPending: files are damaged, or the progress has fallen: the next start keeps
+                what can be kept. Or the shard is sealed, or was written under other settings:
+                the next start looks again.
+        """
+        try:
+            seen = self._reader.newest()
+        except KafkaUnavailable as error:
+            # Whoever does not answer cannot tell of the owner either.
+            self._heard_ms = self._clock.boottime_ms()
+            self._log("kafka is away", reason=str(error))
+            self._beat()
+            return None
+        if seen is None:
+            return self._without_progress()
+        if self._seen is None:
+            return self._begin(seen)
+        self._directory.require_decided()
+        self._go_on(seen)
+        self._link()
+        self._beat()
+        self._collect(seen.progress)
+        return self._verdict()
+
+    def _without_progress(self) -> Verdict | None:
+        """There is none yet; or it is lost, and the operator may say that the mirror counts."""
+        if not self._directory.state.standby:
+            self._log("waiting for the first progress of the shard")
+            return None
+        self._log("the state topic has lost the progress: `duewheel promote` goes on from here")
+        self._beat()
+        return Verdict.PROMOTED if self._is_promoted() else None
+
+    def _is_promoted(self) -> bool:
+        return self._directory.state.promotion_wanted(self._clock.now_ms())
+
+    def _require_same_settings(self, progress: Progress) -> None:
+        config = self._config
+        values = config.slot_values(self._directory.config)
+        try:
+            require_same_settings(
+                progress, shard=config.shard, shards=config.shards, slot_config=values
+            )
+        except RecoveryRefused as refused:
+            if progress.sealed_for is None:
+                raise RecoveryPending(
+                    f"not standing by: the owner's settings are others ({refused}). Here: give "
+                    "this standby the owner's configuration, then stop and start it"
+                ) from refused
+            raise RecoveryPending(f"not standing by yet: {refused}") from refused
+
+    def _begin(self, seen: Seen) -> Verdict | None:
+        """Decide how much of the files is kept, and tell ingest."""
+        progress = seen.progress
+        self._require_same_settings(progress)
+        state = self._directory.state
+        if is_own(progress, look_at(state, self._directory.path)):
+            return Verdict.OWNER
+        decision = tell_ingest(self._directory, progress, decide_to_follow, follows=True)
+        state.claim(0, 0)  # an earlier start may have been about to take over
+        self._seen, self._heard_ms = seen, self._clock.boottime_ms()
+        log.info(
+            "standing by",
+            case=decision.case,
+            owner=progress.owner,
+            delivered_slot=progress.slot,
+        )
+        self._beat()
+        return None
+
+    def _go_on(self, seen: Seen) -> None:
+        """Mirror and close page of the newest progress."""
+        assert self._seen is not None
+        before, state = self._seen, self._directory.state
+        if seen == before:
+            return
+        if is_older(seen.progress, before.progress):
+            log.error(
+                "the progress in Kafka is older than it was: Kafka has lost committed records",
+                was=before.progress.slot,
+                found=seen.progress.slot,
+            )
+            raise RecoveryPending("the progress has fallen: starting anew, keeping nothing")
+        if seen.progress.deal != before.progress.deal or seen.progress.sealed_for:
+            raise RecoveryPending("partitions change their shards, or are given up: starting anew")
+        if seen.progress.epochs != before.progress.epochs:
+            raise RecoveryPending("the slot configuration has changed: starting anew")
+        if seen.progress.lineage != before.progress.lineage:
+            log.info("the shard is served by another start", owner=seen.progress.owner)
+        with self._directory.engine_lock.held(LOCK_DEADLINE_S):
+            state.write_mirror(seen.progress.slot, 0, seen.progress.encode())
+            state.restart_close(close_at(seen.progress))
+        self._seen, self._heard_ms = seen, self._clock.boottime_ms()
+
+    def _link(self) -> None:
+        """Slots that the ring has come to, as the loop does."""
+        state = self._directory.state
+        if state.needs_recovery:
+            return
+        close = state.close()
+        assert close is not None, "it follows from the progress"
+        try:
+            self._linker.step(close.lower)
+        except CorruptFile as error:
+            raise self._directory.give_up(error) from error
+
+    def _verdict(self) -> Verdict | None:
+        if self._is_promoted():
+            return Verdict.PROMOTED
+        return Verdict.SILENT if self._is_silent() else None
+
+    def _is_silent(self) -> bool:
+        """Whether the owner could have written for long enough, and has not.
+
+        A broker that is lost may take the coordinator of the owner's transactions with it, for some
+        10 s, and nothing else: that is no silence of the owner.
+        """
+        now_ms, after_ms = self._clock.boottime_ms(), self._config.take_over_after_ms
+        if now_ms - max(self._heard_ms, self._asked_ms) > min(_ASK_MS, after_ms):
+            try:
+                self._reader.require_coordinator()
+            except KafkaUnavailable as error:
+                self._heard_ms = self._clock.boottime_ms()
+                self._log("no transaction coordinator answers", reason=str(error))
+            self._asked_ms = self._clock.boottime_ms()
+        return now_ms - self._heard_ms > after_ms
+
+    def _beat(self) -> None:
+        """A sign of life, and how old the oldest closing is that ingest has not reached."""
+        state, now_ms = self._directory.state, self._clock.boottime_ms()
+        close, awaited = state.close(), self._awaited
+        newest = awaited[-1][1] if awaited else None
+        if close is not None and close != newest and len(awaited) < _AWAITED_MAX:
+            awaited.append((now_ms, close))
+        if not state.needs_recovery:
+            marks = state.commit().marks
+            while awaited and not awaited[0][1].missing(marks):
+                awaited.popleft()
+        behind_ms = now_ms - awaited[0][0] if awaited else 0
+        state.beat(DEQUEUE, os.getpid(), self._clock.now_ms(), behind_ms)
+
+    def _collect(self, progress: Progress) -> None:
+        if not self._directory.state.needs_recovery and self._collecting.is_over():
+            answered = {p: part.a for p, part in progress.partitions.items()}
+            commit = self._directory.state.commit()
+            self._cancels.skip(commit, answered)
+            self._directory.collect(progress, self._cancels.first_segment)
+
+    def _log(self, text: str, **details: str) -> None:
+        if self._warning.is_over():
+            log.warning(text, **details)

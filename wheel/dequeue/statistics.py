@@ -1,0 +1,128 @@
+"""What the dequeue loop has done: counters and histograms in one frozen object."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from duewheel.checkpoints.held_copies import copies
+from duewheel.kafka.batch_encoder import Aside
+from duewheel.schemas.batches import Deliveries, Int64
+from duewheel.wheel.dequeue.histogram import Histogram
+from duewheel.wheel.inspect.pending_counts import OTHER, TOPICS_MAX
+from duewheel.wheel.slot_overflow import in_excess
+
+REJECTED, WAITED = "rejected", "waited"
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What the loop has done since it started.
+
+    Attributes:
+        delivered: timers published to their topics.
+        dead_letters: messages published to the dead-letter topic, by reason: REJECTED by ingest,
+            WAITED until that topic took them, or why they could not be published.
+        letters_kept: dead letters sent back to wait because that topic took nothing; again each
+            time.
+        cancelled: timers that a cancel has kept from leaving.
+        replies: to cancels and reschedules, by outcome.
+        chases: cancels that were written again to the end of their partition.
+        rolled: timers sent back to their timer topic, by that topic; not among `delivered`.
+        parked: the same because their target took no writes then, by the target.
+        spread: the same because they were in excess of their slot.
+        hot_slots: slots with rows in excess.
+        transactions: commits, those without messages included.
+        doubts: transactions whose outcome had to be read back.
+        held: copies that wait in the state topic for their timer partition to take writes.
+        lateness_max_ms: greatest time of the acknowledgement − due time of accepted messages.
+        lateness_ms: the same of each of them, rolled timers left out.
+        commit_ms: from handing a transaction over until it is known to be committed.
+    """
+
+    delivered: int = 0
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
+    letters_kept: int = 0
+    cancelled: int = 0
+    replies: Mapping[str, int] = field(default_factory=dict)
+    chases: int = 0
+    rolled: Mapping[str, int] = field(default_factory=dict)
+    parked: Mapping[str, int] = field(default_factory=dict)
+    spread: int = 0
+    hot_slots: int = 0
+    transactions: int = 0
+    doubts: int = 0
+    held: int = 0
+    lateness_max_ms: int = 0
+    lateness_ms: Histogram = field(default_factory=Histogram)
+    commit_ms: Histogram = field(default_factory=Histogram)
+
+    def after_doubt(self) -> Statistics:
+        """These, and one transaction whose outcome had to be read back."""
+        return replace(self, doubts=self.doubts + 1)
+
+    def after_hot_slots(self, count: int) -> Statistics:
+        """These, and so many slots with rows in excess."""
+        return replace(self, hot_slots=self.hot_slots + count)
+
+    def after_cancels(self, cancelled: int) -> Statistics:
+        """These, and so many timers that were left out."""
+        return replace(self, cancelled=self.cancelled + cancelled) if cancelled else self
+
+    def after_replies(self, outcomes: Mapping[str, int], chases: int) -> Statistics:
+        """These, and so many replies by outcome, and chases."""
+        replies = Counter(self.replies) + Counter(outcomes)
+        return replace(self, replies=replies, chases=self.chases + chases)
+
+    def after_commit(
+        self, deliveries: Deliveries | None, aside: Aside, committed_at_ms: int, took_ms: int
+    ) -> Statistics:
+        """These, and one committed transaction.
+
+        Args:
+            deliveries: what was in it, None if that was the progress only.
+            aside: which of these rows did not go where they were addressed.
+            committed_at_ms: when it was acknowledged.
+            took_ms: from handing it over until then.
+        """
+        known = replace(
+            self,
+            transactions=self.transactions + 1,
+            held=copies(aside.held),
+            commit_ms=self.commit_ms.with_values(np.array([took_ms])),
+        )
+        if deliveries is None or not len(deliveries) or deliveries.answer.all():
+            return known  # answers have a transaction of their own
+        went = np.ones(len(deliveries), np.bool_)
+        went[np.concatenate([aside.parked, aside.letters, aside.condemned])] = False
+        dead, rolled = went & deliveries.dead_letter, went & deliveries.rolled
+        waited = int((dead & (deliveries.retries > 0)).sum())
+        counts = {**aside.reasons, REJECTED: int(dead.sum()) - waited, WAITED: waited}
+        late = went & ~dead & ~rolled
+        late_ms = committed_at_ms - deliveries.due_ms[late]
+        spread = in_excess(deliveries)[aside.parked]
+        return replace(
+            known,
+            delivered=self.delivered + int(late.sum()),
+            dead_letters=Counter(self.dead_letters) + Counter(counts),
+            letters_kept=self.letters_kept + len(aside.letters),
+            rolled=_with(self.rolled, deliveries, np.flatnonzero(rolled)),
+            parked=_with(self.parked, deliveries, aside.parked[~spread]),
+            spread=self.spread + int(spread.sum()),
+            lateness_max_ms=max(self.lateness_max_ms, int(late_ms.max(initial=0))),
+            lateness_ms=self.lateness_ms.with_values(late_ms),
+        )
+
+
+def _with(known: Mapping[str, int], deliveries: Deliveries, rows: Int64) -> Mapping[str, int]:
+    """Counts by topic, and some rows more."""
+    if not len(rows):
+        return known
+    total = Counter(known)
+    for index, count in enumerate(np.bincount(deliveries.target[rows]).tolist()):
+        topic = deliveries.targets[index]
+        total[topic if topic in total or len(total) < TOPICS_MAX else OTHER] += count
+    return +total

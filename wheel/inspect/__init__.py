@@ -1,0 +1,1 @@
+"""The wheel seen from beside the running processes, without a lock."""

@@ -1,0 +1,208 @@
+"""Lists pending timers, the one that leaves first before the others, a page at a time.
+
+Order: by slot, inside a slot as delivered. A page is found by one pass over the logs of the hours
+that it touches, 52 bytes a timer; only the page's own messages are read. A page's place is
+"slot-position" of its last timer: nothing is remembered between two pages, and what comes or goes
+meanwhile moves no other timer to another page.
+
+Memory: two pieces of the log's columns, the places of a page, and 8 MiB of messages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from duewheel.errors import ConfigError
+from duewheel.schemas.batches import Int64
+from duewheel.schemas.hashing import java_hash, source_names
+from duewheel.schemas.wire.varint import read_varint
+from duewheel.wheel.inspect.snapshot import Snapshot, consistently, pieces, rows_out
+from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.layout import (
+    FLAG_DEAD_LETTER,
+    MAGIC_ROLL,
+    RECORD_BYTES,
+    hour_of,
+    level_of,
+)
+from duewheel.wheel.storage.message_store import StoredMessages
+from duewheel.wheel.storage.timer_log import Records
+from duewheel.wheel.storage.topic_registry import public_name
+
+_MESSAGE_BYTES = 8 << 20  # read in one go; one message may be larger
+_PLACE = re.compile(r"(\d{1,18})-(\d{1,18})")
+
+
+@dataclass(frozen=True, slots=True)
+class PendingTimer:
+    """One timer.
+
+    Attributes:
+        id: the given one, or the default: that of `source`.
+        source: "topic-partition@offset" of its first copy.
+        due_ms: requested due time; None for a dead letter.
+        leaves_ms: end of its slot: when it is delivered, or rolled.
+        target: topic that it goes to in the end.
+        key: None for null.
+        value_bytes: length of the value, None for null.
+        level: that it was asked for with, 0 for none.
+        rolled: whether it is to be written to its timer topic again when it leaves.
+        place: what the next page begins behind.
+    """
+
+    id: bytes
+    source: str
+    due_ms: int | None
+    leaves_ms: int
+    target: str
+    key: bytes | None
+    value_bytes: int | None
+    level: int
+    rolled: bool
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What to list.
+
+    Attributes:
+        topic: only timers with this target.
+        first_slot, last_slot: only timers that leave in these slots or between.
+        after: place of the last timer of the page before.
+        level: only timers asked for with this delay level.
+    """
+
+    topic: str | None = None
+    first_slot: int | None = None
+    last_slot: int | None = None
+    after: str | None = None
+    level: int | None = None
+
+
+def list_pending(directory: DataDirectory, wanted: Filter, limit: int) -> Iterator[PendingTimer]:
+    """The first `limit` pending timers that `wanted` lets through.
+
+    Raises:
+        ConfigError: `wanted.after` is no place.
+        CorruptFile: log or messages are damaged.
+    """
+    after = None
+    if wanted.after is not None:
+        match = _PLACE.fullmatch(wanted.after)
+        if match is None:
+            raise ConfigError(f"{wanted.after!r} is no page: take it from the timer listed last")
+        after = (int(match[1]), int(match[2]))
+    found = consistently(directory, lambda now: _places(directory, now, wanted, after, limit))
+    for hour, slot, position in found:
+        records = directory.log.view(hour, int(position.max()) + RECORD_BYTES)
+        records = records[position // RECORD_BYTES]
+        ends = np.cumsum(records["size_py"].astype(np.int64))
+        first = 0
+        while first < len(records):
+            before = int(ends[first - 1]) if first else 0
+            end = max(first + 1, int(np.searchsorted(ends, before + _MESSAGE_BYTES, "right")))
+            rows = slice(first, end)
+            yield from _timers(directory, hour, slot[rows], position[rows], records[rows], wanted)
+            first = end
+
+
+def _places(
+    directory: DataDirectory,
+    snapshot: Snapshot,
+    wanted: Filter,
+    after: tuple[int, int] | None,
+    limit: int,
+) -> list[tuple[int, Int64, Int64]]:
+    """Hour, slots and log positions of a page, in order; hours without any left out."""
+    # What is out already is a prefix, as the pages before are: the later end of both counts.
+    out = rows_out(directory, snapshot)
+    begin = (snapshot.r + 1, out[-1][1] - 1 if out else -1)
+    begin = max(begin, after or begin, (wanted.first_slot or 0, -1))
+    last = wanted.last_slot
+    precision_ms = directory.config.precision_ms
+    topic = None if wanted.topic is None else java_hash(wanted.topic)
+    found: list[tuple[int, Int64, Int64]] = []
+    for hour, log_bytes in snapshot.log_bytes.items():
+        if limit == 0 or (last is not None and hour > hour_of(last, precision_ms)):
+            break
+        if hour < hour_of(begin[0], precision_ms):
+            continue
+        slots, positions = np.empty(0, np.int64), np.empty(0, np.int64)
+        for position, slot, records in pieces(directory, hour, 0, log_bytes):
+            fits = (slot > begin[0]) | ((slot == begin[0]) & (position > begin[1]))
+            if last is not None:
+                fits &= slot <= last
+            if topic is not None:
+                fits &= records["topic_hash"] == topic
+            if wanted.level is not None:
+                fits &= level_of(records["magic"]) == wanted.level
+            slots = np.concatenate([slots, slot[fits]])
+            positions = np.concatenate([positions, position[fits]])
+            # Positions rise: a stable sort by slot is delivery order.
+            kept = _first(slots, limit)
+            slots, positions = slots[kept], positions[kept]
+        if len(slots):
+            found.append((hour, slots, positions))
+            limit -= len(slots)
+    return found
+
+
+def _first(slots: Int64, limit: int) -> Int64:
+    """Rows of the first `limit` by slot, then as they stand."""
+    rows: Int64 = np.arange(len(slots))
+    if len(slots) > limit:
+        bound = np.partition(slots, limit - 1)[limit - 1]
+        rows = np.flatnonzero(slots <= bound)
+    return rows[np.argsort(slots[rows], kind="stable")][:limit]
+
+
+def _timers(
+    directory: DataDirectory,
+    hour: int,
+    slot: Int64,
+    position: Int64,
+    records: Records,
+    wanted: Filter,
+) -> Iterator[PendingTimer]:
+    messages = directory.messages.read(hour, records)
+    sources, targets = _sources(directory, messages), messages.target.to_pylist()
+    rolled, level = (records["magic"] & MAGIC_ROLL) != 0, level_of(records["magic"])
+    for row, prefix in enumerate(messages.prefix):
+        target = (targets[row] or b"").decode()
+        if wanted.topic is not None and target != wanted.topic:
+            continue  # another topic with the same hash
+        key, value_bytes = _key_and_value_bytes(messages.key_value[row].as_py())
+        dead = bool(prefix["flags"] & FLAG_DEAD_LETTER)
+        yield PendingTimer(
+            id=messages.timer_id[row].as_py() or sources[row],
+            source=sources[row].decode(),
+            due_ms=None if dead else int(prefix["due_ms"]),
+            leaves_ms=int(slot[row]) * directory.config.precision_ms,
+            target=target,
+            key=key,
+            value_bytes=value_bytes,
+            level=int(level[row]),
+            rolled=bool(rolled[row]),
+            place=f"{slot[row]}-{position[row]}",
+        )
+
+
+def _key_and_value_bytes(key_value: bytes) -> tuple[bytes | None, int | None]:
+    size, at = read_varint(key_value, 0)
+    end = at + max(size, 0)
+    value_size, _ = read_varint(key_value, end)
+    return key_value[at:end] if size >= 0 else None, value_size if value_size >= 0 else None
+
+
+def _sources(directory: DataDirectory, messages: StoredMessages) -> Sequence[bytes]:
+    """Source of each message."""
+    prefix = messages.prefix
+    partitions, index = directory.topics.sources(prefix)
+    named = [(public_name(topic), number) for topic, number in partitions]
+    sources = source_names(named, index, prefix["origin_offset"].astype(np.int64))
+    return [name for name in sources.to_pylist() if name is not None]

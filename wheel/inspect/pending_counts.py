@@ -1,0 +1,372 @@
+"""Counts what is pending, by topic, by delay level and by time, from the timer log.
+
+A look reads, in each hour's log, only what has been committed since the look before, and takes off
+what has been delivered. It is exact, and so is the first one after a restart: see snapshot.py
+for the moment that it speaks of.
+
+A timer counts under its target, a rejected one under the dead-letter topic, and at the slot in
+which it leaves the wheel: that of its due time; the earliest open one, if that was closed when the
+timer came; that of its roll instant, if it is to be rolled. One that is cancelled counts until that
+slot has passed. Between a roll and its copy's way back through ingest a timer is not in the wheel.
+The log knows topics by a 32-bit hash: topics with the same one are counted together, under the name
+of the first. Producers choose the names: of an hour's topics the first TOPICS_MAX are counted by
+name, the rest as OTHER. Level and number of the topic in its hour make a record's *kind*.
+
+Memory: 8 bytes per slot that the wheel reaches, TOPICS_MAX names per hour, and 16 bytes for every
+slot and kind that the current hour has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from duewheel.schemas.batches import LEVEL_MAX, NO_LEVEL, Bool, Int64
+from duewheel.wheel.inspect.snapshot import Snapshot, consistently, pieces, rows_out
+from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.layout import (
+    HOUR_MS,
+    MAGIC_ROLL,
+    RECORD_BYTES,
+    first_slot_of_hour,
+    level_of,
+)
+from duewheel.wheel.storage.timer_log import Records
+
+OTHER = "other"
+TOPICS_MAX = 1_000  # counted by name in each hour
+_TOPIC_BITS = 16
+_KIND_BITS = 24
+_NONE = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What one look found.
+
+    Attributes:
+        total: timers that are pending.
+        by_topic: how many of them by target topic, or under OTHER; topics without any left out.
+        by_level: how many by the level that they were asked for with, levels without any left out;
+            timers that named none are not among them.
+        next_slot: of the same levels, the first slot with such timers.
+        within: how many leave up to each of the slots asked for.
+        oldest_slot: the first slot with pending timers, None if there is none.
+        slot_max: most timers of one slot.
+        beyond_ring: how many are not in the wheel yet: it reaches less far than they do.
+        rolls: how many of them all leave to be rolled.
+        rolls_ahead: how many of these up to the last of the slots asked for.
+        rolls_per_second: the most in a second of these slots, or in a slot if those are longer.
+        delivered_slot: R, -1 before the first start of dequeue.
+    """
+
+    total: int
+    by_topic: Mapping[str, int]
+    by_level: Mapping[int, int]
+    next_slot: Mapping[int, int]
+    within: tuple[int, ...]
+    oldest_slot: int | None
+    slot_max: int
+    beyond_ring: int
+    rolls: int
+    rolls_ahead: int
+    rolls_per_second: float
+    delivered_slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Out:
+    """What of the half-delivered slot is out.
+
+    Attributes:
+        slot: r + 1.
+        hour: of that slot.
+        kinds: rows by kind in that hour.
+        rolls: those that were rolled.
+    """
+
+    slot: int
+    hour: int
+    kinds: Counter[int]
+    rolls: int
+
+
+class PendingTimers:
+    """Looks again and again at one shard. Not thread-safe.
+
+    Args:
+        directory: opened for this object alone; may be one that other processes work in.
+    """
+
+    def __init__(self, directory: DataDirectory) -> None:
+        self._directory = directory
+        self._precision_ms = directory.config.precision_ms
+        self._hours: dict[int, _Hour] = {}
+
+    def look(self, until: Sequence[int] = (), ahead: range = range(0)) -> Pending:
+        """Count what is pending now.
+
+        Args:
+            until: slots for `Pending.within`.
+            ahead: slots for `Pending.rolls_ahead` and `rolls_per_second`.
+
+        Raises:
+            CorruptFile: a file is damaged.
+        """
+        out = consistently(self._directory, self._update)
+        hours = self._hours.values()
+        topics, levels = self._by_topic_and_level(out)
+        rows_out = out.kinds.total()
+        within = [sum(hour.count_until(slot) for hour in hours) for slot in until]
+        slots = [slot for hour in hours if (slot := hour.first()) is not None]
+        rolls = self._rolls(ahead, out)
+        return Pending(
+            levels.total(),
+            {topic: count for topic, count in topics.items() if count},
+            {level: n for level, n in sorted(levels.items()) if n and level != NO_LEVEL},
+            self._next_slots(out),
+            tuple(
+                count - rows_out * (slot >= out.slot)
+                for slot, count in zip(until, within, strict=True)
+            ),
+            min(slots, default=None),
+            max((hour.fullest(out.slot, rows_out) for hour in hours), default=0),
+            sum(hour.count_after(self._directory.state.linked) for hour in hours),
+            sum(int(hour.rolls.sum(dtype=np.int64)) for hour in hours) - out.rolls,
+            sum(hour.rolls_until(ahead.stop - 1) for hour in hours)
+            - out.rolls * (out.slot < ahead.stop),
+            self._per_second(rolls),
+            out.slot - 1,
+        )
+
+    def _update(self, snapshot: Snapshot) -> _Out:
+        """Take in what was committed, drop what was delivered since the last look."""
+        directory, current = self._directory, snapshot.current
+        self._hours = {hour: known for hour, known in self._hours.items() if hour >= current}
+        directory.log.forget_below(current)
+        directory.messages.files.forget_below(current)
+        for hour, log_bytes in snapshot.log_bytes.items():
+            # If the log vanishes on the way, the hour is begun anew.
+            known = self._hours.pop(hour, None)
+            if known is None or (hour == current and not known.detailed):
+                known = _Hour(hour, self._precision_ms, detailed=hour == current)
+            for _, slot, records in pieces(directory, hour, known.log_bytes, log_bytes):
+                known.topics.meet(directory, records)
+                known.add(slot, known.topics.kinds(records), _is_roll(records))
+            known.log_bytes = log_bytes
+            known.drop(snapshot.r)
+            self._hours[hour] = known
+        out = _Out(snapshot.r + 1, current, Counter(), 0)
+        for first, end in rows_out(directory, snapshot):
+            view = directory.log.view(current, end)[first // RECORD_BYTES : end // RECORD_BYTES]
+            out.kinds.update(_counts(self._hours[current].topics.kinds(view)))
+            out = replace(out, rolls=out.rolls + int(_is_roll(view).sum()))
+        return out
+
+    def _next_slots(self, out: _Out) -> dict[int, int]:
+        """By level, the first slot with timers of it. The hours are in order."""
+        found: dict[int, int] = {}
+        for hour in self._hours.values():
+            found = {**hour.first_of_levels(out), **found}
+        return dict(sorted(found.items()))
+
+    def _rolls(self, ahead: range, out: _Out) -> Int64:
+        """How many timers roll in each of these slots."""
+        rolls = np.zeros(len(ahead), np.int64)
+        for hour in self._hours.values():
+            hour.add_rolls(rolls, ahead.start)
+        if out.slot in ahead:
+            rolls[out.slot - ahead.start] -= out.rolls
+        return rolls
+
+    def _per_second(self, rolls: Int64) -> float:
+        if not len(rolls):
+            return 0.0
+        slots = max(1, 1000 // self._precision_ms)
+        counts = np.add.reduceat(rolls, np.arange(0, len(rolls), slots))
+        return int(counts.max()) * 1000 / (slots * self._precision_ms)
+
+    def _by_topic_and_level(self, out: _Out) -> tuple[Counter[str], Counter[int]]:
+        topics: Counter[str] = Counter()
+        levels: Counter[int] = Counter()
+        for number, hour in self._hours.items():
+            kinds = Counter(hour.kinds)
+            if number == out.hour:
+                kinds.subtract(out.kinds)
+            for kind, count in kinds.items():
+                topics[hour.topics.name(kind)] += count
+                levels[kind >> _TOPIC_BITS] += count
+        return topics, levels
+
+
+class _Topics:
+    """Target topics of one hour, numbered from 1 in the order in which they are met; 0: the rest.
+
+    Gone with its hour, so that names which producers make up make room for others.
+    """
+
+    def __init__(self, hour: int) -> None:
+        self._hour = hour
+        self._names = [OTHER]
+        self._hashes, self._numbers = np.empty(0, np.int64), np.empty(0, np.int64)  # rising hashes
+
+    def meet(self, directory: DataDirectory, records: Records) -> None:
+        """Number the topics that are new in these records, as long as there is room.
+
+        Raises:
+            CorruptFile: the messages end before a name.
+        """
+        room = TOPICS_MAX + 1 - len(self._names)
+        hashes, first = np.unique(records["topic_hash"].astype(np.int64), return_index=True)
+        new = np.flatnonzero(~np.isin(hashes, self._hashes))[:room]
+        if not len(new):
+            return
+        numbers = np.arange(len(self._names), len(self._names) + len(new))
+        store = directory.messages
+        self._names += [store.target(self._hour, records[row]) for row in first[new].tolist()]
+        hashes = np.append(self._hashes, hashes[new])
+        order = np.argsort(hashes)
+        self._hashes, self._numbers = hashes[order], np.append(self._numbers, numbers)[order]
+
+    def kinds(self, records: Records) -> Int64:
+        """Level and topic of records, as one number."""
+        topic, hashes = np.zeros(len(records), np.int64), records["topic_hash"].astype(np.int64)
+        if len(self._hashes):
+            place = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
+            topic = np.where(self._hashes[place] == hashes, self._numbers[place], 0)
+        kinds: Int64 = (level_of(records["magic"]).astype(np.int64) << _TOPIC_BITS) | topic
+        return kinds
+
+    def name(self, kind: int) -> str:
+        """The topic of a kind."""
+        return self._names[kind & ((1 << _TOPIC_BITS) - 1)]
+
+
+class _Hour:
+    """Counts of one hour's records.
+
+    Attributes:
+        log_bytes: how far the hour's log has been read.
+        topics: numbers of its target topics.
+        kinds: timers by kind.
+        rolls: of each slot, how many are to be rolled.
+        detailed: whether the kinds of each slot are known, so that slots can be dropped.
+    """
+
+    def __init__(self, hour: int, precision_ms: int, *, detailed: bool) -> None:
+        self.log_bytes = 0
+        self.topics = _Topics(hour)
+        self.kinds: Counter[int] = Counter()
+        self.detailed = detailed
+        self._first = first_slot_of_hour(hour, precision_ms)
+        # Memory is taken where something is counted: hours beyond the ring may be many.
+        self._per_slot = np.zeros(HOUR_MS // precision_ms + 1, np.int32)
+        self.rolls = np.zeros(len(self._per_slot), np.int32)
+        # By level: slots before the first one with such timers.
+        self._first_of_level = np.full(LEVEL_MAX + 1, _NONE)
+        # Of a detailed hour: slots since the first, then kind, as one number; rising.
+        self._keys = np.empty(0, np.int64)
+        self._counts = np.empty(0, np.int64)
+
+    def add(self, slot: Int64, kind: Int64, is_roll: Bool) -> None:
+        """Count more records."""
+        place = slot - self._first
+        for counts, places in ((self._per_slot, place), (self.rolls, place[is_roll])):
+            used, more = np.unique(places, return_counts=True)
+            counts[used] += more.astype(np.int32)
+        self.kinds.update(_counts(kind))
+        if not self.detailed:
+            np.minimum.at(self._first_of_level, kind >> _TOPIC_BITS, place)
+            return
+        keys, counts = np.unique((place << _KIND_BITS) | kind, return_counts=True)
+        known, self._keys = self._keys, np.union1d(self._keys, keys)
+        merged = np.zeros(len(self._keys), np.int64)
+        merged[np.searchsorted(self._keys, known)] = self._counts
+        merged[np.searchsorted(self._keys, keys)] += counts
+        self._counts = merged
+
+    def drop(self, r: int) -> None:
+        """Forget the slots up to `r`."""
+        place = r + 1 - self._first
+        if place <= 0:
+            return
+        assert self.detailed, "only the current hour has slots that are delivered"
+        self._per_slot[:place] = 0
+        self.rolls[:place] = 0
+        gone = int(np.searchsorted(self._keys, place << _KIND_BITS))
+        self.kinds.subtract(_counts(_kind(self._keys[:gone]), self._counts[:gone]))
+        self._keys, self._counts = self._keys[gone:].copy(), self._counts[gone:].copy()
+
+    def count_until(self, slot: int) -> int:
+        """Timers up to `slot`."""
+        return int(self._per_slot[: max(0, slot + 1 - self._first)].sum(dtype=np.int64))
+
+    def count_after(self, slot: int) -> int:
+        """Timers behind `slot`."""
+        return int(self._per_slot[max(0, slot + 1 - self._first) :].sum(dtype=np.int64))
+
+    def rolls_until(self, slot: int) -> int:
+        """Rolls up to `slot`."""
+        return int(self.rolls[: max(0, slot + 1 - self._first)].sum(dtype=np.int64))
+
+    def add_rolls(self, rolls: Int64, first: int) -> None:
+        """Add each slot's rolls to those from the slot `first` on."""
+        begin = max(first, self._first)
+        end = min(first + len(rolls), self._first + len(self.rolls))
+        if begin < end:
+            rolls[begin - first : end - first] += self.rolls[
+                begin - self._first : end - self._first
+            ]
+
+    def first(self) -> int | None:
+        """The first slot with timers."""
+        filled = np.flatnonzero(self._per_slot)
+        return self._first + int(filled[0]) if len(filled) else None
+
+    def first_of_levels(self, out: _Out) -> dict[int, int]:
+        """The first slot with timers of each level, without those that are out."""
+        if self.detailed:
+            left = self._counts.copy()
+            half = (out.slot - self._first) << _KIND_BITS
+            for kind, count in out.kinds.items():
+                left[np.searchsorted(self._keys, half | kind)] -= count
+            keys = self._keys[left > 0]
+            levels, index = np.unique(_kind(keys) >> _TOPIC_BITS, return_index=True)
+            places = keys[index] >> _KIND_BITS
+        else:
+            levels = np.flatnonzero(self._first_of_level != _NONE)
+            places = self._first_of_level[levels]
+        found = zip(levels.tolist(), places.tolist(), strict=True)
+        return {level: self._first + place for level, place in found if level != NO_LEVEL}
+
+    def fullest(self, half_slot: int, rows_out: int) -> int:
+        """Most timers of one slot, `rows_out` of `half_slot` left out."""
+        place = half_slot - self._first
+        if not rows_out or not 0 <= place < len(self._per_slot):
+            return int(self._per_slot.max())
+        left = self._per_slot.copy()
+        left[place] -= rows_out
+        return int(left.max())
+
+
+def _kind(keys: Int64) -> Int64:
+    kinds: Int64 = keys & ((1 << _KIND_BITS) - 1)
+    return kinds
+
+
+def _is_roll(records: Records) -> Bool:
+    is_roll: Bool = (records["magic"] & MAGIC_ROLL) != 0
+    return is_roll
+
+
+def _counts(numbers: Int64, weights: Int64 | None = None) -> dict[int, int]:
+    """How often each number is there, or the sum of its weights."""
+    if weights is None:
+        found, sums = np.unique(numbers, return_counts=True)
+    else:
+        found, row = np.unique(numbers, return_inverse=True)
+        sums = np.bincount(row, weights).astype(np.int64)
+    return dict(zip(found.tolist(), sums.tolist(), strict=True))

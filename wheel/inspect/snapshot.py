@@ -1,0 +1,149 @@
+"""Which records of the timer log are pending, seen from beside the running processes.
+
+The pending timers are those of the newest commit page but those that the mirror of the progress,
+read after it, says are out. Both are read once (`Snapshot`), and then every record can be judged by
+itself: committed records never change. The mirror is written right after Kafka's commit, so it may
+be one transaction behind Kafka, never ahead of it.
+
+Of a half-delivered slot a prefix of the delivery order is out, and inside a slot delivery order is
+log order. Where the prefix ends is found by halving: a few messages are looked at, not all.
+The files of a standby may have the partitions of that one slot in another order than its owner: as
+long as the slot is half delivered, its count is near there, and not exact.
+
+Takes no lock. An hour that is delivered may be unlinked at any moment: `consistently` starts again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from duewheel.checkpoints.page_codec import Marks
+from duewheel.checkpoints.progress import Progress
+from duewheel.errors import CorruptFile
+from duewheel.schemas.batches import Int64
+from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.layout import (
+    MAGIC_ABANDONED,
+    PREFIX,
+    PREFIX_BYTES,
+    RECORD_BYTES,
+    hour_of,
+)
+from duewheel.wheel.storage.timer_log import Records, TimerLog
+
+# Records looked at in one go: 13 MiB of the log, mapped.
+_RECORDS_AT_ONCE = 1 << 18
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What decides which records are pending.
+
+    Attributes:
+        log_bytes: committed length of the log of every hour that can hold pending timers, in order.
+        current: the first hour that can.
+        r: last slot delivered in full, -1 before the first start of dequeue.
+        below: D of slot r + 1, of the partitions of which that is half delivered.
+    """
+
+    log_bytes: Mapping[int, int]
+    current: int
+    r: int
+    below: Marks
+
+    @classmethod
+    def take(cls, directory: DataDirectory) -> Snapshot:
+        """The present one. The commit page is read first: what is out was committed before."""
+        commit, mirror = directory.state.commit(), directory.state.mirror()
+        r, below = -1, {}
+        if mirror is not None:
+            r = mirror[0]
+            parts = Progress.decode(mirror[2]).partitions.items()
+            below = {p: part.d for p, part in parts if part.d is not None and part.r == r}
+        current = hour_of(r + 1, directory.config.precision_ms)
+        lengths = {hour: h.log_bytes for hour, h in sorted(commit.hours.items()) if hour >= current}
+        return cls(lengths, current, r, below)
+
+
+def consistently(directory: DataDirectory, work: Callable[[Snapshot], Result]) -> Result:
+    """`work` of a present snapshot; again if an hour of it was delivered and unlinked meanwhile.
+
+    Raises:
+        CorruptFile: a file is damaged.
+    """
+    while True:
+        snapshot = Snapshot.take(directory)
+        try:
+            return work(snapshot)
+        except CorruptFile:
+            if Snapshot.take(directory).current == snapshot.current:
+                raise
+
+
+def pieces(
+    directory: DataDirectory, hour: int, start: int, end: int
+) -> Iterator[tuple[Int64, Int64, Records]]:
+    """As `log_pieces`, of the directory's log."""
+    return log_pieces(directory.log, directory.config.precision_ms, hour, start, end)
+
+
+def log_pieces(
+    log: TimerLog, precision_ms: int, hour: int, start: int, end: int
+) -> Iterator[tuple[Int64, Int64, Records]]:
+    """Log position, slot and record of every timer between two positions of an hour's log.
+
+    In pieces of bounded size, in log order; abandoned records are left out.
+
+    Raises:
+        CorruptFile: the log is shorter.
+    """
+    if start == end:
+        return
+    view = log.view(hour, end)
+    for first in range(start // RECORD_BYTES, end // RECORD_BYTES, _RECORDS_AT_ONCE):
+        records = view[first : min(first + _RECORDS_AT_ONCE, end // RECORD_BYTES)]
+        alive = np.flatnonzero(records["magic"] != MAGIC_ABANDONED)
+        if len(alive) < len(records):
+            records = records[alive]
+        slot_ms = records["write_time"].astype(np.int64) + records["delay"]
+        yield (first + alive) * RECORD_BYTES, slot_ms // precision_ms, records
+
+
+def rows_out(directory: DataDirectory, snapshot: Snapshot) -> list[tuple[int, int]]:
+    """The rows of slot r + 1 that are out, as stretches of log positions, first and end, rising.
+
+    Raises:
+        CorruptFile: log or messages are damaged.
+    """
+    if not snapshot.below:
+        return []
+    log, hour = directory.log, snapshot.current
+    runs = log.walk(hour, directory.wheel.range(snapshot.r, snapshot.r + 1))
+    view = log.view(hour, int((runs.first_pos + runs.count * RECORD_BYTES).max(initial=0)))
+    ends = np.cumsum(runs.count)
+
+    def is_left(row: int) -> bool:
+        run = int(np.searchsorted(ends, row, "right"))
+        in_run = row - int(ends[run] - runs.count[run])
+        record = view[int(runs.first_pos[run]) // RECORD_BYTES + in_run]
+        data = directory.messages.files.read(hour, int(record["offset_py"]), PREFIX_BYTES)
+        prefix = np.frombuffer(data, PREFIX)[0]
+        topic = int(prefix["source_topic"])
+        partition = (directory.topics.names(topic)[topic], int(prefix["source_partition"]))
+        return int(prefix["source_offset"]) >= snapshot.below.get(partition, 0)
+
+    out = bisect_left(range(int(runs.count.sum())), True, key=is_left)
+    stretches = []
+    for first_pos, count in zip(runs.first_pos.tolist(), runs.count.tolist(), strict=True):
+        taken = min(count, out)
+        out -= taken
+        if taken:
+            stretches.append((first_pos, first_pos + taken * RECORD_BYTES))
+    return stretches

@@ -1,0 +1,1 @@
+"""How a start goes on: what is kept of the files, and what is rebuilt."""

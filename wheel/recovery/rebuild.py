@@ -1,0 +1,275 @@
+"""Ingest's part of a recovery: what dequeue has decided is carried out before Spark starts.
+
+    1. names of topics behind a damaged line are dropped
+    2. keeping something: files are cut to the lengths kept, others unlinked, the wheel is rebuilt
+       from the logs as far as the ring reaches, and everything is verified
+    3. keeping nothing, or if that fails: the durable checkpoint goes first, then every hour; the
+       marks go back to where the oldest pending message may lie
+    4. a new commit page; the files are whole from then on: `state.set_recovered`
+
+A kill leaves the recovery undone, and the next start does all of it again: nothing that it needs is
+changed before its last step. Rows that come a second time are judged by `put_back`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import structlog
+
+from duewheel.checkpoints import durable_checkpoint, fs
+from duewheel.checkpoints.durable_checkpoint import Durable
+from duewheel.checkpoints.page_codec import Close, Commit, HourFiles, Marks
+from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.recovery_decision import Keep, RecoveryRecord, dequeue_has_decided
+from duewheel.errors import CorruptFile, RecoveryPending
+from duewheel.schemas.batches import Bool, Int64, TimerBatch
+from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
+from duewheel.wheel.storage.layout import RECORD_BYTES, WheelConfig, hour_of
+from duewheel.wheel.storage.timer_log import runs_in
+from duewheel.wheel.storage.verify import Finding, Wheel, check_hour, check_segment
+
+log = structlog.get_logger(__name__)
+
+OffsetsAt = Callable[[int], Marks]
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a recovery has left.
+
+    Attributes:
+        keep: how much was kept in the end.
+        records: log records kept.
+        marks: where reading goes on, per partition.
+    """
+
+    keep: Keep
+    records: int
+    marks: Marks
+
+
+def carry_out(
+    directory: DataDirectory, record: RecoveryRecord, offsets_at: OffsetsAt
+) -> Recovered | None:
+    """Do what the record says, unless it has been done.
+
+    Args:
+        directory: started as INGEST.
+        record: of the dequeue that lives.
+        offsets_at: the first offset of each timer partition whose timestamp is that time, in epoch
+            milliseconds, or later; partitions without any may be left out.
+
+    Returns:
+        None if there was nothing to do.
+
+    Raises:
+        RecoveryPending: that dequeue lives no more, and may not have written all of it.
+    """
+    state, begun_s = directory.state, time.monotonic()
+    with directory.engine_lock.held(LOCK_DEADLINE_S):
+        # What belongs to a record is written behind it, all under the lock.
+        if record.generation <= state.recovered:
+            return None
+        if dequeue_has_decided(state, directory.path) != record:
+            raise RecoveryPending("dequeue has ended, or decided anew: starting anew")
+        mirror, close = state.mirror(), state.close()
+    assert mirror is not None and close is not None, "dequeue has decided"
+    progress = Progress.decode(mirror[2])
+    r = max(progress.slot, close.lower)
+    directory.topics.cut_damaged()
+    kept = _kept(directory, record.keep)
+    state.set_linked(directory.config.reach(close.lower))
+    records = _rebuild(directory, kept, r) if kept else None
+    if kept is None or records is None:
+        marks = first_marks(directory.config, progress, offsets_at)
+        _start_anew(directory, marks, r, progress)
+        recovered = Recovered(Keep.NOTHING, 0, marks)
+    else:
+        recovered = Recovered(record.keep, records, kept.marks)
+    state.set_recovered(record.generation)
+    log.info(
+        "recovered",
+        case=record.case,
+        keep=recovered.keep.name.lower(),
+        records=recovered.records,
+        took_s=round(time.monotonic() - begun_s, 3),
+        reads_from={f"{topic}-{number}": o for (topic, number), o in recovered.marks.items()},
+    )
+    return recovered
+
+
+def _kept(directory: DataDirectory, keep: Keep) -> Commit | None:
+    """What was committed, as far as it is kept."""
+    if keep is Keep.ALL:
+        return directory.state.commit()
+    if keep is Keep.NOTHING:
+        return None
+    try:
+        known = Durable.read(directory.path)
+    except CorruptFile as error:
+        log.warning("the durable checkpoint cannot be read", reason=str(error))
+        return None
+    if known is None:
+        return None
+    hours = {h: HourFiles.applied(lengths) for h, lengths in known.hours.items()}
+    return Commit(
+        known.batch,
+        known.marks,
+        hours,
+        known.placed,
+        False,
+        known.topic_ids,
+        known.topics,
+        known.cancels,
+    )
+
+
+# ---- keeping files -----------------------------------------------------------------------------
+
+
+def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
+    """Make files and wheel what `kept` says; returns the records kept, None if they are damaged."""
+    state = directory.state
+    first = hour_of(r + 1, directory.config.precision_ms)
+    hours = {h: lengths for h, lengths in kept.hours.items() if h >= first}
+    segments = {h: at for h, at in kept.cancels.items() if h >= state.gc_cancels}
+    batch = _next_batch(directory, kept.batch)
+    try:
+        directory.topics.require(kept.topics)
+        _cut(directory, hours, segments)
+        directory.wheel.clear()
+        for hour, lengths in sorted(hours.items()):
+            _link_hour(directory, hour, lengths.log_bytes, batch)
+            directory.restore_marks(hour, lengths)
+        findings = _verify(directory, hours, segments, r)
+    except (CorruptFile, ValueError, IndexError) as error:
+        # Of damaged bytes anything may be read.
+        log.error("files are damaged: all is read again", reason=repr(error))  # noqa: TRY400
+        return None
+    if findings:
+        log.error("files are damaged: all is read again", findings=findings[:10])
+        return None
+    names = len(directory.topics)
+    state.write_commit(batch, kept.marks, hours, kept.placed, kept.topic_ids, names, segments)
+    state.mark_applied()
+    state.set_gc_hour(first)
+    return sum(lengths.log_bytes for lengths in hours.values()) // RECORD_BYTES
+
+
+def _next_batch(directory: DataDirectory, kept: int) -> int:
+    """A batch number that no entry of the wheel will be mistaken for."""
+    try:
+        return max(kept, directory.state.commit().batch) + 1
+    except CorruptFile:
+        return kept + 1
+
+
+def _cut(
+    directory: DataDirectory,
+    hours: Mapping[int, HourFiles],
+    segments: Mapping[int, tuple[int, ...]],
+) -> None:
+    """Every file as long as it is to be; other hours and segments go."""
+    lengths = {hour: at.lengths for hour, at in hours.items()}
+    for folders, kept in (
+        (directory.hour_folders, lengths),
+        (directory.cancels.folders, segments),
+    ):
+        for kind, folder in enumerate(folders):
+            for hour in folder.hours():
+                if hour in kept:
+                    folder.cut(hour, kept[hour][kind])
+                else:
+                    folder.unlink(hour)
+
+
+def _link_hour(directory: DataDirectory, hour: int, log_bytes: int, batch: int) -> None:
+    """Enter an hour's runs into the wheel, as far as the ring reaches."""
+    for start, records in directory.log.pieces(hour, log_bytes):
+        runs = runs_in(records, start, directory.config.precision_ms)
+        directory.wheel.link(runs.where(runs.slot <= directory.state.linked), batch)
+
+
+def _verify(
+    directory: DataDirectory,
+    hours: Mapping[int, HourFiles],
+    segments: Mapping[int, tuple[int, ...]],
+    r: int,
+) -> list[Finding]:
+    wheel = Wheel(directory.wheel.view(), r, directory.state.linked)
+    findings = [
+        finding
+        for hour, lengths in hours.items()
+        for finding in check_hour(directory, hour, lengths, wheel).findings
+    ]
+    for hour, length in segments.items():
+        findings += check_segment(directory, hour, length)
+    return findings
+
+
+# ---- keeping nothing ---------------------------------------------------------------------------
+
+
+def first_marks(config: WheelConfig, progress: Progress, offsets_at: OffsetsAt) -> Marks:
+    """Nothing below is pending: it is done, or older than any pending message can be.
+
+    Nor is anything read of epochs that were dropped: there is nobody who could judge it.
+    """
+    epochs = progress.epochs
+    reach_ms = epochs.longest_window_ms + config.margin_ms
+    slots = {known.r for known in progress.partitions.values()}
+    found = {r: offsets_at(r * config.precision_ms - reach_ms) for r in slots}
+    return {
+        p: max(
+            min(o for o in (known.c, found[known.r].get(p), known.a) if o is not None),
+            epochs.begins_at(p),
+        )
+        for p, known in progress.partitions.items()
+        if p[0] in progress.topics
+    }
+
+
+def _start_anew(directory: DataDirectory, marks: Marks, r: int, progress: Progress) -> None:
+    # It names files that are about to go: first of all, and for good.
+    fs.remove(directory.path / durable_checkpoint.FILE_NAME)
+    _cut(directory, {}, {})
+    directory.wheel.clear()
+    state = directory.state
+    state.write_commit(
+        _next_batch(directory, 0), marks, {}, 0, progress.topic_ids, len(directory.topics)
+    )
+    state.mark_applied()
+    state.set_gc_hour(hour_of(r + 1, directory.config.precision_ms))
+    state.set_gc_cancels(0)
+
+
+# ---- rows that come again ----------------------------------------------------------------------
+
+
+def put_back(
+    batch: TimerBatch, slot: Int64, close: Close, progress: Progress
+) -> tuple[Bool, Int64]:
+    """Judge rows that were there when slots were closed, or may have been.
+
+    Args:
+        batch: rows at or above the marks.
+        slot: that each row's due time means.
+        close: the close page; rows below its C come again, others are new.
+        progress: what has been delivered.
+
+    Returns:
+        Which rows are not done, and every row's slot: new ones go to an open slot, the others where
+        they were or earlier, closed or not, but behind what their partition has delivered in full.
+        Dequeue waits for them.
+    """
+    c = np.array([close.c.get(p, 0) for p in batch.partitions], np.int64)[batch.partition]
+    again = batch.offset < c
+    known = [progress.partitions.get(p) for p in batch.partitions]
+    delivered = [progress.slot if part is None else part.r for part in known]
+    r = np.maximum(np.array(delivered, np.int64), close.lower)[batch.partition]
+    done = again & progress.done(batch.partitions, batch.partition, batch.offset, slot)
+    return ~done, np.maximum(slot, np.where(again, r, close.floor) + 1)

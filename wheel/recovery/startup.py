@@ -1,0 +1,208 @@
+"""How dequeue starts: whose the shard is, how much of the files is kept, what ingest is told.
+
+    1. the newest progress is read without taking the shard: its owner may be alive
+    2. the shard is taken (which ends an open transaction of a predecessor) and the progress read
+       again
+    3. under engine.lock it is compared with the files (checkpoints/recovery_decision.py):
+       generation raised, unless nothing is to be recovered, recovery record written, progress
+       mirrored, close page written, in this order: the last two are what was compared, and the
+       record must outlive them. A running ingest sees the generation and stops; a starting one
+       carries out the record
+    4. a lineage is drawn and claimed locally; the caller publishes it with the progress, before
+       anything else
+
+A kill in between changes nothing that the next start does not decide in the same way.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import structlog
+
+from duewheel.checkpoints import fs
+from duewheel.checkpoints.cancel_bounds import CancelBounds
+from duewheel.checkpoints.config_epochs import Epochs
+from duewheel.checkpoints.held_copies import named
+from duewheel.checkpoints.ownership import require_may_own, require_same_settings
+from duewheel.checkpoints.progress import PartitionProgress, Progress
+from duewheel.checkpoints.recovery_decision import Decision, Local, RecoveryRecord, decide, look_at
+from duewheel.errors import RecoveryRefused
+from duewheel.schemas.batches import TopicPartition
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.publisher import Publisher
+from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
+from duewheel.wheel.storage.layout import closable_slot
+
+NO_PROGRESS = (
+    "Kafka has no progress for this shard, and it is not a new one: run `duewheel init` if nothing "
+    "was ever scheduled with these topics"
+)
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Where the loop begins.
+
+    Attributes:
+        decision: about the files.
+        found: the progress as it is in Kafka.
+        progress: the same, in the name of this directory and start: to be published first.
+    """
+
+    decision: Decision
+    found: Progress
+    progress: Progress
+
+
+def start(
+    directory: DataDirectory,
+    publisher: Publisher,
+    config: DequeueConfig,
+    first: Progress | None,
+    *,
+    take_over: bool,
+) -> Started:
+    """Do the four steps of the module's head.
+
+    Args:
+        directory: started as DEQUEUE.
+        publisher: of the shard.
+        config: of the loop.
+        first: progress of a shard that never had any; None where that is not known to be so.
+        take_over: the operator says that the owner is gone.
+
+    Raises:
+        Fenced: the shard is another directory's; nothing has been changed.
+        RecoveryRefused: its progress and the files cannot both be right; nothing has been changed.
+        RecoveryPending: the shard may be another one's; try again later.
+        KafkaUnavailable: no answer in time.
+        PublishDoubt: the outcome of publishing `first` is unknown; start again.
+    """
+    seen = publisher.peek()
+    if seen is not None:
+        _require_may_own(directory, publisher, config, seen, take_over)
+    found = publisher.start()
+    if found is None:
+        found = _without_progress(directory, publisher, config, first, take_over=take_over)
+    elif seen is None or found.encode() != seen.encode():
+        _require_may_own(directory, publisher, config, found, take_over)
+    decision = tell_ingest(directory, found, decide)
+    state, lineage = directory.state, secrets.randbits(62)
+    state.claim(found.lineage, lineage)
+    progress = replace(found, owner=state.uuid, lineage=lineage, epoch=found.epoch + 1)
+    return Started(decision, found, progress)
+
+
+def _require_may_own(
+    directory: DataDirectory,
+    publisher: Publisher,
+    config: DequeueConfig,
+    progress: Progress,
+    take_over: bool,
+) -> None:
+    _require_same_settings(progress, directory, config)
+    require_may_own(
+        progress,
+        look_at(directory.state, directory.path),
+        age_ms=publisher.age_ms,
+        patience_ms=config.take_over_after_ms,
+        take_over=take_over,
+    )
+
+
+def _require_same_settings(
+    progress: Progress, directory: DataDirectory, config: DequeueConfig
+) -> None:
+    values = config.slot_values(directory.config)
+    require_same_settings(progress, shard=config.shard, shards=config.shards, slot_config=values)
+
+
+def _without_progress(
+    directory: DataDirectory,
+    publisher: Publisher,
+    config: DequeueConfig,
+    first: Progress | None,
+    *,
+    take_over: bool,
+) -> Progress:
+    """What counts when Kafka has no progress: the local copy, else that the shard is new."""
+    mirror = directory.state.mirror()
+    if directory.state.standby and not take_over:
+        raise RecoveryRefused(
+            "the state topic has lost the progress: start the owner, whose copy is newer than that "
+            "of this standby; if it is gone for good, start here with --take-over"
+        )
+    if mirror is not None:
+        log.error(
+            "the state topic has lost the progress: going on from the local copy, which may lack "
+            "the last transaction",
+            slot=mirror[0],
+        )
+        copy = Progress.decode(mirror[2])
+        _require_same_settings(copy, directory, config)
+        if copy.held:
+            log.error("and the copies that were held in it", copies=named(copy.held))
+        return replace(copy, held={})
+    if first is None:
+        raise RecoveryRefused(NO_PROGRESS)
+    publisher.publish(None, first)
+    return first
+
+
+def tell_ingest(
+    directory: DataDirectory,
+    found: Progress,
+    deciding: Callable[[Progress, Local], Decision],
+    *,
+    follows: bool = False,
+) -> Decision:
+    """3. of the module's head.
+
+    Args:
+        directory: started as DEQUEUE.
+        found: the newest progress.
+        deciding: on the files.
+        follows: whether this is a standby from here on. Ingest hears of both at once.
+    """
+    state = directory.state
+    with directory.engine_lock.held(LOCK_DEADLINE_S):
+        local = directory.survey()
+        decision = deciding(found, local)
+        if decision.case != "killed":
+            # Before anything is resolved on files that do not hold all that they did.
+            CancelBounds.blind_of(decision.r, found.partitions).write(directory.path)
+        generation = state.recovered
+        if not decision.is_whole:
+            generation = max(generation, state.generation) + 1
+            state.set_generation(generation)
+        RecoveryRecord(
+            decision.case, decision.keep, generation, fs.boot_id(), state.dequeue_starts
+        ).write(directory.path)
+        state.write_mirror(found.slot, 0, found.encode())
+        if decision.close != local.close or not decision.is_whole:
+            state.restart_close(decision.close)
+        if follows and not state.standby:
+            state.set_standby(on=True)
+    return decision
+
+
+def first_progress(
+    directory: DataDirectory,
+    config: DequeueConfig,
+    starts: Mapping[TopicPartition, int],
+    now_ms: int,
+) -> Progress:
+    """The progress of a shard that never had any: R is now, and nothing below `starts` counts."""
+    r = closable_slot(now_ms, directory.config.precision_ms)
+    partitions = {
+        partition: PartitionProgress(r, offset, a=offset) for partition, offset in starts.items()
+    }
+    owner = directory.state.uuid
+    lineage = directory.state.lineages[1]
+    epochs = Epochs.first(config.slot_values(directory.config))
+    return Progress(config.shard, config.shards, owner, lineage, 0, epochs, partitions)

@@ -1,0 +1,156 @@
+"""Slots with more timers than should leave at once: which of them are in excess, and what becomes
+of those.
+
+Let i be a row's place in its slot, from 0, in delivery order over the whole slot, and c the limit.
+It is in excess with the probability
+
+    0 for i <= c        (i - c) / c between        1 for i >= 2c
+
+decided by chance once and for all: by a hash u of its key, or of its id where it has none. A row is
+in excess if u is below the probability. That rises with i, so once a row of a key is in excess, the
+key's later rows in the slot are, too; and a transaction that is tried again decides the same.
+
+    spread       the row goes back to its timer topic (requeue.py) and does not leave before the
+                 end of the slot, one more slot, and a part of the window by another hash of the
+                 same key: rows of a key that are in excess keep together, and in order
+    dead-letter  it becomes a dead letter, `hot_slot`
+
+- Never in excess: rolled rows, dead letters, and copies that have waited before, spread or parked.
+  So a timer is spread once, whatever slot it comes to then, and how long it waits is bounded.
+- i counts the slot's rows in the log, whatever becomes of them. How many of a half-delivered slot
+  are out is in the progress (n in checkpoints/progress.py): after a loss such a slot holds only
+  what is still pending.
+- Order: of a key's timers in one slot those in excess leave after the others, all of them in their
+  order; those of two hot slots keep it as well, while the window is the same. Not kept: a timer of
+  a later slot that is not in excess there does not wait for one that was spread over its time.
+- The window counts from the slot: of one that is delivered later than that nothing is spread out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, Bool, Deliveries, Int64
+from duewheel.schemas.columns import Column, take
+from duewheel.schemas.hashing import id_hashes
+
+Policy = Literal["none", "spread", "dead-letter"]
+Float64 = npt.NDArray[np.float64]
+Uint64 = npt.NDArray[np.uint64]
+
+# The finaliser of splitmix64: bits of a key's murmur2 also choose its partition, and so are the
+# same in all keys of a timer partition.
+_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+_LAST_SHIFT = np.uint64(31)
+_HALF_BITS = np.uint64(32)
+_HALF_MASK = np.uint64((1 << 32) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class HotSlots:
+    """What is done about them.
+
+    Attributes:
+        policy: as in the module's head; "none": all rows leave with their slot.
+        limit: c.
+        window_ms: over how long rows in excess are spread; below 2**31.
+    """
+
+    policy: Policy = "none"
+    limit: int = 10_000
+    window_ms: int = 60_000
+
+    def judged(
+        self, deliveries: Deliveries, slot: Int64, place: Int64, precision_ms: int
+    ) -> Deliveries:
+        """The deliveries, with `not_before_ms` of the rows in excess.
+
+        Args:
+            deliveries: rows that leave the wheel.
+            slot: that each of them leaves.
+            place: i of each.
+            precision_ms: of a slot.
+        """
+        if self.policy == "none":
+            return deliveries
+        free = deliveries.rolled | deliveries.dead_letter | (deliveries.retries > 0)
+        rows = np.flatnonzero((place > self.limit) & ~free)
+        if not len(rows):
+            return deliveries
+        fraction, other = _fractions(deliveries, rows)
+        excess = fraction < self.probability(place[rows])
+        rows, other = rows[excess], other[excess]
+        not_before_ms = deliveries.not_before_ms.copy()
+        if self.policy == "spread":
+            later_ms = ((other * np.uint64(self.window_ms)) >> _HALF_BITS).astype(np.int64)
+            not_before_ms[rows] = (slot[rows] + 1) * precision_ms + later_ms
+        else:
+            not_before_ms[rows] = NEVER
+        return replace(deliveries, not_before_ms=not_before_ms)
+
+    def probability(self, place: Int64) -> Float64:
+        """That a row at this place is in excess."""
+        risen: Float64 = (place - self.limit) / self.limit
+        return np.clip(risen, 0.0, 1.0)
+
+
+def in_excess(deliveries: Deliveries) -> Bool:
+    """The rows that `judged` has found to be."""
+    rows: Bool = deliveries.not_before_ms != ANY_TIME
+    return rows
+
+
+def to_be_spread(deliveries: Deliveries) -> Bool:
+    """Those of them that go back to their timer topic."""
+    rows: Bool = in_excess(deliveries) & (deliveries.not_before_ms != NEVER)
+    return rows
+
+
+class Places:
+    """Counts the rows of one slot after another, from chunk to chunk. Not thread-safe."""
+
+    def __init__(self, out: Mapping[int, int]) -> None:
+        """
+        Args:
+            out: of half-delivered slots, how many rows are out.
+        """
+        self._out = out
+        self._slot: int | None = None
+        self._counted = 0
+
+    def of(self, slot: Int64, counted: Bool) -> Int64:
+        """The places of the rows of the next chunk.
+
+        Args:
+            slot: of each row; not falling, from chunk to chunk either.
+            counted: the others are out, and are counted as such.
+        """
+        before: Int64 = np.cumsum(counted) - counted
+        firsts = np.concatenate([[0], np.flatnonzero(np.diff(slot)) + 1])
+        base = np.array([self._base(s) for s in slot[firsts].tolist()], np.int64)
+        place: Int64 = before + np.repeat(base - before[firsts], np.diff(firsts, append=len(slot)))
+        self._slot = int(slot[-1])
+        self._counted = int(place[-1]) + int(counted[-1])
+        return place
+
+    def _base(self, slot: int) -> int:
+        return self._counted if slot == self._slot else self._out.get(slot, 0)
+
+
+def _fractions(deliveries: Deliveries, rows: Int64) -> tuple[Float64, Uint64]:
+    """Of each of these rows: u in [0, 1), and another hash of the same as 32 bits."""
+    hashes = deliveries.key_hash[rows].astype(np.int64)
+    keyless = np.flatnonzero(hashes == NO_KEY)
+    if len(keyless):
+        ids: Column = take(deliveries.timer_id, rows[keyless])
+        hashes[keyless] = id_hashes(ids)
+    mixed = hashes.astype(np.uint64)
+    for shift, factor in _MIX:
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    mixed ^= mixed >> _LAST_SHIFT
+    return (mixed >> _HALF_BITS) / 2.0**32, mixed & _HALF_MASK

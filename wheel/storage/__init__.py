@@ -1,0 +1,1 @@
+"""The files of one data directory: formats, reads, writes, checks. No clock."""

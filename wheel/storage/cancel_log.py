@@ -1,0 +1,200 @@
+"""The cancel log: what has become of each cancel, to be replied by dequeue. Two files per hour.
+
+    cancels/<hour>     records of the timer log's 52 bytes, magic 4 and the outcome; of the
+                       others only offset_py, size_py and the id hash count; prev_pos is a check
+    requests/<hour>    the request as a stored message: the id of the timers that it is for, its
+                       place in Kafka, and key, value and headers for the reply
+
+The hour is that of the earliest open slot when they are written: it never falls. Each hour's files
+are one *segment*. Committed records never change, but for MAGIC_CUT_OFF; how much of a segment
+counts is in the commit page. Ingest appends under engine.lock, for an outcome depends on what is
+closed. Dequeue reads segments from front to back, once, and unlinks those it has replied to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from duewheel.errors import CorruptFile
+from duewheel.schemas import columns
+from duewheel.schemas.batches import Int32, Int64, TimerBatch
+from duewheel.schemas.header_names import Answer
+from duewheel.wheel.storage.hour_segments import HourFiles
+from duewheel.wheel.storage.layout import (
+    LEVEL_MASK,
+    MAGIC_CANCEL,
+    MAGIC_CUT_OFF,
+    RECORD,
+    RECORD_BYTES,
+    cancel_checks,
+    level_of,
+    pack_reserved,
+    with_level,
+)
+from duewheel.wheel.storage.message_store import MessageStore, StoredMessages
+from duewheel.wheel.storage.record_builder import seal, stored_messages
+from duewheel.wheel.storage.timer_log import Records
+
+FOLDER = "cancels"
+REQUESTS_FOLDER = "requests"
+FOLDERS = (FOLDER, REQUESTS_FOLDER)
+
+OUTCOMES = (*Answer, "chase", "chase, found")
+"""What becomes of a cancel: the reply, or that dequeue has to write it again behind copies that may
+be in flight (cancel_replies.py); `found`: it has cancelled something already.
+"""
+CANCELLED, ALREADY_DELIVERED, UNKNOWN, CHASE, CHASE_FOUND = range(len(OUTCOMES))
+
+Lengths = tuple[int, ...]  # committed bytes of a segment's two files
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRows:
+    """Cancels read back, in the order in which they were written.
+
+    Attributes:
+        outcome: index in OUTCOMES.
+        requests: as stored. `origin_offset` of the prefix is where the request lies, and
+            `source_offset` where this record of it does: they differ in a chase. `due_ms` is the
+            first offset of the one timer that it is for, or ANY_OFFSET.
+        position: of the record in its segment.
+        cut_off: its partition was cut short before it: it has no effect.
+    """
+
+    outcome: Int32
+    requests: StoredMessages
+    position: Int64
+    cut_off: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.outcome)
+
+
+class CancelLog:
+    """The segments of one data directory. Not thread-safe."""
+
+    def __init__(self, directory: Path) -> None:
+        self.files = HourFiles(directory / FOLDER)
+        self.requests = MessageStore(directory, REQUESTS_FOLDER)
+
+    @property
+    def folders(self) -> tuple[HourFiles, HourFiles]:
+        """Records and requests, in the order of a segment's lengths."""
+        return self.files, self.requests.files
+
+    def write(
+        self,
+        hour: int,
+        lengths: Lengths,
+        batch: TimerBatch,
+        source_ids: Int32,
+        outcome: Int32,
+        now_ms: int,
+    ) -> Lengths:
+        """Append behind `lengths`; returns the new ones.
+
+        Args:
+            hour: the segment.
+            lengths: of it so far.
+            batch: cancels, reschedules and chases only.
+            source_ids: topic number of each of `batch.partitions`.
+            outcome: of each row.
+            now_ms: the write time.
+        """
+        # The reply needs no target, whichever a reschedule names; nor has a cancel a due time.
+        batch = replace(batch, targets=[""] * len(batch.targets), due_ms=batch.named_offset)
+        requests = stored_messages(batch, source_ids)
+        size = columns.lengths(requests)
+        records = np.zeros(len(requests), RECORD)
+        records["size"] = RECORD_BYTES
+        records["magic"] = with_level(np.full(len(batch), MAGIC_CANCEL, np.int32), outcome)
+        records["write_time"] = now_ms
+        records["offset_py"] = lengths[1] + np.cumsum(size) - size
+        records["size_py"] = size
+        records["reserved"] = pack_reserved(np.zeros(len(records), np.int64), batch.id_hash)
+        records["prev_pos"] = cancel_checks(records)
+        octets = seal(requests, records)
+        self.requests.files.write(hour, octets, lengths[1])
+        self.files.write(hour, records.tobytes(), lengths[0])
+        return lengths[0] + records.nbytes, lengths[1] + int(size.sum())
+
+    def read(self, hour: int, start: int, end: int) -> CancelRows:
+        """The cancels of a segment between two positions of its records.
+
+        Raises:
+            CorruptFile: records or requests are damaged, or missing.
+        """
+        records = self.records(hour, start, end)
+        cut_off = (records["magic"] & MAGIC_CUT_OFF) != 0
+        return CancelRows(
+            level_of(records["magic"]),
+            self.requests.read(hour, _as_appended(records)),
+            start + np.arange(len(records)) * RECORD_BYTES,
+            cut_off,
+        )
+
+    def records(self, hour: int, start: int, end: int) -> Records:
+        """The records between two positions.
+
+        Raises:
+            CorruptFile: they are damaged, or missing.
+        """
+        records = np.frombuffer(self.files.read(hour, start, end - start), RECORD)
+        known = (records["magic"] & ~(MAGIC_CUT_OFF | LEVEL_MASK)) == MAGIC_CANCEL
+        known &= level_of(records["magic"]) < len(OUTCOMES)
+        bad = (records["size"] != RECORD_BYTES) | ~known
+        bad |= records["prev_pos"] != cancel_checks(records)
+        if np.any(bad):
+            at = start + int(np.flatnonzero(bad)[0]) * RECORD_BYTES
+            raise CorruptFile(self.files.path(hour), at, "this is no record of a cancel")
+        return records
+
+    def pieces(self, hour: int, length: int, rows_max: int = 1_000) -> Iterator[CancelRows]:
+        """All cancels in `length` bytes of a segment, a bounded number at a time.
+
+        Raises:
+            CorruptFile: records or requests are damaged, or missing.
+        """
+        step = rows_max * RECORD_BYTES
+        for start in range(0, length, step):
+            yield self.read(hour, start, min(start + step, length))
+
+    def cut(self, hour: int, positions: Int64) -> None:
+        """Say of the records at these positions that they have no effect.
+
+        Raises:
+            CorruptFile: one is damaged: a new check would hide it.
+        """
+        for at in positions.tolist():
+            record = self.records(hour, at, at + RECORD_BYTES).copy()
+            record["magic"] |= MAGIC_CUT_OFF
+            record["prev_pos"] = cancel_checks(record)
+            self.files.write(hour, record.tobytes(), at)
+
+    def unlink_below(self, hour: int) -> None:
+        """Remove the segments below `hour`."""
+        for folder in self.folders:
+            folder.unlink_below(hour)
+
+    def forget_below(self, hour: int) -> None:
+        """Close the files of segments below `hour`."""
+        for folder in self.folders:
+            folder.forget_below(hour)
+
+    def close(self) -> None:
+        """Close every file."""
+        for folder in self.folders:
+            folder.close()
+
+
+def _as_appended(records: Records) -> Records:
+    """The records as the checksums of their requests cover them."""
+    appended = records.copy()
+    appended["magic"] &= ~MAGIC_CUT_OFF
+    appended["prev_pos"] = cancel_checks(appended)
+    return appended

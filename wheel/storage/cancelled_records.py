@@ -1,0 +1,75 @@
+"""Which records of an hour's log are cancelled: cancelled/<hour>, one append-only file per slot
+hour.
+
+Ingest writes here, in the commit of the batch that has the cancel, which records it cancels; then
+it stores MAGIC_CANCELLED in the log records themselves, where dequeue sees it. From this file
+
+- redo stores that again after a kill between the commit page and the store, and a start after a
+  loss of power, which may take the store and keep the commit page;
+- accept_loss.py learns which cancel it was: a partition that Kafka has cut short cannot go on while
+  a timer is pending that was cancelled from behind the cut.
+
+Unlinked with its hour. Not thread-safe.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from duewheel.errors import CorruptFile
+from duewheel.schemas.batches import Int64
+from duewheel.wheel.storage.hour_segments import HourFiles
+from duewheel.wheel.storage.layout import CANCELLATION, row_checks
+
+FOLDER = "cancelled"
+
+Cancellations = npt.NDArray[np.void]  # of dtype CANCELLATION
+
+_CHECKED_FROM = 8  # offset, which follows the check
+
+
+class CancelledRecords:
+    """The files of every hour. Ingest writes, everybody reads."""
+
+    def __init__(self, directory: Path) -> None:
+        self.files = HourFiles(directory / FOLDER)
+
+    def write(self, hour: int, length: int, offset: Int64, position: Int64) -> int:
+        """Append behind `length` bytes; returns the new length.
+
+        Args:
+            hour: of the log.
+            length: committed bytes of the file.
+            offset: of each cancel.
+            position: of the record in the log that it cancels.
+        """
+        rows = np.empty(len(offset), CANCELLATION)
+        rows["offset"], rows["position"] = offset, position
+        rows["check"] = row_checks(rows, _CHECKED_FROM)
+        self.files.write(hour, rows.tobytes(), length)
+        return length + rows.nbytes
+
+    def read(self, hour: int, start: int, end: int) -> Cancellations:
+        """The records between two positions of the file.
+
+        Raises:
+            CorruptFile: they are missing or damaged.
+        """
+        if start == end:
+            return np.empty(0, CANCELLATION)
+        octets, path = self.files.read(hour, start, end - start), self.files.path(hour)
+        if len(octets) % CANCELLATION.itemsize:
+            raise CorruptFile(path, end, "not a whole number of records")
+        rows = np.frombuffer(octets, CANCELLATION)
+        bad = np.flatnonzero(rows["check"] != row_checks(rows, _CHECKED_FROM))
+        if len(bad):
+            at = start + int(bad[0]) * CANCELLATION.itemsize
+            raise CorruptFile(path, at, "a record does not match its check")
+        return rows
+
+    def close(self) -> None:
+        """Close every file."""
+        self.files.close()

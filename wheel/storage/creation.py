@@ -1,0 +1,134 @@
+"""Makes what a data directory lacks: its state file, and its wheel.
+
+A wheel of gigabytes takes minutes, and a process that holds engine.lock for seconds is killed:
+
+    1. under engine.lock: the state file is made if it is missing, and a missing wheel noted
+    2. under wheel.lock alone: an empty wheel is written beside its place and synced
+    3. under engine.lock: the wheel is put in its place
+
+A kill in 2. leaves a file beside the wheel's place, which the next maker overwrites. A directory
+that has lost its state file is a new one, with a new name and an empty wheel; one that has lost its
+wheel is damaged. Likewise the wheel is read through before engine.lock is taken.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from duewheel.checkpoints import fs, state_file
+from duewheel.checkpoints.fs import FileLock
+from duewheel.checkpoints.state_file import Damage, State
+from duewheel.errors import CorruptFile
+from duewheel.wheel.storage import timer_wheel
+from duewheel.wheel.storage.layout import WheelConfig
+from duewheel.wheel.storage.timer_wheel import OnProgress, TimerWheel
+
+WHEEL_LOCK = "wheel.lock"
+
+_MAKER_DEADLINE_S = 600.0  # for another process that makes the wheel
+_LOG_INTERVAL_S = 5.0
+
+Result = TypeVar("Result")
+
+log = structlog.get_logger(__name__)
+
+
+def with_files(
+    path: Path,
+    config: WheelConfig,
+    engine_lock: FileLock,
+    deadline_s: float,
+    progress: OnProgress | None,
+    work: Callable[[int], Result],
+) -> Result:
+    """Do `work` under engine.lock, with state file and wheel in place.
+
+    Args:
+        path: the data directory.
+        config: its geometry.
+        engine_lock: not held.
+        deadline_s: for that lock.
+        progress: told of bytes done and bytes in all while a wheel is made.
+        work: given the newest batch that the wheel names.
+
+    Raises:
+        Locked: engine.lock is held by a process that does not move; or another one makes the wheel
+            and does not end.
+        ConfigError: the directory was made with another geometry.
+        DiskFull: there is too little room for the wheel.
+    """
+    while True:
+        newest_batch = _newest_batch(path, config.ring)
+        with engine_lock.held(deadline_s):
+            if _has_wheel(path, config):
+                return work(newest_batch)
+        with closing(FileLock(path / WHEEL_LOCK)) as lock, lock.held(_MAKER_DEADLINE_S):
+            _make_wheel(path, config, engine_lock, deadline_s, progress or _Logged())
+
+
+def _make_wheel(
+    path: Path, config: WheelConfig, engine_lock: FileLock, deadline_s: float, progress: OnProgress
+) -> None:
+    """2. and 3. of the module's head, unless another process has done so meanwhile."""
+    if TimerWheel.is_there(path / timer_wheel.FILE_NAME, config.ring):
+        return
+    new = TimerWheel.create(path / timer_wheel.FILE_NAME, config.ring, progress)
+    with closing(new), engine_lock.held(deadline_s):
+        if not _has_wheel(path, config):
+            new.put_in_place()
+
+
+def _newest_batch(path: Path, ring: int) -> int:
+    """Of the wheel, 0 if there is none, or no commit page to compare it with."""
+    try:
+        with State.open(path) as known:
+            near = known.commit().batch
+        return TimerWheel(path / timer_wheel.FILE_NAME, ring).newest_batch(near)
+    except (FileNotFoundError, CorruptFile):
+        return 0
+
+
+def _has_wheel(path: Path, config: WheelConfig) -> bool:
+    """1. of the module's head; whether there is a wheel.
+
+    Raises:
+        ConfigError: the directory was made with another geometry.
+    """
+    try:
+        known = State.open(path)
+    except FileNotFoundError:
+        known = _new_state(path, config)
+    except CorruptFile as error:
+        aside = state_file.set_aside(path)
+        log.warning("the state file is damaged: set aside", reason=str(error), aside=str(aside))
+        known = _new_state(path, config)
+    with known:
+        known.require(config.precision_ms, config.slots)
+        is_there = TimerWheel.is_there(path / timer_wheel.FILE_NAME, config.ring)
+        if not is_there and known.starts:
+            log.error("the wheel is missing or cut", path=str(path))
+            known.note_damage(Damage.FILES_LOST)
+        return is_there
+
+
+def _new_state(path: Path, config: WheelConfig) -> State:
+    fs.remove(path / timer_wheel.FILE_NAME)
+    return State.create(path, config.precision_ms, config.slots)
+
+
+class _Logged:
+    """Says every few seconds how far the wheel is."""
+
+    def __init__(self) -> None:
+        self._next_s = time.monotonic() + _LOG_INTERVAL_S
+
+    def __call__(self, done: int, size: int) -> None:
+        if time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + _LOG_INTERVAL_S
+            log.info("making the wheel", done_mib=done >> 20, size_mib=size >> 20)

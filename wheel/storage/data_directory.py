@@ -1,0 +1,457 @@
+"""One shard's data directory: its files, who may work in it, and what both processes do there.
+
+    state timerwheel topics timerlog/<hour> messages/<hour>     see layout.py and checkpoints/
+    cancelled/<hour>                                            see cancelled_records.py
+    cancels/<hour> requests/<hour>                              see cancel_log.py
+    ingest.lock dequeue.lock    held for life by the one process of each kind
+    engine.lock                 held for moments: placing, closing, starting, stopping
+    wheel.lock                  held while an empty wheel is made, which may take minutes
+
+Whoever takes engine.lock first finishes a batch that a kill left half applied (redo).
+
+A clean stop: the process that stops last syncs everything and says so in `state`; the next start
+takes that back. After a boot of the host without it, what the page cache held may be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from enum import Enum
+from pathlib import Path
+
+import numpy as np
+import structlog
+
+from duewheel.checkpoints import fs
+from duewheel.checkpoints.cancel_bounds import CancelBounds
+from duewheel.checkpoints.durable_checkpoint import Durable
+from duewheel.checkpoints.fs import FileLock
+from duewheel.checkpoints.page_codec import Commit
+from duewheel.checkpoints.page_codec import HourFiles as Lengths
+from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.recovery_decision import Local, look_at
+from duewheel.checkpoints.state_file import Damage, State
+from duewheel.errors import CorruptFile, RecoveryPending
+from duewheel.schemas.batches import Int64
+from duewheel.wheel.storage import timer_wheel
+from duewheel.wheel.storage.cancel_log import CancelLog
+from duewheel.wheel.storage.cancelled_records import CancelledRecords
+from duewheel.wheel.storage.creation import with_files
+from duewheel.wheel.storage.hour_segments import HourFiles
+from duewheel.wheel.storage.layout import ENTRY_BYTES, MAGIC_ABANDONED, WheelConfig, hour_of
+from duewheel.wheel.storage.message_store import MessageStore, pieces
+from duewheel.wheel.storage.timer_log import TimerLog, runs_in
+from duewheel.wheel.storage.timer_wheel import OnProgress, Runs, TimerWheel
+from duewheel.wheel.storage.topic_registry import TopicNames
+
+log = structlog.get_logger(__name__)
+
+# Held for less than a millisecond plus the apply; whoever waits this long meets a stopped process.
+LOCK_DEADLINE_S = 10.0
+_LIFE_LOCK_DEADLINE_S = 0.2
+ENGINE_LOCK = "engine.lock"
+
+
+class Role(Enum):
+    """What a process does in the directory."""
+
+    INGEST = "ingest.lock"
+    DEQUEUE = "dequeue.lock"
+
+
+class DataDirectory:
+    """The opened files. Not thread-safe: one thread of one process owns an instance."""
+
+    def __init__(self, path: Path, config: WheelConfig) -> None:
+        """Open the files of an existing directory without working in it (status, check).
+
+        Raises:
+            FileNotFoundError: there is no data directory at `path`.
+            ConfigError: it was made with another geometry.
+            CorruptFile: a file is damaged.
+        """
+        self.path = path
+        self.config = config
+        self.state = State.open(path)
+        self.state.require(config.precision_ms, config.slots)
+        self.wheel = TimerWheel(path / timer_wheel.FILE_NAME, config.ring)
+        self.log = TimerLog(path)
+        self.messages = MessageStore(path)
+        self.cancelled = CancelledRecords(path)
+        self.cancels = CancelLog(path)
+        self.topics = TopicNames(path)
+        self.engine_lock = FileLock(path / ENGINE_LOCK)
+        self._recovered = self.state.recovered
+        self._role: Role | None = None
+        self._life_lock: FileLock | None = None
+
+    @classmethod
+    def start(
+        cls, path: Path, config: WheelConfig, role: Role, progress: OnProgress | None = None
+    ) -> DataDirectory:
+        """Open the directory to work in it, making it if it is absent.
+
+        Args:
+            path: the directory.
+            config: its geometry.
+            role: what the process does there.
+            progress: told of bytes done and bytes in all while a wheel is made.
+
+        Raises:
+            Locked: another process has this role there, or makes the wheel and does not end.
+            DiskFull: there is too little room for the wheel.
+            ConfigError: the directory was made with another geometry.
+            CorruptFile: a file is damaged that nothing can be read without.
+        """
+        fs.make_directory(path)
+        life_lock = hold_role(path, role)
+        engine_lock = FileLock(path / ENGINE_LOCK)
+        try:
+            directory = with_files(
+                path,
+                config,
+                engine_lock,
+                LOCK_DEADLINE_S,
+                progress,
+                lambda newest_batch: cls._begin(path, config, role, newest_batch),
+            )
+        except BaseException:
+            life_lock.close()
+            raise
+        finally:
+            engine_lock.close()
+        directory._role, directory._life_lock = role, life_lock
+        return directory
+
+    @classmethod
+    def _begin(
+        cls, path: Path, config: WheelConfig, role: Role, newest_batch: int
+    ) -> DataDirectory:
+        """Under engine.lock: open the files and count the start.
+
+        What is missing or may be damaged is noted; a recovery sees to it.
+        """
+        directory = cls(path, config)
+        directory._note_damage(newest_batch)
+        directory.state.begin()
+        if role is Role.DEQUEUE:
+            # Before anybody can see that dequeue lives: its recovery record is still to come.
+            directory.state.count_dequeue_start()
+        return directory
+
+    def _note_damage(self, newest_batch: int) -> None:
+        """Under engine.lock: what only damage explains is left to a recovery.
+
+        Args:
+            newest_batch: as the wheel named it some time ago.
+        """
+        if self.state.needs_recovery:
+            return
+        try:
+            self.require_whole_state(self.state.commit(), newest_batch)
+        except CorruptFile as error:
+            log.warning("the state file is damaged", reason=str(error))
+            self.state.note_damage(Damage.CACHE_LOST)
+
+    def require_whole_state(self, commit: Commit, newest_batch: int) -> None:
+        """Refuse what only damage to the state file explains. Called under engine.lock.
+
+        Args:
+            commit: the newest page that is whole.
+            newest_batch: that entries of the wheel name.
+
+        Raises:
+            CorruptFile: the page of the newest batch is lost: its rows would be taken again. Or
+                hours are given up that are not delivered, or slots count as linked that the ring
+                does not reach.
+        """
+        path, close, gone = self.state.path, self.state.close(), self.state.gc_hour
+        if newest_batch > commit.batch:
+            detail = f"the wheel has batch {newest_batch}, the newest commit page is {commit.batch}"
+            raise CorruptFile(path, 0, detail)
+        kept = hour_of(close.floor + 1, self.config.precision_ms) if close else 0
+        if not 0 <= gone <= kept:
+            raise CorruptFile(path, 0, f"hours below {gone} are given up, {kept} is not delivered")
+        most = max(self.config.reach(close.lower), close.floor) if close else 0
+        if self.state.linked > most:
+            raise CorruptFile(path, 0, f"slots up to {self.state.linked} are linked, {most} can be")
+
+    @property
+    def hour_folders(self) -> tuple[HourFiles, HourFiles, HourFiles]:
+        """Log, messages and cancelled records, in the order of an hour's lengths."""
+        return self.log.files, self.messages.files, self.cancelled.files
+
+    @contextmanager
+    def locked(self) -> Iterator[Commit]:
+        """engine.lock, with the wheel up to date; yields the newest commit.
+
+        Raises:
+            Locked: a process holds the lock and does not move.
+            RecoveryPending: the files are to be recovered first.
+        """
+        with self.engine_lock.held(LOCK_DEADLINE_S):
+            if self.state.needs_recovery:
+                raise RecoveryPending(f"the files of {self.path} are to be recovered first")
+            if self._recovered != self.state.recovered:
+                self._open_anew()
+            commit = self.state.commit()
+            if not commit.applied:
+                self._redo(commit)
+            yield commit
+
+    def _redo(self, commit: Commit) -> None:
+        """Apply the newest batch again, from its records in the log.
+
+        Raises:
+            CorruptFile: a record or its message is damaged; the wheel is as it was.
+        """
+        batch = []
+        for hour, lengths in commit.hours.items():
+            if lengths.batch_from < lengths.log_bytes:
+                records = self.log.read(hour, lengths.batch_from, lengths.log_bytes)
+                # A damaged one could take another slot's entry.
+                for piece in pieces(records[records["magic"] != MAGIC_ABANDONED]):
+                    self.messages.read(hour, piece)
+                batch.append(runs_in(records, lengths.batch_from, self.config.precision_ms))
+        for runs in batch:
+            self.link(runs, commit.batch)
+        for hour, lengths in commit.hours.items():
+            self.mark_cancelled(hour, lengths, lengths.cancelled_from)
+        self.state.mark_applied()
+
+    def link(self, runs: Runs, batch: int) -> None:
+        """Under engine.lock: enter a batch's runs into the wheel, as far as the ring reaches.
+
+        What is delivered stays out, too: its entries may be those of a later lap.
+        """
+        close = self.state.close()
+        assert close is not None, "there is no batch before the first closing"
+        inside = (runs.slot > close.lower) & (runs.slot <= self.state.linked)
+        self.wheel.apply(runs.where(inside), batch)
+
+    def mark_cancelled(self, hour: int, lengths: Lengths, start: int) -> None:
+        """Mark the log records that cancelled/<hour> names from position `start` on.
+
+        Raises:
+            CorruptFile: it is damaged, or the log is shorter than `lengths` says.
+        """
+        rows = self.cancelled.read(hour, start, lengths.cancelled_bytes)
+        if len(rows):
+            self.log.mark_cancelled(hour, lengths.log_bytes, rows["position"].astype(np.int64))
+
+    def restore_marks(self, hour: int, lengths: Lengths) -> None:
+        """Mark the log records that cancelled/<hour> names, and no others: a loss of power may have
+        taken marks, and left others whose batch it has taken.
+
+        Raises:
+            CorruptFile: as `mark_cancelled`.
+        """
+        rows = self.cancelled.read(hour, 0, lengths.cancelled_bytes)
+        positions = rows["position"].astype(np.int64)
+        if lengths.log_bytes:
+            self.log.mark_cancelled(hour, lengths.log_bytes, positions, alone=True)
+
+    def _open_anew(self) -> None:
+        """After a recovery: files of the same names are other ones."""
+        self.log.close()
+        self.messages.close()
+        self.cancelled.close()
+        self.cancels.close()
+        self.topics.forget()
+        self._recovered = self.state.recovered
+
+    def survey(self) -> Local:
+        """What the directory says of itself, files that are missing or cut included. Under
+        engine.lock.
+        """
+        local = look_at(self.state, self.path)
+        if local.damage is Damage.NONE and not self.files_are_there(local.commit):
+            self.state.note_damage(Damage.FILES_LOST)
+            return look_at(self.state, self.path)
+        return local
+
+    def files_are_there(self, commit: Commit) -> bool:
+        """Whether every file that counts is as long as the commit page says."""
+        try:
+            self.topics.require(commit.topics)
+        except CorruptFile as error:
+            log.warning("topic names are missing", reason=str(error))
+            return False
+        hours = {hour: known.lengths for hour, known in commit.hours.items()}
+        return all(
+            folder.size(hour) >= length
+            for folders, lengths, gone in (
+                (self.hour_folders, hours, self.state.gc_hour),
+                (self.cancels.folders, commit.cancels, self.state.gc_cancels),
+            )
+            for hour, of_hour in lengths.items()
+            if hour >= gone
+            for folder, length in zip(folders, of_hour, strict=True)
+        )
+
+    def require_entries(self, slots: Int64) -> None:
+        """Refuse slots that look empty in the wheel because their entry is damaged. Only before
+        they are delivered: once the progress has passed a slot, its messages count as done, and a
+        later lap may have its entry.
+
+        The place of an empty slot was never used, or still is an earlier lap's. If damage to `time`
+        makes a slot's own entry look like that, then its last_pos leads to a record of the slot:
+        a committed one, for ingest may have been killed over any other.
+
+        Raises:
+            CorruptFile: naming the first one.
+        """
+        try:
+            slots, last_pos = self.wheel.require_sound(slots)
+        except CorruptFile:
+            close = self.state.close()
+            open_slots = slots[slots > close.lower] if close else slots
+            if len(open_slots) == len(slots):
+                raise
+            self.require_entries(open_slots)
+            return
+        if not len(slots):
+            return
+        hours, committed = hour_of(slots, self.config.precision_ms), self.state.commit().hours
+        for hour in committed.keys() & np.unique(hours).tolist():
+            rows = np.flatnonzero(hours == hour)
+            log_bytes = committed[hour].log_bytes
+            found = self.log.slots_at(hour, log_bytes, last_pos[rows], self.config.precision_ms)
+            lost = rows[found == slots[rows]]
+            if len(lost):
+                place = int(slots[lost[0]]) % self.config.ring
+                detail = f"slot {slots[lost[0]]} has records and no entry"
+                raise CorruptFile(self.wheel.path, place * ENTRY_BYTES, detail)
+
+    def give_up(self, error: CorruptFile) -> RecoveryPending:
+        """Note durably that a file is damaged on which timers depend; returns what to raise.
+
+        The next start of dequeue decides on a recovery, which ingest carries out: what is pending
+        is read again from Kafka.
+        """
+        log.error("a file is damaged: what is pending is to be read again", reason=str(error))
+        with self.engine_lock.held(LOCK_DEADLINE_S):
+            self.state.note_damage(Damage.FILES_LOST)
+        return RecoveryPending(f"{error}; starting anew to read again from Kafka")
+
+    def require_decided(self) -> None:
+        """Refuse to wait for a recovery that nobody has decided on.
+
+        Raises:
+            RecoveryPending: something was found damaged after the last one: dequeue must decide.
+        """
+        # In this order: carrying one out takes the damage back first.
+        carried_out = self.state.recovered >= self.state.generation
+        if carried_out and self.state.damage is not Damage.NONE:
+            raise RecoveryPending(f"the files of {self.path} are to be recovered first")
+
+    def collect(self, progress: Progress, first_segment: Callable[[Commit], int]) -> int:
+        """Unlink the hours in which nothing is pending, and cancels that are replied to: dequeue's
+        duty.
+
+        Below both what Kafka has committed as delivered and what the durable checkpoint says is,
+        so that a start from that checkpoint misses no file.
+
+        Args:
+            progress: as committed in Kafka.
+            first_segment: tells the hour below which no segment of the cancel log is needed.
+
+        Returns:
+            The first hour that is kept.
+        """
+        try:
+            durable = Durable.read(self.path)
+        except CorruptFile as error:
+            # Nothing depends on it but this; ingest writes a new one within seconds.
+            log.warning("nothing is collected without a durable checkpoint", reason=str(error))
+            durable = None
+        if durable is None:
+            return self.state.gc_hour
+        self._collect_cancels(first_segment)
+        hour = hour_of(min(progress.slot, durable.r) + 1, self.config.precision_ms)
+        if hour > self.state.gc_hour:
+            with self.engine_lock.held(LOCK_DEADLINE_S):
+                # Else a cancel would find nothing of a timer whose copy is in flight.
+                known = CancelBounds.read(self.path)
+                since = progress.slot if known is None else known.since
+                # On a full disk, too: what is unlinked makes room.
+                CancelBounds.blind_of(since, progress.partitions).write_or_remove(self.path)
+                self.state.raise_gc_hour(hour)
+        # Also what a kill between the two steps has left.
+        self.log.forget_below(self.state.gc_hour)
+        for folder in self.hour_folders:
+            folder.unlink_below(self.state.gc_hour)
+        return self.state.gc_hour
+
+    def _collect_cancels(self, first_segment: Callable[[Commit], int]) -> None:
+        """Unlink the oldest segments of the cancel log, but for the one that may be written to."""
+        commit = self.state.commit()
+        gone = min(first_segment(commit), max(commit.cancels, default=0))
+        if gone > self.state.gc_cancels:
+            with self.engine_lock.held(LOCK_DEADLINE_S):
+                self.state.set_gc_cancels(gone)
+        self.cancels.unlink_below(self.state.gc_cancels)
+
+    def stop(self) -> None:
+        """Give up the role; the last one to do so syncs everything and declares a clean stop.
+
+        What a full or failing disk does not let it declare, the next start sees to.
+        """
+        self.close()
+        try:
+            declare_stopped(self.path)
+        except OSError as error:
+            log.warning("no clean stop", data_dir=str(self.path), reason=str(error))
+
+    def close(self) -> None:
+        """Let go of the files and the role, as a kill would."""
+        if self._life_lock is not None:
+            self._life_lock.close()
+        self.log.close()
+        self.messages.close()
+        self.cancelled.close()
+        self.cancels.close()
+        self.topics.close()
+        self.engine_lock.close()
+        self.state.release()
+
+
+def hold_role(path: Path, role: Role) -> FileLock:
+    """The lock that a process with this role holds for life.
+
+    Raises:
+        Locked: another process has the role there.
+    """
+    # Not at once: somebody may be looking at this moment whether the lock is free.
+    refusal = f"{path}: {role.name.lower()} runs already"
+    return FileLock.taken(path / role.value, _LIFE_LOCK_DEADLINE_S, refusal)
+
+
+def declare_stopped(path: Path) -> bool:
+    """Sync everything and declare a clean stop, if nobody works in the directory any more.
+
+    Also for processes that were killed: all they wrote is in the page cache, and what they left
+    half applied is redone from there as well as from the disk.
+
+    Returns:
+        Whether the directory is stopped cleanly now.
+    """
+    try:
+        known = State.open(path)
+    except FileNotFoundError:
+        return False
+    with known, closing(FileLock(path / ENGINE_LOCK)) as engine_lock:
+        with engine_lock.held(LOCK_DEADLINE_S):
+            starts = known.starts
+            runs = any(fs.lock_is_held(path / role.value) for role in Role)
+        # What a boot has taken is not brought back by syncing the rest.
+        if runs or known.damage is not Damage.NONE:
+            return False
+        if not known.stopped_cleanly:
+            fs.sync_tree(path)
+            with engine_lock.held(LOCK_DEADLINE_S):
+                # Somebody may have started while this was syncing.
+                if known.starts == starts:
+                    known.set_stopped_cleanly()
+        return known.stopped_cleanly

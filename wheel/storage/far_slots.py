@@ -1,0 +1,228 @@
+"""Slots beyond the ring: their rows are committed to log and messages, and linked later.
+
+`state.linked` is the last slot with an entry in the wheel. A commit links its rows up to there, and
+leaves the others in their hours' files. They follow once the ring reaches them, a stretch of slots
+(linked, end] at a time, with end ≤ `WheelConfig.reach(lower)`, lower being that of the close page:
+
+    1. without the lock: committed records of the hours are read and verified, and each slot's
+       first and last position and count are noted
+    2. under engine.lock: the same for what was committed meanwhile; the entries are written whole,
+       whatever they said before; then `linked` = end. Closed slots without rows count as linked,
+       however far they are
+
+- Who: dequeue, or the follower of a standby; a closed range is delivered up to `linked` only. So
+  no slot is delivered before it is linked, with or without ingest.
+- A kill before the last store leaves `linked` as it was: entries above it count for nobody, and
+  the next attempt writes them again. What it overwrites is of slots up to `lower`, all delivered.
+- A record's prev_pos must name its slot's last record already when it is written, for its checksum
+  covers it: ingest finds it in the logs (`ChainEnds`).
+- A damaged record is found before its slot closes, and all is read again from Kafka: it may look
+  like one of a slot that was linked before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from duewheel.checkpoints.page_codec import Commit
+from duewheel.errors import CorruptFile
+from duewheel.schemas.batches import Int64
+from duewheel.wheel.inspect.snapshot import log_pieces, pieces
+from duewheel.wheel.storage import message_store
+from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.layout import HOUR_MS, NO_POSITION, first_slot_of_hour, hour_of
+from duewheel.wheel.storage.message_store import MessageStore
+from duewheel.wheel.storage.timer_log import TimerLog
+from duewheel.wheel.storage.timer_wheel import Runs
+
+_SLOTS_AT_ONCE = 1 << 17  # of a stretch: 3 MiB of positions and counts
+INDEX_BYTES = 64 << 20  # of ChainEnds
+
+
+class Linker:
+    """Links what the ring has come to, in portions of bounded work. Not thread-safe."""
+
+    def __init__(self, directory: DataDirectory) -> None:
+        """
+        Args:
+            directory: started as DEQUEUE.
+        """
+        self._directory = directory
+        self._stretch: _Stretch | None = None
+
+    def step(self, lower: int, floor: int = 0) -> bool:
+        """Do one portion; returns whether there is more to do.
+
+        Args:
+            lower: of the close page.
+            floor: slots up to this one are closed: those without rows count as linked, whether the
+                ring reaches them or not. A stop of many laps is mostly such slots.
+
+        Raises:
+            CorruptFile: a record or message is damaged; nothing of its stretch is linked.
+            RecoveryPending: the files are to be recovered first.
+        """
+        directory, state = self._directory, self._directory.state
+        reach = directory.config.reach(lower)
+        target = max(reach, floor)
+        if state.linked >= target:
+            return False
+        after = max(state.linked, lower)
+        if self._stretch is None or self._stretch.after != after:
+            self.close()
+            self._stretch = self._next(after, target)
+        stretch = self._stretch
+        if stretch.read_on():
+            return True
+        with directory.locked() as commit:
+            stretch.read_up_to(commit)
+            runs = stretch.runs()
+            beyond = runs.slot[runs.slot > reach]
+            end = int(beyond[0]) - 1 if len(beyond) else stretch.end
+            directory.wheel.link(runs.where(runs.slot <= reach), commit.batch)
+            state.set_linked(end)
+        self.close()
+        return end < target
+
+    def close(self) -> None:
+        """Let go of the files."""
+        if self._stretch is not None:
+            self._stretch.close()
+            self._stretch = None
+
+    def _next(self, after: int, target: int) -> _Stretch:
+        first_hour = hour_of(after + 1, self._directory.config.precision_ms)
+        commit = self._directory.state.commit()
+        is_empty = all(hour < first_hour for hour in commit.hours)
+        end = target if is_empty else min(target, after + _SLOTS_AT_ONCE)
+        return _Stretch(self._directory, commit, after, end)
+
+
+class _Stretch:
+    """What the logs say of the slots after < s ≤ end, as far as they have been read.
+
+    With descriptors of its own: the pipeline's threads use the directory's meanwhile.
+    """
+
+    def __init__(self, directory: DataDirectory, commit: Commit, after: int, end: int) -> None:
+        self.after = after
+        self.end = end
+        self._log, self._messages = TimerLog(directory.path), MessageStore(directory.path)
+        self._precision_ms = directory.config.precision_ms
+        count = end - after
+        self._first_pos, self._last_pos = np.full(count, NO_POSITION), np.full(count, NO_POSITION)
+        self._num = np.zeros(count, np.int64)
+        first, last = (hour_of(slot, self._precision_ms) for slot in (after + 1, end))
+        self._span = range(first, last + 1)  # hours
+        self._hours: dict[int, int] = {}  # how far the log of each was read
+        self._reading = self._read(commit)
+
+    def read_on(self) -> bool:
+        """Read a portion; returns whether there was one, of what was committed at the beginning."""
+        return next(self._reading, False)
+
+    def read_up_to(self, commit: Commit) -> None:
+        """Read what was committed since."""
+        for _ in self._read(commit):
+            pass
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._log.close()
+        self._messages.close()
+
+    def _read(self, commit: Commit) -> Iterator[bool]:
+        for hour in sorted(commit.hours.keys() & self._span):
+            start, end = self._hours.get(hour, 0), commit.hours[hour].log_bytes
+            for position, slot, records in log_pieces(
+                self._log, self._precision_ms, hour, start, end
+            ):
+                if np.any(hour_of(slot, self._precision_ms) != hour):
+                    path = self._log.files.path(hour)
+                    raise CorruptFile(path, int(position[0]), "a record of another hour")
+                for piece in message_store.pieces(records):
+                    self._messages.read(hour, piece)
+                    yield True
+                self._note(position, slot)
+            self._hours[hour] = end
+
+    def _note(self, position: Int64, slot: Int64) -> None:
+        place = slot - self.after - 1
+        inside = (place >= 0) & (place < len(self._num))
+        place, position = place[inside], position[inside]
+        used, firsts, counts = np.unique(place, return_index=True, return_counts=True)
+        new = self._num[used] == 0
+        self._first_pos[used[new]] = position[firsts[new]]
+        self._last_pos[place] = position  # positions rise: the last one stays
+        self._num[used] += counts
+
+    def runs(self) -> Runs:
+        """One for each slot with records, from its first to its last."""
+        used = np.flatnonzero(self._num)
+        return Runs(
+            self.after + 1 + used,
+            self._first_pos[used],
+            self._last_pos[used],
+            np.full(len(used), NO_POSITION),
+            self._num[used],
+        )
+
+
+class ChainEnds:
+    """The last record of slots that are not linked, from the logs: ingest's. Not thread-safe.
+
+    Per hour one position for each slot, brought up to date from what was committed since; of a
+    bounded number of hours, and read again when another one comes back.
+    """
+
+    def __init__(self, directory: DataDirectory) -> None:
+        self._directory = directory
+        self._precision_ms = directory.config.precision_ms
+        slots = HOUR_MS // self._precision_ms + 1
+        self._hours_max = max(1, INDEX_BYTES // (8 * slots))
+        # Latest used last: how far the log was read, and the position of each slot.
+        self._hours: dict[int, tuple[int, Int64]] = {}
+
+    def last_positions(self, slots: Int64, commit: Commit) -> Int64:
+        """Newest committed record of each slot, NO_POSITION where there is none.
+
+        Args:
+            slots: rising.
+            commit: the newest.
+        """
+        found = np.full(len(slots), NO_POSITION)
+        hours = hour_of(slots, self._precision_ms)
+        for hour in np.unique(hours).tolist():
+            if hour in commit.hours:
+                rows = np.flatnonzero(hours == hour)
+                ends = self._ends(hour, commit.hours[hour].log_bytes)
+                found[rows] = ends[slots[rows] - first_slot_of_hour(hour, self._precision_ms)]
+        return found
+
+    def _ends(self, hour: int, log_bytes: int) -> Int64:
+        first, end = (first_slot_of_hour(h, self._precision_ms) for h in (hour, hour + 1))
+        if hour not in self._hours:
+            self._hours[hour] = 0, np.full(end - first, NO_POSITION)
+            if len(self._hours) > self._hours_max:
+                del self._hours[next(iter(self._hours))]
+        read, ends = self._hours.pop(hour)
+        for position, slot, _ in pieces(self._directory, hour, read, log_bytes):
+            if np.any((slot < first) | (slot >= end)):
+                path = self._directory.log.files.path(hour)
+                raise CorruptFile(path, int(position[0]), "a record of another hour")
+            ends[slot - first] = position
+        self._hours[hour] = log_bytes, ends
+        return ends
+
+
+def rows_beyond(directory: DataDirectory, commit: Commit, after: int) -> int:
+    """How many rows of the commit have later slots than `after`, by the logs."""
+    first = hour_of(after + 1, directory.config.precision_ms)
+    return sum(
+        int((slot > after).sum())
+        for hour, lengths in commit.hours.items()
+        if hour >= first
+        for _, slot, _ in pieces(directory, hour, 0, lengths.log_bytes)
+    )

@@ -1,0 +1,117 @@
+"""A folder of append-only files, one per slot hour: timerlog/ and messages/ are such folders.
+
+How long a file counts is not in the file: the newest commit page says it. Bytes behind that are
+the remains of a batch that never existed, and the next batch writes over them. An hour's files are
+unlinked together once nothing of the hour is pending. Not thread-safe.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+from duewheel.checkpoints import fs
+from duewheel.checkpoints.fs import Bytes
+from duewheel.errors import CorruptFile
+from duewheel.wheel.storage.layout import hour_from_name, hour_name
+
+_HOUR_NAME = re.compile(r"\d{10}|h\d+")
+_OPEN_MAX = 128  # wrong timestamps may spread rows over any number of hours
+
+
+@functools.lru_cache(maxsize=4 * _OPEN_MAX)
+def _path(directory: Path, hour: int) -> Path:
+    """Made once: a batch with cancels asks for it some two hundred times."""
+    return directory / hour_name(hour)
+
+
+class HourFiles:
+    """Descriptors of one folder, opened when first needed: a bounded number of them."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(exist_ok=True)
+        self.directory = directory
+        self._fds: dict[int, int] = {}
+
+    def path(self, hour: int) -> Path:
+        """Where an hour's file is."""
+        return _path(self.directory, hour)
+
+    def fd(self, hour: int) -> int:
+        """The descriptor of an hour's file.
+
+        Raises:
+            CorruptFile: there is no such file.
+        """
+        fd = self._fds.get(hour)
+        if fd is None:
+            try:
+                fd = self._keep(hour, fs.open_existing(self.path(hour)))
+            except FileNotFoundError as error:
+                raise CorruptFile(self.path(hour), 0, "the hour's file is missing") from error
+        return fd
+
+    def write(self, hour: int, data: Bytes, position: int) -> None:
+        """Write at `position`, in bytes; makes the file if it is absent."""
+        fd = self._fds.get(hour)
+        if fd is None:
+            fd = self._keep(hour, fs.open_file(self.path(hour)))
+        fs.write_at(fd, data, position)
+
+    def _keep(self, hour: int, fd: int) -> int:
+        if len(self._fds) >= _OPEN_MAX:
+            fs.close(self._fds.pop(next(iter(self._fds))))
+        self._fds[hour] = fd
+        return fd
+
+    def read(self, hour: int, position: int, size: int) -> memoryview:
+        """`size` bytes from `position`.
+
+        Raises:
+            CorruptFile: the file is shorter than that.
+        """
+        target = memoryview(bytearray(size))
+        fs.read_into(self.fd(hour), target, position, self.path(hour))
+        return target
+
+    def size(self, hour: int) -> int:
+        """Bytes in the hour's file, committed or not; 0 if there is none."""
+        try:
+            return self.path(hour).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def hours(self) -> list[int]:
+        """Hours that have a file, rising. Files that others put there are passed over."""
+        names = (path.name for path in self.directory.iterdir())
+        return sorted(hour_from_name(name) for name in names if _HOUR_NAME.fullmatch(name))
+
+    def cut(self, hour: int, size: int) -> None:
+        """Drop what lies behind `size` bytes."""
+        if self.size(hour) > size:
+            fs.cut(self.fd(hour), size)
+
+    def unlink_below(self, hour: int) -> None:
+        """Remove the files of hours below `hour`."""
+        self.forget_below(hour)
+        for old in self.hours():
+            if old < hour:
+                self.path(old).unlink(missing_ok=True)
+
+    def unlink(self, hour: int) -> None:
+        """Remove the file of an hour, if there is one."""
+        if hour in self._fds:
+            fs.close(self._fds.pop(hour))
+        self.path(hour).unlink(missing_ok=True)
+
+    def forget_below(self, hour: int) -> None:
+        """Close descriptors of hours below `hour`."""
+        for old in [h for h in self._fds if h < hour]:
+            fs.close(self._fds.pop(old))
+
+    def close(self) -> None:
+        """Close every descriptor."""
+        for fd in self._fds.values():
+            fs.close(fd)
+        self._fds.clear()

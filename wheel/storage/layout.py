@@ -1,0 +1,350 @@
+"""Every byte on disk that is not a page of `state`, and the arithmetic of slots. The due-time rule
+lives here and nowhere else.
+
+Slot s holds the due times in ((s − 1)·p, s·p], s = ceil(due / p), and may be delivered once
+now ≥ s·p: never early, late by less than p. For p = 50 ms:
+
+    due   0 → slot 0    due 1 … 50 → slot 1    due 51 … 100 → slot 2    slot 2 closes at 100
+
+RIP-43's two formats, big-endian, no padding:
+
+    TimerLog record, 52 bytes                  TimerWheel entry, 32 bytes
+     0 i4 size = 52                             0 i8 time      slot number (time ÷ precision)
+     4 i8 prev_pos   of the same slot, or −1    8 i8 first_pos oldest record of the slot
+    12 i4 magic      1 timer 2 roll 4 delete   16 i8 last_pos  newest record
+    16 i8 write_time ms                        24 i4 num       how many records
+    24 i4 delay      slot time − write_time    28 i4 magic     low bits of the batch sequence
+    28 i8 offset_py  position of the message
+    36 i4 size_py    and its size
+    40 i4 topic_hash String.hashCode of the topic
+    44 i8 reserved   24 bits distance to the run's first record, 40 bits hash of the timer id
+
+RIP-43 has no other bits in magic than these three. Here its second byte is the DELAY level that the
+timer was asked for with, 0 for none: levels are counted without reading a message. Its fourth byte,
+the first one on disk, is zero until the timer is cancelled; then it is MAGIC_CANCELLED, stored as
+that one byte. Checksums take it as zero. MAGIC_ABANDONED stands alone. Any other value is damage.
+
+In the cancel log, which has no slots, magic is 4, its second byte is the outcome (an index in
+OUTCOMES), and prev_pos is a check of the other fields (row_checks). A record of cancelled/<hour>
+says which record of that hour's log is cancelled, and by which record of the timer topic:
+
+     0 i8 check       of the other fields (row_checks)
+     8 i8 offset      of the cancel in its partition, which is the timer's
+    16 i8 position    of the timer's record in timerlog/<hour>
+
+Positions are relative to the hour's own file. A stored message is this prefix, then the timer id
+(if it is not the default one), the name of the target topic, key_value, and headers (see
+schemas/batches.py). The name lies in each message: producers choose it, and a table of names would
+grow with what they choose.
+
+     0 u4 crc               CRC-32C of the log record, then of the stored message with crc = 0
+     4 u2 flags             1 = dead letter, 2 = reschedule
+     6 u2 id_size
+     8 i8 source_offset    16 i8 origin_offset    24 i8 due_ms
+    32 i4 source_topic     36 i4 source_partition       (id of the `topics` file)
+    40 i4 target_size      44 i4 target_partition       (−1: not asked for)
+    48 i4 key_hash         52 i4 key_value_size  56 i4 header_count
+    60 u2 roll_times       62 u2 retries
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+from duewheel.errors import ConfigError
+from duewheel.schemas.batches import Bool, Int32, Int64
+
+RECORD = np.dtype(
+    [
+        ("size", ">i4"),
+        ("prev_pos", ">i8"),
+        ("magic", ">i4"),
+        ("write_time", ">i8"),
+        ("delay", ">i4"),
+        ("offset_py", ">i8"),
+        ("size_py", ">i4"),
+        ("topic_hash", ">i4"),
+        ("reserved", ">i8"),
+    ]
+)
+CANCELLATION = np.dtype([("check", ">i8"), ("offset", ">i8"), ("position", ">i8")])
+ENTRY = np.dtype(
+    [
+        ("time", ">i8"),
+        ("first_pos", ">i8"),
+        ("last_pos", ">i8"),
+        ("num", ">i4"),
+        ("magic", ">i4"),
+    ]
+)
+PREFIX = np.dtype(
+    [
+        ("crc", ">u4"),
+        ("flags", ">u2"),
+        ("id_size", ">u2"),
+        ("source_offset", ">i8"),
+        ("origin_offset", ">i8"),
+        ("due_ms", ">i8"),
+        ("source_topic", ">i4"),
+        ("source_partition", ">i4"),
+        ("target_size", ">i4"),
+        ("target_partition", ">i4"),
+        ("key_hash", ">i4"),
+        ("key_value_size", ">i4"),
+        ("header_count", ">i4"),
+        ("roll_times", ">u2"),
+        ("retries", ">u2"),
+    ]
+)
+RECORD_BYTES = RECORD.itemsize
+ENTRY_BYTES = ENTRY.itemsize
+PREFIX_BYTES = PREFIX.itemsize
+assert (RECORD_BYTES, ENTRY_BYTES, PREFIX_BYTES) == (52, 32, 64)
+
+# Written before its slot closed, then written again elsewhere. Far from every other magic: a record
+# that a few flipped bits, or zeros, make one of these would vanish unseen.
+MAGIC_ABANDONED = 0x00AB_0000
+MAGIC_TIMER = 1
+MAGIC_ROLL = 2  # set beside MAGIC_TIMER: leaves the wheel to be written to Kafka again
+MAGIC_CANCEL = 4  # in the cancel log only, and nothing else there
+MAGIC_CUT_OFF = 16  # set beside MAGIC_CANCEL, afterwards: its partition was cut short before it
+LEVEL_MASK = 0xFF00  # the timer's delay level; in the cancel log the outcome
+_LEVEL_BITS = 8
+MAGIC_CANCELLED = 0x43  # "C": the first byte of magic in the record of a cancelled timer
+_CANCELLED_BITS = 24
+
+FLAG_DEAD_LETTER = 1
+FLAG_RESCHEDULE = 2  # a timer that cancels the earlier ones of its id
+
+NO_POSITION = -1  # prev_pos of a slot's first record
+EARLIEST_SLOT = -(2**62)  # of a rejected row: as soon as possible
+
+HOUR_MS = 3_600_000
+DELAY_MS_MAX = 2**30  # |delay| of a record stays below, so that it fits 4 bytes
+
+DISTANCE_BITS = 24
+ID_HASH_BITS = 40
+RUN_RECORDS_MAX = 1 << DISTANCE_BITS
+
+_LAST_DATED_HOUR = int(datetime.max.replace(tzinfo=UTC).timestamp()) // 3600
+_RING_STEPS = 32  # the reach of the ring moves by this part of it at a time
+
+# See row_checks.
+_CHECK_SEED = np.uint64(0x243F6A8885A308D3)  # digits of pi: of zeros the check is not zero
+_CHECK_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd: 2**64 over the golden ratio
+_CHECK_FOLD = np.uint64(32)
+_MAGIC_AT = 12  # in a record
+
+
+@dataclass(frozen=True, slots=True)
+class WheelConfig:
+    """Geometry of the wheel.
+
+    Attributes:
+        precision_ms: length of a slot.
+        slots: half of the ring's entries; the other half holds the past while dequeue lags.
+        window_ms: a timer due later than this after its record's timestamp does not fit. Of new
+            rows: what is read again has the window of its epoch (checkpoints/config_epochs.py).
+        margin_ms: how much a record's timestamp may differ from this host's clock.
+
+    Raises:
+        ConfigError: the numbers contradict each other.
+    """
+
+    precision_ms: int = 50
+    slots: int = 2_097_152
+    window_ms: int = 24 * HOUR_MS
+    margin_ms: int = HOUR_MS
+
+    def __post_init__(self) -> None:
+        span_ms = self.slots * self.precision_ms
+        if min(self.precision_ms, self.slots, self.window_ms) < 1 or self.margin_ms < 0:
+            raise ConfigError("precision, slots and roll window must be positive")
+        if self.window_ms + self.margin_ms > span_ms:
+            raise ConfigError(
+                f"roll window {self.window_ms} ms + margin {self.margin_ms} ms exceed slots × "
+                f"precision = {span_ms} ms: lower the window or raise slots"
+            )
+        if span_ms >= DELAY_MS_MAX:
+            raise ConfigError(
+                f"slots × precision = {span_ms} ms must stay below 2**30 ms = {DELAY_MS_MAX} ms, "
+                "the reach of a log record: lower slots or precision"
+            )
+
+    @property
+    def ring(self) -> int:
+        """Entries of the wheel."""
+        return 2 * self.slots
+
+    def reach(self, lower: int) -> int:
+        """The last slot that may have an entry while every slot up to `lower` is delivered.
+
+        In steps of a part of the ring: each step reads the logs of its hours (far_slots.py).
+        """
+        step = max(1, self.ring // _RING_STEPS)
+        return (lower + self.ring) // step * step - 1
+
+
+@overload
+def slot_of(due_ms: int, precision_ms: int) -> int: ...
+@overload
+def slot_of(due_ms: Int64, precision_ms: int) -> Int64: ...
+def slot_of(due_ms: int | Int64, precision_ms: int) -> int | Int64:
+    """The slot of a due time: ceil(due / precision)."""
+    return -(-due_ms // precision_ms)
+
+
+def roll_instants(
+    due_ms: Int64, timestamp_ms: Int64, id_hash: Int64, window_ms: int | Int64
+) -> Int64:
+    """When timers that are due beyond the window leave the wheel to be written to Kafka again.
+
+    At the end of the window after the record's timestamp; where less than a third of a window would
+    be left then, at its half, so that the last stretch is never short. Earlier by up to an eighth
+    of a window, by the timer's id: timers written together do not roll in one instant.
+    """
+    short = due_ms - timestamp_ms - window_ms < window_ms // 3
+    latest = timestamp_ms + np.where(short, window_ms // 2, window_ms)
+    instants: Int64 = latest - id_hash % np.maximum(window_ms // 8, 1)
+    return instants
+
+
+def closable_slot(now_ms: int, precision_ms: int) -> int:
+    """The last slot that may be closed at `now_ms`: floor(now / precision)."""
+    return now_ms // precision_ms
+
+
+@overload
+def hour_of(slot: int, precision_ms: int) -> int: ...
+@overload
+def hour_of(slot: Int64, precision_ms: int) -> Int64: ...
+def hour_of(slot: int | Int64, precision_ms: int) -> int | Int64:
+    """The hour (since the epoch) in whose files a slot lives."""
+    return slot * precision_ms // HOUR_MS
+
+
+def last_slot_of_hour(hour: int, precision_ms: int) -> int:
+    """The greatest slot whose files are those of `hour`."""
+    return ((hour + 1) * HOUR_MS - 1) // precision_ms
+
+
+def first_slot_of_hour(hour: int, precision_ms: int) -> int:
+    """The least slot whose files are those of `hour`."""
+    return last_slot_of_hour(hour - 1, precision_ms) + 1
+
+
+def hour_name(hour: int) -> str:
+    """File name of an hour: its UTC start, yyyymmddhh; behind the calendar its number."""
+    if hour > _LAST_DATED_HOUR:
+        return f"h{hour}"
+    return datetime.fromtimestamp(hour * 3600, UTC).strftime("%Y%m%d%H")
+
+
+def hour_from_name(name: str) -> int:
+    """The hour whose file has this name.
+
+    Raises:
+        ValueError: it is no such name.
+    """
+    if name.startswith("h"):
+        return int(name[1:])
+    return int(datetime.strptime(name, "%Y%m%d%H").replace(tzinfo=UTC).timestamp()) // 3600
+
+
+def pack_magic(rolled: Bool, level: Int32) -> Int32:
+    """The magic of live records.
+
+    Args:
+        rolled: whether each timer leaves the wheel to be written to Kafka again.
+        level: of each, 0 … 255.
+    """
+    return with_level(np.where(rolled, MAGIC_TIMER | MAGIC_ROLL, MAGIC_TIMER), level)
+
+
+def with_level(kind: npt.NDArray[np.int_] | Int32, level: Int32) -> Int32:
+    """Magic without a level, and the level."""
+    magic: Int32 = (kind | level << _LEVEL_BITS).astype(np.int32)
+    return magic
+
+
+def level_of(magic: npt.NDArray[np.int32]) -> Int32:
+    """The delay level in the magic of records."""
+    level: Int32 = (magic.astype(np.int32) & LEVEL_MASK) >> _LEVEL_BITS
+    return level
+
+
+def slots_in(records: npt.NDArray[np.void], precision_ms: int) -> Int64:
+    """The slot of each log record."""
+    slots: Int64 = (records["write_time"].astype(np.int64) + records["delay"]) // precision_ms
+    return slots
+
+
+def pack_reserved(distance: Int64, id_hash: Int64) -> Int64:
+    """The record's last field from its two parts."""
+    return (distance << ID_HASH_BITS) | id_hash
+
+
+def distance_of(reserved: npt.NDArray[np.int64]) -> Int64:
+    """Records between a record and the first of its run."""
+    unsigned = reserved.astype(np.int64).view(np.uint64)
+    return (unsigned >> np.uint64(ID_HASH_BITS)).astype(np.int64)
+
+
+def id_hash_of(reserved: npt.NDArray[np.int64]) -> Int64:
+    """Hash of the timer id in the last field of records."""
+    hashes: Int64 = reserved.astype(np.int64) & ((1 << ID_HASH_BITS) - 1)
+    return hashes
+
+
+def is_cancelled(records: npt.NDArray[np.void]) -> Bool:
+    """Which log records are of timers that a cancel has matched in time."""
+    cancelled: Bool = records["magic"] >> _CANCELLED_BITS == MAGIC_CANCELLED
+    return cancelled
+
+
+def cancelled_bytes(octets: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """A view of the byte of each log record in `octets` that says whether its timer is
+    cancelled.
+    """
+    return octets[_MAGIC_AT::RECORD_BYTES]
+
+
+def as_appended(records: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    """The records as they were before their timers were cancelled: what their checksums cover."""
+    rows = np.flatnonzero(is_cancelled(records))
+    if len(rows):
+        records = records.copy()
+        records["magic"][rows] &= (1 << _CANCELLED_BITS) - 1
+    return records
+
+
+def row_checks(rows: npt.NDArray[np.void], first: int) -> Int64:
+    """A check of the bytes of each row from `first` on, a whole number of 8-byte words.
+
+    Each big-endian word is added (exclusive or) to the check, which is then multiplied by an odd
+    number and folded onto its lower half. Each step can be undone: damage within one word is always
+    noticed, so every single bit is; other damage goes unnoticed once in 2**64 times.
+    """
+    size = rows.dtype.itemsize
+    octets = np.ascontiguousarray(rows).view(np.uint8)
+    words: npt.NDArray[np.uint64] = np.ndarray(
+        ((size - first) // 8, len(rows)), ">u8", octets.data, first, (8, size)
+    )
+    found = np.full(len(rows), _CHECK_SEED)
+    for word in words:
+        found ^= word
+        found *= _CHECK_FACTOR
+        found ^= found >> _CHECK_FOLD
+    return found.view(np.int64)
+
+
+def cancel_checks(records: npt.NDArray[np.void]) -> Int64:
+    """What prev_pos has to be in each of these records of the cancel log. Size is not covered: it
+    is always 52.
+    """
+    return row_checks(records, _MAGIC_AT)

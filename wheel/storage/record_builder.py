@@ -1,0 +1,191 @@
+"""From a batch's columns to slots, and to bytes in slot order: stored messages and log records.
+
+Pure: no file is touched here. The checksum of a message covers its log record, so positions are
+decided first (`Places`), then records, then checksums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from duewheel.schemas import columns
+from duewheel.schemas.batches import ANY_TIME, Bool, Int32, Int64, TimerBatch
+from duewheel.schemas.columns import Column
+from duewheel.schemas.hashing import java_hash
+from duewheel.schemas.header_names import CHASE_RESCHEDULE
+from duewheel.wheel.storage.layout import (
+    DELAY_MS_MAX,
+    EARLIEST_SLOT,
+    FLAG_DEAD_LETTER,
+    FLAG_RESCHEDULE,
+    PREFIX,
+    PREFIX_BYTES,
+    RECORD,
+    RECORD_BYTES,
+    RUN_RECORDS_MAX,
+    pack_magic,
+    pack_reserved,
+    roll_instants,
+    slot_of,
+)
+from duewheel.wheel.storage.message_store import as_column, at_every_byte, checksums
+from duewheel.wheel.storage.timer_log import Records
+from duewheel.wheel.storage.timer_wheel import Runs
+
+_SORT_KEY_END = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the rows of a batch in slot order go.
+
+    Attributes:
+        slot: of each row, rising.
+        log_position: of each row's record in its hour's log.
+        message_position: of each row's message in its hour's messages.
+        prev_pos: what each row's record says.
+        run_start: rows that begin a run.
+    """
+
+    slot: Int64
+    log_position: Int64
+    message_position: Int64
+    prev_pos: Int64
+    run_start: Int64
+
+    def runs(self) -> Runs:
+        """The batch's runs, one per slot."""
+        ends = np.append(self.run_start[1:], len(self.slot))[: len(self.run_start)]
+        count = ends - self.run_start
+        assert count.max(initial=0) < RUN_RECORDS_MAX, "a batch is far smaller than a run may be"
+        return Runs(
+            self.slot[self.run_start],
+            self.log_position[self.run_start],
+            self.log_position[ends - 1],
+            self.prev_pos[self.run_start],
+            count,
+        )
+
+    def distance(self) -> Int64:
+        """Records between each row and the first of its run."""
+        lengths = np.diff(np.append(self.run_start, len(self.slot)))
+        return np.arange(len(self.slot)) - np.repeat(self.run_start, lengths)
+
+
+def meant_slots(batch: TimerBatch, precision_ms: int, window_ms: int | Int64) -> tuple[Int64, Bool]:
+    """The slot that each row asks for, closed or not, and whether the timer is rolled then.
+
+    A matter of the record and the settings of its epoch, never of the time: a row that is read
+    again gives the same.
+
+    Args:
+        batch: the rows.
+        precision_ms: length of a slot.
+        window_ms: the roll window in force at each row's offset, or the one of them all.
+    """
+    rolled = ~batch.rejected & (batch.due_ms - batch.timestamp_ms > window_ms)
+    instants = roll_instants(batch.due_ms, batch.timestamp_ms, batch.id_hash, window_ms)
+    # Like everything else in the wheel, what is parked leaves within the window.
+    held_ms = np.minimum(batch.not_before_ms, batch.timestamp_ms + window_ms)
+    leaves_ms = np.maximum(np.where(rolled, instants, batch.due_ms), held_ms)
+    slots = slot_of(leaves_ms, precision_ms)
+    letters = np.where(
+        batch.not_before_ms == ANY_TIME, EARLIEST_SLOT, slot_of(held_ms, precision_ms)
+    )
+    return np.where(batch.rejected, letters, slots), rolled
+
+
+def slot_order(slots: Int64) -> Int64:
+    """The rows by slot; rows of one slot stay in their order.
+
+    Slot and row in one number, sorted by value: ten times as fast as a stable argsort.
+    """
+    count = len(slots)
+    if count == 0:
+        return np.empty(0, np.int64)
+    if (int(slots.max()) - int(slots.min()) + 1) * count >= _SORT_KEY_END:
+        # Timestamps lie centuries apart.
+        return np.argsort(slots, kind="stable")
+    keys = (slots - slots.min()) * count + np.arange(count)
+    keys.sort()
+    order: Int64 = keys % count
+    return order
+
+
+def first_of_each(sorted_values: Int64) -> Int64:
+    """Indexes at which a new value begins."""
+    begins = np.append(True, sorted_values[1:] != sorted_values[:-1])[: len(sorted_values)]
+    return np.flatnonzero(begins)
+
+
+def stored_messages(batch: TimerBatch, source_ids: Int32) -> Column:
+    """The stored message of each row, its checksum still zero.
+
+    Args:
+        batch: rows in any order.
+        source_ids: topic id of each of `batch.partitions`.
+    """
+    prefix = np.zeros(len(batch), PREFIX)
+    target = columns.take(columns.binary(map(str.encode, batch.targets)), batch.target)
+    partitions = np.array([number for _, number in batch.partitions], np.int32)
+    prefix["flags"] = np.where(batch.rejected, FLAG_DEAD_LETTER, 0)
+    replaces = batch.timer & batch.cancels | (batch.chase_flags & CHASE_RESCHEDULE != 0)
+    prefix["flags"] |= np.where(replaces, FLAG_RESCHEDULE, 0).astype(np.uint16)
+    prefix["id_size"] = columns.lengths(batch.timer_id)
+    prefix["source_offset"] = batch.offset
+    prefix["origin_offset"] = batch.origin_offset
+    prefix["due_ms"] = batch.due_ms
+    prefix["source_topic"] = source_ids[batch.partition]
+    prefix["source_partition"] = partitions[batch.partition]
+    prefix["target_size"] = columns.lengths(target)
+    prefix["target_partition"] = batch.target_partition
+    prefix["key_hash"] = batch.key_hash
+    prefix["key_value_size"] = columns.lengths(batch.key_value)
+    prefix["header_count"] = batch.header_count
+    prefix["roll_times"] = batch.roll_times
+    prefix["retries"] = batch.retries
+    return columns.join(as_column(prefix), batch.timer_id, target, batch.key_value, batch.headers)
+
+
+def log_records(
+    batch: TimerBatch,
+    rolled: Bool,
+    places: Places,
+    size: Int64,
+    precision_ms: int,
+    now_ms: int,
+) -> Records:
+    """The log record of each row; rows in slot order, as `places`.
+
+    Args:
+        rolled: rows that leave the wheel to be written to Kafka again.
+        size: of each row's stored message, in bytes.
+        now_ms: for the write time, which is kept within the reach of the 4-byte delay.
+    """
+    slot_ms = places.slot * precision_ms
+    write_time = np.clip(now_ms, slot_ms - DELAY_MS_MAX + 1, slot_ms + DELAY_MS_MAX - 1)
+    topic_hash = np.array([java_hash(name) for name in batch.targets], np.int32)
+    records = np.empty(len(batch), RECORD)
+    records["size"] = RECORD_BYTES
+    records["prev_pos"] = places.prev_pos
+    records["magic"] = pack_magic(rolled, batch.level)
+    records["write_time"] = write_time
+    records["delay"] = slot_ms - write_time
+    records["offset_py"] = places.message_position
+    records["size_py"] = size
+    records["topic_hash"] = topic_hash[batch.target]
+    records["reserved"] = pack_reserved(places.distance(), batch.id_hash)
+    return records
+
+
+def seal(messages: Column, records: Records) -> memoryview:
+    """The bytes of `stored_messages` end to end, with their checksums: filled in where they lie."""
+    starts, octets = columns.offsets(messages)[:-1], columns.data(messages)
+    at_every_byte(octets, PREFIX["crc"])[starts] = checksums(records, messages)
+    return memoryview(octets.data)
+
+
+assert PREFIX.fields is not None and PREFIX.fields["crc"][1] == 0, "seal writes crc at the front"
+assert PREFIX_BYTES % 8 == 0

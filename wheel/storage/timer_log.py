@@ -1,0 +1,253 @@
+"""The TimerLog: 52-byte records in one append-only file per slot hour.
+
+- A batch is sorted by slot, so the records of one slot of one batch are neighbours: a *run*.
+  Inside it prev_pos is the record before; the run's first record points to the last record of the
+  slot's previous run. Every record knows its distance to the run's first.
+- A slot's chain never leaves its hour, so walking it never leaves one file.
+- Walking is done for all closing slots in lockstep, one gather per generation of runs: with delays
+  spread widely runs are one record long, and a loop per record would be tens of times slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from duewheel.checkpoints import fs
+from duewheel.errors import CorruptFile
+from duewheel.schemas.batches import Int64
+from duewheel.wheel.storage.hour_segments import HourFiles
+from duewheel.wheel.storage.layout import (
+    MAGIC_ABANDONED,
+    MAGIC_CANCELLED,
+    NO_POSITION,
+    RECORD,
+    RECORD_BYTES,
+    cancelled_bytes,
+    distance_of,
+)
+from duewheel.wheel.storage.timer_wheel import Entries, Runs
+
+FOLDER = "timerlog"
+
+# Records of one piece of a whole log, unless a run is longer: 52 MB of them.
+_PIECE_RECORDS = 1_000_000
+
+Records = npt.NDArray[np.void]  # of dtype RECORD
+
+
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """Runs of several slots of one hour, in delivery order: by slot, then oldest first.
+
+    Attributes:
+        slot: whose records they are.
+        first_pos: log position of the run's first record.
+        count: records in the run.
+    """
+
+    slot: Int64
+    first_pos: Int64
+    count: Int64
+
+
+class TimerLog:
+    """The log of every hour. Ingest writes, everybody reads. Not thread-safe."""
+
+    def __init__(self, directory: Path) -> None:
+        self.files = HourFiles(directory / FOLDER)
+        self._views: dict[int, Records] = {}
+        self._marks: dict[int, npt.NDArray[np.uint8]] = {}
+
+    def view(self, hour: int, log_bytes: int) -> Records:
+        """The hour's records, mapped and read-only, `log_bytes` of them at least.
+
+        Raises:
+            CorruptFile: the file is shorter than that.
+        """
+        view = self._views.get(hour)
+        if view is None or view.nbytes < log_bytes:
+            size = self.files.size(hour)
+            if size < log_bytes:
+                path = self.files.path(hour)
+                raise CorruptFile(path, size, f"the log ends before position {log_bytes}")
+            whole = size - size % RECORD_BYTES
+            # Of nothing there is no mapping.
+            mapped = fs.map_file(self.files.fd(hour), whole, writable=False) if whole else b""
+            view = self._views[hour] = np.frombuffer(mapped, RECORD)
+        return view
+
+    def mark_cancelled(
+        self, hour: int, log_bytes: int, positions: Int64, *, alone: bool = False
+    ) -> None:
+        """Say in the records at these positions that their timers are cancelled: one byte each, so
+        that a kill leaves a record as it was or cancelled.
+
+        Args:
+            hour, log_bytes: the log, and how much of it is committed.
+            positions: of the records.
+            alone: in no other record.
+
+        Raises:
+            CorruptFile: the file is shorter than `log_bytes`, or a position is none of a record.
+        """
+        octets = self._mark_bytes(hour, log_bytes)
+        bad = (positions < 0) | (positions % RECORD_BYTES != 0) | (positions >= log_bytes)
+        if np.any(bad):
+            at = int(positions[bad][0])
+            raise CorruptFile(self.files.path(hour), at, "a cancelled record lies outside the log")
+        if alone:
+            octets[octets == MAGIC_CANCELLED] = 0
+        octets[positions // RECORD_BYTES] = MAGIC_CANCELLED
+
+    def _mark_bytes(self, hour: int, log_bytes: int) -> npt.NDArray[np.uint8]:
+        """The byte of each record that says whether it is cancelled, mapped to be written."""
+        octets = self._marks.get(hour)
+        if octets is None or len(octets) * RECORD_BYTES < log_bytes:
+            path, size = self.files.path(hour), self.files.size(hour)
+            if size < log_bytes:
+                raise CorruptFile(path, size, f"the log ends before position {log_bytes}")
+            whole = size - size % RECORD_BYTES
+            mapped = fs.map_file(self.files.fd(hour), whole, writable=True)
+            octets = self._marks[hour] = cancelled_bytes(np.frombuffer(mapped, np.uint8))
+        return octets
+
+    def read(self, hour: int, start: int, end: int) -> Records:
+        """Copies of the records between two positions."""
+        return np.frombuffer(self.files.read(hour, start, end - start), RECORD)
+
+    def pieces(self, hour: int, log_bytes: int) -> Iterator[tuple[int, Records]]:
+        """An hour's records in order, a bounded number of whole runs at a time.
+
+        Yields:
+            The position of a piece's first record, and copies of its records.
+
+        Raises:
+            CorruptFile: the file is shorter than `log_bytes`.
+        """
+        start, wanted = 0, _PIECE_RECORDS
+        while start < log_bytes:
+            end = min(start + wanted * RECORD_BYTES, log_bytes)
+            records = self.read(hour, start, end)
+            if end < log_bytes:
+                # The last run may go on behind `end`: it belongs to the next piece.
+                begins = np.flatnonzero(distance_of(records["reserved"]) == 0)
+                records = records[: begins[-1] if len(begins) else 0]
+            if not len(records):
+                wanted *= 2
+                continue
+            yield start, records
+            start, wanted = start + records.nbytes, _PIECE_RECORDS
+
+    def slots_at(self, hour: int, log_bytes: int, positions: Int64, precision_ms: int) -> Int64:
+        """The slot of the record at each position below `log_bytes`; −1 where none is that leads
+        anywhere.
+
+        Raises:
+            CorruptFile: the file is shorter than `log_bytes`.
+        """
+        inside = (positions >= 0) & (positions % RECORD_BYTES == 0)
+        inside &= positions + RECORD_BYTES <= log_bytes
+        slots = np.full(len(positions), -1)
+        if inside.any():
+            view = self.view(hour, log_bytes)
+            records = view.take(positions[inside] // RECORD_BYTES)
+            slot_ms = records["write_time"].astype(np.int64) + records["delay"]
+            alive = records["magic"] != MAGIC_ABANDONED
+            slots[inside] = np.where(alive, slot_ms // precision_ms, -1)
+        return slots
+
+    def forget_below(self, hour: int) -> None:
+        """Let go of hours below `hour`."""
+        self.files.forget_below(hour)
+        for known in (self._views, self._marks):
+            for old in [h for h in known if h < hour]:
+                del known[old]
+
+    def unlink_below(self, hour: int) -> None:
+        """Remove the logs of hours below `hour`."""
+        self.forget_below(hour)
+        self.files.unlink_below(hour)
+
+    def walk(self, hour: int, entries: Entries) -> Stretches:
+        """All runs of the given slots of one hour, found from the wheel's entries.
+
+        Raises:
+            CorruptFile: a chain leaves the file, does not shrink, or does not hold as many records
+                as its entry says.
+        """
+        last = entries["last_pos"].astype(np.int64)
+        owner = np.arange(len(entries))
+        view = self.view(hour, int(last.max(initial=-RECORD_BYTES)) + RECORD_BYTES)
+        generations: list[tuple[Int64, Int64, Int64]] = []
+        while len(last):
+            first, count, previous = self._one_generation(hour, view, last)
+            generations.append((owner, first, count))
+            more = previous != NO_POSITION
+            if np.any(previous[more] >= first[more]):
+                raise CorruptFile(
+                    self.files.path(hour), int(first[more][0]), "a chain runs forward"
+                )
+            owner, last = owner[more], previous[more]
+        found, first, count = (
+            np.concatenate(parts) if generations else np.empty(0, np.int64)
+            for parts in (zip(*generations, strict=True) if generations else ((), (), ()))
+        )
+        expected = entries["num"].astype(np.int64)
+        counted = np.bincount(found, weights=count, minlength=len(entries)).astype(np.int64)
+        if np.any(counted != expected):
+            bad = int(np.flatnonzero(counted != expected)[0])
+            raise CorruptFile(
+                self.files.path(hour),
+                int(entries["last_pos"][bad]),
+                f"slot {entries['time'][bad]} holds {counted[bad]} records, its entry says "
+                f"{expected[bad]}",
+            )
+        order = np.lexsort((first, found))
+        slots = entries["time"].astype(np.int64)
+        return Stretches(slots[found[order]], first[order], count[order])
+
+    def _one_generation(self, hour: int, view: Records, last: Int64) -> tuple[Int64, Int64, Int64]:
+        """First position, length and predecessor of the runs that end at `last`."""
+        self._require_inside(hour, view, last)
+        distance = distance_of(view["reserved"][last // RECORD_BYTES])
+        first = last - distance * RECORD_BYTES
+        self._require_inside(hour, view, first)
+        previous = view["prev_pos"][first // RECORD_BYTES].astype(np.int64)
+        return first, distance + 1, previous
+
+    def _require_inside(self, hour: int, view: Records, positions: Int64) -> None:
+        bad = (positions < 0) | (positions >= view.nbytes) | (positions % RECORD_BYTES != 0)
+        if np.any(bad):
+            at = int(positions[bad][0])
+            raise CorruptFile(self.files.path(hour), at, "a chain points outside the log")
+
+    def close(self) -> None:
+        """Let go of every file."""
+        self._views.clear()
+        self._marks.clear()
+        self.files.close()
+
+
+def runs_in(records: Records, start: int, precision_ms: int) -> Runs:
+    """The runs among neighbouring records that begin at position `start`; abandoned ones left out.
+
+    What redo, rebuild and check read a batch back with.
+    """
+    alive = np.flatnonzero(records["magic"] != MAGIC_ABANDONED)
+    kept = records[alive]
+    firsts = np.flatnonzero(distance_of(kept["reserved"]) == 0)
+    lasts = np.append(firsts[1:], len(kept))[: len(firsts)] - 1
+    slot_ms = kept["write_time"].astype(np.int64) + kept["delay"]
+    position = start + alive * RECORD_BYTES
+    return Runs(
+        slot_ms[firsts] // precision_ms,
+        position[firsts],
+        position[lasts],
+        kept["prev_pos"][firsts].astype(np.int64),
+        lasts - firsts + 1,
+    )

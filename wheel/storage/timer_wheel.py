@@ -1,0 +1,287 @@
+"""The TimerWheel file: a ring of 2 × slots entries, mapped; pure placement, no clock, no lock.
+
+- Slot s lives in entry s mod ring; an entry that names an earlier lap's slot is empty for s. One
+  that was never used names the lap before the first, a number below 0, and has num 0: whatever else
+  an entry says, all zero included, is damage (`require_sound`).
+- Twice the slots: one half for the future, one for the past while delivery lags. No undelivered
+  slot is ever overwritten: what lies beyond is linked later (far_slots.py).
+- (num, magic) is stored last, as one aligned 8-byte store. `magic` names the batch, so redoing a
+  half-applied batch adds nothing twice.
+- Ingest writes its batches under engine.lock. Under the same lock the next holder redoes a batch,
+  and dequeue links what the ring has come to. Readers look at closed slots only, whose entries no
+  longer change. Not thread-safe.
+
+Cost: some 30 ns per slot touched, whatever the number of pending timers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from duewheel.checkpoints import fs
+from duewheel.errors import NO_ROOM, CorruptFile, DiskFull
+from duewheel.schemas.batches import Int64
+from duewheel.wheel.storage.layout import ENTRY, ENTRY_BYTES, NO_POSITION
+
+FILE_NAME = "timerwheel"
+
+_BATCHES = 1 << 31  # as many have names of their own; ten a second use them up in seven years
+_ENTRIES_AT_ONCE = 1 << 16  # a piece of the ring that is copied at a time, 2 MiB
+
+Entries = npt.NDArray[np.void]  # of dtype ENTRY
+OnProgress = Callable[[int, int], None]  # of bytes done, of bytes in all
+
+
+def _no_progress(_done: int, _all: int) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Runs of one batch: neighbouring log records of one slot, one run per slot.
+
+    Attributes:
+        slot: whose records they are.
+        first_pos, last_pos: log positions of the run's ends, in the slot's hour.
+        prev_pos: last record of the slot's previous run, NO_POSITION if the slot was empty.
+        count: records in the run.
+    """
+
+    slot: Int64
+    first_pos: Int64
+    last_pos: Int64
+    prev_pos: Int64
+    count: Int64
+
+    def __len__(self) -> int:
+        return len(self.slot)
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> Runs:
+        """The runs that `mask` picks."""
+        return Runs(
+            self.slot[mask],
+            self.first_pos[mask],
+            self.last_pos[mask],
+            self.prev_pos[mask],
+            self.count[mask],
+        )
+
+    def followed_by(self, other: Runs) -> Runs:
+        """These runs and those of `other`."""
+        return Runs(
+            *(
+                np.concatenate([getattr(self, name), getattr(other, name)])
+                for name in ("slot", "first_pos", "last_pos", "prev_pos", "count")
+            )
+        )
+
+
+def batch_magic(batch: int) -> int:
+    """What entries call a batch."""
+    return batch % _BATCHES
+
+
+def newest_batch(entries: Entries, near: int) -> int:
+    """The sequence of the newest batch that entries name, 0 if all are empty.
+
+    Names come round again: what an entry calls its batch is taken for the one nearest to `near`.
+    """
+    named = entries["magic"][entries["num"] > 0].astype(np.int64)
+    ahead = (named - near + _BATCHES // 2) % _BATCHES - _BATCHES // 2
+    return near + int(ahead.max(initial=-near))
+
+
+class TimerWheel:
+    """The mapped ring; see the module's head."""
+
+    def __init__(self, path: Path, ring: int) -> None:
+        size = ring * ENTRY_BYTES
+        found = path.stat().st_size
+        if found != size:
+            raise CorruptFile(path, 0, f"{found} bytes long, expected {size}")
+        fd = fs.open_file(path)
+        try:
+            mapped = fs.map_file(fd, size, writable=True)
+        finally:
+            fs.close(fd)
+        self.path = path
+        self.ring = ring
+        self._entries = np.frombuffer(mapped, ENTRY)
+        self._num_magic = np.frombuffer(mapped, np.uint64)[3::4]
+
+    @staticmethod
+    def is_there(path: Path, ring: int) -> bool:
+        """Whether there is a file that has the size of such a ring."""
+        return path.exists() and path.stat().st_size == ring * ENTRY_BYTES
+
+    @staticmethod
+    def create(path: Path, ring: int, progress: OnProgress = _no_progress) -> fs.NewFile:
+        """An empty wheel, written and synced, still to be put in place: gigabytes take minutes.
+
+        Args:
+            path: where it is to be.
+            ring: how many entries.
+            progress: told of bytes done and bytes in all.
+
+        Raises:
+            DiskFull: the file system has too little room.
+        """
+        size = ring * ENTRY_BYTES
+        free = fs.space(path.parent).free_bytes
+        try:
+            new = fs.NewFile(path, size)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            raise DiskFull(
+                f"{path}: the wheel takes {size >> 20} MiB, {free >> 20} are free there: make "
+                "room, lower timer.slots, or set storage.data_dir to a larger disk"
+            ) from error
+        try:
+            for first in range(0, ring, _ENTRIES_AT_ONCE):
+                progress(first * ENTRY_BYTES, size)
+                unused = _unused(first, min(first + _ENTRIES_AT_ONCE, ring), ring)
+                new.write(unused.tobytes(), first * ENTRY_BYTES)
+            new.sync()
+            progress(size, size)
+        except BaseException:
+            new.close()
+            raise
+        return new
+
+    def last_positions(self, slots: Int64) -> Int64:
+        """Newest record of each slot, NO_POSITION where the slot is empty."""
+        entries = self._entries.take(slots % self.ring)
+        mine = (entries["time"] == slots) & (entries["num"] > 0)
+        return np.where(mine, entries["last_pos"].astype(np.int64), NO_POSITION)
+
+    def require_sound(self, slots: Int64) -> tuple[Int64, Int64]:
+        """Refuse entries that only damage explains.
+
+        Args:
+            slots: not delivered yet, so that no later lap has their entries.
+
+        Returns:
+            The slots among them whose entry another lap's slot has, and the last_pos found there.
+            That cannot be told from damage to `time` alone by looking at the entry.
+
+        Raises:
+            CorruptFile: naming the first one.
+        """
+        entries = self._entries.take(slots % self.ring)
+        time, filled = entries["time"], entries["num"] > 0
+        unused = (time == slots % self.ring - self.ring) & (entries["num"] == 0)
+        possible = (time <= slots) & (time % self.ring == slots % self.ring) & (filled | unused)
+        if not np.all(possible):
+            bad = int(np.flatnonzero(~possible)[0])
+            place = int(slots[bad]) % self.ring
+            detail = f"no entry for slot {slots[bad]} or one before it: {entries[bad].item()}"
+            raise CorruptFile(self.path, place * ENTRY_BYTES, detail)
+        earlier = filled & (time < slots)
+        return slots[earlier], entries["last_pos"][earlier].astype(np.int64)
+
+    def apply(self, runs: Runs, batch: int) -> None:
+        """Link a batch's runs. Doing it again, after a kill in the middle of it, changes nothing.
+
+        Whether a slot was empty is read from prev_pos, never from the entry: a half-applied
+        batch has already put its name there.
+        """
+        magic = batch_magic(batch)
+        at = runs.slot % self.ring
+        entries = self._entries.take(at)
+        named = entries["time"] == runs.slot
+        todo = ~(named & (entries["magic"] == magic) & (entries["num"] > 0))
+        self._put(runs.where(todo), magic)
+
+    def _put(self, runs: Runs, magic: int) -> None:
+        at = runs.slot % self.ring
+        entries = self._entries.take(at)
+        fresh = runs.prev_pos == NO_POSITION
+        num = np.where(fresh, 0, entries["num"].astype(np.int64)) + runs.count
+        # 1. the fields  2. (num, magic): only now the entry counts for this batch.
+        self._entries["first_pos"][at] = np.where(fresh, runs.first_pos, entries["first_pos"])
+        self._entries["last_pos"][at] = runs.last_pos
+        self._entries["time"][at] = runs.slot
+        packed = (num.astype(np.uint64) << np.uint64(32)) | np.uint64(magic)
+        self._num_magic[at] = packed.byteswap()
+
+    def clear(self) -> None:
+        """Empty every slot."""
+        for first in range(0, self.ring, _ENTRIES_AT_ONCE):
+            end = min(first + _ENTRIES_AT_ONCE, self.ring)
+            self._entries[first:end] = _unused(first, end, self.ring)
+
+    def link(self, runs: Runs, batch: int) -> None:
+        """Link runs of many batches, several per slot, oldest first: where a wheel is rebuilt, or
+        the ring has come to the slots. A slot's first run replaces what its entry says.
+
+        Of slots that share an entry, the latest has it in the end: a slot is used again only when
+        the earlier one is delivered.
+        """
+        order = np.argsort(runs.slot, kind="stable")
+        slot = runs.slot[order]
+        firsts = np.flatnonzero(np.append(True, slot[1:] != slot[:-1])[: len(slot)])
+        lasts = np.append(firsts[1:], len(slot))[: len(firsts)] - 1
+        counts = np.add.reduceat(runs.count[order], firsts) if len(slot) else slot
+        whole = Runs(
+            slot[firsts],
+            runs.first_pos[order][firsts],
+            runs.last_pos[order][lasts],
+            runs.prev_pos[order][firsts],
+            counts,
+        )
+        entries = self._entries.take(whole.slot % self.ring)
+        latest = (entries["num"] == 0) | (entries["time"] <= whole.slot)
+        self._put(whole.where(latest), batch_magic(batch))
+
+    def range(self, after: int, until: int) -> Entries:
+        """Copies of the non-empty entries of slots after < s ≤ until, in slot order.
+
+        The interval must not be longer than the ring.
+        """
+        assert 0 <= until - after <= self.ring
+        first, last = (after + 1) % self.ring, (until + 1) % self.ring
+        slots = np.arange(after + 1, until + 1)
+        if until == after:
+            entries = self._entries[:0]
+        elif first < last:
+            entries = self._entries[first:last]
+        else:
+            entries = np.concatenate([self._entries[first:], self._entries[:last]])
+        filled: Entries = entries[(entries["time"] == slots) & (entries["num"] > 0)]
+        return filled.copy()
+
+    def count(self, after: int, until: int) -> int:
+        """Records of the slots after < s ≤ until."""
+        return sum(
+            int(e["num"][(e["time"] > after) & (e["time"] <= until)].sum())
+            for e in self._in_pieces()
+        )
+
+    def newest_batch(self, near: int) -> int:
+        """See the function."""
+        return max(newest_batch(entries, near) for entries in self._in_pieces())
+
+    def _in_pieces(self) -> Iterator[Entries]:
+        for first in range(0, self.ring, _ENTRIES_AT_ONCE):
+            yield self._entries[first : first + _ENTRIES_AT_ONCE]
+
+    def view(self) -> Entries:
+        """The whole ring, uncopied: only while no other process writes."""
+        return self._entries
+
+    def snapshot(self) -> Entries:
+        """A copy of the whole ring."""
+        return self._entries.copy()
+
+
+def _unused(first: int, end: int, ring: int) -> Entries:
+    """Entries `first` to `end` − 1 of a ring in which nothing was ever placed."""
+    entries = np.zeros(end - first, ENTRY)
+    entries["time"] = np.arange(first, end) - ring
+    return entries

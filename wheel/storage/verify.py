@@ -1,0 +1,369 @@
+"""Verifies everything on disk: links, checksums, counts. What `duewheel check` prints.
+
+Works beside running processes: a snapshot of commit page and wheel is taken under engine.lock, the
+rest is compared with that snapshot; files only grow behind it. Checked, per hour:
+
+    log       every record well formed, each run whole; in slots that dequeue has not passed, each
+              run linked to the slot's run before
+    wheel     the entry of every slot that the ring reaches and dequeue has not passed: first, last,
+              num; each in its place
+    messages  every record's message inside the file and matching its checksum
+    cancelled every record matching its check, and the log record that it names marked
+    cancels   every record well formed, and its request matching its checksum
+    counts    as many timers placed as were counted, unless hours have been unlinked
+    state     every batch that entries refer to, and every timer topic that messages refer to
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from duewheel.checkpoints.page_codec import Commit, HourFiles
+from duewheel.errors import CorruptFile, RecoveryPending
+from duewheel.schemas.batches import Bool, Int64
+from duewheel.wheel.storage import (
+    cancel_log,
+    cancelled_records,
+    message_store,
+    timer_log,
+    timer_wheel,
+)
+from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.layout import (
+    LEVEL_MASK,
+    MAGIC_ABANDONED,
+    MAGIC_ROLL,
+    MAGIC_TIMER,
+    NO_POSITION,
+    RECORD_BYTES,
+    WheelConfig,
+    as_appended,
+    distance_of,
+    first_slot_of_hour,
+    hour_of,
+    is_cancelled,
+)
+from duewheel.wheel.storage.timer_log import Records, runs_in
+from duewheel.wheel.storage.timer_wheel import Entries, Runs
+
+_FINDINGS_MAX = 1_000  # a destroyed file would give one per record
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong.
+
+    Attributes:
+        file: path below the data directory.
+        offset: where in the file, in bytes.
+        code: what kind of damage.
+        detail: numbers.
+    """
+
+    file: str
+    offset: int
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """A snapshot of the wheel.
+
+    Attributes:
+        entries: all of them.
+        lower: slots up to this one are delivered.
+        linked: later slots have no entries yet.
+    """
+
+    entries: Entries
+    lower: int
+    linked: int
+
+
+@dataclass(slots=True)
+class Report:
+    """What was looked at, and what was found."""
+
+    records: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+
+def check(path: Path, config: WheelConfig) -> Report:
+    """Check the data directory at `path`.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ConfigError: it was made with another geometry.
+    """
+    report = Report()
+    try:
+        directory = DataDirectory(path, config)
+    except CorruptFile as error:
+        return Report(0, [_finding(path, error)])
+    try:
+        with directory.locked() as commit:
+            close = directory.state.close()
+            lower, linked = close.lower if close else 0, directory.state.linked
+            wheel = Wheel(directory.wheel.snapshot(), lower, linked)
+        _check_whole(directory, commit, wheel.entries, report)
+        report.findings += _misplaced(wheel.entries)
+        for hour in commit.hours:
+            _check_kept_hour(directory, hour, commit.hours[hour], wheel, report)
+        for hour, lengths in commit.cancels.items():
+            _check_kept_segment(directory, hour, lengths, report)
+        _check_placed(directory, commit, report)
+    except CorruptFile as error:
+        report.findings.append(_finding(path, error))
+    except RecoveryPending as error:
+        report.findings.append(Finding("state", 0, "recovery", str(error)))
+    finally:
+        directory.close()
+    del report.findings[_FINDINGS_MAX:]
+    return report
+
+
+def _finding(root: Path, error: CorruptFile) -> Finding:
+    return Finding(str(error.path.relative_to(root)), error.offset, "unreadable", error.detail)
+
+
+def _check_whole(
+    directory: DataDirectory, commit: Commit, entries: Entries, report: Report
+) -> None:
+    """Nothing is lost to which messages or entries refer."""
+    try:
+        directory.require_whole_state(commit, timer_wheel.newest_batch(entries, commit.batch))
+        directory.topics.require(commit.topics)
+    except CorruptFile as error:
+        report.findings.append(_finding(directory.path, error))
+
+
+def _check_kept_hour(
+    directory: DataDirectory, hour: int, lengths: HourFiles, wheel: Wheel, report: Report
+) -> None:
+    """Check an hour, unless dequeue has unlinked it, perhaps at this moment."""
+    try:
+        if hour >= directory.state.gc_hour:
+            found = check_hour(directory, hour, lengths, wheel)
+            report.records += found.records
+            report.findings += found.findings
+    except CorruptFile:
+        if hour >= directory.state.gc_hour:
+            raise
+
+
+def _check_kept_segment(
+    directory: DataDirectory, hour: int, lengths: tuple[int, ...], report: Report
+) -> None:
+    """Check a segment of the cancel log, unless dequeue has unlinked it."""
+    try:
+        if hour >= directory.state.gc_cancels:
+            report.findings += check_segment(directory, hour, lengths)
+    except CorruptFile:
+        if hour >= directory.state.gc_cancels:
+            raise
+
+
+def check_segment(directory: DataDirectory, hour: int, lengths: tuple[int, ...]) -> list[Finding]:
+    """Check one segment of the cancel log: every record, and its request.
+
+    Raises:
+        CorruptFile: a file is missing, damaged, or shorter than `lengths` says.
+    """
+    name = f"{cancel_log.FOLDER}/{directory.cancels.files.path(hour).name}"
+    if lengths[0] % RECORD_BYTES:
+        return [Finding(name, lengths[0], "log_length", "not a whole number of records")]
+    for rows in directory.cancels.pieces(hour, lengths[0]):
+        directory.topics.names(int(rows.requests.prefix["source_topic"].max(initial=-1)))
+    size = directory.cancels.requests.files.size(hour)
+    if size < lengths[1]:
+        return [Finding(name, size, "request_outside", f"requests end before {lengths[1]}")]
+    return []
+
+
+def check_hour(directory: DataDirectory, hour: int, lengths: HourFiles, wheel: Wheel) -> Report:
+    """Check one hour's files, and the entries of its slots.
+
+    Raises:
+        CorruptFile: a file is missing or shorter than `lengths` says.
+    """
+    report = Report()
+    log_name = f"{timer_log.FOLDER}/{directory.log.files.path(hour).name}"
+    if lengths.log_bytes % RECORD_BYTES:
+        report.findings.append(
+            Finding(log_name, lengths.log_bytes, "log_length", "not a whole number of records")
+        )
+        return report
+    chains, well_formed = _Chains.of_hour(hour, directory.config), True
+    report.findings += _wrong_marks(directory, hour, lengths)
+    for start, records in directory.log.pieces(hour, lengths.log_bytes):
+        alive = records["magic"] != MAGIC_ABANDONED
+        report.records += int(alive.sum())
+        findings = list(_malformed(directory, hour, records, start, log_name))
+        well_formed &= not findings
+        if not findings:
+            runs = runs_in(records, start, directory.config.precision_ms)
+            findings += _mixed_runs(runs, records, start, log_name)
+            findings += chains.follow(runs.where(runs.slot > wheel.lower), log_name)
+            findings += _bad_messages(directory, hour, records[alive], lengths.message_bytes)
+        report.findings += findings
+    if well_formed:
+        report.findings += _wrong_entries(directory, chains, wheel)
+    return report
+
+
+def _wrong_marks(directory: DataDirectory, hour: int, lengths: HourFiles) -> Iterator[Finding]:
+    """Records that cancelled/<hour> names and that are not marked as cancelled."""
+    rows = directory.cancelled.read(hour, 0, lengths.cancelled_bytes)
+    if not len(rows):
+        return
+    position = rows["position"].astype(np.int64)
+    view = directory.log.view(hour, lengths.log_bytes)
+    inside = (position >= 0) & (position % RECORD_BYTES == 0) & (position < lengths.log_bytes)
+    marked = np.zeros(len(rows), np.bool_)
+    marked[inside] = is_cancelled(view.take(position[inside] // RECORD_BYTES))
+    name = f"{cancelled_records.FOLDER}/{directory.cancelled.files.path(hour).name}"
+    yield from _at(name, position, ~marked, "not_marked", "the record is not marked as cancelled")
+
+
+@dataclass(frozen=True, slots=True)
+class _Chains:
+    """What the log says of an hour's slots, as far as it has been read; a place per slot.
+
+    Attributes:
+        first_slot: the hour's.
+        first_pos, last_pos: of the slot's first and last record; NO_POSITION without any.
+        num: records of the slot.
+    """
+
+    first_slot: int
+    first_pos: Int64
+    last_pos: Int64
+    num: Int64
+
+    @classmethod
+    def of_hour(cls, hour: int, config: WheelConfig) -> _Chains:
+        """Nothing has been read yet."""
+        first = first_slot_of_hour(hour, config.precision_ms)
+        count = first_slot_of_hour(hour + 1, config.precision_ms) - first
+        return cls(
+            first, np.full(count, NO_POSITION), np.full(count, NO_POSITION), np.zeros(count, int)
+        )
+
+    def follow(self, runs: Runs, log_name: str) -> Iterator[Finding]:
+        """Take up the next runs; those that do not continue their slot's last one are found."""
+        order = np.lexsort((runs.first_pos, runs.slot))
+        first_pos, last_pos = runs.first_pos[order], runs.last_pos[order]
+        place = runs.slot[order] - self.first_slot
+        begins = np.append(True, place[1:] != place[:-1])[: len(place)]
+        ends = np.append(begins[1:], True)[: len(place)]
+        expected = np.where(begins, self.last_pos[place], np.roll(last_pos, 1))
+        bad = runs.prev_pos[order] != expected
+        detail = "the run does not continue its slot's last one"
+        yield from _at(log_name, first_pos, bad, "chain", detail)
+        new = begins & (self.num[place] == 0)
+        self.first_pos[place[new]] = first_pos[new]
+        self.last_pos[place[ends]] = last_pos[ends]
+        np.add.at(self.num, place, runs.count[order])
+
+
+def _malformed(
+    directory: DataDirectory, hour: int, records: Records, start: int, log_name: str
+) -> Iterator[Finding]:
+    """Records whose own fields cannot be. The first one lies at position `start`."""
+    precision_ms = directory.config.precision_ms
+    slot_ms = records["write_time"].astype(np.int64) + records["delay"]
+    abandoned = records["magic"] == MAGIC_ABANDONED
+    known = (as_appended(records)["magic"] & ~(MAGIC_ROLL | LEVEL_MASK)) == MAGIC_TIMER
+    distance = distance_of(records["reserved"])
+    index = np.arange(len(records))
+    position = start + index * RECORD_BYTES
+    inside_run = distance > 0
+    follows = np.where(inside_run, records["prev_pos"] == position - RECORD_BYTES, True)
+    rises = np.where(inside_run & (index > 0), distance == distance[index - 1] + 1, ~inside_run)
+    for code, bad, detail in (
+        ("record_size", records["size"] != RECORD_BYTES, "size is not 52"),
+        ("record_magic", ~abandoned & ~known, "unknown magic"),
+        ("record_slot", slot_ms % precision_ms != 0, "write_time + delay is no slot"),
+        ("record_hour", hour_of(slot_ms // precision_ms, precision_ms) != hour, "another hour's"),
+        ("run_link", ~abandoned & ~follows, "prev_pos is not the record before in the run"),
+        ("run_distance", ~abandoned & ~rises, "distance does not rise by one in the run"),
+    ):
+        yield from _at(log_name, position, bad, code, detail)
+
+
+def _mixed_runs(runs: Runs, records: Records, start: int, log_name: str) -> Iterator[Finding]:
+    """Runs with records of another slot, or with abandoned ones. `start` as in _malformed."""
+    counted = (runs.last_pos - runs.first_pos) // RECORD_BYTES + 1
+    yield from _at(
+        log_name, runs.first_pos, counted != runs.count, "run_hole", "abandoned records in a run"
+    )
+    slot_ms = records["write_time"].astype(np.int64) + records["delay"]
+    first, last = ((p - start) // RECORD_BYTES for p in (runs.first_pos, runs.last_pos))
+    mixed = slot_ms[first] != slot_ms[last]
+    yield from _at(log_name, runs.first_pos, mixed, "run_slot", "a run holds several slots")
+
+
+def _wrong_entries(directory: DataDirectory, chains: _Chains, wheel: Wheel) -> Iterator[Finding]:
+    """Entries that disagree with the log."""
+    used = np.flatnonzero(chains.num)
+    used = used[chains.first_slot + used <= wheel.linked]
+    slots = chains.first_slot + used
+    entry = wheel.entries[slots % directory.config.ring]
+    named = entry["time"] == slots
+    position = (slots % directory.config.ring) * wheel.entries.dtype.itemsize
+    num, first_pos, last_pos = (a[used] for a in (chains.num, chains.first_pos, chains.last_pos))
+    for code, bad, detail in (
+        ("entry_lost", ~named, "a slot with records has no entry"),
+        ("entry_first", named & (entry["first_pos"] != first_pos), "first_pos"),
+        ("entry_last", named & (entry["last_pos"] != last_pos), "last_pos"),
+        ("entry_num", named & (entry["num"] != num), "num is not the number of records"),
+    ):
+        yield from _at(timer_wheel.FILE_NAME, position, bad, code, detail)
+
+
+def _misplaced(entries: Entries) -> Iterator[Finding]:
+    """Entries that name a slot whose place is another, or no slot at all and yet records."""
+    ring = len(entries)
+    place = np.arange(ring)
+    unused = (entries["time"] == place - ring) & (entries["num"] == 0)
+    bad = ~unused & ((entries["time"] % ring != place) | (entries["num"] <= 0))
+    position = place * entries.dtype.itemsize
+    yield from _at(timer_wheel.FILE_NAME, position, bad, "entry_place", "no slot of this place")
+
+
+def _bad_messages(
+    directory: DataDirectory, hour: int, records: Records, message_bytes: int
+) -> Iterator[Finding]:
+    """Messages outside the committed file or failing their checksum."""
+    name = f"{message_store.FOLDER}/{directory.messages.files.path(hour).name}"
+    end = records["offset_py"].astype(np.int64) + records["size_py"]
+    beyond = end > message_bytes
+    yield from _at(name, end, beyond, "message_outside", "behind the committed length")
+    inside = records[~beyond]
+    for piece in message_store.pieces(inside):
+        try:
+            directory.messages.read(hour, piece)
+        except CorruptFile as error:
+            yield Finding(name, error.offset, "message_checksum", error.detail)
+
+
+def _check_placed(directory: DataDirectory, commit: Commit, report: Report) -> None:
+    """Every timer that was counted is there, as long as no hour has been unlinked."""
+    if directory.state.gc_hour == 0 and not report.findings and report.records != commit.placed:
+        detail = f"{commit.placed} timers were placed, the log has {report.records}"
+        report.findings.append(Finding("state", 0, "placed", detail))
+
+
+def _at(file: str, offset: Int64, bad: Bool, code: str, detail: str) -> Iterator[Finding]:
+    for row in np.flatnonzero(bad)[:_FINDINGS_MAX].tolist():
+        yield Finding(file, int(offset[row]), code, detail)
