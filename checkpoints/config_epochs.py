@@ -28,7 +28,8 @@ import numpy as np
 
 from duewheel.checkpoints.json_fields import integer, name
 from duewheel.checkpoints.page_codec import Marks, marks_from, marks_to
-from duewheel.schemas.batches import Int32, Int64, TopicPartition
+from duewheel.schemas.arrays import Int32, Int64
+from duewheel.schemas.batches import TopicPartition
 
 PRECISION = "precision_ms"
 WINDOW = "roll_window_ms"

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from duewheel.schemas.batches import Int64
+from duewheel.schemas.arrays import Int64
 
 NULL = int(np.iinfo(np.int64).min)
 INFLATED_FROM = 64 * 1024

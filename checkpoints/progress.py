@@ -37,7 +37,8 @@ from duewheel.checkpoints.json_fields import MISSHAPEN, integer, name, partition
 from duewheel.checkpoints.packed_columns import NULL, deflated, packed, unpacked
 from duewheel.checkpoints.page_codec import Close, names_from
 from duewheel.errors import RecoveryRefused
-from duewheel.schemas.batches import Bool, Int32, Int64, TopicPartition, is_retired
+from duewheel.schemas.arrays import Bool, Int32, Int64
+from duewheel.schemas.batches import TopicPartition, is_retired
 
 FORMAT = 2
 # Deflated, in Kafka. The smallest limit of hosted brokers is 8 MiB for a batch.

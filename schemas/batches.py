@@ -16,13 +16,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
-Bool = npt.NDArray[np.bool_]
-
+from duewheel.schemas.arrays import Bool, Int32, Int64
 
 NO_PARTITION = -1  # target partition not asked for
 NO_KEY = -1  # key hash of a null key

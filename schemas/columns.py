@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
-from duewheel.schemas.batches import Bool, Int32, Int64
+from duewheel.schemas.arrays import Bool, Int32, Int64
 
 Bytes = npt.NDArray[np.uint8]
 Column = pa.LargeBinaryArray

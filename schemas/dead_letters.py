@@ -24,7 +24,8 @@ from functools import cached_property
 import numpy as np
 
 from duewheel.schemas import header_names as names
-from duewheel.schemas.batches import NO_PARTITION, Deliveries, Int32
+from duewheel.schemas.arrays import Int32
+from duewheel.schemas.batches import NO_PARTITION, Deliveries
 from duewheel.schemas.columns import EMPTY, Column, binary, choose, decimals, join, take
 from duewheel.schemas.header_names import NATIVE, Request
 from duewheel.schemas.name_patterns import TimerTopics

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from duewheel.schemas.batches import NO_KEY, Int32, Int64, TopicPartition
+from duewheel.schemas.arrays import Int32, Int64
+from duewheel.schemas.batches import NO_KEY, TopicPartition
 from duewheel.schemas.columns import (
     Bytes,
     Column,

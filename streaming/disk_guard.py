@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from duewheel.checkpoints.fs import Space
-from duewheel.schemas.batches import Int64, TimerBatch
+from duewheel.schemas.arrays import Int64
+from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.columns import lengths
 from duewheel.wheel.storage.layout import PREFIX_BYTES, RECORD_BYTES
 

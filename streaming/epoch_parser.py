@@ -13,7 +13,8 @@ import numpy as np
 
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.errors import ConfigError, RecoveryRefused
-from duewheel.schemas.batches import Int64, TimerBatch
+from duewheel.schemas.arrays import Int64
+from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.request.contract import Contract
 
 

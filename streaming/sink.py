@@ -31,7 +31,8 @@ from pyspark.sql import DataFrame
 
 from duewheel.clock import Clock, Interval
 from duewheel.errors import RecoveryRefused
-from duewheel.schemas.batches import Int64, TimerBatch, TopicPartition
+from duewheel.schemas.arrays import Int64
+from duewheel.schemas.batches import TimerBatch, TopicPartition
 from duewheel.streaming.disk_guard import DiskGuard, written_bytes
 from duewheel.streaming.gaps import GapWatch
 from duewheel.streaming.spark_checkpoint import end_offsets

@@ -8,7 +8,7 @@ from typing import Any
 
 from duewheel.checkpoints.config_epochs import PRECISION, WINDOW
 from duewheel.wheel.slot_overflow import HotSlots
-from duewheel.wheel.storage.layout import WheelConfig
+from duewheel.wheel.slots import WheelConfig
 
 
 @dataclass(frozen=True, slots=True)

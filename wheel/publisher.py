@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from duewheel.checkpoints.progress import Progress
-from duewheel.kafka.batch_encoder import Aside, Encoded
 from duewheel.schemas.batches import Deliveries, TopicPartition
+from duewheel.wheel.encoded import Aside, Encoded
 
 
 @dataclass(frozen=True, slots=True)

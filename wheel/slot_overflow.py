@@ -35,7 +35,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, Bool, Deliveries, Int64
+from duewheel.schemas.arrays import Bool, Int64
+from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, Deliveries
 from duewheel.schemas.columns import Column, take
 from duewheel.schemas.hashing import id_hashes
 

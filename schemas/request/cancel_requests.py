@@ -26,7 +26,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from duewheel.schemas.batches import ANY_OFFSET, Bool, Int64
+from duewheel.schemas.arrays import Bool, Int64
+from duewheel.schemas.batches import ANY_OFFSET
 from duewheel.schemas.columns import ascii_text, lengths
 from duewheel.schemas.header_names import ID_BYTES_MAX, Request
 from duewheel.schemas.request.header_values import SATURATED, parse_numbers

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from duewheel.schemas import header_names as names
-from duewheel.schemas.batches import Bool, Int32
+from duewheel.schemas.arrays import Bool, Int32
 from duewheel.schemas.columns import (
     EMPTY,
     Column,

@@ -16,15 +16,8 @@ import pyarrow.compute
 
 from duewheel.errors import ConfigError
 from duewheel.schemas import header_names as names
-from duewheel.schemas.batches import (
-    LEVEL_MAX,
-    NO_LEVEL,
-    NO_PARTITION,
-    Bool,
-    Int32,
-    Int64,
-    TimerBatch,
-)
+from duewheel.schemas.arrays import Bool, Int32, Int64
+from duewheel.schemas.batches import LEVEL_MAX, NO_LEVEL, NO_PARTITION, TimerBatch
 from duewheel.schemas.columns import (
     Column,
     binary,
@@ -40,19 +33,20 @@ from duewheel.schemas.header_names import Request
 from duewheel.schemas.request.cancel_requests import read_cancels
 from duewheel.schemas.request.compat_headers import delivered_keys, placing_hashes, traces
 from duewheel.schemas.request.due_times import DueTimes, due_times
-from duewheel.schemas.request.headers import USERS, Field, Headers, read_headers, rows_of
+from duewheel.schemas.request.headers import (
+    USERS,
+    Field,
+    Headers,
+    header_groups,
+    read_headers,
+    rows_of,
+)
 from duewheel.schemas.request.kafka_records import Records, read_records
 from duewheel.schemas.request.request_columns import Asked, copies, judged_columns, waiting_letters
 from duewheel.schemas.request.row_settings import RowSettings
 from duewheel.schemas.request.rules import ACCEPTED, VALUE, Rule, Rules, compile_suite
 from duewheel.schemas.request.topic_contracts import DEFAULT, TopicContract
-from duewheel.schemas.wire.record_codec import (
-    LETTER_END,
-    framed,
-    framed_bytes,
-    header_groups,
-    key_values,
-)
+from duewheel.schemas.wire.record_codec import LETTER_END, framed, framed_bytes, key_values
 
 _pa: Any = pa
 _pc: Any = pyarrow.compute

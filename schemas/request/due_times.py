@@ -31,7 +31,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from duewheel.schemas.batches import NO_LEVEL, Bool, Int32, Int64
+from duewheel.schemas.arrays import Bool, Int32, Int64
+from duewheel.schemas.batches import NO_LEVEL
 from duewheel.schemas.columns import Column
 from duewheel.schemas.header_names import Request
 from duewheel.schemas.request.header_values import (

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from duewheel.schemas.batches import Bool, Int64
+from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.columns import (
     Column,
     ascii_text,

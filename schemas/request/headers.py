@@ -16,10 +16,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
-from duewheel.schemas.batches import Bool, Int64
-from duewheel.schemas.columns import Column, binary, concat, filled, large_binary, take
+from duewheel.schemas.arrays import Bool, Int32, Int64
+from duewheel.schemas.columns import (
+    Column,
+    binary,
+    concat,
+    filled,
+    join,
+    join_groups,
+    large_binary,
+    take,
+)
 from duewheel.schemas.header_names import DROP_IN, ORIGIN, REQUEST, Request
 from duewheel.schemas.request.topic_contracts import NATIVE
+from duewheel.schemas.wire.record_codec import framed
 
 Int8 = npt.NDArray[np.int8]
 _pa: Any = pa
@@ -157,3 +167,18 @@ def read_headers(column: Any, mode: Int8 | None = None) -> Headers:
     meaning = mode.copy()
     meaning[row[found == _ORIGIN]] += len(MODES)
     return Headers(names, values, firsts, _MEANING[np.repeat(meaning, counts), found])
+
+
+def header_groups(found: Headers, keep: Bool) -> tuple[Column, Int32]:
+    """Each row's headers as they stand in records, and how many they are.
+
+    Args:
+        found: the headers of a batch of rows.
+        keep: which of all those headers to write.
+    """
+    kept = np.zeros(len(keep) + 1, np.int64)
+    np.cumsum(keep, out=kept[1:])
+    firsts = kept[found.firsts]
+    written = found if keep.all() else found.where(keep)
+    encoded = join(*framed(written.names), *framed(written.values))
+    return join_groups(encoded, firsts), np.diff(firsts).astype(np.int32)

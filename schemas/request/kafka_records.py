@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from duewheel.schemas.batches import Int32, Int64, TopicPartition
+from duewheel.schemas.arrays import Int32, Int64
+from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.columns import Column, large_binary, take
 
 _pa: Any = pa

@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from duewheel.schemas.batches import ANY_TIME, LEVEL_MAX, NO_LEVEL, NO_SLOT, Bool, Int32, Int64
+from duewheel.schemas.arrays import Bool, Int32, Int64
+from duewheel.schemas.batches import ANY_TIME, LEVEL_MAX, NO_LEVEL, NO_SLOT
 from duewheel.schemas.columns import Column, ascii_text, lengths
 from duewheel.schemas.header_names import CHASE_FOUND, CHASE_RESCHEDULE, NATIVE, Request
 from duewheel.schemas.request.cancel_requests import WORDS, Cancels, read_cancels

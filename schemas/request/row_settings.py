@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from duewheel.schemas.batches import Bool, Int32, Int64
+from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.columns import Column, lengths, take
 from duewheel.schemas.header_names import Request
 from duewheel.schemas.request.due_times import NO_DELAY

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from duewheel.errors import ConfigError
-from duewheel.schemas.batches import Bool, Int32
+from duewheel.schemas.arrays import Bool, Int32
 from duewheel.schemas.name_patterns import for_arrow, require_portable
 from duewheel.schemas.request.request_columns import JUDGED
 

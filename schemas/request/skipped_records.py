@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from duewheel.schemas.batches import Int64, TimerBatch, TopicPartition
+from duewheel.schemas.arrays import Int64
+from duewheel.schemas.batches import TimerBatch, TopicPartition
 from duewheel.schemas.request.contract import Contract, parse
 from duewheel.schemas.request.rules import Rule, Rules
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from crc32c import crc32c
 
-from duewheel.schemas.batches import Deliveries, Int64
+from duewheel.schemas.arrays import Int64
+from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.columns import data, offsets
 from duewheel.schemas.wire.record_codec import Records
 

@@ -21,7 +21,8 @@ import numpy as np
 import pyarrow as pa
 
 from duewheel.schemas import header_names as names
-from duewheel.schemas.batches import NO_LEVEL, NO_PARTITION, Bool, Deliveries, Int32, Int64
+from duewheel.schemas.arrays import Int32, Int64
+from duewheel.schemas.batches import NO_LEVEL, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import (
     EMPTY,
     Column,
@@ -30,11 +31,9 @@ from duewheel.schemas.columns import (
     decimals,
     filled,
     join,
-    join_groups,
     lengths,
 )
 from duewheel.schemas.header_names import NATIVE, Request
-from duewheel.schemas.request.headers import Headers
 from duewheel.schemas.wire.varint import varint, varints
 
 _ATTRIBUTES_AND_TIMESTAMP_DELTA = constant(b"\0\0")
@@ -53,21 +52,6 @@ def framed_bytes(value: bytes) -> bytes:
 def key_values(key: Column, value: Column) -> Column:
     """Keys and values as they stand in records; both may hold nulls."""
     return join(*framed(key), *framed(value))
-
-
-def header_groups(found: Headers, keep: Bool) -> tuple[Column, Int32]:
-    """Each row's headers as they stand in records, and how many they are.
-
-    Args:
-        found: the headers of a batch of rows.
-        keep: which of all those headers to write.
-    """
-    kept = np.zeros(len(keep) + 1, np.int64)
-    np.cumsum(keep, out=kept[1:])
-    firsts = kept[found.firsts]
-    written = found if keep.all() else found.where(keep)
-    encoded = join(*framed(written.names), *framed(written.values))
-    return join_groups(encoded, firsts), np.diff(firsts).astype(np.int32)
 
 
 def header_name(name: str) -> pa.LargeBinaryScalar:

@@ -10,7 +10,7 @@ import functools
 
 import numpy as np
 
-from duewheel.schemas.batches import Int64
+from duewheel.schemas.arrays import Int64
 from duewheel.schemas.columns import Column, binary, concat, from_parts, take
 
 

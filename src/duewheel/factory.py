@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 import structlog
 
 from duewheel.checkpoints import fs
-from duewheel.checkpoints.page_codec import Marks
-from duewheel.checkpoints.progress import record_key, shard_of
-from duewheel.cli.options import bar_of_bytes
+from duewheel.checkpoints.progress import record_key
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
-from duewheel.errors import ConfigError
 from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.publisher import KafkaPublisher, PublisherLimits
+from duewheel.kafka.publisher import KafkaPublisher
+from duewheel.kafka.shard_settings import publisher_limits, transactional_id
 from duewheel.kafka.state_topic import KafkaProgressReader, place_of
-from duewheel.schemas.batches import TopicPartition
+from duewheel.osutil.terminal import bar_of_bytes
 from duewheel.schemas.name_patterns import ANY, of_shell
 from duewheel.schemas.request.contract import Contract
 from duewheel.schemas.request.rules import compile_suite, load_suite
@@ -103,51 +99,12 @@ def dequeue_config(settings: Settings) -> DequeueConfig:
     )
 
 
-def own(settings: Settings, offsets: Marks) -> dict[TopicPartition, int]:
-    """Those of the timer partitions that are this shard's.
-
-    Raises:
-        ConfigError: there are partitions, and none is.
-    """
-    shard = settings.shard
-    mine = {p: o for p, o in offsets.items() if shard_of(p, shard.count) == shard.index}
-    if offsets and not mine:
-        counts = Counter(topic for topic, _ in offsets)
-        partitions = ", ".join(f"{topic} has {count}" for topic, count in sorted(counts.items()))
-        raise ConfigError(
-            f"shard {shard.index} of {shard.count} has no timer partition: {partitions}"
-        )
-    return mine
-
-
-def own_counts(settings: Settings, counts: Mapping[str, int]) -> dict[str, int]:
-    """How many partitions of each topic are this shard's, of so many."""
-    index, shards = settings.shard.index, settings.shard.count
-    return {t: sum(shard_of((t, n), shards) == index for n in range(c)) for t, c in counts.items()}
-
-
 def read_ahead_config(settings: Settings) -> ReadAheadConfig:
     """What dequeue brings into the page cache before it is due."""
     return ReadAheadConfig(
         ahead_ms=as_millis(settings.dequeue.read_ahead),
         bytes_max=settings.dequeue.read_ahead_bytes,
     )
-
-
-def publisher_limits(settings: Settings) -> PublisherLimits:
-    """How long transactions may take."""
-    timeout_ms = settings.dequeue.transaction_timeout_ms
-    return PublisherLimits(
-        publish_deadline_s=settings.dequeue.call_deadline.total_seconds(),
-        transaction_timeout_ms=timeout_ms,
-        # A dead transaction of `reshard` may hide the progress for as long as its time-out.
-        start_deadline_s=2 * timeout_ms / 1000,
-    )
-
-
-def transactional_id(settings: Settings, shard: int | None = None) -> str:
-    """The one under which the shard, or another one, delivers: who opens it last owns the shard."""
-    return f"{settings.app.id}.dequeue.{settings.shard.index if shard is None else shard}"
 
 
 def publisher(

@@ -18,7 +18,6 @@ from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.clock import Clock
 from duewheel.errors import PublishDoubt
-from duewheel.kafka.batch_encoder import Aside
 from duewheel.schemas import header_names as names
 from duewheel.schemas.batches import (
     ANY_OFFSET,
@@ -39,11 +38,12 @@ from duewheel.schemas.wire.varint import read_varint
 from duewheel.wheel.append.engine import Appended, Engine
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.loop import Dequeue
+from duewheel.wheel.encoded import Aside
 from duewheel.wheel.publisher import Prepared, Publisher, Seen
 from duewheel.wheel.recovery.rebuild import OffsetsAt, carry_out
 from duewheel.wheel.recovery.startup import first_progress
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory, Role
-from duewheel.wheel.storage.layout import WheelConfig
 
 
 def suite_parameters(**given: Any) -> dict[str, Any]:

@@ -50,7 +50,8 @@ from duewheel.client import Answer, Cancel, DelayProducer  # noqa: E402
 from duewheel.clock import SystemClock  # noqa: E402
 from duewheel.ops.status import status  # noqa: E402
 from duewheel.runtime.ingest_process import CHECKPOINT  # noqa: E402
-from duewheel.schemas.batches import Int64, TopicPartition  # noqa: E402
+from duewheel.schemas.arrays import Int64  # noqa: E402
+from duewheel.schemas.batches import TopicPartition  # noqa: E402
 from duewheel.streaming.batch_attempt import SPARK_DIR  # noqa: E402
 from duewheel.streaming.spark_checkpoint import end_offsets  # noqa: E402
 

@@ -27,15 +27,15 @@ import numpy as np
 
 from duewheel.checkpoints.recovery_decision import dequeue_has_decided
 from duewheel.clock import SystemClock
-from duewheel.runtime.dequeue_process import share_one_heap, stop_signals
+from duewheel.osutil.signals import stop_signals
+from duewheel.runtime.dequeue_process import share_one_heap
+from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import (
     ANY_OFFSET,
     ANY_TIME,
     NO_LEVEL,
     NO_PARTITION,
     NO_SLOT,
-    Bool,
-    Int64,
     TimerBatch,
     TopicPartition,
 )
@@ -48,8 +48,8 @@ from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.loop import Dequeue
 from duewheel.wheel.recovery.rebuild import carry_out
 from duewheel.wheel.recovery.startup import first_progress
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory, Role
-from duewheel.wheel.storage.layout import WheelConfig
 
 CLOCK = SystemClock()
 WHEEL = WheelConfig()

@@ -42,13 +42,13 @@ from duewheel.kafka.transactions import meet, open_producer, transact
 from duewheel.ops.status import status
 from duewheel.osutil.child_process import Child
 from duewheel.runtime.dequeue_process import init_progress
+from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import (
     ANY_OFFSET,
     ANY_TIME,
     NO_PARTITION,
     NO_SLOT,
     Deliveries,
-    Int64,
     TimerBatch,
 )
 from duewheel.schemas.columns import Column, binary, constant, decimals, join
@@ -57,8 +57,8 @@ from duewheel.schemas.wire.record_batch import split
 from duewheel.schemas.wire.record_codec import framed, framed_bytes, key_values
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.recovery.rebuild import carry_out
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory, Role
-from duewheel.wheel.storage.layout import WheelConfig
 
 PARTITIONS = 4
 BODY_BYTES, KEY_BYTES, NUMBER_DIGITS = 100, 16, 12

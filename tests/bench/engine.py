@@ -33,8 +33,9 @@ from duewheel.testing import LocalShard, ManualClock, RecordingPublisher
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.decode import restore
 from duewheel.wheel.dequeue.slot_scan import SlotScan
+from duewheel.wheel.slots import WheelConfig, hour_of, last_slot_of_hour
 from duewheel.wheel.storage.data_directory import DataDirectory, Role
-from duewheel.wheel.storage.layout import RECORD_BYTES, WheelConfig, hour_of, last_slot_of_hour
+from duewheel.wheel.storage.layout import RECORD_BYTES
 
 PARTITIONS = [("timers", number) for number in range(4)]
 KEY_BYTES, BODY_BYTES = 16, 100

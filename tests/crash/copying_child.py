@@ -23,7 +23,7 @@ from duewheel.schemas.columns import binary
 from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, Timer
 from duewheel.testing import timer_batch as small_batch
 from duewheel.wheel.config import DequeueConfig
-from duewheel.wheel.storage.layout import HOUR_MS, WheelConfig
+from duewheel.wheel.slots import HOUR_MS, WheelConfig
 from duewheel.wheel.storage.verify import check
 
 WHEEL = WheelConfig(1_000, 8_192, window_ms=2 * HOUR_MS, margin_ms=0)

@@ -36,8 +36,8 @@ from duewheel.streaming.batch_size import RowLimit
 from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, Timer
 from duewheel.testing import timer_batch as small_batch
 from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.slots import HOUR_MS, WheelConfig
 from duewheel.wheel.storage.data_directory import Role
-from duewheel.wheel.storage.layout import HOUR_MS, WheelConfig
 from duewheel.wheel.storage.verify import check
 
 NOBODY = 65534

@@ -24,8 +24,8 @@ from duewheel.testing import (
 )
 from duewheel.wheel.append.engine import Appended
 from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import Role
-from duewheel.wheel.storage.layout import WheelConfig
 
 PRECISION_MS = 50
 SLOTS = 16

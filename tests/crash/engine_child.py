@@ -28,8 +28,8 @@ from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualCl
 from duewheel.wheel.admin.accept_loss import Topics, accept, losses
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.recovery.survey import survey
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory, Role, hold_role
-from duewheel.wheel.storage.layout import WheelConfig
 from duewheel.wheel.storage.timer_log import TimerLog
 from duewheel.wheel.storage.timer_wheel import TimerWheel
 

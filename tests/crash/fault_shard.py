@@ -32,7 +32,7 @@ from duewheel.errors import RecoveryPending
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.ops.status import status as read_status
 from duewheel.osutil.child_process import Child
-from duewheel.wheel.storage.layout import HOUR_MS
+from duewheel.wheel.slots import HOUR_MS
 from duewheel.wheel.storage.verify import check
 
 SCRIPT = Path(__file__).with_name("fault_points.py")

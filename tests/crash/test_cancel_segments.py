@@ -16,7 +16,7 @@ from tests.crash.test_fault_points import COLLECT_CANCELS, durable_slot, hours, 
 from tests.crash.test_host_clock import WrongShard
 
 from duewheel.dev.broker import DevBroker
-from duewheel.wheel.storage.layout import HOUR_MS
+from duewheel.wheel.slots import HOUR_MS
 
 pytestmark = [
     pytest.mark.kafka,

@@ -27,7 +27,8 @@ from tests.crash.fault_shard import (
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.state_file import State
 from duewheel.dev.broker import DevBroker
-from duewheel.wheel.storage.layout import hour_name, hour_of
+from duewheel.wheel.slots import hour_of
+from duewheel.wheel.storage.layout import hour_name
 
 # These need more than a load of timers, and have tests of their own.
 HALF_REDONE, IDLE = "dequeue.half_redone", "dequeue.idle_committed"

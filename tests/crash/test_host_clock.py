@@ -16,7 +16,7 @@ from tests.crash.fault_shard import CLOCK, LOAD, REPLACING, Shard
 
 from duewheel.dev.broker import DevBroker
 from duewheel.ops.status import status as read_status
-from duewheel.wheel.storage.layout import HOUR_MS
+from duewheel.wheel.slots import HOUR_MS
 
 pytestmark = [
     pytest.mark.kafka,

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory, Role
-from duewheel.wheel.storage.layout import ENTRY_BYTES, WheelConfig
+from duewheel.wheel.storage.layout import ENTRY_BYTES
 from duewheel.wheel.storage.timer_wheel import FILE_NAME
 
 CHILD = Path(__file__).with_name("wheel_child.py")

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from duewheel.checkpoints import fs
 from duewheel.errors import DiskFull
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import ENGINE_LOCK, DataDirectory, Role
-from duewheel.wheel.storage.layout import WheelConfig
 
 
 def main(folder: Path, slots: int, role: Role, die_at_mib: int) -> None:

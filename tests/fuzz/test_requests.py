@@ -25,7 +25,7 @@ from duewheel.schemas.request.rules import compile_suite, load_suite
 from duewheel.schemas.request.topic_contracts import TopicContract
 from duewheel.schemas.wire.varint import read_varint
 from duewheel.testing import suite_parameters
-from duewheel.wheel.storage.layout import roll_instants, slot_of
+from duewheel.wheel.slots import roll_instants, slot_of
 from duewheel.wheel.storage.record_builder import stored_messages
 
 Change = Callable[[st.DataObject, bytes], bytes]

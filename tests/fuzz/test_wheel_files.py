@@ -31,8 +31,8 @@ from duewheel.testing import (
 )
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import Role
-from duewheel.wheel.storage.layout import WheelConfig
 from duewheel.wheel.storage.verify import check
 
 Change = Callable[[st.DataObject, bytes], bytes]

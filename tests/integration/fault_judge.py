@@ -20,8 +20,8 @@ from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.state_topic import newest_record, place_of
 from duewheel.testing import Timer, timer_batch
 from duewheel.wheel.append.engine import Engine
+from duewheel.wheel.slots import closable_slot
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import closable_slot
 
 GIVE_UP_S = 90.0
 PARTITIONS = 2  # of the timer topic

@@ -40,8 +40,8 @@ from duewheel.schemas.wire.single_record import single
 from duewheel.testing import LocalShard
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.loop import Dequeue
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import Role
-from duewheel.wheel.storage.layout import WheelConfig
 
 pytestmark = pytest.mark.kafka
 

@@ -32,14 +32,9 @@ from duewheel.runtime.ingest_process import CHECKPOINT
 from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.batch_attempt import SPARK_DIR
 from duewheel.wheel.recovery.startup import first_progress
+from duewheel.wheel.slots import WheelConfig, closable_slot
 from duewheel.wheel.storage.data_directory import DataDirectory, Role
-from duewheel.wheel.storage.layout import (
-    FLAG_DEAD_LETTER,
-    LEVEL_MASK,
-    MAGIC_TIMER,
-    WheelConfig,
-    closable_slot,
-)
+from duewheel.wheel.storage.layout import FLAG_DEAD_LETTER, LEVEL_MASK, MAGIC_TIMER
 from duewheel.wheel.storage.verify import check
 
 pytestmark = [

@@ -45,8 +45,8 @@ from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.publisher import Prepared
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.slot_overflow import HotSlots
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory, Role
-from duewheel.wheel.storage.layout import WheelConfig
 
 pytestmark = pytest.mark.kafka
 

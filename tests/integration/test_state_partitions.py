@@ -22,6 +22,7 @@ from duewheel.checkpoints.progress import record_key
 from duewheel.config.settings import Settings
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, RecoveryPending, RecoveryRefused
+from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.publisher import KafkaPublisher, PublisherLimits
 from duewheel.runtime import dequeue_process
@@ -58,7 +59,7 @@ def impatient(settings: Settings, application: Application) -> KafkaPublisher:
     """A publisher that waits far less long than an open transaction lasts."""
     return KafkaPublisher(
         settings.kafka.client_options("producer"),
-        transactional_id=factory.transactional_id(settings),
+        transactional_id=shard_settings.transactional_id(settings),
         state_topic=settings.state_topic,
         dead_letter_topic=settings.dead_letter_topic,
         shard=settings.shard.index,

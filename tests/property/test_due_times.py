@@ -19,8 +19,9 @@ from duewheel.schemas.request.contract import Contract, parse, rejections
 from duewheel.schemas.request.rules import compile_suite, load_suite
 from duewheel.schemas.request.topic_contracts import TopicContract
 from duewheel.testing import suite_parameters
-from duewheel.wheel.storage.layout import closable_slot, hour_name, hour_of
-from duewheel.wheel.storage.record_builder import meant_slots
+from duewheel.wheel.append.placement import meant_slots
+from duewheel.wheel.slots import closable_slot, hour_of
+from duewheel.wheel.storage.layout import hour_name
 
 pc: Any = pyarrow.compute
 

@@ -24,12 +24,12 @@ from duewheel.testing import (
     Timer,
     timer_batch,
 )
+from duewheel.wheel.append.placement import meant_slots
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.inspect.pending_counts import Pending, PendingTimers
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory, Role
-from duewheel.wheel.storage.layout import WheelConfig
-from duewheel.wheel.storage.record_builder import meant_slots
 
 NOW_MS = 1_800_000_000_000
 PRECISION_MS = 600_000

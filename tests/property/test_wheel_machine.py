@@ -46,8 +46,8 @@ from duewheel.wheel.append import id_index
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import cancel_replies
 from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory, Role
-from duewheel.wheel.storage.layout import WheelConfig
 from duewheel.wheel.storage.verify import check
 
 HOUR_STARTS_MS = 1_800_000_000_000

@@ -13,16 +13,14 @@ from tests.simulation.contract_check import decoded
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.errors import PublishDoubt
-from duewheel.kafka.batch_encoder import Aside
 from duewheel.schemas import columns
+from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import (
     ANY_OFFSET,
     ANY_TIME,
     NO_PARTITION,
     NO_SLOT,
-    Bool,
     Deliveries,
-    Int64,
     TimerBatch,
 )
 from duewheel.schemas.columns import EMPTY, Column, binary, choose, constant, decimals, join, take
@@ -31,6 +29,7 @@ from duewheel.schemas.request.contract import Contract, parse
 from duewheel.schemas.request.rules import compile_suite, load_suite
 from duewheel.schemas.wire.record_codec import framed_bytes
 from duewheel.testing import TIMER_TOPIC, ManualClock, suite_parameters
+from duewheel.wheel.encoded import Aside
 from duewheel.wheel.publisher import Prepared
 
 START_MS = 1_800_000_000_000

@@ -12,7 +12,8 @@ from tests.simulation.history import History
 
 from duewheel.checkpoints.page_codec import Close
 from duewheel.checkpoints.state_file import State
-from duewheel.schemas.batches import Int64, TimerBatch
+from duewheel.schemas.arrays import Int64
+from duewheel.schemas.batches import TimerBatch
 
 
 class FloorWatch:

@@ -42,7 +42,7 @@ from duewheel.schemas.batches import NO_PARTITION, Deliveries
 from duewheel.schemas.columns import lengths
 from duewheel.wheel.dequeue import cancel_replies
 from duewheel.wheel.slot_overflow import HotSlots, in_excess
-from duewheel.wheel.storage.layout import WheelConfig
+from duewheel.wheel.slots import WheelConfig
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,11 @@ from tests.simulation.seam import SEAM, Actor
 from tests.simulation.witness import Witness
 
 from duewheel.checkpoints.page_codec import Close
-from duewheel.schemas.batches import Int64, TimerBatch
+from duewheel.schemas.arrays import Int64
+from duewheel.schemas.batches import TimerBatch
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import requeue
-from duewheel.wheel.storage.layout import WheelConfig
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.timer_wheel import Runs
 
 if TYPE_CHECKING:

@@ -36,14 +36,14 @@ PLANTED = {
     "slot-early": Planted(
         "1",
         "a slot is closed one slot early",
-        "wheel/storage/layout.py",
+        "wheel/slots.py",
         "    return now_ms // precision_ms\n",
         "    return now_ms // precision_ms + 1\n",
     ),
     "slot-floor": Planted(
         "1",
         "the slot of a due time is rounded down",
-        "wheel/storage/layout.py",
+        "wheel/slots.py",
         "return -(-due_ms // precision_ms)",
         "return due_ms // precision_ms",
     ),
@@ -73,14 +73,14 @@ PLANTED = {
     "not-before-ignored": Planted(
         "1",
         "a parked copy's slot is that of its due time",
-        "wheel/storage/record_builder.py",
+        "wheel/append/placement.py",
         "leaves_ms = np.maximum(np.where(rolled, instants, batch.due_ms), held_ms)",
         "leaves_ms = np.where(rolled, instants, batch.due_ms)",
     ),
     "parked-beyond-window": Planted(
         "bytes",
         "a parked copy may leave after the window",
-        "wheel/storage/record_builder.py",
+        "wheel/append/placement.py",
         "np.minimum(batch.not_before_ms, batch.timestamp_ms + window_ms)",
         "batch.not_before_ms",
         test="unit/wheel/dequeue/test_parking.py::test_a_slot_is_that_of_the_later_of_due_and_not_before",
@@ -226,7 +226,7 @@ PLANTED = {
     "order-of-batch": Planted(
         "4",
         "rows of one slot are written in reverse",
-        "wheel/storage/record_builder.py",
+        "wheel/append/placement.py",
         "order: Int64 = keys % count",
         "order: Int64 = np.lexsort((-np.arange(count), slots))",
     ),
@@ -270,14 +270,14 @@ PLANTED = {
     "done-rows": Planted(
         "3",
         "rows that come again are put back, delivered or not",
-        "wheel/recovery/rebuild.py",
+        "wheel/append/placement.py",
         "return ~done, np.maximum(",
         "return done | True, np.maximum(",
     ),
     "put-above-floor": Planted(
         "4",
         "rows that come again are put above the floor",
-        "wheel/recovery/rebuild.py",
+        "wheel/append/placement.py",
         "np.where(again, r, close.floor) + 1",
         "close.floor + 1",
         seed=18,
@@ -285,7 +285,7 @@ PLANTED = {
     "put-below": Planted(
         "2",
         "new rows are put into closed slots, too",
-        "wheel/recovery/rebuild.py",
+        "wheel/append/placement.py",
         "np.where(again, r, close.floor) + 1",
         "r + 1",
     ),

@@ -67,7 +67,7 @@ FAR_SLOTS = {
     "far-lap": Planted(
         "2",
         "slots are linked over those of an earlier lap that are not delivered",
-        "wheel/storage/layout.py",
+        "wheel/slots.py",
         "return (lower + self.ring) // step * step - 1",
         "return (lower + 2 * self.ring) // step * step - 1",
         seed=2,

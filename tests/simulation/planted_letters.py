@@ -8,7 +8,7 @@ LETTERS = {
     "letters-at-once": Planted(
         "1",
         "a dead letter that waits leaves with the next slot",
-        "wheel/storage/record_builder.py",
+        "wheel/append/placement.py",
         "batch.not_before_ms == ANY_TIME, EARLIEST_SLOT",
         "batch.rejected, EARLIEST_SLOT",
         test="unit/wheel/dequeue/test_parking.py::test_dead_letters_wait_while_their_topic_takes_nothing",
@@ -23,7 +23,7 @@ LETTERS = {
     "letters-always": Planted(
         "6",
         "dead letters wait while some partitions of their topic take writes",
-        "kafka/router.py",
+        "wheel/encoded.py",
         "self.refusal or self.unavailable.issuperset(range(self.partitions))",
         "self.refusal or bool(self.unavailable)",
     ),

@@ -30,7 +30,7 @@ from tests.simulation.world import World
 
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.slot_overflow import HotSlots
-from duewheel.wheel.storage.layout import WheelConfig
+from duewheel.wheel.slots import WheelConfig
 
 PRECISIONS_MS = (1_000, 600_000, 1_800_000)
 # How many of a kind of stores a step makes, about; "any" by chance.

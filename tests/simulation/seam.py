@@ -27,7 +27,8 @@ from typing import NoReturn
 from tests.simulation.disk import Disk
 
 from duewheel.checkpoints.page_codec import Close
-from duewheel.schemas.batches import Int64, TimerBatch
+from duewheel.schemas.arrays import Int64
+from duewheel.schemas.batches import TimerBatch
 from duewheel.wheel.storage.timer_wheel import Runs
 
 DISK_FULL, BAD_DISK = errno.ENOSPC, errno.EIO

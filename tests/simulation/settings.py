@@ -10,7 +10,7 @@ from tests.simulation.timers import TARGETS, TOPIC, Copy, Timer
 
 from duewheel.checkpoints.config_epochs import Epoch
 from duewheel.checkpoints.progress import Progress, shard_of
-from duewheel.wheel.storage.layout import WheelConfig
+from duewheel.wheel.slots import WheelConfig
 
 MAPPING = "mapping"
 

@@ -26,12 +26,13 @@ from duewheel.checkpoints.held_copies import Held
 from duewheel.checkpoints.progress import Progress, shard_of
 from duewheel.checkpoints.reshard_records import NOTICE_KEY
 from duewheel.errors import Fenced, PublishDoubt, TransactionTooSlow
-from duewheel.kafka.batch_encoder import Aside, Known, Routed, route
+from duewheel.kafka.batch_encoder import Routed, route
 from duewheel.kafka.publisher import is_asked_to_yield
-from duewheel.kafka.router import Reason, Target, grouped
+from duewheel.kafka.router import grouped
 from duewheel.kafka.state_topic import Found
 from duewheel.schemas import header_names as names
 from duewheel.schemas.batches import Deliveries, TopicPartition
+from duewheel.wheel.encoded import Aside, Known, Reason, Target
 from duewheel.wheel.publisher import Prepared, Seen
 
 FATES = ("lost", "doubt", "open", "die before", "die open", "die after")

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from duewheel.schemas.batches import ANY_OFFSET, ANY_TIME, NO_PARTITION, NO_SLOT, Int64, TimerBatch
+from duewheel.schemas.arrays import Int64
+from duewheel.schemas.batches import ANY_OFFSET, ANY_TIME, NO_PARTITION, NO_SLOT, TimerBatch
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import id_hashes, key_hashes
 from duewheel.schemas.wire.record_codec import framed_bytes, key_values
-from duewheel.wheel.storage.layout import EARLIEST_SLOT, WheelConfig, roll_instants, slot_of
+from duewheel.wheel.slots import EARLIEST_SLOT, WheelConfig, roll_instants, slot_of
 
 TOPIC = "timers"
 TARGETS = ["orders", "bills", "dead"]

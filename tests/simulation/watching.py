@@ -29,11 +29,12 @@ from duewheel.checkpoints.page_codec import Close
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.state_file import State
 from duewheel.ops import reshard
-from duewheel.schemas.batches import Bool, Int64, TimerBatch
-from duewheel.wheel.append import cancel_lookup, cancel_outcomes, id_index
+from duewheel.schemas.arrays import Bool, Int64
+from duewheel.schemas.batches import TimerBatch
+from duewheel.wheel.append import cancel_lookup, cancel_outcomes, id_index, placement
 from duewheel.wheel.append.cancel_lookup import CancelLookup
 from duewheel.wheel.dequeue import bounded_queue, cancel_replies, pipeline
-from duewheel.wheel.recovery import rebuild, startup
+from duewheel.wheel.recovery import startup
 from duewheel.wheel.storage.timer_log import TimerLog
 from duewheel.wheel.storage.timer_wheel import Runs, TimerWheel
 
@@ -238,7 +239,7 @@ def _watch_maps() -> None:
 
 
 def _watch_placing() -> None:
-    put_back = rebuild.put_back
+    put_back = placement.put_back
 
     def watched(batch: TimerBatch, slot: Int64, close: Close, progress: Progress) -> Any:
         pending, slots = put_back(batch, slot, close, progress)

@@ -8,9 +8,9 @@ from pathlib import Path
 from tests.simulation.timers import TOPIC, Copy, Timer
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
-from duewheel.wheel.inspect.snapshot import pieces
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import WheelConfig
+from duewheel.wheel.storage.log_scan import pieces
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,9 @@ if __name__ == "__main__":
 from tests.simulation.day import Day
 from tests.simulation.day_kafka import PARTITIONS, PRECISION_MS, START_MS, Kafka, Partition
 
-from duewheel.schemas.batches import Deliveries, Int64
-from duewheel.wheel.storage.layout import HOUR_MS, WheelConfig, roll_instants
+from duewheel.schemas.arrays import Int64
+from duewheel.schemas.batches import Deliveries
+from duewheel.wheel.slots import HOUR_MS, WheelConfig, roll_instants
 
 DAY_MS = 24 * HOUR_MS
 WINDOW_MS = DAY_MS

@@ -34,8 +34,9 @@ from duewheel.testing import (
 )
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.slots import HOUR_MS, WheelConfig
 from duewheel.wheel.storage.data_directory import Role
-from duewheel.wheel.storage.layout import HOUR_MS, RECORD_BYTES, WheelConfig
+from duewheel.wheel.storage.layout import RECORD_BYTES
 
 ROOT = Path(__file__).resolve().parents[2]
 NOW_MS = 1_800_000_000_000

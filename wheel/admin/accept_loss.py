@@ -40,13 +40,15 @@ from duewheel.checkpoints.page_codec import Close, Commit, HourFiles, Marks
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.recovery_decision import Local, decide
 from duewheel.errors import ConfigError, RecoveryRefused
-from duewheel.schemas.batches import Int64, TopicPartition
+from duewheel.schemas.arrays import Int64
+from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.admin.reconfigure import commit, require_owned
 from duewheel.wheel.config import DequeueConfig
-from duewheel.wheel.inspect.snapshot import Snapshot, pieces
+from duewheel.wheel.inspect.snapshot import Snapshot
 from duewheel.wheel.publisher import Publisher
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import RECORD_BYTES, slots_in
+from duewheel.wheel.storage.log_scan import pieces
 from duewheel.wheel.storage.message_store import Prefixes
 
 GONE, MADE_ANEW, CUT_SHORT = "gone", "made anew", "cut short"

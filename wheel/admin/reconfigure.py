@@ -31,8 +31,8 @@ from duewheel.schemas.batches import TopicPartition, is_retired
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.publisher import Publisher
 from duewheel.wheel.recovery.rebuild import OffsetsAt, first_marks
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
-from duewheel.wheel.storage.layout import WheelConfig
 
 log = structlog.get_logger(__name__)
 

@@ -19,10 +19,12 @@ import pyarrow.compute as pc
 
 from duewheel.checkpoints.page_codec import Commit
 from duewheel.errors import CorruptFile
-from duewheel.schemas.batches import ANY_OFFSET, Bool, Int32, Int64, TimerBatch, TopicPartition
+from duewheel.schemas.arrays import Bool, Int32, Int64
+from duewheel.schemas.batches import ANY_OFFSET, TimerBatch, TopicPartition
 from duewheel.schemas.columns import Column, binary, choose, concat, lengths, take
 from duewheel.schemas.hashing import source_names
 from duewheel.wheel.append.id_index import IdIndex
+from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import (
     FLAG_DEAD_LETTER,
@@ -30,7 +32,6 @@ from duewheel.wheel.storage.layout import (
     PREFIX,
     RECORD,
     RECORD_BYTES,
-    hour_of,
     id_hash_of,
     is_cancelled,
     slots_in,

@@ -32,7 +32,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from duewheel.schemas.batches import ANY_OFFSET, Bool, Int32, Int64
+from duewheel.schemas.arrays import Bool, Int32, Int64
+from duewheel.schemas.batches import ANY_OFFSET
 from duewheel.wheel.storage.cancel_log import (
     ALREADY_DELIVERED,
     CANCELLED,

@@ -13,13 +13,14 @@ import numpy as np
 from duewheel.checkpoints.cancel_bounds import EVERY_OFFSET, CancelBounds
 from duewheel.checkpoints.page_codec import Close, Commit
 from duewheel.checkpoints.progress import Progress
-from duewheel.schemas.batches import Int64, TimerBatch
+from duewheel.schemas.arrays import Int64
+from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.header_names import CHASE_FOUND
 from duewheel.wheel.append.cancel_lookup import CancelLookup, Candidates
 from duewheel.wheel.append.cancel_outcomes import NO_CANCEL, Cancels, Timers, resolve
 from duewheel.wheel.append.staged_batch import Uncommitted
+from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import hour_of
 
 
 class CancelResolver:

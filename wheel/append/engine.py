@@ -37,13 +37,13 @@ from duewheel.checkpoints.page_codec import Close
 from duewheel.checkpoints.progress import Progress
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile, RecoveryPending, RecoveryRefused
-from duewheel.schemas.batches import Bool, Int64, TimerBatch, TopicPartition
+from duewheel.schemas.arrays import Bool, Int64
+from duewheel.schemas.batches import TimerBatch, TopicPartition
 from duewheel.wheel.append.cancels import CancelResolver
+from duewheel.wheel.append.placement import meant_slots, put_back
 from duewheel.wheel.append.staged_batch import Uncommitted, Written, cut_uncommitted
-from duewheel.wheel.recovery.rebuild import put_back
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.far_slots import ChainEnds
-from duewheel.wheel.storage.record_builder import meant_slots
 from duewheel.wheel.storage.timer_wheel import Runs
 
 log = structlog.get_logger(__name__)

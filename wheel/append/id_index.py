@@ -31,7 +31,7 @@ import structlog
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.page_codec import Commit
 from duewheel.errors import CorruptFile
-from duewheel.schemas.batches import Bool, Int64
+from duewheel.schemas.arrays import Bool, Int64
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import RECORD, RECORD_BYTES, id_hash_of
 from duewheel.wheel.storage.timer_log import Records

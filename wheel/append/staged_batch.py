@@ -22,18 +22,14 @@ import numpy as np
 from duewheel.checkpoints.page_codec import Commit, HourFiles
 from duewheel.clock import Clock
 from duewheel.schemas import columns
-from duewheel.schemas.batches import Bool, Int32, Int64, TimerBatch
+from duewheel.schemas.arrays import Bool, Int32, Int64
+from duewheel.schemas.batches import TimerBatch
+from duewheel.wheel.append.placement import first_of_each, slot_order
+from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.far_slots import ChainEnds
-from duewheel.wheel.storage.layout import MAGIC_ABANDONED, RECORD_BYTES, hour_of
-from duewheel.wheel.storage.record_builder import (
-    Places,
-    first_of_each,
-    log_records,
-    seal,
-    slot_order,
-    stored_messages,
-)
+from duewheel.wheel.storage.layout import MAGIC_ABANDONED, RECORD_BYTES
+from duewheel.wheel.storage.record_builder import Places, log_records, seal, stored_messages
 from duewheel.wheel.storage.timer_log import Records
 from duewheel.wheel.storage.timer_wheel import Runs
 

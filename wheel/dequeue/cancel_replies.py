@@ -28,7 +28,8 @@ import numpy as np
 
 from duewheel.checkpoints.page_codec import Commit, Marks
 from duewheel.checkpoints.progress import PartitionProgress
-from duewheel.schemas.batches import Bool, Deliveries, Int32, Int64, TopicPartition, is_retired
+from duewheel.schemas.arrays import Bool, Int32, Int64
+from duewheel.schemas.batches import Deliveries, TopicPartition, is_retired
 from duewheel.schemas.columns import take
 from duewheel.wheel.dequeue.reply_rows import reply_rows
 from duewheel.wheel.storage.cancel_log import CHASE, OUTCOMES, CancelRows

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from duewheel.schemas.batches import ANY_TIME, Deliveries, Int32, Int64, TopicPartition
+from duewheel.schemas.arrays import Int32, Int64
+from duewheel.schemas.batches import ANY_TIME, Deliveries, TopicPartition
 from duewheel.schemas.columns import choose
 from duewheel.schemas.hashing import source_names
 from duewheel.schemas.wire.record_codec import NO_ORIGIN

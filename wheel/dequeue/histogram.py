@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from duewheel.schemas.batches import Int64
+from duewheel.schemas.arrays import Int64
 
 # From a tenth of a slot to what only an outage explains.
 MILLISECONDS = (

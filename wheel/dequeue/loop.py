@@ -61,9 +61,9 @@ from duewheel.wheel.dequeue.pipeline import Pipeline, Ready
 from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.publisher import Prepared, Publisher
 from duewheel.wheel.recovery.startup import Started, start
+from duewheel.wheel.slots import closable_slot
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
 from duewheel.wheel.storage.far_slots import Linker, rows_beyond
-from duewheel.wheel.storage.layout import closable_slot
 
 log = structlog.get_logger()
 

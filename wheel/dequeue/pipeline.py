@@ -35,7 +35,8 @@ from functools import partial
 
 import numpy as np
 
-from duewheel.schemas.batches import Bool, Deliveries, Int64, TopicPartition
+from duewheel.schemas.arrays import Bool, Int64
+from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.threads import Worker
 from duewheel.wheel.dequeue.bounded_queue import BoundedQueue, QueueClosed
 from duewheel.wheel.dequeue.decode import Restored, pieces, restore

@@ -16,15 +16,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from duewheel.schemas import header_names as names
+from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import (
     ANY_OFFSET,
     ANY_TIME,
     NO_LEVEL,
     NO_PARTITION,
-    Bool,
     Deliveries,
-    Int32,
-    Int64,
     TopicPartition,
 )
 from duewheel.schemas.columns import EMPTY, Column, binary, choose, decimals, join

@@ -25,7 +25,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow.compute as pc
 
-from duewheel.schemas.batches import NO_KEY, Bool, Deliveries, Int32, Int64
+from duewheel.schemas.arrays import Bool, Int32, Int64
+from duewheel.schemas.batches import NO_KEY, Deliveries
 from duewheel.schemas.columns import EMPTY, Column, binary, choose, join, take
 from duewheel.schemas.hashing import id_hashes
 from duewheel.schemas.request.request_columns import COUNT_MAX

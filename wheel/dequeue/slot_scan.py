@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from duewheel.errors import CorruptFile
-from duewheel.schemas.batches import Bool, Int64
+from duewheel.schemas.arrays import Bool, Int64
+from duewheel.wheel.slots import hour_of, last_slot_of_hour
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import MAGIC_ROLL, RECORD_BYTES, hour_of, last_slot_of_hour
+from duewheel.wheel.storage.layout import MAGIC_ROLL, RECORD_BYTES
 from duewheel.wheel.storage.timer_log import Records, Stretches
 
 # Entries looked at in one go: 2 MiB of the wheel.

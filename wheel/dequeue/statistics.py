@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from duewheel.checkpoints.held_copies import copies
-from duewheel.kafka.batch_encoder import Aside
-from duewheel.schemas.batches import Deliveries, Int64
+from duewheel.schemas.arrays import Int64
+from duewheel.schemas.batches import Deliveries
 from duewheel.wheel.dequeue.histogram import Histogram
+from duewheel.wheel.encoded import Aside
 from duewheel.wheel.inspect.pending_counts import OTHER, TOPICS_MAX
 from duewheel.wheel.slot_overflow import in_excess
 

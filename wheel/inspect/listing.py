@@ -17,18 +17,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from duewheel.errors import ConfigError
-from duewheel.schemas.batches import Int64
+from duewheel.schemas.arrays import Int64
 from duewheel.schemas.hashing import java_hash, source_names
 from duewheel.schemas.wire.varint import read_varint
-from duewheel.wheel.inspect.snapshot import Snapshot, consistently, pieces, rows_out
+from duewheel.wheel.inspect.snapshot import Snapshot, consistently, rows_out
+from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import (
-    FLAG_DEAD_LETTER,
-    MAGIC_ROLL,
-    RECORD_BYTES,
-    hour_of,
-    level_of,
-)
+from duewheel.wheel.storage.layout import FLAG_DEAD_LETTER, MAGIC_ROLL, RECORD_BYTES, level_of
+from duewheel.wheel.storage.log_scan import pieces
 from duewheel.wheel.storage.message_store import StoredMessages
 from duewheel.wheel.storage.timer_log import Records
 from duewheel.wheel.storage.topic_registry import public_name

@@ -24,16 +24,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from duewheel.schemas.batches import LEVEL_MAX, NO_LEVEL, Bool, Int64
-from duewheel.wheel.inspect.snapshot import Snapshot, consistently, pieces, rows_out
+from duewheel.schemas.arrays import Bool, Int64
+from duewheel.schemas.batches import LEVEL_MAX, NO_LEVEL
+from duewheel.wheel.inspect.snapshot import Snapshot, consistently, rows_out
+from duewheel.wheel.slots import HOUR_MS, first_slot_of_hour
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import (
-    HOUR_MS,
-    MAGIC_ROLL,
-    RECORD_BYTES,
-    first_slot_of_hour,
-    level_of,
-)
+from duewheel.wheel.storage.layout import MAGIC_ROLL, RECORD_BYTES, level_of
+from duewheel.wheel.storage.log_scan import pieces
 from duewheel.wheel.storage.timer_log import Records
 
 OTHER = "other"

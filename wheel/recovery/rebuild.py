@@ -17,18 +17,17 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import structlog
 
 from duewheel.checkpoints import durable_checkpoint, fs
 from duewheel.checkpoints.durable_checkpoint import Durable
-from duewheel.checkpoints.page_codec import Close, Commit, HourFiles, Marks
+from duewheel.checkpoints.page_codec import Commit, HourFiles, Marks
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery_decision import Keep, RecoveryRecord, dequeue_has_decided
 from duewheel.errors import CorruptFile, RecoveryPending
-from duewheel.schemas.batches import Bool, Int64, TimerBatch
+from duewheel.wheel.slots import WheelConfig, hour_of
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
-from duewheel.wheel.storage.layout import RECORD_BYTES, WheelConfig, hour_of
+from duewheel.wheel.storage.layout import RECORD_BYTES
 from duewheel.wheel.storage.timer_log import runs_in
 from duewheel.wheel.storage.verify import Finding, Wheel, check_hour, check_segment
 
@@ -248,28 +247,3 @@ def _start_anew(directory: DataDirectory, marks: Marks, r: int, progress: Progre
 
 
 # ---- rows that come again ----------------------------------------------------------------------
-
-
-def put_back(
-    batch: TimerBatch, slot: Int64, close: Close, progress: Progress
-) -> tuple[Bool, Int64]:
-    """Judge rows that were there when slots were closed, or may have been.
-
-    Args:
-        batch: rows at or above the marks.
-        slot: that each row's due time means.
-        close: the close page; rows below its C come again, others are new.
-        progress: what has been delivered.
-
-    Returns:
-        Which rows are not done, and every row's slot: new ones go to an open slot, the others where
-        they were or earlier, closed or not, but behind what their partition has delivered in full.
-        Dequeue waits for them.
-    """
-    c = np.array([close.c.get(p, 0) for p in batch.partitions], np.int64)[batch.partition]
-    again = batch.offset < c
-    known = [progress.partitions.get(p) for p in batch.partitions]
-    delivered = [progress.slot if part is None else part.r for part in known]
-    r = np.maximum(np.array(delivered, np.int64), close.lower)[batch.partition]
-    done = again & progress.done(batch.partitions, batch.partition, batch.offset, slot)
-    return ~done, np.maximum(slot, np.where(again, r, close.floor) + 1)

@@ -33,8 +33,8 @@ from duewheel.errors import RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.publisher import Publisher
+from duewheel.wheel.slots import closable_slot
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
-from duewheel.wheel.storage.layout import closable_slot
 
 NO_PROGRESS = (
     "Kafka has no progress for this shard, and it is not a new one: run `duewheel init` if nothing "

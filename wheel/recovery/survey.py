@@ -12,9 +12,9 @@ from pathlib import Path
 from duewheel.checkpoints.recovery_decision import Local, look_at
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage import cancel_log, message_store, timer_log, timer_wheel, topic_registry
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import WheelConfig
 from duewheel.wheel.storage.timer_wheel import TimerWheel
 
 # Opening a directory that lacks one of them makes it.

@@ -22,7 +22,8 @@ import numpy.typing as npt
 
 from duewheel.errors import CorruptFile
 from duewheel.schemas import columns
-from duewheel.schemas.batches import Int32, Int64, TimerBatch
+from duewheel.schemas.arrays import Int32, Int64
+from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.header_names import Answer
 from duewheel.wheel.storage.hour_segments import HourFiles
 from duewheel.wheel.storage.layout import (

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duewheel.errors import CorruptFile
-from duewheel.schemas.batches import Int64
+from duewheel.schemas.arrays import Int64
 from duewheel.wheel.storage.hour_segments import HourFiles
 from duewheel.wheel.storage.layout import CANCELLATION, row_checks
 

@@ -25,8 +25,8 @@ from duewheel.checkpoints import fs, state_file
 from duewheel.checkpoints.fs import FileLock
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage import timer_wheel
-from duewheel.wheel.storage.layout import WheelConfig
 from duewheel.wheel.storage.timer_wheel import OnProgress, TimerWheel
 
 WHEEL_LOCK = "wheel.lock"

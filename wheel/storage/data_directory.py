@@ -33,13 +33,14 @@ from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery_decision import Local, look_at
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile, RecoveryPending
-from duewheel.schemas.batches import Int64
+from duewheel.schemas.arrays import Int64
+from duewheel.wheel.slots import WheelConfig, hour_of
 from duewheel.wheel.storage import timer_wheel
 from duewheel.wheel.storage.cancel_log import CancelLog
 from duewheel.wheel.storage.cancelled_records import CancelledRecords
 from duewheel.wheel.storage.creation import with_files
 from duewheel.wheel.storage.hour_segments import HourFiles
-from duewheel.wheel.storage.layout import ENTRY_BYTES, MAGIC_ABANDONED, WheelConfig, hour_of
+from duewheel.wheel.storage.layout import ENTRY_BYTES, MAGIC_ABANDONED
 from duewheel.wheel.storage.message_store import MessageStore, pieces
 from duewheel.wheel.storage.timer_log import TimerLog, runs_in
 from duewheel.wheel.storage.timer_wheel import OnProgress, Runs, TimerWheel

@@ -28,11 +28,12 @@ import numpy as np
 
 from duewheel.checkpoints.page_codec import Commit
 from duewheel.errors import CorruptFile
-from duewheel.schemas.batches import Int64
-from duewheel.wheel.inspect.snapshot import log_pieces, pieces
+from duewheel.schemas.arrays import Int64
+from duewheel.wheel.slots import HOUR_MS, first_slot_of_hour, hour_of
 from duewheel.wheel.storage import message_store
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import HOUR_MS, NO_POSITION, first_slot_of_hour, hour_of
+from duewheel.wheel.storage.layout import NO_POSITION
+from duewheel.wheel.storage.log_scan import log_pieces, pieces
 from duewheel.wheel.storage.message_store import MessageStore
 from duewheel.wheel.storage.timer_log import TimerLog
 from duewheel.wheel.storage.timer_wheel import Runs

@@ -21,7 +21,7 @@ from crc32c import crc32c
 from duewheel.checkpoints import fs
 from duewheel.errors import CorruptFile
 from duewheel.schemas import columns
-from duewheel.schemas.batches import Int64
+from duewheel.schemas.arrays import Int64
 from duewheel.schemas.columns import Column
 from duewheel.wheel.storage.hour_segments import HourFiles
 from duewheel.wheel.storage.layout import PREFIX, PREFIX_BYTES, as_appended

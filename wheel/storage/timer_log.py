@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from duewheel.checkpoints import fs
 from duewheel.errors import CorruptFile
-from duewheel.schemas.batches import Int64
+from duewheel.schemas.arrays import Int64
 from duewheel.wheel.storage.hour_segments import HourFiles
 from duewheel.wheel.storage.layout import (
     MAGIC_ABANDONED,

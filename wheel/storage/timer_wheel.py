@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from duewheel.checkpoints import fs
 from duewheel.errors import NO_ROOM, CorruptFile, DiskFull
-from duewheel.schemas.batches import Int64
+from duewheel.schemas.arrays import Int64
 from duewheel.wheel.storage.layout import ENTRY, ENTRY_BYTES, NO_POSITION
 
 FILE_NAME = "timerwheel"

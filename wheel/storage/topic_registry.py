@@ -21,7 +21,8 @@ import numpy as np
 
 from duewheel.checkpoints import fs
 from duewheel.errors import CorruptFile
-from duewheel.schemas.batches import RETIRED, Int32, TopicPartition
+from duewheel.schemas.arrays import Int32
+from duewheel.schemas.batches import RETIRED, TopicPartition
 from duewheel.wheel.storage.message_store import Prefixes
 
 FILE_NAME = "topics"

@@ -24,7 +24,8 @@ import numpy as np
 
 from duewheel.checkpoints.page_codec import Commit, HourFiles
 from duewheel.errors import CorruptFile, RecoveryPending
-from duewheel.schemas.batches import Bool, Int64
+from duewheel.schemas.arrays import Bool, Int64
+from duewheel.wheel.slots import WheelConfig, first_slot_of_hour, hour_of
 from duewheel.wheel.storage import (
     cancel_log,
     cancelled_records,
@@ -40,11 +41,8 @@ from duewheel.wheel.storage.layout import (
     MAGIC_TIMER,
     NO_POSITION,
     RECORD_BYTES,
-    WheelConfig,
     as_appended,
     distance_of,
-    first_slot_of_hour,
-    hour_of,
     is_cancelled,
 )
 from duewheel.wheel.storage.timer_log import Records, runs_in

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from duewheel.errors import DuewheelError
-from duewheel.schemas.batches import Int64
+from duewheel.schemas.arrays import Int64
 from duewheel.schemas.request.rules import filled_in
 
 _pa: Any = pa

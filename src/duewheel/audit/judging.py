@@ -29,7 +29,8 @@ import pyarrow.compute
 
 from duewheel.audit.expectations import EXAMPLES_MAX, GreatExpectations, Tally, tallies
 from duewheel.checkpoints.config_epochs import Epochs
-from duewheel.schemas.batches import Bool, Int32, Int64, TimerBatch, TopicPartition
+from duewheel.schemas.arrays import Bool, Int32, Int64
+from duewheel.schemas.batches import TimerBatch, TopicPartition
 from duewheel.schemas.columns import lengths
 from duewheel.schemas.hashing import murmur2, source_names
 from duewheel.schemas.request.contract import Contract, parse_judged, rejected_by

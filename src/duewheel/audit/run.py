@@ -33,14 +33,15 @@ from duewheel.audit.range import Bound, Ranges, offsets_in, ranges, reached, str
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.progress import Progress
-from duewheel.cli.options import progress_bar
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.java.spark_session import spark_session
+from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.topic_discovery import Known, look_up, require_some
-from duewheel.runtime.dequeue_process import stop_signals
+from duewheel.osutil.signals import stop_signals
+from duewheel.osutil.terminal import progress_bar
 from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.epoch_parser import contracts
 from duewheel.streaming.range_reader import read_range
@@ -174,7 +175,7 @@ def _range(
     audited: Marks,
 ) -> tuple[Marks, Marks]:
     """First offsets, and those behind the last, of every partition that is looked at."""
-    ends: Marks = factory.own(settings, admin.stable_offsets(topics))
+    ends: Marks = shard_settings.own(settings, admin.stable_offsets(topics))
     missing = set(topics) - {topic for topic, _ in ends}
     if missing:
         raise ConfigError(f"timer topic {', '.join(sorted(missing))} does not exist")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -15,9 +14,6 @@ from duewheel.checkpoints import fs
 from duewheel.config.settings import load
 from duewheel.errors import NO_ROOM, ConfigError, DiskFull
 from duewheel.osutil import logs
-
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
 
 Command = Callable[..., Any]
 
@@ -108,43 +104,6 @@ def show_row(row: dict[str, Any], output: str) -> None:
         click.echo(json.dumps(row))
     else:
         click.echo("  ".join(f"{key}={value}" for key, value in row.items() if value is not None))
-
-
-def progress_bar() -> Progress:
-    """On stderr, and only if that is a terminal."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-    )
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    return Progress(
-        *columns,
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-
-
-@contextmanager
-def bar_of_bytes(text: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Takes bytes done and bytes in all, and draws them in MiB; None if stderr is no terminal."""
-    with progress_bar() as bar:
-        task: TaskID | None = None
-
-        def draw(done: int, size: int) -> None:
-            nonlocal task
-            if task is None:
-                task = bar.add_task(f"{text} (MiB)")
-            bar.update(task, completed=done >> 20, total=size >> 20)
-
-        yield None if bar.disable else draw
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from duewheel.config.sections import Timer, client_defaults
 from duewheel.config.topic_rules import nearest, topic_problems
 from duewheel.config.values import as_millis
-from duewheel.wheel.storage.layout import DELAY_MS_MAX
+from duewheel.wheel.slots import DELAY_MS_MAX
 
 if TYPE_CHECKING:
     from duewheel.config.settings import Settings

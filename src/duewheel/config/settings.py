@@ -46,7 +46,7 @@ from duewheel.config.topic_rules import nearest
 from duewheel.config.values import Options, as_millis, reveal
 from duewheel.errors import ConfigError
 from duewheel.schemas.name_patterns import TimerTopics
-from duewheel.wheel.storage.layout import WheelConfig
+from duewheel.wheel.slots import WheelConfig
 
 DEFAULT_FILE = Path("duewheel.toml")
 ENV_PREFIX = "DUEWHEEL_"

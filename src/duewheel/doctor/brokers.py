@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from duewheel import factory
 from duewheel.doctor import apis
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import UNREACHABLE, Finding, judged
 from duewheel.errors import DuewheelError
 from duewheel.kafka import producer_internals as internals
+from duewheel.kafka import shard_settings
 from duewheel.kafka.producer_internals import OLDEST_BROKER
 from duewheel.kafka.publisher import PublisherLimits
 
@@ -56,7 +56,7 @@ def examine(cluster: Cluster) -> Iterator[Finding]:
     for name, answer in reached.items():
         yield _judge_version(name, answer.version)
     yield _features(cluster)
-    limits = factory.publisher_limits(cluster.settings)
+    limits = shard_settings.publisher_limits(cluster.settings)
     for number, _, _ in brokers:
         if (name := _name(number)) in reached:
             config = cluster.configs("BROKER", [str(number)]).get(str(number), {})

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 import click
 from kafka import KafkaAdminClient
 
-from duewheel.cli.options import progress_bar
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.doctor import bootstrap, brokers, clocks, host, rights, topics, trial
@@ -23,6 +22,7 @@ from duewheel.doctor.scratch import scratch_topic
 from duewheel.errors import DuewheelError
 from duewheel.kafka.clients import ClientSettings, close
 from duewheel.kafka.deadline import Deadline
+from duewheel.osutil.terminal import progress_bar
 
 Parts = dict[str, Callable[[Cluster], Iterator[Finding]]]
 Begun = Callable[[str, int], None]  # told of each part: its name, and how many there are

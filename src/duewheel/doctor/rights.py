@@ -15,10 +15,10 @@ from kafka.errors import (
     TransactionalIdNotFoundError,
 )
 
-from duewheel import factory
 from duewheel.doctor.cluster import Cluster, Topic
 from duewheel.doctor.findings import Finding
 from duewheel.errors import ConfigError, KafkaUnavailable
+from duewheel.kafka import shard_settings
 
 # By the part that a topic plays: what nothing works without, and what is missed at times.
 _TIMER = ({"READ", "WRITE", "DESCRIBE"}, {"DESCRIBE_CONFIGS"})
@@ -91,7 +91,7 @@ def _principal(cluster: Cluster) -> str:
 
 def _transactional_id(cluster: Cluster, principal: str) -> Finding:
     """Whether the shard's id may be looked at, and what is open under it."""
-    name = factory.transactional_id(cluster.settings)
+    name = shard_settings.transactional_id(cluster.settings)
     code, subject = "transactional_id", f"transactional id {name}"
     deadline = cluster.deadline()
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from duewheel import factory
 from duewheel.checkpoints.partition_limit import PARTITIONS_MAX, beyond_room
 from duewheel.doctor.cluster import Cluster, Topic
 from duewheel.doctor.findings import Finding, Severity, judged
 from duewheel.errors import DuewheelError
+from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.shard_records import Written, all_shards, require_as_many
 from duewheel.kafka.topic_specs import TopicFinding, remedy_command
@@ -168,7 +168,7 @@ def _partitions(cluster: Cluster, timers: Sequence[Topic]) -> Finding:
     code, subject = "shard_partitions", f"shard {shard.index} of {shard.count}"
     known = {(topic.name, number): 0 for topic in timers for number in range(len(topic.partitions))}
     try:
-        mine = factory.own(cluster.settings, known)
+        mine = shard_settings.own(cluster.settings, known)
     except DuewheelError as error:
         remedy = "kafka-topics.sh --bootstrap-server {} --alter --topic {} --partitions {}"
         name = timers[0].name
@@ -181,7 +181,7 @@ def _partitions(cluster: Cluster, timers: Sequence[Topic]) -> Finding:
 def _room(cluster: Cluster, timers: Sequence[Topic]) -> Iterator[Finding]:
     """Timer topics that the shard's record of progress has no room for."""
     shard, listed = cluster.settings.shard, cluster.settings.timer.topics
-    mine = factory.own_counts(cluster.settings, {t.name: len(t.partitions) for t in timers})
+    mine = shard_settings.own_counts(cluster.settings, {t.name: len(t.partitions) for t in timers})
     beyond = beyond_room(mine, sorted(mine, key=lambda name: (name not in listed, name)))
     for topic, why in beyond.items():
         severity: Severity = "error" if topic in listed else "warning"

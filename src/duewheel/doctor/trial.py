@@ -20,12 +20,12 @@ from typing import TypeVar
 from kafka import KafkaProducer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from duewheel import factory
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Finding, judged
 from duewheel.doctor.scratch import Scratch, name_of
 from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.kafka import producer_internals as internals
+from duewheel.kafka import shard_settings
 from duewheel.kafka.state_topic import newest_records
 from duewheel.kafka.transactions import meet, open_producer
 from duewheel.schemas.wire.single_record import single
@@ -88,7 +88,7 @@ class _Trial:
         self._name = name_of(cluster)
         self._subject = f"transactional id {self._name}"
         self._run = uuid.uuid4().bytes  # a topic that stays holds records of earlier trials
-        self._limits = factory.publisher_limits(cluster.settings)
+        self._limits = shard_settings.publisher_limits(cluster.settings)
         self._producers: list[KafkaProducer] = []
 
     def run(self) -> Iterator[Finding]:

@@ -17,9 +17,9 @@ from dataclasses import replace
 
 import structlog
 
-from duewheel.kafka.router import Target
 from duewheel.kafka.ttl_cache import Believed
 from duewheel.schemas.batches import TopicPartition
+from duewheel.wheel.encoded import Target
 
 VERDICT_S = (5.0, 60.0)  # the first one, and the longest
 _TOLD_MAX = 10_000

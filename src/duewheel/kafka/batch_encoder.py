@@ -8,96 +8,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from duewheel.checkpoints.held_copies import Held
 from duewheel.errors import PublishDoubt
 from duewheel.kafka import router
-from duewheel.kafka.router import Reason, Target
-from duewheel.schemas.batches import ANY_TIME, Bool, Deliveries, Int32, Int64, TopicPartition
-from duewheel.schemas.wire.record_batch import Batch, split
+from duewheel.schemas.arrays import Bool, Int32
+from duewheel.schemas.batches import ANY_TIME, Deliveries
+from duewheel.schemas.wire.record_batch import split
 from duewheel.wheel.dequeue import requeue
+from duewheel.wheel.encoded import Aside, Encoded, Known, Part, Reason, Target
 from duewheel.wheel.slot_overflow import to_be_spread
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What is known of a topic, as far as encoding goes.
-
-    Attributes:
-        target: its partitions and limits.
-        batch_bytes: how large to make its batches.
-    """
-
-    target: Target
-    batch_bytes: int
-
-
-NO_ROWS: Int64 = np.empty(0, np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class Aside:
-    """What of a transaction did not go where it was addressed; no row is in two of the first three.
-
-    Attributes:
-        parked: went back to their timer topic to wait: their target takes no writes for now, or
-            they are in excess of their slot.
-        letters: dead letters that went back because the dead-letter topic takes nothing; some of
-            them may have become dead letters only now.
-        condemned: became dead letters.
-        reasons: of `condemned`, how many for which reason.
-        held: what waits for timer partitions then, in the state topic.
-        moved: whether some of it was moved to its partition.
-    """
-
-    parked: Int64 = field(default_factory=lambda: NO_ROWS)
-    letters: Int64 = field(default_factory=lambda: NO_ROWS)
-    condemned: Int64 = field(default_factory=lambda: NO_ROWS)
-    reasons: Mapping[str, int] = field(default_factory=dict)
-    held: Mapping[TopicPartition, Held] = field(default_factory=dict)
-    moved: bool = False
-
 
 # What is known of each of these topics; may raise to say that it is not.
 LookUp = Callable[[Sequence[str]], Mapping[str, Known]]
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One batch and where it goes.
-
-    Attributes:
-        topic, partition: where to.
-        batch: the records.
-        source: TIMER_SOURCE of its record if it holds one only, else None.
-        is_whole: it was held, and cannot be divided (held_queue.py).
-    """
-
-    topic: str
-    partition: int
-    batch: Batch
-    source: bytes | None
-    is_whole: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """Deliveries as batches, and what they were made from.
-
-    Attributes:
-        parts: the batches; those of a partition are neighbours, in their order.
-        aside: rows that do not go where they were addressed.
-        known: what was known of each topic that mattered.
-        refused: sources of the records that the broker had refused.
-    """
-
-    parts: list[Part]
-    aside: Aside
-    known: Mapping[str, Known]
-    refused: frozenset[bytes]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ from kafka.structs import TopicPartition
 
 from duewheel.checkpoints.held_copies import Held, batch_of, key_of, named, partition_of, value_of
 from duewheel.checkpoints.progress import RECORD_BYTES_MAX, Progress
-from duewheel.kafka.batch_encoder import Known, Part
 from duewheel.kafka.clients import ClientSettings, close, open_reader
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.state_topic import ends_of, records_until
@@ -35,6 +34,7 @@ from duewheel.schemas.header_names import LETTER, ORIGIN, TIMER_ID
 from duewheel.schemas.wire.record_batch import Batch, seal
 from duewheel.schemas.wire.record_codec import NO_ORIGIN
 from duewheel.schemas.wire.single_record import Header, encode, several, single
+from duewheel.wheel.encoded import Known, Part
 
 _BYTES_AT_ONCE = 4 * 1024 * 1024
 # Batches for one partition go one after the other, each with a round trip to its replicas.

@@ -53,7 +53,7 @@ from duewheel.errors import (
 )
 from duewheel.kafka import producer_internals as internals
 from duewheel.kafka import router
-from duewheel.kafka.batch_encoder import Aside, Encoded, Known, LookUp, Part, encode
+from duewheel.kafka.batch_encoder import LookUp, encode
 from duewheel.kafka.clients import ClientSettings, close
 from duewheel.kafka.deadline import Deadline, DeadlinePassed, within
 from duewheel.kafka.held_queue import (
@@ -65,7 +65,6 @@ from duewheel.kafka.held_queue import (
     split,
     tell_held,
 )
-from duewheel.kafka.router import Target
 from duewheel.kafka.state_topic import (
     Found,
     broker_now_ms,
@@ -81,6 +80,7 @@ from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.batches import TopicPartition as Place
 from duewheel.schemas.wire.record_batch import HEADER_BYTES, Batch
 from duewheel.schemas.wire.single_record import single
+from duewheel.wheel.encoded import Aside, Encoded, Known, Part, Target
 from duewheel.wheel.publisher import Prepared
 
 # Records have this host's time, but never further from the brokers' clock than this: topics may

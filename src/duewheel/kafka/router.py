@@ -20,74 +20,24 @@ import itertools
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from duewheel.schemas import header_names as names
-from duewheel.schemas.batches import NEVER, NO_KEY, NO_PARTITION, Bool, Deliveries, Int32, Int64
+from duewheel.schemas.arrays import Bool, Int32, Int64
+from duewheel.schemas.batches import NEVER, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import constant, join, lengths, spread
 from duewheel.schemas.dead_letters import kept_headers
 from duewheel.schemas.wire.record_batch import HEADER_BYTES, bytes_alone
 from duewheel.schemas.wire.varint import varint
+from duewheel.wheel.encoded import Reason, Target
 
 # Everything of a record and its added headers but the columns' own bytes: names, lengths, numbers.
 _OVERHEAD_BYTES_MAX = HEADER_BYTES + 160
 _PARTITION_BITS = 32
 _TOPIC_SHOWN_MAX = 249  # Kafka allows no longer name; a longer one is a mistake, shown in part
-
-
-class Reason(IntEnum):
-    """Why a row cannot be published; NONE if it can."""
-
-    NONE = 0
-    UNKNOWN_TARGET_TOPIC = 1
-    TARGET_NOT_AUTHORIZED = 2
-    BAD_TARGET_PARTITION = 3
-    KEY_REQUIRED = 4
-    RECORD_TOO_LARGE = 5
-    RECORD_REFUSED = 6
-    TARGET_UNAVAILABLE = 7
-    HOT_SLOT = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What is known of a target topic.
-
-    Attributes:
-        partitions: how many it has; 0 if nothing can be published there.
-        batch_bytes_max: the largest batch it takes, header included.
-        key_required: it is compacted and takes no record without a key.
-        refusal: why nothing can be published there, else NONE.
-        unavailable: partitions that take no writes for now.
-        topic_id: Kafka's, of the topic that has this name now; empty if it has none.
-    """
-
-    partitions: int
-    batch_bytes_max: int
-    key_required: bool = False
-    refusal: Reason = Reason.NONE
-    unavailable: frozenset[int] = frozenset()
-    topic_id: str = ""
-
-    @property
-    def available(self) -> Sequence[int]:
-        """The partitions that take writes; all of them if none does."""
-        every = range(self.partitions)
-        if not self.unavailable:
-            return every
-        return [number for number in every if number not in self.unavailable] or every
-
-    @property
-    def takes_letters(self) -> bool:
-        """Whether dead letters can go there: some partition takes writes, and records without key,
-        which some of them are.
-        """
-        is_closed = self.refusal or self.unavailable.issuperset(range(self.partitions))
-        return not is_closed and not self.key_required
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from kafka import KafkaAdminClient
 
-from duewheel import factory
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.config.settings import Settings
 from duewheel.errors import RecoveryRefused
+from duewheel.kafka import shard_settings
 from duewheel.kafka.clients import ClientSettings, close
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.state_topic import newest_records
@@ -43,7 +43,7 @@ def all_shards(
         RecoveryRefused: a record cannot be read.
     """
     client = ClientSettings(settings.kafka.client_options("consumer"))
-    deadline = Deadline(factory.publisher_limits(settings).start_deadline_s, stopping)
+    deadline = Deadline(shard_settings.publisher_limits(settings).start_deadline_s, stopping)
     admin = client.open(KafkaAdminClient, deadline)
     try:
         found = newest_records(client, admin, settings.state_topic, deadline, past_open=past_open)

@@ -42,9 +42,9 @@ from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.availability import Outages
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.router import Reason, Target
 from duewheel.kafka.ttl_cache import Believed
 from duewheel.schemas.batches import Deliveries, TopicPartition
+from duewheel.wheel.encoded import Reason, Target
 
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 # Verdicts on the content of a batch. A refused timestamp is not one: then a clock is wrong.

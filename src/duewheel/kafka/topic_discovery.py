@@ -33,8 +33,8 @@ from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.topic_set import TopicSet
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, CorruptFile
-from duewheel.factory import own_counts
 from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.shard_settings import own_counts
 from duewheel.kafka.topic_specs import TopicFinding, described, remedy_command
 from duewheel.schemas.batches import is_retired
 

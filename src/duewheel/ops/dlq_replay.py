@@ -25,24 +25,26 @@ from kafka.structs import TopicPartition
 
 from duewheel import factory
 from duewheel.checkpoints.replay_position import KEY, ReplayPosition
-from duewheel.cli.options import progress_bar
 from duewheel.clock import Clock, SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, PublishDoubt
 from duewheel.kafka import producer_internals as internals
+from duewheel.kafka import shard_settings
 from duewheel.kafka.clients import close
 from duewheel.kafka.deadline import Deadline, within
-from duewheel.kafka.router import Reason, Target, reason_text
+from duewheel.kafka.router import reason_text
 from duewheel.kafka.state_topic import place_of
 from duewheel.kafka.target_metadata import SentBatch, TargetCatalog
 from duewheel.kafka.transactions import meet, open_producer, preparation_deadline, transact
 from duewheel.ops.dlq_list import DeadLetterReader
+from duewheel.osutil.terminal import progress_bar
 from duewheel.schemas.batches import NO_KEY, NO_PARTITION
 from duewheel.schemas.columns import binary
 from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
 from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.wire.record_batch import HEADER_BYTES, Batch
 from duewheel.schemas.wire.single_record import Header, encode, single
+from duewheel.wheel.encoded import Reason, Target
 
 _REFUSALS_MAX = 100  # per chunk; each one halves the batches or finds a bad record
 
@@ -117,7 +119,7 @@ class _Replay:
         self._settings, self._selection = settings, selection
         self._reader, self._clock, self._dry_run = reader, clock, dry_run
         self._client = reader.client
-        self._limits = factory.publisher_limits(settings)
+        self._limits = shard_settings.publisher_limits(settings)
         self._contract = factory.contract(settings)
         self._refusals: dict[str, Refusal | None] = {}
         self._catalog = TargetCatalog(

@@ -20,8 +20,8 @@ from duewheel.errors import ConfigError
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.publisher import KafkaPublisher
 from duewheel.kafka.shard_records import all_shards
+from duewheel.osutil.signals import stop_signals
 from duewheel.runtime.checkpointer import DurableCheckpoints
-from duewheel.runtime.dequeue_process import stop_signals
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.admin.accept_loss import Losses, Topics, accept, losses
 from duewheel.wheel.admin.reconfigure import Plan, commit, plan, take

@@ -32,22 +32,23 @@ from duewheel.checkpoints.ownership import require_same_settings
 from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.progress import NOBODY, Progress
 from duewheel.checkpoints.recovery_decision import Decision, Keep, Local, decide, is_own
-from duewheel.cli.options import progress_bar
 from duewheel.config.settings import Settings
 from duewheel.errors import RecoveryRefused
+from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings, close, open_reader
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.topic_discovery import timer_topics
-from duewheel.runtime.dequeue_process import stop_signals
+from duewheel.osutil.signals import stop_signals
+from duewheel.osutil.terminal import progress_bar
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.request.contract import parse
 from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
+from duewheel.wheel.append.placement import meant_slots
 from duewheel.wheel.recovery.rebuild import first_marks
 from duewheel.wheel.recovery.startup import NO_PROGRESS
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.storage.data_directory import Role
-from duewheel.wheel.storage.record_builder import meant_slots
 
 _POLL_MS = 200
 _POLL_RECORDS = 5_000
@@ -141,8 +142,8 @@ def _reached(progress: Progress) -> tuple[int, int]:
 def _new(settings: Settings, admin: KafkaAdmin, local: Local) -> Marks:
     """Where a shard begins that has no progress anywhere."""
     topics = timer_topics(settings, admin)
-    starts = factory.own(settings, admin.log_start_offsets(topics))
-    ends = factory.own(settings, admin.end_offsets(topics))
+    starts = shard_settings.own(settings, admin.log_start_offsets(topics))
+    ends = shard_settings.own(settings, admin.end_offsets(topics))
     empty = not any(starts.values()) and ends == starts
     if not (empty and local.is_fresh):
         raise RecoveryRefused(NO_PROGRESS)

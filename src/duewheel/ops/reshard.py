@@ -51,13 +51,14 @@ from duewheel.errors import (
     RecoveryRefused,
 )
 from duewheel.kafka import producer_internals as internals
+from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline, within
 from duewheel.kafka.shard_records import Written, all_shards
 from duewheel.kafka.state_topic import place_of
 from duewheel.kafka.transactions import meet, open_producer, transact
-from duewheel.runtime.dequeue_process import stop_signals
+from duewheel.osutil.signals import stop_signals
 from duewheel.schemas.wire.single_record import single
 from duewheel.wheel.publisher import Publisher
 
@@ -253,7 +254,7 @@ class _Kafka:
     def __init__(self, settings: Settings, clock: factory.StoppableClock) -> None:
         self._settings, self._clock = settings, clock
         self._client = ClientSettings(settings.kafka.client_options("producer"))
-        self._limits = factory.publisher_limits(settings)
+        self._limits = shard_settings.publisher_limits(settings)
         self._producer: KafkaProducer | None = None
 
     def close(self) -> None:

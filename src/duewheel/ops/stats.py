@@ -18,8 +18,8 @@ from duewheel.errors import ConfigError
 from duewheel.runtime.dequeue_metrics import look
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.inspect.pending_counts import PendingTimers
+from duewheel.wheel.slots import slot_of
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import slot_of
 
 Process = Literal["ingest", "dequeue"]
 _PROCESSES: dict[Process, int] = {"ingest": INGEST, "dequeue": DEQUEUE}

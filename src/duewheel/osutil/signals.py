@@ -1,10 +1,17 @@
-"""Ctrl-C and its kin, for commands that have to tidy up when they are cut short."""
+"""Signals: an event that asks a process to stop, and Ctrl-C for commands that tidy up."""
 
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import structlog
+
+from duewheel.errors import DuewheelError
+
+log = structlog.get_logger(__name__)
 
 
 @contextmanager
@@ -29,3 +36,31 @@ def interruptible() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def stop_signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set, for the length of a with block. Main thread only."""
+    stopping = threading.Event()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda *_: stopping.set()) for number in numbers}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def forgiven_once(stopping: threading.Event) -> Iterator[None]:
+    """Once the event is set, an answer of Kafka's that is missing is no error: it is not awaited.
+
+    Raises:
+        DuewheelError: from the with block, if it is another one or nobody asked for the stop.
+    """
+    try:
+        yield
+    except DuewheelError as error:
+        if not (error.retriable and stopping.is_set()):
+            raise
+        log.info("stopped without Kafka's answer", reason=str(error))

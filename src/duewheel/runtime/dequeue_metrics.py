@@ -15,8 +15,8 @@ from duewheel.errors import CorruptFile
 from duewheel.osutil.metrics_server import TopicLabels, counter, counters, gauge, gauges, histogram
 from duewheel.wheel.dequeue.statistics import REJECTED, Statistics
 from duewheel.wheel.inspect.pending_counts import Pending, PendingTimers
+from duewheel.wheel.slots import HOUR_MS, closable_slot
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import HOUR_MS, closable_slot
 
 log = structlog.get_logger(__name__)
 

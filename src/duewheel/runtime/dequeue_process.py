@@ -1,10 +1,8 @@
-"""What the processes of a shard have in common: signals, and the dequeue process itself."""
+"""The dequeue process, and the first progress of a shard."""
 
 from __future__ import annotations
 
 import ctypes
-import signal
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 
@@ -17,12 +15,14 @@ from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery_decision import look_at
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
-from duewheel.errors import DuewheelError, Fenced, KafkaUnavailable, RecoveryPending
+from duewheel.errors import Fenced, KafkaUnavailable, RecoveryPending
+from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.publisher import KafkaPublisher
 from duewheel.kafka.shard_records import all_shards, require_as_many
 from duewheel.kafka.topic_discovery import timer_topics
 from duewheel.osutil.metrics_server import Together, served
+from duewheel.osutil.signals import forgiven_once, stop_signals
 from duewheel.runtime.dequeue_metrics import DequeueMetrics
 from duewheel.runtime.lag_watch import LagWatch
 from duewheel.runtime.shard_metrics import ShardMetrics
@@ -37,34 +37,6 @@ log = structlog.get_logger(__name__)
 
 _M_ARENA_MAX = -8  # of glibc's malloc.h
 _TAKE_OVER_AGAIN_S = 1.0
-
-
-@contextmanager
-def stop_signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set, for the length of a with block. Main thread only."""
-    stopping = threading.Event()
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.signal(number, lambda *_: stopping.set()) for number in numbers}
-    try:
-        yield stopping
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def forgiven_once(stopping: threading.Event) -> Iterator[None]:
-    """Once the event is set, an answer of Kafka's that is missing is no error: it is not awaited.
-
-    Raises:
-        DuewheelError: from the with block, if it is another one or nobody asked for the stop.
-    """
-    try:
-        yield
-    except DuewheelError as error:
-        if not (error.retriable and stopping.is_set()):
-            raise
-        log.info("stopped without Kafka's answer", reason=str(error))
 
 
 def run_dequeue(settings: Settings, *, take_over: bool = False, standby: bool = False) -> None:
@@ -210,8 +182,8 @@ def _first_if_new(
         return None
     with _admin(settings, clock) as admin:
         topics = timer_topics(settings, admin)
-        starts = factory.own(settings, admin.log_start_offsets(topics))
-        ends = factory.own(settings, admin.end_offsets(topics))
+        starts = shard_settings.own(settings, admin.log_start_offsets(topics))
+        ends = shard_settings.own(settings, admin.end_offsets(topics))
         if any(starts.values()) or ends != starts:
             return None
     return _first_progress(settings, directory, starts, clock, publisher)
@@ -259,7 +231,7 @@ def init_progress(settings: Settings) -> bool:
                 return False
             with _admin(settings, clock) as admin:
                 topics = timer_topics(settings, admin)
-                starts = factory.own(settings, admin.log_start_offsets(topics))
+                starts = shard_settings.own(settings, admin.log_start_offsets(topics))
             publisher.publish(None, _first_progress(settings, directory, starts, clock, publisher))
             return True
         finally:

@@ -45,11 +45,12 @@ from duewheel.errors import (
     RecoveryRefused,
 )
 from duewheel.java.spark_session import spark_session
+from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.topic_discovery import Known, look_up
 from duewheel.osutil.metrics_server import Together, served
+from duewheel.osutil.signals import forgiven_once, stop_signals
 from duewheel.runtime.checkpointer import CheckpointThread
-from duewheel.runtime.dequeue_process import forgiven_once, stop_signals
 from duewheel.runtime.ingest_metrics import IngestMetrics
 from duewheel.runtime.shard_metrics import ShardMetrics
 from duewheel.runtime.topic_watch import TopicWatch
@@ -336,8 +337,8 @@ def _offsets_at(settings: Settings, state: State, admin: KafkaAdmin, time_ms: in
             topic=topic,
             reason=there.left_out[topic],
         )
-    found = factory.own(settings, admin.offsets_at(there.topics, time_ms))
-    starts = factory.own(settings, admin.log_start_offsets(there.topics))
+    found = shard_settings.own(settings, admin.offsets_at(there.topics, time_ms))
+    starts = shard_settings.own(settings, admin.log_start_offsets(there.topics))
     for partition, start in starts.items():
         if 0 < start == found.get(partition):
             _log.error(

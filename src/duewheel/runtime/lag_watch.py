@@ -17,13 +17,13 @@ from typing import Self
 
 import structlog
 
-from duewheel import factory
 from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.state_file import Lag, State
 from duewheel.checkpoints.topic_set import TopicSet
 from duewheel.clock import Clock, Interval
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
+from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.schemas.batches import TopicPartition
 from duewheel.threads import Worker
@@ -131,8 +131,8 @@ class LagWatch:
         settings, asked_ms = self._settings, self._clock.now_ms()
         found = TopicSet.read(settings.storage.data_dir)
         topics = sorted({*settings.timer.topics, *(found.topics if found else ())})
-        stable = factory.own(settings, admin.stable_offsets(topics))
-        ends = factory.own(settings, admin.end_offsets(topics))
+        stable = shard_settings.own(settings, admin.stable_offsets(topics))
+        ends = shard_settings.own(settings, admin.end_offsets(topics))
         with State.open(settings.storage.data_dir) as state:
             commit, close = state.commit(), state.close()
             known = {**(close.c if close else {}), **commit.marks}

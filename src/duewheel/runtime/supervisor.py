@@ -34,8 +34,8 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
 from duewheel.osutil.child_process import Child
+from duewheel.osutil.signals import stop_signals
 from duewheel.runtime import run_file
-from duewheel.runtime.dequeue_process import stop_signals
 from duewheel.runtime.kept_process import KeptProcess
 from duewheel.wheel.storage.data_directory import ENGINE_LOCK, declare_stopped
 

@@ -11,13 +11,13 @@ from contextlib import suppress
 
 import structlog
 
-from duewheel import factory
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.topic_set import TopicSet
 from duewheel.clock import Clock, Interval
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
 from duewheel.errors import ConfigError, KafkaUnavailable, RecoveryPending, RecoveryRefused
+from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.topic_discovery import Known, look_up, require_some
 from duewheel.schemas.batches import TopicPartition
@@ -96,7 +96,7 @@ class TopicWatch:
                 read again that are no more.
         """
         marks, close = self._marks(), self._state.close()
-        ends = factory.own(self._settings, admin.end_offsets(self.found.topics))
+        ends = shard_settings.own(self._settings, admin.end_offsets(self.found.topics))
         require_not_below(close.c if close else {}, ends)
         require_not_below(marks, ends)
         missing = close.missing(marks) if close else {}
@@ -123,7 +123,7 @@ class TopicWatch:
                 return True
             require_same_topics(self._ids, _ids(admin, self.found.topics))
             marks = self._marks()  # before the ends: those never fall, unless messages are lost
-            ends = factory.own(self._settings, admin.end_offsets(self.found.topics))
+            ends = shard_settings.own(self._settings, admin.end_offsets(self.found.topics))
             require_not_below(marks, ends)
             self._require_known(ends)
         return False

@@ -20,9 +20,9 @@ from duewheel.schemas.request.rules import compile_suite, load_suite
 from duewheel.schemas.request.topic_contracts import TopicContract
 from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
 from duewheel.testing import Timer, suite_parameters, timer_batch
+from duewheel.wheel.append.placement import meant_slots
 from duewheel.wheel.recovery.rebuild import first_marks
-from duewheel.wheel.storage.layout import WheelConfig, slot_of
-from duewheel.wheel.storage.record_builder import meant_slots
+from duewheel.wheel.slots import WheelConfig, slot_of
 
 P: TopicPartition = ("timers", 0)
 Q: TopicPartition = ("timers", 1)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from duewheel.errors import PublishDoubt
-from duewheel.kafka.batch_encoder import Encoded, Known, encode
-from duewheel.kafka.router import Reason, Target
+from duewheel.kafka.batch_encoder import encode
 from duewheel.schemas.batches import ANY_TIME, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
 from duewheel.schemas.wire.record_codec import key_values
+from duewheel.wheel.encoded import Encoded, Known, Reason, Target
 
 LIMIT = 1_000
 NOW_MS = 1_800_000_000_000

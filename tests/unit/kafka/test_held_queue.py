@@ -18,17 +18,16 @@ from duewheel.checkpoints.held_copies import Held, batch_of, key_of, partition_o
 from duewheel.checkpoints.progress import RECORD_BYTES_MAX, PartitionProgress, Progress
 from duewheel.checkpoints.reshard_records import dealt, given_back
 from duewheel.errors import RecoveryRefused
-from duewheel.kafka.batch_encoder import Aside, Known, Part
 from duewheel.kafka.held_queue import _READ_BYTES, Bounds, _taken, closed_to_copies, split
-from duewheel.kafka.router import Target
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.wire.record_batch import Batch, seal
 from duewheel.schemas.wire.single_record import Header, encode
 from duewheel.testing import LocalShard, ManualClock, RecordingPublisher
 from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.encoded import Aside, Known, Part, Target
 from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import Role
-from duewheel.wheel.storage.layout import WheelConfig
 
 P0, P1 = ("timers", 0), ("timers", 1)
 OLD_ID, NEW_ID = (str(uuid.UUID(int=n)) for n in (1, 2))

@@ -26,11 +26,11 @@ from duewheel.kafka import router, ttl_cache
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline, DeadlinePassed, within
 from duewheel.kafka.publisher import PublisherLimits
-from duewheel.kafka.router import Reason, Target
 from duewheel.kafka.target_metadata import SentBatch, TargetCatalog
 from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.varint import varint
+from duewheel.wheel.encoded import Reason, Target
 
 PARTITION = TopicPartition("orders", 2)
 

@@ -21,14 +21,14 @@ from kafka.errors import (
 from tests.unit.kafka.test_batch_encoder import rows
 
 from duewheel.errors import KafkaUnavailable
-from duewheel.kafka.batch_encoder import Known, Routed, route
+from duewheel.kafka.batch_encoder import Routed, route
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.router import Reason, Target
 from duewheel.kafka.target_metadata import SentBatch, TargetCatalog
 from duewheel.schemas.columns import binary
 from duewheel.schemas.wire.record_codec import key_values
 from duewheel.wheel.dequeue.requeue import rolled_back
+from duewheel.wheel.encoded import Known, Reason, Target
 
 NOW_MS = 1_800_000_000_000
 

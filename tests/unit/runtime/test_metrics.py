@@ -25,8 +25,8 @@ from duewheel.testing import (
 )
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.histogram import Histogram
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory, Role
-from duewheel.wheel.storage.layout import WheelConfig
 
 NOW_MS = 1_800_000_000_000
 WHEEL = WheelConfig(50, 100_000, window_ms=3_600_000, margin_ms=0)

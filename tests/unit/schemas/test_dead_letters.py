@@ -12,7 +12,6 @@ from kafka.record import MemoryRecords
 
 from duewheel.checkpoints.replay_position import ReplayPosition
 from duewheel.kafka import router
-from duewheel.kafka.router import Reason, Target
 from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
 from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
@@ -22,6 +21,7 @@ from duewheel.schemas.request.rules import compile_suite, load_suite
 from duewheel.schemas.wire.record_batch import seal, split
 from duewheel.schemas.wire.single_record import Header, encode, framed
 from duewheel.testing import suite_parameters
+from duewheel.wheel.encoded import Reason, Target
 
 TIMERS, DEAD, STATE, REPLIES = "orders.delayed", "dead", "state", "replies"
 OWN = {TIMERS, DEAD, STATE, REPLIES}

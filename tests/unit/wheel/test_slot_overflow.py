@@ -24,16 +24,16 @@ from tests.unit.wheel.dequeue.test_parking import (
     topics,
 )
 
-from duewheel.kafka.batch_encoder import Aside, Known
-from duewheel.kafka.router import Target
-from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, Bool, Deliveries, Int64
+from duewheel.schemas.arrays import Bool, Int64
+from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, Deliveries
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import decode
 from duewheel.wheel.dequeue.statistics import Statistics
+from duewheel.wheel.encoded import Aside, Known, Target
 from duewheel.wheel.slot_overflow import HotSlots, Places, in_excess, to_be_spread
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import Role
-from duewheel.wheel.storage.layout import WheelConfig
 
 PRECISION_MS = 10
 SLOT = NOW_MS // PRECISION_MS

@@ -18,8 +18,8 @@ from duewheel.schemas.request.topic_contracts import TopicContract
 from duewheel.schemas.wire.varint import read_varint
 from duewheel.testing import LocalShard, ManualClock, RecordingPublisher, suite_parameters
 from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import Role
-from duewheel.wheel.storage.layout import WheelConfig
 
 NOW_MS = 1_607_918_336_000
 YEARS_MS = 20 * 366 * 86_400_000

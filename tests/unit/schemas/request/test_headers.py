@@ -16,8 +16,7 @@ from duewheel.schemas.columns import binary
 from duewheel.schemas.header_names import LEVELS_MS, REQUEST, Request
 from duewheel.schemas.request.due_times import due_times
 from duewheel.schemas.request.header_values import SATURATED, parse_instants, parse_numbers
-from duewheel.schemas.request.headers import USERS, read_headers
-from duewheel.schemas.wire.record_codec import header_groups
+from duewheel.schemas.request.headers import USERS, header_groups, read_headers
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 NOW_MS = 1_800_000_000_000

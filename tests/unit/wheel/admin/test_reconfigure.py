@@ -19,8 +19,8 @@ from duewheel.testing import TIMER_TOPIC, LocalShard, Timer
 from duewheel.wheel.admin.reconfigure import Plan, plan, take
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.recovery.survey import survey
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory, Role, hold_role
-from duewheel.wheel.storage.layout import WheelConfig
 
 P: TopicPartition = (TIMER_TOPIC, 0)
 Q: TopicPartition = (TIMER_TOPIC, 1)

@@ -27,8 +27,8 @@ from duewheel.testing import (
     timer_batch,
 )
 from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory, Role
-from duewheel.wheel.storage.layout import WheelConfig
 from duewheel.wheel.storage.verify import check
 
 P0: TopicPartition = (TIMER_TOPIC, 0)

@@ -15,7 +15,7 @@ from duewheel.checkpoints import fs
 from duewheel.checkpoints.cancel_bounds import FILE_NAME, CancelBounds
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.runtime.checkpointer import DurableCheckpoints
-from duewheel.schemas.batches import Int64
+from duewheel.schemas.arrays import Int64
 from duewheel.testing import Timer
 from duewheel.wheel.storage.cancel_log import CHASE, CHASE_FOUND
 from duewheel.wheel.storage.data_directory import DataDirectory, Role

@@ -23,9 +23,10 @@ from duewheel.testing import (
 )
 from duewheel.wheel.append.engine import Appended, Engine
 from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage import data_directory, timer_log
 from duewheel.wheel.storage.data_directory import DataDirectory, Role
-from duewheel.wheel.storage.layout import ENTRY, MAGIC_ABANDONED, RECORD, WheelConfig, hour_name
+from duewheel.wheel.storage.layout import ENTRY, MAGIC_ABANDONED, RECORD, hour_name
 from duewheel.wheel.storage.timer_wheel import TimerWheel
 from duewheel.wheel.storage.verify import check
 

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.wheel.append.test_cancels import NOW_MS, P0, World, cancel, timer
 
 from duewheel.checkpoints import fs
-from duewheel.schemas.batches import Int64
+from duewheel.schemas.arrays import Int64
 from duewheel.testing import Timer, timer_batch
 from duewheel.wheel.append import cancel_lookup, id_index
 from duewheel.wheel.append.id_index import IdIndex

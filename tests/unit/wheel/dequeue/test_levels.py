@@ -34,8 +34,8 @@ from duewheel.testing import (
     timer_batch,
 )
 from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import Role
-from duewheel.wheel.storage.layout import WheelConfig
 
 NOW_MS = 1_800_000_000_000
 RULES = compile_suite(load_suite(), suite_parameters(forbidden_targets=["dead"]))

@@ -24,8 +24,8 @@ from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import slot_scan
 from duewheel.wheel.dequeue.loop import Dequeue
 from duewheel.wheel.dequeue.slot_scan import SlotScan
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory, Role
-from duewheel.wheel.storage.layout import WheelConfig
 
 P0: TopicPartition = (TIMER_TOPIC, 0)
 P1: TopicPartition = (TIMER_TOPIC, 1)

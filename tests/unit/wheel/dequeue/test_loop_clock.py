@@ -13,8 +13,8 @@ from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPubl
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory, Role
-from duewheel.wheel.storage.layout import WheelConfig
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000

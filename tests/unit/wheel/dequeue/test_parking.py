@@ -18,17 +18,17 @@ from tests.unit.wheel.dequeue.test_rolls import CONTRACT, HEADERS
 from duewheel.errors import PublishDoubt
 from duewheel.kafka import ttl_cache
 from duewheel.kafka.availability import Outages
-from duewheel.kafka.batch_encoder import Aside, Known, Routed, encode, route
-from duewheel.kafka.router import Reason, Target
+from duewheel.kafka.batch_encoder import Routed, encode, route
 from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries, TimerBatch
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.request.contract import parse, rejections
 from duewheel.schemas.wire.record_codec import NO_ORIGIN, key_values
+from duewheel.wheel.append.placement import meant_slots
 from duewheel.wheel.dequeue.requeue import parked, waits_ms
 from duewheel.wheel.dequeue.statistics import Statistics
-from duewheel.wheel.storage.layout import WheelConfig
-from duewheel.wheel.storage.record_builder import meant_slots
+from duewheel.wheel.encoded import Aside, Known, Reason, Target
+from duewheel.wheel.slots import WheelConfig
 
 NOW_MS = 1_800_000_000_000
 WHEEL = WheelConfig(1_000, 100_000, window_ms=86_400_000, margin_ms=3_600_000)

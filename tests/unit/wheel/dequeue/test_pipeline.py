@@ -17,8 +17,9 @@ from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPubl
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import decode
 from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.slots import WheelConfig, hour_of
 from duewheel.wheel.storage.data_directory import Role
-from duewheel.wheel.storage.layout import RECORD_BYTES, WheelConfig, hour_of
+from duewheel.wheel.storage.layout import RECORD_BYTES
 
 NOW_MS = 1_800_000_000_000
 PRECISION_MS = 10

@@ -24,8 +24,8 @@ from duewheel.threads import failures
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import prefetch
 from duewheel.wheel.dequeue.prefetch import ReadAhead, ReadAheadConfig, ReadAheadThread
+from duewheel.wheel.slots import HOUR_MS, WheelConfig
 from duewheel.wheel.storage.data_directory import Role
-from duewheel.wheel.storage.layout import HOUR_MS, WheelConfig
 
 PAGE = mmap.PAGESIZE
 WHEEL = WheelConfig(precision_ms=50, slots=100_000, window_ms=HOUR_MS, margin_ms=0)

@@ -15,7 +15,7 @@ from duewheel.schemas.request.contract import Contract, parse
 from duewheel.schemas.request.rules import compile_suite, load_suite
 from duewheel.schemas.wire.record_codec import NO_ORIGIN, copy_headers
 from duewheel.testing import suite_parameters
-from duewheel.wheel.storage.layout import roll_instants
+from duewheel.wheel.slots import roll_instants
 
 NOW_MS = 1_800_000_000_000
 WINDOW_MS = 24 * 3_600_000

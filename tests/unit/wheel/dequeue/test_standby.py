@@ -24,8 +24,8 @@ from duewheel.testing import TIMER_TOPIC
 from duewheel.wheel.append.staged_batch import Uncommitted, Written
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.standby import Follower
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory, Role
-from duewheel.wheel.storage.layout import WheelConfig
 from duewheel.wheel.storage.verify import check
 
 __all__ = ["world"]

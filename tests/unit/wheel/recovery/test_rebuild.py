@@ -20,8 +20,8 @@ from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
 from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import Role
-from duewheel.wheel.storage.layout import WheelConfig
 from duewheel.wheel.storage.timer_wheel import TimerWheel
 from duewheel.wheel.storage.verify import check
 

@@ -34,8 +34,8 @@ from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPubl
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.standby import Follower
 from duewheel.wheel.recovery.rebuild import first_marks
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory, Role
-from duewheel.wheel.storage.layout import WheelConfig
 
 PRECISION_MS = 10
 WINDOW = 50

@@ -14,12 +14,13 @@ from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import RecoveryPending
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.wheel.append.engine import Appended
+from duewheel.wheel.append.placement import slot_order
 from duewheel.wheel.inspect.pending_counts import PendingTimers
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage import far_slots
 from duewheel.wheel.storage.data_directory import DataDirectory, Role
 from duewheel.wheel.storage.far_slots import ChainEnds
-from duewheel.wheel.storage.layout import NO_POSITION, WheelConfig, hour_from_name, hour_name
-from duewheel.wheel.storage.record_builder import slot_order
+from duewheel.wheel.storage.layout import NO_POSITION, hour_from_name, hour_name
 from duewheel.wheel.storage.timer_wheel import Runs, TimerWheel
 from duewheel.wheel.storage.verify import check
 

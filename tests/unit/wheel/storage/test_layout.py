@@ -14,29 +14,25 @@ from duewheel.errors import ConfigError
 from duewheel.schemas.batches import ANY_OFFSET, ANY_TIME, NO_SLOT, TimerBatch
 from duewheel.schemas.columns import binary, lengths
 from duewheel.schemas.hashing import java_hash
-from duewheel.wheel.storage.layout import (
+from duewheel.wheel.append.placement import first_of_each, slot_order
+from duewheel.wheel.slots import (
     DELAY_MS_MAX,
-    ENTRY,
     HOUR_MS,
-    RECORD,
     WheelConfig,
     closable_slot,
+    hour_of,
+    last_slot_of_hour,
+    slot_of,
+)
+from duewheel.wheel.storage.layout import (
+    ENTRY,
+    RECORD,
     distance_of,
     hour_from_name,
     hour_name,
-    hour_of,
-    last_slot_of_hour,
     pack_reserved,
-    slot_of,
 )
-from duewheel.wheel.storage.record_builder import (
-    Places,
-    first_of_each,
-    log_records,
-    seal,
-    slot_order,
-    stored_messages,
-)
+from duewheel.wheel.storage.record_builder import Places, log_records, seal, stored_messages
 
 # ---- golden bytes --------------------------------------------------------------------------------
 

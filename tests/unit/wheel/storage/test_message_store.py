@@ -11,18 +11,14 @@ import numpy as np
 import pytest
 
 from duewheel.errors import CorruptFile
-from duewheel.schemas.batches import Int64, TimerBatch
+from duewheel.schemas.arrays import Int64
+from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.columns import binary, lengths
 from duewheel.testing import Timer, timer_batch
+from duewheel.wheel.append.placement import first_of_each
 from duewheel.wheel.storage.layout import NO_POSITION, PREFIX_BYTES
 from duewheel.wheel.storage.message_store import MessageStore, pieces
-from duewheel.wheel.storage.record_builder import (
-    Places,
-    first_of_each,
-    log_records,
-    seal,
-    stored_messages,
-)
+from duewheel.wheel.storage.record_builder import Places, log_records, seal, stored_messages
 from duewheel.wheel.storage.timer_log import Records
 
 HOUR = 500_000

@@ -20,8 +20,8 @@ from duewheel.testing import (
     Timer,
 )
 from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.slots import HOUR_MS, WheelConfig
 from duewheel.wheel.storage.data_directory import Role
-from duewheel.wheel.storage.layout import HOUR_MS, WheelConfig
 from duewheel.wheel.storage.verify import check
 
 WHEEL = WheelConfig(precision_ms=1_000, slots=20_000, window_ms=4 * HOUR_MS, margin_ms=0)

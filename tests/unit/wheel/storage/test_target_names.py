@@ -18,8 +18,8 @@ from duewheel.testing import (
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.inspect import pending_counts
 from duewheel.wheel.inspect.pending_counts import OTHER, PendingTimers
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import WheelConfig
 
 NOW_MS = 1_800_000_000_000
 WHEEL = WheelConfig(50, 4096, window_ms=60_000, margin_ms=0)

@@ -1,0 +1,47 @@
+"""Progress bars on stderr, drawn only where that is a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+
+def progress_bar() -> Progress:
+    """On stderr, and only if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    return Progress(
+        *columns,
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+@contextmanager
+def bar_of_bytes(text: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Takes bytes done and bytes in all, and draws them in MiB; None if stderr is no terminal."""
+    with progress_bar() as bar:
+        task: TaskID | None = None
+
+        def draw(done: int, size: int) -> None:
+            nonlocal task
+            if task is None:
+                task = bar.add_task(f"{text} (MiB)")
+            bar.update(task, completed=done >> 20, total=size >> 20)
+
+        yield None if bar.disable else draw

@@ -1,0 +1,127 @@
+"""The arithmetic of slots. The due-time rule lives here and nowhere else.
+
+Slot s holds the due times in ((s − 1)·p, s·p], s = ceil(due / p), and may be delivered once
+now ≥ s·p: never early, late by less than p. For p = 50 ms:
+
+    due   0 → slot 0    due 1 … 50 → slot 1    due 51 … 100 → slot 2    slot 2 closes at 100
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+
+from duewheel.errors import ConfigError
+from duewheel.schemas.arrays import Int64
+
+EARLIEST_SLOT = -(2**62)  # of a rejected row: as soon as possible
+HOUR_MS = 3_600_000
+DELAY_MS_MAX = 2**30  # |delay| of a record stays below, so that it fits 4 bytes
+_RING_STEPS = 32  # the reach of the ring moves by this part of it at a time
+
+
+@dataclass(frozen=True, slots=True)
+class WheelConfig:
+    """Geometry of the wheel.
+
+    Attributes:
+        precision_ms: length of a slot.
+        slots: half of the ring's entries; the other half holds the past while dequeue lags.
+        window_ms: a timer due later than this after its record's timestamp does not fit. Of new
+            rows: what is read again has the window of its epoch (checkpoints/config_epochs.py).
+        margin_ms: how much a record's timestamp may differ from this host's clock.
+
+    Raises:
+        ConfigError: the numbers contradict each other.
+    """
+
+    precision_ms: int = 50
+    slots: int = 2_097_152
+    window_ms: int = 24 * HOUR_MS
+    margin_ms: int = HOUR_MS
+
+    def __post_init__(self) -> None:
+        span_ms = self.slots * self.precision_ms
+        if min(self.precision_ms, self.slots, self.window_ms) < 1 or self.margin_ms < 0:
+            raise ConfigError("precision, slots and roll window must be positive")
+        if self.window_ms + self.margin_ms > span_ms:
+            raise ConfigError(
+                f"roll window {self.window_ms} ms + margin {self.margin_ms} ms exceed slots × "
+                f"precision = {span_ms} ms: lower the window or raise slots"
+            )
+        if span_ms >= DELAY_MS_MAX:
+            raise ConfigError(
+                f"slots × precision = {span_ms} ms must stay below 2**30 ms = {DELAY_MS_MAX} ms, "
+                "the reach of a log record: lower slots or precision"
+            )
+
+    @property
+    def ring(self) -> int:
+        """Entries of the wheel."""
+        return 2 * self.slots
+
+    def reach(self, lower: int) -> int:
+        """The last slot that may have an entry while every slot up to `lower` is delivered.
+
+        In steps of a part of the ring: each step reads the logs of its hours (far_slots.py).
+        """
+        step = max(1, self.ring // _RING_STEPS)
+        return (lower + self.ring) // step * step - 1
+
+
+@overload
+def slot_of(due_ms: int, precision_ms: int) -> int: ...
+
+
+@overload
+def slot_of(due_ms: Int64, precision_ms: int) -> Int64: ...
+
+
+def slot_of(due_ms: int | Int64, precision_ms: int) -> int | Int64:
+    """The slot of a due time: ceil(due / precision)."""
+    return -(-due_ms // precision_ms)
+
+
+def roll_instants(
+    due_ms: Int64, timestamp_ms: Int64, id_hash: Int64, window_ms: int | Int64
+) -> Int64:
+    """When timers that are due beyond the window leave the wheel to be written to Kafka again.
+
+    At the end of the window after the record's timestamp; where less than a third of a window would
+    be left then, at its half, so that the last stretch is never short. Earlier by up to an eighth
+    of a window, by the timer's id: timers written together do not roll in one instant.
+    """
+    short = due_ms - timestamp_ms - window_ms < window_ms // 3
+    latest = timestamp_ms + np.where(short, window_ms // 2, window_ms)
+    instants: Int64 = latest - id_hash % np.maximum(window_ms // 8, 1)
+    return instants
+
+
+def closable_slot(now_ms: int, precision_ms: int) -> int:
+    """The last slot that may be closed at `now_ms`: floor(now / precision)."""
+    return now_ms // precision_ms
+
+
+@overload
+def hour_of(slot: int, precision_ms: int) -> int: ...
+
+
+@overload
+def hour_of(slot: Int64, precision_ms: int) -> Int64: ...
+
+
+def hour_of(slot: int | Int64, precision_ms: int) -> int | Int64:
+    """The hour (since the epoch) in whose files a slot lives."""
+    return slot * precision_ms // HOUR_MS
+
+
+def last_slot_of_hour(hour: int, precision_ms: int) -> int:
+    """The greatest slot whose files are those of `hour`."""
+    return ((hour + 1) * HOUR_MS - 1) // precision_ms
+
+
+def first_slot_of_hour(hour: int, precision_ms: int) -> int:
+    """The least slot whose files are those of `hour`."""
+    return last_slot_of_hour(hour - 1, precision_ms) + 1

@@ -1,0 +1,44 @@
+"""Reads a stretch of an hour's log in pieces of bounded size, without a lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from duewheel.schemas.arrays import Int64
+from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.layout import MAGIC_ABANDONED, RECORD_BYTES
+from duewheel.wheel.storage.timer_log import Records, TimerLog
+
+# Records looked at in one go: 13 MiB of the log, mapped.
+_RECORDS_AT_ONCE = 1 << 18
+
+
+def pieces(
+    directory: DataDirectory, hour: int, start: int, end: int
+) -> Iterator[tuple[Int64, Int64, Records]]:
+    """As `log_pieces`, of the directory's log."""
+    return log_pieces(directory.log, directory.config.precision_ms, hour, start, end)
+
+
+def log_pieces(
+    log: TimerLog, precision_ms: int, hour: int, start: int, end: int
+) -> Iterator[tuple[Int64, Int64, Records]]:
+    """Log position, slot and record of every timer between two positions of an hour's log.
+
+    In pieces of bounded size, in log order; abandoned records are left out.
+
+    Raises:
+        CorruptFile: the log is shorter.
+    """
+    if start == end:
+        return
+    view = log.view(hour, end)
+    for first in range(start // RECORD_BYTES, end // RECORD_BYTES, _RECORDS_AT_ONCE):
+        records = view[first : min(first + _RECORDS_AT_ONCE, end // RECORD_BYTES)]
+        alive = np.flatnonzero(records["magic"] != MAGIC_ABANDONED)
+        if len(alive) < len(records):
+            records = records[alive]
+        slot_ms = records["write_time"].astype(np.int64) + records["delay"]
+        yield (first + alive) * RECORD_BYTES, slot_ms // precision_ms, records
