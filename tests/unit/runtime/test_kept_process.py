@@ -25,7 +25,8 @@ FOR_EVER = "import time; time.sleep(600)"
 LIVES = (
     "import os, sys, time; from pathlib import Path; "
     "from duewheel.checkpoints.state_file import State; "
-    "State.open(Path(sys.argv[1])).beat(1, os.getpid(), 1, 0); "
+    "State.open(Path(sys.argv[1])).beat(1, os.getpid(), 1, 0)\n"
+    "while not (Path(sys.argv[1]) / 'seen').exists(): time.sleep(0.01)\n"
 )
 
 
@@ -68,10 +69,11 @@ def look_until(worker: KeptProcess, done: Callable[[], bool]) -> None:
     "code", [1, *(k.exit_code for k in (ConfigError, KafkaUnavailable, RecoveryRefused, Locked))]
 )
 def test_what_may_pass_is_tried_again_once_it_has_run(
-    worker: Callable[..., KeptProcess], code: int
+    worker: Callable[..., KeptProcess], tmp_path: Path, code: int
 ) -> None:
     it = worker(LIVES + ends(code, "a stale answer"), FOR_EVER, is_needed=True)
     look_until(it, lambda: it.known.lives)
+    (tmp_path / "seen").touch()
     look_until(it, lambda: it.child is None)
     known = it.known
     assert (known.last_exit_code, known.last_reason) == (code, "a stale answer")
