@@ -11,7 +11,7 @@ so that publishing joins bytes and decodes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -30,6 +30,7 @@ NO_SLOT = -(2**62)  # chase_slot of a user's cancel
 NEVER = 2**62  # not_before_ms of what may not go to its target at all
 
 TopicPartition = tuple[str, int]
+OffsetRanges = Mapping[TopicPartition, tuple[int, int]]  # first offset, and one behind the last
 
 RETIRED = "~"  # in the name of a timer topic that is gone, or was made anew: Kafka allows no such
 
@@ -74,7 +75,7 @@ class TimerBatch:
         level: the DELAY level that its due time was asked for with, 0 for none.
         timestamp_ms: of the record; what is due more than the roll window later is rolled.
         chase_slot: of a chase, the last slot delivered in full when it was written, else NO_SLOT.
-        chase_flags: of a chase, CHASE_FOUND and CHASE_RESCHEDULE, else 0.
+        chase_flags: of a chase, CHASE_FLAG_FOUND and CHASE_FLAG_RESCHEDULE, else 0.
     """
 
     partitions: list[TopicPartition]

@@ -27,17 +27,16 @@ from duewheel.schemas import header_names as names
 from duewheel.schemas.arrays import Int32
 from duewheel.schemas.batches import NO_PARTITION, Deliveries
 from duewheel.schemas.columns import EMPTY, Column, binary, choose, decimals, join, take
-from duewheel.schemas.header_names import NATIVE, Request
-from duewheel.schemas.name_patterns import TimerTopics
+from duewheel.schemas.header_names import NAME_OF, Request
+from duewheel.schemas.name_patterns import TimerTopics, may_name_topic
 from duewheel.schemas.request.contract import Contract
 from duewheel.schemas.wire.record_codec import framed, header_name
 from duewheel.schemas.wire.single_record import Header
 
-_TOPIC = NATIVE[Request.TARGET_TOPIC]
-_PARTITION = NATIVE[Request.TARGET_PARTITION]
+_TOPIC = NAME_OF[Request.TARGET_TOPIC]
+_PARTITION = NAME_OF[Request.TARGET_PARTITION]
 _DELIVERED = (names.DUE_MS, names.TIMER_ID, names.ROLL_TIMES)  # beside TIMER_SOURCE
 _SOURCE = re.compile(r"(.+)-([0-9]{1,9})@([0-9]{1,19})")
-_TOPIC_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 # Refused as such by ingest, for good: the replayed record would have another offset and might pass.
 _NEVER_AGAIN = "bad_origin"
@@ -188,7 +187,7 @@ class DeadLetter:
         if topic is None:
             return self._to_timer_topic(source[1], int(source[2]), timer_topics)
         asked = None if to_topic else self._added.get(_PARTITION)
-        if not _TOPIC_NAME.fullmatch(topic) or not _NUMBER.fullmatch(asked or "0"):
+        if not may_name_topic(topic) or not _NUMBER.fullmatch(asked or "0"):
             return Refusal("not_a_dead_letter", f"{_TOPIC} or {_PARTITION} is none")
         is_answer = any(name == names.ANSWER for name, _ in self.message_headers)
         refusal = None if is_answer and topic == reply_topic else why_no_target(topic)

@@ -29,9 +29,9 @@ LETTER = "TIMER_DEAD_LETTER"  # of a dead letter that waits for its topic: it st
 # On chases only: cancels that dequeue writes again behind copies that may be in flight. They have
 # ORIGIN, too: the offset of the request.
 CHASE_SLOT = "TIMER_CANCEL_SLOT"  # last slot delivered in full when the chase was written
-CHASE_FLAGS = "TIMER_CANCEL_FLAGS"  # CHASE_FOUND and CHASE_RESCHEDULE
-CHASE_FOUND = 1  # the request, or an earlier chase of it, has marked a timer
-CHASE_RESCHEDULE = 2  # the request was a reschedule
+CHASE_FLAGS = "TIMER_CANCEL_FLAGS"  # CHASE_FLAG_FOUND and CHASE_FLAG_RESCHEDULE
+CHASE_FLAG_FOUND = 1  # the request, or an earlier chase of it, has marked a timer
+CHASE_FLAG_RESCHEDULE = 2  # the request was a reschedule
 
 # Added to answers to cancels and reschedules, whose value is a JSON object (ANSWER_*).
 ANSWER = "TIMER_ANSWER"  # an Answer: what became of the timers that were met
@@ -113,7 +113,7 @@ REQUEST: dict[str, Request] = {
     CHASE_SLOT: Request.CHASE_SLOT,
     CHASE_FLAGS: Request.CHASE_FLAGS,
 }
-NATIVE = {request: name for name, request in reversed(REQUEST.items())}
+NAME_OF = {request: name for name, request in reversed(REQUEST.items())}
 """The name under which duewheel itself makes each request: the first one in REQUEST."""
 
 # Added to what is delivered out of a topic of another service's mode.

@@ -21,8 +21,14 @@ ANY = "^"
 NONE = ".^"
 """Found in no name."""
 
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _UNPORTABLE = re.compile(r"\$|\\[0-9A-Za-z]|\(\?(?!:)|\[\[|\[:|[*+?}]\+|--|&&|~~|\|\|")
 _PIECE = re.compile(r"\*|\?|\[(!?)([a-zA-Z0-9._-]+)\]|[a-zA-Z0-9._-]")
+
+
+def may_name_topic(name: str) -> bool:
+    """Whether Kafka allows a topic of that name."""
+    return _TOPIC_NAME.fullmatch(name) is not None and name not in {".", ".."}
 
 
 def require_portable(regex: str) -> None:

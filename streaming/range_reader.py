@@ -15,16 +15,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
 from duewheel.errors import DuewheelError
-from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.batches import OffsetRanges
 from duewheel.streaming.query import cause
 from duewheel.streaming.source import COLUMNS, consumer_options, partitions_json
 from duewheel.streaming.source import starting_offsets_json as offsets_json
 
-Ranges = Mapping[TopicPartition, tuple[int, int]]
-
 
 def read_range(
-    spark: SparkSession, bootstrap_servers: str, kafka: Mapping[str, str], between: Ranges
+    spark: SparkSession, bootstrap_servers: str, kafka: Mapping[str, str], between: OffsetRanges
 ) -> pa.Table:
     """The committed records of a range, with the columns of the stream; any non-null value is
     empty. Rows of a partition come in offset order.

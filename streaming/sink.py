@@ -29,6 +29,7 @@ import pyarrow as pa
 import structlog
 from pyspark.sql import DataFrame
 
+from duewheel.checkpoints.page_codec import Marks
 from duewheel.clock import Clock, Interval
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.arrays import Int64
@@ -45,7 +46,6 @@ _FADES = 0.9  # what large rows count for, from batch to batch
 
 _log = structlog.get_logger(__name__)
 
-Marks = Mapping[TopicPartition, int]
 Parse = Callable[[pa.Table], TimerBatch]
 
 

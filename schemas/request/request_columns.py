@@ -21,7 +21,12 @@ import pyarrow.compute
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import ANY_TIME, LEVEL_MAX, NO_LEVEL, NO_SLOT
 from duewheel.schemas.columns import Column, ascii_text, lengths
-from duewheel.schemas.header_names import CHASE_FOUND, CHASE_RESCHEDULE, NATIVE, Request
+from duewheel.schemas.header_names import (
+    CHASE_FLAG_FOUND,
+    CHASE_FLAG_RESCHEDULE,
+    NAME_OF,
+    Request,
+)
 from duewheel.schemas.request.cancel_requests import WORDS, Cancels, read_cancels
 from duewheel.schemas.request.due_times import PRECEDENCE, DueTimes
 from duewheel.schemas.request.header_values import SATURATED, parse_numbers
@@ -52,7 +57,7 @@ JUDGED = pa.schema(
 )
 """The columns that rules may name. A null passes every rule that does not ask for a value."""
 
-DUE_NAMES = ["epoch_seconds", "when", *(NATIVE[request] for request in PRECEDENCE[2:])]
+DUE_NAMES = ["epoch_seconds", "when", *(NAME_OF[request] for request in PRECEDENCE[2:])]
 _MISSING = ("due_time", "target_topic")
 UNSUPPORTED = ("recurring", "schema_version", "source_type")
 _SCHEMA_VERSIONS = (b"1.0.0",)
@@ -286,7 +291,7 @@ def copies(fields: Mapping[Request, Field], offset: Int64, accepted: Bool) -> Co
         (Request.RETRIES, known.retries, COUNT_MAX),
         (Request.ASKED_LEVEL, known.level, LEVEL_MAX),
         (Request.CHASE_SLOT, known.chase_slot, SATURATED),
-        (Request.CHASE_FLAGS, known.chase_flags, CHASE_FOUND | CHASE_RESCHEDULE),
+        (Request.CHASE_FLAGS, known.chase_flags, CHASE_FLAG_FOUND | CHASE_FLAG_RESCHEDULE),
     ):
         given = fields.get(request)
         if given is not None:

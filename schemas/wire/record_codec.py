@@ -33,7 +33,7 @@ from duewheel.schemas.columns import (
     join,
     lengths,
 )
-from duewheel.schemas.header_names import NATIVE, Request
+from duewheel.schemas.header_names import NAME_OF, Request
 from duewheel.schemas.wire.varint import varint, varints
 
 _ATTRIBUTES_AND_TIMESTAMP_DELTA = constant(b"\0\0")
@@ -106,13 +106,13 @@ def copy_headers(
     """
     asked = target_partition != NO_PARTITION
     partition = join(
-        header_name(NATIVE[Request.TARGET_PARTITION]), *framed(decimals(target_partition))
+        header_name(NAME_OF[Request.TARGET_PARTITION]), *framed(decimals(target_partition))
     )
     named = lengths(timer_id) > 0
     by_level = level != NO_LEVEL
     encoded = join(
-        *(header_name(NATIVE[Request.TARGET_TOPIC]), *framed(target)),
-        *(header_name(NATIVE[Request.DELIVER_AT]), *framed(decimals(due_ms))),
+        *(header_name(NAME_OF[Request.TARGET_TOPIC]), *framed(target)),
+        *(header_name(NAME_OF[Request.DELIVER_AT]), *framed(decimals(due_ms))),
         choose(asked, partition, EMPTY),
         choose(named, join(header_name(names.TIMER_ID), *framed(timer_id)), EMPTY),
         *(header_name(names.ROLL_TIMES), *framed(decimals(roll_times))),

@@ -31,7 +31,7 @@ from duewheel.schemas.batches import (
 )
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import id_hashes, key_hashes
-from duewheel.schemas.header_names import NATIVE, Request
+from duewheel.schemas.header_names import NAME_OF, Request
 from duewheel.schemas.name_patterns import ANY, NONE
 from duewheel.schemas.wire.record_codec import framed_bytes, key_values
 from duewheel.schemas.wire.varint import read_varint
@@ -317,7 +317,7 @@ def chases_in(deliveries: Deliveries) -> list[Timer]:
                 int(deliveries.target_partition[row]),
                 offset=-1,
                 due_ms=0,
-                timer_id=headers[NATIVE[Request.CANCEL]],
+                timer_id=headers[NAME_OF[Request.CANCEL]],
                 request="cancel",
                 origin=int(headers[names.ORIGIN]),
                 chase_slot=int(headers[names.CHASE_SLOT]),

@@ -35,7 +35,7 @@ from tests.simulation.witness import Witness
 from duewheel.checkpoints.progress import Progress
 from duewheel.schemas import header_names as names
 from duewheel.schemas.batches import ANY_OFFSET, Deliveries
-from duewheel.schemas.header_names import NATIVE
+from duewheel.schemas.header_names import NAME_OF
 from duewheel.schemas.wire.record_codec import framed_bytes
 from duewheel.schemas.wire.varint import read_varint
 
@@ -276,20 +276,20 @@ class CancelJudge:
         own = [(name.decode(), value) for name, value in request.timer.headers]
         number, timer = request.timer.partition, request.timer
         wanted = {
-            NATIVE[names.Request.CANCEL]: timer.timer_id,
+            NAME_OF[names.Request.CANCEL]: timer.timer_id,
             names.ORIGIN: b"%d" % timer.origin,
             names.CHASE_SLOT: b"%d" % progress.partitions[TOPIC, number].r,
         }
         if timer.named_offset != ANY_OFFSET:
-            wanted[NATIVE[names.Request.CANCEL_OFFSET]] = b"%d" % timer.named_offset
+            wanted[NAME_OF[names.Request.CANCEL_OFFSET]] = b"%d" % timer.named_offset
         added = dict(said[len(own) :])
         flags = int(added.pop(names.CHASE_FLAGS, b"-1"))
-        is_reschedule = flags & names.CHASE_RESCHEDULE != 0
+        is_reschedule = flags & names.CHASE_FLAG_RESCHEDULE != 0
         where = answers.targets[int(answers.target[row])], int(answers.target_partition[row])
         right = said[: len(own)] == own and added == wanted and where == (TOPIC, number)
         if not right or is_reschedule != (timer.request == "reschedule"):
             self._violated("bytes", f"the chase of {request.name}: {said}")
-        if flags & names.CHASE_FOUND and not self._alive(request):
+        if flags & names.CHASE_FLAG_FOUND and not self._alive(request):
             self._violated("9 answers", f"{request.name} has cancelled nothing, its chase says so")
         request.newest = _NOWHERE if copy is None else copy.offset
         request.chases += 1

@@ -139,8 +139,8 @@ CANCELS = {
         "9",
         "a chase does not say that something was cancelled",
         ANSWERS,
-        "np.where(outcome == FOUND, CHASE_FOUND, 0)",
-        "np.where(outcome == FOUND, 0, 0)",
+        "np.where(outcome == CHASE_FOUND, CHASE_FLAG_FOUND, 0)",
+        "np.where(outcome == CHASE_FOUND, 0, 0)",
         test=CASES + "test_of_two_timers_of_an_id_one_may_be_in_flight",
     ),
     "chase-of-itself": Planted(

@@ -15,7 +15,7 @@ from duewheel.checkpoints.page_codec import Close, Commit
 from duewheel.checkpoints.progress import Progress
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
-from duewheel.schemas.header_names import CHASE_FOUND
+from duewheel.schemas.header_names import CHASE_FLAG_FOUND
 from duewheel.wheel.append.cancel_lookup import CancelLookup, Candidates
 from duewheel.wheel.append.cancel_outcomes import NO_CANCEL, Cancels, Timers, resolve
 from duewheel.wheel.append.staged_batch import Uncommitted
@@ -117,7 +117,7 @@ class CancelResolver:
             cancels.origin_offset,
             cancels.named_offset,
             cancels.chase_slot,
-            (cancels.chase_flags & CHASE_FOUND) != 0,
+            (cancels.chase_flags & CHASE_FLAG_FOUND) != 0,
             bound,
             again | (cancels.offset < blind),
             blind,

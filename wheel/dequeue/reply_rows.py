@@ -28,16 +28,15 @@ from duewheel.schemas.batches import (
 from duewheel.schemas.columns import EMPTY, Column, binary, choose, decimals, join
 from duewheel.schemas.hashing import source_names
 from duewheel.schemas.header_names import (
-    CHASE_FOUND,
-    CHASE_RESCHEDULE,
-    NATIVE,
+    CHASE_FLAG_FOUND,
+    CHASE_FLAG_RESCHEDULE,
+    NAME_OF,
     Answer,
     Request,
 )
 from duewheel.schemas.wire.record_codec import framed, framed_bytes, header_name, origin_header
 from duewheel.schemas.wire.varint import read_varint, varint
-from duewheel.wheel.storage.cancel_log import CHASE, OUTCOMES
-from duewheel.wheel.storage.cancel_log import CHASE_FOUND as FOUND
+from duewheel.wheel.storage.cancel_log import CHASE, CHASE_FOUND, OUTCOMES
 from duewheel.wheel.storage.layout import FLAG_RESCHEDULE
 from duewheel.wheel.storage.message_store import StoredMessages
 
@@ -117,13 +116,13 @@ def _words(outcome: Int32) -> Column:
 def _chase_headers(
     requests: StoredMessages, offset: Int64, outcome: Int32, delivered_slot: Int64, replaces: Bool
 ) -> Column:
-    flags: Int64 = np.where(outcome == FOUND, CHASE_FOUND, 0)
-    flags[replaces] |= CHASE_RESCHEDULE
+    flags: Int64 = np.where(outcome == CHASE_FOUND, CHASE_FLAG_FOUND, 0)
+    flags[replaces] |= CHASE_FLAG_RESCHEDULE
     named = requests.prefix["due_ms"].astype(np.int64)
-    one = join(header_name(NATIVE[Request.CANCEL_OFFSET]), *framed(decimals(np.maximum(named, 0))))
+    one = join(header_name(NAME_OF[Request.CANCEL_OFFSET]), *framed(decimals(np.maximum(named, 0))))
     return join(
         choose(named != ANY_OFFSET, one, EMPTY),
-        *(header_name(NATIVE[Request.CANCEL]), *framed(requests.timer_id)),
+        *(header_name(NAME_OF[Request.CANCEL]), *framed(requests.timer_id)),
         origin_header(offset),
         *(header_name(names.CHASE_SLOT), *framed(decimals(delivered_slot))),
         *(header_name(names.CHASE_FLAGS), *framed(decimals(flags))),

@@ -15,7 +15,7 @@ from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.columns import Column
 from duewheel.schemas.hashing import java_hash
-from duewheel.schemas.header_names import CHASE_RESCHEDULE
+from duewheel.schemas.header_names import CHASE_FLAG_RESCHEDULE
 from duewheel.wheel.slots import DELAY_MS_MAX
 from duewheel.wheel.storage.layout import (
     FLAG_DEAD_LETTER,
@@ -81,7 +81,7 @@ def stored_messages(batch: TimerBatch, source_ids: Int32) -> Column:
     target = columns.take(columns.binary(map(str.encode, batch.targets)), batch.target)
     partitions = np.array([number for _, number in batch.partitions], np.int32)
     prefix["flags"] = np.where(batch.rejected, FLAG_DEAD_LETTER, 0)
-    replaces = batch.timer & batch.cancels | (batch.chase_flags & CHASE_RESCHEDULE != 0)
+    replaces = batch.timer & batch.cancels | (batch.chase_flags & CHASE_FLAG_RESCHEDULE != 0)
     prefix["flags"] |= np.where(replaces, FLAG_RESCHEDULE, 0).astype(np.uint16)
     prefix["id_size"] = columns.lengths(batch.timer_id)
     prefix["source_offset"] = batch.offset

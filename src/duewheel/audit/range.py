@@ -8,17 +8,15 @@ range, the newest among them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
 from duewheel.checkpoints.page_codec import Marks
 from duewheel.errors import ConfigError
-from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.batches import OffsetRanges
 
 STRETCH_OFFSETS = 100_000
-
-Ranges = Mapping[TopicPartition, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ class Bound:
         return {partition: min(found.get(partition, end), end) for partition, end in ends.items()}
 
 
-def ranges(starts: Marks, ends: Marks) -> Ranges:
+def ranges(starts: Marks, ends: Marks) -> OffsetRanges:
     """The partitions of which there is something to read."""
     return {
         partition: (starts[partition], end)
@@ -84,12 +82,12 @@ def reached(before: Marks, starts: Marks, ends: Marks) -> Marks:
     return {**before, **known}
 
 
-def offsets_in(between: Ranges) -> int:
+def offsets_in(between: OffsetRanges) -> int:
     """How many offsets a range has, transaction markers included."""
     return sum(end - start for start, end in between.values())
 
 
-def stretches(between: Ranges, offsets_max: int) -> list[Ranges]:
+def stretches(between: OffsetRanges, offsets_max: int) -> list[OffsetRanges]:
     """What is to be read, piece by piece.
 
     Args:
@@ -102,7 +100,7 @@ def stretches(between: Ranges, offsets_max: int) -> list[Ranges]:
     return [_piece(between, (i + 1) * count // most - 1, count) for i in range(most)]
 
 
-def _piece(between: Ranges, number: int, count: int) -> Ranges:
+def _piece(between: OffsetRanges, number: int, count: int) -> OffsetRanges:
     """The piece `number` of `count`."""
     parts = {
         partition: (

@@ -29,7 +29,7 @@ from duewheel.audit.data_docs import DataDocs
 from duewheel.audit.expectations import GreatExpectations, Tally
 from duewheel.audit.history import INDEX, TEXT_FILE, AuditHistory
 from duewheel.audit.judging import AuditJudge
-from duewheel.audit.range import Bound, Ranges, offsets_in, ranges, reached, stretches
+from duewheel.audit.range import Bound, offsets_in, ranges, reached, stretches
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.progress import Progress
@@ -42,7 +42,7 @@ from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.topic_discovery import Known, look_up, require_some
 from duewheel.osutil.signals import stop_signals
 from duewheel.osutil.terminal import progress_bar
-from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.batches import OffsetRanges, TopicPartition
 from duewheel.streaming.epoch_parser import contracts
 from duewheel.streaming.range_reader import read_range
 
@@ -53,7 +53,7 @@ _NICE = 10
 
 log = structlog.get_logger(__name__)
 
-Read = Callable[[Ranges], pa.Table]
+Read = Callable[[OffsetRanges], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ def _reader(settings: Settings, history: AuditHistory) -> Iterator[Read]:
 
 
 def _take(
-    judge: AuditJudge, read: Read, pieces: Sequence[Ranges], stopped: Callable[[], bool]
+    judge: AuditJudge, read: Read, pieces: Sequence[OffsetRanges], stopped: Callable[[], bool]
 ) -> None:
     begun_s = time.monotonic()
     with progress_bar() as bar:

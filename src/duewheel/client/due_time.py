@@ -9,9 +9,9 @@ from typing import TypeGuard
 
 from duewheel.config.durations import parse_duration_ms
 from duewheel.errors import InvalidTimer
-from duewheel.schemas.header_names import NATIVE, Request
+from duewheel.schemas.header_names import NAME_OF, Request
 
-Header = tuple[str, bytes]
+NonNullHeader = tuple[str, bytes]
 
 _MILLISECOND = timedelta(milliseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -47,9 +47,9 @@ class DueTime:
         return cls(Request.LEVEL, level)
 
     @property
-    def header(self) -> Header:
+    def header(self) -> NonNullHeader:
         """The request header."""
-        return NATIVE[self.request], b"%d" % self.number
+        return NAME_OF[self.request], b"%d" % self.number
 
     def due_ms(self, timestamp_ms: int, levels_ms: Sequence[int]) -> int:
         """When a record with this header and timestamp is due, in epoch ms."""
@@ -60,7 +60,7 @@ class DueTime:
         return timestamp_ms + levels_ms[min(self.number, len(levels_ms)) - 1]
 
 
-def window_headers(window: timedelta | str | None) -> list[Header]:
+def window_headers(window: timedelta | str | None) -> list[NonNullHeader]:
     """The request header that spreads a timer over a window after its due time, if there is one.
 
     Raises:
@@ -71,7 +71,7 @@ def window_headers(window: timedelta | str | None) -> list[Header]:
     window_ms = _span_ms(window, "window")
     if window_ms < 0:
         raise InvalidTimer(f"window {window!r} is below 0")
-    return [(NATIVE[Request.WINDOW_MS], b"%d" % window_ms)]
+    return [(NAME_OF[Request.WINDOW_MS], b"%d" % window_ms)]
 
 
 def whole(number: object) -> TypeGuard[int]:

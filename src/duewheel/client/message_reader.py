@@ -15,7 +15,7 @@ from kafka import KafkaConsumer
 from kafka.serializer import Serializer, SerializeWrapper
 from kafka.structs import TopicPartition
 
-from duewheel.client.due_time import Header
+from duewheel.client.due_time import NonNullHeader
 from duewheel.client.handle import RecallHandle
 from duewheel.errors import InvalidTimer
 from duewheel.kafka.clients import ClientSettings, close, open_reader
@@ -72,7 +72,7 @@ class Message:
 
     key: AsItIs | None
     value: AsItIs | None
-    kept: list[Header]
+    kept: list[NonNullHeader]
 
 
 class MessageReader:

@@ -31,7 +31,7 @@ from kafka import KafkaProducer
 from kafka.partitioner import StickyPartitioner
 from kafka.producer.future import FutureRecordMetadata
 
-from duewheel.client.due_time import DueTime, Header, whole, window_headers
+from duewheel.client.due_time import DueTime, NonNullHeader, whole, window_headers
 from duewheel.client.futures import Cancel, Rescheduled, Timer
 from duewheel.client.handle import RecallHandle, id_bytes
 from duewheel.client.message_reader import AsItIs, MessageReader, Untouching
@@ -42,7 +42,7 @@ from duewheel.schemas.header_names import (
     ANSWER,
     DUE_MS,
     LEVELS_MS,
-    NATIVE,
+    NAME_OF,
     REQUEST,
     ROLL_TIMES,
     SOURCE,
@@ -72,7 +72,7 @@ _ROUTED = {
     Request.CANCEL,
     Request.RESCHEDULE,
 }
-_TARGET = {NATIVE[Request.TARGET_TOPIC], NATIVE[Request.TARGET_PARTITION]}
+_TARGET = {NAME_OF[Request.TARGET_TOPIC], NAME_OF[Request.TARGET_PARTITION]}
 # By an earlier delivery: all but the id mean nothing in a request.
 _ADDED = {SOURCE, DUE_MS, TIMER_ID, ROLL_TIMES, ANSWER}
 
@@ -126,7 +126,7 @@ class DelayProducer:
         value: Any,
         *,
         key: Any = None,
-        headers: Iterable[Header] = (),
+        headers: Iterable[NonNullHeader] = (),
         deliver_at: datetime | int | None = None,
         delay: timedelta | str | None = None,
         level: int | None = None,
@@ -161,7 +161,7 @@ class DelayProducer:
         when = DueTime.asked(deliver_at, delay, level)
         request = [*_users(headers), when.header, *window_headers(window)]
         if id is not None:
-            request.append((NATIVE[Request.TIMER_ID], id_bytes(id)))
+            request.append((NAME_OF[Request.TIMER_ID], id_bytes(id)))
         sent = self._write(topic, value, key, request, partition, None)
         return _future(sent, lambda at: Timer(*self._timer(id, when, at)))
 
@@ -172,7 +172,7 @@ class DelayProducer:
         key: Any = None,
         partition: int | None = None,
         timer_topic: str | None = None,
-        headers: Iterable[Header] = (),
+        headers: Iterable[NonNullHeader] = (),
     ) -> Future[Cancel]:
         """Have timers not delivered: those that have an id, are in its partition, and are pending.
 
@@ -203,7 +203,11 @@ class DelayProducer:
             )
         timer_id = timer if handle is None else handle.id
         number = self._number(timer, handle, key, partition, topic)
-        request = [*_users(headers), (NATIVE[Request.CANCEL], id_bytes(timer_id)), *_only(handle)]
+        request = [
+            *_users(headers),
+            (NAME_OF[Request.CANCEL], id_bytes(timer_id)),
+            *_only(handle),
+        ]
         return self._ask(
             lambda: self._producer.send(topic, AsItIs(), key, request, number),
             lambda at, reply: Cancel(timer_id, at.topic, at.partition, at.offset, reply),
@@ -220,7 +224,7 @@ class DelayProducer:
         topic: str | None = None,
         value: Any = SAME,
         key: Any = None,
-        headers: Iterable[Header] = (),
+        headers: Iterable[NonNullHeader] = (),
         partition: int | None = None,
         timer_topic: str | None = None,
     ) -> Future[Rescheduled]:
@@ -266,8 +270,8 @@ class DelayProducer:
             value = message.value if value is SAME else value
         given += [when.header, *window_headers(window)]
         given += [
-            (NATIVE[Request.TIMER_ID], id_bytes(timer_id)),
-            (NATIVE[Request.RESCHEDULE], b"true"),
+            (NAME_OF[Request.TIMER_ID], id_bytes(timer_id)),
+            (NAME_OF[Request.RESCHEDULE], b"true"),
             *_only(handle),
         ]
         return self._ask(
@@ -280,7 +284,7 @@ class DelayProducer:
         topic: str,
         value: Any = None,
         key: Any = None,
-        headers: Iterable[Header] | None = None,
+        headers: Iterable[NonNullHeader] | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> FutureRecordMetadata:
@@ -324,7 +328,7 @@ class DelayProducer:
         target: str,
         value: Any,
         key: Any,
-        headers: list[Header],
+        headers: list[NonNullHeader],
         partition: int | None,
         timestamp_ms: int | None,
     ) -> FutureRecordMetadata:
@@ -392,7 +396,7 @@ class DelayProducer:
         return _future(sent, lambda at: made(at, answers.written(request, _source(at))))
 
 
-def asks_for_time(headers: Iterable[Header]) -> bool:
+def asks_for_time(headers: Iterable[NonNullHeader]) -> bool:
     """Whether a record with these headers belongs into the timer topic.
 
     As at ingest, the last of several levels counts, and a level of 0 or below is none.
@@ -426,7 +430,7 @@ def _source(at: Any) -> str:
     return f"{at.topic}-{at.partition}@{at.offset}"
 
 
-def _users(headers: Iterable[Header]) -> list[Header]:
+def _users(headers: Iterable[NonNullHeader]) -> list[NonNullHeader]:
     """The headers that a user gives, none of them a request; without what a delivery added."""
     given = list(headers)
     if any(name == SOURCE for name, _ in given):
@@ -435,18 +439,18 @@ def _users(headers: Iterable[Header]) -> list[Header]:
     return given
 
 
-def _only(handle: RecallHandle | None) -> list[Header]:
+def _only(handle: RecallHandle | None) -> list[NonNullHeader]:
     """The header that says which of the timers with an id is meant; none: all of them."""
-    return [] if handle is None else [(NATIVE[Request.CANCEL_OFFSET], b"%d" % handle.offset)]
+    return [] if handle is None else [(NAME_OF[Request.CANCEL_OFFSET], b"%d" % handle.offset)]
 
 
-def _target(topic: str, partition: int | None, timer_topic: str) -> list[Header]:
+def _target(topic: str, partition: int | None, timer_topic: str) -> list[NonNullHeader]:
     """The headers that say where to."""
     if topic == timer_topic:
         raise InvalidTimer(f'the target "{topic}" is the timer topic itself')
-    aimed = [(NATIVE[Request.TARGET_TOPIC], topic.encode())]
+    aimed = [(NAME_OF[Request.TARGET_TOPIC], topic.encode())]
     if partition is not None:
-        aimed.append((NATIVE[Request.TARGET_PARTITION], b"%d" % _checked(partition)))
+        aimed.append((NAME_OF[Request.TARGET_PARTITION], b"%d" % _checked(partition)))
     return aimed
 
 
@@ -456,7 +460,7 @@ def _checked(partition: int) -> int:
     return partition
 
 
-def _refuse(headers: Iterable[Header], reserved: set[str]) -> None:
+def _refuse(headers: Iterable[NonNullHeader], reserved: set[str]) -> None:
     for name, _ in headers:
         if name in reserved:
             raise InvalidTimer(f"the header {name} is reserved: give the argument it stands for")

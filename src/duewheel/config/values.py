@@ -17,14 +17,13 @@ from pydantic import AfterValidator, BeforeValidator, PlainSerializer, SecretStr
 
 from duewheel.config.durations import format_duration_ms, parse_duration_ms
 from duewheel.errors import ConfigError
-from duewheel.schemas.name_patterns import of_shell, require_portable, whole
+from duewheel.schemas.name_patterns import may_name_topic, of_shell, require_portable, whole
 
 Option = str | int | float | bool
 
 _UNIT_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _UNIT_BYTES |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _SIZE = re.compile(r"(\d+)\s*([a-zA-Z]*)")
-_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SERVER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:,\[\]]+):(\d{1,5})")
 # Names and values of options whose text must never be shown.
 _SECRET_NAME = re.compile(
@@ -125,7 +124,7 @@ def _not_empty(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _topic(name: str) -> str:
-    if not _TOPIC.fullmatch(name) or name in {".", ".."}:
+    if not may_name_topic(name):
         raise ValueError(f'"{name}" is no topic name: 1 to 249 of a-z A-Z 0-9 . _ -')
     return name
 

@@ -16,7 +16,6 @@ partition, and none for the progress, says that the partition takes no writes fo
 from __future__ import annotations
 
 import itertools
-import re
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -44,6 +43,7 @@ from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.ttl_cache import Believed
 from duewheel.schemas.batches import Deliveries, TopicPartition
+from duewheel.schemas.name_patterns import may_name_topic
 from duewheel.wheel.encoded import Reason, Target
 
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
@@ -61,7 +61,6 @@ _NO_SUCH_TOPIC = (UnknownTopicOrPartitionError.errno, InvalidTopicError.errno)
 _NOT_AUTHORIZED = TopicAuthorizationFailedError.errno
 _ASKED_MAX = 1_000  # topics of one request, so that its answer stays small
 # A broker drops the connection over a name of more than 32 KiB instead of refusing it.
-_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _NONE_SUCH = Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC)
 
 
@@ -148,7 +147,7 @@ class TargetCatalog:
     def recall(self, topics: Iterable[str]) -> dict[str, Target]:
         """What was known of those topics that are remembered, however long ago; asks nobody."""
         return self._judged(
-            {t: self._known.latest(t) if _possible(t) else _NONE_SUCH for t in topics}
+            {t: self._known.latest(t) if may_name_topic(t) else _NONE_SUCH for t in topics}
         )
 
     def _judged(self, targets: Mapping[str, Target | None]) -> dict[str, Target]:
@@ -157,7 +156,7 @@ class TargetCatalog:
     def _look_up(
         self, admin: KafkaAdminClient, topics: list[str], deadline: Deadline
     ) -> dict[str, Target]:
-        named = [topic for topic in topics if _possible(topic)]
+        named = [topic for topic in topics if may_name_topic(topic)]
         targets = dict.fromkeys(topics, _NONE_SUCH)
         if named:
             found = self._settings.call(deadline, "look up topics", lambda: self._ask(admin, named))
@@ -260,10 +259,6 @@ class TargetCatalog:
                 if not _takes_writes(partition, in_sync_min)
             ),
         )
-
-
-def _possible(topic: str) -> bool:
-    return _TOPIC_NAME.fullmatch(topic) is not None
 
 
 def _takes_writes(partition: Mapping[str, Any], in_sync_min: int) -> bool:

@@ -30,6 +30,7 @@ from duewheel import factory
 from duewheel.audit.history import AuditHistory
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.ownership import require_same_shard
+from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery_decision import RecoveryRecord, dequeue_has_decided, recovering
 from duewheel.checkpoints.state_file import INGEST, State
@@ -79,8 +80,6 @@ _WAIT_S = 0.2
 _WAIT_LOG_INTERVAL_MS = 10_000
 
 _log = structlog.get_logger(__name__)
-
-Marks = Mapping[TopicPartition, int]
 
 
 def run_ingest(settings: Settings) -> None:

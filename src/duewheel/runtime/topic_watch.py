@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import structlog
 
+from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.topic_set import TopicSet
 from duewheel.clock import Clock, Interval
@@ -28,8 +29,6 @@ _LOOK_DEADLINE_S = 3.0
 _REMIND_MS = 60_000
 
 _log = structlog.get_logger(__name__)
-
-Marks = Mapping[TopicPartition, int]
 
 
 class TopicWatch:

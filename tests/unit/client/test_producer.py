@@ -16,12 +16,12 @@ from kafka.partitioner import murmur2
 
 from duewheel.cli.send import parse_instant
 from duewheel.client import DelayProducer
-from duewheel.client.due_time import DueTime, Header, window_headers
+from duewheel.client.due_time import DueTime, NonNullHeader, window_headers
 from duewheel.client.producer import asks_for_time
 from duewheel.errors import ConfigError, DuewheelError, InvalidTimer
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import key_hashes
-from duewheel.schemas.header_names import DROP_IN, LEVELS_MS, NATIVE, REQUEST, Request
+from duewheel.schemas.header_names import DROP_IN, LEVELS_MS, NAME_OF, REQUEST, Request
 from duewheel.schemas.request.due_times import due_times
 from duewheel.schemas.request.headers import Field
 
@@ -78,7 +78,7 @@ def test_it_imports_none_of_the_engines_libraries() -> None:
         ({"level": 99}, ("DELAY", b"99")),
     ],
 )
-def test_ways_to_say_when(asked: dict[str, Any], header: Header) -> None:
+def test_ways_to_say_when(asked: dict[str, Any], header: NonNullHeader) -> None:
     assert DueTime.asked(**asked).header == header
 
 
@@ -159,14 +159,14 @@ def test_it_tells_the_due_time_that_ingest_reads(asked: dict[str, Any], timestam
         ([("timer_delay_ms", b"5")], False),
     ],
 )
-def test_records_for_the_timer_topic(headers: list[Header], routed: bool) -> None:
+def test_records_for_the_timer_topic(headers: list[NonNullHeader], routed: bool) -> None:
     assert asks_for_time(headers) is routed
 
 
 def test_every_request_has_a_name() -> None:
     foreign = {request for names in DROP_IN.values() for request in names.values()}
-    assert set(NATIVE) | foreign == set(Request)
-    assert NATIVE[Request.TARGET_PARTITION] == "REAL_QID"
+    assert set(NAME_OF) | foreign == set(Request)
+    assert NAME_OF[Request.TARGET_PARTITION] == "REAL_QID"
 
 
 @pytest.mark.parametrize("option", ["acks", "enable_idempotence", "partitioner"])

@@ -14,7 +14,7 @@ from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.progress import NOBODY
 from duewheel.schemas import header_names as names
 from duewheel.schemas.batches import TopicPartition
-from duewheel.schemas.header_names import CHASE_FOUND
+from duewheel.schemas.header_names import CHASE_FLAG_FOUND
 from duewheel.schemas.wire.record_codec import added_headers, framed_bytes
 from duewheel.testing import (
     TIMER_TOPIC,
@@ -253,7 +253,7 @@ def test_of_two_timers_of_an_id_one_may_be_in_flight(make_world: MakeWorld) -> N
     world.append(timer(1, 100), cancel(2))
     world.at_slot(66)
     (chase,) = world.chases()
-    assert (world.answers(), chase.chase_flags) == ([], CHASE_FOUND)
+    assert (world.answers(), chase.chase_flags) == ([], CHASE_FLAG_FOUND)
     copy = replace(timer(3, 200, origin=0), timestamp_ms=world.clock.now_ms())
     world.append(replace(chase, offset=4), replace(copy, partition=1, timer_id=b"z"))
     world.append(replace(copy, offset=5))
