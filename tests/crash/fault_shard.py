@@ -24,7 +24,7 @@ from typing import Any
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource
 from tests.crash.cancel_verdict import Asked, Came, Fault, Place, judge
-from tests.integration.reading import consumer
+from tests.harness.reader import consumer
 
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load

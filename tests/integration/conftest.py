@@ -7,8 +7,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.integration.fault_proxy import FaultProxy
-from tests.integration.whole_shard import Shard
+from tests.harness.fault_proxy import FaultProxy
+from tests.harness.whole_shard import Shard
 
 from duewheel.dev.broker import DevBroker
 

@@ -9,7 +9,7 @@ from collections import Counter
 import psutil
 import pytest
 from kafka import KafkaProducer
-from tests.integration.whole_shard import Shard, schedule
+from tests.harness.whole_shard import Shard, schedule
 
 from duewheel.audit.history import AuditHistory
 

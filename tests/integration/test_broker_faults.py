@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaProducer, TopicPartition
 from kafka.errors import KafkaTimeoutError
-from tests.integration.fault_judge import (
+from tests.harness.fault_judge import (
     GIVE_UP_S,
     PARTITIONS,
     Judge,
@@ -25,8 +25,8 @@ from tests.integration.fault_judge import (
     in_a_while,
     wait_until,
 )
-from tests.integration.fault_proxy import ALWAYS, Action, Fault, FaultProxy
-from tests.integration.reading import consumer, read_committed
+from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
+from tests.harness.reader import consumer, read_committed
 
 from duewheel.clock import SystemClock
 from duewheel.dev.broker import DevBroker

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from kafka.errors import KafkaError
-from tests.integration.reading import everything_in, read_topic
+from tests.harness.reader import everything_in, read_topic
 from tests.integration.test_dead_letters import Shard, config, shard  # noqa: F401
 
 from duewheel.client import DelayProducer, Timer

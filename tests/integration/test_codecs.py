@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient
 from structlog.testing import capture_logs
-from tests.integration.publishing import Message, deliveries
+from tests.harness.publishing import Message, deliveries
+from tests.harness.whole_shard import Shard, schedule
 from tests.integration.test_topic_settings import DEAD, STATE, TIMER, Topics, made
-from tests.integration.whole_shard import Shard, schedule
 
 from duewheel import factory
 from duewheel.checkpoints.progress import PartitionProgress

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from kafka import KafkaProducer
-from tests.integration.reading import read_topic
+from tests.harness.reader import read_topic
+from tests.harness.whole_shard import CLOCK, Shard
 from tests.integration.test_dead_letters import command, config, until  # noqa: F401
 from tests.integration.test_reconfigure import running, timer, wait_for
-from tests.integration.whole_shard import CLOCK, Shard
 
 from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker

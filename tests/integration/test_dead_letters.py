@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from kafka import TopicPartition
 from kafka.errors import KafkaError
-from tests.integration.reading import read_topic
+from tests.harness.reader import read_topic
 
 from duewheel import factory
 from duewheel.checkpoints.recovery_decision import RecoveryRecord

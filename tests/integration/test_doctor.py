@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource
-from tests.integration.fault_proxy import ALWAYS, Action, Fault, FaultProxy
+from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 
 from duewheel import factory
 from duewheel.clock import SystemClock

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource
-from tests.integration.whole_shard import CLOCK, Shard
+from tests.harness.whole_shard import CLOCK, Shard
 
 from duewheel.wheel.storage.verify import check
 

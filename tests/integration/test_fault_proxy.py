@@ -8,8 +8,8 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.errors import GroupAuthorizationFailedError, KafkaError
 from kafka.structs import OffsetAndMetadata
-from tests.integration.fault_proxy import Action, Fault, FaultProxy
-from tests.integration.reading import read_committed
+from tests.harness.fault_proxy import Action, Fault, FaultProxy
+from tests.harness.reader import read_committed
 
 from duewheel.dev.broker import DevBroker
 

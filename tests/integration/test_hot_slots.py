@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.fault_judge import Topics
+from tests.harness.fault_judge import Topics
 from tests.integration.test_parking import WHEEL, Shard
 
 from duewheel.dev.broker import DevBroker

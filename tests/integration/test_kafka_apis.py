@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from kafka import KafkaProducer
-from tests.integration.fault_proxy import FaultProxy
+from tests.harness.fault_proxy import FaultProxy
 from tests.integration.test_doctor import settings_for
 
 from duewheel.config.settings import Settings

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource
-from tests.integration.publishing import (
+from tests.harness.publishing import (
     Headers,
     Message,
     Names,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
-from tests.integration.publishing import Names, create_topics, new_publisher
+from tests.harness.publishing import Names, create_topics, new_publisher
 
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import KafkaUnavailable

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource
-from tests.integration.fault_judge import GIVE_UP_S, Topics, wait_until
-from tests.integration.fault_proxy import ALWAYS, Action, Fault, FaultProxy
-from tests.integration.reading import consumer, read_committed
+from tests.harness.fault_judge import GIVE_UP_S, Topics, wait_until
+from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
+from tests.harness.reader import consumer, read_committed
 
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.held_copies import Held, key_of, value_of

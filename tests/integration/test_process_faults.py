@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 from kafka import KafkaProducer, TopicPartition
-from tests.integration.fault_judge import (
+from tests.harness.fault_judge import (
     GIVE_UP_S,
     PARTITIONS,
     Judge,
     Topics,
     wait_until,
 )
-from tests.integration.fault_proxy import Action, Fault, FaultProxy
-from tests.integration.reading import read_committed
+from tests.harness.fault_proxy import Action, Fault, FaultProxy
+from tests.harness.reader import read_committed
 
 from duewheel.checkpoints.recovery_decision import dequeue_has_decided
 from duewheel.client import DelayProducer

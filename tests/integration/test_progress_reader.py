@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import CoordinatorNotAvailableError
-from tests.integration.fault_proxy import ALWAYS, Action, Fault, FaultProxy
-from tests.integration.publishing import progress, slot_of
+from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
+from tests.harness.publishing import progress, slot_of
 
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.dev.broker import DevBroker

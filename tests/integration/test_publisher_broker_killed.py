@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient
-from tests.integration.publishing import (
+from tests.harness.publishing import (
     Message,
     create_topics,
     new_publisher,

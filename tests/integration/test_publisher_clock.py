@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from kafka import KafkaAdminClient
-from tests.integration.publishing import Message, progress, publish, read
+from tests.harness.publishing import Message, progress, publish, read
 
 from duewheel.clock import SystemClock
 from duewheel.dev.broker import DevBroker

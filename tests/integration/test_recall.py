@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.serializer import Serializer
-from tests.integration.reading import everything_in, read_topic
+from tests.harness.reader import everything_in, read_topic
 from tests.integration.test_dead_letters import Shard, config, until  # noqa: F401
 
 from duewheel.cli import send

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.reading import read_topic
+from tests.harness.reader import read_topic
 from tests.integration.test_dead_letters import Shard, command, config  # noqa: F401
 
 from duewheel.config.settings import load

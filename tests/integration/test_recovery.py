@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaProducer
-from tests.integration.whole_shard import CLOCK, Shard
+from tests.harness.whole_shard import CLOCK, Shard
 
 from duewheel import factory
 from duewheel.checkpoints.durable_checkpoint import Durable

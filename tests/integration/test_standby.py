@@ -16,8 +16,8 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.harness.whole_shard import CLOCK, DEADLINE_S
 from tests.integration.test_recovery import LoadedShard
-from tests.integration.whole_shard import CLOCK, DEADLINE_S
 
 from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker

@@ -18,7 +18,7 @@ from kafka.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
-from tests.integration.whole_shard import Shard
+from tests.harness.whole_shard import Shard
 
 from duewheel.checkpoints.fs import FileLock
 from duewheel.dev.broker import HOST, DevBroker, free_ports

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from kafka import KafkaProducer
-from tests.integration.fault_proxy import ALWAYS, Action, Fault, FaultProxy
-from tests.integration.whole_shard import Shard
+from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
+from tests.harness.whole_shard import Shard
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

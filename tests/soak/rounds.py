@@ -27,7 +27,7 @@ import numpy as np
 from kafka import TopicPartition
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
-from tests.integration.reading import read_committed
+from tests.harness.reader import read_committed
 from tests.soak.cluster import Cluster
 from tests.soak.judge import FAULTS, Verdict, judge
 from tests.soak.listener import Listener

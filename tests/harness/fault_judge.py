@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kafka import KafkaAdminClient, TopicPartition
-from tests.integration.reading import consumer, read_committed
+from tests.harness.reader import consumer, read_committed
 
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.clock import Clock

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from kafka import KafkaAdminClient
-from tests.integration.reading import read_topic
+from tests.harness.reader import read_topic
 
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import PartitionProgress, Progress

@@ -19,8 +19,8 @@ from typing import Any
 
 from kafka import KafkaProducer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
-from tests.integration.random_timers import PARTITIONS, Headers, Sent, a_timer
-from tests.integration.reading import consumer
+from tests.harness.random_timers import PARTITIONS, Headers, Sent, a_timer
+from tests.harness.reader import consumer
 
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
