@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import structlog
 
-from duewheel.clock import Clock
+from duewheel.clock import Clock, Interval
 from duewheel.errors import KafkaUnavailable
 from duewheel.schemas.batches import TopicPartition
 
@@ -37,10 +37,9 @@ class GapWatch:
 
     def __init__(self, log_start: LogStart, clock: Clock) -> None:
         self._log_start = log_start
-        self._clock = clock
+        self._asking = Interval(clock, ASK_INTERVAL_MS)
         self._lock = threading.Lock()
         self._gaps: list[tuple[TopicPartition, int, int]] = []
-        self._asked_at_ms = clock.now_ms() - ASK_INTERVAL_MS
         self._rows_lost = 0
 
     @property
@@ -57,11 +56,8 @@ class GapWatch:
     def settle(self) -> None:
         """Judge the gaps noted so far, if it is time to ask again."""
         with self._lock:
-            now_ms = self._clock.now_ms()
-            # A clock that was set back must not silence this for long.
-            if not self._gaps or 0 <= now_ms - self._asked_at_ms < ASK_INTERVAL_MS:
+            if not self._gaps or not self._asking.is_over():
                 return
-            self._asked_at_ms = now_ms
             try:
                 starts = {
                     p: self._log_start(*p) for p in {partition for partition, _, _ in self._gaps}

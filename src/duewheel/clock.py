@@ -42,6 +42,10 @@ class Interval:
         self._subject, self._since_ms = subject, now_ms
         return True
 
+    def begin(self) -> None:
+        """It has just been done in another way: the next interval begins."""
+        self._subject, self._since_ms = True, self._clock.boottime_ms()
+
 
 class SystemClock:
     """This host's clock."""

@@ -52,8 +52,7 @@ class TopicWatch:
         self._state = state
         self._clock = clock
         self._marks = marks
-        self._interval_ms = as_millis(settings.ingest.topics_interval)
-        self._looked_at_ms = clock.boottime_ms()
+        self._looking = Interval(clock, as_millis(settings.ingest.topics_interval))
         self._told: TopicSet | None = None
         self._errors: dict[str, Interval] = {}  # by topic
         self._ids: dict[str, str] = {}
@@ -74,6 +73,7 @@ class TopicWatch:
             ConfigError: a listed topic does not exist.
             RecoveryPending: there is none at all.
         """
+        self._looking.begin()
         self.found = look_up(self._settings, admin, Known.of(self._state))
         self._tell(self.found)
         try:
@@ -113,10 +113,8 @@ class TopicWatch:
                 taken for old ones.
             RecoveryPending: a partition has come that the query does not find by itself.
         """
-        now_ms = self._clock.boottime_ms()
-        if now_ms - self._looked_at_ms < self._interval_ms:
+        if not self._looking.is_over():
             return False
-        self._looked_at_ms = now_ms
         with suppress(KafkaUnavailable), self._admin() as admin:
             if self._has_changed(admin):
                 return True
