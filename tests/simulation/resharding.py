@@ -26,11 +26,12 @@ from tests.simulation.seam import SEAM, Actor, die
 from tests.simulation.shard_model import TIMEOUT_MS, Shard, SimulatedPublisher
 from tests.simulation.world import World
 
+from duewheel.backoff import Backoff
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.checkpoints.reshard_records import NOTICE_KEY
 from duewheel.errors import Fenced, KafkaUnavailable, RecoveryRefused
 from duewheel.kafka.shard_records import Written
-from duewheel.ops.reshard import Dealing
+from duewheel.ops.reshard import BACKOFF_MS, Dealing
 from duewheel.wheel.dequeue.loop import Dequeue
 from duewheel.wheel.storage.data_directory import DataDirectory, Role
 
@@ -123,8 +124,9 @@ class SimulatedCluster:
         of = Shard(self._kafka, shard, shard + 1)
         return _Publisher(of, self._fate, self._before_call)
 
-    def sleep(self, seconds: float) -> None:
-        self._host.clock.sleep(seconds)
+
+def _backoff(host: Host) -> Backoff:
+    return Backoff(host.clock, Random(0), *BACKOFF_MS)
 
 
 class _Publisher(SimulatedPublisher):
@@ -203,7 +205,7 @@ class Resharding:
         to = self._rng.choice([*others, *fewer, *fewer])
         cluster = SimulatedCluster(host, lambda: "commit", lambda: None)
         try:
-            Dealing(cluster, to).run(dry_run=True)
+            Dealing(cluster, to, _backoff(host)).run(dry_run=True)
         except RecoveryRefused as refused:
             self._judge_refusal(str(refused))
             return
@@ -282,7 +284,7 @@ class Resharding:
         cluster = SimulatedCluster(host, self._fate, self._before_call)
         undoes = to == host.history.shards
         try:
-            Dealing(cluster, to).run(dry_run=False)
+            Dealing(cluster, to, _backoff(host)).run(dry_run=False)
         except RecoveryRefused as refused:
             self._judge_refusal(str(refused))
             if undoes and not cluster.is_overtaken:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import random
 import shutil
 import sys
 import tempfile
@@ -37,15 +38,9 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
-from tenacity import (
-    Retrying,
-    retry_if_exception_type,
-    sleep_using_event,
-    stop_after_attempt,
-    stop_when_event_set,
-    wait_exponential,
-)
 
+from duewheel.backoff import Backoff
+from duewheel.clock import SystemClock
 from duewheel.errors import DuewheelError
 from duewheel.java.find import Java, cache_dir, find_java
 from duewheel.java.ivy import Ivy
@@ -55,6 +50,7 @@ PINS = Path(__file__).with_name("jars.json")
 # Ivy fetches one file after the other; six at a time is 6 s instead of 16 s for the broker.
 _PARALLEL = 6
 _ATTEMPTS = 4
+_BACKOFF_MS = 1_000, 8_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,15 +167,14 @@ def _size(jars: Sequence[Jar]) -> int:
 
 def _fetch_one(ivy: Ivy, jar: Jar, into: Path, stop: threading.Event) -> None:
     target = into / jar.file_name
-    for attempt in Retrying(
-        retry=retry_if_exception_type(DuewheelError),
-        stop=stop_after_attempt(_ATTEMPTS) | stop_when_event_set(stop),
-        wait=wait_exponential(max=8),
-        sleep=sleep_using_event(stop),
-        reraise=True,
-    ):
-        with attempt:
+    backoff = Backoff(SystemClock(), random.Random(), *_BACKOFF_MS)
+    for left in reversed(range(_ATTEMPTS)):
+        try:
             shutil.copyfile(ivy.resolve([jar.coordinate], transitive=False)[0], target)
+            break
+        except DuewheelError:
+            if not left or stop.wait(backoff.next_ms() / 1000):
+                raise
     if (found := _sha256(target)) != jar.sha256:
         raise DuewheelError(
             f"{jar.coordinate} is not the pinned jar: SHA-256 {found}, expected {jar.sha256}"

@@ -21,6 +21,7 @@ fences this run, or finds what this one wrote.
 
 from __future__ import annotations
 
+import random
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ from kafka import KafkaProducer
 from kafka.errors import InvalidProducerEpochError, ProducerFencedError
 
 from duewheel import factory
+from duewheel.backoff import Backoff
 from duewheel.checkpoints.config_epochs import PRECISION
 from duewheel.checkpoints.progress import Progress, record_key, shard_of
 from duewheel.checkpoints.reshard_records import (
@@ -63,7 +65,7 @@ from duewheel.schemas.wire.single_record import single
 from duewheel.wheel.publisher import Publisher
 
 _ATTEMPTS = 20
-_AGAIN_S = (0.05, 1.0)  # waits between them: chance decides who is quicker
+BACKOFF_MS = 50, 1_000  # between them: chance decides who is quicker
 
 _FENCED = (InvalidProducerEpochError, ProducerFencedError)
 
@@ -96,7 +98,9 @@ def reshard(settings: Settings, to: int, *, dry_run: bool) -> dict[str, Any]:
         clock = factory.StoppableClock(stack.enter_context(stop_signals()))
         kafka = _Kafka(settings, clock)
         stack.callback(kafka.close)
-        result = Dealing(kafka, to).run(dry_run=dry_run)
+        result = Dealing(kafka, to, Backoff(clock, random.Random(), *BACKOFF_MS)).run(
+            dry_run=dry_run
+        )
     return {"dry_run": dry_run, **result, "took_s": round(time.monotonic() - begun_s, 3)}
 
 
@@ -138,21 +142,18 @@ class Cluster(Protocol):
         """One of a shard, that is not started."""
         ...
 
-    def sleep(self, seconds: float) -> None:
-        """Let whoever serves a shard find out that it is sealed."""
-        ...
-
 
 class Dealing:
     """One run: the steps of the module's head. Not thread-safe."""
 
-    def __init__(self, cluster: Cluster, to: int) -> None:
+    def __init__(self, cluster: Cluster, to: int, backoff: Backoff) -> None:
         """
         Args:
             cluster: where the records are.
             to: how many there will be.
+            backoff: lets whoever serves a shard find out that it is sealed.
         """
-        self._cluster, self._to = cluster, to
+        self._cluster, self._to, self._backoff = cluster, to, backoff
 
     def run(self, *, dry_run: bool) -> dict[str, Any]:
         """All of them, unless there is nothing to do, or it is not to be; see `reshard`."""
@@ -214,7 +215,8 @@ class Dealing:
         """
         told = {shard: {NOTICE_KEY: notice(count, self._to, done=False)}}
         wanted: Progress | None = None
-        for attempt in range(_ATTEMPTS):
+        self._backoff.succeeded()
+        for _ in range(_ATTEMPTS):
             publisher = self._cluster.publisher(shard)
             try:
                 self._cluster.write(told)
@@ -231,7 +233,7 @@ class Dealing:
                 return Written(wanted, at_ms)
             except PublishDoubt as doubt:
                 log.warning("sealing again", shard=shard, reason=str(doubt))
-                self._cluster.sleep(min(_AGAIN_S[0] * 2**attempt, _AGAIN_S[1]))
+                self._backoff.wait(self._backoff.next_ms())
             finally:
                 publisher.close()
         raise PublishDoubt(f"whoever serves shard {shard} was quicker {_ATTEMPTS} times: try again")
@@ -320,10 +322,6 @@ class _Kafka:
     def publisher(self, shard: int) -> Publisher:
         """See Cluster."""
         return factory.publisher(self._settings, self._clock, shard)
-
-    def sleep(self, seconds: float) -> None:
-        """See Cluster."""
-        self._clock.sleep(seconds)
 
 
 def _lineage() -> int:

@@ -13,6 +13,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from duewheel.backoff import Backoff
 from duewheel.checkpoints.config_epochs import PRECISION, Epoch, Epochs
 from duewheel.checkpoints.config_epochs import WINDOW as WINDOW_MS
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, shard_of
@@ -350,6 +351,11 @@ def test_partitions_are_dealt_unchanged() -> None:
     assert (empty.shard, empty.sealed_for, empty.lineage, dict(empty.partitions)) == (4, 2, 7, {})
 
 
+class NoWait(ManualClock):
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError("nobody else takes a shard")
+
+
 class Sealing:
     """The Cluster of `duewheel reshard`, with these records; `before_seal` of a shard is called
     once, before it is sealed.
@@ -386,15 +392,12 @@ class Sealing:
         self.before_seal.pop(shard, lambda: None)()
         return self.publishers[shard]
 
-    def sleep(self, seconds: float) -> None:
-        raise AssertionError("nobody else takes a shard")
-
 
 @pytest.mark.parametrize("begun", [4, 1])
 def test_an_undo_asks_for_no_common_history(begun: int) -> None:
     """Shard 1 is reconfigured once shard 0 is sealed."""
     before = [record(0, 2, 0, 2), record(1, 2, 1, 3)]
-    cluster = Sealing(*before)
+    cluster, backoff = Sealing(*before), Backoff(NoWait(), Random(0))
 
     def reconfigured() -> None:
         changed = cluster.records[1]
@@ -406,10 +409,10 @@ def test_an_undo_asks_for_no_common_history(begun: int) -> None:
     cluster.before_seal[1] = reconfigured
     for _ in range(2):
         with pytest.raises(RecoveryRefused, match=r"differ in .*shards 0, 1\..*--to 2` gives each"):
-            Dealing(cluster, begun).run(dry_run=False)
+            Dealing(cluster, begun, backoff).run(dry_run=False)
     assert [r.sealed_for for r in cluster.records[:2]] == [begun] * 2
-    assert Dealing(cluster, 2).run(dry_run=True)["moved"] == 0
-    Dealing(cluster, 2).run(dry_run=False)
+    assert Dealing(cluster, 2, backoff).run(dry_run=True)["moved"] == 0
+    Dealing(cluster, 2, backoff).run(dry_run=False)
     for was, now in zip(before, cluster.records, strict=False):
         assert (now.owner, now.sealed_for, now.deal) == (NOBODY, None, was.deal + 1)
         assert now.epoch > was.epoch
