@@ -67,8 +67,8 @@ PLANTED = {
         "7",
         "the floor follows a clock that is set back",
         "wheel/dequeue/loop.py",
-        "        if floor <= self._close.floor:\n",
-        "        if floor == self._close.floor:\n",
+        "        if floor <= close.floor:\n",
+        "        if floor == close.floor:\n",
     ),
     "not-before-ignored": Planted(
         "1",
@@ -177,14 +177,14 @@ PLANTED = {
     "doubt": Planted(
         "3",
         "a transaction in doubt is always tried again",
-        "wheel/dequeue/loop.py",
+        "wheel/dequeue/commit.py",
         "if found.encode() == attempted.encode():",
         "if False:",
     ),
     "doubt-committed": Planted(
         "2",
         "a transaction in doubt is always taken for committed",
-        "wheel/dequeue/loop.py",
+        "wheel/dequeue/commit.py",
         "                if self._happened(self._with_held(progress)):\n",
         "                if self._happened(self._with_held(progress)) or True:\n",
     ),
@@ -198,8 +198,8 @@ PLANTED = {
     "half-slot-of-range": Planted(
         "3",
         "D forgets the chunks of the slot before this one",
-        "wheel/dequeue/loop.py",
-        "before = self._below if self._r == ready.r_after else {}",
+        "wheel/dequeue/position.py",
+        "before = self.below if self.r == r else {}",
         "before = {}",
     ),
     "apply-twice": Planted(
@@ -293,7 +293,7 @@ PLANTED = {
         "2",
         "dequeue goes on before everything has come again",
         "wheel/dequeue/loop.py",
-        "if self._close.missing(commit.marks):",
+        "if self.position.close.missing(commit.marks):",
         "if False:",
     ),
     "not-told": Planted(
@@ -384,7 +384,7 @@ PLANTED = {
     "not-fenced": Planted(
         "fenced",
         "the former owner does not know that it was followed",
-        "wheel/dequeue/loop.py",
+        "wheel/dequeue/commit.py",
         "        if (found.owner, found.lineage) !=",
         "        if False and (found.owner, found.lineage) !=",
     ),

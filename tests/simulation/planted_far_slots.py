@@ -28,8 +28,8 @@ FAR_SLOTS = {
         "2",
         "slots are delivered before they are linked",
         "wheel/dequeue/loop.py",
-        "end = min(self._close.floor, self._directory.state.linked)",
-        "end = self._close.floor",
+        "end = min(self.position.close.floor, self._directory.state.linked)",
+        "end = self.position.close.floor",
         seed=24,
     ),
     "far-committed-meanwhile": Planted(
@@ -84,8 +84,8 @@ FAR_SLOTS = {
         "2",
         "the rest of a range beyond the ring is closed with the C of the range before",
         "wheel/dequeue/loop.py",
-        "replace(self._close, lower=self._r, c_before=self._close.c)",
-        "replace(self._close, lower=self._r, c=self._close.c_before)",
+        "replace(close, lower=r, c_before=close.c)",
+        "replace(close, lower=r, c=close.c_before)",
         seed=2,
     ),
 }

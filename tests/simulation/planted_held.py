@@ -40,14 +40,14 @@ HELD = {
     "held-forgotten": Planted(
         "held",
         "the next progress does not say what waits",
-        "wheel/dequeue/loop.py",
+        "wheel/dequeue/commit.py",
         "        self._claimed = replace(self._claimed, held=progress.held)\n",
         "",
     ),
     "held-in-doubt": Planted(
         "refused",
         "in doubt it is not known what the publisher has written",
-        "wheel/dequeue/loop.py",
+        "wheel/dequeue/commit.py",
         "self._happened(self._with_held(progress))",
         "self._happened(progress)",
         seed=24,
@@ -55,8 +55,8 @@ HELD = {
     "held-end-asked": Planted(
         "8",
         "a partition's end is asked for while copies wait that will lie behind it",
-        "wheel/dequeue/loop.py",
-        "self._log_ends.of(p for p in self._bounds.unasked if p not in self._claimed.held)",
+        "wheel/dequeue/partition_ends.py",
+        "self._log_ends.of(p for p in self._bounds.unasked if p not in held)",
         "self._log_ends.of(self._bounds.unasked)",
         test="unit/kafka/test_held_queue.py::test_kafka_is_not_asked_where_a_partition_ends_whose_copies_wait",
     ),

@@ -46,7 +46,7 @@ LETTERS = {
     "no-back-off": Planted(
         "6",
         "a transaction that fails is tried again at once",
-        "wheel/dequeue/loop.py",
+        "wheel/dequeue/commit.py",
         "                self._wait()\n                if rows > 1",
         "                if rows > 1",
         test="unit/wheel/dequeue/test_loop.py::test_each_attempt_waits_longer_than_the_one_before",

@@ -4,9 +4,12 @@
        beside the deliveries, slots that the ring has come to are linked (far_slots.py)
     2. the closed slots' records are found, their messages read and encoded, a bounded chunk at a
        time, ahead of the transactions (pipeline.py)
-    3. one transaction per chunk: the messages and the progress
-    4. the progress is mirrored locally
+    3. one transaction per chunk: the messages and the progress (commit.py)
+    4. the progress is mirrored locally (commit.py)
     5. cancels are replied to, in a transaction of its own (cancel_replies.py)
+
+`Dequeue` starts and ends the loop; `Loop` does the steps, each turn what its `Phase` says
+(position.py).
 
 - One closed range at a time, with one vector C for all its slots. A range without rows counts as
   delivered without a commit; the next commit tells. A range that goes on beyond the ring, after a
@@ -26,39 +29,26 @@ Not thread-safe; the loop is the only user of its publisher and of the wheel's c
 from __future__ import annotations
 
 import os
-import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
 
-from duewheel.backoff import Backoff
-from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.page_codec import Close, Commit, Marks
-from duewheel.checkpoints.progress import (
-    NOBODY,
-    Progress,
-    advanced,
-    rows_out,
-)
+from duewheel.checkpoints.progress import Progress, advanced, rows_out
 from duewheel.checkpoints.state_file import DEQUEUE
 from duewheel.clock import Clock, Interval
-from duewheel.errors import (
-    CorruptFile,
-    Fenced,
-    KafkaUnavailable,
-    PublishDoubt,
-    RecoveryRefused,
-    TransactionTooSlow,
-)
-from duewheel.schemas.batches import Deliveries, TopicPartition
+from duewheel.errors import CorruptFile
+from duewheel.schemas.batches import Deliveries
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.cancel_replies import CancelReplies
 from duewheel.wheel.dequeue.clock_guard import ClockGuard
-from duewheel.wheel.dequeue.partition_ends import LogEnds
+from duewheel.wheel.dequeue.commit import Committer, Overtaken, TooLarge
+from duewheel.wheel.dequeue.partition_ends import BoundsKeeper
 from duewheel.wheel.dequeue.pipeline import Pipeline, Ready
-from duewheel.wheel.dequeue.statistics import Statistics
+from duewheel.wheel.dequeue.position import Phase, Position
+from duewheel.wheel.dequeue.statistics import Statistics, Totals
 from duewheel.wheel.publisher import Prepared, Publisher
 from duewheel.wheel.recovery.startup import Started, start
 from duewheel.wheel.slots import closable_slot
@@ -69,21 +59,11 @@ log = structlog.get_logger()
 
 _BEAT_MS = 500
 _COLLECT_MS = 60_000  # between looks for hours that can go
-_BOUNDS_AGAIN_MS = 1_000  # between attempts to write cancel_bounds
-_MIRROR_LOG_MS = 60_000
 _HELD_COMMIT_MS = 1_000  # between readings of the brokers' clock while closing is held
 
 
-class _TooLarge(Exception):
-    """A transaction ran out of time and is not committed: its rows leave in smaller ones."""
-
-
-class _Overtaken(Exception):
-    """Before this start could say that the shard is its own, the last owner has committed more."""
-
-
 class Dequeue:
-    """One shard's loop; see the module's head."""
+    """Starts, runs and ends one shard's loop; see the module's head."""
 
     def __init__(
         self,
@@ -105,32 +85,9 @@ class Dequeue:
         self._publisher = publisher
         self._clock = clock
         self._config = config
-        self._guard = ClockGuard(clock, config.clock_skew_max_ms)
-        self._backoff = Backoff(clock, random.Random(config.shard))
         self._stopping = stopping
-        self._statistics = Statistics()
-        self._chunks = Pipeline(
-            directory,
-            publisher.prepare,
-            config.chunk_records,
-            config.chunk_bytes,
-            config.hot_slots,
-        )
-        self._linker = Linker(directory)
-        self._hot_slot: int | None = None  # the last one with rows in excess
-        self._log_ends = LogEnds(publisher, clock)
-        self._replies: CancelReplies | None = None  # until nothing is missing
-        # Commit page of the newest closing; None once all cancels in it are replied to: idle ticks
-        # then read no cancel log.
-        self._closed_with: Commit | None = None
-        self._delivered = 0
-        self._beating = Interval(clock, _BEAT_MS)
-        self._collecting = Interval(clock, _COLLECT_MS)
-        self._mirror_warning = Interval(clock, _MIRROR_LOG_MS)
-        # By boottime; None: never yet.
-        self._committed_at_ms: int | None = None
-        self._bounds_failed_at_ms: int | None = None
-        self._was_paused = False
+        self._totals = Totals()
+        self._loop: Loop | None = None  # until the shard is this directory's
 
     def start(self, first: Progress | None = None, *, take_over: bool = False) -> None:
         """Take the shard, find out where delivery goes on, tell ingest, and claim the progress.
@@ -146,104 +103,48 @@ class Dequeue:
             RecoveryPending: a batch that ingest left half done is damaged: the next start recovers.
             KafkaUnavailable: no answer in time.
         """
-        self._started_s = time.monotonic()
         while True:
             started = start(
                 self._directory, self._publisher, self._config, first, take_over=take_over
             )
+            self.close()
+            self._loop = loop = Loop(
+                self._directory,
+                self._publisher,
+                self._clock,
+                self._config,
+                started,
+                self._totals,
+                self._stopping,
+            )
             try:
-                self._begin(started)
-            except _Overtaken as overtaken:
+                loop.begin()
+            except Overtaken as overtaken:
                 log.warning("deciding anew", reason=str(overtaken))
             except CorruptFile as error:
                 raise self._directory.give_up(error) from error
             else:
                 return
 
-    def _begin(self, started: Started) -> None:
-        """Where the loop begins; told to Kafka, so that whoever served the shard finds out."""
-        decision = started.decision
-        self._close = decision.close
-        self._r = decision.r
-        self._below: dict[TopicPartition, int] = dict(decision.delivered_below)
-        self._claimed = started.progress
-        self._committed = started.found
-        self._known = started.found.partitions
-        self._ready = self._make_ready()
-        log.info(
-            "dequeue started",
-            case=decision.case,
-            delivered_slot=self._r,
-            floor=self._close.floor,
-            half=bool(self._below),
-            epoch=self._claimed.epoch,
-        )
-        self._commit(None, self._claimed, 0)
-        self._stand_by_no_more()
-
-    def _stand_by_no_more(self) -> None:
-        """Only now that the shard is its own: the last owner could still place rows above C."""
-        if self._directory.state.standby:
-            with self._directory.engine_lock.held(LOCK_DEADLINE_S):
-                self._directory.state.set_standby(on=False)
-
-    def _make_ready(self) -> bool:
-        """Whether the files hold everything that was there when the slots were closed.
-
-        After a recovery ingest must make the files whole, and read again what is missing: until
-        then nothing is closed and nothing delivered.
-        """
-        state = self._directory.state
-        if state.needs_recovery:
-            return False
-        with self._directory.locked() as commit:
-            if self._close.missing(commit.marks):
-                return False
-            pending = self._directory.wheel.count(self._r, state.linked)
-            pending += rows_beyond(self._directory, commit, max(self._r, state.linked))
-            self._closed_with = commit
-        self._delivered = commit.placed - pending
-        self._replies = CancelReplies(
-            self._directory,
-            {p: part.a for p, part in self._known.items()},
-            self._config.reply_topic,
-            self._config.chunk_bytes,
-        )
-        self._bounds = self._read_bounds()
-        self._rows_out = 0
-        self._begin_range(self._below)
-        took_s = round(time.monotonic() - self._started_s, 3)
-        log.info("dequeue is ready", pending=pending, took_s=took_s)
-        return True
-
-    def _read_bounds(self) -> CancelBounds:
-        bounds = CancelBounds.read(self._directory.path)
-        if bounds is None:
-            # Up to R all is out, and no further: what is still to leave may be rolled.
-            return CancelBounds.blind_of(self._r, self._committed.partitions)
-        return bounds
-
     @property
     def statistics(self) -> Statistics:
         """A frozen copy of the counters. May be asked from any thread."""
-        return self._statistics
+        return self._totals.now
 
     @property
     def delivered_slot(self) -> int:
         """R: the last slot delivered in full. May be asked from any thread."""
-        return self._r
+        return self._started.position.r
 
     @property
     def is_ready(self) -> bool:
         """Whether no recovery is going on, in which files are cut. May be asked from any thread."""
-        return self._ready
-
-    # ---- the loop --------------------------------------------------------------------------
+        return self._started.phase is not Phase.RECOVERING
 
     def close(self) -> None:
         """Let go of the files; the directory may be stopped then."""
-        self._chunks.close()
-        self._linker.close()
+        if self._loop is not None:
+            self._loop.close()
 
     def run(self) -> None:
         """Tick until told to stop."""
@@ -252,11 +153,7 @@ class Dequeue:
                 self._clock.sleep(self._until_next_slot_ms() / 1000)
 
     def tick(self) -> bool:
-        """Close what may be closed, deliver one chunk, reply to some cancels; returns whether there
-        was any of these, or there are slots to be linked.
-
-        While dequeue is paused, or a recovery is pending, nothing is closed, delivered or replied
-        to. Progress is still committed, or a standby would take the owner for dead.
+        """One turn of the loop; returns whether there was anything to do.
 
         Raises:
             Fenced: another instance has the shard.
@@ -265,114 +162,260 @@ class Dequeue:
                 recovers.
         """
         try:
-            return self._tick()
+            return self._started.turn()
         except CorruptFile as error:
             raise self._directory.give_up(error) from error
 
-    def _tick(self) -> bool:
-        self._beat()
-        self._ready = self._ready or self._make_ready()
-        if self._paused() or not self._ready:
-            self._directory.require_decided()
-            self._commit_when_stale(self._committed)
-            return False
-        if self._r == self._close.floor:
-            self._collect()
-            self._close_slots()
-        self._know_log_ends()
-        links = self._linker.step(self._close.lower)
-        ready = self._chunks.next()
-        if ready is None:
-            self._r, self._below = self._range_end, {}
-            replied = self._reply()
-            self._commit_when_stale(self._progress(self._r, None))
-            if self._r == self._close.floor:
-                return replied or links
-            self._begin_range({})
-            return True
-        self._deliver(ready)
-        self._reply()
-        return True
+    @property
+    def _started(self) -> Loop:
+        assert self._loop is not None, "not started"
+        return self._loop
 
-    def _know_log_ends(self) -> None:
-        """Learn where partitions end in which copies may be in flight (cancel_bounds.py). A disk
-        that takes nothing keeps nothing from being delivered: until it does cancels are chased.
+    def _until_next_slot_ms(self) -> int:
+        precision_ms = self._directory.config.precision_ms
+        return precision_ms - self._clock.now_ms() % precision_ms
+
+
+class Loop:
+    """Closes, delivers and commits for a shard that is this directory's; see the module's head.
+
+    Attributes:
+        phase: what the newest turn did.
+        position: how far the shard has delivered. May be read from any thread, as `phase` may.
+    """
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        publisher: Publisher,
+        clock: Clock,
+        config: DequeueConfig,
+        started: Started,
+        totals: Totals,
+        stopping: Callable[[], bool],
+    ) -> None:
         """
-        if not self._is_time(self._bounds_failed_at_ms, _BOUNDS_AGAIN_MS):
+        Args:
+            directory, publisher, clock, config, stopping: as of Dequeue.
+            started: how the start goes on.
+            totals: where all that is done is counted.
+        """
+        decision = started.decision
+        self.phase = Phase.RECOVERING
+        self.position = Position(decision.close, decision.r, decision.delivered_below)
+        self._started = started
+        self._directory = directory
+        self._publisher = publisher
+        self._clock = clock
+        self._config = config
+        self._totals = totals
+        self._guard = ClockGuard(clock, config.clock_skew_max_ms)
+        self._commits = Committer(
+            directory, publisher, clock, self._guard, totals, started, self._beat, stopping
+        )
+        self._chunks = Pipeline(
+            directory,
+            publisher.prepare,
+            config.chunk_records,
+            config.chunk_bytes,
+            config.hot_slots,
+        )
+        self._linker = Linker(directory)
+        self._bounds = BoundsKeeper(directory.path, publisher, clock)
+        self._replies = CancelReplies(
+            directory,
+            {p: part.a for p, part in started.found.partitions.items()},
+            config.reply_topic,
+            config.chunk_bytes,
+        )
+        # Commit page of the newest closing; None once all cancels in it are replied to: idle ticks
+        # then read no cancel log.
+        self._closed_with: Commit | None = None
+        self._hot_slot: int | None = None  # the last one with rows in excess
+        self._was_paused = False
+        self._beating = Interval(clock, _BEAT_MS)
+        self._collecting = Interval(clock, _COLLECT_MS)
+
+    def begin(self) -> None:
+        """Tell Kafka where the loop begins, so that whoever served the shard finds out.
+
+        Raises:
+            Overtaken: the last owner was quicker.
+            Fenced, RecoveryRefused, KafkaUnavailable: as of Dequeue.start.
+        """
+        self._try_to_resume()
+        claimed = self._commits.claimed
+        log.info(
+            "dequeue started",
+            case=self._started.decision.case,
+            delivered_slot=self.position.r,
+            floor=self.position.close.floor,
+            half=bool(self.position.below),
+            epoch=claimed.epoch,
+        )
+        self._commits.commit(None, claimed, 0)
+        self._stand_by_no_more()
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._chunks.close()
+        self._linker.close()
+
+    def _stand_by_no_more(self) -> None:
+        """Only now that the shard is its own: the last owner could still place rows above C."""
+        if self._directory.state.standby:
+            with self._directory.engine_lock.held(LOCK_DEADLINE_S):
+                self._directory.state.set_standby(on=False)
+
+    # ---- one turn --------------------------------------------------------------------------
+
+    def turn(self) -> bool:
+        """Do what the phase says; returns whether slots were closed or delivered, cancels replied
+        to, or slots are still to be linked.
+        """
+        self._beat()
+        self.phase = self._next_phase()
+        match self.phase:
+            case Phase.RECOVERING | Phase.PAUSED:
+                self._directory.require_decided()
+                self._commit_when_stale(self._commits.committed)
+                return False
+            case Phase.CLOSING:
+                self._collect()
+                self._close_slots()
+                return self._deliver_next()
+            case Phase.DELIVERING:
+                return self._deliver_next()
+
+    def _next_phase(self) -> Phase:
+        if self.phase is Phase.RECOVERING:
+            self._try_to_resume()
+        is_paused = self._is_paused()
+        if self.phase is Phase.RECOVERING:
+            return Phase.RECOVERING
+        if is_paused:
+            return Phase.PAUSED
+        return self._phase_of_position()
+
+    def _phase_of_position(self) -> Phase:
+        return Phase.CLOSING if self.position.at_floor else Phase.DELIVERING
+
+    def _try_to_resume(self) -> None:
+        """Leave RECOVERING once the files hold everything that was there when slots were closed.
+
+        After a recovery ingest must make the files whole, and read again what is missing: until
+        then nothing is closed and nothing delivered.
+        """
+        state, r = self._directory.state, self.position.r
+        if state.needs_recovery:
             return
-        # Not while copies are held for it: they will lie above an end taken now, and a cancel
-        # between would be decided without them, and its timer delivered after the reply.
-        ends = self._log_ends.of(p for p in self._bounds.unasked if p not in self._claimed.held)
-        if ends:
-            bounds = replace(self._bounds, blind={**self._bounds.blind, **ends})
-            try:
-                bounds.write(self._directory.path)
-            except OSError as error:
-                log.warning("the ends of timer partitions cannot be kept", reason=str(error))
-                self._bounds_failed_at_ms = self._clock.boottime_ms()
+        with self._directory.locked() as commit:
+            if self.position.close.missing(commit.marks):
                 return
-            self._bounds = bounds
+            pending = self._directory.wheel.count(r, state.linked)
+            pending += rows_beyond(self._directory, commit, max(r, state.linked))
+            self._closed_with = commit
+        self._commits.delivered_rows = commit.placed - pending
+        self._bounds.read(r, self._commits.committed.partitions)
+        self._begin_range(self.position.below)
+        self.phase = self._phase_of_position()
+        took_s = round(time.monotonic() - self._started.begun_s, 3)
+        log.info("dequeue is ready", pending=pending, took_s=took_s)
+
+    def _is_paused(self) -> bool:
+        paused = self._directory.state.paused(DEQUEUE)
+        if paused != self._was_paused:
+            self._was_paused = paused
+            log.warning("paused: nothing is delivered" if paused else "goes on delivering")
+        return paused
+
+    # ---- 1. closing ------------------------------------------------------------------------
 
     def _collect(self) -> None:
         if self._collecting.is_over():
-            assert self._replies is not None, "asked only once nothing is missing"
-            self._directory.collect(self._committed, self._replies.first_segment)
-            self._bounds = self._read_bounds()
+            committed = self._commits.committed
+            self._directory.collect(committed, self._replies.first_segment)
+            self._bounds.read(self.position.r, committed.partitions)
 
     def _close_slots(self) -> None:
         """1. of the module's head."""
-        if self._guard.must_read and self._is_time(self._committed_at_ms, _HELD_COMMIT_MS):
-            self._commit(None, self._progress(self._r, None), 0)
-            self._committed_at_ms = None  # it told nothing new
-        precision_ms = self._directory.config.precision_ms
-        now_ms = self._guard.closing_ms(self._close.floor * precision_ms)
+        if self._guard.must_read and self._commits.is_stale(_HELD_COMMIT_MS):
+            self._commits.commit(None, self._progress(self.position), 0)
+            self._commits.make_stale()
+        close, precision_ms = self.position.close, self._directory.config.precision_ms
+        now_ms = self._guard.closing_ms(close.floor * precision_ms)
         if now_ms is None:
             return
         floor = closable_slot(now_ms, precision_ms)
-        if floor <= self._close.floor:
+        if floor <= close.floor:
             return
         with self._directory.locked() as commit:
-            c = {**self._close.c, **commit.marks}
-            self._close = Close(self._close.floor, self._close.c, floor, c)
-            self._directory.state.write_close(self._close)
-            ids = {**self._claimed.topic_ids, **commit.topic_ids}
+            close = Close(close.floor, close.c, floor, {**close.c, **commit.marks})
+            self._write_close(close)
             self._closed_with = commit
-        self._claimed = replace(self._claimed, topic_ids=ids)
+        self._commits.add_topic_ids(commit.topic_ids)
         self._begin_range({})
 
-    def _move_ring(self) -> None:
-        """Of a range that goes on beyond the ring: what is delivered makes room for its rest."""
-        state = self._directory.state
-        while state.linked <= self._r < self._close.floor:
-            if self._close.lower < self._r:
-                with self._directory.locked():
-                    self._close = replace(self._close, lower=self._r, c_before=self._close.c)
-                    state.write_close(self._close)
-            self._linker.step(self._close.lower, self._close.floor)
-            self._beat()
+    def _write_close(self, close: Close) -> None:
+        """Under engine.lock."""
+        self.position = self.position.with_close(close)
+        self._directory.state.write_close(close)
 
-    def _begin_range(self, below: Mapping[TopicPartition, int]) -> None:
+    def _begin_range(self, below: Marks) -> None:
         """Have the slots behind R made ready, up to the floor, or as far as the ring reaches;
         `below`: D of the first.
         """
         self._move_ring()
-        self._range_end = min(self._close.floor, self._directory.state.linked)
-        self._chunks.begin(self._r, self._range_end, below, rows_out(self._known))
+        known = self._started.found.partitions
+        end = min(self.position.close.floor, self._directory.state.linked)
+        self._chunks.begin(self.position.r, end, below, rows_out(known))
+
+    def _move_ring(self) -> None:
+        """Of a range that goes on beyond the ring: what is delivered makes room for its rest."""
+        state, r, floor = self._directory.state, self.position.r, self.position.close.floor
+        while state.linked <= r < floor:
+            close = self.position.close
+            if close.lower < r:
+                with self._directory.locked():
+                    self._write_close(replace(close, lower=r, c_before=close.c))
+            self._linker.step(self.position.close.lower, floor)
+            self._beat()
+
+    # ---- 2. to 5. delivering ---------------------------------------------------------------
+
+    def _deliver_next(self) -> bool:
+        """Deliver a chunk, or end the range; reply to some cancels."""
+        self._bounds.lower(self._commits.claimed.held)
+        links = self._linker.step(self.position.close.lower)
+        ready = self._chunks.next()
+        if ready is None:
+            return self._end_range() or links
+        self._deliver(ready)
+        self._reply()
+        return True
+
+    def _end_range(self) -> bool:
+        """All of it is delivered, or was empty; returns whether there was more to do."""
+        self.position = self.position.after(self._chunks.end, None)
+        replied = self._reply()
+        self._commit_when_stale(self._progress(self.position))
+        if self.position.at_floor:
+            return replied
+        self._begin_range({})
+        return True
 
     def _deliver(self, ready: Ready) -> None:
         """3. and 4. of the module's head, for one chunk."""
-        below = self._below_after(ready)
-        progress = self._progress(ready.r_after, below, ready.rows_out)
+        reached = self.position.after(ready.r_after, ready.ends, ready.rows_out)
         begun_ms = self._clock.boottime_ms()
         try:
-            self._commit(ready.prepared, progress, ready.rows)
-        except _TooLarge:
+            self._commits.commit(ready.prepared, self._progress(reached), ready.rows)
+        except TooLarge:
             self._chunks.divide(ready, self._clock.boottime_ms() - begun_ms)
             return
         self._chunks.note_commit(self._clock.boottime_ms() - begun_ms)
-        self._r, self._below = ready.r_after, below or {}
-        self._rows_out = ready.rows_out
-        self._statistics = self._statistics.after_cancels(ready.cancelled)
+        self.position = reached
+        self._totals.now = self._totals.now.after_cancels(ready.cancelled)
         self._tell_hot(ready.hot)
 
     def _tell_hot(self, slots: list[int]) -> None:
@@ -380,7 +423,7 @@ class Dequeue:
         new = [slot for slot in slots if self._hot_slot is None or slot > self._hot_slot]
         if new:
             self._hot_slot = new[-1]
-            self._statistics = self._statistics.after_hot_slots(len(new))
+            self._totals.now = self._totals.now.after_hot_slots(len(new))
             hot, precision_ms = self._config.hot_slots, self._directory.config.precision_ms
             log.warning(
                 "more timers in a slot than dequeue.hot_slot_limit",
@@ -391,50 +434,32 @@ class Dequeue:
 
     def _reply(self) -> bool:
         """5. of the module's head; returns whether there was anything to reply."""
-        below = self._below or None
-        assert self._replies is not None, "asked only once nothing is missing"
         if self._closed_with is None:
             return False
-        progress = self._progress(self._r, below, self._rows_out)
+        progress = self._progress(self.position)
         replies = self._replies.next(self._closed_with, progress.partitions)
         if replies is None:
             self._closed_with = None  # until slots are closed again
             return False
-        progress = self._progress(self._r, below, self._rows_out, replies.answered)
-        self._commit(Prepared(replies.rows), progress, 0)
+        progress = self._progress(self.position, replies.answered)
+        self._commits.commit(Prepared(replies.rows), progress, 0)
         self._replies.committed()
-        self._statistics = self._statistics.after_replies(replies.outcomes, replies.chases)
+        self._totals.now = self._totals.now.after_replies(replies.outcomes, replies.chases)
         return True
-
-    def _below_after(self, ready: Ready) -> dict[TopicPartition, int] | None:
-        """D after this chunk if it leaves its last slot half delivered, else None."""
-        if ready.ends is None:
-            return None
-        before = self._below if self._r == ready.r_after else {}
-        partitions = ready.ends.keys() | before.keys()
-        return {p: max(ready.ends.get(p, 0), before.get(p, 0)) for p in partitions}
 
     # ---- progress --------------------------------------------------------------------------
 
-    def _progress(
-        self,
-        r: int,
-        below: Mapping[TopicPartition, int] | None,
-        rows_out: int = 0,
-        answered: Marks | None = None,
-    ) -> Progress:
-        """The progress once slot `r` is delivered in full and, given D, slot r + 1 up to there.
-
-        Args:
-            r, below: as above.
-            rows_out: how many rows of slot r + 1 are out then.
-            answered: `a` of what is replied to with it.
-        """
-        known = self._replies.answered if self._replies is not None else {}
+    def _progress(self, position: Position, answered: Marks | None = None) -> Progress:
+        """The progress at a position; `answered`: `a` of what is replied to with it."""
         reached = advanced(
-            self._known, self._close, r, below, {**known, **(answered or {})}, rows_out
+            self._started.found.partitions,
+            position.close,
+            position.r,
+            position.below or None,
+            {**self._replies.answered, **(answered or {})},
+            position.rows_out,
         )
-        return replace(self._claimed, partitions=reached)
+        return self._commits.progress_of(reached)
 
     def _commit_when_stale(self, progress: Progress) -> None:
         """Commit progress periodically while idle. Held copies move in these commits, without pause
@@ -445,136 +470,14 @@ class Dequeue:
             interval_ms = min(interval_ms, _HELD_COMMIT_MS)
         if self._publisher.aside.moved:
             interval_ms = 0
-        if self._is_time(self._committed_at_ms, interval_ms):
-            self._commit(Prepared(Deliveries.none()) if progress.held else None, progress, 0)
-
-    def _paused(self) -> bool:
-        paused = self._directory.state.paused(DEQUEUE)
-        if paused != self._was_paused:
-            self._was_paused = paused
-            log.warning("paused: nothing is delivered" if paused else "goes on delivering")
-        return paused
-
-    def _commit(self, prepared: Prepared | None, progress: Progress, rows: int) -> None:
-        """3. and 4.: publish until it is certain that it happened exactly once.
-
-        Args:
-            prepared: what of the chunk is not delivered yet.
-            progress: how far the shard is afterwards.
-            rows: of the chunk. A slot found half delivered was counted as pending in full.
-
-        Raises:
-            _TooLarge: it ran out of time, did not happen, and had more than one row.
-        """
-        # Else nobody could tell, in doubt, whether they have left.
-        leaves = prepared is not None and len(prepared.deliveries)
-        assert not leaves or progress != self._committed, "messages leave as the progress says"
-        begun_ms = self._clock.boottime_ms()
-        while True:
-            tried_ms = self._clock.boottime_ms()
-            try:
-                self._guard.read(self._publisher.publish(prepared, progress), tried_ms)
-                break
-            except PublishDoubt as doubt:
-                log.warning("transaction in doubt", reason=str(doubt))
-                self._statistics = self._statistics.after_doubt()
-                if self._happened(self._with_held(progress)):
-                    break
-                self._wait()
-                if rows > 1 and isinstance(doubt, TransactionTooSlow):
-                    raise _TooLarge from doubt
-        self._backoff.succeeded()
-        progress = self._with_held(progress)
-        self._claimed = replace(self._claimed, held=progress.held)
-        self._committed, self._committed_at_ms = progress, self._clock.boottime_ms()
-        deliveries = None if prepared is None else prepared.deliveries
-        took_ms = self._clock.boottime_ms() - begun_ms
-        now_ms = self._clock.now_ms()
-        aside = self._publisher.aside
-        self._statistics = self._statistics.after_commit(deliveries, aside, now_ms, took_ms)
-        self._note_deliveries()
-        self._delivered += rows
-        self._mirror(progress)
-
-    def _with_held(self, progress: Progress) -> Progress:
-        """The progress as the publisher has written it: it knows which partitions take writes."""
-        held = self._publisher.aside.held
-        return progress if held == progress.held else replace(progress, held=held)
-
-    def _note_deliveries(self) -> None:
-        """For `status`, which asks neither Kafka nor this process."""
-        known = self._statistics
-        self._directory.state.note_deliveries(
-            known.delivered, sum(known.dead_letters.values()), wait=self._publisher.letters_wait
-        )
-
-    def _mirror(self, progress: Progress) -> None:
-        """An old mirror is as good as a kill before this: whatever the disk refuses, deliveries go
-        on.
-        """
-        try:
-            self._directory.state.write_mirror(progress.slot, self._delivered, progress.encode())
-        except OSError as error:
-            if self._mirror_warning.is_over():
-                log.error(  # noqa: TRY400 - its text says it all
-                    "the mirror of the progress cannot be written", reason=str(error)
-                )
-
-    def _happened(self, attempted: Progress) -> bool:
-        """After a doubt: start anew and read whether the transaction was committed."""
-        found = self._start_publisher()
-        if found is None:
-            raise RecoveryRefused("the progress of this shard has vanished from the state topic")
-        if found.encode() == attempted.encode():
-            return True
-        if found.encode() == self._committed.encode():
-            return False
-        if found.lineage == self._committed.lineage != self._claimed.lineage:
-            # It had not heard of this start, took the id back, and was quicker.
-            raise _Overtaken(f"the last owner goes on: epoch {found.epoch}, slot {found.slot}")
-        if found.owner == NOBODY:
-            raise Fenced(f"the partitions of shard {self._config.shard} have been dealt anew")
-        if (found.owner, found.lineage) != (self._claimed.owner, self._claimed.lineage):
-            raise Fenced(
-                f"shard {self._config.shard} now belongs to the data directory {found.owner}, as "
-                f"of epoch {found.epoch}: this one had {self._claimed.epoch}"
-            )
-        raise RecoveryRefused("the progress in Kafka is neither the last one written nor the next")
-
-    def _start_publisher(self) -> Progress | None:
-        """Start the publisher again, for as long as it takes Kafka to come back.
-
-        Raises:
-            KafkaUnavailable: told to stop meanwhile; the next start of the process looks again.
-        """
-        while not self._stopping():
-            try:
-                return self._publisher.start()
-            except (KafkaUnavailable, PublishDoubt) as error:
-                log.warning("kafka is away", reason=str(error))
-                self._wait()
-        raise KafkaUnavailable("stopped while waiting for Kafka")
-
-    def _wait(self) -> None:
-        """Between two attempts at Kafka; says that this process lives."""
-        self._beat()
-        wait_ms = self._backoff.next_ms()
-        log.info("trying again", next_try_ms=wait_ms)
-        self._backoff.wait(wait_ms)
-
-    # ---- time and counters -----------------------------------------------------------------
-
-    def _until_next_slot_ms(self) -> int:
-        precision_ms = self._directory.config.precision_ms
-        return precision_ms - self._clock.now_ms() % precision_ms
+        if self._commits.is_stale(interval_ms):
+            moves = Prepared(Deliveries.none()) if progress.held else None
+            self._commits.commit(moves, progress, 0)
 
     def _beat(self) -> None:
+        """Say that this process lives, and how far it is behind."""
         if self._beating.is_over():
             now_ms, state = self._clock.now_ms(), self._directory.state
-            behind_ms = max(0, now_ms - self._r * self._directory.config.precision_ms)
+            behind_ms = max(0, now_ms - self.position.r * self._directory.config.precision_ms)
             state.beat(DEQUEUE, os.getpid(), now_ms, behind_ms)
             state.note_host_clock(self._guard.ahead_ms(), held=self._guard.held)
-
-    def _is_time(self, last_ms: int | None, interval_ms: int) -> bool:
-        """Whether that long has passed; boottime knows, also when the host's clock is set."""
-        return last_ms is None or self._clock.boottime_ms() - last_ms >= interval_ms

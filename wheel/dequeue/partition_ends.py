@@ -1,11 +1,19 @@
-"""Where timer partitions end, as Kafka tells, however many of them have nobody who does."""
+"""Asks Kafka where timer partitions end, and notes it in the file `cancel_bounds`.
+
+Below its end at the time when logs were unlinked, a partition may hold copies whose originals have
+no log any more (checkpoints/cancel_bounds.py). Until its end is noted every cancel in it is chased.
+A partition that nobody answers for keeps no other one waiting, and nothing from being delivered.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
+from dataclasses import replace
+from pathlib import Path
 
 import structlog
 
+from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.clock import Clock
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.schemas.batches import TopicPartition, is_retired
@@ -14,10 +22,62 @@ from duewheel.wheel.publisher import Publisher
 log = structlog.get_logger(__name__)
 
 _ASK_AGAIN_MS = 10_000  # after there was no answer
+_WRITE_AGAIN_MS = 1_000  # after the disk took nothing
+
+
+class BoundsKeeper:
+    """Lowers the file's bounds to the ends that Kafka names. Not thread-safe: one loop owns it."""
+
+    def __init__(self, path: Path, publisher: Publisher, clock: Clock) -> None:
+        """
+        Args:
+            path: the data directory.
+            publisher: who asks.
+            clock: spaces questions and writes that failed.
+        """
+        self._path = path
+        self._clock = clock
+        self._log_ends = LogEnds(publisher, clock)
+        self._bounds = CancelBounds()
+        self._failed_at_ms: int | None = None  # by boottime; None: no write has failed
+
+    def read(self, r: int, partitions: Iterable[TopicPartition]) -> None:
+        """Read the file again: a start, or a collection of hours, has written it.
+
+        Args:
+            r: without the file, all is out up to this slot, and no further: what is still to leave
+                may be rolled.
+            partitions: without it, those of which no end is known.
+        """
+        found = CancelBounds.read(self._path)
+        self._bounds = CancelBounds.blind_of(r, partitions) if found is None else found
+
+    def lower(self, held: Container[TopicPartition]) -> None:
+        """Ask for ends that are not known, and note those that are told.
+
+        Args:
+            held: partitions for which copies are held. They are not asked for: the copies will lie
+                above an end taken now, and a cancel between would be decided without them, and its
+                timer delivered after the reply.
+        """
+        failed_ms = self._failed_at_ms
+        if failed_ms is not None and self._clock.boottime_ms() - failed_ms < _WRITE_AGAIN_MS:
+            return
+        ends = self._log_ends.of(p for p in self._bounds.unasked if p not in held)
+        if not ends:
+            return
+        bounds = replace(self._bounds, blind={**self._bounds.blind, **ends})
+        try:
+            bounds.write(self._path)
+        except OSError as error:
+            log.warning("the ends of timer partitions cannot be kept", reason=str(error))
+            self._failed_at_ms = self._clock.boottime_ms()
+            return
+        self._bounds = bounds
 
 
 class LogEnds:
-    """Asks for them. Not thread-safe: the loop owns it."""
+    """Asks Kafka for the ends of partitions, again where nobody answered. Not thread-safe."""
 
     def __init__(self, publisher: Publisher, clock: Clock) -> None:
         """

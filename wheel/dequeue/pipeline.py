@@ -98,12 +98,14 @@ class _Range:
     Attributes:
         scan: over them.
         half_slot: the first slot.
+        end: the last slot.
         below: D: per source partition, the offset below which its rows are out.
         places: counts the rows of each slot.
     """
 
     scan: SlotScan
     half_slot: int
+    end: int
     below: Mapping[TopicPartition, int]
     places: Places
 
@@ -153,7 +155,13 @@ class Pipeline:
         """
         assert self._stages is None and not self._ready, "chunks were made and not used"
         scan = SlotScan(self._directory, after, until)
-        self._range = _Range(scan, after + 1, below, Places(rows_out))
+        self._range = _Range(scan, after + 1, until, below, Places(rows_out))
+
+    @property
+    def end(self) -> int:
+        """The last slot of the range that was begun last."""
+        assert self._range is not None, "no range was begun"
+        return self._range.end
 
     def next(self) -> Ready | None:
         """The next chunk, or None at the end of the range.

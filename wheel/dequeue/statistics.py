@@ -118,6 +118,17 @@ class Statistics:
         )
 
 
+class Totals:
+    """The newest Statistics: one thread replaces them, any thread may read them.
+
+    Attributes:
+        now: a frozen snapshot.
+    """
+
+    def __init__(self) -> None:
+        self.now = Statistics()
+
+
 def _with(known: Mapping[str, int], deliveries: Deliveries, rows: Int64) -> Mapping[str, int]:
     """Counts by topic, and some rows more."""
     if not len(rows):

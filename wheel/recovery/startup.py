@@ -17,6 +17,7 @@ A kill in between changes nothing that the next start does not decide in the sam
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -52,11 +53,13 @@ class Started:
         decision: about the files.
         found: the progress as it is in Kafka.
         progress: the same, in the name of this directory and start: to be published first.
+        begun_s: when the start began, by `time.monotonic`.
     """
 
     decision: Decision
     found: Progress
     progress: Progress
+    begun_s: float
 
 
 def start(
@@ -83,6 +86,7 @@ def start(
         KafkaUnavailable: no answer in time.
         PublishDoubt: the outcome of publishing `first` is unknown; start again.
     """
+    begun_s = time.monotonic()
     seen = publisher.peek()
     if seen is not None:
         _require_may_own(directory, publisher, config, seen, take_over)
@@ -95,7 +99,7 @@ def start(
     state, lineage = directory.state, secrets.randbits(62)
     state.claim(found.lineage, lineage)
     progress = replace(found, owner=state.uuid, lineage=lineage, epoch=found.epoch + 1)
-    return Started(decision, found, progress)
+    return Started(decision, found, progress, begun_s)
 
 
 def _require_may_own(

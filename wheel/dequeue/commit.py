@@ -1,0 +1,238 @@
+"""One transaction, tried until it happened exactly once: 3. and 4. of loop.py.
+
+    3. publish: the messages and the progress, atomically. In doubt (time-out, broker gone) a new
+       producer ends the transaction, and the progress in Kafka says what became of it: it is the
+       one tried: it happened. It is the last one committed: it did not, and is tried again after a
+       wait. It is any other one: the shard is lost
+    4. mirror the progress locally: for `status`, and for a start that finds Kafka's copy lost
+
+- Messages leave only with a progress that differs from the last one: else nobody could tell.
+- A kill between 3 and 4 leaves an old mirror. So does a disk that refuses it: deliveries go on.
+- Each attempt waits longer than the one before, and each wait says that this process lives.
+
+Not thread-safe: the loop owns it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import structlog
+
+from duewheel.backoff import Backoff
+from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress
+from duewheel.clock import Clock, Interval
+from duewheel.errors import (
+    Fenced,
+    KafkaUnavailable,
+    PublishDoubt,
+    RecoveryRefused,
+    TransactionTooSlow,
+)
+from duewheel.schemas.batches import TopicPartition
+from duewheel.wheel.dequeue.clock_guard import ClockGuard
+from duewheel.wheel.dequeue.statistics import Totals
+from duewheel.wheel.publisher import Prepared, Publisher
+from duewheel.wheel.recovery.startup import Started
+from duewheel.wheel.storage.data_directory import DataDirectory
+
+log = structlog.get_logger(__name__)
+
+_MIRROR_LOG_MS = 60_000
+
+
+class TooLarge(Exception):
+    """A transaction ran out of time and is not committed: its rows leave in smaller ones."""
+
+
+class Overtaken(Exception):
+    """Before this start could say that the shard is its own, the last owner has committed more."""
+
+
+class Committer:
+    """Commits deliveries with their progress, and knows what is committed; see the module's head.
+
+    Attributes:
+        committed: the newest progress that Kafka is known to have.
+        delivered_rows: how many of all the rows that ingest has placed have left, for the mirror.
+    """
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        publisher: Publisher,
+        clock: Clock,
+        guard: ClockGuard,
+        totals: Totals,
+        started: Started,
+        beat: Callable[[], None],
+        stopping: Callable[[], bool],
+    ) -> None:
+        """
+        Args:
+            directory: started as DEQUEUE; takes the mirror.
+            publisher: of the shard.
+            clock: this host's.
+            guard: reads the brokers' clock off each commit.
+            totals: where commits and doubts are counted.
+            started: the progress that was found, and the one that claims it.
+            beat: says that this process lives.
+            stopping: whether to end.
+        """
+        self.committed = started.found
+        self.delivered_rows = 0
+        self._claimed = started.progress  # what each progress has besides its partitions
+        self._directory = directory
+        self._publisher = publisher
+        self._clock = clock
+        self._guard = guard
+        self._totals = totals
+        self._beat = beat
+        self._stopping = stopping
+        self._backoff = Backoff(clock, random.Random(started.progress.shard))
+        self._mirror_warning = Interval(clock, _MIRROR_LOG_MS)
+        self._committed_at_ms: int | None = None  # by boottime; None: the next commit is due
+
+    @property
+    def claimed(self) -> Progress:
+        """The progress in the name of this start, with what is held; its partitions are those that
+        the start has found.
+        """
+        return self._claimed
+
+    def progress_of(self, partitions: Mapping[TopicPartition, PartitionProgress]) -> Progress:
+        """The progress of this start, with these partitions."""
+        return replace(self._claimed, partitions=partitions)
+
+    def add_topic_ids(self, topic_ids: Mapping[str, str]) -> None:
+        """Kafka's ids of timer topics: each progress from now on names them."""
+        self._claimed = replace(self._claimed, topic_ids={**self._claimed.topic_ids, **topic_ids})
+
+    def is_stale(self, interval_ms: int) -> bool:
+        """Whether the last commit was that long ago; boottime knows, also when the host's clock is
+        set.
+        """
+        last_ms = self._committed_at_ms
+        return last_ms is None or self._clock.boottime_ms() - last_ms >= interval_ms
+
+    def make_stale(self) -> None:
+        """The last commit said nothing new: the next one need not wait for its interval."""
+        self._committed_at_ms = None
+
+    def commit(self, prepared: Prepared | None, progress: Progress, rows: int) -> None:
+        """Publish until it is certain that it happened exactly once.
+
+        Args:
+            prepared: what of the chunk is not delivered yet.
+            progress: how far the shard is afterwards.
+            rows: of the chunk. A slot found half delivered was counted as pending in full.
+
+        Raises:
+            TooLarge: it ran out of time, did not happen, and had more than one row.
+            Overtaken: see there.
+            Fenced: another instance has the shard.
+            RecoveryRefused: Kafka's progress is not what this loop wrote.
+            KafkaUnavailable: told to stop while in doubt.
+        """
+        # Else nobody could tell, in doubt, whether they have left.
+        leaves = prepared is not None and len(prepared.deliveries)
+        assert not leaves or progress != self.committed, "messages leave as the progress says"
+        begun_ms = self._clock.boottime_ms()
+        self._publish(prepared, progress, rows)
+        self._backoff.succeeded()
+        progress = self._with_held(progress)
+        self._claimed = replace(self._claimed, held=progress.held)
+        self.committed, self._committed_at_ms = progress, self._clock.boottime_ms()
+        self._count(prepared, self._clock.boottime_ms() - begun_ms)
+        self.delivered_rows += rows
+        self._mirror(progress)
+
+    def _publish(self, prepared: Prepared | None, progress: Progress, rows: int) -> None:
+        """3. of the module's head."""
+        while True:
+            tried_ms = self._clock.boottime_ms()
+            try:
+                self._guard.read(self._publisher.publish(prepared, progress), tried_ms)
+            except PublishDoubt as doubt:
+                log.warning("transaction in doubt", reason=str(doubt))
+                self._totals.now = self._totals.now.after_doubt()
+                if self._happened(self._with_held(progress)):
+                    return
+                self._wait()
+                if rows > 1 and isinstance(doubt, TransactionTooSlow):
+                    raise TooLarge from doubt
+            else:
+                return
+
+    def _happened(self, attempted: Progress) -> bool:
+        """After a doubt: start anew and read whether the transaction was committed."""
+        found = self._start_publisher()
+        if found is None:
+            raise RecoveryRefused("the progress of this shard has vanished from the state topic")
+        if found.encode() == attempted.encode():
+            return True
+        if found.encode() == self.committed.encode():
+            return False
+        if found.lineage == self.committed.lineage != self._claimed.lineage:
+            # It had not heard of this start, took the id back, and was quicker.
+            raise Overtaken(f"the last owner goes on: epoch {found.epoch}, slot {found.slot}")
+        if found.owner == NOBODY:
+            raise Fenced(f"the partitions of shard {self._claimed.shard} have been dealt anew")
+        if (found.owner, found.lineage) != (self._claimed.owner, self._claimed.lineage):
+            raise Fenced(
+                f"shard {self._claimed.shard} now belongs to the data directory {found.owner}, as "
+                f"of epoch {found.epoch}: this one had {self._claimed.epoch}"
+            )
+        raise RecoveryRefused("the progress in Kafka is neither the last one written nor the next")
+
+    def _start_publisher(self) -> Progress | None:
+        """Start the publisher again, for as long as it takes Kafka to come back.
+
+        Raises:
+            KafkaUnavailable: told to stop meanwhile; the next start of the process looks again.
+        """
+        while not self._stopping():
+            try:
+                return self._publisher.start()
+            except (KafkaUnavailable, PublishDoubt) as error:
+                log.warning("kafka is away", reason=str(error))
+                self._wait()
+        raise KafkaUnavailable("stopped while waiting for Kafka")
+
+    def _wait(self) -> None:
+        """Between two attempts at Kafka; says that this process lives."""
+        self._beat()
+        wait_ms = self._backoff.next_ms()
+        log.info("trying again", next_try_ms=wait_ms)
+        self._backoff.wait(wait_ms)
+
+    def _with_held(self, progress: Progress) -> Progress:
+        """The progress as the publisher has written it: it knows which partitions take writes."""
+        held = self._publisher.aside.held
+        return progress if held == progress.held else replace(progress, held=held)
+
+    def _count(self, prepared: Prepared | None, took_ms: int) -> None:
+        """For metrics; and for `status`, which asks neither Kafka nor this process."""
+        deliveries = None if prepared is None else prepared.deliveries
+        now = self._totals.now.after_commit(
+            deliveries, self._publisher.aside, self._clock.now_ms(), took_ms
+        )
+        self._totals.now = now
+        self._directory.state.note_deliveries(
+            now.delivered, sum(now.dead_letters.values()), wait=self._publisher.letters_wait
+        )
+
+    def _mirror(self, progress: Progress) -> None:
+        """4. of the module's head. An old mirror is as good as a kill before this, so whatever the
+        disk refuses, deliveries go on.
+        """
+        state, record = self._directory.state, progress.encode()
+        try:
+            state.write_mirror(progress.slot, self.delivered_rows, record)
+        except OSError as error:
+            if self._mirror_warning.is_over():
+                log.error(  # noqa: TRY400 - its text says it all
+                    "the mirror of the progress cannot be written", reason=str(error)
+                )

@@ -1,0 +1,79 @@
+"""Where the loop is: how far it has delivered (`Position`), what its next turn does (`Phase`).
+
+Both are values. The loop replaces them with one store each, so another thread that reads one sees a
+state that the loop was in, never half of the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from duewheel.checkpoints.page_codec import Close, Marks
+from duewheel.schemas.batches import TopicPartition
+
+
+class Phase(Enum):
+    """What a turn of the loop does. A start begins in RECOVERING and never comes back to it.
+
+        RECOVERING ──► CLOSING ◄──► DELIVERING
+                          ▲  PAUSED  ▲                from either, and back, as the operator says
+
+    In RECOVERING and PAUSED nothing is closed, delivered or replied to. Progress is still
+    committed when it gets stale, or a standby would take the owner for dead.
+    """
+
+    RECOVERING = "ingest is making the files whole, or reads again what is missing"
+    PAUSED = "the operator has paused delivery"
+    CLOSING = "everything closed is delivered: slots whose time is past are closed, then delivered"
+    DELIVERING = "closed slots are delivered"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a shard has delivered: R, and how much of slot R + 1 is out.
+
+    Attributes:
+        close: the newest close page: the closed range (lower, floor], and C of its slots.
+        r: R, the last slot delivered in full; lower ≤ r ≤ floor.
+        below: D: if slot r + 1 is half delivered, the offset of each source partition below which
+            its rows of that slot are out; else empty.
+        rows_out: if slot r + 1 is half delivered, how many of its rows are out; 0 at a start, where
+            only the progress knows.
+    """
+
+    close: Close
+    r: int
+    below: Marks = field(default_factory=dict)
+    rows_out: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.close.lower <= self.r <= self.close.floor, f"R outside of its range: {self}"
+        assert not self.below or self.r < self.close.floor, f"an open slot half delivered: {self}"
+
+    @property
+    def at_floor(self) -> bool:
+        """Whether everything closed is delivered."""
+        return self.r == self.close.floor
+
+    def after(
+        self, r: int, ends: Mapping[TopicPartition, int] | None, rows_out: int = 0
+    ) -> Position:
+        """The position once a chunk is delivered.
+
+        Args:
+            r: last slot that is delivered in full then.
+            ends: if the slot after it is half delivered, the offset behind its last row, by source
+                partition of this chunk; else None.
+            rows_out: how many rows of that slot are out then.
+        """
+        if ends is None:
+            return Position(self.close, r)
+        before = self.below if self.r == r else {}
+        below = {p: max(ends.get(p, 0), before.get(p, 0)) for p in ends.keys() | before.keys()}
+        return Position(self.close, r, below, rows_out)
+
+    def with_close(self, close: Close) -> Position:
+        """The same under another close page."""
+        return replace(self, close=close)
