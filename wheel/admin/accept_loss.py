@@ -12,8 +12,7 @@ What is in the wheel is still delivered. Its topic, if it is gone or made anew, 
 here (`retire` in topic_registry.py): offsets of the old one are not those of the new one, and D of
 a slot that holds rows of both counts each by itself. Of a partition that was cut short only a part
 is lost, and there is no such name: no timer from behind the cut may be pending, and none that a
-cancel
-from behind the cut has cancelled: its reply may have said so.
+cancel from behind the cut has cancelled: its reply may have said so.
 
     1. locks and transactional id, as in reconfigure.py
     2. the old topic gets its other name; cancels from behind a cut get no replies

@@ -5,10 +5,9 @@
     scan      finds the closed slots' rows in the log and cuts them into chunks      (slot_scan.py)
     read      reads a chunk's messages and verifies them                          (message_store.py)
     restore   makes deliveries of them, divided if they name too many topics          (decode.py)
-    judge     finds the rows in excess of their slot
-    (slot_overflow.py) leave out what is cancelled, or out already
-    (cancel_outcomes.py) prepare   encodes them as far as that is possible before the transaction
-    (publisher.py)
+    judge     finds the rows in excess of their slot                              (slot_overflow.py)
+    leave out what is cancelled, or out already                                               (here)
+    prepare   encodes them as far as that is possible before the transaction          (publisher.py)
 
 Each queue holds no more records and stored bytes than one chunk may have; a stage that runs ahead
 waits. Messages are read only when the second queue has room for what will become of them. So there

@@ -244,6 +244,3 @@ def _start_anew(directory: DataDirectory, marks: Marks, r: int, progress: Progre
     state.mark_applied()
     state.set_gc_hour(hour_of(r + 1, directory.config.precision_ms))
     state.set_gc_cancels(0)
-
-
-# ---- rows that come again ----------------------------------------------------------------------
