@@ -146,6 +146,12 @@ class Progress:
         done: Bool = dropped | in_full | (half & (offset < d))
         return done
 
+    def has_topic(self, topic: str, topic_id: str | None) -> bool:
+        """Whether a timer topic with this id is the one whose offsets these are, as far as its id
+        is known.
+        """
+        return self.topic_ids.get(topic, topic_id) == topic_id
+
     def encode(self) -> bytes:
         """The record's value."""
         return self._encoded

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import structlog
 from kafka import KafkaAdminClient
 from kafka.record.default_records import DefaultRecordBatch
@@ -30,6 +31,7 @@ from duewheel.kafka.clients import ClientSettings, close, open_reader
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.state_topic import ends_of, records_until
 from duewheel.schemas.batches import TopicPartition as Place
+from duewheel.schemas.hashing import source_names
 from duewheel.schemas.header_names import LETTER, ORIGIN, TIMER_ID
 from duewheel.schemas.wire.record_batch import Batch, seal
 from duewheel.schemas.wire.record_codec import NO_ORIGIN
@@ -75,7 +77,11 @@ def closed_to_copies(
         ends: asked where partitions that take writes end; one that it leaves out is closed.
     """
     every = list(places)
-    open_ = [p for p in every if _takes_writes(p, known) and _is_the_same(p[0], known, progress)]
+    open_ = [
+        p
+        for p in every
+        if _takes_writes(p, known) and progress.has_topic(p[0], known[p[0]].target.topic_id)
+    ]
     found = ends(open_) if open_ else {}
     of = progress.partitions
     whole = [p for p in open_ if found.get(p, -1) >= (of[p].closed_c if p in of else 0)]
@@ -85,12 +91,6 @@ def closed_to_copies(
 def _takes_writes(place: Place, known: Mapping[str, Known]) -> bool:
     target = known[place[0]].target
     return place[1] < target.partitions and place[1] not in target.unavailable
-
-
-def _is_the_same(topic: str, known: Mapping[str, Known], progress: Progress) -> bool:
-    """Whether Kafka has the topic whose offsets the progress speaks of."""
-    topic_id = known[topic].target.topic_id
-    return progress.topic_ids.get(topic, topic_id) == topic_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def _taken(
         if place not in left or record.value is None or record.offset < left[place].start_offset:
             continue  # moved already, and not compacted yet: moving it again would deliver twice
         batch, topic_id = batch_of(record.value)
-        if topic_id != progress.topic_ids.get(place[0], topic_id):
+        if not progress.has_topic(place[0], topic_id):
             batch = _as_first_copies(place, batch)
         parts.append(Part(*place, batch, None, is_whole=True))
         moved_keys.append(record.key)
@@ -216,7 +216,8 @@ def _of_first_copy(place: Place, headers: Sequence[Header]) -> list[Header]:
     first = [*headers[:at], (ORIGIN, b"%d" % NO_ORIGIN), *headers[at + 1 :]]
     if names[-1] == LETTER or TIMER_ID in names or origin is None:
         return first
-    return [(TIMER_ID, b"%s-%d@%s" % (place[0].encode(), place[1], origin)), *first]
+    source = source_names([place], np.zeros(1, np.int32), np.array([int(origin)]))
+    return [(TIMER_ID, source[0].as_py()), *first]
 
 
 def _behind(held: Held, offset: int) -> Held:
