@@ -177,19 +177,20 @@ def families() -> Iterator[tuple[ModuleType, str, str, str, str]]:
                 "version, python",
                 "Versions.",
             )
-        for call in _calls(module):
-            name, text, *_ = (_literal(module, part) for part in call.args[:2])
+        tree = ast.parse(inspect.getsource(module))
+        for call in _calls(tree):
+            name, text = (_literal(tree, part) for part in call.args[:2])
             assert isinstance(call.func, ast.Name)
             kind, suffix = FAMILIES[call.func.id]
-            label = _literal(module, call.args[2]) if call.func.id.endswith("s") else ""
+            label = _literal(tree, call.args[2]) if call.func.id.endswith("s") else ""
             yield module, metrics_server.PREFIX + name + suffix, kind, label, text
 
 
-def _calls(module: ModuleType) -> list[ast.Call]:
-    """The calls that make families, in the order of the module."""
+def _calls(tree: ast.Module) -> list[ast.Call]:
+    """The calls of a module that make families, in its order."""
     found = [
         node
-        for node in ast.walk(ast.parse(inspect.getsource(module)))
+        for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id in FAMILIES
@@ -197,10 +198,9 @@ def _calls(module: ModuleType) -> list[ast.Call]:
     return sorted(found, key=lambda node: node.lineno)
 
 
-def _literal(module: ModuleType, node: ast.expr) -> str:
+def _literal(tree: ast.Module, node: ast.expr) -> str:
     """A text of a call; a name is that of a text in the same function."""
     if isinstance(node, ast.Name):
-        tree = ast.parse(inspect.getsource(module))
         assigned = [
             each.value
             for each in ast.walk(tree)

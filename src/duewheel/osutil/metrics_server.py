@@ -142,10 +142,7 @@ def counter(name: str, text: str, value: float) -> Metric:
 
 def counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
     """The same for every value of a label."""
-    family = CounterMetricFamily(PREFIX + name, text, labels=[label])
-    for key, value in values.items():
-        family.add_metric([key], value)
-    return family
+    return _filled(CounterMetricFamily(PREFIX + name, text, labels=[label]), values)
 
 
 def gauge(name: str, text: str, value: float) -> Metric:
@@ -155,7 +152,10 @@ def gauge(name: str, text: str, value: float) -> Metric:
 
 def gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
     """The same for every value of a label."""
-    family = GaugeMetricFamily(PREFIX + name, text, labels=[label])
+    return _filled(GaugeMetricFamily(PREFIX + name, text, labels=[label]), values)
+
+
+def _filled(family: CounterMetricFamily | GaugeMetricFamily, values: Mapping[str, float]) -> Metric:
     for key, value in values.items():
         family.add_metric([key], value)
     return family
