@@ -20,7 +20,7 @@ ENV PYTHONSAFEPATH=1 \
     DUEWHEEL_CACHE_DIR=/opt/duewheel-cache
 RUN python -m venv /opt/duewheel
 
-# Packages change seldom: this layer is made anew only with the lock files. Java is among them.
+# Packages change seldom: this layer is rebuilt only with the lock files. Java is among them.
 COPY requirements-build.txt requirements.txt requirements-jdk.txt /build/
 RUN --mount=type=cache,target=/var/cache/pip \
     --mount=type=secret,id=pip,target=/etc/pip.conf \

@@ -16,7 +16,7 @@ The copies of a partition are moved in their order, and as long as there are any
 them. Else a chase could overtake a copy, and a timer leave that was replied to as cancelled. (What
 is larger than a record of the state topic may be is never held: held_queue.py.)
 
-Copies name offsets of their timer topic (TIMER_ORIGIN). In a topic that was made anew these are
+Copies name offsets of their timer topic (TIMER_ORIGIN). In a topic that was recreated these are
 other messages: therefore the id.
 """
 

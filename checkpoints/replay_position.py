@@ -2,7 +2,7 @@
 
 It is written in the transaction that replays, under a key of its own (KEY); value this JSON:
 
-    topic_id     Kafka's id of the dead-letter topic: in a topic made anew, offsets mean others
+    topic_id     Kafka's id of the dead-letter topic: in a recreated topic, offsets mean others
     partitions   by number: [next, {code: next of that code}]
 
 A dead letter is behind the position if its offset is below `next`, or below that of its code:

@@ -32,7 +32,7 @@ NEVER = 2**62  # not_before_ms of what may not go to its target at all
 TopicPartition = tuple[str, int]
 OffsetRanges = Mapping[TopicPartition, tuple[int, int]]  # first offset, and one behind the last
 
-RETIRED = "~"  # in the name of a timer topic that is gone, or was made anew: Kafka allows no such
+RETIRED = "~"  # in the name of a timer topic that is gone, or was recreated: Kafka allows no such
 
 
 def is_retired(topic: str) -> bool:

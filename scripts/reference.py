@@ -297,7 +297,7 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
 
 
 def page(name: str) -> str:
-    """A page of docs/ as it should be: as it is, with its generated part made anew."""
+    """A page of docs/ as it should be: as it is, with its generated part written again."""
     text = (ROOT / "docs" / name).read_text("utf-8")
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)

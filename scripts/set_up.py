@@ -90,7 +90,7 @@ def take(lock: TextIO) -> None:
 
 
 def make_venv() -> None:
-    """Step 1. An environment whose Python or pip does not run is made anew."""
+    """Step 1. An environment whose Python or pip does not run is recreated."""
     if PYTHON.exists() and runs("-c", "import pip, sys; sys.exit(sys.version_info < (3, 11))"):
         return
     say(f"making {VENV.name} with Python {sys.version.split()[0]}")

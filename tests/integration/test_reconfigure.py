@@ -1,4 +1,4 @@
-"""`duewheel reconfigure` on a real broker: settings that change, topics that are made anew."""
+"""`duewheel reconfigure` on a real broker: settings that change, topics that are recreated."""
 
 from __future__ import annotations
 

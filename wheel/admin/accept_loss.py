@@ -172,7 +172,7 @@ def _loss(
 
 
 def _require_whole_topics(told: Losses, progress: Progress, local: Local) -> None:
-    """A topic is made anew with all of its partitions."""
+    """A topic is recreated with all of its partitions."""
     for topic in _topics_lost(told):
         known = progress.partitions.keys() | local.commit.marks.keys()
         others = sorted(p for p in known if p[0] == topic and p not in told)

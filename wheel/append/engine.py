@@ -97,8 +97,8 @@ class Engine:
             topic_ids: Kafka's id of each timer topic, kept with the marks.
 
         Raises:
-            RecoveryRefused: no close page: dequeue has never started here. Or a topic was made
-                anew: its offsets are not those that the marks speak of.
+            RecoveryRefused: no close page: dequeue has never started here. Or a topic was
+                recreated: its offsets are not those that the marks speak of.
             RecoveryPending: a file is damaged: dequeue must decide on a recovery.
         """
         self._directory = directory
@@ -123,7 +123,7 @@ class Engine:
         """Kafka's ids of the timer topics, of which some may have come since.
 
         Raises:
-            RecoveryRefused: one was made anew.
+            RecoveryRefused: one was recreated.
         """
         require_same_topics(self._directory.state.commit().topic_ids, topic_ids)
         self._topic_ids |= topic_ids
@@ -308,7 +308,7 @@ def _places(written: Written) -> _Places:
 
 
 def require_same_topics(known: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """Refuse a topic that was deleted and made anew under its old name.
+    """Refuse a topic that was deleted and recreated under its old name.
 
     Raises:
         RecoveryRefused: naming the topic and both ids.

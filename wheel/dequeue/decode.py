@@ -80,7 +80,7 @@ def restore(chunk: Chunk, messages: StoredMessages, topics: TopicNames) -> Resto
     origin_offset = prefix["origin_offset"].astype(np.int64)
     homes = [(public_name(topic), number) for topic, number in sources]
     origin = source_names(homes, source, origin_offset)
-    # In a topic that was made anew the first copy is nothing: what goes back there begins anew.
+    # In a topic that was recreated the first copy is nothing: what goes back there begins anew.
     lost = np.array([a != b for a, b in zip(homes, sources, strict=True)], np.bool_)[source]
     targets: Any = messages.target.dictionary_encode()
     rolled = chunk.rolled

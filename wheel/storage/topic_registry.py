@@ -10,7 +10,7 @@ checksum is an append that a kill cut short: nothing refers to it, and the next 
 it. How many names batches may refer to is in the commit page: if fewer are found, ids would be
 given twice (`require`).
 
-A timer topic that is gone, or was made anew, keeps its id under another name (`retire`).
+A timer topic that is gone, or was recreated, keeps its id under another name (`retire`).
 """
 
 from __future__ import annotations

@@ -351,7 +351,7 @@ def recover(settings: Settings, *, dry_run: bool, output: str) -> None:
     "lost",
     multiple=True,
     metavar="TOPIC-PARTITION",
-    help="go on without what is lost of a timer partition that is gone, made anew or cut short",
+    help="go on without what is lost of a timer partition that is gone, recreated or cut short",
 )
 @click.option(
     "--skip",

@@ -147,7 +147,7 @@ def _gone(handle: RecallHandle, why: str) -> InvalidTimer:
 
 
 def _require_same(record: Any, handle: RecallHandle) -> None:
-    """The topic may have been made anew, with other records at the same offsets.
+    """The topic may have been recreated, with other records at the same offsets.
 
     What is due after a delay is known again by its timestamp too; of a level it depends on a table.
     """

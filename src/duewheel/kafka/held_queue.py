@@ -3,7 +3,7 @@
 A partition is closed to copies (`closed_to_copies`) while
 
     it takes no writes          no leader, or too few replicas in sync
-    its topic was made anew     TIMER_ORIGIN would name messages of another topic
+    its topic was recreated     TIMER_ORIGIN would name messages of another topic
     it has lost its end         its log ends below C: what comes there lies at offsets that ingest
                                 has read, and would never be read
 
@@ -198,7 +198,7 @@ def _taken(
 
 
 def _as_first_copies(place: Place, batch: Batch) -> Batch:
-    """Copies of a timer topic that was made anew since: each counts as its timer's first one, and
+    """Copies of a timer topic that was recreated since: each counts as its timer's first one, and
     keeps the timer's id.
     """
     sealed = bytes(seal(batch.body, batch.count, timestamp_ms=0))

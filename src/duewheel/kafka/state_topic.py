@@ -293,7 +293,7 @@ class KafkaProgressReader:
             return self._found
         if 0 < before < end:
             return _read(consumer, where, end, deadline).get(self._key, self._found)
-        # The first look, or a topic that was made anew.
+        # The first look, or a topic that was recreated.
         firsts = consumer.beginning_offsets([where], timeout_ms=deadline.remaining_ms())
         return _search(consumer, where, self._key, (int(firsts[where]), end), deadline)
 

@@ -5,14 +5,14 @@ only matches the pattern keeps nobody from starting:
 
     right                          it is read, from its beginning if it is new
     beyond the shard's room        left out, or refused where it is listed
-    (checkpoints/partition_limit.py) not as it must be              left out until it is right; but
-                                   if timers were taken from it before, it is read on: what it holds
-                                   would be lost for sure
+                                   (checkpoints/partition_limit.py)
+    not as it must be              left out until it is right; but if timers were taken from it
+                                   before, it is read on: what it holds would be lost for sure
     gone                           left out; what was taken from it is delivered. Only where the
                                    files were lost, and messages of it are to be read again, does
                                    ingest wait until that loss is accepted: nobody else may give up
                                    what was accepted
-    made anew under the same name  left out until the loss is accepted: its offsets are not those
+    recreated under the same name  left out until the loss is accepted: its offsets are not those
                                    that were taken
     duewheel's own, internal ones  never match
 

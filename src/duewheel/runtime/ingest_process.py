@@ -198,7 +198,7 @@ def _source(
 
 @contextmanager
 def _topics_forgiven(watch: TopicWatch) -> Iterator[None]:
-    """A query that fails because a topic that it reads is gone, or was made anew, is followed by
+    """A query that fails because a topic that it reads is gone, or was recreated, is followed by
     one of the topics that there are, unless the topic is listed.
     """
     try:

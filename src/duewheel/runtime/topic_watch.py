@@ -109,7 +109,7 @@ class TopicWatch:
         """Look, if it is time to; whether another query is to be begun.
 
         Raises:
-            RecoveryRefused: a topic was made anew, or has lost its end: its messages would be
+            RecoveryRefused: a topic was recreated, or has lost its end: its messages would be
                 taken for old ones.
             RecoveryPending: a partition has come that the query does not find by itself.
         """

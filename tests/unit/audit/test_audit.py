@@ -92,7 +92,7 @@ def test_a_sample_is_spread_over_the_range() -> None:
         (10, 10, 30, 30),  # goes on
         (10, 5, 30, 30),  # reads some again
         (10, 11, 30, 10),  # leaves something out: the next one must read it
-        (10, 2, 5, 5),  # nothing is there any more above 5: the topic was made anew
+        (10, 2, 5, 5),  # nothing is there any more above 5: the topic was recreated
         (10, 10, 10, 10),
     ],
 )

@@ -1,4 +1,4 @@
-"""Timer partitions that are gone, made anew or cut short, and an operator who goes on without."""
+"""Timer partitions that are gone, recreated or cut short, and an operator who goes on without."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ OLD, NEW = {TIMER_TOPIC: "an id"}, {TIMER_TOPIC: "another id"}
 
 
 class Shop(World):
-    """A shard whose timer topic may be made anew.
+    """A shard whose timer topic may be recreated.
 
     Attributes:
         ids: of the topics.
-        wanted: every timer ever written, by source; topics that are made anew use sources again.
+        wanted: every timer ever written, by source; topics that are recreated use sources again.
     """
 
     def __init__(self, path: Path, host: pytest.MonkeyPatch, chunk_records: int) -> None:
