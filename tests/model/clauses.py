@@ -42,6 +42,7 @@ class Clauses:
     last_copy_decides: bool = True
     blind_cancel_is_chased: bool = True
     blind_is_raised_at_a_start: bool = True
+    blind_is_raised_where_progress_is_newer_than_its_mirror: bool = True
     blind_is_raised_before_hours_go: bool = True
     blind_is_boundless_until_it_is_known: bool = True
     since_is_raised_at_a_start: bool = True

@@ -16,8 +16,9 @@ SEEDS = 300
 # Clauses that matter in rare events only: the theme in which they are met, and from which seed on.
 MET: dict[str, tuple[str | None, int]] = {
     "blind_is_raised_before_hours_go": ("outages", 0),
+    "blind_is_raised_where_progress_is_newer_than_its_mirror": (None, 4_471_094_700),
     "cancelled_timer_below_blind_may_not_be_the_newest": ("outages", 400),
-    "cut_counts_as_a_start": ("cuts", 200),
+    "cut_counts_as_a_start": ("cuts", 700),
     "cut_lowers_a": ("cuts", 0),
     "cut_waits_for_rows_flagged_from_behind_it": ("cuts", 3100),
     "durable_close_page_is_of_its_marks": ("kills", 0),

@@ -239,6 +239,14 @@ CANCELS = {
         "CancelBounds(decision.r, {})",
         test=CASES + "test_after_a_loss_a_cancel_in_flight_is_not_told_as_delivered",
     ),
+    "blind-not-for-a-backup": Planted(
+        "8",
+        "a start on a backup does not say that rows have left since, and where their copies are",
+        STARTING,
+        'decision.case != "killed" or local.mirror != found',
+        'decision.case != "killed"',
+        test=AGAIN + "test_a_backup_of_the_same_closed_range_does_not_know_what_has_left_since",
+    ),
     "blind-not-before-collecting": Planted(
         "8",
         "hours go, and nobody hears that copies may be in flight that no log shows",

@@ -177,8 +177,9 @@ def tell_ingest(
     with directory.engine_lock.held(LOCK_DEADLINE_S):
         local = directory.survey()
         decision = deciding(found, local)
-        if decision.case != "killed":
-            # Before anything is resolved on files that do not hold all that they did.
+        if decision.case != "killed" or local.mirror != found:
+            # Before anything is resolved on files that do not hold all that they did: also where
+            # what a backup lacks has left since, and is not read back.
             CancelBounds.blind_of(decision.r, found.partitions).write(directory.path)
         generation = state.recovered
         if not decision.is_whole:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -61,6 +62,28 @@ def test_after_a_loss_slots_that_were_delivered_prove_nothing(
     world.append(timer(0, 5))
     world.at_slot(9)
     world.lose_files(tmp_path / "other", {P0: 0, P1: 0})
+    bounds = CancelBounds.read(world.path)
+    assert bounds == CancelBounds.blind_of(world.publisher.committed[-1][1].slot, [P0, P1])
+
+
+def test_a_backup_of_the_same_closed_range_does_not_know_what_has_left_since(
+    make_world: MakeWorld, tmp_path: Path
+) -> None:
+    """Rows that have left since are not read back: their copies lie where no log shows them."""
+    world = make_world(chunk_records=1)
+    world.append(*(Timer(0, n, NOW_MS + 30, timer_id=b"b") for n in range(3)))
+    world.clock.set(NOW_MS + 6 * PRECISION_MS)
+    assert world.shard.dequeue is not None
+    world.shard.dequeue.tick()
+    shutil.copytree(world.path, tmp_path / "backup")
+    world.shard.dequeue.tick()
+    for role in Role:
+        world.shard.kill(role)
+    shutil.rmtree(world.path)
+    shutil.copytree(tmp_path / "backup", world.path)
+    world.restart(Role.DEQUEUE, Role.INGEST)
+    recovery = RecoveryRecord.read(world.path)
+    assert recovery is not None and recovery.case == "killed"
     bounds = CancelBounds.read(world.path)
     assert bounds == CancelBounds.blind_of(world.publisher.committed[-1][1].slot, [P0, P1])
 
