@@ -23,7 +23,8 @@ from duewheel.client import DelayProducer
 from duewheel.dev.broker import DevBroker
 from duewheel.doctor.topics import as_finding
 from duewheel.kafka.admin import KafkaAdmin
-from duewheel.ops.dlq_list import Since, list_letters
+from duewheel.kafka.bounded_reader import Bound
+from duewheel.ops.dlq_list import list_letters
 from duewheel.ops.recovery_preview import dry_run
 from duewheel.runtime.dequeue_process import init_progress
 
@@ -64,7 +65,7 @@ def test_progress_and_dead_letters_are_read_and_the_change_is_told(
     newest = reader.newest()
     assert newest is not None and newest.progress == progress
     reader.close()
-    letters = list(list_letters(settings, since=Since(), code=None, limit=10))
+    letters = list(list_letters(settings, since=Bound(), code=None, limit=10))
     assert [row["value_bytes"] for row in letters] == [500]
 
     with KafkaAdmin(settings.kafka.client_options("admin")) as admin:

@@ -25,11 +25,12 @@ from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, PublishDoubt
 from duewheel.kafka import producer_internals as internals
 from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.bounded_reader import Bound
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.transactions import meet, open_producer, transact
 from duewheel.ops import dlq_list, dlq_replay
-from duewheel.ops.dlq_list import Since, list_letters
+from duewheel.ops.dlq_list import list_letters
 from duewheel.ops.dlq_replay import Selection
 from duewheel.runtime.dequeue_process import init_progress
 from duewheel.schemas.request.contract import Contract, parse
@@ -411,7 +412,7 @@ def test_a_limit_and_what_the_target_does_not_take(shard: Shard) -> None:
     assert shard.outcomes(to_topic=shard.target, limit=7, dry_run=True) == (7, {})
     assert shard.outcomes(to_topic=shard.target, limit=8) == (8, {})
     assert values(shard, shard.target) == list(range(15))
-    rows = list(list_letters(shard.settings, since=Since(10), code=None, limit=100))
+    rows = list(list_letters(shard.settings, since=Bound(10), code=None, limit=100))
     assert [row["replayed"] for row in rows] == [True] * 5 + [False] * 15
 
     with shard.admin() as admin:
@@ -466,14 +467,14 @@ def test_where_a_listing_begins(shard: Shard) -> None:
     shard.send(shard.timers, 0, (b"k", b"3", []))
     shard.pump()
 
-    def offsets(since: Since) -> list[int]:
+    def offsets(since: Bound) -> list[int]:
         return [r["offset"] for r in list_letters(shard.settings, since=since, code=None, limit=9)]
 
-    every = offsets(Since())
+    every = offsets(Bound())
     assert len(every) == 4
-    assert offsets(Since(every[2])) == every[2:]
-    assert offsets(Since(time_ms=between)) == every[3:]
-    assert offsets(Since(time_ms=between + 10**9)) == []
+    assert offsets(Bound(every[2])) == every[2:]
+    assert offsets(Bound(time_ms=between)) == every[3:]
+    assert offsets(Bound(time_ms=between + 10**9)) == []
 
 
 def _alter(admin: KafkaAdmin, topic: str, setting: str, value: str) -> None:

@@ -8,53 +8,10 @@ range, the newest among them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime
-
 from duewheel.checkpoints.page_codec import Marks
-from duewheel.errors import ConfigError
 from duewheel.schemas.batches import OffsetRanges
 
 STRETCH_OFFSETS = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """One end of a range: an offset of every partition, or a time in epoch ms."""
-
-    offset: int | None = None
-    time_ms: int | None = None
-
-    @classmethod
-    def parse(cls, flag: str, text: str) -> Bound:
-        """An offset, or ISO-8601 with a zone.
-
-        Raises:
-            ConfigError: it is neither.
-        """
-        if text.isdecimal():
-            return cls(offset=int(text))
-        try:
-            time = datetime.fromisoformat(text)
-        except ValueError:
-            time = None
-        if time is None or time.tzinfo is None:
-            raise ConfigError(f"{flag} {text}: give an offset, or ISO-8601 with a zone")
-        return cls(time_ms=int(time.timestamp() * 1000))
-
-    def offsets(self, ends: Marks, at_time: Callable[[int], Marks]) -> Marks:
-        """Where that is in each partition, the end of what is there if it lies behind that.
-
-        Args:
-            ends: where the partitions end.
-            at_time: the first offset at or after a time, without partitions that have none.
-        """
-        if self.time_ms is not None:
-            found = at_time(self.time_ms)
-        else:
-            found = dict.fromkeys(ends, self.offset or 0)
-        return {partition: min(found.get(partition, end), end) for partition, end in ends.items()}
 
 
 def ranges(starts: Marks, ends: Marks) -> OffsetRanges:

@@ -29,7 +29,7 @@ from duewheel.audit.data_docs import DataDocs
 from duewheel.audit.expectations import GreatExpectations, Tally
 from duewheel.audit.history import INDEX, TEXT_FILE, AuditHistory
 from duewheel.audit.judging import AuditJudge
-from duewheel.audit.range import Bound, offsets_in, ranges, reached, stretches
+from duewheel.audit.range import offsets_in, ranges, reached, stretches
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.progress import Progress
@@ -39,6 +39,7 @@ from duewheel.errors import ConfigError, DuewheelError
 from duewheel.java.spark_session import spark_session
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.bounded_reader import Bound
 from duewheel.kafka.topic_discovery import Known, look_up, require_some
 from duewheel.osutil.signals import stop_signals
 from duewheel.osutil.terminal import progress_bar

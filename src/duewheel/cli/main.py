@@ -451,9 +451,10 @@ def dlq() -> None:
 @with_settings()
 def dlq_list(settings: Settings, limit: int, code: str | None, since: str, output: str) -> None:
     """Show dead letters, oldest first within each partition."""
-    from duewheel.ops.dlq_list import Since, list_letters
+    from duewheel.kafka.bounded_reader import Bound
+    from duewheel.ops.dlq_list import list_letters
 
-    for row in list_letters(settings, since=Since.parse(since), code=code, limit=limit):
+    for row in list_letters(settings, since=Bound.parse("--from", since), code=code, limit=limit):
         if output == "json":
             click.echo(json.dumps(row))
         else:

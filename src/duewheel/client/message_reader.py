@@ -20,11 +20,10 @@ from duewheel.client.handle import RecallHandle
 from duewheel.errors import InvalidTimer
 from duewheel.kafka.clients import ClientSettings, close, open_reader
 from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.polling import next_records
 from duewheel.schemas.header_names import REQUEST, Request
 
 _DEADLINE_S = 30.0
-_HEADWAY_S = 0.5  # the inner deadline's own words are heard
-_POLL_MS = 100
 _REPLACED = {  # by those of the new record
     Request.LEVEL,
     Request.DELAY_SEC,
@@ -95,11 +94,15 @@ class MessageReader:
         with self._lock:
             try:
                 if self._consumer is None:
-                    level = "read_uncommitted"
-                    self._consumer = open_reader(self._client, deadline, isolation_level=level)
-                consumer, inner = self._consumer, Deadline(deadline.remaining_s() - _HEADWAY_S)
+                    self._consumer = open_reader(
+                        self._client,
+                        deadline,
+                        isolation_level="read_uncommitted",
+                        max_poll_records=1,
+                    )
+                consumer = self._consumer
                 record = self._client.call(
-                    deadline, f"read {handle.place}", lambda: _record(consumer, handle, inner)
+                    deadline, f"read {handle.place}", lambda: _record(consumer, handle, deadline)
                 )
             except BaseException:
                 self._drop()
@@ -131,12 +134,11 @@ def _record(consumer: KafkaConsumer, handle: RecallHandle, deadline: Deadline) -
         raise _gone(handle, f"the topic has offsets {start} to {end - 1} there")
     consumer.assign([where])
     consumer.seek(where, handle.offset)
-    while True:
-        for record in consumer.poll(timeout_ms=_POLL_MS, max_records=1).get(where, ()):
-            if record.offset != handle.offset:
-                raise _gone(handle, f"the next record there is at {record.offset}")
-            return record
-        deadline.check("no record comes")
+    bounds = {where: (handle.offset, handle.offset + 1)}
+    records, reached = next_records(consumer, bounds, deadline)
+    if not records or records[0].offset != handle.offset:
+        raise _gone(handle, f"there is none before {reached[where]}")
+    return records[0]
 
 
 def _gone(handle: RecallHandle, why: str) -> InvalidTimer:

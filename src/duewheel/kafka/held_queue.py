@@ -29,7 +29,8 @@ from duewheel.checkpoints.held_copies import Held, batch_of, key_of, named, part
 from duewheel.checkpoints.progress import RECORD_BYTES_MAX, Progress
 from duewheel.kafka.clients import ClientSettings, close, open_reader
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.state_topic import ends_of, records_until
+from duewheel.kafka.polling import records_until
+from duewheel.kafka.state_topic import ends_of
 from duewheel.schemas.batches import TopicPartition as Place
 from duewheel.schemas.hashing import source_names
 from duewheel.schemas.header_names import LETTER, ORIGIN, TIMER_ID

@@ -23,7 +23,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import OffsetSpec
@@ -36,6 +36,7 @@ from duewheel.checkpoints.progress import Progress
 from duewheel.errors import DuewheelError
 from duewheel.kafka.clients import ClientSettings, close, open_reader
 from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.polling import records_until
 from duewheel.schemas.batches import TopicPartition as Place
 from duewheel.wheel.publisher import Seen
 
@@ -44,10 +45,8 @@ T = TypeVar("T")
 # A shard writes two offsets a transaction, record and marker. The first step covers the newest
 # second or more of a dozen busy shards, the second one minutes.
 _STEPS_BACK = (1_000, 100_000)
-_POLL_MS = 20
 _COORDINATOR_S = 3.0  # for its answer
 _CLOCK_KEY = b"clock"
-_AHEAD_S = 0.5  # so that what is said of a reading that ends is heard
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +96,17 @@ def newest_record(
 
     found = _within_ends(settings, admin, [place], search, deadline, past_open=past_open)
     return found[0] if found else None
+
+
+def newest_of(
+    settings: ClientSettings, place: TopicPartition, key: bytes, deadline: Deadline
+) -> Found | None:
+    """The same, with a client of its own."""
+    admin = settings.open(KafkaAdminClient, deadline)
+    try:
+        return newest_record(settings, admin, place, key, deadline)
+    finally:
+        close(admin)
 
 
 def newest_records(
@@ -412,27 +422,3 @@ def _read(
     records = records_until(consumer, partition, end, deadline)
     keys = ((record.key, record) for record in records if not record.key.startswith(HELD_PREFIX))
     return {key: Found(record.value, record.timestamp) for key, record in keys}
-
-
-def records_until(
-    consumer: KafkaConsumer, partition: TopicPartition, end: int, deadline: Deadline
-) -> Iterator[Any]:
-    """The records from the consumer's position up to `end`. Each headway renews the deadline.
-
-    Raises:
-        DeadlinePassed: no headway in time.
-    """
-    reached = -1
-    while True:
-        yield from consumer.poll(timeout_ms=_POLL_MS).get(partition, ())
-        position = consumer.position(partition, timeout_ms=deadline.remaining_ms())
-        if position is not None and position >= end:
-            return
-        if position is not None and position > reached:
-            reached = position
-            deadline.renew()
-        deadline.check(
-            f"at offset {position} of {end}, held back by an open transaction; if it stays open, "
-            "kafka-transactions.sh find-hanging names it",
-            _AHEAD_S,
-        )

@@ -36,7 +36,7 @@ from duewheel.kafka.router import reason_text
 from duewheel.kafka.state_topic import place_of
 from duewheel.kafka.target_metadata import SentBatch, TargetCatalog
 from duewheel.kafka.transactions import meet, open_producer, preparation_deadline, transact
-from duewheel.ops.dlq_list import DeadLetterReader
+from duewheel.ops.dlq_list import DeadLetterReader, dead_letter_reader
 from duewheel.osutil.terminal import progress_bar
 from duewheel.schemas.batches import NO_KEY, NO_PARTITION
 from duewheel.schemas.columns import binary
@@ -98,7 +98,7 @@ def replay(settings: Settings, selection: Selection, *, dry_run: bool) -> dict[s
         PublishDoubt: a transaction's outcome is unknown. A new run finds out, and doubles nothing.
     """
     with ExitStack() as stack:
-        reader = stack.enter_context(DeadLetterReader(settings))
+        reader = stack.enter_context(dead_letter_reader(settings))
         run = _Replay(settings, selection, reader, SystemClock(), dry_run=dry_run)
         stack.callback(run.close)
         return run.run()
@@ -174,7 +174,7 @@ class _Replay:
         if not self._dry_run:
             # First: it ends what an earlier run has left open, which may hide the position.
             self._producer = self._open_producer()
-        return self._reader.position(self._admin)
+        return self._reader.position()
 
     def _run(self) -> None:
         bounds = {

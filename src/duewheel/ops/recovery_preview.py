@@ -15,16 +15,12 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import structlog
-from kafka import KafkaConsumer
-from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel import factory
 from duewheel.checkpoints import fs
@@ -36,12 +32,11 @@ from duewheel.config.settings import Settings
 from duewheel.errors import RecoveryRefused
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.clients import ClientSettings, close, open_reader
-from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.bounded_reader import BoundedReader
+from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.topic_discovery import timer_topics
 from duewheel.osutil.signals import stop_signals
 from duewheel.osutil.terminal import progress_bar
-from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.request.contract import parse
 from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
 from duewheel.wheel.append.placement import meant_slots
@@ -50,9 +45,7 @@ from duewheel.wheel.recovery.startup import NO_PROGRESS
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.storage.data_directory import Role
 
-_POLL_MS = 200
 _POLL_RECORDS = 5_000
-_DEADLINE_S = 30.0
 
 # The columns of Spark's Kafka source.
 _HEADER: dict[str, pa.DataType] = {"key": pa.string(), "value": pa.binary()}
@@ -204,73 +197,20 @@ def _judge(
     judged, epochs = Judged(), progress.epochs
     judges = contracts(epochs, settings.dead_letter_topic)
     parsers = [functools.partial(parse, contract=contract) for contract in judges]
-    with progress_bar() as bar:
+    client = ClientSettings(settings.kafka.client_options("consumer"))
+    with BoundedReader(client, _POLL_RECORDS) as records, progress_bar() as bar:
         task = bar.add_task("offsets", total=sum(end - start for start, end in bounds.values()))
-        for records, advance in _read(settings, bounds):
-            rows = parse_by_epoch(records, parsers, epochs)
+        for chunk in records.read(bounds):
+            bar.update(task, advance=chunk.offsets)
+            if not chunk.records:
+                continue
+            rows = parse_by_epoch(_table(chunk.records), parsers, epochs)
             rows = rows.take(np.flatnonzero(rows.timer))  # cancels take no slot
             windows_ms = epochs.windows_ms(rows.partitions, rows.partition, rows.offset)
             slot, _ = meant_slots(rows, settings.wheel.precision_ms, windows_ms)
             done = int(progress.done(rows.partitions, rows.partition, rows.offset, slot).sum())
             judged = Judged(judged.done + done, judged.pending + len(rows) - done)
-            bar.update(task, advance=advance)
     return judged
-
-
-def _read(
-    settings: Settings, bounds: Mapping[TopicPartition, tuple[int, int]]
-) -> Iterator[tuple[pa.Table, int]]:
-    """The committed messages within the bounds, as Spark's Kafka source gives them.
-
-    Yields:
-        Some of them, and how many offsets have been passed with them.
-    """
-    if not bounds:
-        return
-    client = ClientSettings(settings.kafka.client_options("consumer"))
-    left = {KafkaPartition(*partition): bound for partition, bound in bounds.items()}
-    with _consumer(client) as consumer:
-        consumer.assign(list(left))
-        for partition, (start, _) in left.items():
-            consumer.seek(partition, start)
-        while left:
-            records, reached = client.call(
-                Deadline(2 * _DEADLINE_S),
-                "read the timer topics",
-                functools.partial(_next, consumer, left),
-            )
-            advance = sum(min(reached[p], left[p][1]) - left[p][0] for p in left)
-            wanted = [record for record in records if record.offset < left[_source(record)][1]]
-            left = {p: (reached[p], end) for p, (_, end) in left.items() if reached[p] < end}
-            consumer.pause(*(reached.keys() - left.keys()))
-            if wanted:
-                yield _table(wanted), advance
-
-
-@contextmanager
-def _consumer(client: ClientSettings) -> Iterator[KafkaConsumer]:
-    consumer = open_reader(client, Deadline(_DEADLINE_S), max_poll_records=_POLL_RECORDS)
-    try:
-        yield consumer
-    finally:
-        close(consumer)
-
-
-def _source(record: Any) -> KafkaPartition:
-    return KafkaPartition(record.topic, record.partition)
-
-
-def _next(
-    consumer: KafkaConsumer, left: Mapping[KafkaPartition, tuple[int, int]]
-) -> tuple[list[Any], dict[KafkaPartition, int]]:
-    """Poll until a position moves: a transaction's marker moves it without a record."""
-    deadline = Deadline(_DEADLINE_S)
-    while True:
-        polled = consumer.poll(timeout_ms=_POLL_MS)
-        reached = {partition: int(consumer.position(partition) or 0) for partition in left}
-        if any(reached[partition] > start for partition, (start, _) in left.items()):
-            return [record for records in polled.values() for record in records], reached
-        deadline.check("no more records come")
 
 
 def _table(records: list[Any]) -> pa.Table:

@@ -15,11 +15,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from duewheel.audit import metrics as audit_metrics
 from duewheel.audit.history import AuditHistory
-from duewheel.audit.range import STRETCH_OFFSETS, Bound, offsets_in, ranges, reached, stretches
+from duewheel.audit.range import STRETCH_OFFSETS, offsets_in, ranges, reached, stretches
 from duewheel.audit.schedule import AuditSchedule
 from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError, Locked
+from duewheel.kafka.bounded_reader import Bound
 from duewheel.osutil.child_process import Child
 from duewheel.testing import ManualClock
 
