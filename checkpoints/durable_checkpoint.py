@@ -45,7 +45,7 @@ class Durable:
         hours: log, message and cancelled bytes of every hour.
         placed: timers placed so far.
         close: the closed range, None before the first.
-        r: last slot known to be delivered in full.
+        delivered_slot: last one known to be delivered in full.
         topic_ids, topics, cancels: as in Commit.
     """
 
@@ -54,7 +54,7 @@ class Durable:
     hours: Mapping[int, tuple[int, ...]]
     placed: int
     close: Close | None
-    r: int
+    delivered_slot: int
     topic_ids: Mapping[str, str]
     topics: int
     cancels: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Durable:
             "hours": self.hours,
             "placed": self.placed,
             "close": self.close.to_json() if self.close else None,
-            "r": self.r,
+            "r": self.delivered_slot,
             "topic_ids": dict(self.topic_ids),
             "topics": self.topics,
             "cancels": dict(self.cancels),

@@ -126,27 +126,27 @@ class Close:
 
     Attributes:
         lower: floor before this closing.
-        c_before: C of the range before, valid for slot `lower`.
+        marks_before: C of the range before, valid for slot `lower`.
         floor: last closed slot.
-        c: marks when the range was closed, valid for every slot in it.
+        marks: C, when the range was closed, valid for every slot in it.
     """
 
     lower: int
-    c_before: Marks
+    marks_before: Marks
     floor: int
-    c: Marks
+    marks: Marks
 
     def missing(self, marks: Marks) -> dict[TopicPartition, int]:
         """How many offsets below C are still to be taken; partitions without any are left out."""
-        return {p: c - marks.get(p, 0) for p, c in self.c.items() if marks.get(p, 0) < c}
+        return {p: c - marks.get(p, 0) for p, c in self.marks.items() if marks.get(p, 0) < c}
 
     def to_json(self) -> dict[str, Any]:
         """As pages and checkpoints hold it."""
         return {
             "lower": self.lower,
-            "c_before": marks_to(self.c_before),
+            "c_before": marks_to(self.marks_before),
             "floor": self.floor,
-            "c": marks_to(self.c),
+            "c": marks_to(self.marks),
         }
 
     @classmethod

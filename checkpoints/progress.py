@@ -3,12 +3,13 @@
 A record per shard in the compacted topic `<app>.state`, in the partition <index>, with the key
 `shard-<index>`; its value: packed_columns.py. For a timer partition p there is a row of columns:
 
-    r   last slot delivered in full
-    c   C_R: high-water mark of p when slot r was closed
-    c1  C_{R+1}, when slot r + 1 is half delivered, else null
-    d   then: everything of p below this offset in slot r + 1 is out, else null
-    n   when d is there: how many rows of slot r + 1 are out, those of all partitions
-    a   cancels below this offset are replied to, or chased: what is lost is read again from there
+    r   R, delivered_slot: last slot delivered in full
+    c   C, delivered_mark: high-water mark of p when slot r was closed
+    c1  C₁, half_mark: the same of slot r + 1, when that is half delivered, else null
+    d   D, half_below: everything of p below this offset in slot r + 1 is out, else null
+    n   half_rows: how many rows of slot r + 1 are out, those of all partitions, else null
+    a   replied_below: cancels below this offset are replied to, or chased; what is lost is read
+        again from there
 
 A message of p at offset o whose slot is s is *done* if o < c and s <= r, or if it belongs to the
 half-delivered slot (o < c1 and (s = r + 1, or s <= r and o >= c)) and o < d. All else is pending;
@@ -26,7 +27,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -50,25 +51,33 @@ NOBODY = "nobody"  # as an owner: any data directory may be the next one
 class PartitionProgress:
     """One timer partition's part of the record; see the module's head."""
 
-    r: int
-    c: int
-    c1: int | None = None
-    d: int | None = None
-    n: int | None = None
-    a: int = 0
+    delivered_slot: int
+    delivered_mark: int
+    half_mark: int | None = None
+    half_below: int | None = None
+    half_rows: int | None = None
+    replied_below: int = 0
 
     @property
-    def closed(self) -> int:
+    def closed_slot(self) -> int:
         """The last slot of which a message may be out."""
-        return self.r if self.c1 is None else self.r + 1
+        return self.delivered_slot if self.half_mark is None else self.delivered_slot + 1
 
     @property
-    def closed_c(self) -> int:
-        """C of slot `closed`."""
-        return self.c if self.c1 is None else self.c1
+    def closed_mark(self) -> int:
+        """C of slot `closed_slot`."""
+        return self.delivered_mark if self.half_mark is None else self.half_mark
 
 
-_COLUMNS = tuple(each.name for each in fields(PartitionProgress))
+# Columns of the record, and the fields that they hold, in order.
+_COLUMNS = {
+    "r": "delivered_slot",
+    "c": "delivered_mark",
+    "c1": "half_mark",
+    "d": "half_below",
+    "n": "half_rows",
+    "a": "replied_below",
+}
 _NULLABLE = frozenset({"c1", "d", "n"})
 
 
@@ -110,14 +119,14 @@ class Progress:
         return {topic for topic, _ in self.partitions if not is_retired(topic)}
 
     @property
-    def slot(self) -> int:
+    def delivered_slot(self) -> int:
         """R of the shard: the last slot that all of its partitions have delivered in full."""
-        return min(p.r for p in self.partitions.values())
+        return min(p.delivered_slot for p in self.partitions.values())
 
     @property
-    def closed(self) -> int:
+    def closed_slot(self) -> int:
         """The last slot of which a message of any partition may be out."""
-        return max(p.closed for p in self.partitions.values())
+        return max(p.closed_slot for p in self.partitions.values())
 
     def done(
         self,
@@ -136,7 +145,7 @@ class Progress:
         nothing = PartitionProgress(np.iinfo(np.int64).min, 0)
         known = [self.partitions.get(p, nothing) for p in partitions]
         r, c, c1, d = (
-            np.array([getattr(p, name) or 0 for p in known], np.int64)[partition]
+            np.array([getattr(p, _COLUMNS[name]) or 0 for p in known], np.int64)[partition]
             for name in ("r", "c", "c1", "d")
         )
         begins = np.array([self.epochs.begins_at(p) for p in partitions], np.int64)
@@ -258,8 +267,8 @@ def _held_from(raw: Sequence[Sequence[object]]) -> dict[TopicPartition, Held]:
 
 def _columns_of(parts: Sequence[PartitionProgress]) -> dict[str, Int64]:
     columns = {}
-    for each in _COLUMNS:
-        values = (getattr(part, each) for part in parts)
+    for each, field_name in _COLUMNS.items():
+        values = (getattr(part, field_name) for part in parts)
         if each in _NULLABLE:
             values = (NULL if value is None else value for value in values)
         columns[each] = np.fromiter(values, np.int64, len(parts))
@@ -290,37 +299,40 @@ def _partitions_of(
 def advanced(
     known: Mapping[TopicPartition, PartitionProgress],
     closed: Close,
-    r: int,
-    below: Mapping[TopicPartition, int] | None,
-    answered: Mapping[TopicPartition, int],
-    rows_out: int = 0,
+    slot: int,
+    half_below: Mapping[TopicPartition, int] | None,
+    replied_below: Mapping[TopicPartition, int],
+    half_rows: int = 0,
 ) -> dict[TopicPartition, PartitionProgress]:
-    """Where the partitions stand once a shard has come to slot `r`.
+    """Where the partitions stand once a shard has come to `slot`.
 
     Args:
-        known: where they stood at its start. One that is ahead is left as it is, but for `a`: none
+        known: where they stood at its start. One that is ahead keeps all but `replied_below`: none
             of what it still has pending can be in the slots that the shard has come to.
-        closed: the range that r lies in.
-        r: last slot delivered in full.
-        below: D of slot r + 1 if that is half delivered, else None.
-        answered: a; partitions of which nothing is known may be left out.
-        rows_out: how many rows of that slot are out then.
+        closed: the range that the slot lies in.
+        slot: last one delivered in full.
+        half_below: D of the next slot if that is half delivered, else None.
+        replied_below: partitions of which nothing is known may be left out.
+        half_rows: how many rows of that slot are out then.
     """
-    c = closed.c_before if r == closed.lower else closed.c
+    marks = closed.marks_before if slot == closed.lower else closed.marks
     reached = {}
     # Of topics that were given up there may be rows left: only how far a slot of theirs is out.
-    for partition in {**known, **closed.c, **(below or {})}:
+    for partition in {**known, **closed.marks, **(half_below or {})}:
         part = known.get(partition)
-        a = answered.get(partition, 0)
-        if part is None or part.r < r:
-            part = PartitionProgress(r, c.get(partition, 0), a=max(a, part.a if part else 0))
+        replied = max(replied_below.get(partition, 0), part.replied_below if part else 0)
+        if part is None or part.delivered_slot < slot:
+            part = PartitionProgress(slot, marks.get(partition, 0), replied_below=replied)
         else:
-            part = replace(part, a=max(a, part.a))
-        if part.r == r and below is not None:
-            d = max(below.get(partition, 0), part.d or 0)
-            n = max(rows_out, part.n or 0)
-            part = replace(part, c1=closed.c.get(partition, 0), d=d, n=n)
-        if part.d or not is_retired(partition[0]):
+            part = replace(part, replied_below=replied)
+        if part.delivered_slot == slot and half_below is not None:
+            part = replace(
+                part,
+                half_mark=closed.marks.get(partition, 0),
+                half_below=max(half_below.get(partition, 0), part.half_below or 0),
+                half_rows=max(half_rows, part.half_rows or 0),
+            )
+        if part.half_below or not is_retired(partition[0]):
             reached[partition] = part
     return reached
 
@@ -329,8 +341,8 @@ def rows_out(known: Mapping[TopicPartition, PartitionProgress]) -> dict[int, int
     """Of each half-delivered slot, how many rows are out."""
     found: dict[int, int] = {}
     for part in known.values():
-        if part.n is not None:
-            found[part.closed] = max(found.get(part.closed, 0), part.n)
+        if part.half_rows is not None:
+            found[part.closed_slot] = max(found.get(part.closed_slot, 0), part.half_rows)
     return found
 
 

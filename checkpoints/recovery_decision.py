@@ -42,7 +42,7 @@ from duewheel.checkpoints import fs
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.json_fields import MISSHAPEN, integer, name, read_json, write_json
 from duewheel.checkpoints.page_codec import Close, Commit, Marks
-from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
@@ -174,16 +174,16 @@ class Decision:
     Attributes:
         case, keep: as in RecoveryRecord.
         close: the closed range in which delivery goes on, or ended.
-        r: last slot delivered in full; close.lower ≤ r ≤ close.floor.
-        delivered_below: D of slot r + 1, of the partitions of which it is half delivered. Of those
-            that are ahead of r nothing comes before their own half-delivered slot.
+        delivered_slot: last slot delivered in full; from close.lower to close.floor.
+        half_below: D of the next slot, of the partitions of which it is half delivered. Of those
+            that are ahead nothing comes before their own half-delivered slot.
     """
 
     case: str
     keep: Keep
     close: Close
-    r: int
-    delivered_below: Marks
+    delivered_slot: int
+    half_below: Marks
 
     @property
     def is_whole(self) -> bool:
@@ -203,18 +203,22 @@ def decide(progress: Progress, local: Local) -> Decision:
     base, marks = _kept(local, keep)
     if base is not None and _follows_only(progress, local):
         base = close_at(progress)
-        if any(mark > base.c.get(p, 0) for p, mark in marks.items()):
+        if any(mark > base.marks.get(p, 0) for p, mark in marks.items()):
             keep, base = Keep.NOTHING, None
     if base is not None and not _follows(progress, base, marks):
         keep, base = Keep.NOTHING, None
-    known, r = progress.partitions, progress.slot
-    if base is not None and progress.closed <= base.floor:
-        # Slots between r and base.lower were empty when they were closed, and told no one.
-        close, r = base, max(r, base.lower)
+    parts, slot = progress.partitions, progress.delivered_slot
+    if base is not None and progress.closed_slot <= base.floor:
+        # Slots up to base.lower were empty when they were closed: no progress says so.
+        close, slot = base, max(slot, base.lower)
     else:
         close = close_at(progress)
-    half = {p: part.d for p, part in known.items() if part.d is not None and part.r == r}
-    return Decision(_case(progress, local, keep, close), keep, close, r, half)
+    half = {
+        p: part.half_below
+        for p, part in parts.items()
+        if part.half_below is not None and part.delivered_slot == slot
+    }
+    return Decision(_case(progress, local, keep, close), keep, close, slot, half)
 
 
 def decide_to_follow(progress: Progress, local: Local) -> Decision:
@@ -233,9 +237,9 @@ def decide_to_follow(progress: Progress, local: Local) -> Decision:
 
 def close_at(progress: Progress) -> Close:
     """The close page that follows from a progress alone."""
-    c_before = {p: part.c for p, part in progress.partitions.items()}
-    c = {p: part.closed_c for p, part in progress.partitions.items()}
-    return Close(progress.slot, c_before, progress.closed, c)
+    marks_before = {p: part.delivered_mark for p, part in progress.partitions.items()}
+    marks = {p: part.closed_mark for p, part in progress.partitions.items()}
+    return Close(progress.delivered_slot, marks_before, progress.closed_slot, marks)
 
 
 def is_own(progress: Progress, local: Local) -> bool:
@@ -277,10 +281,15 @@ def _kept(local: Local, keep: Keep) -> tuple[Close | None, Marks]:
 def _follows(progress: Progress, base: Close, marks: Marks) -> bool:
     """Whether the progress may come from the closed range, or from one that was closed after it."""
     parts = progress.partitions
-    if progress.closed <= base.floor:
-        return all(part.c1 is None or part.closed > base.lower for part in parts.values())
+    if progress.closed_slot <= base.floor:
+        return all(
+            part.half_mark is None or part.closed_slot > base.lower for part in parts.values()
+        )
     # Closed after all that these files have taken; or they have taken it apart from the owner.
-    later = {p: part.c if part.r > base.floor else part.c1 for p, part in parts.items()}
+    later = {
+        p: part.delivered_mark if part.delivered_slot > base.floor else part.half_mark
+        for p, part in parts.items()
+    }
     return all(mark <= (later.get(p) or 0) for p, mark in marks.items())
 
 
@@ -306,16 +315,20 @@ def is_older(progress: Progress, known: Progress) -> bool:
 
 
 def _fallen(progress: Progress, known: Progress) -> Iterator[TopicPartition]:
-    newest_r = max((at.r for at in progress.partitions.values()), default=0)
+    newest = max((at.delivered_slot for at in progress.partitions.values()), default=0)
     for partition, before in known.partitions.items():
         found = progress.partitions.get(partition)
         if found is None:
             # Given up by the operator; or rows were left of a topic that was, and have gone out.
-            fallen = (progress.epoch, newest_r) <= (known.epoch, before.r)
+            fallen = (progress.epoch, newest) <= (known.epoch, before.delivered_slot)
         else:
-            fallen = (found.r, found.d or 0) < (before.r, before.d or 0)
+            fallen = _place(found) < _place(before)
         if fallen:
             yield partition
+
+
+def _place(part: PartitionProgress) -> tuple[int, int]:
+    return part.delivered_slot, part.half_below or 0
 
 
 def _is_below_durable(progress: Progress, local: Local) -> bool:
@@ -323,7 +336,8 @@ def _is_below_durable(progress: Progress, local: Local) -> bool:
     not synced, and may be older than both. No partition that stands apart is below the lowest R.
     """
     given_up = local.pending is not None and local.pending.keep is Keep.NOTHING
-    return local.durable is not None and not given_up and progress.slot < local.durable.r
+    durable = None if given_up else local.durable
+    return durable is not None and progress.delivered_slot < durable.delivered_slot
 
 
 def _require_not_older(progress: Progress, local: Local) -> None:
@@ -334,7 +348,10 @@ def _require_not_older(progress: Progress, local: Local) -> None:
             f"{progress.partitions.get(fallen)}, was at {mirror.partitions[fallen]}"
         )
     elif durable is not None and _is_below_durable(progress, local):
-        than = f"the durable checkpoint: it tells of slot {progress.slot}, that of {durable.r}"
+        than = (
+            f"the durable checkpoint: it tells of slot {progress.delivered_slot}, that of "
+            f"{durable.delivered_slot}"
+        )
     else:
         return
     raise RecoveryRefused(

@@ -103,10 +103,10 @@ class Watch:
         self.taken.note(state.commit().marks, now_ms)
         close, mirror = state.close(), state.mirror()
         if close is not None:
-            self.known.note(close.c, now_ms)
+            self.known.note(close.marks, now_ms)
         if mirror is not None:
             parts = Progress.decode(mirror[2]).partitions
-            self.left.note({p: part.a for p, part in parts.items()}, now_ms)
+            self.left.note({p: part.replied_below for p, part in parts.items()}, now_ms)
         if not self._machine or now_ms - self._machine[-1][0] > LOOK_AT_MACHINE_MS:
             self._machine.append((now_ms, _waited_us("cpu"), _waited_us("io"), _stolen_us()))
 

@@ -204,7 +204,7 @@ def mirrored_slot(shard: Shard) -> int:
 
 def durable_slot(shard: Shard) -> int:
     durable = Durable.read(shard.path / "data")
-    return durable.r if durable else 0
+    return durable.delivered_slot if durable else 0
 
 
 # ---- each on its own, and judged: make crash-matrix ---------------------------------------------

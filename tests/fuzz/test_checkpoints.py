@@ -37,8 +37,8 @@ MARKS: Marks = {("orders.delayed", 0): 120, ("orders.delayed", 11): 7}
 CLOSE = Close(900, {("orders.delayed", 0): 100}, 1_000, MARKS)
 HOURS = {500_000: HourFiles(5_200, 12_345, 5_148), 500_001: HourFiles(52, 99, 52)}
 PARTITIONS = {
-    ("orders.delayed", 0): PartitionProgress(950, 100, 120, 110, n=9),
-    ("orders.delayed", 11): PartitionProgress(950, 7, 7, 0, n=9),
+    ("orders.delayed", 0): PartitionProgress(950, 100, 120, 110, half_rows=9),
+    ("orders.delayed", 11): PartitionProgress(950, 7, 7, 0, half_rows=9),
 }
 VALUES = {"precision_ms": 50, "roll_window_ms": 86_400_000}
 EPOCHS = Epochs.first(VALUES).followed_by({**VALUES, "levels_ms": [1]}, MARKS)
@@ -73,8 +73,8 @@ def require_marks(marks: Marks) -> None:
 def require_close(close: Close) -> None:
     assert type(close.lower) is int and type(close.floor) is int
     assert close.lower in INT64 and close.floor in INT64
-    require_marks(close.c)
-    require_marks(close.c_before)
+    require_marks(close.marks)
+    require_marks(close.marks_before)
 
 
 def require_commit(commit: Commit) -> None:
@@ -202,7 +202,7 @@ def read_durable(folder: Path) -> None:
     except CorruptFile:
         return
     assert found is not None
-    assert type(found.r) is int and found.r in INT64
+    assert type(found.delivered_slot) is int and found.delivered_slot in INT64
     hours = {hour: HourFiles.applied(lengths) for hour, lengths in found.hours.items()}
     require_commit(Commit(found.batch, found.marks, hours, found.placed, True, found.topic_ids))
     if found.close is not None:
@@ -296,7 +296,9 @@ def work_with(value: bytes) -> None:
     except RecoveryRefused:
         return
     assert Progress.decode(found.encode()) == found
-    assert all(p.r in INT64 and p.c in INT64 for p in found.partitions.values())
+    assert all(
+        p.delivered_slot in INT64 and p.delivered_mark in INT64 for p in found.partitions.values()
+    )
 
 
 @given(data=st.data())

@@ -266,7 +266,7 @@ def outcome(sample: Sample, place: Path, *, ingest_too: bool) -> str:
         state = shard.directory(Role.DEQUEUE).state
         marks, close = state.commit().marks, state.close()
         assert close is not None
-        if state.needs_recovery or any(marks.get(p, 0) < c for p, c in close.c.items()):
+        if state.needs_recovery or any(marks.get(p, 0) < c for p, c in close.marks.items()):
             return "waits for ingest"
     except DuewheelError:
         return "refused"

@@ -127,7 +127,7 @@ class Judge:
         assert out_of_order(arrivals) == []
         mirror = directory.state.mirror()
         assert mirror is not None
-        assert self._progress_slot() == Progress.decode(mirror[2]).slot
+        assert self._progress_slot() == Progress.decode(mirror[2]).delivered_slot
 
     @property
     def _wanted(self) -> set[tuple[int, int]]:
@@ -145,7 +145,7 @@ class Judge:
         finally:
             close(admin)
         assert found is not None
-        return Progress.decode(found.value).slot
+        return Progress.decode(found.value).delivered_slot
 
     def _ends(self) -> dict[TopicPartition, int]:
         with consumer(self._servers) as stranger:

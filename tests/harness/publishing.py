@@ -94,7 +94,7 @@ def progress(slot: int, shard: int = 0) -> Progress:
 
 
 def slot_of(found: Progress | None) -> int | None:
-    return None if found is None else found.partitions["orders.delayed", 0].r
+    return None if found is None else found.partitions["orders.delayed", 0].delivered_slot
 
 
 def read(broker: DevBroker, topic: str) -> list[Any]:

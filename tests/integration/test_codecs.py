@@ -91,7 +91,7 @@ def test_what_producers_compress_is_read_back_and_previewed(topics: Topics, code
     publisher = factory.publisher(settings, factory.StoppableClock(threading.Event()))
     found = publisher.start()
     assert found is not None
-    parts = {p: PartitionProgress(at.r, 2) for p, at in found.partitions.items()}
+    parts = {p: PartitionProgress(at.delivered_slot, 2) for p, at in found.partitions.items()}
     publisher.publish(None, replace(found, partitions=parts))
     publisher.close()
     shutil.rmtree(settings.storage.data_dir)

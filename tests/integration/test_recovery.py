@@ -234,7 +234,9 @@ def progress_of(settings: Settings) -> Progress:
 
 
 def is_half_delivered(shard: LoadedShard) -> bool:
-    return any(known.d is not None for known in progress_of(shard.settings).partitions.values())
+    return any(
+        known.half_below is not None for known in progress_of(shard.settings).partitions.values()
+    )
 
 
 def test_a_directory_lost_with_a_slot_half_delivered(shard: LoadedShard) -> None:

@@ -81,7 +81,7 @@ class Application:
         for index in range(count):
             r = now - behind * (count - index)
             parts = {
-                (self.topic, n): PartitionProgress(r, 10 * n, 10 * n + 5, 10 * n + 1, n=1)
+                (self.topic, n): PartitionProgress(r, 10 * n, 10 * n + 5, 10 * n + 1, half_rows=1)
                 for n in range(index, 4, count)
             }
             publisher = factory.publisher(self.settings, self.clock, index)
@@ -280,7 +280,10 @@ def test_a_shard_that_is_quicker_is_sealed_in_the_end(
     other = factory.publisher(application.settings, application.clock)
     publish = KafkaPublisher.publish
     beaten: list[Progress] = []
-    newer = {p: PartitionProgress(part.r + 1, part.c1 or 0) for p, part in first.partitions.items()}
+    newer = {
+        p: PartitionProgress(part.delivered_slot + 1, part.half_mark or 0)
+        for p, part in first.partitions.items()
+    }
 
     def slow(publisher: KafkaPublisher, prepared: None, progress: Progress) -> int | None:
         beaten.append(progress)

@@ -313,7 +313,7 @@ class WheelMachine(RuleBasedStateMachine):
         """What the mirror calls delivered has been committed."""
         mirror = self.shard.directory(Role.DEQUEUE).state.mirror()
         if mirror is not None:
-            assert mirror[0] <= publisher.committed[-1][1].slot
+            assert mirror[0] <= publisher.committed[-1][1].delivered_slot
 
     def judge(self, deliveries: Deliveries | None, progress: Progress) -> None:
         """Never early, never twice, byte for byte; and the progress says exactly what is out."""
@@ -325,7 +325,7 @@ class WheelMachine(RuleBasedStateMachine):
                 self.judge_rows(deliveries)
         for p, timers in self.kafka.items():
             part = progress.partitions.get((TIMER_TOPIC, p))
-            cancels = self.newest_cancels(p, part.closed_c if part else 0)
+            cancels = self.newest_cancels(p, part.closed_mark if part else 0)
             for timer in filter(is_timer, timers):
                 done = part is not None and is_done(part, timer.offset, self.nominal_slot(timer))
                 if timer.source in self.delivered:
@@ -366,11 +366,11 @@ class WheelMachine(RuleBasedStateMachine):
         assert replies.answer.all()
         told = int((~replies.rolled).sum())
         for partition, offset in [each.place for each in self.came[len(self.came) - told :]]:
-            assert offset < progress.partitions[TIMER_TOPIC, partition].closed_c
+            assert offset < progress.partitions[TIMER_TOPIC, partition].closed_mark
         for chase in chases_in(replies):
             part = progress.partitions[TIMER_TOPIC, chase.partition]
-            assert chase.origin is not None and chase.origin < part.a
-            assert chase.chase_slot == part.r
+            assert chase.origin is not None and chase.origin < part.replied_below
+            assert chase.chase_slot == part.delivered_slot
             self.kafka[chase.partition].append(replace(chase, offset=self.ends[chase.partition]))
             self.ends[chase.partition] += 1
 
@@ -456,12 +456,14 @@ def asked_of(row: Timer) -> Asked:
 
 def is_done(p: PartitionProgress, offset: int, slot: int) -> bool:
     """The one rule of recovery."""
-    if offset < p.c and slot <= p.r:
+    if offset < p.delivered_mark and slot <= p.delivered_slot:
         return True
-    if p.c1 is None or p.d is None:
+    if p.half_mark is None or p.half_below is None:
         return False
-    half = offset < p.c1 and (slot == p.r + 1 or (slot <= p.r and offset >= p.c))
-    return half and offset < p.d
+    half = offset < p.half_mark and (
+        slot == p.delivered_slot + 1 or (slot <= p.delivered_slot and offset >= p.delivered_mark)
+    )
+    return half and offset < p.half_below
 
 
 def test_wheel_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,14 +151,15 @@ class CancelJudge:
         others, or one of them is cut.
         """
         for (_, partition), part in progress.partitions.items():
-            if part.a < self._a[partition] and not dealt:
-                detail = f"a of partition {partition} falls from {self._a[partition]} to {part.a}"
+            if part.replied_below < self._a[partition] and not dealt:
+                was, now = self._a[partition], part.replied_below
+                detail = f"a of partition {partition} falls from {was} to {now}"
                 self._violated("9 answers", detail)
-            if part.a == self._a[partition]:
+            if part.replied_below == self._a[partition]:
                 continue
-            self._a[partition] = part.a
+            self._a[partition] = part.replied_below
             for request in self.unsettled:
-                if request.timer.partition == partition and request.newest < part.a:
+                if request.timer.partition == partition and request.newest < part.replied_below:
                     if self._replies:
                         self._violated("9 answers", f"{request.name} is passed over")
                     self._settle(request)
@@ -255,7 +256,7 @@ class CancelJudge:
     def _judge_order(self, request: Request, progress: Progress) -> None:
         number = request.timer.partition
         part = progress.partitions[TOPIC, number]
-        if request.newest >= min(part.closed_c, part.a):
+        if request.newest >= min(part.closed_mark, part.replied_below):
             self._violated("9 answers", f"{request.name} is decided on too early")
         if request.newest < self._decided[number]:
             self._violated("9 answers", f"{request.name} is overtaken")
@@ -278,7 +279,7 @@ class CancelJudge:
         wanted = {
             NAME_OF[names.Request.CANCEL]: timer.timer_id,
             names.ORIGIN: b"%d" % timer.origin,
-            names.CHASE_SLOT: b"%d" % progress.partitions[TOPIC, number].r,
+            names.CHASE_SLOT: b"%d" % progress.partitions[TOPIC, number].delivered_slot,
         }
         if timer.named_offset != ANY_OFFSET:
             wanted[NAME_OF[names.Request.CANCEL_OFFSET]] = b"%d" % timer.named_offset

@@ -49,11 +49,11 @@ class FloorWatch:
             self._history.violated("7 floor", f"{close.floor} is below R = {owned}")
         self._floor = close.floor
         if commit.applied:
-            self._catches_up = any(commit.marks.get(p, 0) < c for p, c in close.c.items())
+            self._catches_up = any(commit.marks.get(p, 0) < c for p, c in close.marks.items())
 
     def put_back(self, batch: TimerBatch, slots: Int64, close: Close) -> None:
         """Rows of a catch-up have got their slots."""
-        c = np.array([close.c.get(p, 0) for p in batch.partitions], np.int64)[batch.partition]
+        c = np.array([close.marks.get(p, 0) for p in batch.partitions], np.int64)[batch.partition]
         new = slots[batch.offset >= c]
         if len(new) and new.min() <= close.floor:
             self._history.violated("7 floor", f"slot {new.min()} is closed, and takes new timers")

@@ -321,8 +321,12 @@ class History:
             now = progress.partitions.get(partition)
             if now is None:
                 self.violated("7 floor", f"{partition} has vanished from the progress")
-            elif (now.r, now.c) < (known.r, known.c) or (
-                now.r == known.r and (now.d or 0) < (known.d or 0)
+            elif (now.delivered_slot, now.delivered_mark) < (
+                known.delivered_slot,
+                known.delivered_mark,
+            ) or (
+                now.delivered_slot == known.delivered_slot
+                and (now.half_below or 0) < (known.half_below or 0)
             ):
                 self.violated("7 floor", f"progress of {partition} falls from {known} to {now}")
 
@@ -337,8 +341,8 @@ class History:
             if any(shard_of(p, self.shards) != record.shard for p in record.partitions):
                 self.violated("moved", f"{sorted(record.partitions)} are in shard {record.shard}")
             parts = record.partitions.values()
-            self.counts["dealt: stand apart"] += len({part.r for part in parts}) > 1
-            self.counts["dealt: within a slot"] += any(part.d for part in parts)
+            self.counts["dealt: stand apart"] += len({part.delivered_slot for part in parts}) > 1
+            self.counts["dealt: within a slot"] += any(part.half_below for part in parts)
         self._progress = {record.shard: record for record in records}
         if not self.settings.dealt([record for record in records if record.partitions]):
             self.violated("moved", "a partition has other settings than it had")

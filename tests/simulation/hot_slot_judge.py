@@ -63,11 +63,11 @@ class HotSlotJudge:
         if self._hot.policy == "none" and any(excess):
             self._violated("6 held up", "a row is in excess, though nobody asked")
         self._after = after
-        first = before.slot if before else 0
-        self._slots = range(first + 1, after.closed + 1)
+        first = before.delivered_slot if before else 0
+        self._slots = range(first + 1, after.closed_slot + 1)
         place = rows_out(before.partitions).get(first + 1) if before else None
         self._place = None
-        if place is not None and after.slot == first:
+        if place is not None and after.delivered_slot == first:
             out = rows_out(after.partitions).get(first + 1, 0)
             if out < place + len(excess) or (whole and out > place + len(excess)):
                 self._violated("bytes", f"{len(excess)} rows after {place}, and {out} are out")
@@ -131,4 +131,4 @@ class HotSlotJudge:
     def _below(self, number: int) -> int:
         assert self._after is not None
         part = self._after.partitions.get((TOPIC, number))
-        return part.closed_c if part is not None else 0
+        return part.closed_mark if part is not None else 0

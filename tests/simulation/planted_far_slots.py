@@ -84,8 +84,8 @@ FAR_SLOTS = {
         "2",
         "the rest of a range beyond the ring is closed with the C of the range before",
         "wheel/dequeue/loop.py",
-        "replace(close, lower=r, c_before=close.c)",
-        "replace(close, lower=r, c=close.c_before)",
+        "replace(close, lower=r, marks_before=close.marks)",
+        "replace(close, lower=r, marks=close.marks_before)",
         seed=2,
     ),
 }

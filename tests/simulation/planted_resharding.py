@@ -70,26 +70,24 @@ RESHARDING = {
         "7",
         "a partition that is ahead falls back to where its shard stands",
         PROGRESS,
-        "        if part is None or part.r < r:\n",
-        "        if part is None or part.r != r:\n",
+        "        if part is None or part.delivered_slot < slot:\n",
+        "        if part is None or part.delivered_slot != slot:\n",
         test=DEALT + "test_any_number_of_shards_after_another_with_any_loss",
     ),
     "reshard-ahead-read": Planted(
         "2",
         "a partition that is behind is read again from where another one stands",
         RECOVERING,
-        "    slots = {known.r for known in progress.partitions.values()}\n"
-        "    found = {r: offsets_at(r * config.precision_ms - reach_ms) for r in slots}\n",
-        "    slots = {known.r for known in progress.partitions.values()}\n"
-        "    found = {r: offsets_at(max(slots) * config.precision_ms - reach_ms) for r in slots}\n",
+        "found = {slot: offsets_at(slot * config",
+        "found = {slot: offsets_at(max(slots) * config",
         test=DEALT + "test_each_partition_is_read_again_from_its_own_r",
     ),
     "reshard-floor": Planted(
         "7",
         "a shard begins where the first of its partitions stands",
         PROGRESS,
-        "return min(p.r for p in self.partitions.values())",
-        "return max(p.r for p in self.partitions.values())",
+        "return min(p.delivered_slot for p in self.partitions.values())",
+        "return max(p.delivered_slot for p in self.partitions.values())",
     ),
     "reshard-epochs": Planted(
         "moved",

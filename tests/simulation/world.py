@@ -525,4 +525,4 @@ class World:
 
 def _slot(progress: Progress | None) -> int | None:
     """R, if the shard has any partition."""
-    return progress.slot if progress is not None and progress.partitions else None
+    return progress.delivered_slot if progress is not None and progress.partitions else None

@@ -138,11 +138,11 @@ def _require_ready(found: Progress | None, local: Local, config: DequeueConfig) 
             "the files have to be recovered first: start the shard, and stop it once ingest has "
             "been refused"
         )
-    half = any(known.d is not None for known in found.partitions.values())
+    half = any(known.half_below is not None for known in found.partitions.values())
     if half and local.commit.hours:
         raise RecoveryRefused(
-            f"slot {found.slot + 1} is half delivered: start `duewheel dequeue`, which runs "
-            "without ingest, and let it finish the slot first"
+            f"slot {found.delivered_slot + 1} is half delivered: start `duewheel dequeue`, which "
+            "runs without ingest, and let it finish the slot first"
         )
     return found
 
@@ -157,8 +157,10 @@ def _loss(
     """What is lost of a partition; None if nothing is."""
     topic, mark = partition[0], local.commit.marks.get(partition)
     known, close = progress.partitions.get(partition), local.close
-    closed = max(close.c.get(partition, 0) if close else 0, known.c if known else 0)
-    if mark is None and known is None and (close is None or partition not in close.c):
+    closed = max(
+        close.marks.get(partition, 0) if close else 0, known.delivered_mark if known else 0
+    )
+    if mark is None and known is None and (close is None or partition not in close.marks):
         raise ConfigError(f"the shard knows no timer partition {topic}-{partition[1]}")
     was, unread = max(mark or 0, closed), max(0, closed - (mark or 0))
     if partition not in topics.ends:
@@ -235,7 +237,7 @@ def _require_none_behind(directory: DataDirectory, cuts: Marks) -> None:
     snapshot, count, last = Snapshot.take(directory), 0, 0
     for hour, log_bytes in snapshot.log_bytes.items():
         for _, slot, records in pieces(directory, hour, 0, log_bytes):
-            rows = np.flatnonzero(slot > snapshot.r)
+            rows = np.flatnonzero(slot > snapshot.delivered_slot)
             prefix = directory.messages.read(hour, records[rows]).prefix
             behind = prefix["source_offset"] >= _ends(directory, prefix, cuts)
             count += int(behind.sum())
@@ -268,7 +270,7 @@ def _require_none_cancelled(directory: DataDirectory, cuts: Marks, before: Commi
         for piece in np.array_split(np.arange(len(rows)), len(rows) // 10_000 + 1):
             prefix = directory.messages.read(hour, records[piece]).prefix
             behind = rows["offset"][piece] >= _ends(directory, prefix, cuts)
-            behind &= slot[piece] > snapshot.r
+            behind &= slot[piece] > snapshot.delivered_slot
             count += int(behind.sum())
             last = max(last, int(slot[piece][behind].max(initial=0)))
     if count:
@@ -300,14 +302,20 @@ def _ends(directory: DataDirectory, prefix: Prefixes, cuts: Marks) -> Int64:
 def _accepted(found: Progress, told: Losses, ids: Mapping[str, str]) -> Progress:
     partitions = dict(found.partitions)
     for partition, loss in told.items():
-        known = partitions.pop(partition, PartitionProgress(found.slot, 0))
+        known = partitions.pop(partition, PartitionProgress(found.delivered_slot, 0))
         if loss.start is not None:
-            c, c1, a = loss.start, None if known.c1 is None else loss.start, loss.start
+            mark = half_mark = replied = loss.start
             if loss.kind == CUT_SHORT:
                 # Raised, C would call done what came late and is still pending.
-                c, c1 = min(known.c, c), None if known.c1 is None else min(known.c1, loss.start)
-                a = min(known.a, loss.start)
-            partitions[partition] = replace(known, c=c, c1=c1, a=a)
+                mark = min(known.delivered_mark, mark)
+                half_mark = min(known.half_mark or 0, half_mark)
+                replied = min(known.replied_below, replied)
+            partitions[partition] = replace(
+                known,
+                delivered_mark=mark,
+                half_mark=None if known.half_mark is None else half_mark,
+                replied_below=replied,
+            )
     return replace(
         found,
         partitions=partitions,
@@ -324,8 +332,10 @@ def _write_pages(directory: DataDirectory, told: Losses, ids: Mapping[str, str])
     with directory.locked() as before:
         close = state.close()
         assert close is not None, "the shard has run"
-        c_before, c = (_marks_after(marks, told) for marks in (close.c_before, close.c))
-        state.restart_close(Close(close.lower, c_before, close.floor, c))
+        marks_before, marks = (
+            _marks_after(each, told) for each in (close.marks_before, close.marks)
+        )
+        state.restart_close(Close(close.lower, marks_before, close.floor, marks))
         # It names marks of topics that are no more; what it kept cannot be read again.
         fs.remove(directory.path / durable_checkpoint.FILE_NAME)
         marks = _marks_after(before.marks, told)

@@ -134,13 +134,13 @@ def require_owned(found: Progress, local: Local, config: DequeueConfig) -> None:
 
 def judged_until(progress: Progress, local: Local) -> dict[tuple[str, int], int]:
     """Behind the last row of each partition that was ever judged."""
-    closed = local.close.c if local.close else {}
+    closed = local.close.marks if local.close else {}
     known = progress.partitions
     return {
         p: max(
             local.commit.marks.get(p, 0),
             closed.get(p, 0),
-            known[p].closed_c if p in known else 0,
+            known[p].closed_mark if p in known else 0,
         )
         for p in local.commit.marks.keys() | closed.keys() | known.keys()
         if not is_retired(p[0])
@@ -256,4 +256,4 @@ def commit(
     state = directory.state
     with directory.engine_lock.held(LOCK_DEADLINE_S):
         mirror = state.mirror()
-        state.write_mirror(wanted.slot, mirror[1] if mirror else 0, wanted.encode())
+        state.write_mirror(wanted.delivered_slot, mirror[1] if mirror else 0, wanted.encode())

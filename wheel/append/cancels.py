@@ -98,14 +98,14 @@ class CancelResolver:
     ) -> Cancels:
         """The cancels, each with its bound, and whether an outcome can be proved."""
         partitions, state = cancels.partitions, self._directory.state
-        c = np.array([close.c.get(p, 0) for p in partitions], np.int64)[cancels.partition]
+        c = np.array([close.marks.get(p, 0) for p in partitions], np.int64)[cancels.partition]
         again = (cancels.offset < c) | state.standby
         bound = np.full(len(cancels), close.floor)
         if again.any():
             mirror = state.mirror()
             assert mirror is not None, "dequeue mirrors the progress before it decides"
             known = Progress.decode(mirror[2]).partitions
-            r = [known[p].r if p in known else close.lower for p in partitions]
+            r = [known[p].delivered_slot if p in known else close.lower for p in partitions]
             bound[again] = np.array(r, np.int64)[cancels.partition][again]
         blind_offsets = [
             EVERY_OFFSET if bounds is None else bounds.blind.get(p, 0) for p in partitions

@@ -178,7 +178,7 @@ class Engine:
         # 1. and 2.
         ahead = False
         if follows:
-            ends, marks = marks, _up_to(close.c, known, marks)
+            ends, marks = marks, _up_to(close.marks, known, marks)
             ahead = marks != ends
             batch = batch.take(self._rows_below(batch, marks))
         # What a row cancels counts also if its timer is done.

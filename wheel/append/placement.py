@@ -78,10 +78,10 @@ def put_back(
         they were or earlier, closed or not, but behind what their partition has delivered in full.
         Dequeue waits for them.
     """
-    c = np.array([close.c.get(p, 0) for p in batch.partitions], np.int64)[batch.partition]
+    c = np.array([close.marks.get(p, 0) for p in batch.partitions], np.int64)[batch.partition]
     again = batch.offset < c
     known = [progress.partitions.get(p) for p in batch.partitions]
-    delivered = [progress.slot if part is None else part.r for part in known]
+    delivered = [progress.delivered_slot if part is None else part.delivered_slot for part in known]
     r = np.maximum(np.array(delivered, np.int64), close.lower)[batch.partition]
     done = again & progress.done(batch.partitions, batch.partition, batch.offset, slot)
     return ~done, np.maximum(slot, np.where(again, r, close.floor) + 1)

@@ -116,7 +116,7 @@ class CancelReplies:
                     return self._leaving(rows, leaves, homes, home, partitions)
                 self._read[hour] = end
         # Of what was closed with this commit nothing is left to do.
-        self._answered |= {p: part.closed_c for p, part in partitions.items()}
+        self._answered |= {p: part.closed_mark for p, part in partitions.items()}
         return None
 
     def committed(self) -> None:
@@ -172,7 +172,7 @@ class CancelReplies:
         something leaves. Notes `a` for them: at once if nothing leaves, else once `committed` is
         called: if it rose before, a kill would lose their replies.
         """
-        c = [partitions[p].closed_c if p in partitions else 0 for p in homes]
+        c = [partitions[p].closed_mark if p in partitions else 0 for p in homes]
         offset, over = _offsets(rows), self._is_over(rows, homes, home)
         early = np.flatnonzero((offset >= np.array(c, np.int64)[home]) & ~over)
         ready = int(early[0]) if len(early) else len(rows)
@@ -200,7 +200,9 @@ class CancelReplies:
         requests, outcome = rows.requests, rows.outcome[leaves]
         columns = (requests.timer_id, requests.target, requests.key_value, requests.headers)
         kept = StoredMessages(requests.prefix[leaves], *(take(each, leaves) for each in columns))
-        r = np.array([partitions[p].r if p in partitions else 0 for p in homes], np.int64)
+        r = np.array(
+            [partitions[p].delivered_slot if p in partitions else 0 for p in homes], np.int64
+        )
         places = home[leaves]
         made = reply_rows(kept, places, homes, outcome, r[places], self._reply_topic)
         counts = np.bincount(outcome, minlength=len(OUTCOMES)).tolist()

@@ -177,7 +177,9 @@ class Committer:
             return False
         if found.lineage == self.committed.lineage != self._claimed.lineage:
             # It had not heard of this start, took the id back, and was quicker.
-            raise Overtaken(f"the last owner goes on: epoch {found.epoch}, slot {found.slot}")
+            raise Overtaken(
+                f"the last owner goes on: epoch {found.epoch}, slot {found.delivered_slot}"
+            )
         if found.owner == NOBODY:
             raise Fenced(f"the partitions of shard {self._claimed.shard} have been dealt anew")
         if (found.owner, found.lineage) != (self._claimed.owner, self._claimed.lineage):
@@ -230,7 +232,7 @@ class Committer:
         """
         state, record = self._directory.state, progress.encode()
         try:
-            state.write_mirror(progress.slot, self.delivered_rows, record)
+            state.write_mirror(progress.delivered_slot, self.delivered_rows, record)
         except OSError as error:
             if self._mirror_warning.is_over():
                 log.error(  # noqa: TRY400 - its text says it all

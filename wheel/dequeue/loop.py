@@ -202,7 +202,7 @@ class Loop:
         """
         decision = started.decision
         self.phase = Phase.RECOVERING
-        self.position = Position(decision.close, decision.r, decision.delivered_below)
+        self.position = Position(decision.close, decision.delivered_slot, decision.half_below)
         self._started = started
         self._directory = directory
         self._publisher = publisher
@@ -224,7 +224,7 @@ class Loop:
         self._bounds = BoundsKeeper(directory.path, publisher, clock)
         self._replies = CancelReplies(
             directory,
-            {p: part.a for p, part in started.found.partitions.items()},
+            {p: part.replied_below for p, part in started.found.partitions.items()},
             config.reply_topic,
             config.chunk_bytes,
         )
@@ -350,7 +350,7 @@ class Loop:
         if floor <= close.floor:
             return
         with self._directory.locked() as commit:
-            close = Close(close.floor, close.c, floor, {**close.c, **commit.marks})
+            close = Close(close.floor, close.marks, floor, {**close.marks, **commit.marks})
             self._write_close(close)
             self._closed_with = commit
         self._commits.add_topic_ids(commit.topic_ids)
@@ -377,7 +377,7 @@ class Loop:
             close = self.position.close
             if close.lower < r:
                 with self._directory.locked():
-                    self._write_close(replace(close, lower=r, c_before=close.c))
+                    self._write_close(replace(close, lower=r, marks_before=close.marks))
             self._linker.step(self.position.close.lower, floor)
             self._beat()
 

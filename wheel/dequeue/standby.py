@@ -190,7 +190,7 @@ class Follower:
             "standing by",
             case=decision.case,
             owner=progress.owner,
-            delivered_slot=progress.slot,
+            delivered_slot=progress.delivered_slot,
         )
         self._beat()
         return None
@@ -204,8 +204,8 @@ class Follower:
         if is_older(seen.progress, before.progress):
             log.error(
                 "the progress in Kafka is older than it was: Kafka has lost committed records",
-                was=before.progress.slot,
-                found=seen.progress.slot,
+                was=before.progress.delivered_slot,
+                found=seen.progress.delivered_slot,
             )
             raise RecoveryPending("the progress has fallen: starting anew, keeping nothing")
         if seen.progress.deal != before.progress.deal or seen.progress.sealed_for:
@@ -215,7 +215,7 @@ class Follower:
         if seen.progress.lineage != before.progress.lineage:
             log.info("the shard is served by another start", owner=seen.progress.owner)
         with self._directory.engine_lock.held(LOCK_DEADLINE_S):
-            state.write_mirror(seen.progress.slot, 0, seen.progress.encode())
+            state.write_mirror(seen.progress.delivered_slot, 0, seen.progress.encode())
             state.restart_close(close_at(seen.progress))
         self._seen, self._heard_ms = seen, self._clock.boottime_ms()
 
@@ -268,7 +268,7 @@ class Follower:
 
     def _collect(self, progress: Progress) -> None:
         if not self._directory.state.needs_recovery and self._collecting.is_over():
-            answered = {p: part.a for p, part in progress.partitions.items()}
+            answered = {p: part.replied_below for p, part in progress.partitions.items()}
             commit = self._directory.state.commit()
             self._cancels.skip(commit, answered)
             self._directory.collect(progress, self._cancels.first_segment)

@@ -117,7 +117,7 @@ def _places(
     """Hour, slots and log positions of a page, in order; hours without any left out."""
     # What is out already is a prefix, as the pages before are: the later end of both counts.
     out = rows_out(directory, snapshot)
-    begin = (snapshot.r + 1, out[-1][1] - 1 if out else -1)
+    begin = (snapshot.delivered_slot + 1, out[-1][1] - 1 if out else -1)
     begin = max(begin, after or begin, (wanted.first_slot or 0, -1))
     last = wanted.last_slot
     precision_ms = directory.config.precision_ms

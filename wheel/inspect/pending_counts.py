@@ -154,9 +154,9 @@ class PendingTimers:
                 known.topics.meet(directory, records)
                 known.add(slot, known.topics.kinds(records), _is_roll(records))
             known.log_bytes = log_bytes
-            known.drop(snapshot.r)
+            known.drop(snapshot.delivered_slot)
             self._hours[hour] = known
-        out = _Out(snapshot.r + 1, current, Counter(), 0)
+        out = _Out(snapshot.delivered_slot + 1, current, Counter(), 0)
         for first, end in rows_out(directory, snapshot):
             view = directory.log.view(current, end)[first // RECORD_BYTES : end // RECORD_BYTES]
             out.kinds.update(_counts(self._hours[current].topics.kinds(view)))

@@ -39,27 +39,30 @@ class Snapshot:
     Attributes:
         log_bytes: committed length of the log of every hour that can hold pending timers, in order.
         current: the first hour that can.
-        r: last slot delivered in full, -1 before the first start of dequeue.
-        below: D of slot r + 1, of the partitions of which that is half delivered.
+        delivered_slot: last one delivered in full, -1 before the first start of dequeue.
+        half_below: D of the next slot, of the partitions of which that is half delivered.
     """
 
     log_bytes: Mapping[int, int]
     current: int
-    r: int
-    below: Marks
+    delivered_slot: int
+    half_below: Marks
 
     @classmethod
     def take(cls, directory: DataDirectory) -> Snapshot:
         """The present one. The commit page is read first: what is out was committed before."""
         commit, mirror = directory.state.commit(), directory.state.mirror()
-        r, below = -1, {}
+        slot, half_below = -1, {}
         if mirror is not None:
-            r = mirror[0]
-            parts = Progress.decode(mirror[2]).partitions.items()
-            below = {p: part.d for p, part in parts if part.d is not None and part.r == r}
-        current = hour_of(r + 1, directory.config.precision_ms)
+            slot = mirror[0]
+            half_below = {
+                p: part.half_below
+                for p, part in Progress.decode(mirror[2]).partitions.items()
+                if part.half_below is not None and part.delivered_slot == slot
+            }
+        current = hour_of(slot + 1, directory.config.precision_ms)
         lengths = {hour: h.log_bytes for hour, h in sorted(commit.hours.items()) if hour >= current}
-        return cls(lengths, current, r, below)
+        return cls(lengths, current, slot, half_below)
 
 
 def consistently(directory: DataDirectory, work: Callable[[Snapshot], Result]) -> Result:
@@ -83,10 +86,12 @@ def rows_out(directory: DataDirectory, snapshot: Snapshot) -> list[tuple[int, in
     Raises:
         CorruptFile: log or messages are damaged.
     """
-    if not snapshot.below:
+    if not snapshot.half_below:
         return []
     log, hour = directory.log, snapshot.current
-    runs = log.walk(hour, directory.wheel.range(snapshot.r, snapshot.r + 1))
+    runs = log.walk(
+        hour, directory.wheel.range(snapshot.delivered_slot, snapshot.delivered_slot + 1)
+    )
     view = log.view(hour, int((runs.first_pos + runs.count * RECORD_BYTES).max(initial=0)))
     ends = np.cumsum(runs.count)
 
@@ -98,7 +103,7 @@ def rows_out(directory: DataDirectory, snapshot: Snapshot) -> list[tuple[int, in
         prefix = np.frombuffer(data, PREFIX)[0]
         topic = int(prefix["source_topic"])
         partition = (directory.topics.names(topic)[topic], int(prefix["source_partition"]))
-        return int(prefix["source_offset"]) >= snapshot.below.get(partition, 0)
+        return int(prefix["source_offset"]) >= snapshot.half_below.get(partition, 0)
 
     out = bisect_left(range(int(runs.count.sum())), True, key=is_left)
     stretches = []

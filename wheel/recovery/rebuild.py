@@ -78,7 +78,7 @@ def carry_out(
         mirror, close = state.mirror(), state.close()
     assert mirror is not None and close is not None, "dequeue has decided"
     progress = Progress.decode(mirror[2])
-    r = max(progress.slot, close.lower)
+    r = max(progress.delivered_slot, close.lower)
     directory.topics.cut_damaged()
     kept = _kept(directory, record.keep)
     state.set_linked(directory.config.reach(close.lower))
@@ -220,14 +220,18 @@ def first_marks(config: WheelConfig, progress: Progress, offsets_at: OffsetsAt) 
     """
     epochs = progress.epochs
     reach_ms = epochs.longest_window_ms + config.margin_ms
-    slots = {known.r for known in progress.partitions.values()}
-    found = {r: offsets_at(r * config.precision_ms - reach_ms) for r in slots}
+    slots = {part.delivered_slot for part in progress.partitions.values()}
+    found = {slot: offsets_at(slot * config.precision_ms - reach_ms) for slot in slots}
     return {
         p: max(
-            min(o for o in (known.c, found[known.r].get(p), known.a) if o is not None),
+            min(
+                part.delivered_mark,
+                found[part.delivered_slot].get(p, part.delivered_mark),
+                part.replied_below,
+            ),
             epochs.begins_at(p),
         )
-        for p, known in progress.partitions.items()
+        for p, part in progress.partitions.items()
         if p[0] in progress.topics
     }
 

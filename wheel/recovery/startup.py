@@ -180,7 +180,7 @@ def tell_ingest(
         if decision.case != "killed" or local.mirror != found:
             # Before anything is resolved on files that do not hold all that they did: also where
             # what a backup lacks has left since, and is not read back.
-            CancelBounds.blind_of(decision.r, found.partitions).write(directory.path)
+            CancelBounds.blind_of(decision.delivered_slot, found.partitions).write(directory.path)
         generation = state.recovered
         if not decision.is_whole:
             generation = max(generation, state.generation) + 1
@@ -188,7 +188,7 @@ def tell_ingest(
         RecoveryRecord(
             decision.case, decision.keep, generation, fs.boot_id(), state.dequeue_starts
         ).write(directory.path)
-        state.write_mirror(found.slot, 0, found.encode())
+        state.write_mirror(found.delivered_slot, 0, found.encode())
         if decision.close != local.close or not decision.is_whole:
             state.restart_close(decision.close)
         if follows and not state.standby:
@@ -205,7 +205,8 @@ def first_progress(
     """The progress of a shard that never had any: R is now, and nothing below `starts` counts."""
     r = closable_slot(now_ms, directory.config.precision_ms)
     partitions = {
-        partition: PartitionProgress(r, offset, a=offset) for partition, offset in starts.items()
+        partition: PartitionProgress(r, offset, replied_below=offset)
+        for partition, offset in starts.items()
     }
     owner = directory.state.uuid
     lineage = directory.state.lineages[1]

@@ -370,12 +370,13 @@ class DataDirectory:
         if durable is None:
             return self.state.gc_hour
         self._collect_cancels(first_segment)
-        hour = hour_of(min(progress.slot, durable.r) + 1, self.config.precision_ms)
+        delivered_slot = min(progress.delivered_slot, durable.delivered_slot)
+        hour = hour_of(delivered_slot + 1, self.config.precision_ms)
         if hour > self.state.gc_hour:
             with self.engine_lock.held(LOCK_DEADLINE_S):
                 # Else a cancel would find nothing of a timer whose copy is in flight.
                 known = CancelBounds.read(self.path)
-                since = progress.slot if known is None else known.since
+                since = progress.delivered_slot if known is None else known.since
                 # On a full disk, too: what is unlinked makes room.
                 CancelBounds.blind_of(since, progress.partitions).write_or_remove(self.path)
                 self.state.raise_gc_hour(hour)

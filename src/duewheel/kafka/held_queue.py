@@ -85,7 +85,7 @@ def closed_to_copies(
     ]
     found = ends(open_) if open_ else {}
     of = progress.partitions
-    whole = [p for p in open_ if found.get(p, -1) >= (of[p].closed_c if p in of else 0)]
+    whole = [p for p in open_ if found.get(p, -1) >= (of[p].closed_mark if p in of else 0)]
     return set(every).difference(whole)
 
 

@@ -93,7 +93,7 @@ def dry_run(settings: Settings) -> dict[str, Any]:
             decision = _decide(settings, progress, local)
             case, keep = decision.case, decision.keep
             starts = _starts(settings, admin, progress, local, decision)
-            judged = _judge(settings, admin, progress, starts, decision.close.c)
+            judged = _judge(settings, admin, progress, starts, decision.close.marks)
     return {
         "case": case,
         "keep": keep.name.lower(),
@@ -129,7 +129,7 @@ def _look(settings: Settings) -> tuple[Progress | None, Local]:
 
 def _reached(progress: Progress) -> tuple[int, int]:
     known = progress.partitions.values()
-    return sum(part.r for part in known), sum(part.d or 0 for part in known)
+    return sum(part.delivered_slot for part in known), sum(part.half_below or 0 for part in known)
 
 
 def _new(settings: Settings, admin: KafkaAdmin, local: Local) -> Marks:

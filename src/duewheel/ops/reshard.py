@@ -345,10 +345,10 @@ def _told(count: int, records: Sequence[Progress]) -> dict[str, Any]:
 
 def _shard_told(record: Progress) -> dict[str, Any]:
     precision_ms = int(record.epochs.newest.values[PRECISION])
-    newest = max(part.r for part in record.partitions.values())
+    newest = max(part.delivered_slot for part in record.partitions.values())
     return {
         "shard": record.shard,
         "partitions": [f"{topic}-{number}" for topic, number in sorted(record.partitions)],
-        "delivered_until_ms": record.slot * precision_ms,
-        "apart_ms": (newest - record.slot) * precision_ms,
+        "delivered_until_ms": record.delivered_slot * precision_ms,
+        "apart_ms": (newest - record.delivered_slot) * precision_ms,
     }

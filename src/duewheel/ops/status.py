@@ -74,7 +74,7 @@ def _process(state: State, settings: Settings, name: str) -> dict[str, Any]:
 def _ingest(state: State, settings: Settings, now_ms: int) -> dict[str, Any]:
     commit = state.commit()
     close = state.close()
-    marks = {**(close.c if close else {}), **commit.marks}
+    marks = {**(close.marks if close else {}), **commit.marks}
     known = _process(state, settings, "ingest")
     lag = state.lag
     asked, waits = lag.asked_ms > 0, lag.messages > 0

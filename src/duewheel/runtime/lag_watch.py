@@ -135,7 +135,7 @@ class LagWatch:
         ends = shard_settings.own(settings, admin.end_offsets(topics))
         with State.open(settings.storage.data_dir) as state:
             commit, close = state.commit(), state.close()
-            known = {**(close.c if close else {}), **commit.marks}
+            known = {**(close.marks if close else {}), **commit.marks}
             marks = self._marks(admin, known, stable, topics)
             now_ms = self._clock.boottime_ms()
             count, oldest_ms, stuck_ms = self._notes.look(now_ms, commit.batch, marks, stable)

@@ -96,7 +96,7 @@ class TopicWatch:
         """
         marks, close = self._marks(), self._state.close()
         ends = shard_settings.own(self._settings, admin.end_offsets(self.found.topics))
-        require_not_below(close.c if close else {}, ends)
+        require_not_below(close.marks if close else {}, ends)
         require_not_below(marks, ends)
         missing = close.missing(marks) if close else {}
         _require_there([p for p in missing if p not in ends])

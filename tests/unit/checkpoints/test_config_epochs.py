@@ -116,7 +116,7 @@ def test_a_suite_is_written_once() -> None:
 
 
 def progress_of(epochs: Epochs, slot: int, c: int) -> Progress:
-    parts = {p: PartitionProgress(slot, c, a=c) for p in (P, Q)}
+    parts = {p: PartitionProgress(slot, c, replied_below=c) for p in (P, Q)}
     return Progress(0, 1, "uuid", 4, 7, epochs, parts)
 
 
@@ -279,7 +279,7 @@ def test_the_epoch_of_a_cancel_without_a_reply_is_kept() -> None:
     progress = progress_of(epochs, 0, 12)
     later = {P: 11, Q: 12}
     assert len(epochs.reaching(first_marks(WHEEL, progress, lambda _: later))) == 1
-    live = {**progress.partitions, P: replace(progress.partitions[P], a=4)}
+    live = {**progress.partitions, P: replace(progress.partitions[P], replied_below=4)}
     marks = first_marks(WHEEL, replace(progress, partitions=live), lambda _: later)
     assert marks == {P: 4, Q: 12}
     assert len(epochs.reaching(marks)) == 2

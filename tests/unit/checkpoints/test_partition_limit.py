@@ -48,8 +48,8 @@ def test_all_that_there_is_room_for_fits_everywhere(tmp_path: Path, topics: int,
     assert Progress.decode(full.encode()) == full
 
     state = State.create(tmp_path, 50, 64)
-    marks = {place: part.c for place, part in full.partitions.items()}
-    before = {place: part.d or 0 for place, part in full.partitions.items()}
+    marks = {place: part.delivered_mark for place, part in full.partitions.items()}
+    before = {place: part.half_below or 0 for place, part in full.partitions.items()}
     close = Close(NOW, before, NOW + 1, marks)
     for batch in (1, 2):
         state.write_commit(batch, marks, {}, 0, full.topic_ids)

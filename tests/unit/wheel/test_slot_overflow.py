@@ -293,7 +293,9 @@ def test_where_many_are_spread_transactions_are_short(
         if deliveries is not None
     ]
     assert max(spread) == 3 and sum(spread) >= 28 - 8
-    half = [part.n for _, at in world.publisher.committed for part in at.partitions.values()]
+    half = [
+        part.half_rows for _, at in world.publisher.committed for part in at.partitions.values()
+    ]
     assert (
         sorted({n for n in half if n})
         == np.cumsum([len(d) for d, _ in world.publisher.committed if d is not None])[:-1].tolist()

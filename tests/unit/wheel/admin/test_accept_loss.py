@@ -117,7 +117,7 @@ def test_a_topic_made_anew_begins_at_its_start_and_what_was_there_is_delivered(s
     told = shop.accept(P, Q)
     assert told == {P: Loss("made anew", 5, 0, 0), Q: Loss("made anew", 3, 0, 0)}
     assert shop.progress().topic_ids == NEW
-    assert {p: at.c for p, at in shop.progress().partitions.items()} == {P: 0, Q: 0}
+    assert {p: at.delivered_mark for p, at in shop.progress().partitions.items()} == {P: 0, Q: 0}
     shop.restart()
     shop.ingest()
     # Rows of both topics in one slot, and a kill after each of them.
@@ -407,8 +407,8 @@ def test_what_a_cut_takes_away_is_known_to_be_lost(shop: Shop) -> None:
     assert rows.cut_off.tolist() == [False, False, True]
     directory.close()
     progress = shop.progress()
-    assert CancelBounds.read(shop.path) == CancelBounds.blind_of(progress.slot, [P, Q])
-    assert progress.partitions[P].a <= 2
+    assert CancelBounds.read(shop.path) == CancelBounds.blind_of(progress.delivered_slot, [P, Q])
+    assert progress.partitions[P].replied_below <= 2
 
 
 def test_what_came_late_and_lies_before_a_cut_is_not_done(shop: Shop) -> None:
@@ -421,7 +421,7 @@ def test_what_came_late_and_lies_before_a_cut_is_not_done(shop: Shop) -> None:
     shop.ingest()
     cut(shop, 2)
     assert shop.accept(P) == {P: Loss("cut short", 3, 2, 0)}
-    assert shop.progress().partitions[P].c == 1
+    assert shop.progress().partitions[P].delivered_mark == 1
     shutil.rmtree(shop.path)
     shop.publisher.silent_ms = 61_000
     shop.restart()

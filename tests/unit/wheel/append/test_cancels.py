@@ -124,7 +124,7 @@ class World:
 
     def answered(self, partition: TopicPartition = P0) -> int:
         """`a`, as committed last."""
-        return self.publisher.committed[-1][1].partitions[partition].a
+        return self.publisher.committed[-1][1].partitions[partition].replied_below
 
 
 MakeWorld = Callable[..., World]
@@ -236,7 +236,7 @@ def test_a_copy_that_lies_behind_the_cancel_is_cancelled_by_the_chase(
     world.at_slot(66)
     (chase,) = world.chases()
     assert (world.answers(), chase.origin, chase.chase_flags) == ([], 1, 0)
-    assert chase.chase_slot == world.publisher.committed[-1][1].slot
+    assert chase.chase_slot == world.publisher.committed[-1][1].delivered_slot
     copy = replace(timer(2, 200, origin=0), timestamp_ms=world.clock.now_ms())
     world.append(copy, replace(chase, offset=3))
     world.at_slot(68)
@@ -559,8 +559,13 @@ def test_in_a_partition_that_is_ahead_a_cancel_is_replied_to_once(
         world.shard.kill(role)
     found = world.publisher.committed[-1][1]
     parts = {
-        P0: replace(found.partitions[P0], c=2),
-        P1: replace(found.partitions[P1], r=found.slot + 50, c=2, a=1),
+        P0: replace(found.partitions[P0], delivered_mark=2),
+        P1: replace(
+            found.partitions[P1],
+            delivered_slot=found.delivered_slot + 50,
+            delivered_mark=2,
+            replied_below=1,
+        ),
     }
     apart = replace(found, owner=NOBODY, lineage=77, partitions=parts)
     world.publisher.committed.append((None, apart))
@@ -573,7 +578,9 @@ def test_in_a_partition_that_is_ahead_a_cancel_is_replied_to_once(
     rows = [Timer(0, 0, NOW_MS + 50), Timer(0, 1, NOW_MS + 60)]
     world.append(*rows, timer(0, 60, partition=1), cancel(1, partition=1))
     assert dequeue.tick()
-    assert world.publisher.committed[-1][1].slot < found.slot + 50, "it is ahead"
+    assert world.publisher.committed[-1][1].delivered_slot < found.delivered_slot + 50, (
+        "it is ahead"
+    )
     (chase,) = world.chases()
     world.append(replace(chase, offset=2))
     world.at_slot(52)

@@ -63,7 +63,9 @@ def test_after_a_loss_slots_that_were_delivered_prove_nothing(
     world.at_slot(9)
     world.lose_files(tmp_path / "other", {P0: 0, P1: 0})
     bounds = CancelBounds.read(world.path)
-    assert bounds == CancelBounds.blind_of(world.publisher.committed[-1][1].slot, [P0, P1])
+    assert bounds == CancelBounds.blind_of(
+        world.publisher.committed[-1][1].delivered_slot, [P0, P1]
+    )
 
 
 def test_a_backup_of_the_same_closed_range_does_not_know_what_has_left_since(
@@ -85,7 +87,9 @@ def test_a_backup_of_the_same_closed_range_does_not_know_what_has_left_since(
     recovery = RecoveryRecord.read(world.path)
     assert recovery is not None and recovery.case == "killed"
     bounds = CancelBounds.read(world.path)
-    assert bounds == CancelBounds.blind_of(world.publisher.committed[-1][1].slot, [P0, P1])
+    assert bounds == CancelBounds.blind_of(
+        world.publisher.committed[-1][1].delivered_slot, [P0, P1]
+    )
 
 
 def test_a_standby_decides_on_no_cancel(recovering: Recovering, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ class World:
     def progress(self) -> dict[int, tuple[int, int, int | None, int | None]]:
         """Per partition: R (from SLOT), C, C1, D as last committed."""
         return {
-            number: (p.r - SLOT, p.c, p.c1, p.d)
+            number: (p.delivered_slot - SLOT, p.delivered_mark, p.half_mark, p.half_below)
             for (_, number), p in self.publisher.committed[-1][1].partitions.items()
         }
 
@@ -210,7 +210,7 @@ def test_a_batch_committed_just_before_the_closing_is_in_the_range(
     world.drain()
     assert world.sources() == [f"timers-0@{offset}" for offset in (0, 2, 1, 3)]
     close = world.state.close()
-    assert close is not None and close.c == {P0: 4, P1: 0}
+    assert close is not None and close.marks == {P0: 4, P1: 0}
 
 
 def test_an_idle_range_keeps_its_own_marks(make_world: MakeWorld) -> None:
@@ -445,7 +445,7 @@ def test_a_shard_without_progress_starts_only_where_that_is_known(tmp_path: Path
     publisher.committed.clear()
     shard.start_dequeue({P0: 0})  # there was one: the local copy knows
     (_, progress), *_ = publisher.committed
-    assert (progress.epoch, progress.partitions[P0].c) == (2, 12)
+    assert (progress.epoch, progress.partitions[P0].delivered_mark) == (2, 12)
     shard.kill(Role.DEQUEUE)
     shard.kill(Role.INGEST)
 

@@ -104,7 +104,7 @@ def test_the_progress_is_told_every_second_while_closing_is_held(world: World) -
         world.drain()
     assert len(world.publisher.committed) - before == 10
     progress = world.publisher.committed[-1][1]
-    assert progress.slot == NOW_MS // PRECISION_MS
+    assert progress.delivered_slot == NOW_MS // PRECISION_MS
 
 
 def test_what_is_closed_already_is_delivered_while_closing_is_held(world: World) -> None:

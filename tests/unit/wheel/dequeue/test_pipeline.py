@@ -219,7 +219,7 @@ def test_a_transaction_names_a_bounded_number_of_topics(
     assert world.sources == sources
     sent = [deliveries for deliveries, _ in world.publisher.committed if deliveries is not None]
     assert all(len(set(deliveries.target.tolist())) <= 1 for deliveries in sent)
-    assert world.publisher.committed[-1][1].partitions[TIMER_TOPIC, 0].c1 is None
+    assert world.publisher.committed[-1][1].partitions[TIMER_TOPIC, 0].half_mark is None
 
 
 # ---- transactions that run out of time ----------------------------------------------------------

@@ -186,8 +186,8 @@ def test_a_slot_half_delivered_by_one_shard_is_finished_by_another(tmp_path: Pat
     cluster.forward(6)
     cluster.tick(ahead, ticks=5)
     halves = [part for s in cluster.shards for part in s.progress.partitions.values()]
-    assert len({part.r for part in halves}) == 2
-    assert all(part.d is not None for part in halves)
+    assert len({part.delivered_slot for part in halves}) == 2
+    assert all(part.half_below is not None for part in halves)
     cluster.reshard(1)
     cluster.write(0, 0, 0)  # late, as everything is
     cluster.reshard(2)
@@ -207,7 +207,7 @@ def test_a_half_slot_whose_rest_went_to_another_shard_is_over(tmp_path: Path) ->
     cluster.ingest(shard)
     cluster.forward(1)
     cluster.tick(shard, ticks=2)
-    assert shard.progress.partitions[PARTITIONS[1]].d == 4
+    assert shard.progress.partitions[PARTITIONS[1]].half_below == 4
     cluster.reshard(2)
     other = cluster.shards[1]
     cluster.forward(1)
@@ -268,7 +268,7 @@ def test_a_standby_killed_while_partitions_come_to_its_shard(
     assert standby.append(rows, ends).rows > 0
     cluster.forward(1)
     cluster.tick(ahead, ticks=1)
-    assert ahead.progress.partitions[PARTITIONS[0]].d is not None
+    assert ahead.progress.partitions[PARTITIONS[0]].half_below is not None
     follower.tick()
     standby.kill(Role.INGEST)
     directory.close()
@@ -493,7 +493,7 @@ def test_each_partition_is_read_again_from_its_own_r() -> None:
     wheel = WheelConfig(10, 100, 100, margin_ms=20)
     at = [(100, 2_000), (200, 1_999), (300, 1_998), (100, 4)]
     parts = {
-        partition: PartitionProgress(r, c, a=c)
+        partition: PartitionProgress(r, c, replied_below=c)
         for partition, (r, c) in zip(PARTITIONS, at, strict=True)
     }
     progress = replace(record(0, 1), partitions=parts)

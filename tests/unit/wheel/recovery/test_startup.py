@@ -210,7 +210,7 @@ def test_files_older_than_the_progress_are_kept_and_completed(
 ) -> None:
     decision = decide(found, LOCAL)
     assert (decision.case, decision.keep, decision.close) == ("old copy", Keep.ALL, close)
-    assert decision.r == found.slot
+    assert decision.delivered_slot == found.delivered_slot
 
 
 @pytest.mark.parametrize("found", [progress(31, 9), progress(30, 9, 10, 1), progress(40, 9, 12, 1)])
@@ -252,7 +252,7 @@ def test_a_durable_close_page_is_kept_if_the_progress_lies_in_it() -> None:
     for r, known in ((10, 10), (12, 12), (7, 10)):
         decision = decide(progress(r, 4), lost)
         assert decision.keep is Keep.DURABLE
-        assert (decision.close, decision.r) == (DURABLE.close, known)
+        assert (decision.close, decision.delivered_slot) == (DURABLE.close, known)
 
 
 def test_what_was_decided_to_be_given_up_stays_given_up() -> None:
@@ -294,7 +294,7 @@ def test_a_progress_older_than_the_durable_checkpoint_is_refused(damage: Damage)
     lost = replace(LOCAL, damage=damage, mirror=progress(5, 3))
     with pytest.raises(RecoveryRefused, match="durable checkpoint: it tells of slot 6, that of 7"):
         decide(progress(6, 3), lost)
-    assert decide(progress(7, 3), lost).r >= 7
+    assert decide(progress(7, 3), lost).delivered_slot >= 7
     # Neither what was given up counts, nor what another directory has left behind.
     given_up = RecoveryRecord("a case", Keep.NOTHING, 5, "boot", 1)
     assert decide(progress(6, 3), replace(lost, pending=given_up)).keep is Keep.NOTHING
@@ -334,21 +334,21 @@ def test_partitions_that_come_from_different_shards(
 
 
 def test_a_partition_that_is_ahead_keeps_its_progress_until_the_shard_is_there() -> None:
-    known = {P: PartitionProgress(20, 5, 6, 3, n=4), Q: PartitionProgress(24, 7, 9, 8, 7)}
+    known = {P: PartitionProgress(20, 5, 6, 3, half_rows=4), Q: PartitionProgress(24, 7, 9, 8, 7)}
     close = Close(20, {P: 5, Q: 7}, 25, {P: 6, Q: 9})
     for r, below, expected in [
-        (20, {P: 4}, PartitionProgress(20, 5, 6, 4, n=5)),
-        (20, {}, PartitionProgress(20, 5, 6, 3, n=5)),
+        (20, {P: 4}, PartitionProgress(20, 5, 6, 4, half_rows=5)),
+        (20, {}, PartitionProgress(20, 5, 6, 3, half_rows=5)),
         (21, None, PartitionProgress(21, 6)),
-        (22, {P: 4}, PartitionProgress(22, 6, 6, 4, n=5)),
+        (22, {P: 4}, PartitionProgress(22, 6, 6, 4, half_rows=5)),
     ]:
-        ahead = replace(known[Q], a=9)
+        ahead = replace(known[Q], replied_below=9)
         assert advanced(known, close, r, below, {Q: 9}, 5) == {P: expected, Q: ahead}
     assert advanced(known, close, 24, {P: 5}, {P: 4, Q: 1}, 3) == {
-        P: PartitionProgress(24, 6, 6, 5, n=3, a=4),
+        P: PartitionProgress(24, 6, 6, 5, half_rows=3, replied_below=4),
         Q: PartitionProgress(24, 7, 9, 8, 7, 1),
     }
-    assert advanced(known, close, 24, {Q: 9}, {})[Q].d == 9
+    assert advanced(known, close, 24, {Q: 9}, {})[Q].half_below == 9
     assert advanced(known, close, 25, None, {})[Q] == PartitionProgress(25, 9)
     later = Close(25, {P: 6, Q: 9}, 30, {P: 11, Q: 12})
     assert advanced(known, later, 25, None, {})[P] == PartitionProgress(25, 6)

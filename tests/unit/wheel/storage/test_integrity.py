@@ -212,7 +212,7 @@ def test_what_a_recovery_still_lacks_is_shown(world: World) -> None:
     world.shard.start_ingest()
     closed = State.open(world.path).close()
     assert closed is not None
-    c = closed.c
+    c = closed.marks
     world.ingest(rows=2)
     found = recovering(State.open(world.path))
     assert found is not None
