@@ -110,7 +110,7 @@ class Durable:
 def take_durable(state: State) -> Durable:
     """What a checkpoint taken now would say. Called under engine.lock."""
     commit, close, mirror = state.commit(), state.close(), state.mirror()
-    r = mirror[0] if mirror else (close.lower if close else 0)
+    r = mirror.delivered_slot if mirror else (close.lower if close else 0)
     hours = {hour: h.lengths for hour, h in commit.hours.items()}
     return Durable(
         commit.batch,

@@ -2,7 +2,7 @@
 
      0  u4  crc          CRC-32 of all that follows
      4  i8  r            R of the record
-    12  i8  delivered    timers delivered since the directory was made
+    12  i8  rows         timers delivered since the directory was made
     20  ..  record       as Kafka has it
 
 It is written after Kafka's commit, so it is never ahead of Kafka, and durable when the state file
@@ -14,9 +14,12 @@ from __future__ import annotations
 import struct
 import zlib
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from duewheel.checkpoints import fs
+from duewheel.checkpoints.progress import Progress
 from duewheel.errors import CorruptFile
 
 FILE_NAME = "mirror"
@@ -25,18 +28,47 @@ _CRC = struct.Struct("<I")
 _HEAD = struct.Struct("<qq")
 
 
-def write(path: Path, r: int, delivered: int, record: bytes) -> None:
+@dataclass(frozen=True)
+class Mirror:
+    """What the file says.
+
+    Attributes:
+        delivered_slot: R of the record.
+        delivered_rows: timers delivered since the directory was made.
+        record: as Kafka has it.
+    """
+
+    delivered_slot: int
+    delivered_rows: int
+    record: bytes
+
+    @classmethod
+    def of(cls, progress: Progress, delivered_rows: int) -> Mirror:
+        """Of a progress that Kafka has committed."""
+        return cls(progress.delivered_slot, delivered_rows, progress.encode())
+
+    @cached_property
+    def progress(self) -> Progress:
+        """The record, decoded.
+
+        Raises:
+            RecoveryRefused: another version wrote it.
+        """
+        return Progress.decode(self.record)
+
+
+def write(path: Path, mirror: Mirror) -> None:
     """Replace the file; a reader sees the old or the new one.
 
     Raises:
         OSError: the disk is full, or fails; the old one is still there.
     """
-    told = _HEAD.pack(r, delivered) + record
-    fs.swap_file(path, _CRC.pack(zlib.crc32(told)) + told)
+    payload = _HEAD.pack(mirror.delivered_slot, mirror.delivered_rows) + mirror.record
+    fs.swap_file(path, _CRC.pack(zlib.crc32(payload)) + payload)
 
 
-def read(path: Path) -> tuple[int, int, bytes] | None:
-    """R, the number of timers delivered so far, and the record; None if nothing was written.
+def read(path: Path) -> Mirror | None:
+    """What it says; None if nothing was written.
 
     Raises:
         CorruptFile: it is not what was written.
@@ -45,11 +77,11 @@ def read(path: Path) -> tuple[int, int, bytes] | None:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
-    told = memoryview(data)[_CRC.size :]
-    if len(told) < _HEAD.size or _CRC.unpack_from(data)[0] != zlib.crc32(told):
+    payload = memoryview(data)[_CRC.size :]
+    if len(payload) < _HEAD.size or _CRC.unpack_from(data)[0] != zlib.crc32(payload):
         raise CorruptFile(path, 0, "this is no mirror of a progress record")
-    r, delivered = _HEAD.unpack_from(told)
-    return r, delivered, bytes(told[_HEAD.size :])
+    delivered_slot, delivered_rows = _HEAD.unpack_from(payload)
+    return Mirror(delivered_slot, delivered_rows, bytes(payload[_HEAD.size :]))
 
 
 def sync(path: Path) -> None:

@@ -143,7 +143,7 @@ def look_at(state: State, directory: Path) -> Local:
     try:
         commit, close = state.commit(), state.close()
         mirrored = state.mirror()
-        mirror = Progress.decode(mirrored[2]) if mirrored else None
+        mirror = mirrored.progress if mirrored else None
     except (CorruptFile, RecoveryRefused):
         damage = max(damage, Damage.CACHE_LOST)
     try:

@@ -27,6 +27,7 @@ from duewheel.checkpoints import fs, progress_mirror
 from duewheel.checkpoints.json_fields import MISSHAPEN
 from duewheel.checkpoints.page_codec import Close, Commit, HourFiles, Marks
 from duewheel.checkpoints.page_pair import PagePair
+from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.errors import ConfigError, CorruptFile
 
 FORMAT = 2
@@ -235,8 +236,8 @@ class State:
         """Write the close page that a recovery begins with, whatever was there before."""
         self._close.write(json.dumps(close.to_json(), separators=(",", ":")).encode())
 
-    def mirror(self) -> tuple[int, int, bytes] | None:
-        """R, the number of timers delivered so far, and the progress record mirrored.
+    def mirror(self) -> Mirror | None:
+        """The mirror of the newest progress; None before the first.
 
         Raises:
             CorruptFile: it is not what was written; or is gone, for it is there before any close
@@ -247,13 +248,13 @@ class State:
             raise CorruptFile(self._mirror, 0, "it is missing")
         return found
 
-    def write_mirror(self, r: int, delivered: int, record: bytes) -> None:
+    def write_mirror(self, mirror: Mirror) -> None:
         """Mirror a progress record that Kafka has committed.
 
         Raises:
             OSError: the disk is full, or fails; the mirror is the one before.
         """
-        progress_mirror.write(self._mirror, r, delivered, record)
+        progress_mirror.write(self._mirror, mirror)
 
     def _require_unwritten(self, pages: PagePair, at: int) -> None:
         if pages.written():

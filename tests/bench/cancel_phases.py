@@ -44,7 +44,6 @@ sys.path.append(str(ROOT))
 from tests.bench import end_to_end as bench  # noqa: E402
 
 from duewheel.checkpoints.page_codec import Marks  # noqa: E402
-from duewheel.checkpoints.progress import Progress  # noqa: E402
 from duewheel.checkpoints.state_file import State  # noqa: E402
 from duewheel.client import Answer, Cancel, DelayProducer  # noqa: E402
 from duewheel.clock import SystemClock  # noqa: E402
@@ -105,7 +104,7 @@ class Watch:
         if close is not None:
             self.known.note(close.marks, now_ms)
         if mirror is not None:
-            parts = Progress.decode(mirror[2]).partitions
+            parts = mirror.progress.partitions
             self.left.note({p: part.replied_below for p, part in parts.items()}, now_ms)
         if not self._machine or now_ms - self._machine[-1][0] > LOOK_AT_MACHINE_MS:
             self._machine.append((now_ms, _waited_us("cpu"), _waited_us("io"), _stolen_us()))

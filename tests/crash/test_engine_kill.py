@@ -126,7 +126,7 @@ def finish(case: Case, world: World, new: list[list[Timer]]) -> None:
     state = world.shard.directory(Role.INGEST).state
     mirror = state.mirror()
     placed = sum(timer.request != "cancel" for timer in expected.values())
-    assert mirror is not None and mirror[1] == state.commit().placed == placed
+    assert mirror is not None and mirror.delivered_rows == state.commit().placed == placed
     assert check(case.path, WHEEL).findings == []
     world.kill()
 

@@ -199,7 +199,7 @@ def mirrored_slot(shard: Shard) -> int:
     state = State.open(shard.path / "data")
     mirror = state.mirror()
     state.release()
-    return mirror[0] if mirror else 0
+    return mirror.delivered_slot if mirror else 0
 
 
 def durable_slot(shard: Shard) -> int:

@@ -22,6 +22,7 @@ from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.fs import checked_line
 from duewheel.checkpoints.page_codec import Close, Commit, HourFiles, Marks
 from duewheel.checkpoints.progress import PartitionProgress, Progress
+from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.recovery_decision import FILE_NAME as RECOVERY_FILE
 from duewheel.checkpoints.recovery_decision import Keep, Local, RecoveryRecord, decide
 from duewheel.checkpoints.replay_position import ReplayPosition
@@ -106,7 +107,7 @@ def written(folder: Path) -> Iterator[State]:
         ids = {"orders.delayed": "an-id"}
         state.write_commit(batch, MARKS, HOURS, 40 * batch, ids, 3, {500_000: (104, 300)})
         state.write_close(replace(CLOSE, floor=CLOSE.floor + batch))
-        state.write_mirror(940 + batch, 20 * batch, PROGRESS.encode())
+        state.write_mirror(Mirror(940 + batch, 20 * batch, PROGRESS.encode()))
     yield state
     state.release()
 
@@ -185,7 +186,7 @@ def test_a_damaged_mirror(
     path = folder / "damaged mirror"
     path.write_bytes(damage(data, written.path.with_name(progress_mirror.FILE_NAME).read_bytes()))
     with suppress(CorruptFile):
-        assert progress_mirror.read(path) == (942, 40, PROGRESS.encode())
+        assert progress_mirror.read(path) == Mirror(942, 40, PROGRESS.encode())
 
 
 # ---- durable checkpoint, recovery record -------------------------------------------------------

@@ -127,7 +127,7 @@ class Judge:
         assert out_of_order(arrivals) == []
         mirror = directory.state.mirror()
         assert mirror is not None
-        assert self._progress_slot() == Progress.decode(mirror[2]).delivered_slot
+        assert self._progress_slot() == mirror.progress.delivered_slot
 
     @property
     def _wanted(self) -> set[tuple[int, int]]:

@@ -23,6 +23,7 @@ from kafka import TopicPartition as KafkaPartition
 from duewheel import factory
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.page_codec import Close
+from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.recovery_decision import Keep, RecoveryRecord
 from duewheel.checkpoints.state_file import INGEST
 from duewheel.clock import SystemClock
@@ -108,7 +109,7 @@ class Shard:
         starts = dict.fromkeys(marks, 0)
         config = factory.dequeue_config(settings)
         progress = first_progress(dequeue, config, starts, SystemClock().now_ms())
-        dequeue.state.write_mirror(floor, 0, progress.encode())
+        dequeue.state.write_mirror(Mirror(floor, 0, progress.encode()))
         start = dequeue.state.dequeue_starts
         RecoveryRecord("killed", Keep.ALL, 0, fs.boot_id(), start).write(self.data_dir)
         self._dequeue = dequeue

@@ -15,6 +15,7 @@ from duewheel.checkpoints import partition_limit
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.page_codec import Close
 from duewheel.checkpoints.progress import PartitionProgress, Progress
+from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.topic_set import TopicSet
 from duewheel.clock import SystemClock
@@ -233,13 +234,13 @@ def test_a_standby_reads_what_its_owner_has_taken(cluster: Cluster, state: State
         return Progress(0, 1, "owner", 1, 1, epochs, parts).encode()
 
     state.set_standby(on=True)
-    state.write_mirror(1, 0, progress(cluster.listed))
+    state.write_mirror(Mirror(1, 0, progress(cluster.listed)))
     later, clock = cluster.make("later"), ManualClock()
     watch = TopicWatch(cluster.settings, state, clock, dict)
     assert watch.find(cluster.admin).keys() == {cluster.listed}
     clock.sleep(10)
     assert not watch.look(), "its owner knows nothing of it"
-    state.write_mirror(1, 0, progress(cluster.listed, later))
+    state.write_mirror(Mirror(1, 0, progress(cluster.listed, later)))
     clock.sleep(10)
     assert watch.look()
     assert watch.find(cluster.admin).keys() == {cluster.listed, later}

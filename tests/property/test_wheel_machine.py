@@ -313,7 +313,7 @@ class WheelMachine(RuleBasedStateMachine):
         """What the mirror calls delivered has been committed."""
         mirror = self.shard.directory(Role.DEQUEUE).state.mirror()
         if mirror is not None:
-            assert mirror[0] <= publisher.committed[-1][1].delivered_slot
+            assert mirror.delivered_slot <= publisher.committed[-1][1].delivered_slot
 
     def judge(self, deliveries: Deliveries | None, progress: Progress) -> None:
         """Never early, never twice, byte for byte; and the progress says exactly what is out."""
@@ -433,7 +433,9 @@ class WheelMachine(RuleBasedStateMachine):
         assert judge([asked_of(row) for row in asked], self.came) == []
         state = self.state_of_ingest()
         mirror = state.mirror()
-        assert mirror is not None and mirror[1] == state.commit().placed == len(everything)
+        assert mirror is not None and mirror.delivered_rows == state.commit().placed == len(
+            everything
+        )
         report = check(self.shard.path, self.wheel)
         assert report.findings == []
         assert report.records == len(everything)

@@ -31,7 +31,6 @@ from typing import Any
 import numpy as np
 import structlog
 
-from duewheel.checkpoints.progress import Progress
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TimerBatch
 from duewheel.testing import LocalShard, ManualClock
@@ -236,11 +235,11 @@ class Day:
         state = self.shard.directory(Role.INGEST).state
         mirror, commit = state.mirror(), state.commit()
         assert mirror is not None
-        assert mirror[1] == commit.placed == records
+        assert mirror.delivered_rows == commit.placed == records
         self.durable.write()
         dequeue = self.shard.directory(Role.DEQUEUE)
-        kept = dequeue.collect(Progress.decode(mirror[2]), lambda _: 0)
-        assert kept == hour_of(mirror[0] + 1, PRECISION_MS)
+        kept = dequeue.collect(mirror.progress, lambda _: 0)
+        assert kept == hour_of(mirror.delivered_slot + 1, PRECISION_MS)
         left = self.check()
         assert self.hours_max <= self.hours_allowed(), "files are bounded"
         copies = self.kafka.judge_copies()

@@ -82,7 +82,7 @@ def lose_progress(world: World) -> None:
     if world.host.dealing or len(world.host.shards) > 1 or world.shard.lane.held:
         return
     mirror = world.shop.directory.state.mirror()
-    if mirror is None or mirror[2] != world.shard.progress[-1][0]:
+    if mirror is None or mirror.record != world.shard.progress[-1][0]:
         return
     world.history.counts["progress lost"] += 1
     world.end()

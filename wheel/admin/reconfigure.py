@@ -25,6 +25,7 @@ from duewheel.checkpoints.config_epochs import PRECISION
 from duewheel.checkpoints.ownership import require_same_shard
 from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.progress import Progress, shard_of
+from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.recovery_decision import Local, decide, is_own
 from duewheel.errors import ConfigError, Fenced, PublishDoubt, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition, is_retired
@@ -256,4 +257,4 @@ def commit(
     state = directory.state
     with directory.engine_lock.held(LOCK_DEADLINE_S):
         mirror = state.mirror()
-        state.write_mirror(wanted.delivered_slot, mirror[1] if mirror else 0, wanted.encode())
+        state.write_mirror(Mirror.of(wanted, mirror.delivered_rows if mirror else 0))

@@ -12,7 +12,6 @@ import numpy as np
 
 from duewheel.checkpoints.cancel_bounds import EVERY_OFFSET, CancelBounds
 from duewheel.checkpoints.page_codec import Close, Commit
-from duewheel.checkpoints.progress import Progress
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.header_names import CHASE_FLAG_FOUND
@@ -104,7 +103,7 @@ class CancelResolver:
         if again.any():
             mirror = state.mirror()
             assert mirror is not None, "dequeue mirrors the progress before it decides"
-            known = Progress.decode(mirror[2]).partitions
+            known = mirror.progress.partitions
             r = [known[p].delivered_slot if p in known else close.lower for p in partitions]
             bound[again] = np.array(r, np.int64)[cancels.partition][again]
         blind_offsets = [

@@ -109,7 +109,7 @@ class Engine:
         mirror = directory.state.mirror()
         if directory.state.close() is None or mirror is None:
             raise RecoveryRefused(f"{directory.path}: dequeue must have started here once")
-        self._epochs = Progress.decode(mirror[2]).epochs
+        self._epochs = mirror.progress.epochs
         self._lineages = directory.state.lineages
         try:
             with directory.locked() as commit:
@@ -254,7 +254,7 @@ class Engine:
     def _progress(self) -> Progress:
         mirror = self._directory.state.mirror()
         assert mirror is not None, "dequeue mirrors the progress before it decides"
-        return Progress.decode(mirror[2])
+        return mirror.progress
 
     def _require_same_epochs(self, progress: Progress | None) -> None:
         """They change only while no owner runs: with a start of dequeue, or under a standby.

@@ -23,6 +23,7 @@ import structlog
 
 from duewheel.backoff import Backoff
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress
+from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.clock import Clock, Interval
 from duewheel.errors import (
     Fenced,
@@ -230,9 +231,8 @@ class Committer:
         """4. of the module's head. An old mirror is as good as a kill before this, so whatever the
         disk refuses, deliveries go on.
         """
-        state, record = self._directory.state, progress.encode()
         try:
-            state.write_mirror(progress.delivered_slot, self.delivered_rows, record)
+            self._directory.state.write_mirror(Mirror.of(progress, self.delivered_rows))
         except OSError as error:
             if self._mirror_warning.is_over():
                 log.error(  # noqa: TRY400 - its text says it all

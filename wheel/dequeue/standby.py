@@ -45,6 +45,7 @@ import structlog
 from duewheel.checkpoints.ownership import require_same_settings
 from duewheel.checkpoints.page_codec import Close
 from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.recovery_decision import (
     close_at,
     decide_to_follow,
@@ -215,7 +216,7 @@ class Follower:
         if seen.progress.lineage != before.progress.lineage:
             log.info("the shard is served by another start", owner=seen.progress.owner)
         with self._directory.engine_lock.held(LOCK_DEADLINE_S):
-            state.write_mirror(seen.progress.delivered_slot, 0, seen.progress.encode())
+            state.write_mirror(Mirror.of(seen.progress, 0))
             state.restart_close(close_at(seen.progress))
         self._seen, self._heard_ms = seen, self._clock.boottime_ms()
 

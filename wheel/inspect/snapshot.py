@@ -23,7 +23,6 @@ from typing import TypeVar
 import numpy as np
 
 from duewheel.checkpoints.page_codec import Marks
-from duewheel.checkpoints.progress import Progress
 from duewheel.errors import CorruptFile
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -54,10 +53,10 @@ class Snapshot:
         commit, mirror = directory.state.commit(), directory.state.mirror()
         slot, half_below = -1, {}
         if mirror is not None:
-            slot = mirror[0]
+            slot = mirror.delivered_slot
             half_below = {
                 p: part.half_below
-                for p, part in Progress.decode(mirror[2]).partitions.items()
+                for p, part in mirror.progress.partitions.items()
                 if part.half_below is not None and part.delivered_slot == slot
             }
         current = hour_of(slot + 1, directory.config.precision_ms)

@@ -77,7 +77,7 @@ def carry_out(
             raise RecoveryPending("dequeue has ended, or decided anew: starting anew")
         mirror, close = state.mirror(), state.close()
     assert mirror is not None and close is not None, "dequeue has decided"
-    progress = Progress.decode(mirror[2])
+    progress = mirror.progress
     r = max(progress.delivered_slot, close.lower)
     directory.topics.cut_damaged()
     kept = _kept(directory, record.keep)

@@ -29,6 +29,7 @@ from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.held_copies import named
 from duewheel.checkpoints.ownership import require_may_own, require_same_settings
 from duewheel.checkpoints.progress import PartitionProgress, Progress
+from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.recovery_decision import Decision, Local, RecoveryRecord, decide, look_at
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
@@ -145,9 +146,9 @@ def _without_progress(
         log.error(
             "the state topic has lost the progress: going on from the local copy, which may lack "
             "the last transaction",
-            slot=mirror[0],
+            slot=mirror.delivered_slot,
         )
-        copy = Progress.decode(mirror[2])
+        copy = mirror.progress
         _require_same_settings(copy, directory, config)
         if copy.held:
             log.error("and the copies that were held in it", copies=named(copy.held))
@@ -188,7 +189,7 @@ def tell_ingest(
         RecoveryRecord(
             decision.case, decision.keep, generation, fs.boot_id(), state.dequeue_starts
         ).write(directory.path)
-        state.write_mirror(found.delivered_slot, 0, found.encode())
+        state.write_mirror(Mirror.of(found, 0))
         if decision.close != local.close or not decision.is_whole:
             state.restart_close(decision.close)
         if follows and not state.standby:

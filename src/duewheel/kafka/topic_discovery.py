@@ -27,7 +27,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from duewheel.checkpoints.partition_limit import beyond_room
-from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery_decision import Local
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.topic_set import TopicSet
@@ -57,7 +56,7 @@ class Known:
     def of(cls, state: State) -> Known:
         """From the data directory: its marks, and its copy of the progress."""
         mirror = state.mirror()
-        progress = None if mirror is None else Progress.decode(mirror[2])
+        progress = None if mirror is None else mirror.progress
         try:
             commit = state.commit()
         except CorruptFile:  # a recovery sees to it

@@ -10,7 +10,6 @@ from typing import Any
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.held_copies import copies
 from duewheel.checkpoints.page_codec import Marks
-from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery_decision import recovering
 from duewheel.checkpoints.state_file import DEQUEUE, State
 from duewheel.checkpoints.topic_set import TopicSet
@@ -124,7 +123,7 @@ def _dequeue(state: State, settings: Settings, now_ms: int) -> dict[str, Any]:
 def _copies_held(state: State) -> int:
     """Rolled and parked copies whose timer partition takes no writes, by the mirrored progress."""
     mirror = state.mirror()
-    return copies(Progress.decode(mirror[2]).held) if mirror else 0
+    return copies(mirror.progress.held) if mirror else 0
 
 
 def _disk(state: State, settings: Settings) -> dict[str, Any]:
@@ -171,7 +170,7 @@ def _counts(state: State, settings: Settings) -> dict[str, int]:
     if state.standby:
         return _counts_of_standby(state, settings)
     mirror = state.mirror()
-    delivered = mirror[1] if mirror else 0
+    delivered = mirror.delivered_rows if mirror else 0
     return {"pending": state.commit().placed - delivered, "delivered": delivered}
 
 

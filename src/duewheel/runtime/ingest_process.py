@@ -31,7 +31,6 @@ from duewheel.audit.history import AuditHistory
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.ownership import require_same_shard
 from duewheel.checkpoints.page_codec import Marks
-from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery_decision import RecoveryRecord, dequeue_has_decided, recovering
 from duewheel.checkpoints.state_file import INGEST, State
 from duewheel.clock import Clock, Interval
@@ -242,7 +241,7 @@ def _require_same_settings(settings: Settings, state: State, engine: Engine) -> 
     """Dequeue has refused other settings than the progress's; but its own may be others again."""
     mirror, shard = state.mirror(), settings.shard
     assert mirror is not None, "the engine has read it"
-    require_same_shard(Progress.decode(mirror[2]), shard=shard.index, shards=shard.count)
+    require_same_shard(mirror.progress, shard=shard.index, shards=shard.count)
     changes = engine.epochs.newest.changes(factory.slot_values(settings))
     if changes:
         raise RecoveryRefused(f"dequeue was started with other settings: {', '.join(changes)}")

@@ -12,6 +12,7 @@ from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.page_codec import Close
 from duewheel.checkpoints.partition_limit import PARTITIONS_MAX, beyond_room
 from duewheel.checkpoints.progress import RECORD_BYTES_MAX, PartitionProgress, Progress
+from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import CorruptFile, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
@@ -53,11 +54,11 @@ def test_all_that_there_is_room_for_fits_everywhere(tmp_path: Path, topics: int,
     close = Close(NOW, before, NOW + 1, marks)
     for batch in (1, 2):
         state.write_commit(batch, marks, {}, 0, full.topic_ids)
-        state.write_mirror(NOW, 5, full.encode())
+        state.write_mirror(Mirror(NOW, 5, full.encode()))
         state.restart_close(close)
     assert state.commit().marks == marks
     assert state.close() == close
-    assert state.mirror() == (NOW, 5, full.encode())
+    assert state.mirror() == Mirror(NOW, 5, full.encode())
     state.release()
 
 
@@ -84,7 +85,7 @@ def test_a_progress_that_is_too_large_is_refused_before_it_is_published(
 def test_a_mirror_that_is_lost_or_damaged_is_told(tmp_path: Path) -> None:
     state, path = State.create(tmp_path, 50, 64), tmp_path / progress_mirror.FILE_NAME
     assert state.mirror() is None
-    state.write_mirror(3, 4, b"record")
+    state.write_mirror(Mirror(3, 4, b"record"))
     state.restart_close(Close(1, {}, 2, {}))
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CorruptFile, match="no mirror"):

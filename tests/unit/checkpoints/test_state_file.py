@@ -12,6 +12,7 @@ from duewheel.checkpoints import fs
 from duewheel.checkpoints import state_file as state_module
 from duewheel.checkpoints.page_codec import Close, Commit, HourFiles
 from duewheel.checkpoints.page_pair import Page, PagePair
+from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.state_file import DEQUEUE, FORMAT, INGEST, Damage, Heartbeat, State
 from duewheel.errors import ConfigError, CorruptFile, DuewheelError
 
@@ -130,7 +131,7 @@ def test_what_is_written_is_read_by_another_process(state: State, tmp_path: Path
     close = Close(10, {("z", 3): 1}, 12, marks)
     state.write_commit(1, marks, hours, 3)
     state.write_close(close)
-    state.write_mirror(-5, 2, b"progress")
+    state.write_mirror(Mirror(-5, 2, b"progress"))
     state.beat(DEQUEUE, 4711, 1_800_000_000_000, 12)
     assert state.count_dequeue_start() == 1
     other = State.open(tmp_path)
@@ -138,7 +139,7 @@ def test_what_is_written_is_read_by_another_process(state: State, tmp_path: Path
     state.mark_applied()
     assert other.commit().applied
     assert other.close() == close
-    assert other.mirror() == (-5, 2, b"progress")
+    assert other.mirror() == Mirror(-5, 2, b"progress")
     assert other.heartbeat(DEQUEUE) == Heartbeat(4711, 1_800_000_000_000, 12)
     assert other.heartbeat(INGEST) == Heartbeat(0, 0, 0)
     assert other.dequeue_starts == 1

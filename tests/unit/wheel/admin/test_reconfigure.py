@@ -85,7 +85,7 @@ def test_an_epoch_begins_behind_everything_that_was_judged(world: World) -> None
     assert after.epochs == before.epochs.followed_by(OTHER.slot_values(world.wheel), marks)
     mirror = State.open(world.path).mirror()
     assert mirror is not None
-    assert mirror[2] == after.encode()
+    assert mirror.record == after.encode()
     assert world.start() == "killed"
     world.finish()
 

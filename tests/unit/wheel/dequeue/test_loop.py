@@ -57,7 +57,7 @@ class World:
         """R (from SLOT) and the timers delivered, as mirrored."""
         mirror = self.state.mirror()
         assert mirror is not None
-        return mirror[0] - SLOT, mirror[1]
+        return mirror.delivered_slot - SLOT, mirror.delivered_rows
 
     def append(self, *timers: Timer) -> None:
         """In the order of their offsets, marks behind the last of each partition."""

@@ -226,7 +226,7 @@ def test_what_is_not_linked_is_counted_as_pending(world: World) -> None:
     world.at_slot(1_000)
     world.drain()
     mirror = world.state.mirror()
-    assert mirror is not None and mirror[1] == 2
+    assert mirror is not None and mirror.delivered_rows == 2
 
 
 @pytest.mark.parametrize(
