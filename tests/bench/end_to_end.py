@@ -38,6 +38,7 @@ from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.producer_internals import stop
+from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.kafka.transactions import meet, open_producer, transact
 from duewheel.ops.status import status
 from duewheel.osutil.child_process import Child
@@ -101,14 +102,8 @@ class Rig:
     def _open_bulk_producer(self) -> KafkaProducer:
         settings = ClientSettings({"bootstrap_servers": self.servers})
         deadline = Deadline(DEADLINE_S)
-        producer = open_producer(
-            settings,
-            "bench.load",
-            timeout_ms=60_000,
-            publish_s=30.0,
-            stop_s=5.0,
-            deadline=deadline,
-        )
+        limits = PublisherLimits(publish_deadline_s=30.0, transaction_timeout_ms=60_000)
+        producer = open_producer(settings, "bench.load", limits, deadline)
         meet(settings, producer, ["bench.timers"], deadline)
         return producer
 

@@ -18,7 +18,8 @@ from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.clock import SystemClock
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import KafkaUnavailable
-from duewheel.kafka.publisher import KafkaPublisher, PublisherLimits
+from duewheel.kafka.publisher import KafkaPublisher
+from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
 from duewheel.schemas.wire.varint import varint

@@ -34,7 +34,8 @@ from duewheel.kafka import availability
 from duewheel.kafka import producer_internals as internals
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.publisher import KafkaPublisher, PublisherLimits
+from duewheel.kafka.publisher import KafkaPublisher
+from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.kafka.transactions import meet, open_producer, transact
 from duewheel.schemas.wire.single_record import single
 from duewheel.testing import LocalShard
@@ -345,9 +346,8 @@ def test_nothing_is_committed_once_a_batch_has_expired(
     batches = [(place, single(b"key", b"half of a transaction")) for place in places]
 
     def owner() -> KafkaProducer:
-        return open_producer(
-            settings, topics.state, timeout_ms=60_000, publish_s=1, stop_s=5, deadline=deadline
-        )
+        limits = PublisherLimits(publish_deadline_s=1, transaction_timeout_ms=60_000)
+        return open_producer(settings, topics.state, limits, deadline)
 
     with consumer(broker.bootstrap_servers) as stranger:
         starts = stranger.end_offsets(places)

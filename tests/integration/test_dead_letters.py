@@ -24,10 +24,12 @@ from duewheel.config.settings import Settings, load
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, PublishDoubt
 from duewheel.kafka import producer_internals as internals
+from duewheel.kafka import transactions
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.bounded_reader import Bound
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.kafka.transactions import meet, open_producer, transact
 from duewheel.ops import dlq_list, dlq_replay
 from duewheel.ops.dlq_list import list_letters
@@ -93,9 +95,8 @@ class Shard:
         """Write records as they are, nulls wherever they may be."""
         client = ClientSettings({"bootstrap_servers": self.servers})
         deadline = Deadline(60)
-        producer = open_producer(
-            client, f"{topic}.test", timeout_ms=60_000, publish_s=30, stop_s=5, deadline=deadline
-        )
+        limits = PublisherLimits(publish_deadline_s=30, transaction_timeout_ms=60_000)
+        producer = open_producer(client, f"{topic}.test", limits, deadline)
         body = b"".join(encode(place, *message) for place, message in enumerate(messages))
         meet(client, producer, [topic], deadline)
         batch = Batch(memoryview(body), len(messages))
@@ -384,7 +385,7 @@ def test_a_replay_that_ends_in_the_middle_loses_and_doubles_nothing(
     numbered(shard, 45)
     calls = 0
 
-    def fails_once(producer: Any, batches: Any, now_ms: int, deadline: Deadline) -> Any:
+    def fails_once(producer: Any, batches: Any, now_ms: int, deadline: Deadline, *_: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls != 3:
@@ -396,7 +397,7 @@ def test_a_replay_that_ends_in_the_middle_loses_and_doubles_nothing(
             internals.await_outcomes(internals.enqueue(producer, batches, now_ms), deadline)
         raise KafkaError("the connection is gone")
 
-    monkeypatch.setattr(dlq_replay, "transact", fails_once)
+    monkeypatch.setattr(transactions, "transact", fails_once)
     with pytest.raises(PublishDoubt, match="nothing is doubled"):
         shard.replay(to_topic=shard.target)
     before = values(shard, shard.target)
@@ -436,7 +437,7 @@ def test_a_replay_that_another_one_has_overtaken_doubles_nothing(
         admin.create_topic(small, 1)
     taken: list[dict[str, Any]] = []
 
-    def overtaken(producer: Any, batches: Any, now_ms: int, deadline: Deadline) -> Any:
+    def overtaken(producer: Any, batches: Any, now_ms: int, deadline: Deadline, *_: Any) -> Any:
         """The target shrinks, so the second chunk is refused; until its producer is opened again,
         another process replays all that is left.
         """
@@ -450,7 +451,7 @@ def test_a_replay_that_another_one_has_overtaken_doubles_nothing(
             return outcomes
         return transact(producer, batches, now_ms, deadline)
 
-    monkeypatch.setattr(dlq_replay, "transact", overtaken)
+    monkeypatch.setattr(transactions, "transact", overtaken)
     selection: dict[str, Any] = {"code": selected[-1]} if selected else {}
     own = shard.replay(to_topic=small, **selection)
     assert [each["replayed"] for each in taken] == [30 - own["replayed"]]

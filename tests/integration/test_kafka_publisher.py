@@ -322,11 +322,13 @@ def test_a_transaction_that_runs_out_of_time_says_so_and_the_next_has_no_more(
 ) -> None:
     """Until it ends, readers of the same partitions wait; brokers that are away cost it, too."""
 
+    transact = transactions.transact
+
     def slow(producer: Any, batches: list[Any], *given: Any) -> Any:
         time.sleep(0 if len(batches) == 1 else 3)
-        return transactions.transact(producer, batches, *given)
+        return transact(producer, batches, *given)
 
-    monkeypatch.setattr(kafka_publisher, "transact", slow)
+    monkeypatch.setattr(transactions, "transact", slow)
     publisher = make(publish_deadline_s=2.0, transaction_timeout_ms=2_500)
     rows = publisher.prepare(deliveries([Message(names.target, b"large")]))
     for slot in range(1, 4):

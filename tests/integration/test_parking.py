@@ -32,7 +32,8 @@ from duewheel.dev.broker import DevBroker
 from duewheel.kafka import availability
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.held_queue import BATCHES_AT_ONCE
-from duewheel.kafka.publisher import KafkaPublisher, PublisherLimits
+from duewheel.kafka.publisher import KafkaPublisher
+from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.request.contract import Contract, parse
 from duewheel.schemas.request.rules import compile_suite, load_suite

@@ -103,7 +103,7 @@ def _killed_in_transaction(broker: DevBroker, publisher: KafkaPublisher) -> Iter
     A broker alone in its cluster that dies between the commit and its markers forgets the markers
     (Kafka 4.3: partitions without a leader count as deleted); nothing a client does mends that.
     """
-    producer = publisher._producer
+    producer = publisher._producer._producer
     assert producer is not None
     partitions = producer._transaction_manager._partitions_in_transaction
     commit = producer_internals.commit

@@ -24,7 +24,8 @@ from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, RecoveryPending, RecoveryRefused
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.publisher import KafkaPublisher, PublisherLimits
+from duewheel.kafka.publisher import KafkaPublisher
+from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.runtime import dequeue_process
 from duewheel.testing import LocalShard
 

@@ -13,7 +13,7 @@ from duewheel.errors import DuewheelError
 from duewheel.kafka import producer_internals as internals
 from duewheel.kafka import shard_settings
 from duewheel.kafka.producer_internals import OLDEST_BROKER
-from duewheel.kafka.publisher import PublisherLimits
+from duewheel.kafka.publisher_limits import PublisherLimits
 
 _AT_A_TIME = 16  # brokers that are asked at once
 _TRANSACTION_MAX = "transaction.max.timeout.ms"

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TypeVar
 
 from kafka import KafkaProducer
@@ -189,10 +190,8 @@ class _Trial:
         producer = open_producer(
             self._cluster.client,
             self._name,
-            timeout_ms=self._limits.transaction_timeout_ms,
-            publish_s=self._limits.publish_deadline_s,
-            stop_s=_STOP_S,
-            deadline=deadline,
+            replace(self._limits, stop_s=_STOP_S),
+            deadline,
         )
         self._producers.append(producer)
         meet(self._cluster.client, producer, [self._partition.topic], deadline)

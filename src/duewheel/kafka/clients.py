@@ -165,6 +165,15 @@ class ClientSettings:
             raise
 
 
+def open_admin(settings: ClientSettings, deadline: Deadline) -> KafkaAdminClient:
+    """An admin client.
+
+    Raises:
+        KafkaUnavailable, ConfigError: as `ClientSettings.call`.
+    """
+    return settings.open(KafkaAdminClient, deadline)
+
+
 def open_reader(settings: ClientSettings, deadline: Deadline, **own: Any) -> KafkaConsumer:
     """A consumer, of committed records unless told otherwise, that belongs to no group: it is
     assigned, and keeps no offsets. Where retention or compaction has moved a log's start, it goes

@@ -32,13 +32,12 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import structlog
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaAdminClient
 from kafka.errors import KafkaError, KafkaTimeoutError, RequestTimedOutError
-from kafka.structs import TopicPartition
 
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.checkpoints.reshard_records import NOTICE_KEY, asks_to_yield
@@ -54,8 +53,8 @@ from duewheel.errors import (
 from duewheel.kafka import producer_internals as internals
 from duewheel.kafka import router
 from duewheel.kafka.batch_encoder import LookUp, encode
-from duewheel.kafka.clients import ClientSettings, close
-from duewheel.kafka.deadline import Deadline, DeadlinePassed, within
+from duewheel.kafka.clients import ClientSettings, close, open_admin
+from duewheel.kafka.deadline import Deadline, DeadlinePassed
 from duewheel.kafka.held_queue import (
     BATCHES_AT_ONCE,
     Bounds,
@@ -65,6 +64,7 @@ from duewheel.kafka.held_queue import (
     split,
     tell_held,
 )
+from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.kafka.state_topic import (
     Found,
     broker_now_ms,
@@ -75,7 +75,7 @@ from duewheel.kafka.state_topic import (
     place_of,
 )
 from duewheel.kafka.target_metadata import NO_VERDICT, SentBatch, TargetCatalog
-from duewheel.kafka.transactions import meet, open_producer, preparation_deadline, transact
+from duewheel.kafka.transactions import TransactionalProducer, preparation_deadline
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.batches import TopicPartition as Place
 from duewheel.schemas.wire.record_batch import HEADER_BYTES, Batch
@@ -92,48 +92,6 @@ _OUT_OF_TIME = (DeadlinePassed, KafkaTimeoutError, RequestTimedOutError)
 _EXPECTED = (KafkaError, DeadlinePassed, DuewheelError, internals.NoAnswer)
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class PublisherLimits:
-    """Bounds, each in the unit of its name.
-
-    Attributes:
-        start_deadline_s: for the whole of `start`; the headway of reading the progress renews it.
-            More than the transaction timeout: a dead transaction of `reshard` holds the progress
-            back for that long.
-        publish_deadline_s: for one transaction. Less than the transaction timeout, or the broker
-            gives up first.
-        transaction_timeout_ms: after it the broker aborts a transaction that nobody ends. Until
-            then read_committed consumers of the same partitions wait.
-        batch_bytes: what a batch should hold; one partition sends one batch at a time.
-        batch_bytes_max: the largest batch, whatever a topic allows. Below the broker's
-            socket.request.max.bytes (100 MB unless set).
-        stop_s: how long to wait for a dropped producer's thread.
-        target_age_s: how long an answer about a topic is believed.
-        missing_target_age_s: how long "there is no such topic" is.
-        unavailable_target_age_s: how long "this partition takes no writes" is.
-        quiet_s: how long a partition may leave a batch without an answer while others get theirs;
-            found out after one to two of it.
-    """
-
-    start_deadline_s: float = 30.0
-    publish_deadline_s: float = 12.0
-    transaction_timeout_ms: int = 15_000
-    batch_bytes: int = 512 * 1024
-    batch_bytes_max: int = 64 * 1024 * 1024
-    stop_s: float = 5.0
-    target_age_s: float = 30.0
-    missing_target_age_s: float = 10.0
-    unavailable_target_age_s: float = 3.0
-    quiet_s: float = 1.5
-
-    def __post_init__(self) -> None:
-        if not self.publish_deadline_s * 1000 < self.transaction_timeout_ms:
-            raise ConfigError(
-                f"publish_deadline_s = {self.publish_deadline_s:g} must be below "
-                f"transaction_timeout_ms = {self.transaction_timeout_ms}"
-            )
 
 
 class KafkaPublisher:
@@ -183,20 +141,14 @@ class KafkaPublisher:
         self._limits = limits or PublisherLimits()
         self._chance = chance or random.Random()
         self._stopping = stopping
-        self._catalog = TargetCatalog(
-            self._settings,
-            batch_bytes=self._limits.batch_bytes,
-            batch_bytes_max=self._limits.batch_bytes_max,
-            age_s=self._limits.target_age_s,
-            missing_age_s=self._limits.missing_target_age_s,
-            unavailable_age_s=self._limits.unavailable_target_age_s,
+        self._catalog = TargetCatalog(self._settings, self._limits)
+        self._producer = TransactionalProducer(
+            self._settings, transactional_id, self._limits, stopping
         )
-        self._producer: KafkaProducer | None = None
         self._admin: KafkaAdminClient | None = None
         self._was_started = False
         self._written_ms = 0  # the progress that was last read
         self._is_asked_to_yield = False
-        self._met: set[str] = set()  # topics whose metadata the producer has
         self._stamp = (0, 0)  # the brokers' clock at the last commit, and boottime then
         self._aside = Aside()
         self._letters_wait = False
@@ -221,7 +173,7 @@ class KafkaPublisher:
             RecoveryRefused: the record there cannot be read.
         """
         deadline = Deadline(self._limits.start_deadline_s, self._stopping)
-        admin = self._settings.open(KafkaAdminClient, deadline)
+        admin = open_admin(self._settings, deadline)
         try:
             self._require_topics(admin, deadline)
             return self._read_progress(admin, deadline, past_open=False)
@@ -236,7 +188,7 @@ class KafkaPublisher:
             KafkaUnavailable: no answer in time.
         """
         deadline = Deadline(self._limits.start_deadline_s, self._stopping)
-        admin = self._settings.open(KafkaAdminClient, deadline)
+        admin = open_admin(self._settings, deadline)
         try:
             hidden_ms = last_write_ms(
                 self._settings, admin, self._state_partition, self._key, deadline
@@ -282,9 +234,9 @@ class KafkaPublisher:
         self.close()
         deadline = Deadline(self._limits.start_deadline_s, self._stopping)
         try:
-            self._admin = self._settings.open(KafkaAdminClient, deadline)
+            self._admin = open_admin(self._settings, deadline)
             self._require_topics(self._admin, deadline)
-            self._producer = self._open_producer(deadline)
+            self._producer.open([self._state_partition.topic], deadline)
             found = self._read_progress(self._admin, deadline)
             if self._was_started and self._is_asked_to_yield:
                 raise Fenced("the partitions are being dealt anew: `duewheel reshard` was run")
@@ -345,22 +297,18 @@ class KafkaPublisher:
         """
         before = progress.held
         self._aside = Aside(held=before)
-        if self._producer is None or self._admin is None:
+        if self._admin is None or not self._producer.is_open:
             raise PublishDoubt("the publisher is not started")
         progress.require_publishable()
         try:
-            parts, beside = self._addressed(self._admin, self._producer, prepared, progress)
+            parts, beside = self._addressed(self._admin, prepared, progress)
             if self._aside.held != progress.held:
                 progress = replace(progress, held=self._aside.held)
             records = [*beside, single(self._key, progress.encode())]
-            batches = [(TopicPartition(p.topic, p.partition), p.batch) for p in parts]
+            batches = [((p.topic, p.partition), p.batch) for p in parts]
             batches += [(self._state_partition, record) for record in records]
-            now_ms = self._timestamp_ms()
-            producer = self._producer
-            deadline = Deadline(self._limits.publish_deadline_s, self._stopping)
-            quiet_s = self._limits.quiet_s
-            outcomes = within(
-                deadline, "publish", lambda: transact(producer, batches, now_ms, deadline, quiet_s)
+            outcomes = self._producer.transact(
+                "publish", batches, self._timestamp_ms(), self._limits.quiet_s
             )
             self._judge(parts, outcomes)
             stamp_ms = outcomes[-1].stamp_ms
@@ -410,32 +358,11 @@ class KafkaPublisher:
 
     def close(self) -> None:
         """Drop the clients; an open transaction is left to the next `start` or its time-out."""
-        producer, self._producer = self._producer, None
+        self._producer.stop()
         admin, self._admin = self._admin, None
-        stop_s = Deadline(self._limits.stop_s, self._stopping).remaining_s()
-        if producer is not None and not internals.stop(producer, stop_s):
-            log.warning("old sender is still ending", transactional_id=self._transactional_id)
         if admin is not None:
             close(admin)
-        self._met.clear()
         self._catalog.forget()
-
-    def _open_producer(self, deadline: Deadline) -> KafkaProducer:
-        limits = self._limits
-        producer = open_producer(
-            self._settings,
-            self._transactional_id,
-            timeout_ms=limits.transaction_timeout_ms,
-            publish_s=limits.publish_deadline_s,
-            stop_s=limits.stop_s,
-            deadline=deadline,
-        )
-        try:
-            self._meet(producer, [self._state_partition.topic], deadline)
-        except DuewheelError:
-            internals.stop(producer, limits.stop_s)
-            raise
-        return producer
 
     def _require_topics(self, admin: KafkaAdminClient, deadline: Deadline) -> None:
         topic, number = self._state_partition
@@ -451,16 +378,9 @@ class KafkaPublisher:
                 f"needs {number + 1}: `duewheel init` adds them"
             )
 
-    def _meet(self, producer: KafkaProducer, topics: list[str], deadline: Deadline) -> None:
-        """Have the producer know the topics' leaders: a batch for an unknown one never leaves."""
-        new = [topic for topic in topics if topic not in self._met]
-        meet(self._settings, producer, new, deadline)
-        self._met.update(new)
-
     def _addressed(
         self,
         admin: KafkaAdminClient,
-        producer: KafkaProducer,
         prepared: Prepared | None,
         progress: Progress,
     ) -> tuple[list[Part], list[Batch]]:
@@ -496,7 +416,7 @@ class KafkaPublisher:
         batches = split(parts, closed, moves.held, progress.topic_ids, end)
         self._aside = replace(aside, held=batches.held, moved=moves.held != held)
         parts = [*moves.parts, *batches.now]
-        self._meet(producer, list(dict.fromkeys(part.topic for part in parts)), deadline)
+        self._producer.meet(dict.fromkeys(part.topic for part in parts), deadline)
         return parts, [*moves.deletions, *batches.records]
 
     def _encoded(self, prepared: Prepared, look_up: LookUp) -> Encoded:

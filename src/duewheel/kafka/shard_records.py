@@ -7,13 +7,11 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kafka import KafkaAdminClient
-
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.config.settings import Settings
 from duewheel.errors import RecoveryRefused
 from duewheel.kafka import shard_settings
-from duewheel.kafka.clients import ClientSettings, close
+from duewheel.kafka.clients import ClientSettings, close, open_admin
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.state_topic import newest_records
 
@@ -44,7 +42,7 @@ def all_shards(
     """
     client = ClientSettings(settings.kafka.client_options("consumer"))
     deadline = Deadline(shard_settings.publisher_limits(settings).start_deadline_s, stopping)
-    admin = client.open(KafkaAdminClient, deadline)
+    admin = open_admin(client, deadline)
     try:
         found = newest_records(client, admin, settings.state_topic, deadline, past_open=past_open)
     finally:

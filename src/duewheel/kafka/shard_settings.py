@@ -11,7 +11,7 @@ from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.progress import shard_of
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.kafka.publisher import PublisherLimits
+from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.schemas.batches import TopicPartition
 
 

@@ -34,7 +34,7 @@ from kafka.structs import TopicPartition
 from duewheel.checkpoints.held_copies import HELD_PREFIX
 from duewheel.checkpoints.progress import Progress
 from duewheel.errors import DuewheelError
-from duewheel.kafka.clients import ClientSettings, close, open_reader
+from duewheel.kafka.clients import ClientSettings, close, open_admin, open_reader
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.polling import records_until
 from duewheel.schemas.batches import TopicPartition as Place
@@ -102,7 +102,7 @@ def newest_of(
     settings: ClientSettings, place: TopicPartition, key: bytes, deadline: Deadline
 ) -> Found | None:
     """The same, with a client of its own."""
-    admin = settings.open(KafkaAdminClient, deadline)
+    admin = open_admin(settings, deadline)
     try:
         return newest_record(settings, admin, place, key, deadline)
     finally:
@@ -284,7 +284,7 @@ class KafkaProgressReader:
         deadline = Deadline(_COORDINATOR_S, self._stopping)
         # A client for each question: one that is kept asks the broker that was the coordinator
         # once, which denies it after the coordinator has moved.
-        admin = self._settings.open(KafkaAdminClient, deadline)
+        admin = open_admin(self._settings, deadline)
         try:
             self._settings.call(
                 deadline,

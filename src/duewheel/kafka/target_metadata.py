@@ -41,6 +41,7 @@ from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.availability import Outages
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.kafka.ttl_cache import Believed
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.schemas.name_patterns import may_name_topic
@@ -93,32 +94,15 @@ class TargetCatalog:
         targets["nowhere"].refusal          # Reason.UNKNOWN_TARGET_TOPIC
     """
 
-    def __init__(
-        self,
-        settings: ClientSettings,
-        *,
-        batch_bytes: int,
-        batch_bytes_max: int,
-        age_s: float,
-        missing_age_s: float,
-        unavailable_age_s: float,
-    ) -> None:
+    def __init__(self, settings: ClientSettings, limits: PublisherLimits) -> None:
         """An empty catalog.
 
         Args:
             settings: for error texts.
-            batch_bytes: what a batch should hold.
-            batch_bytes_max: what it may hold, whatever a topic allows.
-            age_s: how long an answer is believed.
-            missing_age_s: how long a refusal is.
-            unavailable_age_s: how long that a partition takes no writes is.
+            limits: sizes of batches, and how long each kind of answer is believed.
         """
         self._settings = settings
-        self._batch_bytes = batch_bytes
-        self._batch_bytes_max = batch_bytes_max
-        self._age_s = age_s
-        self._missing_age_s = missing_age_s
-        self._unavailable_age_s = unavailable_age_s
+        self._limits = limits
         self._outages = Outages()
         self._known: Believed[str, Target] = Believed()
         self._smaller: Believed[str, int] = Believed()  # bytes of a batch
@@ -167,8 +151,12 @@ class TargetCatalog:
 
     def _believed_s(self, target: Target) -> float:
         if target.refusal:
-            return self._missing_age_s
-        return self._unavailable_age_s if target.unavailable else self._age_s
+            return self._limits.missing_target_age_s
+        return (
+            self._limits.unavailable_target_age_s
+            if target.unavailable
+            else self._limits.target_age_s
+        )
 
     def forget(self) -> None:
         """Ask again for everything; what refusals have taught is kept."""
@@ -176,7 +164,7 @@ class TargetCatalog:
 
     def batch_bytes(self, topic: str, target: Target) -> int:
         """How large to make this topic's batches, in bytes."""
-        return min(self._smaller.get(topic) or self._batch_bytes, target.batch_bytes_max)
+        return min(self._smaller.get(topic) or self._limits.batch_bytes, target.batch_bytes_max)
 
     def learn(self, batch: SentBatch, error: Exception, *, alone: bool = False) -> bool:
         """Draw the conclusion from a refused batch; False if the error says nothing about it.
@@ -193,9 +181,9 @@ class TargetCatalog:
                 return False
             self.found_unavailable((batch.topic, batch.partition), type(error).__name__)
         elif batch.source is None:
-            self._smaller.put(batch.topic, batch.size // 2, self._age_s)
+            self._smaller.put(batch.topic, batch.size // 2, self._limits.target_age_s)
         elif isinstance(error, _TOO_LARGE):
-            self._record_limit.put(batch.topic, batch.size - 1, self._age_s)
+            self._record_limit.put(batch.topic, batch.size - 1, self._limits.target_age_s)
             self._known.pop(batch.topic)
         else:
             self.refused |= {batch.source}
@@ -238,7 +226,7 @@ class TargetCatalog:
                 f"Kafka at {self._settings.address}: topic {topic!r}: error {error}, no partitions"
             )
         topic_id = str(uuid.UUID(str(row["topic_id"])))
-        return Target(len(partitions), self._batch_bytes_max, topic_id=topic_id)
+        return Target(len(partitions), self._limits.batch_bytes_max, topic_id=topic_id)
 
     def _limited(
         self, topic: str, target: Target, config: Mapping[str, str], row: Mapping[str, Any]
@@ -246,12 +234,12 @@ class TargetCatalog:
         """The target with what its configuration says; without the right to read it, refusals
         will tell.
         """
-        limit = int(config.get("max.message.bytes", self._batch_bytes_max))
+        limit = int(config.get("max.message.bytes", self._limits.batch_bytes_max))
         in_sync_min = int(config.get("min.insync.replicas", 1))
-        learned = self._record_limit.get(topic) or self._batch_bytes_max
+        learned = self._record_limit.get(topic) or self._limits.batch_bytes_max
         return replace(
             target,
-            batch_bytes_max=min(limit, learned, self._batch_bytes_max),
+            batch_bytes_max=min(limit, learned, self._limits.batch_bytes_max),
             key_required="compact" in config.get("cleanup.policy", ""),
             unavailable=frozenset(
                 partition["partition_index"]

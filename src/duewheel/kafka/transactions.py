@@ -1,4 +1,4 @@
-"""A producer for transactions of ready batches, and one such transaction.
+"""Transactions of ready batches, by a producer that owns its transactional id.
 
 Used by whatever must be exactly once: deliveries with their progress, replays with their position.
 """
@@ -9,27 +9,126 @@ import math
 import threading
 from collections.abc import Iterable
 
+import structlog
 from kafka import KafkaProducer
+from kafka.errors import InvalidProducerEpochError, ProducerFencedError
 from kafka.structs import TopicPartition
 
 from duewheel.errors import DuewheelError
 from duewheel.kafka import producer_internals as internals
 from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.deadline import Deadline, within
+from duewheel.kafka.publisher_limits import PublisherLimits
+from duewheel.schemas.batches import TopicPartition as Place
 from duewheel.schemas.wire.record_batch import Batch
 
 _REQUEST_BYTES = 16 * 1024 * 1024  # of several partitions' batches; a larger batch goes alone
 _BYTES_PER_S = 1 << 20  # a partition that takes less of a batch counts as taking none
 _TOPIC_S = 0.05  # a generous hundred times what looking up and meeting one of many takes
 
+log = structlog.get_logger(__name__)
+
+
+class TransactionalProducer:
+    """One transactional id, and the producer that owns it while it is open. Not thread-safe.
+
+    Example:
+        producer = TransactionalProducer(settings, "app.reshard", limits)
+        producer.open(["app.state"], deadline)
+        outcomes = producer.transact("reshard", batches, now_ms)
+        producer.stop()
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        transactional_id: str,
+        limits: PublisherLimits,
+        stopping: threading.Event | None = None,
+    ) -> None:
+        """Connects nothing.
+
+        Args:
+            settings: of every client.
+            transactional_id: whoever opens a producer with it last owns it.
+            limits: on time.
+            stopping: once set, nothing is waited for longer than a moment.
+        """
+        self._settings = settings
+        self._transactional_id = transactional_id
+        self._limits = limits
+        self._stopping = stopping
+        self._producer: KafkaProducer | None = None
+        self._met: set[str] = set()  # topics whose leaders the producer knows
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a producer."""
+        return self._producer is not None
+
+    def open(self, topics: Iterable[str], deadline: Deadline) -> None:
+        """Take the id, which ends what a predecessor left open, and meet these topics. What was
+        open is stopped before.
+
+        Raises:
+            KafkaUnavailable, ConfigError: as `open_producer` and `meet`; then there is none.
+        """
+        self.stop()
+        self._producer = open_producer(
+            self._settings, self._transactional_id, self._limits, deadline
+        )
+        try:
+            self.meet(topics, deadline)
+        except DuewheelError:
+            self.stop()
+            raise
+
+    def meet(self, topics: Iterable[str], deadline: Deadline) -> None:
+        """As the function of that name; topics that the producer knows cost nothing."""
+        new = [topic for topic in topics if topic not in self._met]
+        meet(self._settings, self._opened(), new, deadline)
+        self._met.update(new)
+
+    def transact(
+        self,
+        what: str,
+        batches: Iterable[tuple[Place, Batch]],
+        now_ms: int,
+        quiet_s: float = math.inf,
+    ) -> list[internals.Outcome]:
+        """As the function of that name, within the deadline of a transaction.
+
+        Args:
+            what: is done, for an error's text.
+            batches, now_ms, quiet_s: as there.
+        """
+        producer = self._opened()
+        queued = [(TopicPartition(*place), batch) for place, batch in batches]
+        deadline = Deadline(self._limits.publish_deadline_s, self._stopping)
+        return within(deadline, what, lambda: transact(producer, queued, now_ms, deadline, quiet_s))
+
+    def stop(self) -> None:
+        """Drop the producer; an open transaction is left to the next `open` or its time-out."""
+        producer, self._producer = self._producer, None
+        self._met.clear()
+        stop_s = Deadline(self._limits.stop_s, self._stopping).remaining_s()
+        if producer is not None and not internals.stop(producer, stop_s):
+            log.warning("old sender is still ending", transactional_id=self._transactional_id)
+
+    def _opened(self) -> KafkaProducer:
+        assert self._producer is not None, "it is opened first"
+        return self._producer
+
+
+def is_fenced(error: Exception) -> bool:
+    """Whether another producer has taken the transactional id."""
+    return isinstance(error, (InvalidProducerEpochError, ProducerFencedError))
+
 
 def open_producer(
     settings: ClientSettings,
     transactional_id: str,
-    *,
-    timeout_ms: int,
-    publish_s: float,
-    stop_s: float,
+    limits: PublisherLimits,
     deadline: Deadline,
 ) -> KafkaProducer:
     """A producer that owns the transactional id: what a predecessor left open has been ended.
@@ -37,9 +136,7 @@ def open_producer(
     Args:
         settings: of every client.
         transactional_id: whoever opens a producer with it last owns it.
-        timeout_ms: after it the broker aborts a transaction that nobody ends.
-        publish_s: the longest that one transaction may take, below `timeout_ms`.
-        stop_s: how long to wait for the thread of a producer that could not be opened.
+        limits: on time.
         deadline: for the whole call.
 
     Raises:
@@ -48,12 +145,12 @@ def open_producer(
     """
     # A request that hangs must not outlive its transaction by much: the sender's thread of a
     # dropped producer ends with it.
-    request_ms = int(publish_s * 1000)
+    request_ms = int(limits.publish_deadline_s * 1000)
     producer = settings.open(
         KafkaProducer,
         deadline,
         transactional_id=transactional_id,
-        transaction_timeout_ms=timeout_ms,
+        transaction_timeout_ms=limits.transaction_timeout_ms,
         max_block_ms=deadline.remaining_ms(),
         request_timeout_ms=request_ms,
         delivery_timeout_ms=request_ms,
@@ -67,7 +164,7 @@ def open_producer(
         internals.check_internals(producer)
         settings.call(deadline, "init_transactions", producer.init_transactions)
     except DuewheelError:
-        internals.stop(producer, stop_s)
+        internals.stop(producer, limits.stop_s)
         raise
     return producer
 

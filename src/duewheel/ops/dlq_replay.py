@@ -20,25 +20,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from kafka import KafkaAdminClient, KafkaProducer
-from kafka.structs import TopicPartition
 
 from duewheel import factory
 from duewheel.checkpoints.replay_position import KEY, ReplayPosition
 from duewheel.clock import Clock, SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, PublishDoubt
-from duewheel.kafka import producer_internals as internals
 from duewheel.kafka import shard_settings
-from duewheel.kafka.clients import close
-from duewheel.kafka.deadline import Deadline, within
+from duewheel.kafka.clients import close, open_admin
+from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.router import reason_text
 from duewheel.kafka.state_topic import place_of
 from duewheel.kafka.target_metadata import SentBatch, TargetCatalog
-from duewheel.kafka.transactions import meet, open_producer, preparation_deadline, transact
+from duewheel.kafka.transactions import TransactionalProducer, preparation_deadline
 from duewheel.ops.dlq_list import DeadLetterReader, dead_letter_reader
 from duewheel.osutil.terminal import progress_bar
-from duewheel.schemas.batches import NO_KEY, NO_PARTITION
+from duewheel.schemas.batches import NO_KEY, NO_PARTITION, TopicPartition
 from duewheel.schemas.columns import binary
 from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
 from duewheel.schemas.hashing import key_hashes
@@ -122,24 +119,19 @@ class _Replay:
         self._limits = shard_settings.publisher_limits(settings)
         self._contract = factory.contract(settings)
         self._refusals: dict[str, Refusal | None] = {}
-        self._catalog = TargetCatalog(
-            self._client,
-            batch_bytes=self._limits.batch_bytes,
-            batch_bytes_max=self._limits.batch_bytes_max,
-            age_s=self._limits.target_age_s,
-            missing_age_s=self._limits.missing_target_age_s,
-            unavailable_age_s=self._limits.unavailable_target_age_s,
-        )
+        self._catalog = TargetCatalog(self._client, self._limits)
         self._sticky = random.randrange(1 << 31)  # partition of messages without key and request
-        self._producer: KafkaProducer | None = None
+        self._producer = TransactionalProducer(
+            self._client, f"{settings.app.id}.dlq-replay", self._limits
+        )
         self._left = selection.limit
         self._topics: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
-        self._admin = self._client.open(KafkaAdminClient, self._deadline())
+        self._admin = open_admin(self._client, self._deadline())
 
     def close(self) -> None:
         """Drop the clients; an open transaction is left to the next run or its time-out."""
-        self._drop_producer()
+        self._producer.stop()
         close(self._admin)
 
     def run(self) -> dict[str, Any]:
@@ -173,7 +165,7 @@ class _Replay:
         """The position behind which nobody else can replay any more."""
         if not self._dry_run:
             # First: it ends what an earlier run has left open, which may hide the position.
-            self._producer = self._open_producer()
+            self._producer.open([self._settings.state_topic], self._deadline())
         return self._reader.position()
 
     def _run(self) -> None:
@@ -203,7 +195,7 @@ class _Replay:
             reached: the end of what was read: below it `partition` has no other dead letters.
         """
         for _ in range(_REFUSALS_MAX):
-            if self._producer is None and not self._dry_run:
+            if not self._producer.is_open and not self._dry_run:
                 self._position = self._take_over()
             wanted, end = self._wanted(letters, reached)
             self._position.move(partition, end, self._selection.code)
@@ -213,7 +205,7 @@ class _Replay:
             if self._dry_run or self._transact(records, targets):
                 self._count(records)
                 return
-            self._drop_producer()
+            self._producer.stop()
         raise PublishDoubt(f"Kafka keeps refusing records after {_REFUSALS_MAX} attempts")
 
     def _wanted(self, letters: list[DeadLetter], reached: int) -> tuple[list[DeadLetter], int]:
@@ -301,20 +293,14 @@ class _Replay:
 
     def _transact(self, records: list[_Record], targets: Mapping[str, Target]) -> bool:
         """Whether it is committed; False if a refusal has taught something."""
-        producer = self._producer
-        assert producer is not None, "the position was read with it"
         topics = {record.topic for record in records}
         seconds = self._limits.publish_deadline_s
         batches, sent = self._batches(records, targets)
         state = place_of(self._settings.state_topic, 0)
         batches.append((state, single(KEY, self._position.encode())))
-        now_ms = self._clock.now_ms()
         try:
-            meet(self._client, producer, topics, preparation_deadline(seconds, len(topics)))
-            deadline = Deadline(seconds)
-            outcomes = within(
-                deadline, "replay", lambda: transact(producer, batches, now_ms, deadline)
-            )
+            self._producer.meet(topics, preparation_deadline(seconds, len(topics)))
+            outcomes = self._producer.transact("replay", batches, self._clock.now_ms())
         except Exception as error:  # noqa: BLE001 - kafka-python raises what it likes
             raise PublishDoubt(
                 f"replay: {self._client.explain(error)}: run it again, nothing is doubled"
@@ -334,16 +320,17 @@ class _Replay:
     ) -> tuple[list[tuple[TopicPartition, Batch]], list[SentBatch]]:
         groups: dict[TopicPartition, list[_Record]] = {}
         for record in records:
-            groups.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
+            groups.setdefault((record.topic, record.partition), []).append(record)
         batches, sent = [], []
-        for partition, group in groups.items():
-            bytes_max = self._catalog.batch_bytes(partition.topic, targets[partition.topic])
+        for place, group in groups.items():
+            topic, number = place
+            bytes_max = self._catalog.batch_bytes(topic, targets[topic])
             for part in _cut(group, bytes_max - HEADER_BYTES):
-                body = b"".join(record.encode(place) for place, record in enumerate(part))
-                batches.append((partition, Batch(memoryview(body), len(part))))
+                body = b"".join(record.encode(n) for n, record in enumerate(part))
+                batches.append((place, Batch(memoryview(body), len(part))))
                 alone = _name(part[0].letter) if len(part) == 1 else None
                 size = HEADER_BYTES + len(body)
-                sent.append(SentBatch(partition.topic, partition.partition, size, alone))
+                sent.append(SentBatch(topic, number, size, alone))
         return batches, sent
 
     def _count(self, records: list[_Record]) -> None:
@@ -356,25 +343,6 @@ class _Replay:
 
     def _deadline(self) -> Deadline:
         return Deadline(self._limits.start_deadline_s)
-
-    def _open_producer(self) -> KafkaProducer:
-        deadline = self._deadline()
-        producer = open_producer(
-            self._client,
-            f"{self._settings.app.id}.dlq-replay",
-            timeout_ms=self._limits.transaction_timeout_ms,
-            publish_s=self._limits.publish_deadline_s,
-            stop_s=self._limits.stop_s,
-            deadline=deadline,
-        )
-        self._producer = producer  # closed with the run, whatever follows
-        meet(self._client, producer, [self._settings.state_topic], deadline)
-        return producer
-
-    def _drop_producer(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            internals.stop(producer, self._limits.stop_s)
 
 
 def _name(letter: DeadLetter) -> bytes:

@@ -29,8 +29,6 @@ from contextlib import ExitStack
 from typing import Any, Protocol
 
 import structlog
-from kafka import KafkaProducer
-from kafka.errors import InvalidProducerEpochError, ProducerFencedError
 
 from duewheel import factory
 from duewheel.backoff import Backoff
@@ -52,22 +50,19 @@ from duewheel.errors import (
     PublishDoubt,
     RecoveryRefused,
 )
-from duewheel.kafka import producer_internals as internals
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline, within
+from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.shard_records import Written, all_shards
 from duewheel.kafka.state_topic import place_of
-from duewheel.kafka.transactions import meet, open_producer, transact
+from duewheel.kafka.transactions import TransactionalProducer, is_fenced
 from duewheel.osutil.signals import stop_signals
 from duewheel.schemas.wire.single_record import single
 from duewheel.wheel.publisher import Publisher
 
 _ATTEMPTS = 20
 BACKOFF_MS = 50, 1_000  # between them: chance decides who is quicker
-
-_FENCED = (InvalidProducerEpochError, ProducerFencedError)
 
 log = structlog.get_logger(__name__)
 
@@ -257,13 +252,13 @@ class _Kafka:
         self._settings, self._clock = settings, clock
         self._client = ClientSettings(settings.kafka.client_options("producer"))
         self._limits = shard_settings.publisher_limits(settings)
-        self._producer: KafkaProducer | None = None
+        self._producer = TransactionalProducer(
+            self._client, f"{settings.app.id}.reshard", self._limits, clock.stopping
+        )
 
     def close(self) -> None:
         """Drop the client."""
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            internals.stop(producer, self._limits.stop_s)
+        self._producer.stop()
 
     def shards(self, *, past_open: bool) -> Mapping[int, Written]:
         """See Cluster."""
@@ -275,15 +270,7 @@ class _Kafka:
     def take_lock(self) -> None:
         """See Cluster."""
         deadline = Deadline(self._limits.start_deadline_s, self._clock.stopping)
-        self._producer = open_producer(
-            self._client,
-            f"{self._settings.app.id}.reshard",
-            timeout_ms=self._limits.transaction_timeout_ms,
-            publish_s=self._limits.publish_deadline_s,
-            stop_s=self._limits.stop_s,
-            deadline=deadline,
-        )
-        meet(self._client, self._producer, [self._settings.state_topic], deadline)
+        self._producer.open([self._settings.state_topic], deadline)
 
     def make_room(self, shards: int) -> None:
         """See Cluster."""
@@ -293,27 +280,20 @@ class _Kafka:
 
     def write(self, values: Mapping[int, Mapping[bytes, bytes]]) -> int:
         """See Cluster."""
-        producer = self._producer
-        assert producer is not None, "the lock is taken first"
         batches = [
             (place_of(self._settings.state_topic, shard), single(key, value))
             for shard, records in values.items()
             for key, value in records.items()
         ]
-        deadline = Deadline(self._limits.publish_deadline_s, self._clock.stopping)
         try:
-            outcomes = within(
-                deadline,
-                "reshard",
-                lambda: transact(producer, batches, self._clock.now_ms(), deadline),
-            )
+            outcomes = self._producer.transact("reshard", batches, self._clock.now_ms())
             errors = [outcome.error for outcome in outcomes if outcome.error is not None]
             if errors:
                 raise errors[0]
             return outcomes[-1].stamp_ms or self._clock.now_ms()
         except Exception as error:
             reason = self._client.explain(error)
-            if isinstance(error, _FENCED):
+            if is_fenced(error):
                 raise Fenced(f"another `duewheel reshard` has begun: {reason}") from error
             raise KafkaUnavailable(
                 f"{reason}: run it again, it goes on where this ended"

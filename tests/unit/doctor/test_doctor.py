@@ -27,7 +27,7 @@ from duewheel.doctor import (
 from duewheel.doctor.cluster import Cluster, Topic
 from duewheel.doctor.findings import Finding
 from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.publisher import PublisherLimits
+from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.kafka.topic_specs import TopicFinding
 
 ADDRESS = "kafka:9092"

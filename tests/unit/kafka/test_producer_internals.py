@@ -25,7 +25,7 @@ from duewheel.kafka import producer_internals as internals
 from duewheel.kafka import router, ttl_cache
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline, DeadlinePassed, within
-from duewheel.kafka.publisher import PublisherLimits
+from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.kafka.target_metadata import SentBatch, TargetCatalog
 from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.wire.record_batch import Batch
@@ -288,11 +288,7 @@ def test_reasons() -> None:
 def test_refusals_narrow_down_to_the_bad_record() -> None:
     catalog = TargetCatalog(
         ClientSettings({}),
-        batch_bytes=8_000,
-        batch_bytes_max=90_000,
-        age_s=60,
-        missing_age_s=60,
-        unavailable_age_s=60,
+        PublisherLimits(batch_bytes=8_000, batch_bytes_max=90_000, target_age_s=60),
     )
     target = Target(1, 90_000)
     error = InvalidRecordError("bad")

@@ -24,6 +24,7 @@ from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.batch_encoder import Routed, route
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.kafka.target_metadata import SentBatch, TargetCatalog
 from duewheel.schemas.columns import binary
 from duewheel.schemas.wire.record_codec import key_values
@@ -67,11 +68,13 @@ class Cluster:
 def catalog(unavailable_age_s: float = 60) -> TargetCatalog:
     return TargetCatalog(
         ClientSettings({}),
-        batch_bytes=8_000,
-        batch_bytes_max=90_000,
-        age_s=60,
-        missing_age_s=60,
-        unavailable_age_s=unavailable_age_s,
+        PublisherLimits(
+            batch_bytes=8_000,
+            batch_bytes_max=90_000,
+            target_age_s=60,
+            missing_target_age_s=60,
+            unavailable_target_age_s=unavailable_age_s,
+        ),
     )
 
 

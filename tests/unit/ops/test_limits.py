@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from duewheel.cli.main import cli
 from duewheel.config.settings import load
 from duewheel.factory import dequeue_config
-from duewheel.kafka.publisher import PublisherLimits
+from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.ops.limits import bounds
 from duewheel.streaming.batch_attempt import SPARK_DIR, Attempt
 from duewheel.wheel.dequeue.decode import ROLLS_MAX, TOPICS_MAX

@@ -1,0 +1,49 @@
+"""How long transactions may take and how large their batches are, whoever makes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from duewheel.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherLimits:
+    """Bounds, each in the unit of its name.
+
+    Attributes:
+        start_deadline_s: for the whole of `start`; the headway of reading the progress renews it.
+            More than the transaction timeout: a dead transaction of `reshard` holds the progress
+            back for that long.
+        publish_deadline_s: for one transaction. Less than the transaction timeout, or the broker
+            gives up first.
+        transaction_timeout_ms: after it the broker aborts a transaction that nobody ends. Until
+            then read_committed consumers of the same partitions wait.
+        batch_bytes: what a batch should hold; one partition sends one batch at a time.
+        batch_bytes_max: the largest batch, whatever a topic allows. Below the broker's
+            socket.request.max.bytes (100 MB unless set).
+        stop_s: how long to wait for a dropped producer's thread.
+        target_age_s: how long an answer about a topic is believed.
+        missing_target_age_s: how long "there is no such topic" is.
+        unavailable_target_age_s: how long "this partition takes no writes" is.
+        quiet_s: how long a partition may leave a batch without an answer while others get theirs;
+            found out after one to two of it.
+    """
+
+    start_deadline_s: float = 30.0
+    publish_deadline_s: float = 12.0
+    transaction_timeout_ms: int = 15_000
+    batch_bytes: int = 512 * 1024
+    batch_bytes_max: int = 64 * 1024 * 1024
+    stop_s: float = 5.0
+    target_age_s: float = 30.0
+    missing_target_age_s: float = 10.0
+    unavailable_target_age_s: float = 3.0
+    quiet_s: float = 1.5
+
+    def __post_init__(self) -> None:
+        if not self.publish_deadline_s * 1000 < self.transaction_timeout_ms:
+            raise ConfigError(
+                f"publish_deadline_s = {self.publish_deadline_s:g} must be below "
+                f"transaction_timeout_ms = {self.transaction_timeout_ms}"
+            )
