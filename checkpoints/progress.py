@@ -11,10 +11,10 @@ A record per shard in the compacted topic `<app>.state`, in the partition <index
     a   replied_below: cancels below this offset are replied to, or chased; what is lost is read
         again from there
 
-A message of p at offset o whose slot is s is *done* if o < c and s <= r, or if it belongs to the
-half-delivered slot (o < c1 and (s = r + 1, or s <= r and o >= c)) and o < d. All else is pending;
-but what lies below the oldest slot-configuration epoch (config_epochs.py) is done, though its slot
-can no longer be told.
+A message of p at offset o whose slot is s is *done* if it is out (delivered.py): placed in a slot
+up to r, that is o < c and s <= r; or placed in the half-delivered slot, that is s = r + 1, or
+s <= r and o >= c, and o < d, o < c1. All else is pending; but what lies below the oldest
+slot-configuration epoch (config_epochs.py) is done, though its slot can no longer be told.
 
 Rows whose copies are held for a timer partition that takes no writes are out: `held` says where the
 copies are (held_copies.py).
@@ -33,6 +33,7 @@ from functools import cached_property
 import numpy as np
 
 from duewheel.checkpoints.config_epochs import Epochs
+from duewheel.checkpoints.delivered import is_out, placed_slots
 from duewheel.checkpoints.held_copies import Held
 from duewheel.checkpoints.json_fields import MISSHAPEN, integer, name, partition_number
 from duewheel.checkpoints.packed_columns import NULL, deflated, packed, unpacked
@@ -150,10 +151,8 @@ class Progress:
         )
         begins = np.array([self.epochs.begins_at(p) for p in partitions], np.int64)
         dropped = offset < begins[partition]
-        in_full = (offset < c) & (slot <= r)
-        half = (offset < c1) & ((slot == r + 1) | ((slot <= r) & (offset >= c)))
-        done: Bool = dropped | in_full | (half & (offset < d))
-        return done
+        placed = placed_slots(slot, offset, r, c)
+        return dropped | is_out(placed, offset, r, np.minimum(d, c1))
 
     def has_topic(self, topic: str, topic_id: str | None) -> bool:
         """Whether a timer topic with this id is the one whose offsets these are, as far as its id
@@ -337,7 +336,7 @@ def advanced(
     return reached
 
 
-def rows_out(known: Mapping[TopicPartition, PartitionProgress]) -> dict[int, int]:
+def rows_out_by_slot(known: Mapping[TopicPartition, PartitionProgress]) -> dict[int, int]:
     """Of each half-delivered slot, how many rows are out."""
     found: dict[int, int] = {}
     for part in known.values():

@@ -192,8 +192,8 @@ PLANTED = {
         "3",
         "what of a half-delivered slot is out is forgotten",
         "wheel/dequeue/pipeline.py",
-        "return done\n",
-        "return done & False\n",
+        "slots.below.get(p, 0)",
+        "0",
     ),
     "half-slot-of-range": Planted(
         "3",

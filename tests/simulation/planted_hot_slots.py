@@ -9,7 +9,7 @@ HOT_SLOTS = {
         "6",
         "the places of a half-delivered slot begin anew after a loss",
         "wheel/dequeue/pipeline.py",
-        "Places(rows_out)",
+        "Places(rows_out_by_slot)",
         "Places({})",
     ),
     "hot-by-id": Planted(

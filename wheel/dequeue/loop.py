@@ -36,7 +36,7 @@ from dataclasses import replace
 import structlog
 
 from duewheel.checkpoints.page_codec import Close, Commit, Marks
-from duewheel.checkpoints.progress import Progress, advanced, rows_out
+from duewheel.checkpoints.progress import Progress, advanced, rows_out_by_slot
 from duewheel.checkpoints.state_file import DEQUEUE
 from duewheel.clock import Clock, Interval
 from duewheel.errors import CorruptFile
@@ -368,7 +368,7 @@ class Loop:
         self._move_ring()
         known = self._started.found.partitions
         end = min(self.position.close.floor, self._directory.state.linked)
-        self._chunks.begin(self.position.r, end, below, rows_out(known))
+        self._chunks.begin(self.position.r, end, below, rows_out_by_slot(known))
 
     def _move_ring(self) -> None:
         """Of a range that goes on beyond the ring: what is delivered makes room for its rest."""

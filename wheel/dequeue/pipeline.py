@@ -34,6 +34,7 @@ from functools import partial
 
 import numpy as np
 
+from duewheel.checkpoints.delivered import is_out
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.threads import Worker
@@ -143,18 +144,18 @@ class Pipeline:
         after: int,
         until: int,
         below: Mapping[TopicPartition, int],
-        rows_out: Mapping[int, int],
+        rows_out_by_slot: Mapping[int, int],
     ) -> None:
         """Go on with the slots after < s ≤ until; the range before has been used up.
 
         Args:
             after, until: all of them closed.
             below: D of slot after + 1 if that was found half delivered, else empty.
-            rows_out: of half-delivered slots, how many rows are out.
+            rows_out_by_slot: of half-delivered slots, how many rows are out.
         """
         assert self._stages is None and not self._ready, "chunks were made and not used"
         scan = SlotScan(self._directory, after, until)
-        self._range = _Range(scan, after + 1, until, below, Places(rows_out))
+        self._range = _Range(scan, after + 1, until, below, Places(rows_out_by_slot))
 
     @property
     def end(self) -> int:
@@ -320,12 +321,8 @@ def _run(stage: Callable[[], None], queue: BoundedQueue[Chunk] | BoundedQueue[Re
 
 def _delivered(slots: _Range, restored: Restored) -> Bool:
     """Rows of the slot that a predecessor had half delivered, below D of their partition."""
-    slot = restored.chunk.slot
-    if not slots.below or slot[0] > slots.half_slot:
-        return np.zeros(len(slot), np.bool_)
-    below = np.array([slots.below.get(p, 0) for p in restored.sources], np.int64)
-    done: Bool = (slot == slots.half_slot) & (restored.offset < below[restored.source])
-    return done
+    d = np.array([slots.below.get(p, 0) for p in restored.sources], np.int64)[restored.source]
+    return is_out(restored.chunk.slot, restored.offset, slots.half_slot - 1, d)
 
 
 def _ends(restored: Restored) -> dict[TopicPartition, int] | None:

@@ -20,7 +20,7 @@ from duewheel.errors import ConfigError
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.hashing import java_hash, source_names
 from duewheel.schemas.wire.varint import read_varint
-from duewheel.wheel.inspect.snapshot import Snapshot, consistently, rows_out
+from duewheel.wheel.inspect.snapshot import Snapshot, consistently, positions_out
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import FLAG_DEAD_LETTER, MAGIC_ROLL, RECORD_BYTES, level_of
@@ -115,9 +115,9 @@ def _places(
     limit: int,
 ) -> list[tuple[int, Int64, Int64]]:
     """Hour, slots and log positions of a page, in order; hours without any left out."""
-    # What is out already is a prefix, as the pages before are: the later end of both counts.
-    out = rows_out(directory, snapshot)
-    begin = (snapshot.delivered_slot + 1, out[-1][1] - 1 if out else -1)
+    out = positions_out(directory, snapshot)
+    half_slot = snapshot.delivered_slot + 1
+    begin = (half_slot, -1)
     begin = max(begin, after or begin, (wanted.first_slot or 0, -1))
     last = wanted.last_slot
     precision_ms = directory.config.precision_ms
@@ -131,6 +131,8 @@ def _places(
         slots, positions = np.empty(0, np.int64), np.empty(0, np.int64)
         for position, slot, records in pieces(directory, hour, 0, log_bytes):
             fits = (slot > begin[0]) | ((slot == begin[0]) & (position > begin[1]))
+            if len(out):
+                fits &= (slot != half_slot) | ~np.isin(position, out, assume_unique=True)
             if last is not None:
                 fits &= slot <= last
             if topic is not None:

@@ -26,7 +26,7 @@ import numpy as np
 
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import LEVEL_MAX, NO_LEVEL
-from duewheel.wheel.inspect.snapshot import Snapshot, consistently, rows_out
+from duewheel.wheel.inspect.snapshot import ROWS_AT_ONCE, Snapshot, consistently, positions_out
 from duewheel.wheel.slots import HOUR_MS, first_slot_of_hour
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import MAGIC_ROLL, RECORD_BYTES, level_of
@@ -157,10 +157,13 @@ class PendingTimers:
             known.drop(snapshot.delivered_slot)
             self._hours[hour] = known
         out = _Out(snapshot.delivered_slot + 1, current, Counter(), 0)
-        for first, end in rows_out(directory, snapshot):
-            view = directory.log.view(current, end)[first // RECORD_BYTES : end // RECORD_BYTES]
-            out.kinds.update(_counts(self._hours[current].topics.kinds(view)))
-            out = replace(out, rolls=out.rolls + int(_is_roll(view).sum()))
+        positions = positions_out(directory, snapshot)
+        for first in range(0, len(positions), ROWS_AT_ONCE):
+            rows = positions[first : first + ROWS_AT_ONCE]
+            view = directory.log.view(current, int(rows[-1]) + RECORD_BYTES)
+            records = view.take(rows // RECORD_BYTES)
+            out.kinds.update(_counts(self._hours[current].topics.kinds(records)))
+            out = replace(out, rolls=out.rolls + int(_is_roll(records).sum()))
         return out
 
     def _next_slots(self, out: _Out) -> dict[int, int]:

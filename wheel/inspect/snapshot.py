@@ -5,30 +5,32 @@ read after it, says are out. Both are read once (`Snapshot`), and then every rec
 itself: committed records never change. The mirror is written right after Kafka's commit, so it may
 be one transaction behind Kafka, never ahead of it.
 
-Of a half-delivered slot a prefix of the delivery order is out, and inside a slot delivery order is
-log order. Where the prefix ends is found by halving: a few messages are looked at, not all.
-The files of a standby may have the partitions of that one slot in another order than its owner: as
-long as the slot is half delivered, its count is near there, and not exact.
+Of a half-delivered slot each row is judged by partition and offset, which its message says: the
+files of a standby, or of who has taken over, may have the partitions of that slot in another order
+than the owner that delivered a part of it.
 
 Takes no lock. An hour that is delivered may be unlinked at any moment: `consistently` starts again.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
+from duewheel.checkpoints.delivered import is_out
 from duewheel.checkpoints.page_codec import Marks
 from duewheel.errors import CorruptFile
+from duewheel.schemas.arrays import Int64
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import PREFIX, PREFIX_BYTES, RECORD_BYTES
+from duewheel.wheel.storage.layout import RECORD_BYTES
 
 Result = TypeVar("Result")
+
+ROWS_AT_ONCE = 20_000  # of a half-delivered slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,36 +81,24 @@ def consistently(directory: DataDirectory, work: Callable[[Snapshot], Result]) -
                 raise
 
 
-def rows_out(directory: DataDirectory, snapshot: Snapshot) -> list[tuple[int, int]]:
-    """The rows of slot r + 1 that are out, as stretches of log positions, first and end, rising.
+def positions_out(directory: DataDirectory, snapshot: Snapshot) -> Int64:
+    """Log positions of the rows of slot r + 1 that are out, rising; each row's message is asked
+    for its partition and offset.
 
     Raises:
         CorruptFile: log or messages are damaged.
     """
     if not snapshot.half_below:
-        return []
-    log, hour = directory.log, snapshot.current
-    runs = log.walk(
-        hour, directory.wheel.range(snapshot.delivered_slot, snapshot.delivered_slot + 1)
-    )
-    view = log.view(hour, int((runs.first_pos + runs.count * RECORD_BYTES).max(initial=0)))
-    ends = np.cumsum(runs.count)
-
-    def is_left(row: int) -> bool:
-        run = int(np.searchsorted(ends, row, "right"))
-        in_run = row - int(ends[run] - runs.count[run])
-        record = view[int(runs.first_pos[run]) // RECORD_BYTES + in_run]
-        data = directory.messages.files.read(hour, int(record["offset_py"]), PREFIX_BYTES)
-        prefix = np.frombuffer(data, PREFIX)[0]
-        topic = int(prefix["source_topic"])
-        partition = (directory.topics.names(topic)[topic], int(prefix["source_partition"]))
-        return int(prefix["source_offset"]) >= snapshot.half_below.get(partition, 0)
-
-    out = bisect_left(range(int(runs.count.sum())), True, key=is_left)
-    stretches = []
-    for first_pos, count in zip(runs.first_pos.tolist(), runs.count.tolist(), strict=True):
-        taken = min(count, out)
-        out -= taken
-        if taken:
-            stretches.append((first_pos, first_pos + taken * RECORD_BYTES))
-    return stretches
+        return np.empty(0, np.int64)
+    log, hour, half_slot = directory.log, snapshot.current, snapshot.delivered_slot + 1
+    positions = log.walk(hour, directory.wheel.range(half_slot - 1, half_slot)).positions()
+    view = log.view(hour, int(positions.max(initial=-RECORD_BYTES)) + RECORD_BYTES)
+    found = [np.empty(0, np.int64)]
+    for first in range(0, len(positions), ROWS_AT_ONCE):
+        rows = positions[first : first + ROWS_AT_ONCE]
+        prefix = directory.messages.prefixes(hour, view.take(rows // RECORD_BYTES))
+        sources, source = directory.topics.sources(prefix)
+        d = np.array([snapshot.half_below.get(p, 0) for p in sources], np.int64)[source]
+        offset = prefix["source_offset"].astype(np.int64)
+        found.append(rows[is_out(np.full(len(rows), half_slot), offset, half_slot - 1, d)])
+    return np.concatenate(found)

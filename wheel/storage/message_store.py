@@ -117,8 +117,24 @@ class MessageStore:
         prefix, bounds = _bounds(messages)
         return prefix, _part(messages, bounds, 1)
 
-    def _verified(self, hour: int, records: Records) -> Column:
-        """The bytes of each message, checksums zero."""
+    def prefixes(self, hour: int, records: Records) -> Prefixes:
+        """Only the prefixes of these messages, their checksums not verified: to be counted, not to
+        be delivered. Large messages are not read.
+
+        Raises:
+            CorruptFile: a message lies outside the file.
+        """
+        offset, _ = self._inside(hour, records)
+        order = np.argsort(offset)
+        data, starts = self._read_sorted(
+            hour, offset[order], np.full(len(offset), PREFIX_BYTES, np.int64)
+        )
+        rows = np.empty(len(offset), PREFIX)
+        rows[order] = at_every_byte(np.frombuffer(data, np.uint8), PREFIX)[starts]
+        return rows
+
+    def _inside(self, hour: int, records: Records) -> tuple[Int64, Int64]:
+        """Offset and size of each message, which lies inside the file."""
         offset = records["offset_py"].astype(np.int64)
         size = records["size_py"].astype(np.int64)
         path = self.files.path(hour)
@@ -129,6 +145,11 @@ class MessageStore:
         if np.any(beyond):
             at = int(offset[beyond][0])
             raise CorruptFile(path, at, "the file ends before a message that the log points at")
+        return offset, size
+
+    def _verified(self, hour: int, records: Records) -> Column:
+        """The bytes of each message, checksums zero."""
+        offset, size = self._inside(hour, records)
         order = np.argsort(offset)
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
@@ -138,6 +159,7 @@ class MessageStore:
         bad = checksums(as_appended(records), messages) != crc
         if np.any(bad):
             at = int(offset[np.flatnonzero(bad)[0]])
+            path = self.files.path(hour)
             raise CorruptFile(path, at, "a stored message does not match its checksum")
         return messages
 

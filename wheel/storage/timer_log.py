@@ -54,6 +54,13 @@ class Stretches:
     first_pos: Int64
     count: Int64
 
+    def positions(self) -> Int64:
+        """Log position of each record."""
+        before = np.cumsum(self.count) - self.count
+        in_run = np.arange(int(self.count.sum())) - np.repeat(before, self.count)
+        positions: Int64 = np.repeat(self.first_pos, self.count) + in_run * RECORD_BYTES
+        return positions
+
 
 class TimerLog:
     """The log of every hour. Ingest writes, everybody reads. Not thread-safe."""

@@ -1,0 +1,45 @@
+"""The one rule "is this row out": which rows have left the wheel, by delivery or by cancel.
+
+A row lies in the slot in which it was placed: that of its due time, or of its roll instant; the
+earliest open one, if that was closed when the row came. With R and D of its partition:
+
+    out  ⇔  slot ≤ R,  or  slot = R + 1 and offset < D
+
+So a shard says with two numbers per partition what is out, while one slot is half delivered. Of
+that slot a prefix in delivery order is out; in the files of another owner, or read again from
+Kafka, the partitions of the slot may lie in another order, and there it is a prefix of each
+partition only.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from duewheel.schemas.arrays import Bool, Int64
+
+
+def is_out(slot: Int64, offset: Int64, r: Int64 | int, d: Int64) -> Bool:
+    """Which rows have left.
+
+    Args:
+        slot: in which each row lies.
+        offset: of each row in its partition.
+        r: R of its partition, the last slot delivered in full.
+        d: D of its partition, 0 if slot r + 1 is not half delivered.
+    """
+    out: Bool = (slot <= r) | ((slot == r + 1) & (offset < d))
+    return out
+
+
+def placed_slots(slot: Int64, offset: Int64, r: Int64, c: Int64) -> Int64:
+    """The slot in which each row lies that was taken before slot r + 1 was closed.
+
+    Args:
+        slot: that the row's due time means.
+        offset: of each row in its partition.
+        r: R of its partition.
+        c: C of slot r: what lies below came before that slot was closed. The others came later, and
+            lie in slot r + 1 at the earliest.
+    """
+    placed: Int64 = np.where(offset < c, slot, np.maximum(slot, r + 1))
+    return placed
