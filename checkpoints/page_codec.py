@@ -67,21 +67,21 @@ class Commit:
         marks: next offset to take, per source partition.
         hours: every hour with files, and their lengths after this batch.
         placed: timers placed in the wheel since the directory was made.
-        applied: whether the wheel has the batch; not so → redo.
         topic_ids: what Kafka calls each timer topic; another id under the same name is another
             topic, whose offsets the marks know nothing of.
         topics: how many names the file `topics` holds at least.
         cancels: bytes of the two files of every segment of the cancel log, by its hour.
+        applied: whether the wheel has the batch; not so → redo.
     """
 
     batch: int
     marks: Marks
     hours: Mapping[int, HourFiles]
     placed: int
-    applied: bool
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     topics: int = 0
     cancels: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    applied: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """As its page holds it; whether it is applied is a mark beside that."""
@@ -113,11 +113,14 @@ class Commit:
             marks_from(raw["marks"]),
             {int(h): HourFiles(*map(integer, lengths)) for h, lengths in raw["hours"].items()},
             integer(raw["placed"]),
-            applied,
             names_from(raw["topic_ids"]),
             integer(raw["topics"]),
             lengths_from(raw["cancels"], 2),
+            applied,
         )
+
+
+NO_COMMIT = Commit(0, {}, {}, 0, applied=True)  # before the first
 
 
 @dataclass(frozen=True, slots=True)

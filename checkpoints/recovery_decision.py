@@ -41,7 +41,7 @@ from pathlib import Path
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.json_fields import MISSHAPEN, integer, name, read_json, write_json
-from duewheel.checkpoints.page_codec import Close, Commit, Marks
+from duewheel.checkpoints.page_codec import NO_COMMIT, Close, Commit, Marks
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile, RecoveryRefused
@@ -126,8 +126,7 @@ class Local:
     @classmethod
     def absent(cls) -> Local:
         """Where there is no data directory, or none whose name can be read: a start makes one."""
-        nothing = Commit(0, {}, {}, 0, applied=True)
-        return cls("", (0, 0), Damage.NONE, nothing, None, None, None, undone=False, pending=None)
+        return cls("", (0, 0), Damage.NONE, NO_COMMIT, None, None, None, undone=False, pending=None)
 
     @property
     def is_fresh(self) -> bool:
@@ -139,7 +138,7 @@ class Local:
 def look_at(state: State, directory: Path) -> Local:
     """Read everything that a decision needs; what cannot be read counts as damage."""
     damage = state.damage
-    commit, close, mirror = Commit(0, {}, {}, 0, applied=True), None, None
+    commit, close, mirror = NO_COMMIT, None, None
     try:
         commit, close = state.commit(), state.close()
         mirrored = state.mirror()

@@ -17,7 +17,6 @@ import mmap
 import struct
 import uuid
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import Self
 
 from duewheel.checkpoints import fs, progress_mirror
 from duewheel.checkpoints.json_fields import MISSHAPEN
-from duewheel.checkpoints.page_codec import Close, Commit, HourFiles, Marks
+from duewheel.checkpoints.page_codec import NO_COMMIT, Close, Commit
 from duewheel.checkpoints.page_pair import PagePair
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.errors import ConfigError, CorruptFile
@@ -176,7 +175,7 @@ class State:
     # ---- commit, close, mirror -------------------------------------------------------------
 
     def commit(self) -> Commit:
-        """The newest commit; an empty one before the first.
+        """The newest commit; NO_COMMIT before the first.
 
         Raises:
             CorruptFile: pages were written, and none is whole or the newest says something else.
@@ -184,25 +183,15 @@ class State:
         page = self._commit.read()
         if page is None:
             self._require_unwritten(self._commit, _COMMIT)
-            return Commit(0, {}, {}, 0, True)
+            return NO_COMMIT
         try:
             return Commit.from_json(json.loads(page.payload), applied=page.marked)
         except MISSHAPEN as error:
             raise CorruptFile(self.path, _COMMIT, f"this is no commit page: {error!r}") from error
 
-    def write_commit(
-        self,
-        batch: int,
-        marks: Marks,
-        hours: Mapping[int, HourFiles],
-        placed: int,
-        topic_ids: Mapping[str, str] | None = None,
-        topics: int = 0,
-        cancels: Mapping[int, tuple[int, ...]] | None = None,
-    ) -> None:
+    def write_commit(self, commit: Commit) -> None:
         """Write a commit page, not yet applied: the batch exists from here on."""
-        names, segments = dict(topic_ids or {}), dict(cancels or {})
-        commit = Commit(batch, marks, hours, placed, False, names, topics, segments)
+        assert not commit.applied, "a page is marked once the wheel has its batch"
         self._commit.write(json.dumps(commit.to_json(), separators=(",", ":")).encode())
 
     def mark_applied(self) -> None:

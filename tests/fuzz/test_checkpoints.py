@@ -48,7 +48,7 @@ LOCAL = Local(
     "a-uuid",
     (2, 3),
     Damage.NONE,
-    Commit(2, MARKS, HOURS, 80, True),
+    Commit(2, MARKS, HOURS, 80, applied=True),
     CLOSE,
     PROGRESS,
     None,
@@ -105,7 +105,7 @@ def written(folder: Path) -> Iterator[State]:
     state = State.create(folder, 50, 64)
     for batch in (1, 2):
         ids = {"orders.delayed": "an-id"}
-        state.write_commit(batch, MARKS, HOURS, 40 * batch, ids, 3, {500_000: (104, 300)})
+        state.write_commit(Commit(batch, MARKS, HOURS, 40 * batch, ids, 3, {500_000: (104, 300)}))
         state.write_close(replace(CLOSE, floor=CLOSE.floor + batch))
         state.write_mirror(Mirror(940 + batch, 20 * batch, PROGRESS.encode()))
     yield state
@@ -205,7 +205,7 @@ def read_durable(folder: Path) -> None:
     assert found is not None
     assert type(found.delivered_slot) is int and found.delivered_slot in INT64
     hours = {hour: HourFiles.applied(lengths) for hour, lengths in found.hours.items()}
-    require_commit(Commit(found.batch, found.marks, hours, found.placed, True, found.topic_ids))
+    require_commit(Commit(found.batch, found.marks, hours, found.placed, found.topic_ids))
     if found.close is not None:
         require_close(found.close)
 

@@ -22,7 +22,7 @@ from kafka import TopicPartition as KafkaPartition
 
 from duewheel import factory
 from duewheel.checkpoints import fs
-from duewheel.checkpoints.page_codec import Close
+from duewheel.checkpoints.page_codec import Close, Commit
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.recovery_decision import Keep, RecoveryRecord
 from duewheel.checkpoints.state_file import INGEST
@@ -103,7 +103,7 @@ class Shard:
         dequeue = DataDirectory.start(self.data_dir, WHEEL, Role.DEQUEUE)
         floor = closable_slot(SystemClock().now_ms(), WHEEL.precision_ms)
         dequeue.state.write_close(Close(floor - 1, marks, floor, marks))
-        dequeue.state.write_commit(1, marks, {}, 0)
+        dequeue.state.write_commit(Commit(1, marks, {}, 0))
         dequeue.state.mark_applied()
         settings = load(self.config)
         starts = dict.fromkeys(marks, 0)

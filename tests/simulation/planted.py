@@ -170,8 +170,8 @@ PLANTED = {
         "2",
         "an uncommitted batch moves the marks: they are written before its rows are placed",
         "wheel/append/engine.py",
-        "            self._directory.link(places.runs, number)\n",
-        "            state.mark_applied()\n            self._directory.link(places.runs, number)\n",
+        "            self._directory.link(places.runs, commit.batch)\n",
+        "            state.mark_applied()\n            self._directory.link(places.runs, commit.batch)\n",
         seed=38,
     ),
     "doubt": Planted(
@@ -329,8 +329,8 @@ PLANTED = {
         "2",
         "after a loss of power the marks are the commit page's",
         "wheel/recovery/rebuild.py",
-        "batch, kept.marks, hours, kept.placed,",
-        "batch, state.commit().marks, hours, kept.placed,",
+        "            batch=batch,\n",
+        "            batch=batch,\n            marks=state.commit().marks,\n",
     ),
     "batch-number": Planted(
         "2",

@@ -372,8 +372,8 @@ CANCELS = {
         "2",
         "after damage to the newest commit page the marks are those of before the cut",
         ACCEPTING,
-        "for number in (before.batch + 1, before.batch + 2):",
-        "for number in (before.batch + 1,):",
+        "for batch in (before.batch + 1, before.batch + 2):",
+        "for batch in (before.batch + 1,):",
         test=LOSSES + "test_a_damaged_commit_page_brings_back_no_mark_from_behind_a_cut",
     ),
     "cut-timers-pending": Planted(

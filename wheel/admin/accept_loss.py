@@ -338,14 +338,16 @@ def _write_pages(directory: DataDirectory, told: Losses, ids: Mapping[str, str])
         state.restart_close(Close(close.lower, marks_before, close.floor, marks))
         # It names marks of topics that are no more; what it kept cannot be read again.
         fs.remove(directory.path / durable_checkpoint.FILE_NAME)
-        marks = _marks_after(before.marks, told)
-        hours = {hour: HourFiles.applied(known.lengths) for hour, known in before.hours.items()}
-        topic_ids = _ids_after(before.topic_ids, told, ids)
-        names, cancels = before.topics, before.cancels
+        after = replace(
+            before,
+            marks=_marks_after(before.marks, told),
+            hours={h: HourFiles.applied(files.lengths) for h, files in before.hours.items()},
+            topic_ids=_ids_after(before.topic_ids, told, ids),
+            applied=False,
+        )
         # Both of the pair: were the newest damaged, marks from behind a cut would count again.
-        for number in (before.batch + 1, before.batch + 2):
-            placed = before.placed
-            state.write_commit(number, marks, hours, placed, topic_ids, names, cancels)
+        for batch in (before.batch + 1, before.batch + 2):
+            state.write_commit(replace(after, batch=batch))
             state.mark_applied()
 
 

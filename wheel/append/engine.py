@@ -33,7 +33,7 @@ import numpy as np
 import structlog
 
 from duewheel.checkpoints.config_epochs import Epochs
-from duewheel.checkpoints.page_codec import Close
+from duewheel.checkpoints.page_codec import Close, Commit
 from duewheel.checkpoints.progress import Progress
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile, RecoveryPending, RecoveryRefused
@@ -204,21 +204,21 @@ class Engine:
                     cancels, batch, candidates, places.slot, places.position, uncommitted
                 )
             # 5.
-            number = before.batch + 1
-            hours = uncommitted.hours()
-            state.write_commit(
-                number,
+            commit = Commit(
+                before.batch + 1,
                 {**known, **marks},
-                hours,
+                uncommitted.hours(),
                 before.placed + len(batch),
                 {**before.topic_ids, **self._topic_ids},
                 len(self._directory.topics),
                 uncommitted.segments(),
             )
+            state.write_commit(commit)
             # 6.
-            self._directory.link(places.runs, number)
+            self._directory.link(places.runs, commit.batch)
             for hour, positions in cancelled.items():
-                self._directory.log.mark_cancelled(hour, hours[hour].log_bytes, positions)
+                log_bytes = commit.hours[hour].log_bytes
+                self._directory.log.mark_cancelled(hour, log_bytes, positions)
             state.mark_applied()
         return Appended(len(batch), ahead)
 

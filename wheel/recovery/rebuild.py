@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -120,7 +120,6 @@ def _kept(directory: DataDirectory, keep: Keep) -> Commit | None:
         known.marks,
         hours,
         known.placed,
-        False,
         known.topic_ids,
         known.topics,
         known.cancels,
@@ -152,8 +151,16 @@ def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
     if findings:
         log.error("files are damaged: all is read again", findings=findings[:10])
         return None
-    names = len(directory.topics)
-    state.write_commit(batch, kept.marks, hours, kept.placed, kept.topic_ids, names, segments)
+    state.write_commit(
+        replace(
+            kept,
+            batch=batch,
+            hours=hours,
+            topics=len(directory.topics),
+            cancels=segments,
+            applied=False,
+        )
+    )
     state.mark_applied()
     state.set_gc_hour(first)
     return sum(lengths.log_bytes for lengths in hours.values()) // RECORD_BYTES
@@ -242,9 +249,8 @@ def _start_anew(directory: DataDirectory, marks: Marks, r: int, progress: Progre
     _cut(directory, {}, {})
     directory.wheel.clear()
     state = directory.state
-    state.write_commit(
-        _next_batch(directory, 0), marks, {}, 0, progress.topic_ids, len(directory.topics)
-    )
+    batch, names = _next_batch(directory, 0), len(directory.topics)
+    state.write_commit(Commit(batch, marks, {}, 0, progress.topic_ids, names))
     state.mark_applied()
     state.set_gc_hour(hour_of(r + 1, directory.config.precision_ms))
     state.set_gc_cancels(0)

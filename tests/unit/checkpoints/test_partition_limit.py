@@ -9,7 +9,7 @@ import pytest
 
 from duewheel.checkpoints import progress, progress_mirror
 from duewheel.checkpoints.config_epochs import Epochs
-from duewheel.checkpoints.page_codec import Close
+from duewheel.checkpoints.page_codec import Close, Commit
 from duewheel.checkpoints.partition_limit import PARTITIONS_MAX, beyond_room
 from duewheel.checkpoints.progress import RECORD_BYTES_MAX, PartitionProgress, Progress
 from duewheel.checkpoints.progress_mirror import Mirror
@@ -53,7 +53,7 @@ def test_all_that_there_is_room_for_fits_everywhere(tmp_path: Path, topics: int,
     before = {place: part.half_below or 0 for place, part in full.partitions.items()}
     close = Close(NOW, before, NOW + 1, marks)
     for batch in (1, 2):
-        state.write_commit(batch, marks, {}, 0, full.topic_ids)
+        state.write_commit(Commit(batch, marks, {}, 0, full.topic_ids))
         state.write_mirror(Mirror(NOW, 5, full.encode()))
         state.restart_close(close)
     assert state.commit().marks == marks

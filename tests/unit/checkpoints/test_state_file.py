@@ -10,7 +10,7 @@ import pytest
 
 from duewheel.checkpoints import fs
 from duewheel.checkpoints import state_file as state_module
-from duewheel.checkpoints.page_codec import Close, Commit, HourFiles
+from duewheel.checkpoints.page_codec import NO_COMMIT, Close, Commit, HourFiles
 from duewheel.checkpoints.page_pair import Page, PagePair
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.state_file import DEQUEUE, FORMAT, INGEST, Damage, Heartbeat, State
@@ -117,7 +117,7 @@ def other_boot(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_new_file_says_nothing_yet(state: State) -> None:
-    assert state.commit() == Commit(0, {}, {}, 0, applied=True)
+    assert state.commit() == NO_COMMIT
     assert state.close() is None
     assert state.mirror() is None
     assert (state.starts, state.dequeue_starts, state.gc_hour) == (0, 0, 0)
@@ -129,13 +129,13 @@ def test_what_is_written_is_read_by_another_process(state: State, tmp_path: Path
     marks = {("a.b-c", 0): 7, ("a.b-c", 11): 2**53, ("z", 3): 0}
     hours = {500_000: HourFiles(104, 300, 52), 500_001: HourFiles(52, 99, 52)}
     close = Close(10, {("z", 3): 1}, 12, marks)
-    state.write_commit(1, marks, hours, 3)
+    state.write_commit(Commit(1, marks, hours, 3))
     state.write_close(close)
     state.write_mirror(Mirror(-5, 2, b"progress"))
     state.beat(DEQUEUE, 4711, 1_800_000_000_000, 12)
     assert state.count_dequeue_start() == 1
     other = State.open(tmp_path)
-    assert other.commit() == Commit(1, marks, hours, 3, applied=False)
+    assert other.commit() == Commit(1, marks, hours, 3)
     state.mark_applied()
     assert other.commit().applied
     assert other.close() == close
@@ -148,7 +148,7 @@ def test_what_is_written_is_read_by_another_process(state: State, tmp_path: Path
 
 def test_a_batch_is_not_applied_until_it_is_marked_itself(state: State) -> None:
     for batch in range(1, 5):
-        state.write_commit(batch, {}, {}, 0)
+        state.write_commit(Commit(batch, {}, {}, 0))
         assert not state.commit().applied
         state.mark_applied()
         assert state.commit().applied
@@ -171,7 +171,7 @@ def test_another_geometry_is_refused_with_both_sides(state: State) -> None:
 
 
 def test_damage_is_named_not_read(state: State, tmp_path: Path) -> None:
-    state.write_commit(1, {}, {}, 0)
+    state.write_commit(Commit(1, {}, {}, 0))
     state.release()
     path = tmp_path / "state"
     whole = path.read_bytes()

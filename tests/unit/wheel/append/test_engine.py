@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from duewheel.checkpoints.page_codec import Commit
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import Locked, RecoveryPending, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
@@ -184,10 +185,10 @@ def test_closing_waits_for_a_batch_that_is_being_committed(
     write_commit = State.write_commit
     world.at_slot(2)
 
-    def close_meanwhile(*args: object) -> None:
+    def close_meanwhile(state: State, commit: Commit) -> None:
         with pytest.raises(Locked):
             world.dequeue.tick()
-        write_commit(*args)  # type: ignore[arg-type]
+        write_commit(state, commit)
 
     monkeypatch.setattr(State, "write_commit", close_meanwhile)
     world.append(timer(0, 0, 1))

@@ -18,7 +18,7 @@ from duewheel.checkpoints import fs
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.ownership import require_may_own, require_same_settings
-from duewheel.checkpoints.page_codec import Close, Commit
+from duewheel.checkpoints.page_codec import NO_COMMIT, Close, Commit
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, advanced
 from duewheel.checkpoints.recovery_decision import (
     Decision,
@@ -263,9 +263,7 @@ def test_what_was_decided_to_be_given_up_stays_given_up() -> None:
 
 
 def test_a_fresh_directory_is_new_to_its_own_progress_and_follows_another() -> None:
-    fresh = Local(
-        "uuid", (0, 0), Damage.NONE, Commit(0, {}, {}, 0, True), None, None, None, False, None
-    )
+    fresh = Local("uuid", (0, 0), Damage.NONE, NO_COMMIT, None, None, None, False, None)
     assert fresh.is_fresh
     first = replace(progress(100, 7), lineage=0, epoch=0)
     close = Close(100, marks(7), 100, marks(7))
@@ -390,8 +388,7 @@ COPY = {"uuid": "uuid", "lineages": (1, 2)}
 OTHER = {"uuid": "another", "lineages": (0, 0)}
 CLAIMED = {"uuid": "another", "lineages": (4, 9)}  # by a start that did not live to say so
 UNCLAIMED = {"uuid": "another", "lineages": (4, 0)}
-NOTHING = Commit(0, {}, {}, 0, applied=True)
-FRESH = {"uuid": "new", "lineages": (0, 0), "close": None, "commit": NOTHING}
+FRESH = {"uuid": "new", "lineages": (0, 0), "close": None, "commit": NO_COMMIT}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,7 @@ def recovers(world: World) -> None:
 def rewrite(world: World, commit: Commit, batch: int) -> None:
     """Have the newest commit page be this one, under another number."""
     state, c = State.open(world.path), commit
-    state.write_commit(batch, c.marks, c.hours, c.placed, c.topic_ids, c.topics, c.cancels)
+    state.write_commit(replace(c, batch=batch, applied=False))
     state.mark_applied()
     state.release()
 
