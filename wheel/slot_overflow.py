@@ -66,7 +66,7 @@ class HotSlots:
     limit: int = 10_000
     window_ms: int = 60_000
 
-    def judged(
+    def mark_overflow(
         self, deliveries: Deliveries, slot: Int64, place: Int64, precision_ms: int
     ) -> Deliveries:
         """The deliveries, with `not_before_ms` of the rows in excess.
@@ -100,19 +100,19 @@ class HotSlots:
         return np.clip(risen, 0.0, 1.0)
 
 
-def in_excess(deliveries: Deliveries) -> Bool:
-    """The rows that `judged` has found to be."""
+def overflow_rows(deliveries: Deliveries) -> Bool:
+    """The rows that `mark_overflow` has marked."""
     rows: Bool = deliveries.not_before_ms != ANY_TIME
     return rows
 
 
-def to_be_spread(deliveries: Deliveries) -> Bool:
+def spread_rows(deliveries: Deliveries) -> Bool:
     """Those of them that go back to their timer topic."""
-    rows: Bool = in_excess(deliveries) & (deliveries.not_before_ms != NEVER)
+    rows: Bool = overflow_rows(deliveries) & (deliveries.not_before_ms != NEVER)
     return rows
 
 
-class Places:
+class PlaceCounter:
     """Counts the rows of one slot after another, from chunk to chunk. Not thread-safe."""
 
     def __init__(self, out: Mapping[int, int]) -> None:

@@ -31,7 +31,7 @@ from duewheel.schemas.wire.record_codec import framed_bytes
 from duewheel.schemas.wire.varint import varint
 from duewheel.testing import LocalShard, ManualClock, RecordingPublisher
 from duewheel.wheel.config import DequeueConfig
-from duewheel.wheel.dequeue.decode import restore
+from duewheel.wheel.dequeue.decode import decode_chunk
 from duewheel.wheel.dequeue.slot_scan import SlotScan
 from duewheel.wheel.slots import WheelConfig, hour_of, last_slot_of_hour
 from duewheel.wheel.storage.data_directory import DataDirectory, Role
@@ -159,7 +159,7 @@ class Bench:
         scan = SlotScan(self.directory, self.after, self.until)
         while (chunk := scan.next_chunk(CONFIG.chunk_records, CONFIG.chunk_bytes)) is not None:
             messages = self.directory.messages.read(chunk.hour, chunk.records)
-            self.last = restore(chunk, messages, self.directory.topics).deliveries
+            self.last = decode_chunk(chunk, messages, self.directory.topics).deliveries
             yield len(self.last)
 
     def drain(self) -> int:

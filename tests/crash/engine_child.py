@@ -25,7 +25,7 @@ from duewheel.checkpoints.state_file import State
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, Timer
-from duewheel.wheel.admin.accept_loss import Topics, accept, losses
+from duewheel.wheel.admin.accept_loss import KafkaTopics, accept, losses
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.slots import WheelConfig
@@ -160,7 +160,7 @@ def accept_cut(
     directory = DataDirectory.start(path, wheel, Role.DEQUEUE)
     ingest = hold_role(path, Role.INGEST)
     try:
-        topics = Topics({TIMER_TOPIC: "an id"}, dict.fromkeys(ends, 0), ends)
+        topics = KafkaTopics({TIMER_TOPIC: "an id"}, dict.fromkeys(ends, 0), ends)
         found = journal.start()
         progress, told = losses(ends, found, survey(path, wheel), config, topics)
         accept(directory, journal, progress, told, topics.ids)

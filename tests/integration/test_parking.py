@@ -120,7 +120,7 @@ class Shard:
         places = [(p.topic, p.partition) for p in self._homes]
         starts, ids = dict.fromkeys(places, 0), self._topic_ids()
         found = self.publisher.start()
-        now = accepting.Topics(ids, starts, self.publisher.log_ends(places))
+        now = accepting.KafkaTopics(ids, starts, self.publisher.log_ends(places))
         with closing(DataDirectory.start(self._local.path, self._wheel, Role.DEQUEUE)) as directory:
             local = survey(self._local.path, self._wheel)
             progress, told = accepting.losses(places, found, local, self._config, now)

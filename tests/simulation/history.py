@@ -41,7 +41,7 @@ from duewheel.clock import Clock
 from duewheel.schemas.batches import NO_PARTITION, Deliveries
 from duewheel.schemas.columns import lengths
 from duewheel.wheel.dequeue import cancel_replies
-from duewheel.wheel.slot_overflow import HotSlots, in_excess
+from duewheel.wheel.slot_overflow import HotSlots, overflow_rows
 from duewheel.wheel.slots import WheelConfig
 
 
@@ -401,7 +401,7 @@ class Columns:
         self._names = deliveries.targets
         self.source = _texts(deliveries.source.to_pylist())
         self.rolled: list[bool] = deliveries.rolled.tolist()
-        self.excess: list[bool] = in_excess(deliveries).tolist()
+        self.excess: list[bool] = overflow_rows(deliveries).tolist()
         self.until_ms: list[int] = deliveries.not_before_ms.tolist()
         self._columns: dict[str, list[object]] = {
             name: getattr(deliveries, name).tolist()

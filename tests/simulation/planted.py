@@ -357,7 +357,7 @@ PLANTED = {
         "3",
         "a part of a chunk that ran out of time is committed as the whole",
         "wheel/dequeue/decode.py",
-        "self.chunk.piece(first, end),",
+        "self.chunk.part(first, end),",
         "self.chunk,",
     ),
     "no-patience": Planted(

@@ -9,8 +9,8 @@ HOT_SLOTS = {
         "6",
         "the places of a half-delivered slot begin anew after a loss",
         "wheel/dequeue/pipeline.py",
-        "Places(rows_out_by_slot)",
-        "Places({})",
+        "PlaceCounter(rows_out_by_slot)",
+        "PlaceCounter({})",
     ),
     "hot-by-id": Planted(
         "4",

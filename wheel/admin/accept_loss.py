@@ -57,7 +57,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Topics:
+class KafkaTopics:
     """The timer topics as Kafka has them now; what does not exist is left out.
 
     Attributes:
@@ -95,7 +95,7 @@ def losses(
     found: Progress | None,
     local: Local,
     config: DequeueConfig,
-    topics: Topics,
+    topics: KafkaTopics,
 ) -> tuple[Progress, dict[TopicPartition, Loss]]:
     """What has become of the partitions that the operator has named; changes nothing.
 
@@ -152,7 +152,7 @@ def _loss(
     progress: Progress,
     local: Local,
     known_ids: Mapping[str, str],
-    topics: Topics,
+    topics: KafkaTopics,
 ) -> Loss | None:
     """What is lost of a partition; None if nothing is."""
     topic, mark = partition[0], local.commit.marks.get(partition)

@@ -2,7 +2,7 @@
 
 A timer goes to its real topic as it came, a rolled one back to its timer topic (requeue.py).
 
-What is restored is also what one transaction takes: chunks that name too many topics, or roll too
+What is decoded is also what one transaction takes: chunks that name too many topics, or roll too
 many timers, are divided.
 """
 
@@ -20,8 +20,8 @@ from duewheel.schemas.columns import choose
 from duewheel.schemas.hashing import source_names
 from duewheel.schemas.wire.record_codec import NO_ORIGIN
 from duewheel.wheel.dequeue.requeue import rolled_back
-from duewheel.wheel.dequeue.slot_scan import Chunk
-from duewheel.wheel.slot_overflow import to_be_spread
+from duewheel.wheel.dequeue.slot_scan import ScannedChunk
+from duewheel.wheel.slot_overflow import spread_rows
 from duewheel.wheel.storage.layout import FLAG_DEAD_LETTER, level_of
 from duewheel.wheel.storage.message_store import StoredMessages
 from duewheel.wheel.storage.topic_registry import TopicNames, public_name
@@ -38,7 +38,7 @@ ROLLS_MAX = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class DecodedChunk:
     """A chunk, ready to be published.
 
     Attributes:
@@ -50,17 +50,17 @@ class Restored:
         origin: that of its first copy, also if the topic that it lay in is no more.
     """
 
-    chunk: Chunk
+    chunk: ScannedChunk
     deliveries: Deliveries
     sources: list[TopicPartition]
     source: Int32
     offset: Int64
     origin: Int64
 
-    def piece(self, first: int, end: int) -> Restored:
+    def part(self, first: int, end: int) -> DecodedChunk:
         """Rows `first` to `end` − 1 alone; copies nothing."""
-        return Restored(
-            self.chunk.piece(first, end),
+        return DecodedChunk(
+            self.chunk.part(first, end),
             self.deliveries.slice(first, end),
             self.sources,
             self.source[first:end],
@@ -69,7 +69,7 @@ class Restored:
         )
 
 
-def restore(chunk: Chunk, messages: StoredMessages, topics: TopicNames) -> Restored:
+def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNames) -> DecodedChunk:
     """Make deliveries of a chunk's stored messages.
 
     Raises:
@@ -109,18 +109,18 @@ def restore(chunk: Chunk, messages: StoredMessages, topics: TopicNames) -> Resto
     if rolled.any():
         deliveries = rolled_back(deliveries, rolled)
     offset = prefix["source_offset"].astype(np.int64)
-    return Restored(chunk, deliveries, sources, source, offset, origin_offset)
+    return DecodedChunk(chunk, deliveries, sources, source, offset, origin_offset)
 
 
-def pieces(restored: Restored) -> Iterator[Restored]:
+def split_by_limits(decoded: DecodedChunk) -> Iterator[DecodedChunk]:
     """The same rows in as few pieces as each fits into one transaction: TOPICS_MAX, ROLLS_MAX."""
-    first, target = 0, restored.deliveries.target
-    rolls = np.cumsum(restored.deliveries.rolled | to_be_spread(restored.deliveries))
+    first, target = 0, decoded.deliveries.target
+    rolls = np.cumsum(decoded.deliveries.rolled | spread_rows(decoded.deliveries))
     while first < len(target):
         _, met = np.unique(target[first:], return_index=True)
         before = int(rolls[first - 1]) if first else 0
         end = int(np.searchsorted(rolls, before + ROLLS_MAX, "right"))
         if len(met) > TOPICS_MAX:
             end = min(end, first + int(np.sort(met)[TOPICS_MAX]))
-        yield restored.piece(first, end)
+        yield decoded.part(first, end)
         first = end

@@ -46,7 +46,7 @@ from duewheel.wheel.dequeue.cancel_replies import CancelReplies
 from duewheel.wheel.dequeue.clock_guard import ClockGuard
 from duewheel.wheel.dequeue.commit import Committer, Overtaken, TooLarge
 from duewheel.wheel.dequeue.partition_ends import BoundsKeeper
-from duewheel.wheel.dequeue.pipeline import Pipeline, Ready
+from duewheel.wheel.dequeue.pipeline import Pipeline, PreparedChunk
 from duewheel.wheel.dequeue.position import Phase, Position
 from duewheel.wheel.dequeue.statistics import Statistics, Totals
 from duewheel.wheel.publisher import Prepared, Publisher
@@ -362,8 +362,8 @@ class Loop:
         self._directory.state.write_close(close)
 
     def _begin_range(self, below: Marks) -> None:
-        """Have the slots behind R made ready, up to the floor, or as far as the ring reaches;
-        `below`: D of the first.
+        """Have the slots behind R prepared, up to the floor, or as far as the ring reaches.
+        `below` is D of the first.
         """
         self._move_ring()
         known = self._started.found.partitions
@@ -387,10 +387,10 @@ class Loop:
         """Deliver a chunk, or end the range; reply to some cancels."""
         self._bounds.lower(self._commits.claimed.held)
         links = self._linker.step(self.position.close.lower)
-        ready = self._chunks.next()
-        if ready is None:
+        chunk = self._chunks.next()
+        if chunk is None:
             return self._end_range() or links
-        self._deliver(ready)
+        self._deliver(chunk)
         self._reply()
         return True
 
@@ -404,19 +404,19 @@ class Loop:
         self._begin_range({})
         return True
 
-    def _deliver(self, ready: Ready) -> None:
+    def _deliver(self, chunk: PreparedChunk) -> None:
         """3. and 4. of the module's head, for one chunk."""
-        reached = self.position.after(ready.r_after, ready.ends, ready.rows_out)
+        reached = self.position.after(chunk.r_after, chunk.ends, chunk.rows_out)
         begun_ms = self._clock.boottime_ms()
         try:
-            self._commits.commit(ready.prepared, self._progress(reached), ready.rows)
+            self._commits.commit(chunk.prepared, self._progress(reached), chunk.rows)
         except TooLarge:
-            self._chunks.divide(ready, self._clock.boottime_ms() - begun_ms)
+            self._chunks.divide(chunk, self._clock.boottime_ms() - begun_ms)
             return
         self._chunks.note_commit(self._clock.boottime_ms() - begun_ms)
         self.position = reached
-        self._totals.now = self._totals.now.after_cancels(ready.cancelled)
-        self._tell_hot(ready.hot)
+        self._totals.now = self._totals.now.after_cancels(chunk.cancelled)
+        self._tell_hot(chunk.hot)
 
     def _tell_hot(self, slots: list[int]) -> None:
         """Count and log each slot with rows in excess once."""

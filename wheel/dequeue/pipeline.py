@@ -1,13 +1,13 @@
-"""What comes before a transaction: two stages, each in a thread of its own, and two queues.
+"""Prepares chunks for their transactions: two stages, each in a thread of its own, and two queues.
 
-    scan ──► queue ──► read, restore, judge, leave out, prepare ──► queue ──► the loop publishes
+    scan ──► queue ──► read, decode, mark, leave out, prepare ──► queue ──► the loop publishes
 
-    scan      finds the closed slots' rows in the log and cuts them into chunks      (slot_scan.py)
-    read      reads a chunk's messages and verifies them                          (message_store.py)
-    restore   makes deliveries of them, divided if they name too many topics          (decode.py)
-    judge     finds the rows in excess of their slot                              (slot_overflow.py)
-    leave out what is cancelled, or out already                                               (here)
-    prepare   encodes them as far as that is possible before the transaction          (publisher.py)
+    scan       finds the closed slots' rows in the log and cuts them into chunks     (slot_scan.py)
+    read       reads a chunk's messages and verifies them                        (message_store.py)
+    decode     makes deliveries of them, divided if they name too many topics           (decode.py)
+    mark       finds the rows in excess of their slot                            (slot_overflow.py)
+    leave out  drops what is cancelled, or out already                (checkpoints/delivered.py)
+    prepare    encodes them as far as that is possible before the transaction        (publisher.py)
 
 Each queue holds no more records and stored bytes than one chunk may have; a stage that runs ahead
 waits. Messages are read only when the second queue has room for what will become of them. So there
@@ -39,22 +39,22 @@ from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.threads import Worker
 from duewheel.wheel.dequeue.bounded_queue import BoundedQueue, QueueClosed
-from duewheel.wheel.dequeue.decode import Restored, pieces, restore
-from duewheel.wheel.dequeue.slot_scan import Chunk, SlotScan
+from duewheel.wheel.dequeue.decode import DecodedChunk, decode_chunk, split_by_limits
+from duewheel.wheel.dequeue.slot_scan import ScannedChunk, SlotScan
 from duewheel.wheel.publisher import Prepared
-from duewheel.wheel.slot_overflow import HotSlots, Places, in_excess
+from duewheel.wheel.slot_overflow import HotSlots, PlaceCounter, overflow_rows
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import is_cancelled
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class PreparedChunk:
     """What one transaction is to deliver, and how far the shard is afterwards.
 
     Attributes:
         prepared: the rows that are not delivered yet.
         cancelled: how many were left out because they are cancelled.
-        restored: the rows that there were, with these and those that a predecessor has delivered.
+        decoded: the rows that there were, with these and those that a predecessor has delivered.
         place: of each in its slot.
         ends: if the slot after it is half delivered, the offset behind its last row, by source
             partition of this chunk; else None.
@@ -64,7 +64,7 @@ class Ready:
 
     prepared: Prepared
     cancelled: int
-    restored: Restored
+    decoded: DecodedChunk
     place: Int64
     ends: Mapping[TopicPartition, int] | None
     rows_out: int
@@ -73,22 +73,22 @@ class Ready:
     @property
     def rows(self) -> int:
         """How many there were."""
-        return len(self.restored.chunk)
+        return len(self.decoded.chunk)
 
     @property
     def stored_bytes(self) -> int:
         """Of their stored messages."""
-        return self.restored.chunk.stored_bytes
+        return self.decoded.chunk.stored_bytes
 
     @property
     def r_after(self) -> int:
         """Last slot that is delivered in full."""
-        return self.restored.chunk.r_after
+        return self.decoded.chunk.r_after
 
     @property
     def last(self) -> bool:
         """Whether the range ends with this chunk."""
-        return self.restored.chunk.last
+        return self.decoded.chunk.last
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class _Range:
     half_slot: int
     end: int
     below: Mapping[TopicPartition, int]
-    places: Places
+    places: PlaceCounter
 
 
 class Pipeline:
@@ -134,7 +134,8 @@ class Pipeline:
         self._hot_slots = hot_slots
         self._range: _Range | None = None
         self._stages: _Stages | None = None
-        self._ready: deque[Ready] = deque()  # of a range of one chunk, or of one that was divided
+        # Of a range of one chunk, or of one that was divided.
+        self._ready: deque[PreparedChunk] = deque()
         self._rows_max = records_max  # of one transaction, for now
         self._too_long_ms = 0  # what the last one took that ran out of time
         self._failure: BaseException | None = None
@@ -155,7 +156,7 @@ class Pipeline:
         """
         assert self._stages is None and not self._ready, "chunks were made and not used"
         scan = SlotScan(self._directory, after, until)
-        self._range = _Range(scan, after + 1, until, below, Places(rows_out_by_slot))
+        self._range = _Range(scan, after + 1, until, below, PlaceCounter(rows_out_by_slot))
 
     @property
     def end(self) -> int:
@@ -163,7 +164,7 @@ class Pipeline:
         assert self._range is not None, "no range was begun"
         return self._range.end
 
-    def next(self) -> Ready | None:
+    def next(self) -> PreparedChunk | None:
         """The next chunk, or None at the end of the range.
 
         Raises:
@@ -177,7 +178,7 @@ class Pipeline:
             self._failure = error
             raise
 
-    def divide(self, ready: Ready, took_ms: int) -> None:
+    def divide(self, ready: PreparedChunk, took_ms: int) -> None:
         """The transaction of these rows ran out of time, and nothing of them is out: `next` returns
         them again, in smaller chunks.
         """
@@ -189,21 +190,21 @@ class Pipeline:
         if 4 * took_ms <= self._too_long_ms:
             self._rows_max = min(2 * self._rows_max, self._bounds[0])
 
-    def _next(self) -> Ready | None:
+    def _next(self) -> PreparedChunk | None:
         ready = self._next_whole()
         if ready is None or ready.rows <= self._rows_max:
             return ready
-        slots, whole, place = self._range, ready.restored, ready.place
+        slots, whole, place = self._range, ready.decoded, ready.place
         assert slots is not None
         firsts = range(0, ready.rows, self._rows_max)
         parts = [(first, min(first + self._rows_max, ready.rows)) for first in firsts]
         self._ready.extendleft(
-            self._ready_of(slots, whole.piece(first, end), place[first:end])
+            self._prepared(slots, whole.part(first, end), place[first:end])
             for first, end in reversed(parts)
         )
         return self._ready.popleft()
 
-    def _next_whole(self) -> Ready | None:
+    def _next_whole(self) -> PreparedChunk | None:
         assert self._range is not None
         if self._ready:
             return self._ready.popleft()
@@ -212,7 +213,7 @@ class Pipeline:
             if chunk is None:
                 return None
             if chunk.last:
-                self._ready.extend(self._made(self._range, chunk))
+                self._ready.extend(self._make(self._range, chunk))
             else:
                 self._stages = self._start(self._range, chunk)
         if self._stages is None:
@@ -228,12 +229,12 @@ class Pipeline:
         if self._stages is not None:
             self._stages.close()
 
-    def _start(self, slots: _Range, first: Chunk) -> _Stages:
-        found: BoundedQueue[Chunk] = BoundedQueue(*self._bounds)
-        made: BoundedQueue[Ready] = BoundedQueue(*self._bounds)
+    def _start(self, slots: _Range, first: ScannedChunk) -> _Stages:
+        found: BoundedQueue[ScannedChunk] = BoundedQueue(*self._bounds)
+        made: BoundedQueue[PreparedChunk] = BoundedQueue(*self._bounds)
 
         def scan() -> None:
-            chunk: Chunk | None = first
+            chunk: ScannedChunk | None = first
             while chunk is not None:
                 found.put(chunk, len(chunk), chunk.stored_bytes)
                 chunk = None if chunk.last else slots.scan.next_chunk(*self._bounds)
@@ -241,40 +242,40 @@ class Pipeline:
         def read() -> None:
             while (chunk := found.get()) is not None:
                 made.wait_for_room(len(chunk), chunk.stored_bytes)
-                for ready in self._made(slots, chunk):
+                for ready in self._make(slots, chunk):
                     made.put(ready, ready.rows, ready.stored_bytes)
 
         return _Stages(scan, found, read, made)
 
-    def _made(self, slots: _Range, chunk: Chunk) -> Iterator[Ready]:
-        """Read, restore, judge, prepare."""
+    def _make(self, slots: _Range, chunk: ScannedChunk) -> Iterator[PreparedChunk]:
+        """The second stage, for one chunk of the first."""
         store, topics = self._directory.messages, self._directory.topics
         precision_ms = self._directory.config.precision_ms
-        whole = restore(chunk, store.read(chunk.hour, chunk.records), topics)
+        whole = decode_chunk(chunk, store.read(chunk.hour, chunk.records), topics)
         # Also what is cancelled has a place in its slot: it may be out already elsewhere.
         place = slots.places.of(chunk.slot, ~_delivered(slots, whole))
-        judged = self._hot_slots.judged(whole.deliveries, chunk.slot, place, precision_ms)
+        marked = self._hot_slots.mark_overflow(whole.deliveries, chunk.slot, place, precision_ms)
         end = 0
-        for restored in pieces(replace(whole, deliveries=judged)):
-            first, end = end, end + len(restored.chunk)
-            yield self._ready_of(slots, restored, place[first:end])
+        for decoded in split_by_limits(replace(whole, deliveries=marked)):
+            first, end = end, end + len(decoded.chunk)
+            yield self._prepared(slots, decoded, place[first:end])
 
-    def _ready_of(self, slots: _Range, restored: Restored, place: Int64) -> Ready:
-        """Leave out, prepare."""
-        slot, deliveries = restored.chunk.slot, restored.deliveries
-        pending = ~_delivered(slots, restored)
-        cancelled = is_cancelled(restored.chunk.records) & pending
+    def _prepared(self, slots: _Range, decoded: DecodedChunk, place: Int64) -> PreparedChunk:
+        """Leave out what is cancelled or out already, and prepare the rest."""
+        slot, deliveries = decoded.chunk.slot, decoded.deliveries
+        pending = ~_delivered(slots, decoded)
+        cancelled = is_cancelled(decoded.chunk.records) & pending
         leaves = pending & ~cancelled
         if not leaves.all():
             deliveries, slot = deliveries.take(np.flatnonzero(leaves)), slot[leaves]
-        return Ready(
+        return PreparedChunk(
             self._prepare(deliveries),
             int(cancelled.sum()),
-            restored,
+            decoded,
             place,
-            _ends(restored),
-            int(place[-1]) + int(pending[-1]) if restored.chunk.slot_open else 0,
-            np.unique(slot[in_excess(deliveries)]).tolist(),
+            _ends(decoded),
+            int(place[-1]) + int(pending[-1]) if decoded.chunk.slot_open else 0,
+            np.unique(slot[overflow_rows(deliveries)]).tolist(),
         )
 
 
@@ -284,9 +285,9 @@ class _Stages:
     def __init__(
         self,
         scan: Callable[[], None],
-        found: BoundedQueue[Chunk],
+        found: BoundedQueue[ScannedChunk],
         read: Callable[[], None],
-        made: BoundedQueue[Ready],
+        made: BoundedQueue[PreparedChunk],
     ) -> None:
         self.made = made
         self._found = found
@@ -307,7 +308,9 @@ class _Stages:
         self.join()
 
 
-def _run(stage: Callable[[], None], queue: BoundedQueue[Chunk] | BoundedQueue[Ready]) -> None:
+def _run(
+    stage: Callable[[], None], queue: BoundedQueue[ScannedChunk] | BoundedQueue[PreparedChunk]
+) -> None:
     """A stage's thread: all of the stage, then its queue is ended, with the error if there was."""
     try:
         stage()
@@ -319,18 +322,18 @@ def _run(stage: Callable[[], None], queue: BoundedQueue[Chunk] | BoundedQueue[Re
         queue.end()
 
 
-def _delivered(slots: _Range, restored: Restored) -> Bool:
+def _delivered(slots: _Range, decoded: DecodedChunk) -> Bool:
     """Rows of the slot that a predecessor had half delivered, below D of their partition."""
-    d = np.array([slots.below.get(p, 0) for p in restored.sources], np.int64)[restored.source]
-    return is_out(restored.chunk.slot, restored.offset, slots.half_slot - 1, d)
+    d = np.array([slots.below.get(p, 0) for p in decoded.sources], np.int64)[decoded.source]
+    return is_out(decoded.chunk.slot, decoded.offset, slots.half_slot - 1, d)
 
 
-def _ends(restored: Restored) -> dict[TopicPartition, int] | None:
+def _ends(decoded: DecodedChunk) -> dict[TopicPartition, int] | None:
     """Offsets behind the rows of the last slot, if that is half delivered after them."""
-    chunk = restored.chunk
+    chunk = decoded.chunk
     if not chunk.slot_open:
         return None
     rows = chunk.slot == chunk.slot[-1]
-    ends = np.zeros(len(restored.sources), np.int64)
-    np.maximum.at(ends, restored.source[rows], restored.offset[rows] + 1)
-    return dict(zip(restored.sources, ends.tolist(), strict=True))
+    ends = np.zeros(len(decoded.sources), np.int64)
+    np.maximum.at(ends, decoded.source[rows], decoded.offset[rows] + 1)
+    return dict(zip(decoded.sources, ends.tolist(), strict=True))

@@ -67,7 +67,7 @@ class ReadAheadConfig:
 
 
 @dataclass
-class _Hour:
+class _HourRead:
     """How far an hour's files have been read.
 
     Attributes:
@@ -107,7 +107,7 @@ class ReadAhead:
         self._precision_ms = wheel.precision_ms
         self._config = config
         self._stopping = stopping
-        self._hours: dict[int, _Hour] = {}
+        self._hours: dict[int, _HourRead] = {}
 
     def look(self, delivered: int, now_ms: int) -> int:
         """Read ahead what the coming slots need and has not been read.
@@ -140,7 +140,7 @@ class ReadAhead:
         self._messages.forget_below(hour)
 
     def _read_hour(self, hour: int, delivered: int, until: int, bytes_max: int) -> int:
-        known = self._hours.setdefault(hour, _Hour())
+        known = self._hours.setdefault(hour, _HourRead())
         log_bytes, message_bytes = self._log.files.size(hour), self._messages.size(hour)
         if log_bytes > bytes_max or not message_bytes:
             return 0  # a part of the log is of no use: chains lead everywhere
@@ -165,7 +165,7 @@ class ReadAhead:
         return max(0, min(position, end) - start)
 
     def _ask_for_slots(
-        self, hour: int, known: _Hour, delivered: int, until: int, bytes_max: int
+        self, hour: int, known: _HourRead, delivered: int, until: int, bytes_max: int
     ) -> int:
         """3. of the module's head, up to slot `until`."""
         known.asked = [(slot, count) for slot, count in known.asked if slot > delivered]

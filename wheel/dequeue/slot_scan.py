@@ -29,7 +29,7 @@ WINDOW_RECORDS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class ScannedChunk:
     """Neighbouring rows in delivery order.
 
     Attributes:
@@ -62,7 +62,7 @@ class Chunk:
         rolled: Bool = (self.records["magic"] & MAGIC_ROLL) != 0
         return rolled
 
-    def piece(self, first: int, end: int) -> Chunk:
+    def part(self, first: int, end: int) -> ScannedChunk:
         """Rows `first` to `end` − 1 as a chunk of its own; copies nothing."""
         slot, records = self.slot[first:end], self.records[first:end]
         if end == len(self):
@@ -83,7 +83,7 @@ class SlotScan:
         self._until = until
         self._window: _Window | None = None
 
-    def next_chunk(self, records_max: int, bytes_max: int) -> Chunk | None:
+    def next_chunk(self, records_max: int, bytes_max: int) -> ScannedChunk | None:
         """The next rows, one at least; None when every slot is used up.
 
         Raises:
@@ -173,16 +173,18 @@ class _Window:
         positions: Int64 = self.stretches.first_pos[run] + in_run * RECORD_BYTES
         return positions
 
-    def take(self, rows: Int64, records: Records, until: int) -> Chunk:
+    def take(self, rows: Int64, records: Records, until: int) -> ScannedChunk:
         """Use up `rows`, which are the next ones."""
         self._next = int(rows[-1]) + 1
         slot = self.slots(rows)
         if self.exhausted:
             last = self._end == until
-            return Chunk(self.hour, slot, records, self._end, slot_open=False, last=last)
+            return ScannedChunk(self.hour, slot, records, self._end, slot_open=False, last=last)
         following = int(self.slots(rows[-1:] + 1)[0])
         slot_open = following == slot[-1]
-        return Chunk(self.hour, slot, records, following - 1, slot_open=slot_open, last=False)
+        return ScannedChunk(
+            self.hour, slot, records, following - 1, slot_open=slot_open, last=False
+        )
 
     def _run(self, rows: Int64) -> Int64:
         """The run of each of neighbouring rows."""

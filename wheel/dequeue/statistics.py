@@ -14,7 +14,7 @@ from duewheel.schemas.batches import Deliveries
 from duewheel.wheel.dequeue.histogram import Histogram
 from duewheel.wheel.encoded import Aside
 from duewheel.wheel.inspect.pending_counts import OTHER, TOPICS_MAX
-from duewheel.wheel.slot_overflow import in_excess
+from duewheel.wheel.slot_overflow import overflow_rows
 
 REJECTED, WAITED = "rejected", "waited"
 
@@ -104,7 +104,7 @@ class Statistics:
         counts = {**aside.reasons, REJECTED: int(dead.sum()) - waited, WAITED: waited}
         late = went & ~dead & ~rolled
         late_ms = committed_at_ms - deliveries.due_ms[late]
-        spread = in_excess(deliveries)[aside.parked]
+        spread = overflow_rows(deliveries)[aside.parked]
         return replace(
             known,
             delivered=self.delivered + int(late.sum()),

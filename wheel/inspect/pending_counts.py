@@ -101,7 +101,7 @@ class PendingTimers:
     def __init__(self, directory: DataDirectory) -> None:
         self._directory = directory
         self._precision_ms = directory.config.precision_ms
-        self._hours: dict[int, _Hour] = {}
+        self._hours: dict[int, _HourCounts] = {}
 
     def look(self, until: Sequence[int] = (), ahead: range = range(0)) -> Pending:
         """Count what is pending now.
@@ -149,7 +149,7 @@ class PendingTimers:
             # If the log vanishes on the way, the hour is begun anew.
             known = self._hours.pop(hour, None)
             if known is None or (hour == current and not known.detailed):
-                known = _Hour(hour, self._precision_ms, detailed=hour == current)
+                known = _HourCounts(hour, self._precision_ms, detailed=hour == current)
             for _, slot, records in pieces(directory, hour, known.log_bytes, log_bytes):
                 known.topics.meet(directory, records)
                 known.add(slot, known.topics.kinds(records), _is_roll(records))
@@ -245,7 +245,7 @@ class _Topics:
         return self._names[kind & ((1 << _TOPIC_BITS) - 1)]
 
 
-class _Hour:
+class _HourCounts:
     """Counts of one hour's records.
 
     Attributes:

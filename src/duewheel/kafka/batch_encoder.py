@@ -19,7 +19,7 @@ from duewheel.schemas.batches import ANY_TIME, Deliveries
 from duewheel.schemas.wire.record_batch import split
 from duewheel.wheel.dequeue import requeue
 from duewheel.wheel.encoded import Aside, Encoded, Known, Part, Reason, Target
-from duewheel.wheel.slot_overflow import to_be_spread
+from duewheel.wheel.slot_overflow import spread_rows
 
 # What is known of each of these topics; may raise to say that it is not.
 LookUp = Callable[[Sequence[str]], Mapping[str, Known]]
@@ -73,7 +73,7 @@ def route(
     waiting = router.without_target(deliveries, targets) & (reason == Reason.NONE)
     reason[waiting & deliveries.answer] = Reason.TARGET_UNAVAILABLE
     waiting &= ~deliveries.answer
-    spread = (reason == Reason.NONE) & to_be_spread(deliveries)
+    spread = (reason == Reason.NONE) & spread_rows(deliveries)
     if (waiting | spread).any():
         targets = learn(topic for topic, _ in deliveries.homes)
         deliveries, waiting = _parked(deliveries, waiting, spread, targets, reason, now_ms)

@@ -23,7 +23,7 @@ from duewheel.kafka.shard_records import all_shards
 from duewheel.osutil.signals import stop_signals
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition
-from duewheel.wheel.admin.accept_loss import Losses, Topics, accept, losses
+from duewheel.wheel.admin.accept_loss import KafkaTopics, Losses, accept, losses
 from duewheel.wheel.admin.reconfigure import Plan, commit, plan, take
 from duewheel.wheel.admin.reconfigure import skip as plan_skip
 from duewheel.wheel.recovery.rebuild import OffsetsAt
@@ -173,10 +173,10 @@ def _offsets_at(found: Progress | None, admin: KafkaAdmin) -> OffsetsAt:
     return lambda ms: admin.offsets_at(topics, ms)
 
 
-def _topics(admin: KafkaAdmin, names: Iterable[str]) -> Topics:
+def _topics(admin: KafkaAdmin, names: Iterable[str]) -> KafkaTopics:
     topics = sorted(names)
     ids = {topic: str(found) for topic, found in admin.topic_ids(topics).items()}
-    return Topics(ids, admin.log_start_offsets(topics), admin.end_offsets(topics))
+    return KafkaTopics(ids, admin.log_start_offsets(topics), admin.end_offsets(topics))
 
 
 def _partition(name: str) -> TopicPartition:

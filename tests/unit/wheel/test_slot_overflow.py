@@ -31,7 +31,7 @@ from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import decode
 from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.encoded import Aside, Known, Target
-from duewheel.wheel.slot_overflow import HotSlots, Places, in_excess, to_be_spread
+from duewheel.wheel.slot_overflow import HotSlots, PlaceCounter, overflow_rows, spread_rows
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import Role
 
@@ -50,7 +50,7 @@ def judged(
     hot: HotSlots, hashes: Sequence[int] | Int64, place: Int64 | None = None, slot: int = SLOT
 ) -> Int64:
     place = np.arange(len(hashes)) if place is None else place
-    found = hot.judged(of_keys(hashes), np.full(len(hashes), slot), place, PRECISION_MS)
+    found = hot.mark_overflow(of_keys(hashes), np.full(len(hashes), slot), place, PRECISION_MS)
     return found.not_before_ms
 
 
@@ -87,7 +87,7 @@ def test_the_share_in_excess_rises_from_the_limit_to_its_double(
     hashes = np.random.default_rng(1).permutation(2**20)[:count] * partitions + partitions // 2
     sent = of_keys(hashes if keyed_rows else np.full(count, NO_KEY))
     place = np.arange(count)
-    excess = in_excess(hot.judged(sent, np.full(count, SLOT), place, PRECISION_MS))
+    excess = overflow_rows(hot.mark_overflow(sent, np.full(count, SLOT), place, PRECISION_MS))
     assert not excess[: limit + 1].any() and excess[2 * limit :].all()
     assert rises_as_it_should(excess, limit)
     assert not rises_as_it_should(upside_down(place, limit), limit)
@@ -143,9 +143,9 @@ def test_copies_rolled_rows_and_dead_letters_are_never_in_excess() -> None:
         retries=np.array([0, 0, 1, 0], np.int32),
     )
     place = np.full(4, 1_000)
-    found = SPREAD.judged(sent, np.full(4, SLOT), place, PRECISION_MS)
-    assert in_excess(found).tolist() == [False, False, False, True]
-    assert not in_excess(HotSlots("none", 1).judged(sent, place, place, 1)).any()
+    found = SPREAD.mark_overflow(sent, np.full(4, SLOT), place, PRECISION_MS)
+    assert overflow_rows(found).tolist() == [False, False, False, True]
+    assert not overflow_rows(HotSlots("none", 1).mark_overflow(sent, place, place, 1)).any()
 
 
 # ---- places -------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def test_places_are_the_same_however_the_rows_are_cut(
     for s, known in zip(slot.tolist(), counted.tolist(), strict=True):
         expected.append(seen.get(s, 0))
         seen[s] = seen.get(s, 0) + known
-    places, found = Places(out), []
+    places, found = PlaceCounter(out), []
     bounds = sorted({0, len(slot), *(cut for cut in cuts if cut < len(slot))})
     for first, end in itertools.pairwise(bounds):
         found += places.of(slot[first:end], counted[first:end]).tolist()
@@ -288,7 +288,7 @@ def test_where_many_are_spread_transactions_are_short(
     world.clock.set(NOW_MS + PRECISION_MS)
     world.deliver()
     spread = [
-        int(to_be_spread(deliveries).sum())
+        int(spread_rows(deliveries).sum())
         for deliveries, _ in world.publisher.committed
         if deliveries is not None
     ]

@@ -28,7 +28,7 @@ from duewheel.schemas.batches import TimerBatch, TopicPartition, is_retired
 from duewheel.schemas.wire.record_codec import framed_bytes
 from duewheel.testing import TIMER_TOPIC, Timer, timer_batch
 from duewheel.wheel.admin import accept_loss
-from duewheel.wheel.admin.accept_loss import Loss, Topics, accept, losses
+from duewheel.wheel.admin.accept_loss import KafkaTopics, Loss, accept, losses
 from duewheel.wheel.recovery.rebuild import first_marks
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -67,9 +67,9 @@ class Shop(World):
         self.ids = NEW
 
     @property
-    def topics(self) -> Topics:
+    def topics(self) -> KafkaTopics:
         ends: Marks = {(TIMER_TOPIC, p): len(timers) for p, timers in self.kafka.items()}
-        return Topics(self.ids if ends else {}, dict.fromkeys(ends, 0), ends)
+        return KafkaTopics(self.ids if ends else {}, dict.fromkeys(ends, 0), ends)
 
     def accept(self, *named: TopicPartition) -> dict[TopicPartition, Loss]:
         self.kill()
