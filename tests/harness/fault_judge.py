@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -191,11 +190,3 @@ def in_a_while(seconds: float, act: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         timer.join()
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Raises AssertionError with `what` if it never becomes true."""
-    give_up = time.monotonic() + GIVE_UP_S
-    while not condition():
-        assert time.monotonic() < give_up, what
-        time.sleep(0.05)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,13 +104,6 @@ def read(broker: DevBroker, topic: str) -> list[Any]:
 
 def values(records: list[Any]) -> list[bytes | None]:
     return [record.value for record in records]
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up, what
-        time.sleep(0.05)
 
 
 def own_threads() -> set[threading.Thread]:

@@ -6,10 +6,7 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
-import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable
@@ -19,6 +16,7 @@ from typing import Any
 
 from kafka import KafkaProducer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
+from tests.harness.launcher import events, launch, run, tail, wait_until
 from tests.harness.random_timers import PARTITIONS, Headers, Sent, a_timer
 from tests.harness.reader import consumer
 
@@ -28,7 +26,6 @@ from duewheel.kafka.admin import KafkaAdmin
 from duewheel.ops.status import status as read_status
 from duewheel.osutil.child_process import Child
 
-DEADLINE_S = 180.0
 CLOCK = SystemClock()
 
 
@@ -87,17 +84,13 @@ class Shard:
 
     def command(self, *words: str, code: int = 0) -> Any:
         """Run a duewheel command; its stdout, decoded if it is one JSON object."""
-        line = [sys.executable, "-P", "-m", "duewheel", *words, "--config", str(self.config)]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        done = run(self.config, *words)
         assert done.returncode == code, done.stderr
         return json.loads(done.stdout) if "--output" in words else done.stdout
 
     def launch(self) -> None:
         """Start `duewheel run`."""
-        log = (self.path / "run.log").open("ab")
-        line = [sys.executable, "-P", "-m", "duewheel", "run", "--config", str(self.config)]
-        self._supervisor = Child(line, stderr=log)
-        log.close()
+        self._supervisor = launch(self.config, "run")
 
     def start(self) -> None:
         """Start `duewheel run` and wait until a timer has gone all the way."""
@@ -119,9 +112,7 @@ class Shard:
 
     def events(self, event: str) -> list[dict[str, Any]]:
         """Log lines with this text."""
-        lines = (self.path / "run.log").read_text().splitlines()
-        found = [json.loads(line) for line in lines if event in line and line.startswith("{")]
-        return [line for line in found if line["event"] == event]
+        return events(self.path / "run.log", event)
 
     def scrape(self, name: str) -> dict[str, float]:
         """The newest metrics of one of the two processes: by name and the value of the label."""
@@ -150,10 +141,7 @@ class Shard:
         os.kill(self.status()[name]["pid"], signal.SIGKILL)
 
     def wait(self, done: Callable[[], bool]) -> None:
-        end_s = time.monotonic() + DEADLINE_S
-        while not done():
-            assert time.monotonic() < end_s, (self.path / "run.log").read_text()[-4000:]
-            time.sleep(0.2)
+        wait_until(done, lambda: tail(self.path / "run.log"), every_s=0.2)
 
     @property
     def supervisor_pid(self) -> int:

@@ -23,9 +23,9 @@ from tests.harness.fault_judge import (
     Judge,
     Topics,
     in_a_while,
-    wait_until,
 )
 from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
+from tests.harness.launcher import wait_until
 from tests.harness.reader import consumer, read_committed
 
 from duewheel.clock import SystemClock

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from kafka.errors import KafkaError
+from tests.harness import launcher
 from tests.harness.reader import everything_in, read_topic
 from tests.integration.test_dead_letters import Shard, config, shard  # noqa: F401
 
@@ -224,10 +224,9 @@ def test_send_command(topics: Topics, tmp_path: Path) -> None:
         f'[kafka]\nbootstrap_servers = "{topics.servers}"\n[timer]\ntopics = ["{topics.timers}"]\n'
     )
     words = ["--topic", topics.orders, "--key", "abc", "--value", "pay", "--header", "x=1"]
-    line = [sys.executable, "-P", "-m", "duewheel", "send", "--config", str(path), *words]
 
     def run(*more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*line, *more], capture_output=True, text=True, check=False)
+        return launcher.run(path, "send", *words, *more)
 
     sent = run("--deliver-at", "2030-01-01T01:00+01:00", "--id", "7", "--output", "json")
     assert sent.returncode == 0, sent.stderr

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.harness.launcher import run
 
 from duewheel.checkpoints.state_file import DEQUEUE, INGEST, Lag
 from duewheel.clock import SystemClock
@@ -32,11 +31,6 @@ def config(broker: DevBroker, tmp_path: Path, unique_name: Callable[[str], str])
         f'margin = "5m"\n[storage]\ndata_dir = "{tmp_path / "data"}"\n'
     )
     return path
-
-
-def run(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-P", "-m", "duewheel", *words, "--config", str(config)]
-    return subprocess.run(line, capture_output=True, text=True, check=False)
 
 
 def test_init_may_be_repeated(config: Path) -> None:

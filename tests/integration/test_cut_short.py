@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import struct
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,16 +12,16 @@ from typing import Any
 
 import pytest
 from kafka import KafkaProducer
+from tests.harness.launcher import launch, objects, run, wait_until
 from tests.harness.reader import read_topic
 from tests.harness.whole_shard import CLOCK, Shard
-from tests.integration.test_dead_letters import command, config, until  # noqa: F401
-from tests.integration.test_reconfigure import running, timer, wait_for
+from tests.integration.test_dead_letters import config, until  # noqa: F401
+from tests.integration.test_reconfigure import running, timer
 
 from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker
 from duewheel.java.find import Java
 from duewheel.kafka.admin import KafkaAdmin
-from duewheel.osutil.child_process import Child
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.crash_matrix]
 
@@ -60,10 +58,6 @@ def cut(broker: DevBroker, topic: str, end: int) -> None:
     broker.start()
 
 
-def line(config: Path, *words: str) -> list[str]:  # noqa: F811
-    return [sys.executable, "-P", "-m", "duewheel", *words, "--config", str(config)]
-
-
 def test_cancels_before_a_cut_hold_and_those_behind_it_are_waited_for(
     config: Path,  # noqa: F811
     broker: DevBroker,
@@ -97,17 +91,17 @@ def test_cancels_before_a_cut_hold_and_those_behind_it_are_waited_for(
         assert admin.end_offsets([timers])[timers, 0] == 5
 
     accept = ("reconfigure", "--accept-loss", f"{timers}-0")
-    refused = subprocess.run(
-        line(config, *accept), capture_output=True, text=True, timeout=120, check=False
-    )
+    refused = run(config, *accept)
     assert refused.returncode == 5, refused.stderr
     said = UNTIL.search(refused.stderr)
     assert said is not None, refused.stderr
     assert 0 <= int(said[1]) - (second.timestamp + 6_000) < shard.settings.timer.precision_ms
-    dequeue = Child(line(config, "dequeue"))
-    wait_for(lambda: [r.value for r in read_topic(servers, target)] == [b"as ever"])
+    dequeue = launch(config, "dequeue")
+    wait_until(
+        lambda: [r.value for r in read_topic(servers, target)] == [b"as ever"], "not delivered"
+    )
     dequeue.stop(30)
-    _, (done,) = command(config, *accept)
+    _, (done,) = objects(config, *accept)
     told = {"kind": "cut short", "was": 7, "start": 5, "unread": 0}
     assert done["accepted"] == {f"{timers}-0": told}
 

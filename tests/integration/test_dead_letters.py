@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +13,7 @@ import pyarrow as pa
 import pytest
 from kafka import TopicPartition
 from kafka.errors import KafkaError
+from tests.harness.launcher import objects
 from tests.harness.reader import read_topic
 
 from duewheel import factory
@@ -161,16 +160,6 @@ def shard(config: Path, request: pytest.FixtureRequest) -> Iterator[Shard]:
     shard.close()
 
 
-def command(config: Path, *words: str) -> tuple[int, list[Any]]:
-    """Exit code and the objects that a command prints."""
-    line = [sys.executable, "-P", "-m", "duewheel", *words, "--config", str(config)]
-    done = subprocess.run(
-        [*line, "--output", "json"], capture_output=True, text=True, check=False, timeout=120
-    )
-    assert done.returncode in (0, 1), done.stderr
-    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
-
-
 def test_a_rejected_message_keeps_every_byte_and_goes_back_to_its_timer_topic(
     config: Path, shard: Shard
 ) -> None:
@@ -192,18 +181,18 @@ def test_a_rejected_message_keeps_every_byte_and_goes_back_to_its_timer_topic(
         assert [name for name, _ in letter.headers[len(headers) :]] == names
         assert letter.headers[len(headers)][1] == code.encode()
 
-    exit_code, rows = command(config, "dlq", "list")
+    exit_code, rows = objects(config, "dlq", "list")
     assert exit_code == 0
     assert [row["code"] for row in rows] == codes
     assert rows[2]["source"] == f"{shard.timers}-1@2"
     assert [row["key"] for row in rows] == [None, "", "\\xff\0", "k"]
     assert [row["value_bytes"] for row in rows] == [None, 0, 2304, 1]
     assert not any(row["replayed"] for row in rows)
-    assert command(config, "dlq", "list", "--code", "no_due_time", "--limit", "5")[1] == rows[3:]
+    assert objects(config, "dlq", "list", "--code", "no_due_time", "--limit", "5")[1] == rows[3:]
 
     # The cause is gone: there is a mapping now.
     assert shard.outcomes(code="no_target_topic", dry_run=True) == (1, {})
-    assert command(config, "dlq", "replay", "--code", "no_target_topic") == (
+    assert objects(config, "dlq", "replay", "--code", "no_target_topic") == (
         0,
         [{"dry_run": False, "replayed": 1, "topics": {shard.timers: 1}, "refused": {}}],
     )
@@ -216,7 +205,7 @@ def test_a_rejected_message_keeps_every_byte_and_goes_back_to_its_timer_topic(
     (delivered,) = read_topic(shard.servers, shard.target)
     assert (delivered.key, delivered.value, delivered.headers[: len(ODD)]) == (None, None, ODD)
 
-    assert [row["replayed"] for row in command(config, "dlq", "list")[1]] == [True] + [False] * 3
+    assert [row["replayed"] for row in objects(config, "dlq", "list")[1]] == [True] + [False] * 3
     assert shard.outcomes(code="no_target_topic") == (0, {})
     assert shard.outcomes() == (3, {}), "the other codes have not been passed over"
     assert shard.outcomes() == (0, {})
@@ -240,7 +229,7 @@ def test_a_failed_delivery_goes_to_its_real_topic_once_that_is_there(
     assert rest == ["TIMER_ERROR_CODE", "TIMER_ERROR", *kept, "TIMER_SOURCE"]
 
     assert shard.outcomes(dry_run=True) == (0, {"unknown_target_topic": 2})
-    exit_code, _ = command(config, "dlq", "replay")
+    exit_code, _ = objects(config, "dlq", "replay")
     assert exit_code == 1, "they are dead letters again"
     again = shard.letters()[2:]
     assert [r.headers for r in again] == [r.headers for r in letters], "with today's reason"
@@ -447,7 +436,7 @@ def test_a_replay_that_another_one_has_overtaken_doubles_nothing(
             outcomes = transact(producer, batches, now_ms, deadline)
             assert any(outcome.error is not None for outcome in outcomes)
             words = ["dlq", "replay", "--to-topic", shard.target, *selected]
-            taken.extend(command(config, *words)[1])
+            taken.extend(objects(config, *words)[1])
             return outcomes
         return transact(producer, batches, now_ms, deadline)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.harness.launcher import wait_until
 
 pytestmark = [
     pytest.mark.kafka,
@@ -108,8 +109,7 @@ def test_a_killed_demo_leaves_nothing(tmp_path: Path) -> None:
     time.sleep(5)  # its timers are on their way
     demo.kill()
     demo.wait(DEADLINE_S)
-    end_s = time.monotonic() + GONE_S
-    while left := started_by(str(tmp_path)):
-        assert time.monotonic() < end_s, left
-        time.sleep(0.2)
+    wait_until(
+        lambda: not started_by(str(tmp_path)), lambda: str(started_by(str(tmp_path))), GONE_S, 0.2
+    )
     assert list(tmp_path.iterdir()) == []

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource
+from tests.harness.launcher import DEADLINE_S
 from tests.harness.random_timers import PARTITIONS, Headers, Sent
 from tests.harness.reader import everything_in
-from tests.harness.whole_shard import CLOCK, DEADLINE_S, Shard, schedule
+from tests.harness.whole_shard import CLOCK, Shard, schedule
 
 from duewheel.checkpoints.state_file import State
 from duewheel.client import Answer, Cancel, DelayProducer, Rescheduled, Timer

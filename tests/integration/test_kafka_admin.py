@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource
+from tests.harness.launcher import wait_until
 
 from duewheel.config.sections import Kafka, Timer
 from duewheel.config.settings import Settings
@@ -170,7 +170,7 @@ def test_a_broker_that_never_answers(caplog: pytest.LogCaptureFixture) -> None:
             admin.end_offsets(["t"])
     assert caught.value.exit_code == 3
     assert "hunter2" not in str(caught.value)
-    give_up = time.monotonic() + 30
-    while set(threading.enumerate()) - before:
-        assert time.monotonic() < give_up, "a failed connection left its thread behind"
-        time.sleep(0.05)
+    wait_until(
+        lambda: not set(threading.enumerate()) - before,
+        "a failed connection left its thread behind",
+    )

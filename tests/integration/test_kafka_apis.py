@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from collections import defaultdict
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +9,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaProducer
 from tests.harness.fault_proxy import FaultProxy
+from tests.harness.launcher import launch, run, tail, wait_until
 from tests.integration.test_doctor import settings_for
 
 from duewheel.config.settings import Settings
@@ -19,7 +17,6 @@ from duewheel.dev.broker import DevBroker
 from duewheel.doctor import apis
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.ops.status import status
-from duewheel.osutil.child_process import Child
 
 pytestmark = [
     pytest.mark.kafka,
@@ -56,17 +53,13 @@ class Commands:
             '[dequeue]\nhot_slot_window = "1s"\n'
         )
 
-    def line(self, *words: str) -> list[str]:
-        return [sys.executable, "-P", "-m", "duewheel", *words, "--config", str(self.config)]
-
     def run(self, *words: str, codes: frozenset[int] = frozenset({0})) -> None:
-        line = self.line(*words)
-        done = subprocess.run(line, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        done = run(self.config, *words)
         assert done.returncode in codes, done.stderr
 
     def serve(self, settings: Settings) -> None:
         """`run`, until timers, some of which roll, and dead letters have come through."""
-        supervisor = Child(self.line("run"))
+        supervisor = launch(self.config, "run")
         try:
             with closing(KafkaProducer(bootstrap_servers=self.broker.bootstrap_servers)) as to:
                 for number in range(40):
@@ -75,10 +68,11 @@ class Commands:
                 to.send(self.timers, b"no due time")
                 nowhere = [("TIMER_DELAY_MS", b"0"), ("REAL_TOPIC", b"no.such.topic")]
                 to.send(self.timers, b"no target", headers=nowhere)
-            give_up = time.monotonic() + DEADLINE_S
-            while not self.data_dir.exists() or status(settings)["delivered"] < 42:
-                assert time.monotonic() < give_up, "not delivered in time"
-                time.sleep(0.2)
+            wait_until(
+                lambda: self.data_dir.exists() and status(settings)["delivered"] >= 42,
+                lambda: tail(self.config.with_name("run.log")),
+                every_s=0.2,
+            )
             # Nobody has such a timer: that is what the answer says.
             self.run("cancel", "--id", "x", "--partition", "0", codes=frozenset({1}))
         finally:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource
+from tests.harness.launcher import wait_until
 from tests.harness.publishing import (
     Headers,
     Message,
@@ -24,7 +25,6 @@ from tests.harness.publishing import (
     slot_of,
     started,
     values,
-    wait_until,
 )
 
 from duewheel.checkpoints.progress import record_key

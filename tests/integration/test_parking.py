@@ -20,8 +20,9 @@ import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource
-from tests.harness.fault_judge import GIVE_UP_S, Topics, wait_until
+from tests.harness.fault_judge import GIVE_UP_S, Topics
 from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
+from tests.harness.launcher import wait_until
 from tests.harness.reader import consumer, read_committed
 
 from duewheel.checkpoints.config_epochs import Epochs

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -21,9 +20,9 @@ from tests.harness.fault_judge import (
     PARTITIONS,
     Judge,
     Topics,
-    wait_until,
 )
 from tests.harness.fault_proxy import Action, Fault, FaultProxy
+from tests.harness.launcher import launch, tail, wait_until
 from tests.harness.reader import read_committed
 
 from duewheel.checkpoints.recovery_decision import dequeue_has_decided
@@ -88,9 +87,7 @@ class Process:
         return self._child
 
     def start(self) -> None:
-        line = [sys.executable, "-P", "-m", "duewheel", "dequeue", "--config", str(self._config)]
-        with self._config.with_name("dequeue.log").open("ab") as log:
-            self._child = Child(line, stderr=log)
+        self._child = launch(self._config, "dequeue")
 
     def schedule(self) -> None:
         """Put timers in that are due now."""
@@ -131,7 +128,7 @@ class Process:
             directory.stop()
 
     def _said(self) -> str:
-        return self._config.with_name("dequeue.log").read_text()[-4000:]
+        return tail(self._config.with_name("dequeue.log"))
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient
+from tests.harness.launcher import wait_until
 from tests.harness.publishing import (
     Message,
     create_topics,
@@ -23,7 +24,6 @@ from tests.harness.publishing import (
     slot_of,
     started,
     values,
-    wait_until,
 )
 
 from duewheel.dev.broker import DevBroker

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.serializer import Serializer
+from tests.harness.launcher import wait_until
 from tests.harness.reader import everything_in, read_topic
 from tests.integration.test_dead_letters import Shard, config, until  # noqa: F401
 
@@ -346,13 +347,6 @@ def reader_of(topics: Topics) -> answers.AnswerReader:
     return answers.AnswerReader(client, topics.replies)
 
 
-def wait(done: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + WITHIN_S
-    while not done():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
-
-
 def test_an_answer_may_come_before_the_acknowledgement(
     topics: Topics, answerer: Answerer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,11 +357,11 @@ def test_an_answer_may_come_before_the_acknowledgement(
     answerer.answer("t-0@1", "unknown")  # before anything was expected: never read
     older, open_ = reader.expect(), reader.expect()
     answerer.answer("t-0@1", "cancelled")
-    wait(lambda: len(reader._early) == 1)
+    wait_until(lambda: len(reader._early) == 1, "not read")
     newer = reader.expect()
     for number in range(40):
         answerer.answer(f"t-0@{number + 2}", "unknown")
-    wait(lambda: len(reader._early) >= 20)
+    wait_until(lambda: len(reader._early) >= 20, "not read")
     last = reader.expect()
     time.sleep(0.3)  # in which all of them could be read
     assert len(reader._early) < 20 + 5
@@ -381,7 +375,7 @@ def test_an_answer_may_come_before_the_acknowledgement(
     assert not reader._early
     del waited
     gc.collect()
-    wait(lambda: not reader._reading)  # nobody asks any more
+    wait_until(lambda: not reader._reading, "still read")  # nobody asks any more
     answerer.answer("t-0@77", "unknown")
     number = reader.expect()
     answerer.answer("t-0@77", "cancelled")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.launcher import objects, wait_until
 from tests.harness.reader import read_topic
-from tests.integration.test_dead_letters import Shard, command, config  # noqa: F401
+from tests.integration.test_dead_letters import Shard, config  # noqa: F401
 
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, Locked, RecoveryRefused
@@ -35,7 +36,7 @@ class Restartable(Shard):
             self.pump()
             return self.delivered() == wanted
 
-        wait_for(reached)
+        wait_until(reached, f"never delivered: {wanted}", every_s=0.1)
 
     def delivered(self) -> list[bytes]:
         return sorted(record.value for record in read_topic(self.servers, self.target))
@@ -58,13 +59,6 @@ def set_levels(path: Path, *levels: str) -> None:
     path.write_text("\n".join([*lines[:at], f"levels = [{quoted}]", *lines[at:]]) + "\n")
 
 
-def wait_for(reached: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 60
-    while not reached():
-        assert time.monotonic() < end_s
-        time.sleep(0.1)
-
-
 def test_settings_change_for_what_comes_from_then_on(config: Path) -> None:  # noqa: F811
     set_levels(config, "1s")
     with running(config) as shard:
@@ -76,7 +70,7 @@ def test_settings_change_for_what_comes_from_then_on(config: Path) -> None:  # n
     with pytest.raises(RecoveryRefused, match=r"levels_ms: was \[1000\], is \[3000\].*reconfigure"):
         Restartable(config)
     dry = reconfigure(load(config), dry_run=True)
-    _, (done,) = command(config, "reconfigure")
+    _, (done,) = objects(config, "reconfigure")
     assert done == {**dry, "dry_run": False}
     assert done["changes"] == {"levels_ms": {"old": [1000], "new": [3000]}}
     # A record and its transaction's marker.
@@ -106,7 +100,7 @@ def test_a_topic_that_was_made_anew_is_accepted_and_the_old_one_delivered(
     timers = shard.timers
     with shard.admin() as admin:
         admin.delete_topics([timers])
-        wait_for(lambda: not admin.describe_partitions([timers]))
+        wait_until(lambda: not admin.describe_partitions([timers]), f"{timers} is not deleted")
         with pytest.raises(ConfigError, match=f"add --accept-loss {timers}-1"):
             accept_loss(shard.settings, [f"{timers}-0"], dry_run=False)
         admin.init_topics(shard.settings, partitions=2)
@@ -114,7 +108,7 @@ def test_a_topic_that_was_made_anew_is_accepted_and_the_old_one_delivered(
     with pytest.raises(RecoveryRefused, match=r"made anew.*--accept-loss"):
         Restartable(config)
     both = [word for number in (0, 1) for word in ("--accept-loss", f"{timers}-{number}")]
-    _, (done,) = command(config, "reconfigure", *both)
+    _, (done,) = objects(config, "reconfigure", *both)
     expected = {"kind": "made anew", "was": 6, "start": 0, "unread": 0}
     assert done["accepted"] == {f"{timers}-{number}": expected for number in (0, 1)}
     with running(config) as shard:

@@ -9,7 +9,6 @@ import os
 import random
 import shutil
 import signal
-import sys
 import threading
 import time
 import uuid
@@ -20,6 +19,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaProducer
+from tests.harness.launcher import launch, run
 from tests.harness.whole_shard import CLOCK, Shard
 
 from duewheel import factory
@@ -111,20 +111,14 @@ class LoadedShard(Shard):
         return self.settings.storage.data_dir
 
     def run(self, *flags: str) -> Child:
-        with (self.path / "run.log").open("ab") as log:
-            words = ["-m", "duewheel", "run", "--config", str(self.config), *flags]
-            self._supervisor = Child([sys.executable, "-P", *words], stderr=log)
+        self._supervisor = launch(self.config, "run", *flags)
         self.supervisors.append(self._supervisor)
         return self._supervisor
 
     def alone(self, *words: str) -> tuple[int | None, str]:
         """Exit code and stderr of a duewheel command that ends by itself."""
-        path = self.path / "alone.log"
-        line = [sys.executable, "-P", "-m", "duewheel", *words, "--config", str(self.config)]
-        with path.open("wb") as log:
-            child = Child(line, stderr=log)
-        assert child.wait(120)
-        return child.exit_code, path.read_text()
+        done = run(self.config, *words)
+        return done.returncode, done.stderr
 
     def kill_all(self) -> None:
         """kill -9 of both processes, then of what would start them again."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
+from tests.harness.launcher import objects
 
 from duewheel import factory
 from duewheel.checkpoints.config_epochs import Epochs
@@ -137,11 +136,8 @@ def test_partitions_move_unchanged_and_there_is_an_end_of_each_shard(
     application: Application,
 ) -> None:
     (first,) = application.begin().values()
-    flags = ["--dry-run", "--output", "json", "--config", str(application.config)]
-    out = subprocess.check_output(
-        [sys.executable, "-P", "-m", "duewheel", "reshard", "--to", "2", *flags], timeout=60
-    )
-    told = json.loads(out)
+    code, (told,) = objects(application.config, "reshard", "--to", "2", "--dry-run")
+    assert code == 0
     assert (told["from_shards"], told["to_shards"], told["moved"]) == (1, 2, 2)
     assert told["shards"][1]["partitions"] == [f"{application.topic}-{n}" for n in (1, 3)]
     assert application.records() == {0: first}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient
+from tests.harness.launcher import launch, tail, wait_until
 from tests.harness.whole_shard import CLOCK
 from tests.integration.test_recovery import LoadedShard
 
@@ -47,12 +47,10 @@ class Shards:
 
     def start(self, count: int) -> None:
         for index in range(count):
-            flags = ["--config", str(self._shard.config), "--data-dir", str(self.data_dir(index))]
+            flags = ["--data-dir", str(self.data_dir(index))]
             for pair in (f"shard.index={index}", f"shard.count={count}"):
                 flags += ["--set", pair]
-            with (self._shard.path / "run.log").open("ab") as log:
-                line = [sys.executable, "-P", "-m", "duewheel", "run", *flags]
-                self.running.append(Child(line, stderr=log))
+            self.running.append(launch(self._shard.config, "run", *flags))
         self._shard.supervisors += self.running
 
     def await_fenced(self) -> None:
@@ -123,10 +121,12 @@ def test_more_and_fewer_shards_under_load(shard: LoadedShard) -> None:
 
 def await_arrivals(shard: LoadedShard) -> None:
     """All that Kafka has had until now, though as many Sparks have to start as there are shards."""
-    sent, end_s = list(shard.load.due_ms), time.monotonic() + STARTS_S
-    while not all(value in shard.arrivals.first for value in sent):
-        assert time.monotonic() < end_s, (shard.path / "run.log").read_text()[-4000:]
-        time.sleep(0.2)
+    sent = list(shard.load.due_ms)
+    wait_until(
+        lambda: all(value in shard.arrivals.first for value in sent),
+        lambda: tail(shard.path / "run.log"),
+        STARTS_S,
+    )
 
 
 def arrived(shard: LoadedShard, after_ms: int) -> list[tuple[Any, ...]]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -16,7 +14,8 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.harness.whole_shard import CLOCK, DEADLINE_S
+from tests.harness.launcher import events, launch, run
+from tests.harness.whole_shard import CLOCK
 from tests.integration.test_recovery import LoadedShard
 
 from duewheel.config.settings import load
@@ -42,30 +41,25 @@ class Instance:
     def __init__(self, shard: LoadedShard, data_dir: Path) -> None:
         self.shard = shard
         self.log = data_dir.with_suffix(".log")
-        self.flags = ["--config", str(shard.config), "--data-dir", str(data_dir)]
+        self.flags = ["--data-dir", str(data_dir)]
         self.settings = load(shard.config, {"storage": {"data_dir": str(data_dir)}})
         self.child: Child | None = None
 
     def start(self, command: str) -> Child:
-        with self.log.open("ab") as log:
-            line = [sys.executable, "-P", "-m", "duewheel", command, *self.flags]
-            self.child = Child(line, stderr=log)
+        self.child = launch(self.shard.config, command, *self.flags, log=self.log)
         self.shard.supervisors.append(self.child)
         return self.child
 
     def alone(self, *words: str) -> tuple[int, str, str]:
         """Exit code, stdout and stderr of a command that ends by itself."""
-        line = [sys.executable, "-P", "-m", "duewheel", *words, *self.flags]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        done = run(self.shard.config, *words, *self.flags)
         return done.returncode, done.stdout, done.stderr
 
     def status(self) -> dict[str, Any]:
         return read_status(self.settings)
 
     def events(self, event: str) -> list[dict[str, Any]]:
-        lines = self.log.read_text().splitlines()
-        found = [json.loads(line) for line in lines if line.startswith("{")]
-        return [line for line in found if line["event"] == event]
+        return events(self.log, event)
 
     def await_standby(self) -> None:
         """It has all that the owner had closed a while ago: a batch may take long."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.harness.launcher import events, launch, wait_until
 
 from duewheel.checkpoints.fs import holder_of
 from duewheel.checkpoints.state_file import DEQUEUE, State
@@ -50,22 +49,13 @@ def configured(path: Path, servers: str, name: str = "duewheel") -> Path:
 
 
 def start(config: Path, command: str) -> Child:
-    with config.with_name(f"{command}.log").open("wb") as log:
-        return Child(
-            [sys.executable, "-P", "-m", "duewheel", command, "--config", str(config)],
-            stderr=log,
-            on_parent_death=signal.SIGTERM,
-        )
+    config.with_name(f"{command}.log").unlink(missing_ok=True)
+    return launch(config, command, on_parent_death=signal.SIGTERM)
 
 
 def wait_for(what: str, condition: Callable[[State], bool], data: Path) -> None:
     """Wait until the data directory's state says so."""
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        if (data / "state").exists() and look(data, condition):
-            return
-        time.sleep(0.05)
-    pytest.fail(f"not so in time: {what}")
+    wait_until(lambda: (data / "state").exists() and look(data, condition), what, DEADLINE_S)
 
 
 def look(data: Path, condition: Callable[[State], bool]) -> bool:
@@ -183,9 +173,7 @@ class Beats:
 
 def refusals(config: Path, name: str) -> int:
     """How often `run` says that this process met a lock."""
-    lines = config.with_name("run.log").read_text().splitlines(keepends=True)
-    entries = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}\n")]
-    died = [entry for entry in entries if entry.get("event") == "process died"]
+    died = events(config.with_name("run.log"), "process died")
     return sum((e["process"], e["exit_code"]) == (name, Locked.exit_code) for e in died)
 
 

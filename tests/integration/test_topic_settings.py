@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +17,7 @@ from kafka.admin import (
     ResourceType,
 )
 from structlog.testing import capture_logs
+from tests.harness.launcher import run, wait_until
 
 from duewheel.config.settings import Settings, load
 from duewheel.dev.broker import DevBroker
@@ -55,10 +53,9 @@ class Topics:
         """Change settings and wait until the broker knows of it."""
         topic = self.name(role)
         self.client.alter_configs([ConfigResource("TOPIC", topic, changed)])
-        give_up = time.monotonic() + 60
-        while not changed.items() <= self._configs(topic).items():
-            assert time.monotonic() < give_up, f"{topic} never got {changed}"
-            time.sleep(0.02)
+        wait_until(
+            lambda: changed.items() <= self._configs(topic).items(), f"{topic} never got {changed}"
+        )
 
     def _configs(self, topic: str) -> dict[str, str]:
         resources = [ConfigResource("TOPIC", topic)]
@@ -203,10 +200,7 @@ def test_init_does_without_what_only_costs_time_where_kafka_refuses_it(
 
 def wait_until_gone(admin: KafkaAdmin, topic: str) -> None:
     """A topic that is being deleted is still told of for a moment."""
-    give_up = time.monotonic() + 60
-    while admin.describe_partitions([topic]):
-        assert time.monotonic() < give_up, f"{topic} is not deleted"
-        time.sleep(0.02)
+    wait_until(lambda: not admin.describe_partitions([topic]), f"{topic} is not deleted")
 
 
 def test_bounded_timestamps_and_unlimited_retention_will_do(
@@ -235,8 +229,7 @@ def test_missing_topics(topics: Topics, admin: KafkaAdmin) -> None:
 @pytest.mark.parametrize("process", ["ingest", "dequeue"])
 def test_both_processes_refuse_to_start(topics: Topics, process: str) -> None:
     topics.alter(TIMER, {"retention.ms": HOUR_MS})
-    line = [sys.executable, "-P", "-m", "duewheel", process, "--config", str(topics.config)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    done = run(topics.config, process)
     assert done.returncode == 2, done.stderr
     assert f"retention.ms is {HOUR_MS}, wanted is >= {KEPT_MS}" in done.stderr
 

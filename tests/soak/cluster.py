@@ -6,7 +6,6 @@ own files and port.
 
 from __future__ import annotations
 
-import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Self
 
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
+from tests.harness.launcher import wait_until
 
 from duewheel.dev.broker import HOST, DevBroker, free_ports, new_cluster_id
 from duewheel.schemas.hashing import java_hash
@@ -99,10 +99,7 @@ class Cluster:
 
     def await_in_sync(self) -> None:
         """Until every replica has all that was acknowledged: any one broker may be killed then."""
-        give_up = time.monotonic() + _IN_SYNC_S
-        while not self._in_sync():
-            assert time.monotonic() < give_up, "the brokers do not come into step"
-            time.sleep(0.2)
+        wait_until(self._in_sync, "the brokers do not come into step", _IN_SYNC_S, 0.2)
 
     def _in_sync(self) -> bool:
         try:
