@@ -26,6 +26,8 @@ from kafka.admin import ConfigResource
 from tests.crash.cancel_verdict import Asked, Came, Fault, Place, judge
 from tests.harness.reader import consumer
 
+from duewheel.checkpoints.durable_checkpoint import Durable
+from duewheel.checkpoints.state_file import State
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.errors import RecoveryPending
@@ -440,3 +442,28 @@ def require_delivery(record: Seen, sent: Sent, due_ms: int) -> None:
     assert [name for name, _ in rolls] == ["TIMER_ROLL_TIMES"] * sent.rolled
     asked = dict(sent.request).get("REAL_QID")
     assert asked in (None, b"%d" % record.partition)
+
+
+COLLECT_CANCELS = [
+    "collect.segment_over",
+    "collect.segment_given_up",
+    "collect.segment_half_unlinked",
+    "collect.segment_unlinked",
+]
+
+
+def hours(shard: Shard, folder: str) -> list[str]:
+    """The hours that have a file."""
+    return sorted(path.name for path in (shard.path / "data" / folder).iterdir())
+
+
+def mirrored_slot(shard: Shard) -> int:
+    state = State.open(shard.path / "data")
+    mirror = state.mirror()
+    state.release()
+    return mirror.delivered_slot if mirror else 0
+
+
+def durable_slot(shard: Shard) -> int:
+    durable = Durable.read(shard.path / "data")
+    return durable.delivered_slot if durable else 0

@@ -11,9 +11,15 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.crash.fault_shard import CLOCK, PRECISION_MS
-from tests.crash.test_fault_points import COLLECT_CANCELS, durable_slot, hours, mirrored_slot
-from tests.crash.test_host_clock import WrongShard
+from tests.crash.fault_shard import (
+    CLOCK,
+    COLLECT_CANCELS,
+    PRECISION_MS,
+    durable_slot,
+    hours,
+    mirrored_slot,
+)
+from tests.crash.wrong_shard import WrongShard
 
 from duewheel.dev.broker import DevBroker
 from duewheel.wheel.slots import HOUR_MS

@@ -21,11 +21,12 @@ from tests.crash.fault_shard import (
     POINTS,
     PRECISION_MS,
     Shard,
+    durable_slot,
+    hours,
+    mirrored_slot,
     process_of,
 )
 
-from duewheel.checkpoints.durable_checkpoint import Durable
-from duewheel.checkpoints.state_file import State
 from duewheel.dev.broker import DevBroker
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.layout import hour_name
@@ -38,12 +39,6 @@ COLLECT = [
     "collect.gc_hour_raised",
     "collect.log_unlinked",
     "collect.unlinked",
-]
-COLLECT_CANCELS = [
-    "collect.segment_over",
-    "collect.segment_given_up",
-    "collect.segment_half_unlinked",
-    "collect.segment_unlinked",
 ]
 # These come without timers, in this order.
 STARTING = [
@@ -186,25 +181,8 @@ def test_ingest_killed_too_and_everything_delivered(shard: Shard) -> None:
     shard.judge_all()
 
 
-def hours(shard: Shard, folder: str) -> list[str]:
-    """The hours that have a file."""
-    return sorted(path.name for path in (shard.path / "data" / folder).iterdir())
-
-
 def hour_to_come(delivered_slot: int) -> str:
     return hour_name(hour_of(delivered_slot + 1, PRECISION_MS))
-
-
-def mirrored_slot(shard: Shard) -> int:
-    state = State.open(shard.path / "data")
-    mirror = state.mirror()
-    state.release()
-    return mirror.delivered_slot if mirror else 0
-
-
-def durable_slot(shard: Shard) -> int:
-    durable = Durable.read(shard.path / "data")
-    return durable.delivered_slot if durable else 0
 
 
 # ---- each on its own, and judged: make crash-matrix ---------------------------------------------

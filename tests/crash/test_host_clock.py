@@ -12,7 +12,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.crash.fault_shard import CLOCK, LOAD, REPLACING, Shard
+from tests.crash.fault_shard import CLOCK, LOAD, REPLACING
+from tests.crash.wrong_shard import WrongShard
 
 from duewheel.dev.broker import DevBroker
 from duewheel.ops.status import status as read_status
@@ -28,26 +29,6 @@ pytestmark = [
 ]
 
 ALL_DUE_S = 3.0  # more than the longest delay of a load
-
-
-class WrongShard(Shard):
-    """Everything but ingest sees the clock that is wrong."""
-
-    def step_to(self, error_ms: int) -> None:
-        """The host's clock is so far ahead from here on."""
-        new = self.path / "clock.new"
-        new.write_text(str(error_ms))
-        new.replace(self.path / "clock")
-
-    def always(self, name: str) -> list[str]:
-        return [] if name == "ingest" else ["--clock-error", str(self.path / "clock")]
-
-    def dequeue_says(self, key: str) -> int:
-        found = read_status(self.settings)["dequeue"][key]
-        return 0 if found is None else int(found)
-
-    def wait_until_held(self, held: bool) -> None:
-        self.wait(lambda: self.dequeue_says("closing_held") == held)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.test_ingest import DEADLINE_S, Headers, Shard
+from tests.harness.ingest_shard import DEADLINE_S, Headers, IngestShard
 
 from duewheel.dev.broker import DevBroker
 
@@ -20,8 +20,10 @@ STARTS_MAX = 8
 
 
 @pytest.fixture
-def shard(broker: DevBroker, unique_name: Callable[[str], str], tmp_path: Path) -> Iterator[Shard]:
-    made = Shard(tmp_path, broker.bootstrap_servers, unique_name("delayed"))
+def shard(
+    broker: DevBroker, unique_name: Callable[[str], str], tmp_path: Path
+) -> Iterator[IngestShard]:
+    made = IngestShard(tmp_path, broker.bootstrap_servers, unique_name("delayed"))
     text = made.config.read_text().replace('"1g"', '"480m"')
     made.config.write_text(text.replace("= 2000", f"= {ROWS_MAX}"))
     yield made
@@ -29,7 +31,7 @@ def shard(broker: DevBroker, unique_name: Callable[[str], str], tmp_path: Path) 
 
 
 @pytest.mark.timeout(1_200)
-def test_messages_that_exceed_the_heap_come_in_with_fewer_at_a_time(shard: Shard) -> None:
+def test_messages_that_exceed_the_heap_come_in_with_fewer_at_a_time(shard: IngestShard) -> None:
     shard.begin({(shard.topic, 0): 0, (shard.topic, 1): 0})
     hour: Headers = [("TIMER_DELAY_SEC", b"3000"), ("REAL_TOPIC", b"orders")]
     shard.send(0, hour, COUNT, bytes(VALUE_BYTES))

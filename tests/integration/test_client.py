@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,10 +16,11 @@ import pytest
 from kafka.errors import KafkaError
 from tests.harness import launcher
 from tests.harness.reader import everything_in, read_topic
-from tests.integration.test_dead_letters import Shard, config, shard  # noqa: F401
+from tests.harness.sparkless_shard import SparklessShard
 
 from duewheel.client import DelayProducer, Timer
 from duewheel.client.handle import RecallHandle
+from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import InvalidTimer
 from duewheel.kafka.admin import KafkaAdmin
@@ -47,6 +49,12 @@ class Topics:
         """Everything in a topic now."""
         count = TIMER_PARTITIONS if topic == self.timers else ORDER_PARTITIONS
         return everything_in(self.servers, topic, count)
+
+
+@pytest.fixture
+def shard(config: Path) -> Iterator[SparklessShard]:
+    with closing(SparklessShard(load(config), 1)) as shard:
+        yield shard
 
 
 @pytest.fixture
@@ -169,8 +177,8 @@ def test_what_is_refused_is_not_written(topics: Topics, producer: DelayProducer)
 
 
 def test_headers_of_a_delivered_message_are_given_as_they_came(
-    config: Path,  # noqa: F811
-    shard: Shard,  # noqa: F811
+    config: Path,
+    shard: SparklessShard,
 ) -> None:
     """As a consumer does that has a message delivered to it once more."""
     own = [("x", b"1"), ("x", b"\xff"), ("empty", b"")]
@@ -198,7 +206,7 @@ def test_headers_of_a_delivered_message_are_given_as_they_came(
     ]
 
 
-def everything(shard: Shard) -> list[Any]:  # noqa: F811
+def everything(shard: SparklessShard) -> list[Any]:
     return read_topic(shard.servers, shard.target)
 
 

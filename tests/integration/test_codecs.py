@@ -14,8 +14,8 @@ import pytest
 from kafka import KafkaAdminClient
 from structlog.testing import capture_logs
 from tests.harness.publishing import Message, deliveries
+from tests.harness.shard_topics import DEAD, STATE, TIMER, Topics, made
 from tests.harness.whole_shard import Shard, schedule
-from tests.integration.test_topic_settings import DEAD, STATE, TIMER, Topics, made
 
 from duewheel import factory
 from duewheel.checkpoints.progress import PartitionProgress

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,25 +11,12 @@ from tests.harness.launcher import run
 from duewheel.checkpoints.state_file import DEQUEUE, INGEST, Lag
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
-from duewheel.dev.broker import DevBroker
 from duewheel.errors import Locked
 from duewheel.wheel.storage.data_directory import DataDirectory, Role
 
 pytestmark = pytest.mark.kafka
 
 ROLES = {INGEST: Role.INGEST, DEQUEUE: Role.DEQUEUE}
-
-
-@pytest.fixture
-def config(broker: DevBroker, tmp_path: Path, unique_name: Callable[[str], str]) -> Path:
-    path = tmp_path / "duewheel.toml"
-    path.write_text(
-        f'[app]\nid = "{unique_name("app")}"\n'
-        f'[kafka]\nbootstrap_servers = "{broker.bootstrap_servers}"\n'
-        f'[timer]\ntopics = ["{unique_name("timers")}"]\nslots = 100000\nroll_window = "1h"\n'
-        f'margin = "5m"\n[storage]\ndata_dir = "{tmp_path / "data"}"\n'
-    )
-    return path
 
 
 def test_init_may_be_repeated(config: Path) -> None:

@@ -14,9 +14,8 @@ import pytest
 from kafka import KafkaProducer
 from tests.harness.launcher import launch, objects, run, wait_until
 from tests.harness.reader import read_topic
+from tests.harness.sparkless_shard import running, timer, until
 from tests.harness.whole_shard import CLOCK, Shard
-from tests.integration.test_dead_letters import config, until  # noqa: F401
-from tests.integration.test_reconfigure import running, timer
 
 from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker
@@ -59,7 +58,7 @@ def cut(broker: DevBroker, topic: str, end: int) -> None:
 
 
 def test_cancels_before_a_cut_hold_and_those_behind_it_are_waited_for(
-    config: Path,  # noqa: F811
+    config: Path,
     broker: DevBroker,
 ) -> None:
     reply = f"{load(config).app.id}.replies"

@@ -3,165 +3,48 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from kafka import TopicPartition
 from kafka.errors import KafkaError
 from tests.harness.launcher import objects
 from tests.harness.reader import read_topic
+from tests.harness.sparkless_shard import Message, SparklessShard, until
 
 from duewheel import factory
-from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.clock import SystemClock
-from duewheel.config.settings import Settings, load
-from duewheel.dev.broker import DevBroker
+from duewheel.config.settings import load
 from duewheel.errors import ConfigError, PublishDoubt
 from duewheel.kafka import producer_internals as internals
 from duewheel.kafka import transactions
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.bounded_reader import Bound
-from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.publisher_limits import PublisherLimits
-from duewheel.kafka.transactions import meet, open_producer, transact
-from duewheel.ops import dlq_list, dlq_replay
+from duewheel.kafka.transactions import transact
+from duewheel.ops import dlq_list
 from duewheel.ops.dlq_list import list_letters
-from duewheel.ops.dlq_replay import Selection
-from duewheel.runtime.dequeue_process import init_progress
-from duewheel.schemas.request.contract import Contract, parse
-from duewheel.schemas.wire.record_batch import Batch
-from duewheel.schemas.wire.single_record import Header, encode
-from duewheel.wheel.append.engine import Engine
-from duewheel.wheel.dequeue.loop import Dequeue
-from duewheel.wheel.recovery.rebuild import carry_out
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.schemas.wire.single_record import Header
 
 pytestmark = pytest.mark.kafka
 
 DENIED = "orders.denied"
-Message = tuple[bytes | None, bytes | None, list[Header]]
 
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 ODD: list[Header] = [("a", None), ("a", b""), ("b", bytes(range(256))), ("a", None)]
 
 
-class Shard:
-    """Ingest without Spark, and dequeue, in this process; Kafka is real."""
-
-    def __init__(self, settings: Settings, dead_letter_partitions: int) -> None:
-        self.settings = settings
-        self.servers = settings.kafka.servers
-        self.timers = settings.timer.topics[0]
-        self.target = f"{settings.app.id}.orders"
-        with self.admin() as admin:
-            admin.create_topic(settings.dead_letter_topic, dead_letter_partitions)
-            admin.init_topics(settings, partitions=2)
-            admin.create_topic(self.target, 2)
-        init_progress(settings)
-        self._clock = factory.StoppableClock(threading.Event())
-        self._directories = [
-            DataDirectory.start(settings.storage.data_dir, settings.wheel, role)
-            for role in (Role.DEQUEUE, Role.INGEST)
-        ]
-        self._publisher = factory.publisher(settings, self._clock)
-        self._dequeue = Dequeue(
-            self._directories[0], self._publisher, self._clock, factory.dequeue_config(settings)
-        )
-        self._dequeue.start()
-        record = RecoveryRecord.read(settings.storage.data_dir)
-        assert record is not None
-        carry_out(self._directories[1], record, lambda _: {})
-        with self.admin() as admin:
-            ids = {topic: str(i) for topic, i in admin.topic_ids([self.timers]).items()}
-        self._engine = Engine(self._directories[1], self._clock, ids)
-
-    def admin(self) -> KafkaAdmin:
-        return KafkaAdmin(self.settings.kafka.client_options("admin"))
-
-    def close(self) -> None:
-        self._dequeue.close()
-        self._publisher.close()
-        for directory in self._directories:
-            directory.stop()
-
-    def send(self, topic: str, partition: int, *messages: Message) -> None:
-        """Write records as they are, nulls wherever they may be."""
-        client = ClientSettings({"bootstrap_servers": self.servers})
-        deadline = Deadline(60)
-        limits = PublisherLimits(publish_deadline_s=30, transaction_timeout_ms=60_000)
-        producer = open_producer(client, f"{topic}.test", limits, deadline)
-        body = b"".join(encode(place, *message) for place, message in enumerate(messages))
-        meet(client, producer, [topic], deadline)
-        batch = Batch(memoryview(body), len(messages))
-        now_ms = self._clock.now_ms()
-        outcomes = transact(producer, [(TopicPartition(topic, partition), batch)], now_ms, deadline)
-        assert [outcome.error for outcome in outcomes] == [None]
-        internals.stop(producer, 5)
-
-    def pump(self, contract: Contract | None = None) -> None:
-        """Take what is new in the timer topic, deliver what is due."""
-        marks = self._engine.marks
-        first = {number: offset for (_, number), offset in marks.items()}
-        records = read_topic(self.servers, self.timers, first)
-        columns: dict[str, Any] = {
-            "topic": pa.array([self.timers] * len(records), pa.string()),
-            "partition": pa.array([r.partition for r in records], pa.int32()),
-            "offset": pa.array([r.offset for r in records], pa.int64()),
-            "timestamp": pa.array([r.timestamp * 1000 for r in records], pa.timestamp("us", "UTC")),
-            "key": pa.array([r.key for r in records], pa.binary()),
-            "value": pa.array([r.value for r in records], pa.binary()),
-            "headers": pa.array(
-                [[{"key": k, "value": v} for k, v in r.headers] for r in records], HEADERS
-            ),
-        }
-        with self.admin() as admin:
-            ends = admin.end_offsets([self.timers])
-        batch = parse(pa.table(columns), contract or factory.contract(self.settings))
-        self._engine.append(batch, {**marks, **ends})
-        time.sleep(2 * self.settings.timer.precision_ms / 1000)
-        while self._dequeue.tick():
-            pass
-
-    def letters(self) -> list[Any]:
-        return read_topic(self.servers, self.settings.dead_letter_topic)
-
-    def replay(self, *, dry_run: bool = False, **selection: Any) -> dict[str, Any]:
-        return dlq_replay.replay(self.settings, Selection(**selection), dry_run=dry_run)
-
-    def outcomes(self, *, dry_run: bool = False, **selection: Any) -> tuple[int, dict[str, int]]:
-        """Of a replay: how many went out, and the refusals by code."""
-        result = self.replay(dry_run=dry_run, **selection)
-        return result["replayed"], result["refused"]
-
-
 @pytest.fixture
-def config(broker: DevBroker, tmp_path: Path, unique_name: Callable[[str], str]) -> Path:
-    path = tmp_path / "duewheel.toml"
-    path.write_text(
-        f'[app]\nid = "{unique_name("app")[-40:]}"\n'
-        f'[kafka]\nbootstrap_servers = "{broker.bootstrap_servers}"\n'
-        f'[timer]\ntopics = ["{unique_name("timers")}"]\nslots = 100000\nroll_window = "1h"\n'
-        f'margin = "5m"\ntargets_deny = ["*.denied"]\n[storage]\ndata_dir = "{tmp_path / "data"}"\n'
-    )
-    return path
-
-
-@pytest.fixture
-def shard(config: Path, request: pytest.FixtureRequest) -> Iterator[Shard]:
+def shard(config: Path, request: pytest.FixtureRequest) -> Iterator[SparklessShard]:
     """With one partition of dead letters, if the test asks for no other number."""
-    shard = Shard(load(config), getattr(request, "param", 1))
+    shard = SparklessShard(load(config), getattr(request, "param", 1))
     yield shard
     shard.close()
 
 
 def test_a_rejected_message_keeps_every_byte_and_goes_back_to_its_timer_topic(
-    config: Path, shard: Shard
+    config: Path, shard: SparklessShard
 ) -> None:
     sent: list[Message] = [
         (None, None, [*ODD, ("DELAY", b"1")]),
@@ -212,7 +95,7 @@ def test_a_rejected_message_keeps_every_byte_and_goes_back_to_its_timer_topic(
 
 
 def test_a_failed_delivery_goes_to_its_real_topic_once_that_is_there(
-    config: Path, shard: Shard
+    config: Path, shard: SparklessShard
 ) -> None:
     missing = f"{shard.target}.missing"
     asked: list[Header] = [("TIMER_DELAY_MS", b"0"), ("REAL_TOPIC", missing.encode())]
@@ -257,7 +140,7 @@ def test_answers_that_found_no_topic_go_there_once_it_is_there(
     reply = f"{load(config).app.id}.replies"
     text = config.read_text()
     config.write_text(text.replace("[timer]\n", f'[timer]\nreply_topic = "{reply}"\n'))
-    shard: Shard = request.getfixturevalue("shard")
+    shard: SparklessShard = request.getfixturevalue("shard")
     with shard.admin() as admin:
         admin.delete_topics([reply])
     timer: list[Header] = [
@@ -300,15 +183,7 @@ def test_answers_that_found_no_topic_go_there_once_it_is_there(
         ]
 
 
-def until(shard: Shard, reached: Callable[[], bool]) -> None:
-    """Pump, until something is so."""
-    give_up = time.monotonic() + 60
-    while not reached():
-        assert time.monotonic() < give_up
-        shard.pump()
-
-
-def test_own_topics_are_no_targets_and_a_replay_ends(shard: Shard) -> None:
+def test_own_topics_are_no_targets_and_a_replay_ends(shard: SparklessShard) -> None:
     own = [
         shard.timers,
         shard.settings.dead_letter_topic,
@@ -354,21 +229,21 @@ def test_own_topics_are_no_targets_and_a_replay_ends(shard: Shard) -> None:
     assert shard.outcomes() == (0, refused), "each is in a run once"
 
 
-def numbered(shard: Shard, count: int) -> None:
+def numbered(shard: SparklessShard, count: int) -> None:
     """So many dead letters, whose keys and values are numbers."""
     rows: list[Message] = [(b"%d" % number, b"%d" % number, []) for number in range(count)]
     shard.send(shard.timers, 0, *rows)
     shard.pump()
 
 
-def values(shard: Shard, topic: str) -> list[int]:
+def values(shard: SparklessShard, topic: str) -> list[int]:
     return sorted(int(record.value) for record in read_topic(shard.servers, topic))
 
 
 @pytest.mark.parametrize("shard", [3], indirect=True)
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_replay_that_ends_in_the_middle_loses_and_doubles_nothing(
-    shard: Shard, monkeypatch: pytest.MonkeyPatch, *, committed: bool
+    shard: SparklessShard, monkeypatch: pytest.MonkeyPatch, *, committed: bool
 ) -> None:
     monkeypatch.setattr(dlq_list, "_CHUNK_RECORDS", 10)
     numbered(shard, 45)
@@ -396,7 +271,7 @@ def test_a_replay_that_ends_in_the_middle_loses_and_doubles_nothing(
     assert shard.outcomes(to_topic=shard.target) == (0, {})
 
 
-def test_a_limit_and_what_the_target_does_not_take(shard: Shard) -> None:
+def test_a_limit_and_what_the_target_does_not_take(shard: SparklessShard) -> None:
     numbered(shard, 30)
     assert shard.outcomes(to_topic=shard.target, limit=7) == (7, {})
     assert shard.outcomes(to_topic=shard.target, limit=7, dry_run=True) == (7, {})
@@ -417,7 +292,7 @@ def test_a_limit_and_what_the_target_does_not_take(shard: Shard) -> None:
 
 @pytest.mark.parametrize("selected", [[], ["--code", "no_due_time"]])
 def test_a_replay_that_another_one_has_overtaken_doubles_nothing(
-    config: Path, shard: Shard, monkeypatch: pytest.MonkeyPatch, selected: list[str]
+    config: Path, shard: SparklessShard, monkeypatch: pytest.MonkeyPatch, selected: list[str]
 ) -> None:
     monkeypatch.setattr(dlq_list, "_CHUNK_RECORDS", 10)
     numbered(shard, 30)
@@ -449,7 +324,7 @@ def test_a_replay_that_another_one_has_overtaken_doubles_nothing(
     assert shard.outcomes(to_topic=shard.target) == (0, {})
 
 
-def test_where_a_listing_begins(shard: Shard) -> None:
+def test_where_a_listing_begins(shard: SparklessShard) -> None:
     numbered(shard, 3)
     time.sleep(0.05)
     between = SystemClock().now_ms()

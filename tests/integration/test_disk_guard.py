@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.test_ingest import LATER, Shard
+from tests.harness.ingest_shard import LATER, IngestShard
 
 from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker
@@ -23,13 +23,15 @@ pytestmark = [
 
 
 @pytest.fixture
-def shard(broker: DevBroker, unique_name: Callable[[str], str], tmp_path: Path) -> Iterator[Shard]:
-    made = Shard(tmp_path, broker.bootstrap_servers, unique_name("delayed"))
+def shard(
+    broker: DevBroker, unique_name: Callable[[str], str], tmp_path: Path
+) -> Iterator[IngestShard]:
+    made = IngestShard(tmp_path, broker.bootstrap_servers, unique_name("delayed"))
     yield made
     made.close()
 
 
-def test_ingest_holds_back_what_the_disk_must_not_take_and_says_so(shard: Shard) -> None:
+def test_ingest_holds_back_what_the_disk_must_not_take_and_says_so(shard: IngestShard) -> None:
     usual = shard.config.read_text()
     data_dir = f'data_dir = "{shard.data_dir}"\n'
     shard.config.write_text(usual.replace(data_dir, data_dir + 'min_free = "99.9%"\n'))

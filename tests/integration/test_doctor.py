@@ -7,16 +7,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource
+from tests.harness.examining import CLOCK, errors, examined, only, settings_for
 from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 
 from duewheel import factory
-from duewheel.clock import SystemClock
-from duewheel.config.settings import Settings, load
+from duewheel.config.settings import Settings
 from duewheel.dev.broker import DevBroker, free_ports
 from duewheel.doctor import apis, examination
 from duewheel.doctor.findings import Finding
@@ -24,38 +23,6 @@ from duewheel.kafka.admin import KafkaAdmin
 from duewheel.runtime.dequeue_process import init_progress
 
 pytestmark = pytest.mark.kafka
-
-CLOCK = SystemClock()
-
-
-def settings_for(path: Path, servers: str, name: str, **sections: Any) -> Settings:
-    sections = {
-        "app": {"id": name},
-        "kafka": {"bootstrap_servers": servers},
-        "timer": {
-            "topics": f"{name}.timers",
-            "mapping": {f"{name}.timers": f"{name}.orders"},
-            "slots": 100_000,
-            "roll_window": "1h",
-            "margin": "5m",
-        },
-        "storage": {"data_dir": str(path / "data")},
-        **sections,
-    }
-    return load(overrides=sections)
-
-
-def examined(settings: Settings) -> list[Finding]:
-    return list(examination.examine(settings, CLOCK, lambda _part, _parts: None))
-
-
-def errors(found: list[Finding]) -> set[tuple[str, str]]:
-    return {(f.code, f.subject) for f in found if f.severity == "error"}
-
-
-def only(found: list[Finding], code: str, subject: str = "") -> Finding:
-    (finding,) = [f for f in found if f.code == code and subject in f.subject]
-    return finding
 
 
 def init(settings: Settings, client: KafkaAdminClient) -> None:

@@ -26,7 +26,7 @@ from kafka.admin import (
     ResourcePatternFilter,
     ResourceType,
 )
-from tests.integration.test_doctor import CLOCK, errors, examined, only, settings_for
+from tests.harness.examining import CLOCK, errors, examined, only, settings_for
 
 from duewheel import factory
 from duewheel.config.settings import Settings

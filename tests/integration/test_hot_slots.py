@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.harness.fault_judge import Topics
-from tests.integration.test_parking import WHEEL, Shard
+from tests.harness.proxied_shard import WHEEL, ProxiedShard
 
 from duewheel.dev.broker import DevBroker
 from duewheel.wheel.slot_overflow import HotSlots
@@ -20,17 +20,17 @@ from duewheel.wheel.slot_overflow import HotSlots
 pytestmark = pytest.mark.kafka
 
 COUNT, KEYS, LIMIT, WINDOW_MS = 90, 9, 20, 600
-MakeShard = Callable[[HotSlots], Shard]
+MakeShard = Callable[[HotSlots], ProxiedShard]
 
 
 @pytest.fixture
 def make_shard(tmp_path: Path, broker: DevBroker) -> Iterator[MakeShard]:
-    made: list[Shard] = []
+    made: list[ProxiedShard] = []
 
-    def make(hot_slots: HotSlots) -> Shard:
+    def make(hot_slots: HotSlots) -> ProxiedShard:
         topics = Topics.named(f"hot-{uuid.uuid4().hex[:8]}")
         topics.create(broker.bootstrap_servers)
-        made.append(Shard(tmp_path, broker, broker.bootstrap_servers, topics, hot_slots))
+        made.append(ProxiedShard(tmp_path, broker, broker.bootstrap_servers, topics, hot_slots))
         made[0].start()
         return made[0]
 
@@ -39,13 +39,13 @@ def make_shard(tmp_path: Path, broker: DevBroker) -> Iterator[MakeShard]:
         shard.stop()
 
 
-def left(shard: Shard) -> int:
+def left(shard: ProxiedShard) -> int:
     """Timers that were delivered, or have become dead letters."""
     known = shard.dequeue.statistics
     return known.delivered + sum(known.dead_letters.values())
 
 
-def write(shard: Shard) -> int:
+def write(shard: ProxiedShard) -> int:
     """Each key goes to a partition of its own of three; when they are due."""
     return shard.write([(shard.topics.orders, n % KEYS % 3) for n in range(COUNT)], keys=KEYS)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from kafka import KafkaProducer
+from tests.harness.examining import settings_for
 from tests.harness.fault_proxy import FaultProxy
 from tests.harness.launcher import launch, run, tail, wait_until
-from tests.integration.test_doctor import settings_for
 
 from duewheel.config.settings import Settings
 from duewheel.dev.broker import DevBroker

@@ -24,7 +24,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.serializer import Serializer
 from tests.harness.launcher import wait_until
 from tests.harness.reader import everything_in, read_topic
-from tests.integration.test_dead_letters import Shard, config, until  # noqa: F401
+from tests.harness.sparkless_shard import SparklessShard, until
 
 from duewheel.cli import send
 from duewheel.cli.send import NamedTimer
@@ -486,13 +486,13 @@ def test_commands(
 # ---- answered by a shard -------------------------------------------------------------------------
 
 
-def test_a_handle_cancels_the_one_of_two_timers_of_an_id(config: Path) -> None:  # noqa: F811
+def test_a_handle_cancels_the_one_of_two_timers_of_an_id(config: Path) -> None:
     """And says so again; the other one is delivered, and is found by its own handle only."""
     replies = f"{load(config).app.id}.replies"
     config.write_text(
         config.read_text().replace("[timer]\n", f'[timer]\nreply_topic = "{replies}"\n')
     )
-    with closing(Shard(load(config), 1)) as shard:
+    with closing(SparklessShard(load(config), 1)) as shard:
         own = DelayProducer(shard.timers, bootstrap_servers=shard.servers, reply_topic=replies)
         with own as client:
 

@@ -4,52 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.harness.launcher import objects, wait_until
-from tests.harness.reader import read_topic
-from tests.integration.test_dead_letters import Shard, config  # noqa: F401
+from tests.harness.sparkless_shard import Restartable, running, timer
 
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, Locked, RecoveryRefused
 from duewheel.ops.reconfigure import accept_loss, reconfigure
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
-
-
-class Restartable(Shard):
-    """Lets go of everything if it may not start."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            super().__init__(load(path), 1)
-        except RecoveryRefused:
-            self.close()
-            raise
-
-    def pump_until(self, wanted: list[bytes]) -> None:
-        def reached() -> bool:
-            self.pump()
-            return self.delivered() == wanted
-
-        wait_until(reached, f"never delivered: {wanted}", every_s=0.1)
-
-    def delivered(self) -> list[bytes]:
-        return sorted(record.value for record in read_topic(self.servers, self.target))
-
-
-@contextmanager
-def running(path: Path) -> Iterator[Restartable]:
-    with closing(Restartable(path)) as shard:
-        yield shard
-
-
-def timer(shard: Shard, value: bytes, *due: tuple[str, bytes]) -> Any:
-    return None, value, [("REAL_TOPIC", shard.target.encode()), *due]
 
 
 def set_levels(path: Path, *levels: str) -> None:
@@ -59,7 +25,7 @@ def set_levels(path: Path, *levels: str) -> None:
     path.write_text("\n".join([*lines[:at], f"levels = [{quoted}]", *lines[at:]]) + "\n")
 
 
-def test_settings_change_for_what_comes_from_then_on(config: Path) -> None:  # noqa: F811
+def test_settings_change_for_what_comes_from_then_on(config: Path) -> None:
     set_levels(config, "1s")
     with running(config) as shard:
         shard.send(shard.timers, 0, timer(shard, b"by the old level", ("DELAY", b"1")))
@@ -83,7 +49,7 @@ def test_settings_change_for_what_comes_from_then_on(config: Path) -> None:  # n
 
 
 def test_a_topic_that_was_made_anew_is_accepted_and_the_old_one_delivered(
-    config: Path,  # noqa: F811
+    config: Path,
 ) -> None:
     """A timer that was cancelled in the old one stays so; one of its id in the new one is not met,
     though it lies where the old one lay.

@@ -15,12 +15,10 @@ import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
-from kafka import KafkaProducer
-from tests.harness.launcher import launch, run
-from tests.harness.whole_shard import CLOCK, Shard
+from tests.harness.loaded_shard import LoadedShard, remove
+from tests.harness.whole_shard import CLOCK
 
 from duewheel import factory
 from duewheel.checkpoints.durable_checkpoint import Durable
@@ -28,7 +26,6 @@ from duewheel.checkpoints.progress import Progress
 from duewheel.config.settings import Settings, load
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import Fenced, Locked
-from duewheel.osutil.child_process import Child
 from duewheel.runtime.ingest_process import CHECKPOINT
 from duewheel.streaming.batch_attempt import SPARK_DIR
 from duewheel.streaming.spark_checkpoint import resume_point
@@ -44,124 +41,7 @@ pytestmark = [
 ]
 
 BOOT_WORDS = 4096 + 8 * 4  # in `state`: see checkpoints/state_file.py
-BURST = 3_000
 HOURS, SEGMENTS = ("timerlog", "messages", "cancelled"), ("cancels", "requests")
-
-
-def remove(folder: Path) -> None:
-    """All of it; Spark's JVM outlives its killed process for a moment, and writes on."""
-    while folder.exists():
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-class Load(threading.Thread):
-    """Writes timers, some hundred a second, due within seconds.
-
-    Attributes:
-        due_ms: of each value, once Kafka has it.
-    """
-
-    def __init__(self, servers: str, topic: str) -> None:
-        super().__init__(name="load")
-        self.due_ms: dict[bytes, int] = {}
-        self._topic = topic
-        self._producer = KafkaProducer(bootstrap_servers=servers, linger_ms=5)
-        self._stopping = threading.Event()
-
-    def run(self) -> None:
-        dice = random.Random(1)
-        number = 0
-        while not self._stopping.wait(0.05):
-            now_ms = CLOCK.now_ms()
-            values = [b"timer %d" % n for n in range(number, number + 15)]
-            self.write({value: now_ms + dice.randrange(5_000) for value in values})
-            number += 15
-
-    def write(self, due_ms: dict[bytes, int]) -> None:
-        futures = [
-            self._producer.send(
-                self._topic, value, value, headers=[("TIMER_DELIVER_MS", b"%d" % due)]
-            )
-            for value, due in due_ms.items()
-        ]
-        for future in futures:
-            future.get(timeout=60)
-        self.due_ms.update(due_ms)
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self.join()
-        self._producer.close()
-
-
-class LoadedShard(Shard):
-    """`duewheel run` in small chunks, with frequent checkpoints, under load."""
-
-    def __init__(self, path: Path, servers: str, name: str) -> None:
-        super().__init__(path, servers, name, dequeue="chunk_records = 40")
-        text = self.config.read_text().replace("[storage]", '[storage]\ndurable_interval = "1s"')
-        text += '[shard]\ntake_over_after = "1s"\n'
-        self.config.write_text(text)
-        self.settings = load(self.config)
-        self.load = Load(servers, self.timers)
-        self.supervisors: list[Child] = []
-
-    @property
-    def data(self) -> Path:
-        return self.settings.storage.data_dir
-
-    def run(self, *flags: str) -> Child:
-        self._supervisor = launch(self.config, "run", *flags)
-        self.supervisors.append(self._supervisor)
-        return self._supervisor
-
-    def alone(self, *words: str) -> tuple[int | None, str]:
-        """Exit code and stderr of a duewheel command that ends by itself."""
-        done = run(self.config, *words)
-        return done.returncode, done.stderr
-
-    def kill_all(self) -> None:
-        """kill -9 of both processes, then of what would start them again."""
-        for name in ("dequeue", "ingest"):
-            with suppress(ProcessLookupError):
-                self.kill(name)
-        assert self._supervisor is not None
-        assert self._supervisor.end(signal.SIGKILL, 30)
-        self._supervisor = None
-
-    def close(self) -> None:
-        """End all that was started, whatever has become of it."""
-        if self.load.is_alive():
-            self.load.stop()
-        for supervisor in self.supervisors:
-            supervisor.stop(30)
-        super().close()
-
-    def wait_for(self, event: str, count: int) -> dict[str, Any]:
-        """The newest event of this name, once there are more than `count`."""
-        self.wait(lambda: len(self.events(event)) > count)
-        return self.events(event)[-1]
-
-    def burst(self) -> None:
-        """Many timers of one slot, as far as the first one's arrival."""
-        burst = dict.fromkeys((b"burst %d" % n for n in range(BURST)), CLOCK.now_ms() + 3_000)
-        self.load.write(burst)
-        while not burst.keys() & self.arrivals.first.keys():
-            time.sleep(0.002)
-
-    def await_arrivals(self) -> None:
-        """All that Kafka has had until now."""
-        sent = list(self.load.due_ms)
-        self.wait(lambda: all(value in self.arrivals.first for value in sent))
-
-    def judge(self) -> None:
-        """Each once, none early."""
-        doubled = {value: n for value, n in self.arrivals.count.items() if n != 1}
-        assert doubled == {}
-        for value, due_ms in self.load.due_ms.items():
-            *_, seen_ms = self.arrivals.first[value]
-            assert seen_ms >= due_ms
-        assert self.arrivals.first.keys() == self.load.due_ms.keys()
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,19 +10,16 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
+from tests.harness.application import Application
 from tests.harness.launcher import objects
 
 from duewheel import factory
-from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress
 from duewheel.checkpoints.reshard_records import sealed
-from duewheel.clock import SystemClock
-from duewheel.config.settings import Settings, load
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, Fenced, PublishDoubt, RecoveryPending, RecoveryRefused
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.publisher import KafkaPublisher
-from duewheel.kafka.shard_records import all_shards
 from duewheel.ops import reconfigure, reshard
 from duewheel.runtime import dequeue_process
 from duewheel.runtime.topic_watch import TopicWatch
@@ -33,94 +28,6 @@ from duewheel.testing import LocalShard, ManualClock
 from duewheel.wheel.storage.data_directory import DataDirectory, Role
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(120)]
-
-CONFIG = """
-[app]
-id = "{name}"
-[kafka]
-bootstrap_servers = "{servers}"
-[timer]
-topics = ["{name}.timers"]
-dead_letter_topic = "{name}.dead"
-state_topic = "{name}.state"
-slots = 2048
-roll_window = "60s"
-margin = "0s"
-[storage]
-data_dir = "{path}"
-"""
-
-
-class Application:
-    """An application of four partitions, and what is known of its shards."""
-
-    def __init__(self, path: Path, broker: DevBroker) -> None:
-        self.path = path
-        self.name = f"reshard-{uuid.uuid4().hex[:8]}"
-        servers = broker.bootstrap_servers
-        self.config = path / "duewheel.toml"
-        self.config.write_text(CONFIG.format(name=self.name, servers=servers, path=path / "data"))
-        self.settings = load(self.config)
-        self.topic = f"{self.name}.timers"
-        self.clock = factory.StoppableClock(threading.Event())
-        with KafkaAdmin(self.settings.kafka.client_options("admin")) as admin:
-            admin.init_topics(self.settings, partitions=4)
-
-    def of(self, index: int, count: int) -> Settings:
-        """The settings of a shard."""
-        shard = {"index": index, "count": count}
-        data_dir = str(self.path / f"{index} of {count}")
-        return load(self.config, {"shard": shard, "storage": {"data_dir": data_dir}})
-
-    def begin(self, count: int = 1, *, behind: int = 0) -> dict[int, Progress]:
-        """As many shards as that have progress, each a bit further than the one before it."""
-        self.have_room(count)
-        now = SystemClock().now_ms() // self.settings.timer.precision_ms
-        epochs = Epochs.first(factory.slot_values(self.settings))
-        for index in range(count):
-            r = now - behind * (count - index)
-            parts = {
-                (self.topic, n): PartitionProgress(r, 10 * n, 10 * n + 5, 10 * n + 1, half_rows=1)
-                for n in range(index, 4, count)
-            }
-            publisher = factory.publisher(self.settings, self.clock, index)
-            publisher.start()
-            publisher.publish(None, Progress(index, count, "a directory", 9, 3, epochs, parts))
-            publisher.close()
-        return self.records()
-
-    def have_room(self, shards: int) -> None:
-        """A partition of the state topic for each, as their `init` adds them."""
-        with KafkaAdmin(self.settings.kafka.client_options("admin")) as admin:
-            admin.have_partitions(self.settings.state_topic, shards)
-
-    def records(self) -> dict[int, Progress]:
-        found = all_shards(self.settings, past_open=True)
-        return {index: written.progress for index, written in found.items()}
-
-    def parts(self) -> dict[Any, PartitionProgress]:
-        """Of all shards; each partition is in the one it belongs to."""
-        found: dict[Any, PartitionProgress] = {}
-        for index, record in self.records().items():
-            for partition, part in record.partitions.items():
-                assert partition[1] % record.shards == index
-                assert partition not in found
-                found[partition] = part
-        return found
-
-    def reshard(self, to: int, *, dry_run: bool = False) -> dict[str, Any]:
-        return reshard.reshard(self.settings, to, dry_run=dry_run)
-
-    def local(
-        self, index: int, count: int, settings: Settings | None = None, **config: Any
-    ) -> LocalShard:
-        """A shard whose loop runs here, on the real Kafka."""
-        settings = settings or self.of(index, count)
-        publisher = factory.publisher(settings, self.clock)
-        changed: dict[str, Any] = {"progress_interval_ms": 1, **config}
-        configured = replace(factory.dequeue_config(settings), **changed)
-        path = settings.storage.data_dir
-        return LocalShard(path, settings.wheel, publisher, self.clock, configured)
 
 
 @pytest.fixture

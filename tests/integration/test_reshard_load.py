@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient
 from tests.harness.launcher import launch, tail, wait_until
+from tests.harness.loaded_shard import LoadedShard
 from tests.harness.whole_shard import CLOCK
-from tests.integration.test_recovery import LoadedShard
 
 from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker

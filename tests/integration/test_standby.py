@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 from tests.harness.launcher import events, launch, run
+from tests.harness.loaded_shard import LoadedShard
 from tests.harness.whole_shard import CLOCK
-from tests.integration.test_recovery import LoadedShard
 
 from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from kafka import KafkaProducer
-from tests.integration.test_reshard import Application
+from tests.harness.application import Application
 from tests.unit.checkpoints.test_partition_limit import partitions_of, progress_of
 
 from duewheel import factory

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from kafka import KafkaAdminClient
 from kafka.admin import (
     ACL,
     ACLOperation,
     ACLPermissionType,
-    ConfigResource,
     ResourcePattern,
     ResourceType,
 )
 from structlog.testing import capture_logs
 from tests.harness.launcher import run, wait_until
+from tests.harness.shard_topics import DEAD, STATE, TIMER, Topics, made
 
-from duewheel.config.settings import Settings, load
+from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError
 from duewheel.java.find import Java
@@ -29,53 +27,7 @@ from duewheel.kafka.admin import KafkaAdmin
 pytestmark = pytest.mark.kafka
 
 HOUR_MS = "3600000"
-TIMER, DEAD, STATE = "timer", "dead-letter", "state"
 KEPT_MS = 694_800_000  # 24 h + 1 h + 7 d
-
-
-@dataclass
-class Topics:
-    """A shard's topics, made by `init`."""
-
-    settings: Settings
-    config: Path
-    client: KafkaAdminClient
-
-    def name(self, role: str) -> str:
-        names = {
-            TIMER: self.settings.timer.topics[0],
-            DEAD: self.settings.dead_letter_topic,
-            STATE: self.settings.state_topic,
-        }
-        return names[role]
-
-    def alter(self, role: str, changed: dict[str, str]) -> None:
-        """Change settings and wait until the broker knows of it."""
-        topic = self.name(role)
-        self.client.alter_configs([ConfigResource("TOPIC", topic, changed)])
-        wait_until(
-            lambda: changed.items() <= self._configs(topic).items(), f"{topic} never got {changed}"
-        )
-
-    def _configs(self, topic: str) -> dict[str, str]:
-        resources = [ConfigResource("TOPIC", topic)]
-        found = self.client.describe_configs(resources, config_filter="all")["topic"][topic]
-        return {name: entry["value"] for name, entry in found.items()}
-
-
-def made(broker: DevBroker, path: Path, name: str) -> Topics:
-    config = path / "duewheel.toml"
-    config.write_text(
-        f'[app]\nid = "{name}"\n'
-        f'[kafka]\nbootstrap_servers = "{broker.bootstrap_servers}"\n'
-        f'[timer]\ntopics = ["{name}.timers"]\n'
-        f'[storage]\ndata_dir = "{path / "data"}"\n'
-    )
-    settings = load(config)
-    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
-        admin.init_topics(settings)
-    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-    return Topics(settings, config, client)
 
 
 @pytest.fixture

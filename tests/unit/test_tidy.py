@@ -71,6 +71,17 @@ def test_files_contain_nothing_that_must_not_be_there() -> None:
     assert found == []
 
 
+def test_no_test_module_imports_another() -> None:
+    """What two of them need lies in tests/harness, or in a module without `test_` beside them."""
+    imported = re.compile(r"^\s*(?:from|import) (tests\.(?!unit\.)\S*\btest_\w+)", re.MULTILINE)
+    found = [
+        f"{path.relative_to(ROOT)}: {match.group(1)}"
+        for path in tracked("tests/*.py")
+        for match in imported.finditer(path.read_text())
+    ]
+    assert found == []
+
+
 def test_folders_are_linked_into_the_package() -> None:
     for folder in ("checkpoints", "schemas", "streaming", "wheel"):
         link = ROOT / "src" / "duewheel" / folder

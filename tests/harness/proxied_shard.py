@@ -1,0 +1,206 @@
+"""A shard whose ingest is a Kafka consumer in the test; its dequeue may go through a proxy.
+
+Without Spark, and in one process: what is parked or rolled comes in again within milliseconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from tests.harness.fault_judge import GIVE_UP_S, Topics
+from tests.harness.launcher import wait_until
+from tests.harness.reader import as_table, consumer, read_committed
+
+from duewheel.clock import SystemClock
+from duewheel.dev.broker import DevBroker
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.publisher import KafkaPublisher
+from duewheel.kafka.publisher_limits import PublisherLimits
+from duewheel.schemas.request.contract import Contract, parse
+from duewheel.schemas.request.rules import compile_suite, load_suite
+from duewheel.testing import LocalShard, suite_parameters
+from duewheel.wheel.admin import accept_loss as accepting
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue.loop import Dequeue
+from duewheel.wheel.dequeue.statistics import Statistics
+from duewheel.wheel.recovery.survey import survey
+from duewheel.wheel.slot_overflow import HotSlots
+from duewheel.wheel.slots import WheelConfig
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
+
+WHEEL = WheelConfig(precision_ms=50, slots=10_000, window_ms=400_000, margin_ms=100_000)
+
+
+CLOCK = SystemClock()
+
+
+DUE_IN_MS = 1_000  # longer than writing and reading the timers takes
+
+
+QUICKLY = PublisherLimits(quiet_s=0.5, unavailable_target_age_s=0.5)
+
+
+class ProxiedShard:
+    """A shard whose ingest is a consumer here, and whose dequeue reaches the broker by a proxy."""
+
+    def __init__(
+        self,
+        path: Path,
+        broker: DevBroker,
+        servers: str,
+        topics: Topics,
+        hot_slots: HotSlots | None = None,
+        wheel: WheelConfig = WHEEL,
+    ) -> None:
+        self.topics, self._servers = topics, broker.bootstrap_servers
+        self._homes = [TopicPartition(topics.timers, number) for number in range(2)]
+        self.publisher = KafkaPublisher(
+            {"bootstrap_servers": servers},
+            transactional_id=f"{topics.state}-0",
+            state_topic=topics.state,
+            dead_letter_topic=topics.dead_letters,
+            shard=0,
+            clock=CLOCK,
+            limits=QUICKLY,
+        )
+        self._config = DequeueConfig(0, 1, {}, hot_slots=hot_slots or HotSlots())
+        self._local = LocalShard(path, wheel, self.publisher, CLOCK, self._config)
+        self._wheel = wheel
+        forbidden = [topics.timers, topics.dead_letters, topics.state]
+        parameters = suite_parameters(max_delay_ms=3_600_000, forbidden_targets=forbidden)
+        rules = compile_suite(load_suite(), parameters)
+        self._contract = Contract((1_000,), {}, topics.dead_letters, rules)
+        self._stack = ExitStack()
+        self._reader: KafkaConsumer = self._stack.enter_context(consumer(self._servers))
+        self._reader.assign(self._homes)
+        self._reader.seek_to_beginning()
+
+    def start(self) -> None:
+        self._local.start_dequeue({(p.topic, p.partition): 0 for p in self._homes})
+        self._local.start_ingest(self._topic_ids())
+
+    def _topic_ids(self) -> dict[str, str]:
+        with KafkaAdmin({"bootstrap_servers": self._servers}) as admin:
+            return {t: str(i) for t, i in admin.topic_ids([self.topics.timers]).items()}
+
+    def make_timers_anew(self) -> None:
+        """Delete the timer topic, and create another one of that name."""
+        admin, timers = KafkaAdminClient(bootstrap_servers=self._servers), self.topics.timers
+        before = self._topic_ids()
+        admin.delete_topics([timers])
+        wait_until(lambda: timers not in admin.list_topics(), "the topic is still there")
+        configs = {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
+        new = {timers: {"num_partitions": 2, "configs": configs}}
+        admin.create_topics(new, wait_for_metadata=True)
+        admin.close()
+        assert self._topic_ids() != before
+
+    def accept_loss(self) -> None:
+        """`reconfigure --accept-loss`, then a start."""
+        for role in Role:
+            self._local.kill(role)
+        places = [(p.topic, p.partition) for p in self._homes]
+        starts, ids = dict.fromkeys(places, 0), self._topic_ids()
+        found = self.publisher.start()
+        now = accepting.KafkaTopics(ids, starts, self.publisher.log_ends(places))
+        with closing(DataDirectory.start(self._local.path, self._wheel, Role.DEQUEUE)) as directory:
+            local = survey(self._local.path, self._wheel)
+            progress, told = accepting.losses(places, found, local, self._config, now)
+            accepting.accept(directory, self.publisher, progress, told, ids)
+        self._reader.seek_to_beginning()
+        self._local.start_dequeue()
+        self._local.start_ingest(ids)
+
+    def restart_dequeue(self) -> None:
+        """As after a kill -9."""
+        self._local.kill(Role.DEQUEUE)
+        self._local.start_dequeue()
+
+    def stop(self) -> None:
+        self._stack.close()
+        for role in Role:
+            self._local.kill(role)
+        self.publisher.close()
+
+    @property
+    def statistics(self) -> Statistics:
+        return self.dequeue.statistics
+
+    @property
+    def dequeue(self) -> Dequeue:
+        assert self._local.dequeue is not None
+        return self._local.dequeue
+
+    def write(
+        self,
+        timers: Sequence[tuple[str, int]],
+        after_ms: int = DUE_IN_MS,
+        keys: int | None = None,
+        home: int = 0,
+        padding: int = 0,
+    ) -> int:
+        """Timers, numbered on, by target topic and partition, all due in one slot: when.
+
+        Args:
+            timers: where they go.
+            after_ms: from now until they are due.
+            keys: how many keys they share in turn; None: they have none.
+            home: the timer partition that they are written to.
+            padding: bytes of an own header of each.
+        """
+        due_ms = (CLOCK.now_ms() + after_ms) // WHEEL.precision_ms * WHEEL.precision_ms
+        producer = KafkaProducer(bootstrap_servers=self._servers)
+        for number, (topic, partition) in enumerate(timers):
+            headers = [
+                ("TIMER_DELIVER_MS", b"%d" % due_ms),
+                ("REAL_TOPIC", topic.encode()),
+                ("REAL_QID", b"%d" % partition),
+                ("own", b"%d" % number + bytes(padding)),
+            ]
+            key = None if keys is None else b"%d" % (number % keys)
+            producer.send(
+                self.topics.timers, b"%d" % number, key=key, headers=headers, partition=home
+            )
+        producer.close()
+        return due_ms
+
+    def turn(self) -> None:
+        """Ingest takes what has come, dequeue delivers what is due."""
+        found = [r for some in self._reader.poll(timeout_ms=10).values() for r in some]
+        engine = self._local.ingest
+        assert engine is not None
+        if found:
+            marks = {(p.topic, p.partition): self._reader.position(p) for p in self._homes}
+            engine.append(parse(as_table(found), self._contract), {**engine.marks, **marks})
+        while self.dequeue.tick():
+            pass
+
+    def has_read(self, count: int) -> bool:
+        """Whether ingest has that many messages of the first timer partition."""
+        engine = self._local.ingest
+        assert engine is not None
+        return engine.marks.get((self.topics.timers, 0), 0) == count
+
+    def turn_until(self, condition: Callable[[], bool], what: str) -> None:
+        give_up = time.monotonic() + GIVE_UP_S
+        while not condition():
+            assert time.monotonic() < give_up, what
+            self.turn()
+
+    def arrived(self, topic: str) -> dict[int, list[Any]]:
+        """Committed records by partition, in their order."""
+        with consumer(self._servers) as stranger:
+            partitions = [TopicPartition(topic, n) for n in stranger.partitions_for_topic(topic)]
+        found: dict[int, list[Any]] = {}
+        for record in read_committed(self._servers, dict.fromkeys(partitions, 0)):
+            found.setdefault(record.partition, []).append(record)
+        return found
+
+    def values(self, topic: str) -> dict[int, list[int]]:
+        """What the records of each partition are numbered."""
+        return {p: [int(r.value) for r in some] for p, some in self.arrived(topic).items()}

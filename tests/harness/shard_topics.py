@@ -1,0 +1,69 @@
+"""The topics that `init` makes, and their settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kafka import KafkaAdminClient
+from kafka.admin import (
+    ConfigResource,
+)
+from tests.harness.launcher import wait_until
+
+from duewheel.config.settings import Settings, load
+from duewheel.dev.broker import DevBroker
+from duewheel.kafka.admin import KafkaAdmin
+
+TIMER = "timer"
+
+
+DEAD = "dead-letter"
+
+
+STATE = "state"
+
+
+@dataclass
+class Topics:
+    """A shard's topics, made by `init`."""
+
+    settings: Settings
+    config: Path
+    client: KafkaAdminClient
+
+    def name(self, role: str) -> str:
+        names = {
+            TIMER: self.settings.timer.topics[0],
+            DEAD: self.settings.dead_letter_topic,
+            STATE: self.settings.state_topic,
+        }
+        return names[role]
+
+    def alter(self, role: str, changed: dict[str, str]) -> None:
+        """Change settings and wait until the broker knows of it."""
+        topic = self.name(role)
+        self.client.alter_configs([ConfigResource("TOPIC", topic, changed)])
+        wait_until(
+            lambda: changed.items() <= self._configs(topic).items(), f"{topic} never got {changed}"
+        )
+
+    def _configs(self, topic: str) -> dict[str, str]:
+        resources = [ConfigResource("TOPIC", topic)]
+        found = self.client.describe_configs(resources, config_filter="all")["topic"][topic]
+        return {name: entry["value"] for name, entry in found.items()}
+
+
+def made(broker: DevBroker, path: Path, name: str) -> Topics:
+    config = path / "duewheel.toml"
+    config.write_text(
+        f'[app]\nid = "{name}"\n'
+        f'[kafka]\nbootstrap_servers = "{broker.bootstrap_servers}"\n'
+        f'[timer]\ntopics = ["{name}.timers"]\n'
+        f'[storage]\ndata_dir = "{path / "data"}"\n'
+    )
+    settings = load(config)
+    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        admin.init_topics(settings)
+    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    return Topics(settings, config, client)

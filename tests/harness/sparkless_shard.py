@@ -1,0 +1,154 @@
+"""Ingest without Spark, and dequeue, in the test's own process; Kafka is real."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from kafka import TopicPartition
+from tests.harness.launcher import wait_until
+from tests.harness.reader import as_table, read_topic
+
+from duewheel import factory
+from duewheel.checkpoints.recovery_decision import RecoveryRecord
+from duewheel.config.settings import Settings, load
+from duewheel.errors import RecoveryRefused
+from duewheel.kafka import producer_internals as internals
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.publisher_limits import PublisherLimits
+from duewheel.kafka.transactions import meet, open_producer, transact
+from duewheel.ops import dlq_replay
+from duewheel.ops.dlq_replay import Selection
+from duewheel.runtime.dequeue_process import init_progress
+from duewheel.schemas.request.contract import Contract, parse
+from duewheel.schemas.wire.record_batch import Batch
+from duewheel.schemas.wire.single_record import Header, encode
+from duewheel.wheel.append.engine import Engine
+from duewheel.wheel.dequeue.loop import Dequeue
+from duewheel.wheel.recovery.rebuild import carry_out
+from duewheel.wheel.storage.data_directory import DataDirectory, Role
+
+Message = tuple[bytes | None, bytes | None, list[Header]]
+
+
+class SparklessShard:
+    """Ingest without Spark, and dequeue, in this process; Kafka is real."""
+
+    def __init__(self, settings: Settings, dead_letter_partitions: int) -> None:
+        self.settings = settings
+        self.servers = settings.kafka.servers
+        self.timers = settings.timer.topics[0]
+        self.target = f"{settings.app.id}.orders"
+        with self.admin() as admin:
+            admin.create_topic(settings.dead_letter_topic, dead_letter_partitions)
+            admin.init_topics(settings, partitions=2)
+            admin.create_topic(self.target, 2)
+        init_progress(settings)
+        self._clock = factory.StoppableClock(threading.Event())
+        self._directories = [
+            DataDirectory.start(settings.storage.data_dir, settings.wheel, role)
+            for role in (Role.DEQUEUE, Role.INGEST)
+        ]
+        self._publisher = factory.publisher(settings, self._clock)
+        self._dequeue = Dequeue(
+            self._directories[0], self._publisher, self._clock, factory.dequeue_config(settings)
+        )
+        self._dequeue.start()
+        record = RecoveryRecord.read(settings.storage.data_dir)
+        assert record is not None
+        carry_out(self._directories[1], record, lambda _: {})
+        with self.admin() as admin:
+            ids = {topic: str(i) for topic, i in admin.topic_ids([self.timers]).items()}
+        self._engine = Engine(self._directories[1], self._clock, ids)
+
+    def admin(self) -> KafkaAdmin:
+        return KafkaAdmin(self.settings.kafka.client_options("admin"))
+
+    def close(self) -> None:
+        self._dequeue.close()
+        self._publisher.close()
+        for directory in self._directories:
+            directory.stop()
+
+    def send(self, topic: str, partition: int, *messages: Message) -> None:
+        """Write records as they are, nulls wherever they may be."""
+        client = ClientSettings({"bootstrap_servers": self.servers})
+        deadline = Deadline(60)
+        limits = PublisherLimits(publish_deadline_s=30, transaction_timeout_ms=60_000)
+        producer = open_producer(client, f"{topic}.test", limits, deadline)
+        body = b"".join(encode(place, *message) for place, message in enumerate(messages))
+        meet(client, producer, [topic], deadline)
+        batch = Batch(memoryview(body), len(messages))
+        now_ms = self._clock.now_ms()
+        outcomes = transact(producer, [(TopicPartition(topic, partition), batch)], now_ms, deadline)
+        assert [outcome.error for outcome in outcomes] == [None]
+        internals.stop(producer, 5)
+
+    def pump(self, contract: Contract | None = None) -> None:
+        """Take what is new in the timer topic, deliver what is due."""
+        marks = self._engine.marks
+        first = {number: offset for (_, number), offset in marks.items()}
+        records = read_topic(self.servers, self.timers, first)
+        with self.admin() as admin:
+            ends = admin.end_offsets([self.timers])
+        batch = parse(as_table(records), contract or factory.contract(self.settings))
+        self._engine.append(batch, {**marks, **ends})
+        time.sleep(2 * self.settings.timer.precision_ms / 1000)
+        while self._dequeue.tick():
+            pass
+
+    def letters(self) -> list[Any]:
+        return read_topic(self.servers, self.settings.dead_letter_topic)
+
+    def replay(self, *, dry_run: bool = False, **selection: Any) -> dict[str, Any]:
+        return dlq_replay.replay(self.settings, Selection(**selection), dry_run=dry_run)
+
+    def outcomes(self, *, dry_run: bool = False, **selection: Any) -> tuple[int, dict[str, int]]:
+        """Of a replay: how many went out, and the refusals by code."""
+        result = self.replay(dry_run=dry_run, **selection)
+        return result["replayed"], result["refused"]
+
+
+def until(shard: SparklessShard, reached: Callable[[], bool]) -> None:
+    """Pump, until something is so."""
+    give_up = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < give_up
+        shard.pump()
+
+
+class Restartable(SparklessShard):
+    """Lets go of everything if it may not start."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            super().__init__(load(path), 1)
+        except RecoveryRefused:
+            self.close()
+            raise
+
+    def pump_until(self, wanted: list[bytes]) -> None:
+        def reached() -> bool:
+            self.pump()
+            return self.delivered() == wanted
+
+        wait_until(reached, f"never delivered: {wanted}", every_s=0.1)
+
+    def delivered(self) -> list[bytes]:
+        return sorted(record.value for record in read_topic(self.servers, self.target))
+
+
+@contextmanager
+def running(path: Path) -> Iterator[Restartable]:
+    with closing(Restartable(path)) as shard:
+        yield shard
+
+
+def timer(shard: SparklessShard, value: bytes, *due: tuple[str, bytes]) -> Any:
+    return None, value, [("REAL_TOPIC", shard.target.encode()), *due]
