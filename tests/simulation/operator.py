@@ -18,7 +18,7 @@ from tests.simulation.world import TOPIC_IDS, World
 
 from duewheel.checkpoints.config_epochs import WINDOW
 from duewheel.errors import CorruptFile, RecoveryRefused
-from duewheel.wheel.admin.accept_loss import Topics, accept, losses
+from duewheel.wheel.admin.accept_loss import KafkaTopics, accept, losses
 from duewheel.wheel.admin.reconfigure import plan, take
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.storage.data_directory import DataDirectory, Role, hold_role
@@ -172,7 +172,9 @@ def _accept(world: World, partition: Partition) -> bool:
     directory = DataDirectory.start(world.path, setup.wheel, Role.DEQUEUE)
     ingest = hold_role(world.path, Role.INGEST)
     try:
-        topics = Topics(TOPIC_IDS, offsets_of(world.shard, "start"), offsets_of(world.shard, "end"))
+        topics = KafkaTopics(
+            TOPIC_IDS, offsets_of(world.shard, "start"), offsets_of(world.shard, "end")
+        )
         local = survey(world.path, setup.wheel)
         found, told = losses([name], publisher.start(), local, setup.config, topics)
         accept(directory, publisher, found, told, TOPIC_IDS)

@@ -171,7 +171,8 @@ PLANTED = {
         "an uncommitted batch moves the marks: they are written before its rows are placed",
         "wheel/append/engine.py",
         "            self._directory.link(places.runs, commit.batch)\n",
-        "            state.mark_applied()\n            self._directory.link(places.runs, commit.batch)\n",
+        "            state.mark_applied()\n"
+        "            self._directory.link(places.runs, commit.batch)\n",
         seed=38,
     ),
     "doubt": Planted(
