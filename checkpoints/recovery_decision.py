@@ -43,6 +43,7 @@ from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.json_fields import MISSHAPEN, integer, name, read_json, write_json
 from duewheel.checkpoints.page_codec import NO_COMMIT, Close, Commit, Marks
 from duewheel.checkpoints.progress import PartitionProgress, Progress
+from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
@@ -394,7 +395,7 @@ def dequeue_has_decided(state: State, directory: Path) -> RecoveryRecord | None:
         record is not None
         and record.dequeue_start == state.dequeue_starts
         and record.boot_id == fs.boot_id()
-        and fs.lock_is_held(directory / "dequeue.lock")
+        and fs.lock_is_held(directory / Role.DEQUEUE.lock_name)
     ):
         return record
     return None

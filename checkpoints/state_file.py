@@ -27,6 +27,7 @@ from duewheel.checkpoints.json_fields import MISSHAPEN
 from duewheel.checkpoints.page_codec import NO_COMMIT, Close, Commit
 from duewheel.checkpoints.page_pair import PagePair
 from duewheel.checkpoints.progress_mirror import Mirror
+from duewheel.checkpoints.role import Role
 from duewheel.errors import ConfigError, CorruptFile
 
 FORMAT = 2
@@ -87,10 +88,6 @@ class Lag:
     oldest_ms: int
     stuck_ms: int
     open: int
-
-
-INGEST = 0
-DEQUEUE = 1
 
 
 class Damage(IntEnum):
@@ -408,23 +405,23 @@ class State:
         self._live[_GC_CANCELS] = hour
         self.sync()
 
-    def paused(self, process: int) -> bool:
-        """Whether INGEST or DEQUEUE is to take, or deliver, nothing."""
-        return bool(self._live[_PAUSED + process])
+    def paused(self, role: Role) -> bool:
+        """Whether the process is to take, or deliver, nothing."""
+        return bool(self._live[_PAUSED + role])
 
-    def pause(self, process: int, *, on: bool) -> None:
-        """Pause INGEST or DEQUEUE, or let it go on; durably, whether it runs or not."""
-        self._live[_PAUSED + process] = int(on)
+    def pause(self, role: Role, *, on: bool) -> None:
+        """Pause the process, or let it go on; durably, whether it runs or not."""
+        self._live[_PAUSED + role] = int(on)
         self.sync()
 
-    def heartbeat(self, process: int) -> Heartbeat:
-        """Last sign of life of INGEST or DEQUEUE."""
-        at = _HEARTBEATS + 8 * process
+    def heartbeat(self, role: Role) -> Heartbeat:
+        """Last sign of life of the process."""
+        at = _HEARTBEATS + 8 * role
         return Heartbeat(self._live[at], self._live[at + 1], self._live[at + 2])
 
-    def beat(self, process: int, pid: int, at_ms: int, detail: int) -> None:
+    def beat(self, role: Role, pid: int, at_ms: int, detail: int) -> None:
         """Give a sign of life."""
-        at = _HEARTBEATS + 8 * process
+        at = _HEARTBEATS + 8 * role
         self._live[at], self._live[at + 1], self._live[at + 2] = pid, at_ms, detail
 
     @property

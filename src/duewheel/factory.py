@@ -9,6 +9,7 @@ import structlog
 
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.progress import record_key
+from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
@@ -23,7 +24,7 @@ from duewheel.schemas.request.rules import compile_suite, load_suite
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.prefetch import ReadAheadConfig
 from duewheel.wheel.slot_overflow import HotSlots
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 log = structlog.get_logger(__name__)
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
+from duewheel.checkpoints.role import Role
 from duewheel.clock import Clock
 from duewheel.errors import PublishDoubt
 from duewheel.schemas import header_names as names
@@ -43,7 +44,7 @@ from duewheel.wheel.publisher import Prepared, Publisher, Seen
 from duewheel.wheel.recovery.rebuild import OffsetsAt, carry_out
 from duewheel.wheel.recovery.startup import first_progress
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 
 def suite_parameters(**given: Any) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from duewheel.checkpoints.recovery_decision import dequeue_has_decided
+from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
 from duewheel.osutil.signals import stop_signals
 from duewheel.runtime.dequeue_process import share_one_heap
@@ -49,7 +50,7 @@ from duewheel.wheel.dequeue.loop import Dequeue
 from duewheel.wheel.recovery.rebuild import carry_out
 from duewheel.wheel.recovery.startup import first_progress
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 CLOCK = SystemClock()
 WHEEL = WheelConfig()

@@ -30,6 +30,7 @@ import psutil
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from duewheel.checkpoints.recovery_decision import dequeue_has_decided
+from duewheel.checkpoints.role import Role
 from duewheel.client import DelayProducer
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
@@ -59,7 +60,7 @@ from duewheel.schemas.wire.record_codec import framed, framed_bytes, key_values
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.recovery.rebuild import carry_out
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 PARTITIONS = 4
 BODY_BYTES, KEY_BYTES, NUMBER_DIGITS = 100, 16, 12

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from duewheel.checkpoints.role import Role
 from duewheel.schemas.batches import ANY_OFFSET, ANY_TIME, NO_PARTITION, NO_SLOT, TimerBatch
 from duewheel.schemas.columns import Column, from_parts
 from duewheel.schemas.hashing import id_hashes, source_names
@@ -34,7 +35,7 @@ from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.decode import decode_chunk
 from duewheel.wheel.dequeue.slot_scan import SlotScan
 from duewheel.wheel.slots import WheelConfig, hour_of, last_slot_of_hour
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import RECORD_BYTES
 
 PARTITIONS = [("timers", number) for number in range(4)]

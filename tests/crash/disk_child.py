@@ -29,6 +29,7 @@ from pathlib import Path
 
 import structlog
 
+from duewheel.checkpoints.role import Role
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.columns import binary
 from duewheel.streaming.batch_attempt import End
@@ -37,7 +38,6 @@ from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualCl
 from duewheel.testing import timer_batch as small_batch
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
-from duewheel.wheel.storage.data_directory import Role
 from duewheel.wheel.storage.verify import check
 
 NOBODY = 65534

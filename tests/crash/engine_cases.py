@@ -13,6 +13,7 @@ from random import Random
 
 from tests.crash.cancel_verdict import Asked, Came, judge
 
+from duewheel.checkpoints.role import Role
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import (
     TIMER_TOPIC,
@@ -25,7 +26,6 @@ from duewheel.testing import (
 from duewheel.wheel.append.engine import Appended
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import Role
 
 PRECISION_MS = 50
 SLOTS = 16

@@ -21,6 +21,7 @@ import numpy as np
 
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.page_codec import Marks
+from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition
@@ -29,7 +30,7 @@ from duewheel.wheel.admin.accept_loss import KafkaTopics, accept, losses
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import DataDirectory, Role, hold_role
+from duewheel.wheel.storage.data_directory import DataDirectory, hold_role
 from duewheel.wheel.storage.timer_log import TimerLog
 from duewheel.wheel.storage.timer_wheel import TimerWheel
 

@@ -37,6 +37,7 @@ from tests.crash.engine_cases import (
 )
 from tests.crash.engine_child import accept_cut
 
+from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.header_names import Answer
@@ -45,7 +46,6 @@ from duewheel.testing import (
     Timer,
 )
 from duewheel.wheel.storage import cancel_log
-from duewheel.wheel.storage.data_directory import Role
 from duewheel.wheel.storage.layout import hour_name
 from duewheel.wheel.storage.verify import check
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from duewheel.checkpoints.role import Role
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import ENTRY_BYTES
 from duewheel.wheel.storage.timer_wheel import FILE_NAME
 

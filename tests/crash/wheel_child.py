@@ -14,9 +14,10 @@ import sys
 from pathlib import Path
 
 from duewheel.checkpoints import fs
+from duewheel.checkpoints.role import Role
 from duewheel.errors import DiskFull
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import ENGINE_LOCK, DataDirectory, Role
+from duewheel.wheel.storage.data_directory import ENGINE_LOCK, DataDirectory
 
 
 def main(folder: Path, slots: int, role: Role, die_at_mib: int) -> None:

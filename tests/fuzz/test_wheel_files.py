@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.state_file import DEQUEUE, State
+from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.state_file import State
 from duewheel.errors import DuewheelError
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.wire.record_codec import Records
@@ -32,7 +33,6 @@ from duewheel.testing import (
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.publisher import Prepared
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import Role
 from duewheel.wheel.storage.verify import check
 
 Change = Callable[[st.DataObject, bytes], bytes]
@@ -251,7 +251,7 @@ def outcome(sample: Sample, place: Path, *, ingest_too: bool) -> str:
     publisher.silent_ms = 61_000
     try:
         shard.start_dequeue()
-        if shard.directory(Role.DEQUEUE).state.paused(DEQUEUE):
+        if shard.directory(Role.DEQUEUE).state.paused(Role.DEQUEUE):
             return "paused"
         if ingest_too:
             # Its timers are due later than the loop looks, and go to a topic not seen so far.

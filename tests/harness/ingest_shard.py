@@ -22,6 +22,7 @@ from duewheel.checkpoints import fs
 from duewheel.checkpoints.page_codec import Close, Commit
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.recovery_decision import Keep, RecoveryRecord
+from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.runtime.ingest_process import CHECKPOINT
@@ -29,7 +30,7 @@ from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.batch_attempt import SPARK_DIR
 from duewheel.wheel.recovery.startup import first_progress
 from duewheel.wheel.slots import WheelConfig, closable_slot
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import FLAG_DEAD_LETTER, LEVEL_MASK, MAGIC_TIMER
 from duewheel.wheel.storage.verify import check
 

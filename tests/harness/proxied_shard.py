@@ -16,6 +16,7 @@ from tests.harness.fault_judge import GIVE_UP_S, Topics
 from tests.harness.launcher import wait_until
 from tests.harness.reader import as_table, consumer, read_committed
 
+from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
 from duewheel.dev.broker import DevBroker
 from duewheel.kafka.admin import KafkaAdmin
@@ -31,7 +32,7 @@ from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.slot_overflow import HotSlots
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 WHEEL = WheelConfig(precision_ms=50, slots=10_000, window_ms=400_000, margin_ms=100_000)
 

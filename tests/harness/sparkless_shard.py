@@ -15,6 +15,7 @@ from tests.harness.reader import as_table, read_topic
 
 from duewheel import factory
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
+from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings, load
 from duewheel.errors import RecoveryRefused
 from duewheel.kafka import producer_internals as internals
@@ -32,7 +33,7 @@ from duewheel.schemas.wire.single_record import Header, encode
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.dequeue.loop import Dequeue
 from duewheel.wheel.recovery.rebuild import carry_out
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 Message = tuple[bytes | None, bytes | None, list[Header]]
 

@@ -28,6 +28,7 @@ from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.harness.launcher import wait_until
 from tests.harness.reader import consumer, read_committed
 
+from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
 from duewheel.dev.broker import DevBroker
 from duewheel.kafka import availability
@@ -42,7 +43,6 @@ from duewheel.testing import LocalShard
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.loop import Dequeue
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import Role
 
 pytestmark = pytest.mark.kafka
 

@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 from tests.harness.launcher import run
 
-from duewheel.checkpoints.state_file import DEQUEUE, INGEST, Lag
+from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.state_file import Lag
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.errors import Locked
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 pytestmark = pytest.mark.kafka
-
-ROLES = {INGEST: Role.INGEST, DEQUEUE: Role.DEQUEUE}
 
 
 def test_init_may_be_repeated(config: Path) -> None:
@@ -35,18 +34,17 @@ def test_what_deployments_ask_of_running_processes(config: Path) -> None:
     assert run(config, "status", "--require-running").returncode == 1
     settings = load(config)
     shard = {
-        process: DataDirectory.start(settings.storage.data_dir, settings.wheel, role)
-        for process, role in ROLES.items()
+        role: DataDirectory.start(settings.storage.data_dir, settings.wheel, role) for role in Role
     }
     try:
         # Who holds the lock and has given no sign of life may yet find that there is no progress.
         assert run(config, "init").returncode == Locked.exit_code
-        for process, directory in shard.items():
+        for role, directory in shard.items():
             assert run(config, "status", "--require-running").returncode == 1
-            directory.state.beat(process, os.getpid(), SystemClock().now_ms(), 0)
+            directory.state.beat(role, os.getpid(), SystemClock().now_ms(), 0)
         assert run(config, "status", "--require-running").returncode == 1
         now_ms = SystemClock().now_ms()
-        shard[DEQUEUE].state.note_lag(Lag(now_ms, 0, now_ms, now_ms, 0))
+        shard[Role.DEQUEUE].state.note_lag(Lag(now_ms, 0, now_ms, now_ms, 0))
         running = run(config, "status", "--require-running")
         assert running.returncode == 0, running.stdout
         beside = run(config, "init")

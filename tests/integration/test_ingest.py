@@ -16,7 +16,7 @@ from kafka import KafkaProducer
 from kafka import TopicPartition as KafkaPartition
 from tests.harness.ingest_shard import DEADLINE_S, LATER, WHEEL, Headers, IngestShard
 
-from duewheel.checkpoints.state_file import INGEST
+from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
 from duewheel.dev.broker import DevBroker
 from duewheel.runtime.ingest_process import CHECKPOINT
@@ -131,7 +131,7 @@ def test_killed_in_the_middle_nothing_is_lost_or_taken_twice(shard: IngestShard)
     shard.start()
     shard.wait_for_marks({0: 4_000, 1: 2_500})
     beat = DataDirectory(shard.data_dir, WHEEL)
-    assert shard.pid == beat.state.heartbeat(INGEST).pid
+    assert shard.pid == beat.state.heartbeat(Role.INGEST).pid
     beat.close()
     assert shard.end(signal.SIGTERM) == 0, shard.tail()
     shard.require_taken_once({0: range(4_000), 1: range(2_500)})

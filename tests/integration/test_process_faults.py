@@ -26,6 +26,7 @@ from tests.harness.launcher import launch, tail, wait_until
 from tests.harness.reader import read_committed
 
 from duewheel.checkpoints.recovery_decision import dequeue_has_decided
+from duewheel.checkpoints.role import Role
 from duewheel.client import DelayProducer
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
@@ -37,7 +38,7 @@ from duewheel.ops.dlq_replay import Selection
 from duewheel.osutil.child_process import Child
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.recovery.rebuild import carry_out
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.verify import check
 
 pytestmark = pytest.mark.kafka

@@ -16,6 +16,7 @@ from tests.harness.launcher import objects
 from duewheel import factory
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress
 from duewheel.checkpoints.reshard_records import sealed
+from duewheel.checkpoints.role import Role
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, Fenced, PublishDoubt, RecoveryPending, RecoveryRefused
 from duewheel.kafka.admin import KafkaAdmin
@@ -25,7 +26,7 @@ from duewheel.runtime import dequeue_process
 from duewheel.runtime.topic_watch import TopicWatch
 from duewheel.streaming.source import partitions_json
 from duewheel.testing import LocalShard, ManualClock
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(120)]
 

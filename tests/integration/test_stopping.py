@@ -14,13 +14,14 @@ import pytest
 from tests.harness.launcher import events, launch, wait_until
 
 from duewheel.checkpoints.fs import holder_of
-from duewheel.checkpoints.state_file import DEQUEUE, State
+from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, Locked
 from duewheel.osutil.child_process import Child
 from duewheel.runtime import run_file
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 pytestmark = pytest.mark.slow
 
@@ -93,12 +94,12 @@ def test_run_stops_in_order_although_a_process_had_to_be_killed(tmp_path: Path) 
         run = start(configured(tmp_path, f"127.0.0.1:{nobody.getsockname()[1]}"), "run")
         try:
             wait_for("both have started", lambda state: state.starts == 2, data)
-            dequeue = holder_of(data / Role.DEQUEUE.value)
+            dequeue = holder_of(data / Role.DEQUEUE.lock_name)
             assert dequeue
             os.kill(dequeue, signal.SIGSTOP)
             assert run.end(signal.SIGTERM, DEADLINE_S)
             assert run.exit_code == 0
-            assert holder_of(data / Role.DEQUEUE.value) is None
+            assert holder_of(data / Role.DEQUEUE.lock_name) is None
             assert stopped_cleanly(data)
         finally:
             run.stop(DEADLINE_S)
@@ -167,7 +168,7 @@ class Beats:
 
     def several(self, state: State) -> bool:
         """Whether there were some by now."""
-        self._seen.add(state.heartbeat(DEQUEUE).at_ms)
+        self._seen.add(state.heartbeat(Role.DEQUEUE).at_ms)
         return len(self._seen) > 4
 
 

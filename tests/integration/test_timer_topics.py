@@ -16,6 +16,7 @@ from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.page_codec import Close
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.progress_mirror import Mirror
+from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.topic_set import TopicSet
 from duewheel.clock import SystemClock
@@ -32,7 +33,7 @@ from duewheel.kafka.topic_discovery import Known, look_up, timer_topics
 from duewheel.runtime.topic_watch import TopicWatch
 from duewheel.streaming.source import EARLIEST
 from duewheel.testing import ManualClock
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 pytestmark = pytest.mark.kafka
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from duewheel.checkpoints.role import Role
 from duewheel.errors import ConfigError
 from duewheel.testing import (
     TIMER_TOPIC,
@@ -29,7 +30,7 @@ from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.inspect.pending_counts import Pending, PendingTimers
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 NOW_MS = 1_800_000_000_000
 PRECISION_MS = 600_000

@@ -30,6 +30,7 @@ from hypothesis.stateful import (
 from tests.crash.cancel_verdict import Asked, Came, judge
 
 from duewheel.checkpoints.progress import PartitionProgress, Progress
+from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.testing import (
@@ -47,7 +48,7 @@ from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import cancel_replies
 from duewheel.wheel.publisher import Prepared
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.verify import check
 
 HOUR_STARTS_MS = 1_800_000_000_000

@@ -31,12 +31,13 @@ from typing import Any
 import numpy as np
 import structlog
 
+from duewheel.checkpoints.role import Role
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TimerBatch
 from duewheel.testing import LocalShard, ManualClock
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.slots import HOUR_MS, WheelConfig, hour_of
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.verify import check
 
 # The last place to look for modules: a folder called `wheel` lies there.

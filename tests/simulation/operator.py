@@ -17,11 +17,12 @@ from tests.simulation.timers import TOPIC
 from tests.simulation.world import TOPIC_IDS, World
 
 from duewheel.checkpoints.config_epochs import WINDOW
+from duewheel.checkpoints.role import Role
 from duewheel.errors import CorruptFile, RecoveryRefused
 from duewheel.wheel.admin.accept_loss import KafkaTopics, accept, losses
 from duewheel.wheel.admin.reconfigure import plan, take
 from duewheel.wheel.recovery.survey import survey
-from duewheel.wheel.storage.data_directory import DataDirectory, Role, hold_role
+from duewheel.wheel.storage.data_directory import DataDirectory, hold_role
 
 _ATTEMPTS = 20  # at a command, while Kafka is away
 

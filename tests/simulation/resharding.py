@@ -29,11 +29,12 @@ from tests.simulation.world import World
 from duewheel.backoff import Backoff
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.checkpoints.reshard_records import NOTICE_KEY
+from duewheel.checkpoints.role import Role
 from duewheel.errors import Fenced, KafkaUnavailable, RecoveryRefused
 from duewheel.kafka.shard_records import Written
 from duewheel.ops.reshard import BACKOFF_MS, Dealing
 from duewheel.wheel.dequeue.loop import Dequeue
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 _SHARDS_MAX = 3
 _FAULTY = 0.15  # of the command's calls: there are many of them

@@ -15,8 +15,9 @@ from tests.simulation.shard_model import SimulatedReader
 from tests.simulation.world import World
 
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
+from duewheel.checkpoints.role import Role
 from duewheel.wheel.dequeue.standby import Follower, Verdict
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 
 def stand_by(world: World) -> None:

@@ -30,6 +30,7 @@ from duewheel.checkpoints.fs import lock_is_held
 from duewheel.checkpoints.progress import NOBODY, Progress
 from duewheel.checkpoints.recovery_decision import dequeue_has_decided
 from duewheel.checkpoints.reshard_records import asks_to_yield
+from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import CorruptFile, Fenced, RecoveryRefused
 from duewheel.runtime.checkpointer import DurableCheckpoints
@@ -40,7 +41,7 @@ from duewheel.wheel.dequeue.loop import Dequeue
 from duewheel.wheel.recovery.rebuild import carry_out
 from duewheel.wheel.recovery.startup import first_progress
 from duewheel.wheel.storage.creation import WHEEL_LOCK
-from duewheel.wheel.storage.data_directory import ENGINE_LOCK, DataDirectory, Role
+from duewheel.wheel.storage.data_directory import ENGINE_LOCK, DataDirectory
 from duewheel.wheel.storage.timer_wheel import Runs
 from duewheel.wheel.storage.verify import check
 

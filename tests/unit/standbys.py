@@ -8,12 +8,13 @@ import pytest
 from tests.unit.wheel.recovery.test_rebuild import PRECISION_MS, World, half_delivered
 
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
+from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import TIMER_TOPIC, LocalShard
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.standby import Follower
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 
 class Killed(BaseException):

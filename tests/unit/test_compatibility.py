@@ -15,6 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.role import Role
 from duewheel.cli.main import cli
 from duewheel.config.settings import Settings
 from duewheel.runtime.checkpointer import DurableCheckpoints
@@ -35,7 +36,6 @@ from duewheel.testing import (
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.publisher import Prepared
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
-from duewheel.wheel.storage.data_directory import Role
 from duewheel.wheel.storage.layout import RECORD_BYTES
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from prometheus_client.core import Metric
 
+from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings, load
 from duewheel.osutil.metrics_server import build_info, thread_failures
 from duewheel.runtime.dequeue_metrics import DequeueMetrics
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "reference.py"))

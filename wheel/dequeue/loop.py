@@ -37,7 +37,7 @@ import structlog
 
 from duewheel.checkpoints.page_codec import Close, Commit, Marks
 from duewheel.checkpoints.progress import Progress, advanced, rows_out_by_slot
-from duewheel.checkpoints.state_file import DEQUEUE
+from duewheel.checkpoints.role import Role
 from duewheel.clock import Clock, Interval
 from duewheel.errors import CorruptFile
 from duewheel.schemas.batches import Deliveries
@@ -323,7 +323,7 @@ class Loop:
         log.info("dequeue is ready", pending=pending, took_s=took_s)
 
     def _is_paused(self) -> bool:
-        paused = self._directory.state.paused(DEQUEUE)
+        paused = self._directory.state.paused(Role.DEQUEUE)
         if paused != self._was_paused:
             self._was_paused = paused
             log.warning("paused: nothing is delivered" if paused else "goes on delivering")
@@ -479,5 +479,5 @@ class Loop:
         if self._beating.is_over():
             now_ms, state = self._clock.now_ms(), self._directory.state
             behind_ms = max(0, now_ms - self.position.r * self._directory.config.precision_ms)
-            state.beat(DEQUEUE, os.getpid(), now_ms, behind_ms)
+            state.beat(Role.DEQUEUE, os.getpid(), now_ms, behind_ms)
             state.note_host_clock(self._guard.ahead_ms(), held=self._guard.held)

@@ -53,7 +53,7 @@ from duewheel.checkpoints.recovery_decision import (
     is_own,
     look_at,
 )
-from duewheel.checkpoints.state_file import DEQUEUE
+from duewheel.checkpoints.role import Role
 from duewheel.clock import Clock, Interval
 from duewheel.errors import CorruptFile, KafkaUnavailable, RecoveryPending, RecoveryRefused
 from duewheel.wheel.config import DequeueConfig
@@ -265,7 +265,7 @@ class Follower:
             while awaited and not awaited[0][1].missing(marks):
                 awaited.popleft()
         behind_ms = now_ms - awaited[0][0] if awaited else 0
-        state.beat(DEQUEUE, os.getpid(), self._clock.now_ms(), behind_ms)
+        state.beat(Role.DEQUEUE, os.getpid(), self._clock.now_ms(), behind_ms)
 
     def _collect(self, progress: Progress) -> None:
         if not self._directory.state.needs_recovery and self._collecting.is_over():

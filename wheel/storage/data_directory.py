@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from enum import Enum
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +30,7 @@ from duewheel.checkpoints.page_codec import Commit
 from duewheel.checkpoints.page_codec import HourFiles as Lengths
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery_decision import Local, look_at
+from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.schemas.arrays import Int64
@@ -52,13 +52,6 @@ log = structlog.get_logger(__name__)
 LOCK_DEADLINE_S = 10.0
 _LIFE_LOCK_DEADLINE_S = 0.2
 ENGINE_LOCK = "engine.lock"
-
-
-class Role(Enum):
-    """What a process does in the directory."""
-
-    INGEST = "ingest.lock"
-    DEQUEUE = "dequeue.lock"
 
 
 class DataDirectory:
@@ -427,7 +420,7 @@ def hold_role(path: Path, role: Role) -> FileLock:
     """
     # Not at once: somebody may be looking at this moment whether the lock is free.
     refusal = f"{path}: {role.name.lower()} runs already"
-    return FileLock.taken(path / role.value, _LIFE_LOCK_DEADLINE_S, refusal)
+    return FileLock.taken(path / role.lock_name, _LIFE_LOCK_DEADLINE_S, refusal)
 
 
 def declare_stopped(path: Path) -> bool:
@@ -446,7 +439,7 @@ def declare_stopped(path: Path) -> bool:
     with known, closing(FileLock(path / ENGINE_LOCK)) as engine_lock:
         with engine_lock.held(LOCK_DEADLINE_S):
             starts = known.starts
-            runs = any(fs.lock_is_held(path / role.value) for role in Role)
+            runs = any(fs.lock_is_held(path / role.lock_name) for role in Role)
         # What a boot has taken is not brought back by syncing the rest.
         if runs or known.damage is not Damage.NONE:
             return False

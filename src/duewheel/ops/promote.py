@@ -13,11 +13,11 @@ from typing import Any
 
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.recovery_decision import recovering
+from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import PROMOTION_MS, State
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, RecoveryPending
-from duewheel.wheel.storage.data_directory import Role
 
 _POLL_S = 0.02
 
@@ -61,7 +61,7 @@ def _require_standby(state: State) -> None:
     directory = state.path.parent
     if not state.standby:
         raise ConfigError(f"{directory} follows nobody: `duewheel standby` makes it a standby")
-    if not fs.lock_is_held(directory / Role.DEQUEUE.value):
+    if not fs.lock_is_held(directory / Role.DEQUEUE.lock_name):
         raise ConfigError(
             f"no standby runs in {directory}: `duewheel run --take-over` starts it as the owner"
         )

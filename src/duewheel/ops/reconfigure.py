@@ -15,6 +15,7 @@ from duewheel import factory
 from duewheel.checkpoints.ownership import require_not_sealed
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery_decision import Local
+from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.kafka.admin import KafkaAdmin
@@ -28,7 +29,7 @@ from duewheel.wheel.admin.reconfigure import Plan, commit, plan, take
 from duewheel.wheel.admin.reconfigure import skip as plan_skip
 from duewheel.wheel.recovery.rebuild import OffsetsAt
 from duewheel.wheel.recovery.survey import survey
-from duewheel.wheel.storage.data_directory import DataDirectory, Role, hold_role
+from duewheel.wheel.storage.data_directory import DataDirectory, hold_role
 
 
 def reconfigure(settings: Settings, *, dry_run: bool) -> dict[str, Any]:

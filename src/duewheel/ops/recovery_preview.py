@@ -28,6 +28,7 @@ from duewheel.checkpoints.ownership import require_same_settings
 from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.progress import NOBODY, Progress
 from duewheel.checkpoints.recovery_decision import Decision, Keep, Local, decide, is_own
+from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings
 from duewheel.errors import RecoveryRefused
 from duewheel.kafka import shard_settings
@@ -43,7 +44,6 @@ from duewheel.wheel.append.placement import meant_slots
 from duewheel.wheel.recovery.rebuild import first_marks
 from duewheel.wheel.recovery.startup import NO_PROGRESS
 from duewheel.wheel.recovery.survey import survey
-from duewheel.wheel.storage.data_directory import Role
 
 _POLL_RECORDS = 5_000
 
@@ -121,7 +121,7 @@ def _look(settings: Settings) -> tuple[Progress | None, Local]:
     if found is None:
         return local.mirror, local
     # A dequeue that runs has committed more since; its copy is never ahead of Kafka.
-    runs = fs.lock_is_held(settings.storage.data_dir / Role.DEQUEUE.value)
+    runs = fs.lock_is_held(settings.storage.data_dir / Role.DEQUEUE.lock_name)
     if runs and local.mirror and local.mirror.lineage == found.lineage:
         found = max(found, local.mirror, key=_reached)
     return found, local

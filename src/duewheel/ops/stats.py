@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Literal
 
-from duewheel.checkpoints.state_file import DEQUEUE, INGEST
+from duewheel.checkpoints.role import Role
 from duewheel.clock import Clock
 from duewheel.config.durations import format_duration_ms
 from duewheel.config.settings import Settings
@@ -22,7 +22,7 @@ from duewheel.wheel.slots import slot_of
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 Process = Literal["ingest", "dequeue"]
-_PROCESSES: dict[Process, int] = {"ingest": INGEST, "dequeue": DEQUEUE}
+_PROCESSES: dict[Process, Role] = {"ingest": Role.INGEST, "dequeue": Role.DEQUEUE}
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from duewheel.checkpoints import fs
 from duewheel.checkpoints.held_copies import copies
 from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.recovery_decision import recovering
-from duewheel.checkpoints.state_file import DEQUEUE, State
+from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.topic_set import TopicSet
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
@@ -145,7 +146,7 @@ def _standby(state: State, now_ms: int) -> dict[str, Any] | None:
     close = state.close()
     return {
         "missing": _named(known.missing) if known else {},
-        "behind_ms": state.heartbeat(DEQUEUE).detail,
+        "behind_ms": state.heartbeat(Role.DEQUEUE).detail,
         "followed_slot": close.lower if close else None,
         "promotion_wanted": state.promotion_wanted(now_ms),
     }

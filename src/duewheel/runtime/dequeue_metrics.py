@@ -9,7 +9,7 @@ import structlog
 from prometheus_client.core import Metric
 
 from duewheel.checkpoints.recovery_decision import recovering
-from duewheel.checkpoints.state_file import DEQUEUE
+from duewheel.checkpoints.role import Role
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile
 from duewheel.osutil.metrics_server import TopicLabels, counter, counters, gauge, gauges, histogram
@@ -136,7 +136,7 @@ class DequeueMetrics:
         state, precision_ms = self._directory.state, self._directory.config.precision_ms
         close = state.close()
         skew_ms, held = state.host_clock
-        behind_s, follows = state.heartbeat(DEQUEUE).detail / 1000, state.standby
+        behind_s, follows = state.heartbeat(Role.DEQUEUE).detail / 1000, state.standby
         yield gauge("standby", "1 in a standby, 0 where the shard is served.", int(follows))
         if follows:
             yield from self._following(behind_s)
@@ -172,7 +172,7 @@ class DequeueMetrics:
             "1 while files are recovered or messages read again: nothing is delivered.",
             int(state.needs_recovery if follows else recovering(state) is not None),
         )
-        yield gauge("dequeue_paused", "1 while dequeue is paused.", int(state.paused(DEQUEUE)))
+        yield gauge("dequeue_paused", "1 while dequeue is paused.", int(state.paused(Role.DEQUEUE)))
 
     def _following(self, behind_s: float) -> Iterator[Metric]:
         known = recovering(self._directory.state)

@@ -13,6 +13,7 @@ from duewheel import factory
 from duewheel.checkpoints.ownership import require_not_sealed
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery_decision import look_at
+from duewheel.checkpoints.role import Role
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import Fenced, KafkaUnavailable, RecoveryPending
@@ -31,7 +32,7 @@ from duewheel.wheel.dequeue.loop import Dequeue
 from duewheel.wheel.dequeue.prefetch import ReadAheadThread
 from duewheel.wheel.dequeue.standby import Follower, Verdict
 from duewheel.wheel.recovery.startup import first_progress
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 log = structlog.get_logger(__name__)
 

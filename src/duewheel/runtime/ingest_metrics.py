@@ -9,7 +9,8 @@ from prometheus_client.core import Metric
 from duewheel.audit import metrics as audit_metrics
 from duewheel.audit.history import AuditHistory
 from duewheel.checkpoints import durable_checkpoint, fs
-from duewheel.checkpoints.state_file import INGEST, State
+from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.state_file import State
 from duewheel.clock import Clock
 from duewheel.config.values import Share
 from duewheel.osutil.metrics_server import counter, counters, gauge, gauges
@@ -59,7 +60,7 @@ class IngestMetrics:
             "Topics that match timer.topics_pattern and are not read: see `duewheel status`.",
             self.topics_left_out,
         )
-        paused = int(self._state.paused(INGEST))
+        paused = int(self._state.paused(Role.INGEST))
         yield gauge("ingest_paused", "1 while ingest is paused.", paused)
         checkpoint = self._state.path.parent / durable_checkpoint.FILE_NAME
         if checkpoint.exists():

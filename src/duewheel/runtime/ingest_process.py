@@ -32,7 +32,8 @@ from duewheel.checkpoints import fs
 from duewheel.checkpoints.ownership import require_same_shard
 from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.recovery_decision import RecoveryRecord, dequeue_has_decided, recovering
-from duewheel.checkpoints.state_file import INGEST, State
+from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.state_file import State
 from duewheel.clock import Clock, Interval
 from duewheel.config.settings import Settings
 from duewheel.errors import (
@@ -70,7 +71,7 @@ from duewheel.streaming.source import SourceOptions, timer_stream
 from duewheel.streaming.spark_checkpoint import Resume, resume_point, set_aside
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.recovery.rebuild import carry_out
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 # In the folder of everything of Spark's.
 CHECKPOINT = "checkpoint"
@@ -142,7 +143,7 @@ def _run(
         rejections=partial(
             rejections, rules=[SKIPPED, *(r for judge in judges for r in judge.rules.rules)]
         ),
-        paused=partial(directory.state.paused, INGEST),
+        paused=partial(directory.state.paused, Role.INGEST),
         guard=_guard(settings, directory),
     )
     query = QueryOptions(_name(settings), checkpoint, settings.ingest.trigger_ms)
@@ -266,7 +267,7 @@ def _tick(
         metrics.progress, metrics.topics_left_out = progress, watch.left_out
         known = sink.statistics
         directory.state.note_rows_without_room(known.rows_without_room)
-        directory.state.beat(INGEST, pid, clock.now_ms(), 0)
+        directory.state.beat(Role.INGEST, pid, clock.now_ms(), 0)
         gaps.settle()
         durable.require_alive()
         outgrown = limit.is_outgrown(known.batches, known.row_bytes, progress.behind)

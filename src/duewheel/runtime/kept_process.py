@@ -20,6 +20,7 @@ from pathlib import Path
 import structlog
 
 from duewheel.backoff import Backoff
+from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Heartbeat, State
 from duewheel.clock import Clock
 from duewheel.errors import ConfigError, DuewheelError, Fenced, Locked, RecoveryRefused
@@ -48,7 +49,7 @@ class KeptProcess:
     def __init__(
         self,
         name: str,
-        number: int,
+        role: Role,
         data_dir: Path,
         clock: Clock,
         command: Callable[[], list[str]],
@@ -58,14 +59,14 @@ class KeptProcess:
         """
         Args:
             name: of the process.
-            number: INGEST or DEQUEUE, for its signs of life.
+            role: for its signs of life.
             data_dir: where it gives them.
             clock: this host's.
             command: asked at every start for its command line.
             is_needed: whether a refusal before it has ever run is final.
         """
         self.name = name
-        self._number = number
+        self._role = role
         self._data_dir = data_dir
         self._clock = clock
         self._command = command
@@ -180,7 +181,7 @@ class KeptProcess:
     def _beat(self) -> Heartbeat | None:
         try:
             with State.open(self._data_dir) as state:
-                return state.heartbeat(self._number)
+                return state.heartbeat(self._role)
         except (OSError, DuewheelError):
             return None
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from duewheel.checkpoints import fs
-from duewheel.checkpoints.state_file import DEQUEUE, INGEST, State
+from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import Settings
 from duewheel.runtime import run_file
-from duewheel.wheel.storage.data_directory import Role
 
 ALIVE = ("running", "paused")
-PROCESSES = {"ingest": (INGEST, Role.INGEST), "dequeue": (DEQUEUE, Role.DEQUEUE)}
+PROCESSES = {"ingest": Role.INGEST, "dequeue": Role.DEQUEUE}
 
 # By what is wrong: so that an alarm can name it.
 REASONS = (
@@ -64,13 +64,13 @@ def process_state(state: State, settings: Settings, name: str) -> tuple[int | No
     """Process id and state: `starting` until it has given a sign of life of its own, `paused` while
     it does nothing else by request.
     """
-    number, role = PROCESSES[name]
-    holder = fs.holder_of(settings.storage.data_dir / role.value)
+    role = PROCESSES[name]
+    holder = fs.holder_of(settings.storage.data_dir / role.lock_name)
     if holder is None:
         return None, "stopped"
-    if state.heartbeat(number).pid != holder:
+    if state.heartbeat(role).pid != holder:
         return holder, "starting"
-    return holder, "paused" if state.paused(number) else "running"
+    return holder, "paused" if state.paused(role) else "running"
 
 
 def not_ready(state: State, settings: Settings, now_ms: int) -> dict[str, str]:
@@ -83,9 +83,9 @@ def not_ready(state: State, settings: Settings, now_ms: int) -> dict[str, str]:
     """
     bounds, found = ReadyBounds.of(settings), {}
     supervised = run_file.read(settings.storage.data_dir) or {}
-    for name, (number, _) in PROCESSES.items():
+    for name, role in PROCESSES.items():
         _, how = process_state(state, settings, name)
-        silent_ms = now_ms - state.heartbeat(number).at_ms
+        silent_ms = now_ms - state.heartbeat(role).at_ms
         if how not in ALIVE:
             found[f"{name}_not_running"] = f"{name} is {how}"
         elif silent_ms > bounds.silence_ms:
@@ -105,7 +105,7 @@ def _late(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
     if now_ms - lag.asked_ms > bounds.silence_ms:
         since = f"for {_s(now_ms - lag.asked_ms)}" if lag.asked_ms else "yet"
         found["ends_unknown"] = f"Kafka has not said {since} where the timer topics end"
-    if lag.messages and not state.paused(INGEST):
+    if lag.messages and not state.paused(Role.INGEST):
         oldest_ms, stuck_ms = now_ms - lag.oldest_ms, now_ms - lag.stuck_ms
         if oldest_ms > bounds.lag_ms:
             found["ingest_lag"] = (
@@ -115,7 +115,7 @@ def _late(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
             found["batch_stuck"] = (
                 f"no batch has ended for {_s(stuck_ms)}, with {lag.messages} offsets to take"
             )
-    if not state.paused(DEQUEUE):
+    if not state.paused(Role.DEQUEUE):
         behind_ms = behind_now_ms(state, now_ms)
         if behind_ms > bounds.behind_ms:
             found["dequeue_behind"] = f"what was due {_s(behind_ms)} ago is not delivered"
@@ -124,7 +124,7 @@ def _late(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
 
 def behind_now_ms(state: State, now_ms: int) -> int:
     """How far delivery is behind: what dequeue said last, and the time since."""
-    beat = state.heartbeat(DEQUEUE)
+    beat = state.heartbeat(Role.DEQUEUE)
     return beat.detail + max(0, now_ms - beat.at_ms) if beat.at_ms else 0
 
 

@@ -29,7 +29,8 @@ import structlog
 from duewheel.audit.schedule import AuditSchedule, start_audit
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.fs import FileLock
-from duewheel.checkpoints.state_file import DEQUEUE, INGEST, State
+from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.state_file import State
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
@@ -74,14 +75,14 @@ def run(
 
     dequeue = KeptProcess(
         "dequeue",
-        DEQUEUE,
+        Role.DEQUEUE,
         data_dir,
         clock,
         lambda: command("dequeue", *claim.flags(), *role),
         is_needed=True,
     )
     ingest = KeptProcess(
-        "ingest", INGEST, data_dir, clock, lambda: command("ingest"), is_needed=False
+        "ingest", Role.INGEST, data_dir, clock, lambda: command("ingest"), is_needed=False
     )
     kept = [dequeue, ingest]
     audits = AuditSchedule(settings, clock, partial(start_audit, flags))

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.topic_set import FILE_NAME, TopicSet
 from duewheel.config.sections import Storage, Timer
 from duewheel.config.settings import Settings
 from duewheel.ops.status import status
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 FOUND = TopicSet(("a", "b"), {"c": "it is gone"}, {"b": "retention.ms is 1"})
 

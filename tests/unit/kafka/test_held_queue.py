@@ -17,6 +17,7 @@ from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.held_copies import Held, batch_of, key_of, partition_of, value_of
 from duewheel.checkpoints.progress import RECORD_BYTES_MAX, PartitionProgress, Progress
 from duewheel.checkpoints.reshard_records import dealt, given_back
+from duewheel.checkpoints.role import Role
 from duewheel.errors import RecoveryRefused
 from duewheel.kafka.held_queue import _READ_BYTES, Bounds, _taken, closed_to_copies, split
 from duewheel.schemas.batches import TopicPartition
@@ -27,7 +28,6 @@ from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.encoded import Aside, Known, Part, Target
 from duewheel.wheel.publisher import Prepared
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import Role
 
 P0, P1 = ("timers", 0), ("timers", 1)
 OLD_ID, NEW_ID = (str(uuid.UUID(int=n)) for n in (1, 2))

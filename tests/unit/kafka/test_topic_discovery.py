@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import CorruptFile
 from duewheel.kafka.topic_discovery import Known
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import Role
 
 WHEEL = WheelConfig(precision_ms=10, slots=64, window_ms=640, margin_ms=0)
 ID = {TIMER_TOPIC: "id 1"}

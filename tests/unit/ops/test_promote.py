@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.core import Metric
 
+from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError, RecoveryPending
 from duewheel.ops import promote as promotion
@@ -22,7 +23,7 @@ from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.loop import Dequeue
 from duewheel.wheel.dequeue.standby import Follower
 from duewheel.wheel.dequeue.statistics import Statistics
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 NOW_MS = 1_800_000_000_000
 CONFIG = DequeueConfig(0, 1, {})

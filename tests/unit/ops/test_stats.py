@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from duewheel.checkpoints.role import Role
 from duewheel.cli.send import parse_instant
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError
@@ -14,7 +15,6 @@ from duewheel.ops import stats
 from duewheel.ops.status import status
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
 from duewheel.wheel.config import DequeueConfig
-from duewheel.wheel.storage.data_directory import Role
 
 NOW_MS = 1_800_000_000_000  # 2027-01-15T08:00:00Z
 CLOCK = ManualClock(NOW_MS)
@@ -83,10 +83,10 @@ def test_a_pause_is_kept_for_the_next_start(shard: Settings) -> None:
     assert stats.pause(shard, "dequeue", on=True) == {"process": "dequeue", "paused": True}
     assert status(shard)["dequeue"]["state"] == "stopped"
     with stats.opened(shard) as directory:
-        assert [directory.state.paused(process) for process in (0, 1)] == [False, True]
+        assert [directory.state.paused(role) for role in Role] == [False, True]
     stats.pause(shard, "dequeue", on=False)
     with stats.opened(shard) as directory:
-        assert not directory.state.paused(1)
+        assert not directory.state.paused(Role.DEQUEUE)
 
 
 def test_without_a_data_directory_there_is_nothing_to_look_into(settings: Settings) -> None:

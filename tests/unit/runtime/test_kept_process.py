@@ -13,7 +13,8 @@ import pytest
 
 from duewheel.backoff import Backoff
 from duewheel.checkpoints.fs import FileLock, open_file
-from duewheel.checkpoints.state_file import DEQUEUE, State
+from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.state_file import State
 from duewheel.clock import SystemClock
 from duewheel.errors import ConfigError, Fenced, KafkaUnavailable, Locked, RecoveryRefused
 from duewheel.runtime import run_file
@@ -48,7 +49,7 @@ def worker(tmp_path: Path) -> Iterator[Callable[..., KeptProcess]]:
             return [sys.executable, "-c", program, str(tmp_path)]
 
         name, clock = "dequeue", SystemClock()
-        made.append(KeptProcess(name, DEQUEUE, tmp_path, clock, command, is_needed=is_needed))
+        made.append(KeptProcess(name, Role.DEQUEUE, tmp_path, clock, command, is_needed=is_needed))
         return made[-1]
 
     yield make

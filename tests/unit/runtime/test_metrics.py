@@ -12,6 +12,7 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from duewheel.checkpoints.role import Role
 from duewheel.errors import ConfigError
 from duewheel.osutil.metrics_server import TOPIC_SERIES_MAX, TopicLabels, served
 from duewheel.runtime.dequeue_metrics import DequeueMetrics
@@ -26,7 +27,7 @@ from duewheel.testing import (
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.histogram import Histogram
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 NOW_MS = 1_800_000_000_000
 WHEEL = WheelConfig(50, 100_000, window_ms=3_600_000, margin_ms=0)

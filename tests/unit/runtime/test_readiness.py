@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from duewheel.checkpoints.fs import FileLock, open_file
-from duewheel.checkpoints.state_file import DEQUEUE, INGEST, Lag, State
+from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.state_file import Lag, State
 from duewheel.config.settings import Settings, load
 from duewheel.runtime import run_file
 from duewheel.runtime.lag_watch import LagNotes
@@ -17,7 +18,6 @@ from duewheel.runtime.readiness import REASONS, ReadyBounds, not_ready
 from duewheel.runtime.run_file import Supervised
 from duewheel.runtime.shard_metrics import ShardMetrics
 from duewheel.testing import ManualClock
-from duewheel.wheel.storage.data_directory import Role
 
 NOW_MS = 1_800_000_000_000
 P0, P1 = ("timers", 0), ("timers", 1)
@@ -73,7 +73,7 @@ class Shard:
         self.settings: Settings = load(None, flags)
         self.clock = ManualClock(NOW_MS)
         self.state = State.create(path, 50, 1_000)
-        self.locks = {role: FileLock(path / role.value) for role in Role}
+        self.locks = {role: FileLock(path / role.lock_name) for role in Role}
         for lock in self.locks.values():
             lock.try_acquire()
         self.beat()
@@ -81,8 +81,8 @@ class Shard:
 
     def beat(self, *, behind_ms: int = 0) -> None:
         now_ms = self.clock.now_ms()
-        self.state.beat(INGEST, os.getpid(), now_ms, 0)
-        self.state.beat(DEQUEUE, os.getpid(), now_ms, behind_ms)
+        self.state.beat(Role.INGEST, os.getpid(), now_ms, 0)
+        self.state.beat(Role.DEQUEUE, os.getpid(), now_ms, behind_ms)
 
     def note_lag(self, messages: int = 0, late_ms: int = 0, stuck_ms: int = 0) -> None:
         now_ms = self.clock.now_ms()
@@ -158,9 +158,9 @@ def test_what_is_paused_is_no_fault(shard: Shard, bounds: ReadyBounds) -> None:
     shard.note_lag(6_000, bounds.lag_ms + 1, bounds.batch_ms + 1)
     shard.beat(behind_ms=bounds.behind_ms + 1)
     assert shard.reasons() == ["ingest_lag", "batch_stuck", "dequeue_behind"]
-    shard.state.pause(INGEST, on=True)
+    shard.state.pause(Role.INGEST, on=True)
     assert shard.reasons() == ["dequeue_behind"]
-    shard.state.pause(DEQUEUE, on=True)
+    shard.state.pause(Role.DEQUEUE, on=True)
     assert shard.reasons() == []
 
 

@@ -24,6 +24,7 @@ from tests.unit.wheel.dequeue.test_parking import (
     topics,
 )
 
+from duewheel.checkpoints.role import Role
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, Deliveries
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
@@ -33,7 +34,6 @@ from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.encoded import Aside, Known, Target
 from duewheel.wheel.slot_overflow import HotSlots, PlaceCounter, overflow_rows, spread_rows
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import Role
 
 PRECISION_MS = 10
 SLOT = NOW_MS // PRECISION_MS

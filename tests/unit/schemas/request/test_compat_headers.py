@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.property.plain_contract import Header, Record, table
 
+from duewheel.checkpoints.role import Role
 from duewheel.schemas.batches import NO_KEY, Deliveries, TimerBatch
 from duewheel.schemas.header_names import LEVELS_MS
 from duewheel.schemas.request.contract import Contract, parse, rejections
@@ -19,7 +20,6 @@ from duewheel.schemas.wire.varint import read_varint
 from duewheel.testing import LocalShard, ManualClock, RecordingPublisher, suite_parameters
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import Role
 
 NOW_MS = 1_607_918_336_000
 YEARS_MS = 20 * 366 * 86_400_000

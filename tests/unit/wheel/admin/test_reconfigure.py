@@ -12,6 +12,7 @@ import pytest
 from tests.unit.wheel.recovery.test_rebuild import PRECISION_MS, World, half_delivered
 
 from duewheel.checkpoints import progress
+from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import ConfigError, Fenced, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
@@ -20,7 +21,7 @@ from duewheel.wheel.admin.reconfigure import Plan, plan, take
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import DataDirectory, Role, hold_role
+from duewheel.wheel.storage.data_directory import DataDirectory, hold_role
 
 P: TopicPartition = (TIMER_TOPIC, 0)
 Q: TopicPartition = (TIMER_TOPIC, 1)

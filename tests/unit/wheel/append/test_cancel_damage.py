@@ -11,12 +11,12 @@ import pytest
 from tests.unit.wheel.append.test_cancels import NOW_MS, P0, P1, World, cancel, timer
 
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
+from duewheel.checkpoints.role import Role
 from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.testing import timer_batch
 from duewheel.wheel.storage import cancel_log
 from duewheel.wheel.storage.cancel_log import CANCELLED, CHASE, CancelLog
 from duewheel.wheel.storage.cancelled_records import CancelledRecords
-from duewheel.wheel.storage.data_directory import Role
 from duewheel.wheel.storage.layout import CANCELLATION, MAGIC_CUT_OFF, RECORD_BYTES
 from duewheel.wheel.storage.verify import check
 

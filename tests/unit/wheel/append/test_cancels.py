@@ -12,6 +12,7 @@ import pytest
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.progress import NOBODY
+from duewheel.checkpoints.role import Role
 from duewheel.schemas import header_names as names
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.header_names import CHASE_FLAG_FOUND
@@ -28,7 +29,7 @@ from duewheel.testing import (
 )
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.verify import check
 
 P0: TopicPartition = (TIMER_TOPIC, 0)

@@ -15,11 +15,12 @@ from tests.unit.wheel.recovery.test_rebuild import World as Recovering
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.cancel_bounds import FILE_NAME, CancelBounds
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
+from duewheel.checkpoints.role import Role
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.arrays import Int64
 from duewheel.testing import Timer
 from duewheel.wheel.storage.cancel_log import CHASE, CHASE_FOUND
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import RECORD_BYTES
 from duewheel.wheel.storage.timer_log import TimerLog
 

@@ -13,12 +13,12 @@ import pytest
 from tests.unit.wheel.append.test_cancels import NOW_MS, P0, P1, PRECISION_MS, World, cancel, timer
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
+from duewheel.checkpoints.role import Role
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.streaming.disk_guard import written_bytes
 from duewheel.testing import TIMER_TOPIC, Timer, timer_batch
 from duewheel.wheel.append.staged_batch import Uncommitted
 from duewheel.wheel.storage import cancel_log
-from duewheel.wheel.storage.data_directory import Role
 from duewheel.wheel.storage.topic_registry import TopicNames
 from duewheel.wheel.storage.verify import check
 

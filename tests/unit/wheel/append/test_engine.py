@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from duewheel.checkpoints.page_codec import Commit
+from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import Locked, RecoveryPending, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
@@ -26,7 +27,7 @@ from duewheel.wheel.append.engine import Appended, Engine
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage import data_directory, timer_log
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import ENTRY, MAGIC_ABANDONED, RECORD, hour_name
 from duewheel.wheel.storage.timer_wheel import TimerWheel
 from duewheel.wheel.storage.verify import check

@@ -11,11 +11,12 @@ import pytest
 from tests.unit.wheel.append.test_cancels import NOW_MS, P0, World, cancel, timer
 
 from duewheel.checkpoints import fs
+from duewheel.checkpoints.role import Role
 from duewheel.schemas.arrays import Int64
 from duewheel.testing import Timer, timer_batch
 from duewheel.wheel.append import cancel_lookup, id_index
 from duewheel.wheel.append.id_index import IdIndex
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import RECORD_BYTES, id_hash_of
 
 IDS = 40

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError
 from duewheel.ops import stats
@@ -35,7 +36,6 @@ from duewheel.testing import (
 )
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import Role
 
 NOW_MS = 1_800_000_000_000
 RULES = compile_suite(load_suite(), suite_parameters(forbidden_targets=["dead"]))

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from tests.simulation.years import DAY_MS, traffic
 
+from duewheel.checkpoints.role import Role
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError
 from duewheel.schemas.batches import TimerBatch
@@ -28,7 +29,6 @@ from duewheel.testing import (
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import decode
 from duewheel.wheel.slots import WheelConfig, roll_instants
-from duewheel.wheel.storage.data_directory import Role
 
 NOW_MS = 1_800_000_000_000
 TEN_YEARS_MS = 3_650 * DAY_MS

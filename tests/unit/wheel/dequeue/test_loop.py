@@ -16,7 +16,8 @@ from duewheel.checkpoints import fs
 from duewheel.checkpoints.page_codec import Close
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
-from duewheel.checkpoints.state_file import DEQUEUE, State
+from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.state_file import State
 from duewheel.errors import Fenced, KafkaUnavailable, RecoveryPending, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
@@ -25,7 +26,7 @@ from duewheel.wheel.dequeue import slot_scan
 from duewheel.wheel.dequeue.loop import Dequeue
 from duewheel.wheel.dequeue.slot_scan import SlotScan
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 P0: TopicPartition = (TIMER_TOPIC, 0)
 P1: TopicPartition = (TIMER_TOPIC, 1)
@@ -498,7 +499,7 @@ def test_statistics_and_heartbeat(make_world: MakeWorld) -> None:
     assert (found.delivered, found.dead_letters, found.transactions) == (2, {"rejected": 1}, 2)
     assert world.state.deliveries == (2, 1, False)
     assert found.lateness_max_ms == 59 * PRECISION_MS
-    beat = world.state.heartbeat(DEQUEUE)
+    beat = world.state.heartbeat(Role.DEQUEUE)
     assert (beat.pid, beat.at_ms) == (os.getpid(), world.clock.now_ms())
     assert beat.detail == 60 * PRECISION_MS
 
@@ -533,7 +534,7 @@ def test_a_paused_dequeue_closes_and_delivers_nothing_and_says_that_it_lives(
     world.at_slot(1)
     assert world.tick()
     before = world.progress()
-    world.state.pause(DEQUEUE, on=True)
+    world.state.pause(Role.DEQUEUE, on=True)
     world.at_slot(2)
     for restart in (False, True):
         if restart:
@@ -544,8 +545,8 @@ def test_a_paused_dequeue_closes_and_delivers_nothing_and_says_that_it_lives(
         assert not world.tick()
         assert len(world.publisher.committed) == commits + 1
         assert world.progress() == before == {0: (0, 0, 6, 2), 1: (0, 0, 0, 0)}
-        assert world.state.heartbeat(DEQUEUE).at_ms == world.clock.now_ms()
+        assert world.state.heartbeat(Role.DEQUEUE).at_ms == world.clock.now_ms()
     assert len(world.sources()) == 2
-    world.state.pause(DEQUEUE, on=False)
+    world.state.pause(Role.DEQUEUE, on=False)
     world.drain()
     assert world.sources() == [f"timers-0@{offset}" for offset in range(6)]

@@ -8,13 +8,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.role import Role
 from duewheel.runtime.dequeue_metrics import DequeueMetrics
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.publisher import Prepared
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000

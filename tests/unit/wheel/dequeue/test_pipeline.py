@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.role import Role
 from duewheel.errors import RecoveryPending, TransactionTooSlow
 from duewheel.schemas.batches import Deliveries
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
@@ -18,7 +19,6 @@ from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import decode
 from duewheel.wheel.publisher import Prepared
 from duewheel.wheel.slots import WheelConfig, hour_of
-from duewheel.wheel.storage.data_directory import Role
 from duewheel.wheel.storage.layout import RECORD_BYTES
 
 NOW_MS = 1_800_000_000_000

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from duewheel.checkpoints.role import Role
 from duewheel.testing import (
     TIMER_TOPIC,
     LocalShard,
@@ -25,7 +26,6 @@ from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import prefetch
 from duewheel.wheel.dequeue.prefetch import ReadAhead, ReadAheadConfig, ReadAheadThread
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
-from duewheel.wheel.storage.data_directory import Role
 
 PAGE = mmap.PAGESIZE
 WHEEL = WheelConfig(precision_ms=50, slots=100_000, window_ms=HOUR_MS, margin_ms=0)

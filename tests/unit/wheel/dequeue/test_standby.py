@@ -17,7 +17,7 @@ from tests.unit.wheel.recovery.test_rebuild import PRECISION_MS, World
 
 from duewheel.checkpoints.progress import NOBODY
 from duewheel.checkpoints.recovery_decision import close_at
-from duewheel.checkpoints.state_file import DEQUEUE
+from duewheel.checkpoints.role import Role
 from duewheel.errors import RecoveryPending
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.testing import TIMER_TOPIC
@@ -25,7 +25,7 @@ from duewheel.wheel.append.staged_batch import Uncommitted, Written
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.standby import Follower
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.verify import check
 
 __all__ = ["world"]
@@ -164,10 +164,10 @@ def test_it_says_for_how_long_something_has_been_missing(world: World, tmp_path:
     standby.follower.tick()
     world.clock.sleep(3)
     standby.follower.tick()
-    assert standby.state.heartbeat(DEQUEUE).detail >= 3_000
+    assert standby.state.heartbeat(Role.DEQUEUE).detail >= 3_000
     standby.ingest()
     standby.follower.tick()
-    assert standby.state.heartbeat(DEQUEUE).detail == 0
+    assert standby.state.heartbeat(Role.DEQUEUE).detail == 0
     standby.kill()
     world.kill()
 
@@ -182,7 +182,7 @@ def test_a_lag_under_load_is_that_of_the_oldest_closing(world: World, tmp_path: 
         world.clock.sleep(1)
         world.at_slot(200 * slot)
         standby.follower.tick()
-        assert standby.state.heartbeat(DEQUEUE).detail <= 2_000
+        assert standby.state.heartbeat(Role.DEQUEUE).detail <= 2_000
         standby.ingest()
         world.write(0, 9_000)
         world.ingest()

@@ -13,10 +13,10 @@ from tests.unit.wheel.recovery.test_rebuild import World, half_delivered
 
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.reshard_records import nothing, sealed
+from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import PROMOTION_MS, State
 from duewheel.errors import Fenced, RecoveryPending
 from duewheel.wheel.dequeue.standby import Verdict
-from duewheel.wheel.storage.data_directory import Role
 
 __all__ = ["world"]
 

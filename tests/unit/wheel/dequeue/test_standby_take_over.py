@@ -10,6 +10,7 @@ import pytest
 from tests.unit.standbys import Killed, Standby, die, half_way, world
 from tests.unit.wheel.recovery.test_rebuild import PARTITIONS, World, half_delivered
 
+from duewheel.checkpoints.role import Role
 from duewheel.errors import (
     Fenced,
     KafkaUnavailable,
@@ -18,7 +19,7 @@ from duewheel.errors import (
 )
 from duewheel.wheel.dequeue.standby import Follower, Verdict
 from duewheel.wheel.publisher import Seen
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 __all__ = ["world"]
 

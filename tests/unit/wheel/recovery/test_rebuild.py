@@ -14,6 +14,7 @@ import pytest
 
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
+from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import RecoveryPending
 from duewheel.runtime.checkpointer import DurableCheckpoints
@@ -21,7 +22,6 @@ from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import Role
 from duewheel.wheel.storage.timer_wheel import TimerWheel
 from duewheel.wheel.storage.verify import check
 

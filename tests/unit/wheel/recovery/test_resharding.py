@@ -26,6 +26,7 @@ from duewheel.checkpoints.reshard_records import (
     notice,
     sealed,
 )
+from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import RecoveryRefused
 from duewheel.kafka.shard_records import Written
@@ -36,7 +37,7 @@ from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.standby import Follower
 from duewheel.wheel.recovery.rebuild import first_marks
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 PRECISION_MS = 10
 WINDOW = 50

@@ -29,11 +29,12 @@ from duewheel.checkpoints.recovery_decision import (
     decide_to_follow,
     dequeue_has_decided,
 )
+from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import ConfigError, Fenced, Locked, RecoveryPending, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import DataDirectory, Role, declare_stopped
+from duewheel.wheel.storage.data_directory import DataDirectory, declare_stopped
 
 P: TopicPartition = ("timers", 0)
 Q: TopicPartition = ("timers", 1)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.unit.wheel.append.test_engine import P0, P1, PRECISION_MS, SLOT, World, timer
 
+from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import RecoveryPending
 from duewheel.runtime.checkpointer import DurableCheckpoints
@@ -18,7 +19,7 @@ from duewheel.wheel.append.placement import slot_order
 from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage import far_slots
-from duewheel.wheel.storage.data_directory import DataDirectory, Role
+from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.far_slots import ChainEnds
 from duewheel.wheel.storage.layout import NO_POSITION, hour_from_name, hour_name
 from duewheel.wheel.storage.timer_wheel import Runs, TimerWheel

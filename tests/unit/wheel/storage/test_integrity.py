@@ -13,10 +13,10 @@ from tests.unit.wheel.recovery.test_rebuild import NOW_MS, PRECISION_MS, World, 
 
 from duewheel.checkpoints.page_codec import Commit
 from duewheel.checkpoints.recovery_decision import recovering
-from duewheel.checkpoints.state_file import DEQUEUE, Damage, State
+from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import RecoveryPending
 from duewheel.testing import TIMER_TOPIC
-from duewheel.wheel.storage.data_directory import Role
 from duewheel.wheel.storage.layout import ENTRY, MAGIC_ABANDONED, RECORD
 from duewheel.wheel.storage.timer_wheel import TimerWheel
 from duewheel.wheel.storage.verify import check
@@ -186,7 +186,7 @@ def stop_waiting(world: World) -> None:
 @pytest.mark.parametrize("meanwhile", ["running", "paused", "recovering"])
 def test_dequeue_hears_of_what_ingest_has_found(world: World, meanwhile: str) -> None:
     if meanwhile == "paused":
-        State.open(world.path).pause(DEQUEUE, on=True)
+        State.open(world.path).pause(Role.DEQUEUE, on=True)
     if meanwhile == "recovering":
         world.kill()
         shutil.rmtree(world.path)
@@ -198,7 +198,7 @@ def test_dequeue_hears_of_what_ingest_has_found(world: World, meanwhile: str) ->
     with pytest.raises(RecoveryPending):
         world.shard.start_ingest()
     stop_waiting(world)
-    State.open(world.path).pause(DEQUEUE, on=False)
+    State.open(world.path).pause(Role.DEQUEUE, on=False)
     recovers(world)
 
 

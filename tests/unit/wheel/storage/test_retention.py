@@ -10,6 +10,7 @@ import pytest
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.durable_checkpoint import FILE_NAME, Durable
+from duewheel.checkpoints.role import Role
 from duewheel.errors import CorruptFile
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.testing import (
@@ -21,7 +22,6 @@ from duewheel.testing import (
 )
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
-from duewheel.wheel.storage.data_directory import Role
 from duewheel.wheel.storage.verify import check
 
 WHEEL = WheelConfig(precision_ms=1_000, slots=20_000, window_ms=4 * HOUR_MS, margin_ms=0)
