@@ -51,6 +51,7 @@ class ProgressReader(Protocol):
 
         Raises:
             KafkaUnavailable: no answer in time; the next call tries anew.
+            ConfigError: no right to read it.
             RecoveryRefused: the record there cannot be read.
         """
         ...
@@ -61,6 +62,7 @@ class ProgressReader(Protocol):
 
         Raises:
             KafkaUnavailable: no answer in a few seconds.
+            ConfigError: no right to ask.
         """
         ...
 
@@ -89,6 +91,7 @@ class Publisher(Protocol):
 
         Raises:
             KafkaUnavailable: no answer in time.
+            ConfigError: the state topic is missing, or there is no right to read it.
             RecoveryRefused: the record there cannot be read.
         """
         ...
@@ -96,6 +99,10 @@ class Publisher(Protocol):
     def age_ms(self) -> int:
         """How long ago the owner wrote last, by the brokers' clock: the progress that was last
         read, or what open transactions hide.
+
+        Raises:
+            KafkaUnavailable: no answer in time.
+            ConfigError: no right to ask.
         """
         ...
 
@@ -106,8 +113,12 @@ class Publisher(Protocol):
         May be called again after PublishDoubt: the old producer is dropped, a new one built.
 
         Raises:
-            KafkaUnavailable: no answer in time.
+            KafkaUnavailable: no answer in time; or, once there was a successful start, whatever
+                would be a ConfigError: what Kafka had and granted once may come back.
+            ConfigError: a topic or a right is missing, or the client or the broker does not fit.
             RecoveryRefused: the record there cannot be read.
+            Fenced: once there was a successful start: the partitions are being reassigned, the
+                shard is not to be taken back.
         """
         ...
 
@@ -124,7 +135,8 @@ class Publisher(Protocol):
         left out.
 
         Raises:
-            KafkaUnavailable: no answer in time.
+            KafkaUnavailable: no answer in time, or the publisher is not started.
+            ConfigError: no right to ask.
         """
         ...
 
@@ -151,7 +163,7 @@ class Publisher(Protocol):
             PublishDoubt: the outcome is unknown or the transaction failed: call `start`.
             TransactionTooSlow: the same, for it ran out of time: what was not committed is to be
                 given again in smaller transactions.
-            Fenced: another instance has taken the shard over.
+            RecoveryRefused: the progress is too large for a record; nothing was begun.
         """
         ...
 

@@ -30,8 +30,7 @@ from tests.harness.publishing import (
 from duewheel.checkpoints.progress import record_key
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt, TransactionTooSlow
-from duewheel.kafka import producer_internals, state_topic, transactions
-from duewheel.kafka import publisher as kafka_publisher
+from duewheel.kafka import producer_internals, state_topic, target_encoder, transactions
 from duewheel.kafka.publisher import KafkaPublisher
 
 pytestmark = pytest.mark.kafka
@@ -255,7 +254,7 @@ def test_what_was_prepared_is_published_as_it_is(
     def encode_again(*_: object) -> None:
         raise AssertionError("it was encoded already")
 
-    monkeypatch.setattr(kafka_publisher, "encode", encode_again)
+    monkeypatch.setattr(target_encoder, "encode", encode_again)
     publisher.publish(prepared, progress(2))
     assert values(read(broker, names.target)) == [b"v", b"v"]
 

@@ -29,7 +29,7 @@ from duewheel.errors import Fenced, PublishDoubt, TransactionTooSlow
 from duewheel.kafka.batch_encoder import Routed, route
 from duewheel.kafka.publisher import is_asked_to_yield
 from duewheel.kafka.router import grouped
-from duewheel.kafka.state_topic import Found
+from duewheel.kafka.state_topic import StateRecord
 from duewheel.schemas import header_names as names
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.wheel.encoded import Aside, Known, Reason, Target
@@ -240,9 +240,9 @@ class SimulatedPublisher:
 
     def _is_asked_to_yield(self) -> bool:
         told = self._shard.lane.told
-        beside = {} if told is None else {NOTICE_KEY: Found(*told)}
+        beside = {} if told is None else {NOTICE_KEY: StateRecord(*told)}
         records = self._shard.progress
-        return bool(records) and is_asked_to_yield(Found(*records[-1], beside))
+        return bool(records) and is_asked_to_yield(StateRecord(*records[-1], beside))
 
     def prepare(self, deliveries: Deliveries) -> Prepared:
         return Prepared(deliveries)

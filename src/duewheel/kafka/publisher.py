@@ -31,13 +31,14 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError, KafkaTimeoutError, RequestTimedOutError
+from kafka.structs import TopicPartition
 
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.checkpoints.reshard_records import NOTICE_KEY, asks_to_yield
@@ -52,7 +53,6 @@ from duewheel.errors import (
 )
 from duewheel.kafka import producer_internals as internals
 from duewheel.kafka import router
-from duewheel.kafka.batch_encoder import LookUp, encode
 from duewheel.kafka.clients import ClientSettings, close, open_admin
 from duewheel.kafka.deadline import Deadline, DeadlinePassed
 from duewheel.kafka.held_queue import (
@@ -66,7 +66,7 @@ from duewheel.kafka.held_queue import (
 )
 from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.kafka.state_topic import (
-    Found,
+    StateRecord,
     broker_now_ms,
     ends_of,
     last_write_ms,
@@ -74,13 +74,14 @@ from duewheel.kafka.state_topic import (
     newest_record,
     place_of,
 )
+from duewheel.kafka.target_encoder import TargetEncoder
 from duewheel.kafka.target_metadata import NO_VERDICT, SentBatch, TargetCatalog
 from duewheel.kafka.transactions import TransactionalProducer, preparation_deadline
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.batches import TopicPartition as Place
 from duewheel.schemas.wire.record_batch import HEADER_BYTES, Batch
 from duewheel.schemas.wire.single_record import single
-from duewheel.wheel.encoded import Aside, Encoded, Known, Part, Target
+from duewheel.wheel.encoded import Aside, Known, Part
 from duewheel.wheel.publisher import Prepared
 
 # Records have this host's time, but never further from the brokers' clock than this: topics may
@@ -92,6 +93,45 @@ _OUT_OF_TIME = (DeadlinePassed, KafkaTimeoutError, RequestTimedOutError)
 _EXPECTED = (KafkaError, DeadlinePassed, DuewheelError, internals.NoAnswer)
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """The brokers' clock at a commit, and this host's boottime then."""
+
+    brokers_ms: int
+    boottime_ms: int
+
+    def now_ms(self, clock: Clock) -> int:
+        """Now by this host's clock, bounded by the brokers': these are a commit's duration behind
+        at most.
+        """
+        brokers_ms = self.brokers_ms + clock.boottime_ms() - self.boottime_ms
+        return min(max(clock.now_ms(), brokers_ms - _OFF_MAX_MS), brokers_ms + _OFF_MAX_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What one transaction writes: 1 and 2 of the module's head.
+
+    Attributes:
+        progress: says what is held once it is committed.
+        parts: go to partitions of topics.
+        records: of the state topic, beside the progress.
+        aside: what of the rows does not go where it was addressed.
+    """
+
+    progress: Progress
+    parts: Sequence[Part] = ()
+    records: Sequence[Batch] = ()
+    aside: Aside = field(default_factory=Aside)
+
+    def batches(self, state: TopicPartition, key: bytes) -> Iterator[tuple[Place, Batch]]:
+        """In their order: the progress, which has this key, comes last."""
+        for part in self.parts:
+            yield (part.topic, part.partition), part.batch
+        for record in (*self.records, single(key, self.progress.encode())):
+            yield state, record
 
 
 class KafkaPublisher:
@@ -135,23 +175,20 @@ class KafkaPublisher:
         self._settings = ClientSettings(client)
         self._transactional_id = transactional_id
         self._state_partition = place_of(state_topic, shard)
-        self._dead_letter_topic = dead_letter_topic
         self._key = record_key(shard)
         self._clock = clock
         self._limits = limits or PublisherLimits()
-        self._chance = chance or random.Random()
         self._stopping = stopping
         self._catalog = TargetCatalog(self._settings, self._limits)
+        self._encoder = TargetEncoder(self._catalog, dead_letter_topic, chance or random.Random())
         self._producer = TransactionalProducer(
             self._settings, transactional_id, self._limits, stopping
         )
         self._admin: KafkaAdminClient | None = None
         self._was_started = False
-        self._written_ms = 0  # the progress that was last read
-        self._is_asked_to_yield = False
-        self._stamp = (0, 0)  # the brokers' clock at the last commit, and boottime then
+        self._last_read: StateRecord | None = None  # of the progress
+        self._stamp: Stamp | None = None  # of the last commit that has one
         self._aside = Aside()
-        self._letters_wait = False
         self._moves_max = BATCHES_AT_ONCE  # held ones, in a transaction; less where that is slow
 
     @property
@@ -162,7 +199,7 @@ class KafkaPublisher:
     @property
     def letters_wait(self) -> bool:
         """See Publisher."""
-        return self._letters_wait
+        return self._encoder.letters_wait
 
     def peek(self) -> Progress | None:
         """The newest committed progress, read without taking the transactional id.
@@ -195,7 +232,8 @@ class KafkaPublisher:
             )
         finally:
             close(admin)
-        return self.broker_now_ms() - max(self._written_ms, hidden_ms)
+        read_ms = self._last_read.timestamp_ms if self._last_read else 0
+        return self.broker_now_ms() - max(read_ms, hidden_ms)
 
     def broker_now_ms(self) -> int:
         """The brokers' clock, in ms since the epoch.
@@ -209,7 +247,7 @@ class KafkaPublisher:
     def _read_progress(
         self, admin: KafkaAdminClient, deadline: Deadline, *, past_open: bool = True
     ) -> Progress | None:
-        found = newest_record(
+        found = self._last_read = newest_record(
             self._settings,
             admin,
             self._state_partition,
@@ -217,8 +255,6 @@ class KafkaPublisher:
             deadline,
             past_open=past_open,
         )
-        self._written_ms = found.timestamp_ms if found else 0
-        self._is_asked_to_yield = found is not None and is_asked_to_yield(found)
         return Progress.decode(found.value) if found else None
 
     def start(self) -> Progress | None:
@@ -238,7 +274,7 @@ class KafkaPublisher:
             self._require_topics(self._admin, deadline)
             self._producer.open([self._state_partition.topic], deadline)
             found = self._read_progress(self._admin, deadline)
-            if self._was_started and self._is_asked_to_yield:
+            if self._was_started and self._last_read and is_asked_to_yield(self._last_read):
                 raise Fenced("the partitions are being dealt anew: `duewheel reshard` was run")
         except ConfigError as error:
             self.close()
@@ -269,18 +305,8 @@ class KafkaPublisher:
         return log_ends(self._settings, self._admin, partitions, deadline)
 
     def prepare(self, deliveries: Deliveries) -> Prepared:
-        """Encode the deliveries, if what is known of their targets, however old, is enough."""
-
-        def recall(topics: Sequence[str]) -> Mapping[str, Known]:
-            targets = self._catalog.recall(topics)
-            if len(targets) < len(topics):
-                raise LookupError("a topic that nobody has asked for yet")
-            return self._known(targets)
-
-        try:
-            return Prepared(deliveries, self._encode(deliveries, recall))
-        except Exception:  # noqa: BLE001 - whatever it is, `publish` meets it again and tells
-            return Prepared(deliveries)
+        """See Publisher."""
+        return self._encoder.prepare(deliveries, self._waits_from_ms())
 
     def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
         """One transaction: all deliveries in their order, and the progress record.
@@ -295,66 +321,60 @@ class KafkaPublisher:
             TransactionTooSlow: the same, for it ran out of time.
             RecoveryRefused: the progress is too large; nothing was begun.
         """
-        before = progress.held
-        self._aside = Aside(held=before)
+        self._aside = Aside(held=progress.held)
         if self._admin is None or not self._producer.is_open:
             raise PublishDoubt("the publisher is not started")
         progress.require_publishable()
         try:
-            parts, beside = self._addressed(self._admin, prepared, progress)
-            if self._aside.held != progress.held:
-                progress = replace(progress, held=self._aside.held)
-            records = [*beside, single(self._key, progress.encode())]
-            batches = [((p.topic, p.partition), p.batch) for p in parts]
-            batches += [(self._state_partition, record) for record in records]
-            outcomes = self._producer.transact(
-                "publish", batches, self._timestamp_ms(), self._limits.quiet_s
-            )
-            self._judge(parts, outcomes)
-            stamp_ms = outcomes[-1].stamp_ms
-            if stamp_ms is not None:
-                self._stamp = (stamp_ms, self._clock.boottime_ms())
+            attempt = self._attempt(self._admin, prepared, progress)
+            self._aside = attempt.aside
+            stamp_ms = self._transact(attempt)
             deliveries = None if prepared is None else prepared.deliveries
-            self._catalog.settle(deliveries, {(p.topic, p.partition) for p in parts})
-            tell_held(before.keys(), self._aside.held.keys())
+            self._catalog.settle(deliveries, {(p.topic, p.partition) for p in attempt.parts})
+            tell_held(progress.held.keys(), attempt.aside.held.keys())
             self._moves_max = min(2 * self._moves_max, BATCHES_AT_ONCE)
             return stamp_ms
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - kafka-python raises what it likes
             self.close()
-            if isinstance(error, internals.NoAnswer):
-                for late in error.partitions:
-                    self._catalog.found_unavailable((late.topic, late.partition), "no answer")
-            reason = self._settings.explain(error)
-            expected = isinstance(error, _EXPECTED)
-            log.warning(
-                "publish in doubt",
-                transactional_id=self._transactional_id,
-                reason=reason,
-                exc_info=not expected,
-            )
-            kind = PublishDoubt
-            if isinstance(error, _OUT_OF_TIME):
-                kind = TransactionTooSlow
-                self._moves_max = max(self._moves_max // 2, 1)
-            raise kind(f"transaction of {self._transactional_id!r}: {reason}") from None
+            raise self._doubt(error) from None
 
-    def _brokers_ms(self) -> int | None:
-        """The brokers' clock now, a commit's duration behind at most; None: not read yet."""
-        stamp_ms, boottime_ms = self._stamp
-        return stamp_ms + self._clock.boottime_ms() - boottime_ms if stamp_ms else None
+    def _transact(self, attempt: Attempt) -> int | None:
+        """3 to 5 of the module's head; the brokers' clock, if they said it."""
+        batches = attempt.batches(self._state_partition, self._key)
+        outcomes = self._producer.transact("publish", batches, self._now_ms(), self._limits.quiet_s)
+        self._judge(attempt.parts, outcomes)
+        stamp_ms = outcomes[-1].stamp_ms
+        if stamp_ms is not None:
+            self._stamp = Stamp(stamp_ms, self._clock.boottime_ms())
+        return stamp_ms
 
-    def _timestamp_ms(self) -> int:
+    def _doubt(self, error: Exception) -> PublishDoubt:
+        """What is to be raised; what the error has taught is kept."""
+        if isinstance(error, internals.NoAnswer):
+            for late in error.partitions:
+                self._catalog.found_unavailable((late.topic, late.partition), "no answer")
+        reason = self._settings.explain(error)
+        log.warning(
+            "publish in doubt",
+            transactional_id=self._transactional_id,
+            reason=reason,
+            exc_info=False if isinstance(error, _EXPECTED) else error,
+        )
+        kind = PublishDoubt
+        if isinstance(error, _OUT_OF_TIME):
+            kind = TransactionTooSlow
+            self._moves_max = max(self._moves_max // 2, 1)
+        return kind(f"transaction of {self._transactional_id!r}: {reason}")
+
+    def _now_ms(self) -> int:
         """Now, for records: within what topics accept, however wrong this host's clock is."""
-        now_ms, brokers_ms = self._clock.now_ms(), self._brokers_ms()
-        if brokers_ms is None:
-            return now_ms
-        return min(max(now_ms, brokers_ms - _OFF_MAX_MS), brokers_ms + _OFF_MAX_MS)
+        return self._stamp.now_ms(self._clock) if self._stamp else self._clock.now_ms()
 
     def _waits_from_ms(self) -> int:
         """Now, for what is parked: its slot is closed by this host's clock, unless that is ahead of
         the brokers': then nothing is closed.
         """
-        return min(self._clock.now_ms(), self._timestamp_ms())
+        return min(self._clock.now_ms(), self._now_ms())
 
     def close(self) -> None:
         """Drop the clients; an open transaction is left to the next `start` or its time-out."""
@@ -378,21 +398,18 @@ class KafkaPublisher:
                 f"needs {number + 1}: `duewheel init` adds them"
             )
 
-    def _addressed(
-        self,
-        admin: KafkaAdminClient,
-        prepared: Prepared | None,
-        progress: Progress,
-    ) -> tuple[list[Part], list[Batch]]:
-        """1. and 2. of the module's head: what goes to partitions, and what beside the progress."""
+    def _attempt(
+        self, admin: KafkaAdminClient, prepared: Prepared | None, progress: Progress
+    ) -> Attempt:
+        """1 and 2 of the module's head: what goes to partitions, and what beside the progress."""
         if prepared is None:
-            return [], []
+            return Attempt(progress, aside=Aside(held=progress.held))
         held = progress.held
         topics = len(held) + len(router.used_topics(prepared.deliveries))
         deadline = preparation_deadline(self._limits.publish_deadline_s, topics, self._stopping)
 
         def look_up(topics: Sequence[str]) -> Mapping[str, Known]:
-            return self._known(self._catalog.resolve(admin, topics, deadline))
+            return self._encoder.known(self._catalog.resolve(admin, topics, deadline))
 
         def end() -> int:
             return ends_of(self._settings, admin, self._state_partition, deadline)[1]
@@ -402,7 +419,7 @@ class KafkaPublisher:
 
         parts, aside = list[Part](), Aside()
         if len(prepared.deliveries):
-            encoded = self._encoded(prepared, look_up)
+            encoded = self._encoder.encoded(prepared, look_up, self._waits_from_ms())
             parts, aside = encoded.parts, encoded.aside
         returning = {(p.topic, p.partition) for p in parts}.intersection(prepared.deliveries.homes)
         moves, closed = Moved(held=held), set[Place]()
@@ -414,62 +431,16 @@ class KafkaPublisher:
             free = held.keys() - closed
             moves = moved(self._settings, admin, where, progress, free, bounds, deadline)
         batches = split(parts, closed, moves.held, progress.topic_ids, end)
-        self._aside = replace(aside, held=batches.held, moved=moves.held != held)
         parts = [*moves.parts, *batches.now]
         self._producer.meet(dict.fromkeys(part.topic for part in parts), deadline)
-        return parts, [*moves.deletions, *batches.records]
-
-    def _encoded(self, prepared: Prepared, look_up: LookUp) -> Encoded:
-        """2. of the module's head."""
-        deliveries, encoded = prepared.deliveries, prepared.encoded
-        if encoded is None or not self._holds(encoded, look_up):
-            encoded = self._encode(deliveries, look_up)
-        if encoded.aside.reasons:
-            log.warning("rows became dead letters", **encoded.aside.reasons)
-        self._note_dead_letters(encoded.known.get(self._dead_letter_topic))
-        return encoded
-
-    def _note_dead_letters(self, known: Known | None) -> None:
-        """Whether dead letters wait, as the last chunk that has any has found it; told once."""
-        if known is None or known.target.takes_letters != self._letters_wait:
-            return
-        self._letters_wait = not known.target.takes_letters
-        topic, refusal = self._dead_letter_topic, known.target.refusal
-        reason = "it is compacted" if known.target.key_required else "no partition takes writes"
-        if self._letters_wait:
-            log.error(
-                "the dead-letter topic takes nothing: dead letters wait in their timer topics",
-                topic=topic,
-                reason=refusal.name.lower() if refusal else reason,
-                remedy="`duewheel doctor` says how it must be, `duewheel init` creates it",
-            )
-        else:
-            log.info("the dead-letter topic takes dead letters again", topic=topic)
-
-    def _holds(self, encoded: Encoded, look_up: LookUp) -> bool:
-        """Whether the rows would be encoded the same way now."""
-        return (
-            encoded.refused == self._catalog.refused
-            and look_up(list(encoded.known)) == encoded.known
+        return Attempt(
+            progress if batches.held == held else replace(progress, held=batches.held),
+            parts,
+            [*moves.deletions, *batches.records],
+            replace(aside, held=batches.held, moved=moves.held != held),
         )
 
-    def _encode(self, deliveries: Deliveries, look_up: LookUp) -> Encoded:
-        return encode(
-            deliveries,
-            look_up,
-            self._catalog.refused,
-            self._dead_letter_topic,
-            self._chance,
-            self._waits_from_ms(),
-        )
-
-    def _known(self, targets: Mapping[str, Target]) -> Mapping[str, Known]:
-        return {
-            topic: Known(target, self._catalog.batch_bytes(topic, target))
-            for topic, target in targets.items()
-        }
-
-    def _judge(self, parts: list[Part], outcomes: list[internals.Outcome]) -> None:
+    def _judge(self, parts: Sequence[Part], outcomes: list[internals.Outcome]) -> None:
         """Learn from the refusals among the outcomes; raise if there was any error."""
         errors = [outcome.error for outcome in outcomes if outcome.error is not None]
         if not errors:
@@ -488,7 +459,7 @@ class KafkaPublisher:
         raise judged[0][1] if judged else errors[0]
 
 
-def is_asked_to_yield(progress: Found) -> bool:
+def is_asked_to_yield(progress: StateRecord) -> bool:
     """Whether a notice of `duewheel reshard` was met beside the progress, no older than that."""
     told = progress.beside.get(NOTICE_KEY)
     if told is None or progress.timestamp_ms - told.timestamp_ms > _NOTICE_AGE_MS:

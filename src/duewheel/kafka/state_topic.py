@@ -50,7 +50,7 @@ _CLOCK_KEY = b"clock"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StateRecord:
     """A record of the state topic.
 
     Attributes:
@@ -61,7 +61,7 @@ class Found:
 
     value: bytes
     timestamp_ms: int
-    beside: Mapping[bytes, Found] = field(default_factory=dict)
+    beside: Mapping[bytes, StateRecord] = field(default_factory=dict)
 
 
 def place_of(state_topic: str, shard: int) -> TopicPartition:
@@ -77,7 +77,7 @@ def newest_record(
     deadline: Deadline,
     *,
     past_open: bool = True,
-) -> Found | None:
+) -> StateRecord | None:
     """The newest committed record with this key; None without one.
 
     Args:
@@ -91,7 +91,7 @@ def newest_record(
 
     def search(
         consumer: KafkaConsumer, where: TopicPartition, bounds: tuple[int, int]
-    ) -> Found | None:
+    ) -> StateRecord | None:
         return _search(consumer, where, key, bounds, deadline)
 
     found = _within_ends(settings, admin, [place], search, deadline, past_open=past_open)
@@ -100,7 +100,7 @@ def newest_record(
 
 def newest_of(
     settings: ClientSettings, place: TopicPartition, key: bytes, deadline: Deadline
-) -> Found | None:
+) -> StateRecord | None:
     """The same, with a client of its own."""
     admin = open_admin(settings, deadline)
     try:
@@ -116,7 +116,7 @@ def newest_records(
     deadline: Deadline,
     *,
     past_open: bool = True,
-) -> dict[bytes, Found]:
+) -> dict[bytes, StateRecord]:
     """The newest committed record of every key, of each key in one partition. All of the topic is
     read: not for every day.
 
@@ -125,7 +125,7 @@ def newest_records(
 
     def read(
         consumer: KafkaConsumer, where: TopicPartition, bounds: tuple[int, int]
-    ) -> dict[bytes, Found]:
+    ) -> dict[bytes, StateRecord]:
         consumer.assign([where])
         consumer.seek(where, bounds[0])
         return _read(consumer, where, bounds[1], deadline)
@@ -253,7 +253,7 @@ class KafkaProgressReader:
         self._deadline_s = deadline_s
         self._consumer: KafkaConsumer | None = None
         self._end = 0
-        self._found: Found | None = None
+        self._found: StateRecord | None = None
         self._seen: Seen | None = None
 
     def newest(self) -> Seen | None:
@@ -294,7 +294,7 @@ class KafkaProgressReader:
         finally:
             close(admin)
 
-    def _look(self, consumer: KafkaConsumer, deadline: Deadline) -> Found | None:
+    def _look(self, consumer: KafkaConsumer, deadline: Deadline) -> StateRecord | None:
         """Asked each time: a client to whom nobody answers would only seem to have no news."""
         where = self._partition
         end = int(consumer.end_offsets([where], timeout_ms=deadline.remaining_ms())[where])
@@ -401,7 +401,7 @@ def _search(
     key: bytes,
     bounds: tuple[int, int],
     deadline: Deadline,
-) -> Found | None:
+) -> StateRecord | None:
     first, end = bounds
     consumer.assign([partition])
     for start in _starts(first, end):
@@ -415,10 +415,10 @@ def _search(
 
 def _read(
     consumer: KafkaConsumer, partition: TopicPartition, end: int, deadline: Deadline
-) -> dict[bytes, Found]:
+) -> dict[bytes, StateRecord]:
     """Read up to `end`: the newest record of every key; copies that wait (held_copies.py) left
     out.
     """
     records = records_until(consumer, partition, end, deadline)
     keys = ((record.key, record) for record in records if not record.key.startswith(HELD_PREFIX))
-    return {key: Found(record.value, record.timestamp) for key, record in keys}
+    return {key: StateRecord(record.value, record.timestamp) for key, record in keys}

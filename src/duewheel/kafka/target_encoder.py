@@ -1,0 +1,113 @@
+"""Encodes deliveries by what is known of their targets; and again if that is no longer true."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+import structlog
+
+from duewheel.kafka.batch_encoder import LookUp, encode
+from duewheel.kafka.target_metadata import TargetCatalog
+from duewheel.schemas.batches import Deliveries
+from duewheel.wheel.encoded import Encoded, Known, Target
+from duewheel.wheel.publisher import Prepared
+
+log = structlog.get_logger(__name__)
+
+
+class TargetEncoder:
+    """The half of a publisher that comes before its transaction. Not thread-safe, but `prepare`
+    may run in another thread.
+
+    Attributes:
+        letters_wait: whether the dead-letter topic took nothing when a dead letter was last to
+            leave.
+    """
+
+    def __init__(
+        self, catalog: TargetCatalog, dead_letter_topic: str, chance: random.Random
+    ) -> None:
+        """
+        Args:
+            catalog: of the targets.
+            dead_letter_topic: where unpublishable rows go.
+            chance: chooses partitions for rows without key and request.
+        """
+        self._catalog = catalog
+        self._dead_letter_topic = dead_letter_topic
+        self._chance = chance
+        self.letters_wait = False
+
+    def known(self, targets: Mapping[str, Target]) -> Mapping[str, Known]:
+        """What encoding goes by, of these targets."""
+        return {
+            topic: Known(target, self._catalog.batch_bytes(topic, target))
+            for topic, target in targets.items()
+        }
+
+    def prepare(self, deliveries: Deliveries, now_ms: int) -> Prepared:
+        """Encode the deliveries, if what is known of their targets, however old, is enough.
+
+        Args:
+            deliveries: the rows.
+            now_ms: from which parked rows wait.
+        """
+
+        def recall(topics: Sequence[str]) -> Mapping[str, Known]:
+            targets = self._catalog.recall(topics)
+            if len(targets) < len(topics):
+                raise LookupError("a topic that nobody has asked for yet")
+            return self.known(targets)
+
+        try:
+            return Prepared(deliveries, self._encode(deliveries, recall, now_ms))
+        except Exception:  # noqa: BLE001 - whatever it is, `publish` meets it again and tells
+            return Prepared(deliveries)
+
+    def encoded(self, prepared: Prepared, look_up: LookUp, now_ms: int) -> Encoded:
+        """The deliveries as they must be encoded now.
+
+        Args:
+            prepared: maybe encoded already, maybe by what is no longer true.
+            look_up: asked for topics.
+            now_ms: from which parked rows wait.
+
+        Raises:
+            Exception: whatever `look_up` or `encode` raises.
+        """
+        deliveries, encoded = prepared.deliveries, prepared.encoded
+        if encoded is None or not self._holds(encoded, look_up):
+            encoded = self._encode(deliveries, look_up, now_ms)
+        if encoded.aside.reasons:
+            log.warning("rows became dead letters", **encoded.aside.reasons)
+        self._note_dead_letters(encoded.known.get(self._dead_letter_topic))
+        return encoded
+
+    def _note_dead_letters(self, known: Known | None) -> None:
+        """Whether dead letters wait, as the last chunk that has any has found it; told once."""
+        if known is None or known.target.takes_letters != self.letters_wait:
+            return
+        self.letters_wait = not known.target.takes_letters
+        topic, refusal = self._dead_letter_topic, known.target.refusal
+        reason = "it is compacted" if known.target.key_required else "no partition takes writes"
+        if self.letters_wait:
+            log.error(
+                "the dead-letter topic takes nothing: dead letters wait in their timer topics",
+                topic=topic,
+                reason=refusal.name.lower() if refusal else reason,
+                remedy="`duewheel doctor` says how it must be, `duewheel init` creates it",
+            )
+        else:
+            log.info("the dead-letter topic takes dead letters again", topic=topic)
+
+    def _holds(self, encoded: Encoded, look_up: LookUp) -> bool:
+        """Whether the rows would be encoded the same way now."""
+        return (
+            encoded.refused == self._catalog.refused
+            and look_up(list(encoded.known)) == encoded.known
+        )
+
+    def _encode(self, deliveries: Deliveries, look_up: LookUp, now_ms: int) -> Encoded:
+        refused = self._catalog.refused
+        return encode(deliveries, look_up, refused, self._dead_letter_topic, self._chance, now_ms)
