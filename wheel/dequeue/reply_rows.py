@@ -70,10 +70,8 @@ def reply_rows(
     offset = prefix["origin_offset"].astype(np.int64)
     source = source_names(homes, home, offset)
     replaces = (prefix["flags"] & FLAG_RESCHEDULE) != 0
-    reply_headers = join(
-        *(header_name(names.ANSWER), *framed(_words(outcome))),
-        *(header_name(names.TIMER_ID), *framed(requests.timer_id)),
-    )
+    chase_headers, chase_count = _chase_headers(requests, offset, outcome, delivered_slot, replaces)
+    reply_headers, reply_count = _reply_headers(requests, outcome)
     nothing = np.zeros(count, np.int32)
     return Deliveries(
         targets=targets,
@@ -87,18 +85,9 @@ def reply_rows(
         source=source,
         timer_id=requests.timer_id,
         key_value=_key_values(requests, source, outcome, replaces),
-        headers=join(
-            requests.headers,
-            choose(
-                is_chase,
-                _chase_headers(requests, offset, outcome, delivered_slot, replaces),
-                reply_headers,
-            ),
-        ),
-        # A chase: id, origin, slot, flags, and the named offset if there is one. A reply: answer,
-        # id.
+        headers=join(requests.headers, choose(is_chase, chase_headers, reply_headers)),
         header_count=prefix["header_count"].astype(np.int32)
-        + np.where(is_chase, 4 + (prefix["due_ms"] != ANY_OFFSET), 2).astype(np.int32),
+        + np.where(is_chase, chase_count, reply_count).astype(np.int32),
         roll_times=nothing,
         retries=nothing,
         level=np.full(count, NO_LEVEL, np.int32),
@@ -109,24 +98,32 @@ def reply_rows(
     )
 
 
-def _words(outcome: Int32) -> Column:
-    return binary(OUTCOMES[index].encode() for index in outcome.tolist())
+def _reply_headers(requests: StoredMessages, outcome: Int32) -> tuple[Column, int]:
+    """What a reply adds to the request's own headers, and how many those are."""
+    words = binary(OUTCOMES[index].encode() for index in outcome.tolist())
+    headers = join(
+        *(header_name(names.ANSWER), *framed(words)),
+        *(header_name(names.TIMER_ID), *framed(requests.timer_id)),
+    )
+    return headers, 2
 
 
 def _chase_headers(
     requests: StoredMessages, offset: Int64, outcome: Int32, delivered_slot: Int64, replaces: Bool
-) -> Column:
+) -> tuple[Column, Int64]:
+    """What a chase adds to the request's own headers, and how many those are."""
     flags: Int64 = np.where(outcome == CHASE_FOUND, CHASE_FLAG_FOUND, 0)
     flags[replaces] |= CHASE_FLAG_RESCHEDULE
     named = requests.prefix["due_ms"].astype(np.int64)
     one = join(header_name(NAME_OF[Request.CANCEL_OFFSET]), *framed(decimals(np.maximum(named, 0))))
-    return join(
+    headers = join(
         choose(named != ANY_OFFSET, one, EMPTY),
         *(header_name(NAME_OF[Request.CANCEL]), *framed(requests.timer_id)),
         origin_header(offset),
         *(header_name(names.CHASE_SLOT), *framed(decimals(delivered_slot))),
         *(header_name(names.CHASE_FLAGS), *framed(decimals(flags))),
     )
+    return headers, 4 + (named != ANY_OFFSET)
 
 
 def _key_values(requests: StoredMessages, source: Column, outcome: Int32, replaces: Bool) -> Column:

@@ -64,6 +64,12 @@ class DequeueMetrics:
     def _deliveries(self) -> Iterator[Metric]:
         known = self._statistics()
         yield counter("delivered", "Timers published to their topics.", known.delivered)
+        yield from self._dead_letters(known)
+        yield from self._sent_back(known)
+        yield from self._cancels(known)
+        yield from self._transactions(known)
+
+    def _dead_letters(self, known: Statistics) -> Iterator[Metric]:
         yield counters(
             "dead_letters",
             "Messages written to the dead-letter topic; `rejected` ones had not been accepted, "
@@ -81,6 +87,9 @@ class DequeueMetrics:
             "1 while the dead-letter topic takes nothing: it is missing, or has no leader.",
             int(self._letters_wait()),
         )
+
+    def _sent_back(self, known: Statistics) -> Iterator[Metric]:
+        """What went to its timer topic once more, or is to."""
         yield gauge(
             "copies_held",
             "Copies, chases and dead letters held until their timer partition takes writes.",
@@ -107,7 +116,19 @@ class DequeueMetrics:
             "policy",
             {"spread": known.spread, "dead-letter": known.dead_letters.get("hot_slot", 0)},
         )
-        yield from self._cancels(known)
+
+    def _cancels(self, known: Statistics) -> Iterator[Metric]:
+        yield counter("cancelled", "Timers that a cancel has kept from leaving.", known.cancelled)
+        yield counters(
+            "answers", "Replies to cancels and reschedules, by outcome.", "answer", known.replies
+        )
+        yield counter(
+            "cancels_chased",
+            "Cancels written again behind copies of their timers that may be in flight.",
+            known.chases,
+        )
+
+    def _transactions(self, known: Statistics) -> Iterator[Metric]:
         yield counter("transactions", "Committed transactions.", known.transactions)
         yield counter("doubts", "Transactions whose outcome had to be read back.", known.doubts)
         yield histogram(
@@ -119,17 +140,6 @@ class DequeueMetrics:
             "commit_duration_seconds",
             "From handing a transaction over until it is known to be committed.",
             known.commit_ms,
-        )
-
-    def _cancels(self, known: Statistics) -> Iterator[Metric]:
-        yield counter("cancelled", "Timers that a cancel has kept from leaving.", known.cancelled)
-        yield counters(
-            "answers", "Replies to cancels and reschedules, by outcome.", "answer", known.replies
-        )
-        yield counter(
-            "cancels_chased",
-            "Cancels written again behind copies of their timers that may be in flight.",
-            known.chases,
         )
 
     def _standing(self) -> Iterator[Metric]:
