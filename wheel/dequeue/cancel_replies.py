@@ -78,6 +78,9 @@ class CancelReplies:
         self._read: dict[int, int] = {}  # bytes of each segment that are done
         self._end: dict[int, int] = {}  # the same once what was given last is committed
         self._given: Marks = {}
+        # Commit page of the newest closing; None once all cancels in it are replied to: idle turns
+        # then read no cancel log.
+        self._closed_with: Commit | None = None
 
     @property
     def answered(self) -> Marks:
@@ -89,19 +92,34 @@ class CancelReplies:
         lengths = commit.cancels.items()
         return min((h for h, (size, _) in lengths if self._read.get(h, 0) < size), default=_NEVER)
 
-    def next(
-        self, commit: Commit, partitions: Mapping[TopicPartition, PartitionProgress]
-    ) -> Replies | None:
-        """The next replies and chases; None if there are none. They are given again until
-        `committed` is called.
+    def note_closing(self, commit: Commit) -> None:
+        """Slots were closed with this commit page: cancels in it are replied to, others wait."""
+        self._closed_with = commit
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do until slots are closed again."""
+        return self._closed_with is None
+
+    def next(self, partitions: Mapping[TopicPartition, PartitionProgress]) -> Replies | None:
+        """The next replies and chases, given again until `committed` is called; None if there are
+        none until slots are closed again.
 
         Args:
-            commit: the newest commit page when slots were closed last: what came later waits.
             partitions: progress of the transaction that they are to leave in.
 
         Raises:
             CorruptFile: the cancel log is damaged.
         """
+        assert self._closed_with is not None, "asked only while something is left to do"
+        replies = self._next_of(self._closed_with, partitions)
+        if replies is None:
+            self._closed_with = None
+        return replies
+
+    def _next_of(
+        self, commit: Commit, partitions: Mapping[TopicPartition, PartitionProgress]
+    ) -> Replies | None:
         gone = self._directory.state.gc_cancels
         for hour, (length, _) in sorted(commit.cancels.items()):
             while hour >= gone and (start := self._read.get(hour, 0)) < length:

@@ -35,7 +35,7 @@ from dataclasses import replace
 
 import structlog
 
-from duewheel.checkpoints.page_codec import Close, Commit, Marks
+from duewheel.checkpoints.page_codec import Close, Marks
 from duewheel.checkpoints.progress import Progress, advanced, rows_out_by_slot
 from duewheel.checkpoints.role import Role
 from duewheel.clock import Clock, Interval
@@ -228,9 +228,6 @@ class Loop:
             config.reply_topic,
             config.chunk_bytes,
         )
-        # Commit page of the newest closing; None once all cancels in it are replied to: idle ticks
-        # then read no cancel log.
-        self._closed_with: Commit | None = None
         self._hot_slot: int | None = None  # the last one with rows in excess
         self._was_paused = False
         self._beating = Interval(clock, _BEAT_MS)
@@ -314,7 +311,7 @@ class Loop:
                 return
             pending = self._directory.wheel.count(r, state.linked)
             pending += rows_beyond(self._directory, commit, max(r, state.linked))
-            self._closed_with = commit
+            self._replies.note_closing(commit)
         self._commits.delivered_rows = commit.placed - pending
         self._bounds.read(r, self._commits.committed.partitions)
         self._begin_range(self.position.below)
@@ -352,7 +349,7 @@ class Loop:
         with self._directory.locked() as commit:
             close = Close(close.floor, close.marks, floor, {**close.marks, **commit.marks})
             self._write_close(close)
-            self._closed_with = commit
+            self._replies.note_closing(commit)
         self._commits.add_topic_ids(commit.topic_ids)
         self._begin_range({})
 
@@ -434,12 +431,10 @@ class Loop:
 
     def _reply(self) -> bool:
         """5. of the module's head; returns whether there was anything to reply."""
-        if self._closed_with is None:
+        if self._replies.is_done:
             return False
-        progress = self._progress(self.position)
-        replies = self._replies.next(self._closed_with, progress.partitions)
+        replies = self._replies.next(self._progress(self.position).partitions)
         if replies is None:
-            self._closed_with = None  # until slots are closed again
             return False
         progress = self._progress(self.position, replies.answered)
         self._commits.commit(Prepared(replies.rows), progress, 0)
