@@ -16,6 +16,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,13 +109,16 @@ def start_session(options: SessionOptions) -> Session:
     conf = _conf(options, scratch, log4j2)
     _write_properties(properties, conf)
     _set_environment(options.java_home, properties, scratch, local=_is_local(conf))
-    on_interrupt = signal.getsignal(signal.SIGINT)
+    on_interrupt, before = signal.getsignal(signal.SIGINT), tempfile.tempdir
+    # pyspark makes a folder for the JVM's port: a kill during the start would leave it in /tmp.
+    tempfile.tempdir = str(scratch)
     try:
         session = SparkSession.builder.getOrCreate()
     except PySparkException as error:
         raise DuewheelError(f"Spark does not start on {options.java_home}: {error}") from error
     finally:
         properties.unlink()
+        tempfile.tempdir = before
         # pyspark has put its own in place.
         signal.signal(signal.SIGINT, on_interrupt)
     assert hasattr(session, "_jvm"), "a classic session, not Spark Connect's"

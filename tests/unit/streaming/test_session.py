@@ -1,0 +1,32 @@
+"""What a process leaves behind that is killed while Spark's JVM starts."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from pyspark.sql import SparkSession
+
+from duewheel.streaming.session import SessionOptions, start_session
+
+
+def test_a_kill_while_the_jvm_starts_leaves_nothing_outside_the_work_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyspark makes a folder by which the JVM tells its port, and removes it only if it lives."""
+    made = []
+
+    class Killed:
+        def getOrCreate(self) -> SimpleNamespace:  # noqa: N802
+            made.append(Path(tempfile.mkdtemp()))
+            return SimpleNamespace(_jvm=None)
+
+    monkeypatch.setattr(os, "environ", {**os.environ})
+    monkeypatch.setattr(SparkSession, "builder", Killed())
+    start_session(SessionOptions("test", tmp_path, Path("java"), []))
+    (folder,) = made
+    assert folder.parent == tmp_path / "scratch"
+    assert Path(tempfile.gettempdir()) != tmp_path / "scratch"
