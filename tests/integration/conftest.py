@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +18,15 @@ from duewheel.dev.broker import DevBroker
 def proxy(broker: DevBroker) -> Iterator[FaultProxy]:
     with FaultProxy(broker.bootstrap_servers) as proxy:
         yield proxy
+
+
+@pytest.fixture
+def hangup() -> Iterator[None]:
+    """What the test starts hears a hangup: under nohup, which ignores it, so would all of that."""
+    # A handler, unlike SIG_IGN, is not inherited.
+    before = signal.signal(signal.SIGHUP, lambda *_: None)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture

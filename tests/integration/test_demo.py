@@ -84,6 +84,7 @@ RARE = pytest.mark.crash_matrix
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize(
     "how",
     [

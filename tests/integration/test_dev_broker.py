@@ -167,6 +167,7 @@ def test_outlives_the_thread_that_started_it(java: Java) -> None:
         broker.stop()
 
 
+@pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize(
     "number",
     [
