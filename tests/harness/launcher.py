@@ -18,6 +18,7 @@ from typing import Any
 from duewheel.osutil.child_process import Child
 
 DEADLINE_S = 180.0  # a start of Spark on a busy host takes a minute
+COMMAND_S = 600.0  # an audit yields to all else: beside simulations one has taken 175 s
 LOG_BYTES = 6000  # of a log, in the message of a failure
 
 
@@ -49,7 +50,7 @@ def launch(
 def run(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """A command that ends by itself, whatever its exit code is."""
     command = line(config, *words)
-    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, check=False)
 
 
 def objects(config: Path, *words: str) -> tuple[int, list[Any]]:

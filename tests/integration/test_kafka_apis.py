@@ -23,6 +23,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.crash_matrix,
     pytest.mark.usefixtures("spark_jars"),
+    pytest.mark.timeout(900),
 ]
 
 DEADLINE_S = 180.0
