@@ -403,13 +403,6 @@ PLANTED = {
         "keep = Keep.DURABLE if local.durable and local.durable.close else Keep.NOTHING",
         "keep = Keep.ALL",
     ),
-    "not-cut": Planted(
-        "bytes",
-        "files are not cut to what is kept",
-        "wheel/recovery/rebuild.py",
-        "                    folder.cut(hour, kept[hour][kind])",
-        "                    pass",
-    ),
     "not-unlinked": Planted(
         "2",
         "files of which nothing is kept stay",

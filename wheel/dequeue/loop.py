@@ -138,7 +138,7 @@ class Dequeue:
 
     @property
     def is_ready(self) -> bool:
-        """Whether no recovery is going on, in which files are cut. May be asked from any thread."""
+        """Whether no recovery is going on, in which files go. May be asked from any thread."""
         return self._started.phase is not Phase.RECOVERING
 
     def close(self) -> None:

@@ -1,8 +1,9 @@
 """Ingest's part of a recovery: what dequeue has decided is carried out before Spark starts.
 
     1. names of topics behind a damaged line are dropped
-    2. keeping something: files are cut to the lengths kept, others unlinked, the wheel is rebuilt
-       from the logs as far as the ring reaches, and everything is verified
+    2. keeping something: the files of other hours are unlinked, the wheel is rebuilt from the logs
+       as far as the ring reaches, and everything is verified. Bytes behind the lengths kept belong
+       to no batch then: the engine cuts them at its start, as after any kill (staged_batch.py)
     3. keeping nothing, or if that fails: the durable checkpoint goes first, then every hour; the
        marks go back to where the oldest pending message may lie
     4. a new commit page; the files are whole from then on: `state.set_recovered`
@@ -14,7 +15,7 @@ changed before its last step. Rows that come a second time are judged by `put_ba
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 
 import structlog
@@ -138,7 +139,7 @@ def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
     batch = _next_batch(directory, kept.batch)
     try:
         directory.topics.require(kept.topics)
-        _cut(directory, hours, segments)
+        _unlink_others(directory, hours, segments)
         directory.wheel.clear()
         for hour, lengths in sorted(hours.items()):
             _link_hour(directory, hour, lengths.log_bytes, batch)
@@ -167,29 +168,23 @@ def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
 
 
 def _next_batch(directory: DataDirectory, kept: int) -> int:
-    """A batch number that no entry of the wheel will be mistaken for."""
+    """A batch number above all that a commit page has had. With an earlier one, damage to the new
+    page would bring the old one back unnoticed: the entries would name no later batch.
+    """
     try:
         return max(kept, directory.state.commit().batch) + 1
     except CorruptFile:
         return kept + 1
 
 
-def _cut(
-    directory: DataDirectory,
-    hours: Mapping[int, HourFiles],
-    segments: Mapping[int, tuple[int, ...]],
+def _unlink_others(
+    directory: DataDirectory, hours: Container[int], segments: Container[int]
 ) -> None:
-    """Every file as long as it is to be; other hours and segments go."""
-    lengths = {hour: at.lengths for hour, at in hours.items()}
-    for folders, kept in (
-        (directory.hour_folders, lengths),
-        (directory.cancels.folders, segments),
-    ):
-        for kind, folder in enumerate(folders):
+    """Hours and segments go, but for these."""
+    for folders, kept in ((directory.hour_folders, hours), (directory.cancels.folders, segments)):
+        for folder in folders:
             for hour in folder.hours():
-                if hour in kept:
-                    folder.cut(hour, kept[hour][kind])
-                else:
+                if hour not in kept:
                     folder.unlink(hour)
 
 
@@ -246,7 +241,7 @@ def first_marks(config: WheelConfig, progress: Progress, offsets_at: OffsetsAt) 
 def _start_anew(directory: DataDirectory, marks: Marks, r: int, progress: Progress) -> None:
     # It names files that are about to go: first of all, and for good.
     fs.remove(directory.path / durable_checkpoint.FILE_NAME)
-    _cut(directory, {}, {})
+    _unlink_others(directory, (), ())
     directory.wheel.clear()
     state = directory.state
     batch, names = _next_batch(directory, 0), len(directory.topics)
