@@ -223,6 +223,7 @@ PLANTED = {
         "wheel/append/engine.py",
         'count = int(np.searchsorted(written.slot, earliest, "right"))',
         'count = int(np.searchsorted(written.slot, floor, "right"))',
+        test="unit/wheel/append/test_engine.py::test_rows_of_slots_closed_meanwhile_join_those_of_the_earliest_open_one",
     ),
     "order-of-batch": Planted(
         "4",
@@ -325,6 +326,7 @@ PLANTED = {
         "wheel/recovery/rebuild.py",
         "        directory.wheel.clear()\n        for hour",
         "        for hour",
+        test="unit/wheel/recovery/test_rebuild.py::test_entries_of_batches_that_are_not_kept_lead_nowhere",
     ),
     "surviving-marks": Planted(
         "2",
@@ -339,6 +341,7 @@ PLANTED = {
         "wheel/recovery/rebuild.py",
         "return max(kept, directory.state.commit().batch) + 1",
         "return kept",
+        test="unit/wheel/recovery/test_rebuild.py::test_a_damaged_commit_page_brings_back_no_batch_that_was_not_kept",
     ),
     "foreign-lineage": Planted(
         "2",
@@ -416,6 +419,7 @@ PLANTED = {
         "wheel/recovery/rebuild.py",
         "        findings = _verify(directory, hours, segments, r)",
         "        findings = []",
+        test="unit/wheel/recovery/test_rebuild.py::test_what_cannot_be_kept_is_read_again",
     ),
     "half-slot-c": Planted(
         "3",
@@ -468,6 +472,7 @@ PLANTED = {
         "wheel/recovery/rebuild.py",
         "    state.set_gc_hour(hour_of(r + 1, directory.config.precision_ms))\n",
         "",
+        test="unit/wheel/recovery/test_rebuild.py::test_hours_that_were_given_up_by_damage_take_timers_again",
     ),
     "pending-keep": Planted(
         "2",

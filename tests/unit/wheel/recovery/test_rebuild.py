@@ -21,7 +21,9 @@ from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
 from duewheel.wheel.config import DequeueConfig
-from duewheel.wheel.slots import WheelConfig
+from duewheel.wheel.recovery.rebuild import carry_out
+from duewheel.wheel.slots import WheelConfig, hour_of
+from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.timer_wheel import TimerWheel
 from duewheel.wheel.storage.verify import check
 
@@ -153,6 +155,19 @@ def fall_back(world: World) -> None:
     world.become(disk)
 
 
+def lose_power_behind_a_checkpoint(world: World) -> None:
+    """The host boots anew, and the disk has even what was committed behind the checkpoint."""
+    world.write(0, 1, 5, 900)
+    world.ingest()
+    world.at_slot(2)
+    world.checkpoint()
+    world.write(0, 300, 5)
+    world.write(1, 300, 301)
+    world.ingest()
+    world.kill()
+    world.boot = str(uuid.uuid4())
+
+
 def test_a_lost_directory_is_read_again(make_world: MakeWorld) -> None:
     world = make_world()
     half_delivered(world)
@@ -202,6 +217,46 @@ def test_after_a_loss_of_power_the_durable_checkpoint_is_kept(make_world: MakeWo
     assert world.start() == "power lost"
     state = State.open(world.path)
     assert (state.recovered, state.needs_recovery) == (2, False)
+    world.finish()
+
+
+def test_entries_of_batches_that_are_not_kept_lead_nowhere(make_world: MakeWorld) -> None:
+    world = make_world()
+    lose_power_behind_a_checkpoint(world)
+    assert world.start() == "power lost"
+    world.finish()
+
+
+def test_a_damaged_commit_page_brings_back_no_batch_that_was_not_kept(
+    make_world: MakeWorld,
+) -> None:
+    """Its rows lie behind what was kept, still uncut: the wheel is rebuilt without them."""
+    world = make_world()
+    lose_power_behind_a_checkpoint(world)
+    world.shard.start_dequeue()
+    directory = DataDirectory.start(world.path, world.wheel, Role.INGEST)
+    record = RecoveryRecord.read(world.path)
+    assert record is not None
+    assert carry_out(directory, record, world.shard.offsets_at) is not None
+    newest = b'{"batch":%d,' % directory.state.commit().batch
+    directory.close()
+    world.kill()
+    path = world.path / "state"
+    whole = path.read_bytes()
+    assert whole.count(newest) == 1
+    path.write_bytes(whole.replace(newest, b"damaged".ljust(len(newest))))
+    case = world.start()
+    world.finish()
+    assert case == "power lost"
+
+
+def test_hours_that_were_given_up_by_damage_take_timers_again(make_world: MakeWorld) -> None:
+    world = make_world()
+    half_delivered(world)
+    world.kill()
+    with State.open(world.path) as state:
+        state.set_gc_hour(hour_of(NOW_MS // PRECISION_MS, PRECISION_MS) + 2)
+    assert world.start() == "files lost"
     world.finish()
 
 
@@ -459,6 +514,9 @@ def lose(world: World, how: str, disks: list[Path]) -> None:
     elif how == "directory":
         world.kill()
         shutil.rmtree(world.path)
+    elif how == "boot":  # which by chance has taken nothing
+        world.kill()
+        world.boot = str(uuid.uuid4())
     elif disks:
         world.become(disks[-1])
         if how == "power":
@@ -487,5 +545,5 @@ def test_any_loss_in_any_order(make_world: MakeWorld, seed: int) -> None:
         elif step == "c":
             disks = [world.checkpoint()]
         else:
-            lose(world, chance.choice(["kill", "directory", "power", "backup"]), disks)
+            lose(world, chance.choice(["kill", "directory", "power", "boot", "backup"]), disks)
     world.finish()
