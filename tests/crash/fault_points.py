@@ -34,7 +34,7 @@ STATE = "duewheel.checkpoints.state_file:State"
 STORE = "duewheel.checkpoints.page_pair:PagePair._store"
 RENAME = "pathlib:Path.replace"
 ENGINE = "duewheel.wheel.append.engine:Engine"
-UNCOMMITTED = "duewheel.wheel.append.staged_batch:Uncommitted"
+STAGED = "duewheel.wheel.append.staged_batch:StagedBatch"
 SINK = "duewheel.streaming.sink:TimerSink"
 APPLY = "duewheel.wheel.storage.timer_wheel:TimerWheel.apply"
 WRITE = "duewheel.wheel.storage.hour_segments:HourFiles.write"
@@ -98,7 +98,7 @@ POINTS = {
     # what cancels: the requests, then their records
     "ingest.request_written": after(WRITE, inside=f"{CANCEL_LOG}.write"),
     "ingest.cancels_written": after(f"{CANCEL_LOG}.write"),
-    "ingest.cancelled_written": after(f"{UNCOMMITTED}.write_cancelled"),
+    "ingest.cancelled_written": after(f"{STAGED}.write_cancelled"),
     # engine 6. with cancels: the batch exists, and what it cancels is not marked; half of that is
     "ingest.cancelled_unmarked": before(MARK),
     "ingest.cancelled_half_marked": Point(MARK, "half"),
@@ -108,11 +108,11 @@ POINTS = {
     "ingest.chase_committed": after(f"{STATE}.write_commit", since=(LOOK_UP,)),
     "ingest.chase_marked": after(f"{STATE}.mark_applied", since=(LOOK_UP,)),
     # engine 4.: slots were closed meanwhile
-    "ingest.rows_abandoned": after(f"{UNCOMMITTED}.abandon", stall=f"{UNCOMMITTED}.write"),
+    "ingest.rows_abandoned": after(f"{STAGED}.abandon", stall=f"{STAGED}.write"),
     "ingest.rows_moved": after(
-        f"{ENGINE}._replace_closed",
-        since=(f"{UNCOMMITTED}.abandon",),
-        stall=f"{UNCOMMITTED}.write",
+        f"{STAGED}.move_closed",
+        since=(f"{STAGED}.abandon",),
+        stall=f"{STAGED}.write",
     ),
     # engine 5. and 6.: the commit page, the wheel, the mark
     "ingest.page_unwritten": before(f"{STATE}.write_commit"),

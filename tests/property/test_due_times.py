@@ -19,7 +19,7 @@ from duewheel.schemas.request.contract import Contract, parse, rejections
 from duewheel.schemas.request.rules import compile_suite, load_suite
 from duewheel.schemas.request.topic_contracts import TopicContract
 from duewheel.testing import suite_parameters
-from duewheel.wheel.append.placement import meant_slots
+from duewheel.wheel.append.placement import requested_slots
 from duewheel.wheel.slots import closable_slot, hour_of
 from duewheel.wheel.storage.layout import hour_name
 
@@ -78,7 +78,7 @@ def test_a_timer_leaves_at_the_end_of_the_slot_that_holds_its_due_time(
         assert codes(batch) == {"delay_too_long"}
         return
     assert (codes(batch), batch.due_ms.tolist()) == (set(), [asked_ms])
-    (slot,), (rolled,) = meant_slots(batch, precision_ms, WINDOW_MS)
+    (slot,), (rolled,) = requested_slots(batch, precision_ms, WINDOW_MS)
     assert rolled == (asked_ms - NOW_MS > WINDOW_MS)
     if rolled:
         assert NOW_MS < slot * precision_ms <= NOW_MS + WINDOW_MS + precision_ms

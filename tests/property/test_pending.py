@@ -25,7 +25,7 @@ from duewheel.testing import (
     Timer,
     timer_batch,
 )
-from duewheel.wheel.append.placement import meant_slots
+from duewheel.wheel.append.placement import requested_slots
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.inspect.pending_counts import Pending, PendingTimers
@@ -92,7 +92,7 @@ class World:
         assert self.shard.ingest is not None
         batch = timer_batch(timers)
         batch = replace(batch, timestamp_ms=np.full(len(timers), self.clock.now_ms()))
-        slots, rolled = meant_slots(batch, PRECISION_MS, self.wheel.window_ms)
+        slots, rolled = requested_slots(batch, PRECISION_MS, self.wheel.window_ms)
         slots = np.maximum(slots, self.floor + 1)
         for row in map(Row, timers, slots.tolist(), rolled.tolist()):
             self.rows[row.timer.source] = row

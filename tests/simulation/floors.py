@@ -51,7 +51,7 @@ class FloorWatch:
         if commit.applied:
             self._catches_up = any(commit.marks.get(p, 0) < c for p, c in close.marks.items())
 
-    def put_back(self, batch: TimerBatch, slots: Int64, close: Close) -> None:
+    def place_replayed(self, batch: TimerBatch, slots: Int64, close: Close) -> None:
         """Rows of a catch-up have got their slots."""
         c = np.array([close.marks.get(p, 0) for p in batch.partitions], np.int64)[batch.partition]
         new = slots[batch.offset >= c]

@@ -94,7 +94,7 @@ class Host:
         requeue.WAIT_MS = waits_of(self.setup.wheel)
         SEAM.watch(self.disk)
         SEAM.rng, SEAM.meanwhile, SEAM.applied = self.rng, self._meanwhile, self._applied
-        SEAM.put_back, SEAM.linked = self._put_back, self._linked
+        SEAM.place_replayed, SEAM.linked = self._put_back, self._linked
         self.boot()
 
     def boot(self) -> None:
@@ -138,7 +138,7 @@ class Host:
                 shard.takes(runs)
 
     def _put_back(self, batch: TimerBatch, slots: Int64, close: Close) -> None:
-        self.shards[0].floors.put_back(batch, slots, close)
+        self.shards[0].floors.place_replayed(batch, slots, close)
 
     def _linked(self, count: int) -> None:
         if SEAM.actor is not None and not SEAM.actor.name.startswith("ingest"):

@@ -133,23 +133,23 @@ PLANTED = {
     "closed-meanwhile": Planted(
         "2, 7",
         "rows whose slot was closed meanwhile stay there",
-        "wheel/append/engine.py",
+        "wheel/append/staged_batch.py",
         "if not len(written.slot) or written.slot[0] > floor:",
         "if floor:",
     ),
     "standby-above-c": Planted(
         "2, 3",
         "a standby takes rows that its owner may still place elsewhere",
-        "wheel/append/engine.py",
-        "        if follows:\n",
-        "        if False:\n",
+        "wheel/append/placement.py",
+        "return {p: max(min(end, c.get(p, 0)), known.get(p, 0)) for p, end in ends.items()}",
+        "return ends if c is not None else {}",
     ),
     "closed-slot": Planted(
         "7",
         "what comes late goes to its slot, closed or not",
-        "wheel/append/engine.py",
-        "return batch, np.maximum(slots, close.floor + 1), rolled",
-        "return batch, slots, rolled",
+        "wheel/append/placement.py",
+        "np.bool_), np.maximum(requested, self.close.floor + 1)",
+        "np.bool_), requested",
     ),
     "unlinked": Planted(
         "2",
@@ -170,9 +170,9 @@ PLANTED = {
         "2",
         "an uncommitted batch moves the marks: they are written before its rows are placed",
         "wheel/append/engine.py",
-        "            self._directory.link(places.runs, commit.batch)\n",
-        "            state.mark_applied()\n"
-        "            self._directory.link(places.runs, commit.batch)\n",
+        "            self._directory.link(lying.runs, commit.batch)\n",
+        "            self._directory.state.mark_applied()\n"
+        "            self._directory.link(lying.runs, commit.batch)\n",
         seed=38,
     ),
     "doubt": Planted(
@@ -220,7 +220,7 @@ PLANTED = {
     "order-of-closed": Planted(
         "4",
         "rows moved to the earliest open slot do not take those along that are there",
-        "wheel/append/engine.py",
+        "wheel/append/staged_batch.py",
         'count = int(np.searchsorted(written.slot, earliest, "right"))',
         'count = int(np.searchsorted(written.slot, floor, "right"))',
         test="unit/wheel/append/test_engine.py::test_rows_of_slots_closed_meanwhile_join_those_of_the_earliest_open_one",

@@ -24,19 +24,19 @@ AGAIN = "unit/wheel/append/test_cancels_again.py::"
 ON_DISK = "unit/wheel/append/test_cancels_on_disk.py::"
 RULES = "property/test_resolving.py::"
 LOSSES = "unit/wheel/admin/test_accept_loss.py::"
-_ARGUMENTS = f"{' ' * 20}cancels, batch, candidates, places.slot, places.position, uncommitted\n"
+_ARGUMENTS = "cancels, rows.batch, candidates, staged, lying"
 
 CANCELS = {
     "cancel-floor-before-lock": Planted(
         "8",
         "cancels reach as far as was closed before the lookup",
         ENGINE,
-        f" = self._cancels.resolve(\n{_ARGUMENTS}                )\n",
+        f" = self._cancels.resolve({_ARGUMENTS})\n",
         " = {}\n"
-        "                now, state.close = state.close, lambda: close  # type: ignore\n"
-        "                cancelled |= self._cancels.resolve(\n"
-        f"{_ARGUMENTS}                )\n"
-        "                state.close = now  # type: ignore\n",
+        "            state = self._directory.state\n"
+        "            now, state.close = state.close, lambda: policy.close  # type: ignore\n"
+        f"            cancelled |= self._cancels.resolve({_ARGUMENTS})\n"
+        "            state.close = now  # type: ignore\n",
         test=CASES + "test_a_cancel_that_comes_between_lookup_and_lock_sees_what_was_closed",
     ),
     "cancel-again-by-floor": Planted(
@@ -52,7 +52,7 @@ CANCELS = {
         "what comes again after a loss cancels nothing",
         ENGINE,
         "cancels = batch.take(np.flatnonzero(batch.cancels))",
-        "cancels = batch.take(np.flatnonzero(batch.cancels & (not catches_up)))",
+        "cancels = batch.take(np.flatnonzero(batch.cancels & isinstance(policy, Owner)))",
         seed=0,
     ),
     "cancel-marks-not-redone": Planted(

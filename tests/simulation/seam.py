@@ -82,7 +82,7 @@ class Seam:
         meanwhile: called for what is planned as such.
         applied: called when the wheel of a directory takes runs.
         linked: called when runs of many batches are linked.
-        put_back: called when rows of a catch-up have got their slots.
+        place_replayed: called when rows of a catch-up have got their slots.
         failing: the errno that stores get at present, 0 for none.
         failed: how many stores have got one.
         boot_id: of the simulated host.
@@ -95,7 +95,7 @@ class Seam:
         self.meanwhile: Callable[[Actor], None] = _nothing
         self.applied: Callable[[Path, Runs], None] = _nothing
         self.linked: Callable[[int], None] = _nothing
-        self.put_back: Callable[[TimerBatch, Int64, Close], None] = _nothing
+        self.place_replayed: Callable[[TimerBatch, Int64, Close], None] = _nothing
         self.failing = 0
         self.failed = 0
         self.boot_id = ""

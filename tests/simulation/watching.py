@@ -239,14 +239,14 @@ def _watch_maps() -> None:
 
 
 def _watch_placing() -> None:
-    put_back = placement.put_back
+    place_replayed = placement.place_replayed
 
     def watched(batch: TimerBatch, slot: Int64, close: Close, progress: Progress) -> Any:
-        pending, slots = put_back(batch, slot, close, progress)
-        SEAM.put_back(batch, slots, close)
+        pending, slots = place_replayed(batch, slot, close, progress)
+        SEAM.place_replayed(batch, slots, close)
         return pending, slots
 
-    _replace_everywhere(put_back, watched)
+    _replace_everywhere(place_replayed, watched)
 
 
 def _watch_cancels() -> None:

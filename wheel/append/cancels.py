@@ -17,7 +17,7 @@ from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.header_names import CHASE_FLAG_FOUND
 from duewheel.wheel.append.cancel_lookup import CancelLookup, Candidates
 from duewheel.wheel.append.cancel_outcomes import NO_CANCEL, Cancels, Timers, resolve
-from duewheel.wheel.append.staged_batch import Uncommitted
+from duewheel.wheel.append.staged_batch import StagedBatch, StagedRows
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.data_directory import DataDirectory
 
@@ -46,49 +46,49 @@ class CancelResolver:
         self,
         cancels: TimerBatch,
         batch: TimerBatch,
-        candidates: Candidates,
-        slot: Int64,
-        position: Int64,
-        uncommitted: Uncommitted,
+        candidates: Candidates | None,
+        staged: StagedBatch,
+        rows: StagedRows,
     ) -> dict[int, Int64]:
         """Under engine.lock: append outcomes and what is cancelled.
 
         Args:
             cancels, batch: as for `look_up`, and `candidates` what it gave.
-            slot, position: of each row of the batch, where it lies now.
-            uncommitted: of the batch.
+            staged, rows: the batch's files, and where its timers lie now.
 
         Returns:
             The positions of log records that are to be marked as cancelled, by hour.
         """
+        if candidates is None:
+            return {}
         close = self._directory.state.close()
         assert close is not None, "checked when the engine was made"
         bounds = CancelBounds.read(self._directory.path)
-        in_log, rows = candidates.in_log, candidates.batch_rows
-        slots = np.append(in_log.slot, slot[rows])
+        in_log, in_batch = candidates.in_log, candidates.batch_rows
+        slots = np.append(in_log.slot, rows.slot[in_batch])
         # Without the file no row in a closed slot proves anything: a lost log could make a copy
         # look delivered.
         since = close.floor if bounds is None else bounds.since
         kept = np.flatnonzero(slots > since)
         timers = Timers(
             np.append(candidates.log_group, candidates.batch_group)[kept],
-            np.append(in_log.first_offset, batch.origin_offset[rows])[kept],
-            np.append(in_log.offset, batch.offset[rows])[kept],
+            np.append(in_log.first_offset, batch.origin_offset[in_batch])[kept],
+            np.append(in_log.offset, batch.offset[in_batch])[kept],
             slots[kept],
-            np.append(in_log.cancelled, np.zeros(len(rows), np.bool_))[kept],
+            np.append(in_log.cancelled, np.zeros(len(in_batch), np.bool_))[kept],
         )
         resolved = resolve(
             self._with_bounds(cancels, candidates, close, bounds), timers, close.floor
         )
-        uncommitted.write_cancels(cancels, resolved.outcome, close.floor)
+        staged.write_cancels(cancels, resolved.outcome, close.floor)
         stopped = np.flatnonzero(resolved.by != NO_CANCEL)
-        positions = np.append(in_log.position, position[rows])[kept][stopped]
+        positions = np.append(in_log.position, rows.position[in_batch])[kept][stopped]
         hours = hour_of(timers.slot[stopped], self._directory.config.precision_ms)
         offsets = cancels.offset[resolved.by[stopped]]
         cancelled = {}
         for hour in np.unique(hours).tolist():
             of_hour = hours == hour
-            uncommitted.write_cancelled(hour, offsets[of_hour], positions[of_hour])
+            staged.write_cancelled(hour, offsets[of_hour], positions[of_hour])
             cancelled[hour] = positions[of_hour]
         return cancelled
 

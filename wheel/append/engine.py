@@ -2,9 +2,10 @@
 
 One batch:
 
-    1. slots: a rejected row's is the earliest; a slot that is closed becomes the earliest open one
-       (rows that come again after a recovery are judged by wheel/recovery/rebuild.py)
-    2. in a standby rows at or above C stay out (wheel/dequeue/standby.py)
+    1. the placement policy (placement.py) follows from the pages; in a standby rows at or above C
+       are left out (wheel/dequeue/standby.py)
+    2. slots: a rejected row's is the earliest; a slot that is closed becomes the earliest open one,
+       but for rows that come again after a recovery
     3. messages and log records are appended (staged_batch.py); the timers that the batch's cancels
        may be for are looked up (cancel_lookup.py); nothing refers to the batch yet
     4. under engine.lock: slots that were closed since 1 are left, their rows written again. The
@@ -27,24 +28,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import structlog
 
 from duewheel.checkpoints.config_epochs import Epochs
-from duewheel.checkpoints.page_codec import Close, Commit
+from duewheel.checkpoints.page_codec import Close, Commit, Marks
 from duewheel.checkpoints.progress import Progress
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile, RecoveryPending, RecoveryRefused
-from duewheel.schemas.arrays import Bool, Int64
-from duewheel.schemas.batches import TimerBatch, TopicPartition
+from duewheel.schemas.arrays import Int64
+from duewheel.schemas.batches import TimerBatch
 from duewheel.wheel.append.cancels import CancelResolver
-from duewheel.wheel.append.placement import meant_slots, put_back
-from duewheel.wheel.append.staged_batch import Uncommitted, Written, cut_uncommitted
+from duewheel.wheel.append.placement import (
+    CatchUp,
+    Owner,
+    PlacedRows,
+    Policy,
+    Standby,
+    requested_slots,
+)
+from duewheel.wheel.append.staged_batch import StagedBatch, cut_uncommitted
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.far_slots import ChainEnds
-from duewheel.wheel.storage.timer_wheel import Runs
 
 log = structlog.get_logger(__name__)
 
@@ -61,19 +67,6 @@ class Appended:
 
     rows: int
     ahead: bool = False
-
-
-class _Places(NamedTuple):
-    """Where the rows of a batch lie in the end.
-
-    Attributes:
-        runs: to be linked.
-        slot, position: of each row: its slot, and its record in the log of the slot's hour.
-    """
-
-    runs: Runs
-    slot: Int64
-    position: Int64
 
 
 class Engine:
@@ -134,11 +127,11 @@ class Engine:
         return self._epochs
 
     @property
-    def marks(self) -> Mapping[TopicPartition, int]:
+    def marks(self) -> Marks:
         """Next offset to take, per source partition."""
         return self._directory.state.commit().marks
 
-    def append(self, batch: TimerBatch, marks: Mapping[TopicPartition, int]) -> Appended:
+    def append(self, batch: TimerBatch, marks: Marks) -> Appended:
         """Make `batch` part of the wheel, and `marks` the partitions' new marks.
 
         Args:
@@ -165,86 +158,53 @@ class Engine:
         directory.cancelled.files.forget_below(gone)
         directory.cancels.forget_below(directory.state.gc_cancels)
 
-    def _append(self, batch: TimerBatch, marks: Mapping[TopicPartition, int]) -> Appended:
-        state = self._directory.state
-        # Also for its redo: what follows reads the wheel.
+    def _append(self, batch: TimerBatch, ends: Marks) -> Appended:
+        # 1. Under the lock also for its redo: what follows reads the wheel.
         with self._directory.locked() as before:
-            close, follows = self._close(), state.standby
-            catches_up = bool(close.missing(before.marks))
-            progress = self._progress() if catches_up else None
-            self._require_same_epochs(progress)
-        known = before.marks
-        _require_new(batch, known, marks)
-        # 1. and 2.
-        ahead = False
-        if follows:
-            ends, marks = marks, _up_to(close.marks, known, marks)
-            ahead = marks != ends
-            batch = batch.take(self._rows_below(batch, marks))
-        # What a row cancels counts also if its timer is done.
-        cancels = batch.take(np.flatnonzero(batch.cancels))
-        batch = batch.take(np.flatnonzero(batch.timer))
-        batch, slots, rolled = self._open_slots(batch, close, progress)
-        if not len(batch) and not len(cancels) and marks.items() <= known.items():
+            policy = self._policy(before)
+        _require_new(batch, before.marks, ends)
+        marks = policy.marks_reached(before.marks, ends)
+        ahead = marks != ends
+        if marks.items() <= before.marks.items():
             return Appended(0, ahead)
+        if ahead:
+            batch = batch.take(_rows_below(batch, marks))
+        # 2. What a row cancels counts also if its timer is done.
+        cancels = batch.take(np.flatnonzero(batch.cancels))
+        rows = self._place(batch.take(np.flatnonzero(batch.timer)), policy)
         # 3.
-        uncommitted = Uncommitted(self._directory, before, self._clock, self._chain_ends)
-        written = uncommitted.write(batch, slots, rolled)
-        candidates = self._cancels.look_up(cancels, batch, before)
+        staged = StagedBatch(self._directory, before, self._clock, self._chain_ends)
+        written = staged.write(rows)
+        candidates = self._cancels.look_up(cancels, rows.batch, before)
         with self._directory.locked():
             # 4.
-            places = _places(written)
-            # Rows that come again stay where they were, whatever a followed owner has closed since.
-            if not catches_up and self._close().floor > close.floor:
-                places = self._replace_closed(batch, rolled, written, uncommitted)
+            floor, lying = self._close().floor, written.staged()
+            if policy.must_move(floor):
+                lying = staged.move_closed(rows, written, floor)
             self.let_go()
-            cancelled = {}
-            if candidates is not None:
-                cancelled = self._cancels.resolve(
-                    cancels, batch, candidates, places.slot, places.position, uncommitted
-                )
+            cancelled = self._cancels.resolve(cancels, rows.batch, candidates, staged, lying)
             # 5.
-            commit = Commit(
-                before.batch + 1,
-                {**known, **marks},
-                uncommitted.hours(),
-                before.placed + len(batch),
-                {**before.topic_ids, **self._topic_ids},
-                len(self._directory.topics),
-                uncommitted.segments(),
-            )
-            state.write_commit(commit)
+            commit = staged.commit(marks, len(rows.batch), self._topic_ids)
+            self._directory.state.write_commit(commit)
             # 6.
-            self._directory.link(places.runs, commit.batch)
-            for hour, positions in cancelled.items():
-                log_bytes = commit.hours[hour].log_bytes
-                self._directory.log.mark_cancelled(hour, log_bytes, positions)
-            state.mark_applied()
-        return Appended(len(batch), ahead)
+            self._directory.link(lying.runs, commit.batch)
+            self._mark_cancelled(commit, cancelled)
+            self._directory.state.mark_applied()
+        return Appended(len(rows.batch), ahead)
 
-    # ---- 1. and 2.: slots ------------------------------------------------------------------
+    # ---- 1.: the policy --------------------------------------------------------------------
 
-    def _open_slots(
-        self, batch: TimerBatch, close: Close, progress: Progress | None
-    ) -> tuple[TimerBatch, Int64, Bool]:
-        """The rows that are not done, the slot of each, none of them closed as far as is known
-        without the lock, and whether the timer is to be rolled then.
+    def _policy(self, before: Commit) -> Policy:
+        """Under engine.lock: how rows are placed, by the pages of this moment.
 
-        Args:
-            batch: rows at or above the marks.
-            close: the newest close page, as known without the lock.
-            progress: what it follows from, if rows that were there when slots were closed are still
-                to come; else None.
+        Raises:
+            RecoveryPending: the settings that decide slots are others by now.
         """
-        window_ms = self._epochs.windows_ms(batch.partitions, batch.partition, batch.offset)
-        slots, rolled = meant_slots(batch, self._directory.config.precision_ms, window_ms)
-        if progress is None:
-            return batch, np.maximum(slots, close.floor + 1), rolled
-        pending, slots = put_back(batch, slots, close, progress)
-        if not self._directory.state.standby:  # which does nothing else
-            log.info("rows come again", rows=len(batch), done=int((~pending).sum()))
-        rows = np.flatnonzero(pending)
-        return batch.take(rows), slots[rows], rolled[rows]
+        close = self._close()
+        progress = self._progress() if close.missing(before.marks) else None
+        self._require_same_epochs(progress)
+        beneath = Owner(close) if progress is None else CatchUp(close, progress)
+        return Standby(beneath) if self._directory.state.standby else beneath
 
     def _close(self) -> Close:
         close = self._directory.state.close()
@@ -269,42 +229,26 @@ class Engine:
             raise RecoveryPending("the slot configuration has changed: starting anew")
         self._lineages = lineages
 
-    def _rows_below(self, batch: TimerBatch, marks: Mapping[TopicPartition, int]) -> Int64:
-        ends = np.array([marks[partition] for partition in batch.partitions], np.int64)
-        return np.flatnonzero(batch.offset < ends[batch.partition])
+    # ---- 2.: slots -------------------------------------------------------------------------
 
-    # ---- 4.: what was closed meanwhile -----------------------------------------------------
-
-    def _replace_closed(
-        self,
-        batch: TimerBatch,
-        rolled: Bool,
-        written: Written,
-        uncommitted: Uncommitted,
-    ) -> _Places:
-        """Under the lock: rows whose slot was closed meanwhile go to the earliest open one.
-
-        Together with the batch's rows that are there already, as one run in batch order: that
-        keeps a partition's rows in offset order within the slot.
+    def _place(self, batch: TimerBatch, policy: Policy) -> PlacedRows:
+        """The rows that are not done, none of them in a closed slot unless it comes again, as far
+        as is known without the lock.
         """
-        floor, places = self._close().floor, _places(written)
-        if not len(written.slot) or written.slot[0] > floor:
-            return places
-        earliest = floor + 1
-        count = int(np.searchsorted(written.slot, earliest, "right"))
-        rows = np.sort(written.order[:count])
-        uncommitted.abandon(written, count)
-        slots = np.full(count, earliest)
-        again = uncommitted.write(batch.take(rows), slots, rolled[rows])
-        places.slot[rows], places.position[rows[again.order]] = earliest, again.position
-        runs = again.runs.followed_by(written.runs.where(written.runs.slot > earliest))
-        return places._replace(runs=runs)
+        window_ms = self._epochs.windows_ms(batch.partitions, batch.partition, batch.offset)
+        requested, rolled = requested_slots(batch, self._directory.config.precision_ms, window_ms)
+        pending, slot = policy.place(batch, requested)
+        if isinstance(policy, CatchUp):  # a standby does nothing else
+            log.info("rows come again", rows=len(batch), done=int((~pending).sum()))
+        rows = PlacedRows(batch, slot, rolled)
+        return rows if pending.all() else rows.take(np.flatnonzero(pending))
 
+    # ---- 6.: what the batch cancels --------------------------------------------------------
 
-def _places(written: Written) -> _Places:
-    slot, position = np.empty_like(written.slot), np.empty_like(written.position)
-    slot[written.order], position[written.order] = written.slot, written.position
-    return _Places(written.runs, slot, position)
+    def _mark_cancelled(self, commit: Commit, cancelled: Mapping[int, Int64]) -> None:
+        for hour, positions in cancelled.items():
+            log_bytes = commit.hours[hour].log_bytes
+            self._directory.log.mark_cancelled(hour, log_bytes, positions)
 
 
 def require_same_topics(known: Mapping[str, str], found: Mapping[str, str]) -> None:
@@ -322,18 +266,12 @@ def require_same_topics(known: Mapping[str, str], found: Mapping[str, str]) -> N
             )
 
 
-def _up_to(
-    c: Mapping[TopicPartition, int],
-    known: Mapping[TopicPartition, int],
-    marks: Mapping[TopicPartition, int],
-) -> dict[TopicPartition, int]:
-    """The marks, no further than C."""
-    return {p: max(min(end, c.get(p, 0)), known.get(p, 0)) for p, end in marks.items()}
+def _rows_below(batch: TimerBatch, marks: Marks) -> Int64:
+    ends = np.array([marks[partition] for partition in batch.partitions], np.int64)
+    return np.flatnonzero(batch.offset < ends[batch.partition])
 
 
-def _require_new(
-    batch: TimerBatch, known: Mapping[TopicPartition, int], marks: Mapping[TopicPartition, int]
-) -> None:
+def _require_new(batch: TimerBatch, known: Marks, marks: Marks) -> None:
     """Our own callers' duties, asserted: they guard exactly once, and order."""
     for index, partition in enumerate(batch.partitions):
         offsets = batch.offset[batch.partition == index]

@@ -1,13 +1,25 @@
 """Which slot each row of a batch asks for, which one it gets, and the rows in slot order.
 
+The slot that a row asks for follows from the record and the settings of its epoch. The one that it
+gets is a matter of the policy, which follows from the pages of `state`:
+
+    policy    rows           get                              closed before the commit page
+    Owner     all            max(slot, floor + 1)             move to the earliest open slot
+    CatchUp   below C        max(slot, R + 1), closed or not  stay: dequeue waits for them
+              at or above C  max(slot, floor + 1)             stay: dequeue closes nothing meanwhile
+    Standby   below C        as the policy beneath it         stay, whatever its owner closes
+              at or above C  nothing yet: they wait
+
 Pure: no file is touched here.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from duewheel.checkpoints.page_codec import Close
+from duewheel.checkpoints.page_codec import Close, Marks
 from duewheel.checkpoints.progress import Progress
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import ANY_TIME, TimerBatch
@@ -16,7 +28,95 @@ from duewheel.wheel.slots import EARLIEST_SLOT, roll_instants, slot_of
 _SORT_KEY_END = 2**63
 
 
-def meant_slots(batch: TimerBatch, precision_ms: int, window_ms: int | Int64) -> tuple[Int64, Bool]:
+@dataclass(frozen=True, slots=True)
+class PlacedRows:
+    """Timers of a batch that are not done.
+
+    Attributes:
+        batch: the rows.
+        slot: that each one gets.
+        rolled: those that leave the wheel to be written to Kafka again.
+    """
+
+    batch: TimerBatch
+    slot: Int64
+    rolled: Bool
+
+    def take(self, rows: Int64) -> PlacedRows:
+        """These rows."""
+        return PlacedRows(self.batch.take(rows), self.slot[rows], self.rolled[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """All that lies below C is in the files: every row is new."""
+
+    close: Close
+
+    def marks_reached(self, known: Marks, ends: Marks) -> Marks:
+        """How far rows may be taken: marks after the batch."""
+        return ends
+
+    def place(self, batch: TimerBatch, requested: Int64) -> tuple[Bool, Int64]:
+        """Which rows are not done, and every row's slot."""
+        return np.ones(len(batch), np.bool_), np.maximum(requested, self.close.floor + 1)
+
+    def must_move(self, floor: int) -> bool:
+        """Whether rows in slots up to `floor` are to move, now that these are closed."""
+        return floor > self.close.floor
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """Rows below C are still to come, after a recovery: dequeue waits for them."""
+
+    close: Close
+    progress: Progress
+
+    def marks_reached(self, known: Marks, ends: Marks) -> Marks:
+        """As Owner has it."""
+        return ends
+
+    def place(self, batch: TimerBatch, requested: Int64) -> tuple[Bool, Int64]:
+        """As Owner has it."""
+        return place_replayed(batch, requested, self.close, self.progress)
+
+    def must_move(self, floor: int) -> bool:
+        """Never: a row that was there when its slot was closed must be found there."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Standby:
+    """The files follow an owner: only what it had taken when it closed is taken."""
+
+    beneath: Owner | CatchUp
+
+    @property
+    def close(self) -> Close:
+        """The close page, the owner's."""
+        return self.beneath.close
+
+    def marks_reached(self, known: Marks, ends: Marks) -> Marks:
+        """No further than C: where the owner places a row above it is not decided yet."""
+        c = self.close.marks
+        return {p: max(min(end, c.get(p, 0)), known.get(p, 0)) for p, end in ends.items()}
+
+    def place(self, batch: TimerBatch, requested: Int64) -> tuple[Bool, Int64]:
+        """As Owner has it."""
+        return self.beneath.place(batch, requested)
+
+    def must_move(self, floor: int) -> bool:
+        """Never, whatever the owner has closed since: its rows were there."""
+        return False
+
+
+Policy = Owner | CatchUp | Standby
+
+
+def requested_slots(
+    batch: TimerBatch, precision_ms: int, window_ms: int | Int64
+) -> tuple[Int64, Bool]:
     """The slot that each row asks for, closed or not, and whether the timer is rolled then.
 
     A matter of the record and the settings of its epoch, never of the time: a row that is read
@@ -62,7 +162,7 @@ def first_of_each(sorted_values: Int64) -> Int64:
     return np.flatnonzero(begins)
 
 
-def put_back(
+def place_replayed(
     batch: TimerBatch, slot: Int64, close: Close, progress: Progress
 ) -> tuple[Bool, Int64]:
     """Judge rows that were there when slots were closed, or may have been.

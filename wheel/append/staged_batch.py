@@ -13,28 +13,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from duewheel.checkpoints.page_codec import Commit, HourFiles
+from duewheel.checkpoints.page_codec import Commit, HourFiles, Marks
 from duewheel.clock import Clock
 from duewheel.schemas import columns
-from duewheel.schemas.arrays import Bool, Int32, Int64
+from duewheel.schemas.arrays import Int32, Int64
 from duewheel.schemas.batches import TimerBatch
-from duewheel.wheel.append.placement import first_of_each, slot_order
+from duewheel.wheel.append.placement import PlacedRows, first_of_each, slot_order
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.far_slots import ChainEnds
 from duewheel.wheel.storage.layout import MAGIC_ABANDONED, RECORD_BYTES
-from duewheel.wheel.storage.record_builder import Places, log_records, seal, stored_messages
+from duewheel.wheel.storage.record_builder import RowPositions, log_records, seal, stored_messages
 from duewheel.wheel.storage.timer_log import Records
 from duewheel.wheel.storage.timer_wheel import Runs
 
 
-class Stretch(NamedTuple):
+class HourExtent(NamedTuple):
     """Rows of one hour, which lie together in its files.
 
     Attributes:
@@ -52,6 +53,19 @@ class Stretch(NamedTuple):
 _NO_FILES = HourFiles(0, 0, 0)
 
 
+class StagedRows(NamedTuple):
+    """Where the rows of a batch lie in the end.
+
+    Attributes:
+        runs: to be linked.
+        slot, position: of each row: its slot, and its record in the log of the slot's hour.
+    """
+
+    runs: Runs
+    slot: Int64
+    position: Int64
+
+
 @dataclass(frozen=True, slots=True)
 class Written:
     """Rows appended to log and messages, in slot order.
@@ -60,7 +74,7 @@ class Written:
         order: row of the batch that each one is.
         slot, position: of each: its slot, and its record in the log of the slot's hour.
         records: their log records.
-        stretches: one per hour.
+        extents: one per hour.
         runs: to be linked.
     """
 
@@ -68,11 +82,17 @@ class Written:
     slot: Int64
     position: Int64
     records: Records
-    stretches: list[Stretch]
+    extents: list[HourExtent]
     runs: Runs
 
+    def staged(self) -> StagedRows:
+        """The same in the order of the batch."""
+        slot, position = np.empty_like(self.slot), np.empty_like(self.position)
+        slot[self.order], position[self.order] = self.slot, self.position
+        return StagedRows(self.runs, slot, position)
 
-class Uncommitted:
+
+class StagedBatch:
     """Of one batch. Not thread-safe."""
 
     def __init__(
@@ -95,52 +115,47 @@ class Uncommitted:
 
     # ---- rows ------------------------------------------------------------------------------
 
-    def write(self, batch: TimerBatch, slots: Int64, rolled: Bool) -> Written:
-        """Append the rows, in slot order.
-
-        Args:
-            batch: timers.
-            slots: of each, open.
-            rolled: those that leave the wheel to be written to Kafka again.
-        """
+    def write(self, rows: PlacedRows) -> Written:
+        """Append the rows, in slot order."""
         directory, precision_ms = self._directory, self._directory.config.precision_ms
-        order = slot_order(slots)
-        slot, batch = slots[order], batch.take(order)
+        order = slot_order(rows.slot)
+        rows = rows.take(order)
+        slot, batch = rows.slot, rows.batch
         sources = directory.topics.ids([topic for topic, _ in batch.partitions])
         messages = stored_messages(batch, sources)
         size = columns.lengths(messages)
-        places, stretches = self._places(slot, size)
+        places, extents = self._places(slot, size)
         now_ms = self._clock.now_ms()
-        records = log_records(batch, rolled[order], places, size, precision_ms, now_ms)
+        records = log_records(batch, rows.rolled, places, size, precision_ms, now_ms)
         octets = seal(messages, records)
         ends = np.cumsum(size)
-        for hour, first, end, log_position in stretches:
+        for hour, first, end, log_position in extents:
             begin = int(ends[first] - size[first])
             directory.messages.files.write(
                 hour, octets[begin : int(ends[end - 1])], int(places.message_position[first])
             )
             directory.log.files.write(hour, records[first:end].tobytes(), log_position)
-        return Written(order, slot, places.log_position, records, stretches, places.runs())
+        return Written(order, slot, places.log_position, records, extents, places.runs())
 
-    def _places(self, slot: Int64, size: Int64) -> tuple[Places, list[Stretch]]:
+    def _places(self, slot: Int64, size: Int64) -> tuple[RowPositions, list[HourExtent]]:
         """Positions behind what is there; the lengths move on."""
         hour = hour_of(slot, self._directory.config.precision_ms)
         bounds = [*first_of_each(hour).tolist(), len(slot)]
         log_position, message_position = np.empty_like(slot), np.empty_like(slot)
-        stretches = []
+        extents = []
         for first, end in pairwise(bounds):
             name = int(hour[first])
             log_end, message_end, cancelled = self._lengths.get(name, (0, 0, 0))
             log_position[first:end] = log_end + np.arange(end - first) * RECORD_BYTES
             until = message_end + np.cumsum(size[first:end])
             message_position[first:end] = until - size[first:end]
-            stretches.append(Stretch(name, first, end, log_end))
+            extents.append(HourExtent(name, first, end, log_end))
             log_end += (end - first) * RECORD_BYTES
             self._lengths[name] = (log_end, int(until[-1]), cancelled)
         starts = first_of_each(slot)
         previous = log_position - RECORD_BYTES
         previous[starts] = self._last_positions(slot[starts])
-        return Places(slot, log_position, message_position, previous, starts), stretches
+        return RowPositions(slot, log_position, message_position, previous, starts), extents
 
     def _last_positions(self, slots: Int64) -> Int64:
         """Newest committed record of each slot; `slots` rise."""
@@ -156,11 +171,34 @@ class Uncommitted:
 
     def abandon(self, written: Written, count: int) -> None:
         """Say in the log that the first `count` records lead nowhere."""
-        for hour, first, end, log_position in written.stretches:
+        for hour, first, end, log_position in written.extents:
             if first < count:
                 left = written.records[first : min(end, count)].copy()
                 left["magic"] = MAGIC_ABANDONED
                 self._directory.log.files.write(hour, left.tobytes(), log_position)
+
+    def move_closed(self, rows: PlacedRows, written: Written, floor: int) -> StagedRows:
+        """Under the lock: rows whose slot was closed meanwhile go to the earliest open one.
+
+        Together with the batch's rows that are there already, as one run in batch order: that
+        keeps a partition's rows in offset order within the slot.
+
+        Args:
+            rows: of the batch.
+            written: what `write` has said of them.
+            floor: last closed slot, by now.
+        """
+        staged = written.staged()
+        if not len(written.slot) or written.slot[0] > floor:
+            return staged
+        earliest = floor + 1
+        count = int(np.searchsorted(written.slot, earliest, "right"))
+        moved = np.sort(written.order[:count])
+        self.abandon(written, count)
+        again = self.write(replace(rows.take(moved), slot=np.full(count, earliest)))
+        staged.slot[moved], staged.position[moved[again.order]] = earliest, again.position
+        runs = again.runs.followed_by(written.runs.where(written.runs.slot > earliest))
+        return staged._replace(runs=runs)
 
     # ---- cancels ---------------------------------------------------------------------------
 
@@ -194,19 +232,28 @@ class Uncommitted:
 
     # ---- lengths ---------------------------------------------------------------------------
 
-    def hours(self) -> dict[int, HourFiles]:
-        """Under the lock: what the commit page is to say of log and messages."""
-        gone, old = self._directory.state.gc_hour, self._before.hours
-        return {
-            hour: old.get(hour, _NO_FILES).followed_by(lengths)
-            for hour, lengths in self._lengths.items()
-            if hour >= gone
-        }
+    def commit(self, marks: Marks, rows: int, topic_ids: Mapping[str, str]) -> Commit:
+        """Under the lock: what the batch's commit page is to say.
 
-    def segments(self) -> dict[int, tuple[int, ...]]:
-        """Under the lock: what the commit page is to say of the cancel log."""
-        gone = self._directory.state.gc_cancels
-        return {hour: length for hour, length in self._segments.items() if hour >= gone}
+        Args:
+            marks: of the partitions whose marks move.
+            rows: how many timers the batch places.
+            topic_ids: Kafka's ids of the timer topics, as far as they are known.
+        """
+        before, state = self._before, self._directory.state
+        return Commit(
+            before.batch + 1,
+            {**before.marks, **marks},
+            {
+                hour: before.hours.get(hour, _NO_FILES).followed_by(lengths)
+                for hour, lengths in self._lengths.items()
+                if hour >= state.gc_hour
+            },
+            before.placed + rows,
+            {**before.topic_ids, **topic_ids},
+            len(self._directory.topics),
+            {h: length for h, length in self._segments.items() if h >= state.gc_cancels},
+        )
 
 
 def cut_uncommitted(directory: DataDirectory, commit: Commit) -> None:

@@ -5,8 +5,8 @@ newest committed progress, and under engine.lock writes the mirror, then the clo
 from it (`close_at` in checkpoints/recovery_decision.py): Close(R, C_R, R or R + 1, C_R or C_{R+1}).
 
 Ingest is the usual one. While `state` says *standby*, the engine takes only rows below C of that
-page, all of them as rows that come again (`put_back`): done ones are dropped, the others are placed
-at max(slot, R + 1). What lies at or above C waits, for the owner may still place it anywhere.
+page, all of them as rows that come again (`place_replayed`): done ones are dropped, the others are
+placed at max(slot, R + 1). What lies at or above C waits: the owner may still place it anywhere.
 
 Why that is exact, for a row at offset o < C with slot s, whatever R was when it was taken:
 

@@ -9,7 +9,7 @@
     4. a new commit page; the files are whole from then on: `state.set_recovered`
 
 A kill leaves the recovery undone, and the next start does all of it again: nothing that it needs is
-changed before its last step. Rows that come a second time are judged by `put_back`.
+changed before its last step. Rows that come a second time are judged by `place_replayed`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From a batch's columns to bytes in slot order: stored messages and log records.
 
 Pure: no file is touched here. The checksum of a message covers its log record, so positions are
-decided first (`Places`), then records, then checksums.
+decided first (`RowPositions`), then records, then checksums.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from duewheel.wheel.storage.timer_wheel import Runs
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class RowPositions:
     """Where the rows of a batch in slot order go.
 
     Attributes:
@@ -102,7 +102,7 @@ def stored_messages(batch: TimerBatch, source_ids: Int32) -> Column:
 def log_records(
     batch: TimerBatch,
     rolled: Bool,
-    places: Places,
+    places: RowPositions,
     size: Int64,
     precision_ms: int,
     now_ms: int,

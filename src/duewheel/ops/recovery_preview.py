@@ -40,7 +40,7 @@ from duewheel.osutil.signals import stop_signals
 from duewheel.osutil.terminal import progress_bar
 from duewheel.schemas.request.contract import parse
 from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
-from duewheel.wheel.append.placement import meant_slots
+from duewheel.wheel.append.placement import requested_slots
 from duewheel.wheel.recovery.rebuild import first_marks
 from duewheel.wheel.recovery.startup import NO_PROGRESS
 from duewheel.wheel.recovery.survey import survey
@@ -207,7 +207,7 @@ def _judge(
             rows = parse_by_epoch(_table(chunk.records), parsers, epochs)
             rows = rows.take(np.flatnonzero(rows.timer))  # cancels take no slot
             windows_ms = epochs.windows_ms(rows.partitions, rows.partition, rows.offset)
-            slot, _ = meant_slots(rows, settings.wheel.precision_ms, windows_ms)
+            slot, _ = requested_slots(rows, settings.wheel.precision_ms, windows_ms)
             done = int(progress.done(rows.partitions, rows.partition, rows.offset, slot).sum())
             judged = Judged(judged.done + done, judged.pending + len(rows) - done)
     return judged

@@ -17,7 +17,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.streaming.disk_guard import written_bytes
 from duewheel.testing import TIMER_TOPIC, Timer, timer_batch
-from duewheel.wheel.append.staged_batch import Uncommitted
+from duewheel.wheel.append.staged_batch import StagedBatch
 from duewheel.wheel.storage import cancel_log
 from duewheel.wheel.storage.topic_registry import TopicNames
 from duewheel.wheel.storage.verify import check
@@ -101,7 +101,7 @@ def test_no_batch_writes_more_than_the_guard_allows_for(
         for o in range(200)
     ]
     batch = timer_batch(rows)
-    write: Callable[..., None] = Uncommitted.write_cancels
+    write: Callable[..., None] = StagedBatch.write_cancels
 
     def closed_then(*args: Any) -> None:
         write(*args)
@@ -110,7 +110,7 @@ def test_no_batch_writes_more_than_the_guard_allows_for(
         assert close is not None
         state.write_close(replace(close, floor=close.floor + 5))
 
-    monkeypatch.setattr(Uncommitted, "write_cancels", closed_then)
+    monkeypatch.setattr(StagedBatch, "write_cancels", closed_then)
     world.engine.append(batch, {P0: 200})
     folders = ("timerlog", "messages", "cancelled", "cancels", "requests")
     sizes = [p.stat().st_size for name in folders for p in (world.path / name).iterdir()]

@@ -24,7 +24,7 @@ from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.request.contract import parse, rejections
 from duewheel.schemas.wire.record_codec import NO_ORIGIN, key_values
-from duewheel.wheel.append.placement import meant_slots
+from duewheel.wheel.append.placement import requested_slots
 from duewheel.wheel.dequeue.requeue import parked, waits_ms
 from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.encoded import Aside, Known, Reason, Target
@@ -161,7 +161,7 @@ def test_a_slot_is_that_of_the_later_of_due_and_not_before(
     due = [("TIMER_DELIVER_MS", b"%d" % due_ms), ("REAL_TOPIC", b"orders")]
     parking = [("TIMER_NOT_BEFORE_MS", b"%d" % not_before_ms), ("TIMER_RETRIES", b"1")]
     batch = read_back([*due, ORIGIN, *(parking if not_before_ms > 0 else [])])
-    slots, rolled = meant_slots(batch, WHEEL.precision_ms, WHEEL.window_ms)
+    slots, rolled = requested_slots(batch, WHEEL.precision_ms, WHEEL.window_ms)
     assert (slots[0] * WHEEL.precision_ms, rolled[0]) == (slot_ms, False)
 
 
@@ -258,7 +258,7 @@ def test_dead_letters_wait_while_their_topic_takes_nothing(dead: Known) -> None:
         batch = read_back(headers)
         assert (batch.rejected[0], batch.retries[0]) == (True, 1)
         assert NOW_MS + 750 <= batch.not_before_ms[0] <= NOW_MS + 1_000
-        slot_ms = meant_slots(batch, 1, WHEEL.window_ms)[0][0]
+        slot_ms = requested_slots(batch, 1, WHEEL.window_ms)[0][0]
         assert slot_ms == batch.not_before_ms[0], "it waits in the wheel"
         # `read_back` puts an own header before them.
         own = [("own", b"1")]

@@ -21,7 +21,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.errors import RecoveryPending
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.testing import TIMER_TOPIC
-from duewheel.wheel.append.staged_batch import Uncommitted, Written
+from duewheel.wheel.append.staged_batch import StagedBatch, Written
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.standby import Follower
 from duewheel.wheel.slots import WheelConfig
@@ -75,7 +75,7 @@ def test_it_follows_while_a_batch_is_being_placed(
     world.at_slot(1)
     standby.follower.tick()
     standby.shard.start_ingest()
-    write: Callable[..., Written] = Uncommitted.write
+    write: Callable[..., Written] = StagedBatch.write
 
     def meanwhile(*args: Any) -> Written:
         written = write(*args)
@@ -84,7 +84,7 @@ def test_it_follows_while_a_batch_is_being_placed(
         return written
 
     with monkeypatch.context() as patch:
-        patch.setattr(Uncommitted, "write", meanwhile)
+        patch.setattr(StagedBatch, "write", meanwhile)
         standby.ingest()
     standby.finish()
 

@@ -32,7 +32,7 @@ from duewheel.wheel.storage.layout import (
     hour_name,
     pack_reserved,
 )
-from duewheel.wheel.storage.record_builder import Places, log_records, seal, stored_messages
+from duewheel.wheel.storage.record_builder import RowPositions, log_records, seal, stored_messages
 
 # ---- golden bytes --------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ BATCH = TimerBatch(
 )
 ROLLED = np.array([False, True])
 SLOT = 36_000_000_001  # precision 50
-PLACES = Places(
+PLACES = RowPositions(
     slot=np.array([SLOT, SLOT]),
     log_position=np.array([104, 156]),
     message_position=np.array([1_000, 1_080]),
@@ -128,7 +128,7 @@ def test_a_record_and_its_message_are_these_bytes() -> None:
 def test_write_time_and_delay_always_add_up_to_the_slot(
     slot: int, precision_ms: int, now_ms: int
 ) -> None:
-    places = Places(*(np.array([n]) for n in (slot, 0, 0, -1, 0)))
+    places = RowPositions(*(np.array([n]) for n in (slot, 0, 0, -1, 0)))
     one, timer = BATCH.take(np.array([0])), np.array([False])
     (record,) = log_records(one, timer, places, np.array([64]), precision_ms, now_ms)
     assert int(record["write_time"]) + int(record["delay"]) == slot * precision_ms
@@ -155,7 +155,7 @@ def test_runs_begin_where_the_slot_changes(slots: list[int]) -> None:
     first = first_of_each(np.array(slots, np.int64))
     assert [slots[i] for i in first] == sorted(set(slots))
     assert all(i == 0 or slots[i - 1] != slots[i] for i in first)
-    places = Places(*(np.array(slots, np.int64),) * 4, first)
+    places = RowPositions(*(np.array(slots, np.int64),) * 4, first)
     assert places.runs().count.sum() == len(slots)
     expected = [i - slots.index(slot) for i, slot in enumerate(slots)]
     assert places.distance().tolist() == expected

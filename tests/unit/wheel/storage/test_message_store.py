@@ -18,7 +18,7 @@ from duewheel.testing import Timer, timer_batch
 from duewheel.wheel.append.placement import first_of_each
 from duewheel.wheel.storage.layout import NO_POSITION, PREFIX_BYTES
 from duewheel.wheel.storage.message_store import MessageStore, pieces
-from duewheel.wheel.storage.record_builder import Places, log_records, seal, stored_messages
+from duewheel.wheel.storage.record_builder import RowPositions, log_records, seal, stored_messages
 from duewheel.wheel.storage.timer_log import Records
 
 HOUR = 500_000
@@ -30,7 +30,9 @@ def write(store: MessageStore, batch: TimerBatch, position: Int64) -> Records:
     """Store the rows at the given positions; returns their log records."""
     messages = stored_messages(batch, IDS)
     slot = np.full(len(batch), SLOT)
-    places = Places(slot, slot, position, np.full(len(batch), NO_POSITION), first_of_each(slot))
+    places = RowPositions(
+        slot, slot, position, np.full(len(batch), NO_POSITION), first_of_each(slot)
+    )
     records = log_records(
         batch, np.zeros(len(batch), np.bool_), places, lengths(messages), 50, SLOT * 50
     )
