@@ -72,7 +72,7 @@ def settings() -> Iterator[str]:
             yield from [f"## [{name}]\n", f"{field.description}\n"]
             continue
         yield from _section(name, section)
-        if section is sections.Timer:
+        if section is sections.TimerSection:
             yield from _section('timer.topic."<name>"', sections.TimerTopic)
 
 

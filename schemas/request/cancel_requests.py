@@ -55,7 +55,7 @@ _OF_CANCELS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Cancels:
+class CancelRequests:
     """What the rows of a batch cancel.
 
     Attributes:
@@ -89,7 +89,7 @@ class Cancels:
 
 def read_cancels(
     fields: Mapping[Request, Field], cancelling_keys: Field, keys_as_ids: Field, count: int
-) -> Cancels:
+) -> CancelRequests:
     """What `count` rows are called and cancel.
 
     Args:
@@ -105,7 +105,7 @@ def read_cancels(
     own = fields.get(Request.TIMER_ID, Field.none()).beside(keys_as_ids)
     flags = fields.get(Request.RESCHEDULE, Field.none())
     if not (len(cancelled.rows) or len(flags.rows) or len(keys_as_ids.rows)):
-        return Cancels(word, pure, own, named_offset)
+        return CancelRequests(word, pure, own, named_offset)
     word[keys_as_ids.rows] = _RESCHEDULE
     asked, unclear = _flags(flags)
     named = np.zeros(count, np.bool_)
@@ -122,7 +122,7 @@ def read_cancels(
     word[(word != NOTHING) & rows_of(fields, _OF_COPIES, count) & ~chase] = _COPY
     _name_one(fields.get(Request.CANCEL_OFFSET, Field.none()), word, named_offset)
     pure[cancelled.rows] = True
-    return Cancels(word, pure, own.where(~pure[own.rows]).beside(cancelled), named_offset)
+    return CancelRequests(word, pure, own.where(~pure[own.rows]).beside(cancelled), named_offset)
 
 
 def _name_one(field: Field, word: Int8, named_offset: Int64) -> None:

@@ -36,7 +36,7 @@ from duewheel.schemas.columns import (
 from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.header_names import Request
 from duewheel.schemas.request.headers import MODES, Field, Int8
-from duewheel.schemas.request.kafka_records import Records
+from duewheel.schemas.request.kafka_records import KafkaRecords
 from duewheel.schemas.wire.record_codec import framed, header_name
 
 _ETF1, _KARAFKA = MODES.index("etf1"), MODES.index("karafka")
@@ -68,7 +68,7 @@ def placing_hashes(key: Column, rows: Bool, fields: Mapping[Request, Field]) -> 
     return hashes
 
 
-def traces(records: Records, mode: Int8, rows: Bool) -> tuple[Column, Int32]:
+def traces(records: KafkaRecords, mode: Int8, rows: Bool) -> tuple[Column, Int32]:
     """The headers that tell where messages came from, encoded, and how many they are in each row.
 
     Args:
@@ -85,7 +85,7 @@ def traces(records: Records, mode: Int8, rows: Bool) -> tuple[Column, Int32]:
     return spread(all_rows.values, all_rows.rows, len(mode)), count
 
 
-def _etf1(records: Records) -> tuple[Column, int]:
+def _etf1(records: KafkaRecords) -> tuple[Column, int]:
     encoded = join(
         *(header_name(names.ETF1_TIMESTAMP), *framed(decimals(records.timestamp_ms // 1000))),
         *(header_name(names.ETF1_KEY), *framed(records.key)),
@@ -94,7 +94,7 @@ def _etf1(records: Records) -> tuple[Column, int]:
     return encoded, 3
 
 
-def _karafka(records: Records) -> tuple[Column, Int32]:
+def _karafka(records: KafkaRecords) -> tuple[Column, Int32]:
     number = np.array([number for _, number in records.partitions], np.int32)[records.partition]
     keyed = lengths(records.key) >= 0
     key = join(header_name(names.KARAFKA_KEY), *framed(records.key))
@@ -107,5 +107,5 @@ def _karafka(records: Records) -> tuple[Column, Int32]:
     return encoded, 3 + keyed.astype(np.int32)
 
 
-def _topics(records: Records) -> Column:
+def _topics(records: KafkaRecords) -> Column:
     return take(binary(topic.encode() for topic, _ in records.partitions), records.partition)

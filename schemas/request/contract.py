@@ -41,7 +41,7 @@ from duewheel.schemas.request.headers import (
     read_headers,
     rows_of,
 )
-from duewheel.schemas.request.kafka_records import Records, read_records
+from duewheel.schemas.request.kafka_records import KafkaRecords, read_records
 from duewheel.schemas.request.request_columns import Asked, copies, judged_columns, waiting_letters
 from duewheel.schemas.request.row_settings import RowSettings
 from duewheel.schemas.request.rules import ACCEPTED, VALUE, Rule, Rules, compile_suite
@@ -230,7 +230,7 @@ def rejected_by(batch: TimerBatch, rules: Sequence[Rule]) -> Int32:
 
 def _asked(
     fields: Mapping[Request, Field],
-    records: Records,
+    records: KafkaRecords,
     settings: RowSettings,
     levels_ms: Sequence[int],
 ) -> Asked:
@@ -282,7 +282,7 @@ def _due_ms(due: DueTimes, placed: Bool, key: Column, id_hash: Int64) -> Int64:
 
 
 def _ids(
-    field: Field, rejected: Bool, records: Records, origin_offset: Int64
+    field: Field, rejected: Bool, records: KafkaRecords, origin_offset: Int64
 ) -> tuple[Column, Int64]:
     """The timers' ids (empty for the default) and their hashes (of the default too). A rejected
     row's own id may be of any length: it has the default.

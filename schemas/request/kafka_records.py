@@ -18,7 +18,7 @@ _pc: Any = pyarrow.compute
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class KafkaRecords:
     """The records of a batch without their headers.
 
     Attributes:
@@ -42,9 +42,9 @@ class Records:
     def __len__(self) -> int:
         return len(self.offset)
 
-    def take(self, rows: Int64) -> Records:
+    def take(self, rows: Int64) -> KafkaRecords:
         """Some of them."""
-        return Records(
+        return KafkaRecords(
             topics=self.topics,
             topic=self.topic[rows],
             partitions=self.partitions,
@@ -56,7 +56,7 @@ class Records:
         )
 
 
-def read_records(table: pa.Table) -> Records:
+def read_records(table: pa.Table) -> KafkaRecords:
     """The records of a table: topic string, partition int32, offset int64, timestamp
     timestamp[us, UTC], key binary, value binary.
     """
@@ -68,7 +68,7 @@ def read_records(table: pa.Table) -> Records:
     number = np.asarray(table.column("partition")).astype(np.int64)
     pairs = _pc.dictionary_encode(_pa.array((topic.astype(np.int64) << 32) | number))
     partitions = [(topics[pair >> 32], pair & 0xFFFFFFFF) for pair in pairs.dictionary.to_pylist()]
-    return Records(
+    return KafkaRecords(
         topics,
         topic,
         partitions,

@@ -27,7 +27,7 @@ from duewheel.schemas.header_names import (
     NAME_OF,
     Request,
 )
-from duewheel.schemas.request.cancel_requests import WORDS, Cancels, read_cancels
+from duewheel.schemas.request.cancel_requests import WORDS, CancelRequests, read_cancels
 from duewheel.schemas.request.due_times import PRECEDENCE, DueTimes
 from duewheel.schemas.request.header_values import SATURATED, parse_numbers
 from duewheel.schemas.request.headers import Field, Headers, Int8, rows_of
@@ -82,7 +82,7 @@ class Asked:
     """
 
     fields: Mapping[Request, Field]
-    cancels: Cancels
+    cancels: CancelRequests
     due: DueTimes
     timestamp_ms: Int64
     offset: Int64

@@ -8,7 +8,7 @@ from typing import Any
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
 from duewheel.doctor import examination
-from duewheel.doctor.findings import Finding
+from duewheel.doctor.findings import Diagnosis
 
 CLOCK = SystemClock()
 
@@ -30,14 +30,14 @@ def settings_for(path: Path, servers: str, name: str, **sections: Any) -> Settin
     return load(overrides=sections)
 
 
-def examined(settings: Settings) -> list[Finding]:
+def examined(settings: Settings) -> list[Diagnosis]:
     return list(examination.examine(settings, CLOCK, lambda _part, _parts: None))
 
 
-def errors(found: list[Finding]) -> set[tuple[str, str]]:
+def errors(found: list[Diagnosis]) -> set[tuple[str, str]]:
     return {(f.code, f.subject) for f in found if f.severity == "error"}
 
 
-def only(found: list[Finding], code: str, subject: str = "") -> Finding:
+def only(found: list[Diagnosis], code: str, subject: str = "") -> Diagnosis:
     (finding,) = [f for f in found if f.code == code and subject in f.subject]
     return finding

@@ -18,7 +18,7 @@ from duewheel import factory
 from duewheel.config.settings import Settings
 from duewheel.dev.broker import DevBroker, free_ports
 from duewheel.doctor import apis, examination
-from duewheel.doctor.findings import Finding
+from duewheel.doctor.findings import Diagnosis
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.runtime.dequeue_process import init_progress
 
@@ -104,7 +104,7 @@ def test_what_is_set_wrongly_is_found_at_once(
     capsys.readouterr()
     assert examination.run(wrong, CLOCK, "json") == 1
     shown = json.loads(capsys.readouterr().out)
-    found = [Finding(**row) for row in shown["findings"]]
+    found = [Diagnosis(**row) for row in shown["findings"]]
     wrongs = [(f.code, f.found.split()[0]) for f in found if f.severity == "error"]
     assert sorted(wrongs) == [
         ("durability", unclean),

@@ -13,7 +13,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource
 from tests.harness.launcher import wait_until
 
-from duewheel.config.sections import Kafka, Timer
+from duewheel.config.sections import KafkaSection, TimerSection
 from duewheel.config.settings import Settings
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, KafkaUnavailable
@@ -28,8 +28,8 @@ Names = Callable[[str], str]
 @pytest.fixture
 def settings(broker: DevBroker, unique_name: Names) -> Settings:
     return Settings(
-        kafka=Kafka(bootstrap_servers=(broker.bootstrap_servers,)),
-        timer=Timer(
+        kafka=KafkaSection(bootstrap_servers=(broker.bootstrap_servers,)),
+        timer=TimerSection(
             topics=(unique_name("a"), unique_name("b")),
             dead_letter_topic=unique_name("dead-letter"),
             state_topic=unique_name("state"),

@@ -20,7 +20,13 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.topic_set import TopicSet
 from duewheel.clock import SystemClock
-from duewheel.config.sections import App, Ingest, Kafka, Storage, Timer
+from duewheel.config.sections import (
+    AppSection,
+    IngestSection,
+    KafkaSection,
+    StorageSection,
+    TimerSection,
+)
 from duewheel.config.settings import Settings
 from duewheel.dev.broker import DevBroker
 from duewheel.doctor import topics
@@ -29,7 +35,7 @@ from duewheel.doctor.cluster import Topic
 from duewheel.errors import ConfigError, RecoveryPending, RecoveryRefused
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.topic_discovery import Known, look_up, timer_topics
+from duewheel.kafka.topic_discovery import KnownTopics, look_up, timer_topics
 from duewheel.runtime.topic_watch import TopicWatch
 from duewheel.streaming.source import EARLIEST
 from duewheel.testing import ManualClock
@@ -62,7 +68,7 @@ class Cluster:
         self.client.wait_for_topics([self.name(end)], 30_000)
         return self.name(end)
 
-    def read(self, known: Known | None = None) -> tuple[str, ...]:
+    def read(self, known: KnownTopics | None = None) -> tuple[str, ...]:
         return look_up(self.settings, self.admin, known).topics
 
 
@@ -72,13 +78,13 @@ def cluster(
 ) -> Iterator[Cluster]:
     name = unique_name("app")[-60:].strip("-")
     settings = Settings(
-        app=App(id=name),
-        kafka=Kafka(bootstrap_servers=(broker.bootstrap_servers,)),
-        timer=Timer(
+        app=AppSection(id=name),
+        kafka=KafkaSection(bootstrap_servers=(broker.bootstrap_servers,)),
+        timer=TimerSection(
             topics=(f"{name}.listed",), topics_pattern=f"{name}[.].*", reply_topic=f"{name}.replies"
         ),
-        storage=Storage(data_dir=tmp_path / "data"),
-        ingest=Ingest(),
+        storage=StorageSection(data_dir=tmp_path / "data"),
+        ingest=IngestSection(),
     )
     client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
@@ -98,7 +104,7 @@ def test_what_the_shard_has_no_room_for_is_left_out(
     assert found.left_out.keys() == {second}
     assert f"take up to {needed[2]} bytes" in found.left_out[second]
     # What timers were taken from has its room; doctor says the same.
-    taken = Known(frozenset({second}))
+    taken = KnownTopics(frozenset({second}))
     assert look_up(cluster.settings, cluster.admin, taken).left_out.keys() == {first}
     told = list(topics._room(*examined(cluster)))
     assert [(f.severity, f.subject) for f in told] == [("warning", f"topic {second}")]
@@ -142,21 +148,21 @@ def test_what_is_not_right_is_left_out_and_stops_nobody(cluster: Cluster) -> Non
     cluster.admin.init_topics(roomy, partitions=1)  # what is created has room for all
     assert large in look_up(roomy, cluster.admin).topics
 
-    before = Known(frozenset([wrong, cluster.name("gone")]))
+    before = KnownTopics(frozenset([wrong, cluster.name("gone")]))
     found = look_up(cluster.settings, cluster.admin, before)
     assert found.topics == tuple(sorted([cluster.listed, right, wrong]))
     assert found.faulty.keys() == {wrong}
     assert found.left_out.keys() == {large, cluster.name("gone")}
     assert "it is gone" in found.left_out[cluster.name("gone")]
 
-    anew = Known(frozenset([right]), {right: "another"})
+    anew = KnownTopics(frozenset([right]), {right: "another"})
     found = look_up(cluster.settings, cluster.admin, anew)
     assert found.topics == (cluster.listed,)
     assert "made anew" in found.left_out[right]
 
-    follows = Known(frozenset([right]), only=True)
+    follows = KnownTopics(frozenset([right]), only=True)
     assert cluster.read(follows) == tuple(sorted([cluster.listed, right]))
-    assert cluster.read(Known(only=True)) == (cluster.listed,)
+    assert cluster.read(KnownTopics(only=True)) == (cluster.listed,)
 
     resource = ConfigResource("TOPIC", wrong, {"cleanup.policy": "delete"})
     cluster.client.alter_configs([resource])
@@ -165,7 +171,7 @@ def test_what_is_not_right_is_left_out_and_stops_nobody(cluster: Cluster) -> Non
 
 
 def test_without_any_topic_there_is_nothing_to_begin_with(cluster: Cluster) -> None:
-    timer = Timer(topics_pattern=cluster.name("none.*"))
+    timer = TimerSection(topics_pattern=cluster.name("none.*"))
     settings = cluster.settings.model_copy(update={"timer": timer})
     with pytest.raises(ConfigError, match=r"no topic matches timer\.topics_pattern"):
         timer_topics(settings, cluster.admin)
@@ -219,7 +225,7 @@ def test_the_watch_says_when_another_query_is_to_begin(cluster: Cluster, state: 
 
 
 def test_ingest_waits_for_the_first_topic(cluster: Cluster, state: State) -> None:
-    timer = Timer(topics_pattern=cluster.name("first"))
+    timer = TimerSection(topics_pattern=cluster.name("first"))
     settings = cluster.settings.model_copy(update={"timer": timer})
     watch = TopicWatch(settings, state, ManualClock(), dict)
     with pytest.raises(RecoveryPending, match="nothing to read yet"):

@@ -31,7 +31,7 @@ from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.checkpoints.reshard_records import NOTICE_KEY
 from duewheel.checkpoints.role import Role
 from duewheel.errors import Fenced, KafkaUnavailable, RecoveryRefused
-from duewheel.kafka.shard_records import Written
+from duewheel.kafka.shard_records import ShardRecord
 from duewheel.ops.reshard import BACKOFF_MS, Dealing
 from duewheel.wheel.dequeue.loop import Dequeue
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -44,7 +44,7 @@ _AT_ONCE = 30  # runs of the command in the end
 
 
 class SimulatedCluster:
-    """The Cluster of one run of the command."""
+    """The ReshardCluster of one run of the command."""
 
     def __init__(
         self, host: Host, fate: Callable[[], str], before_call: Callable[[], None]
@@ -64,7 +64,7 @@ class SimulatedCluster:
         """Whether another run has begun since."""
         return self._lock != self._kafka.lock
 
-    def shards(self, *, past_open: bool) -> Mapping[int, Written]:
+    def shards(self, *, past_open: bool) -> Mapping[int, ShardRecord]:
         self._before_call()
         self._kafka.require_there()
         lanes = self._kafka.lanes
@@ -72,7 +72,7 @@ class SimulatedCluster:
             self._host.clock.pass_ms(TIMEOUT_MS + 1)
             self._host.end_forgotten()
         return {
-            index: Written(Progress.decode(lane.progress[-1][0]), lane.progress[-1][1])
+            index: ShardRecord(Progress.decode(lane.progress[-1][0]), lane.progress[-1][1])
             for index, lane in sorted(lanes.items())
             if lane.progress
         }

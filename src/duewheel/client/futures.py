@@ -11,7 +11,7 @@ from duewheel.schemas.header_names import Answer
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class AcknowledgedRecord:
     """A record in a timer topic that Kafka has acknowledged.
 
     Attributes:
@@ -28,7 +28,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Timer(Written):
+class Timer(AcknowledgedRecord):
     """A timer.
 
     Attributes:
@@ -68,7 +68,7 @@ class _Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel(Written, _Answered):
+class Cancel(AcknowledgedRecord, _Answered):
     """A cancel, with the id of the timers that it is for."""
 
     reply: Future[Answer] | None = field(repr=False, compare=False)

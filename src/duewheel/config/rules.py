@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from duewheel.config.sections import Timer, client_defaults
+from duewheel.config.sections import TimerSection, client_defaults
 from duewheel.config.topic_rules import nearest, topic_problems
 from duewheel.config.values import as_millis
 from duewheel.wheel.slots import DELAY_MS_MAX
@@ -87,7 +87,7 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
     yield from _unknown_options(settings)
 
 
-def _wheel_problems(timer: Timer) -> Iterator[tuple[str, str]]:
+def _wheel_problems(timer: TimerSection) -> Iterator[tuple[str, str]]:
     span_ms = timer.slots * timer.precision_ms
     window_ms, margin_ms = as_millis(timer.roll_window), as_millis(timer.margin)
     if window_ms < timer.precision_ms:

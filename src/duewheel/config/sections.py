@@ -54,14 +54,14 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class App(Section):
+class AppSection(Section):
     """[app]: the name that all of this application's shards share."""
 
     id: TopicName = "duewheel"
     """Begins the names of duewheel's topics and transactional ids; one for all its shards."""
 
 
-class Kafka(Section):
+class KafkaSection(Section):
     """[kafka]: one cluster holds timer topics and targets."""
 
     bootstrap_servers: Servers = ("localhost:9092",)
@@ -127,7 +127,7 @@ class TimerTopic(Section):
         )
 
 
-class Timer(Section):
+class TimerSection(Section):
     """[timer]: the timer topics, and everything that decides a message's slot."""
 
     topics: Topics = ()
@@ -181,7 +181,7 @@ class Timer(Section):
         return {name: contract for name, contract in told.items() if contract != DEFAULT}
 
 
-class Ingest(Section):
+class IngestSection(Section):
     """[ingest]: how the streaming query reads, and how often it looks for new timer topics."""
 
     trigger_ms: Annotated[Millis, Field(ge=0)] = 100
@@ -208,7 +208,7 @@ class Ingest(Section):
         return int(self.driver_memory[:-1]) << {"m": 20, "g": 30}[self.driver_memory[-1].lower()]
 
 
-class Dequeue(Section):
+class DequeueSection(Section):
     """[dequeue]: how much one transaction holds, how long Kafka may take, what is read ahead."""
 
     chunk_records: Annotated[int, Field(ge=1)] = 20_000
@@ -238,7 +238,7 @@ class Dequeue(Section):
     """Over how long the excess is spread; at most `timer.roll_window`."""
 
 
-class Storage(Section):
+class StorageSection(Section):
     """[storage]: where the shard's files are, on a local file system."""
 
     data_dir: Path = Path("duewheel-data")
@@ -251,7 +251,7 @@ class Storage(Section):
     """Where audits are kept; by default `audit` in `data_dir`."""
 
 
-class Shard(Section):
+class ShardSection(Section):
     """[shard]: which partitions of the timer topics are this instance's."""
 
     index: Annotated[int, Field(ge=0)] = 0
@@ -263,7 +263,7 @@ class Shard(Section):
     long by the brokers' clock. An owner that lives writes its progress every 2 s."""
 
 
-class Audit(Section):
+class AuditSection(Section):
     """[audit]: how much an audit reads, what it accepts of a range, how many are kept."""
 
     interval: Annotated[Duration, Field(ge=timedelta(seconds=10))] | None = None
@@ -280,7 +280,7 @@ class Audit(Section):
     """The heap of the audit's Spark driver."""
 
 
-class Metrics(Section):
+class MetricsSection(Section):
     """[metrics]: Prometheus endpoints, one per process; without a port there is none."""
 
     host: str = "127.0.0.1"
@@ -291,7 +291,7 @@ class Metrics(Section):
     """Of the dequeue process; likewise."""
 
 
-class Log(Section):
+class LogSection(Section):
     """[log]: what the processes say on stderr."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"

@@ -30,16 +30,16 @@ from pydantic_settings import (
 
 from duewheel.config.rules import contradictions
 from duewheel.config.sections import (
-    App,
-    Audit,
-    Dequeue,
-    Ingest,
-    Kafka,
-    Log,
-    Metrics,
-    Shard,
-    Storage,
-    Timer,
+    AppSection,
+    AuditSection,
+    DequeueSection,
+    IngestSection,
+    KafkaSection,
+    LogSection,
+    MetricsSection,
+    ShardSection,
+    StorageSection,
+    TimerSection,
     as_text,
 )
 from duewheel.config.topic_rules import nearest
@@ -65,16 +65,16 @@ class Settings(BaseSettings):
         enable_decoding=False,
     )
 
-    app: App = App()
-    kafka: Kafka = Kafka()
-    timer: Timer
-    ingest: Ingest = Ingest()
-    dequeue: Dequeue = Dequeue()
-    storage: Storage = Storage()
-    shard: Shard = Shard()
-    audit: Audit = Audit()
-    metrics: Metrics = Metrics()
-    log: Log = Log()
+    app: AppSection = AppSection()
+    kafka: KafkaSection = KafkaSection()
+    timer: TimerSection
+    ingest: IngestSection = IngestSection()
+    dequeue: DequeueSection = DequeueSection()
+    storage: StorageSection = StorageSection()
+    shard: ShardSection = ShardSection()
+    audit: AuditSection = AuditSection()
+    metrics: MetricsSection = MetricsSection()
+    log: LogSection = LogSection()
     spark: Options = Field(
         default_factory=dict,
         description="Settings of Spark itself, under its names (`spark.ui.enabled`).",

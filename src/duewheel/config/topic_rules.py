@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from duewheel.config.sections import Timer, TimerTopic
+from duewheel.config.sections import TimerSection, TimerTopic
 from duewheel.schemas.name_patterns import of_shell
 from duewheel.schemas.request.topic_contracts import CANCEL, FIRE, KEY, NATIVE
 
@@ -53,7 +53,7 @@ def _mapping_problems(settings: Settings) -> Iterator[tuple[str, str]]:
             yield f"timer.topic.{topic}{key}", reason
 
 
-def _targets(timer: Timer) -> Iterator[tuple[str, str]]:
+def _targets(timer: TimerSection) -> Iterator[tuple[str, str]]:
     """The targets that the configuration names, and where."""
     for target in timer.mapping.values():
         yield "timer.mapping", target

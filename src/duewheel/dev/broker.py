@@ -39,7 +39,7 @@ from duewheel.java.ivy import pyspark_jars
 from duewheel.java.jars import broker_jars
 from duewheel.osutil.child_process import Child
 from duewheel.osutil.signals import interruptible
-from duewheel.osutil.tempdir import Scratch
+from duewheel.osutil.tempdir import ScratchFolder
 
 HOST = "127.0.0.1"
 
@@ -118,7 +118,7 @@ class DevBroker:
         self._ports = (0, 0)
         self._process: Child | None = None
         self._folder: Path | None = None
-        self._scratch: Scratch | None = None
+        self._scratch: ScratchFolder | None = None
         self._lock: TextIO | None = None
 
     @property
@@ -202,7 +202,7 @@ class DevBroker:
         if self._lock is not None:
             return
         if self._given_dir is None:
-            self._scratch = Scratch("duewheel-broker-")
+            self._scratch = ScratchFolder("duewheel-broker-")
             self._folder = self._scratch.path
         else:
             self._folder = self._given_dir.absolute()

@@ -44,7 +44,7 @@ from duewheel.java.jars import broker_jars
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.osutil.child_process import Child
 from duewheel.osutil.signals import interruptible
-from duewheel.osutil.tempdir import Scratch
+from duewheel.osutil.tempdir import ScratchFolder
 from duewheel.runtime.dequeue_process import init_progress
 from duewheel.threads import Worker
 
@@ -138,7 +138,7 @@ class Demo:
 
     def _folder(self, stack: ExitStack) -> Path:
         if self._data_dir is None:
-            scratch = Scratch("duewheel-demo-")
+            scratch = ScratchFolder("duewheel-demo-")
             stack.callback(scratch.remove)
             return scratch.path
         folder = self._data_dir.absolute()

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from duewheel.doctor.findings import Finding, Severity, judged
+from duewheel.doctor.findings import Diagnosis, Severity, judged
 
 Offered = Mapping[int, tuple[int, int]]  # by API key: the lowest and the highest version
 
@@ -86,7 +86,7 @@ def lacking(api: Api, offered: Offered) -> str:
     return ""
 
 
-def judge(offers: Mapping[str, Offered]) -> Iterator[Finding]:
+def judge(offers: Mapping[str, Offered]) -> Iterator[Diagnosis]:
     """What brokers, by their names, offer of the APIs."""
     whole = True
     for api in (*NEEDED, *OPTIONAL):
@@ -104,4 +104,4 @@ def judge(offers: Mapping[str, Offered]) -> Iterator[Finding]:
                 )
     if whole and offers:
         count = len(NEEDED) + len(OPTIONAL)
-        yield Finding("kafka_api", "ok", ", ".join(offers), f"all {count} APIs are offered")
+        yield Diagnosis("kafka_api", "ok", ", ".join(offers), f"all {count} APIs are offered")

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from duewheel.config.settings import Settings
-from duewheel.doctor.findings import UNREACHABLE, Finding
+from duewheel.doctor.findings import UNREACHABLE, Diagnosis
 from duewheel.errors import DuewheelError
 from duewheel.kafka.clients import ClientSettings
 
@@ -34,7 +34,7 @@ class _LastWords(logging.Handler):
             self.text = line
 
 
-def examine(settings: Settings) -> Iterator[Finding]:
+def examine(settings: Settings) -> Iterator[Diagnosis]:
     """Each server by itself, from this host; not where a proxy stands between."""
     if settings.kafka.client.get("proxy_url") or settings.kafka.client.get("socks5_proxy"):
         return
@@ -46,19 +46,19 @@ def examine(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def judge(refusals: Sequence[tuple[str, str]]) -> Iterator[Finding]:
+def judge(refusals: Sequence[tuple[str, str]]) -> Iterator[Diagnosis]:
     """Servers, each with what is wrong, or nothing. One is enough; none is the end."""
     if all(refusal for _, refusal in refusals):
         servers = ",".join(server for server, _ in refusals)
         found = "; ".join(dict.fromkeys(refusal for _, refusal in refusals))
-        yield Finding(UNREACHABLE, "error", servers, f"takes no connections: {found}", _REMEDY)
+        yield Diagnosis(UNREACHABLE, "error", servers, f"takes no connections: {found}", _REMEDY)
         return
     for server, refusal in refusals:
         if refusal:
             found = f"takes no connections: {refusal}"
-            yield Finding("bootstrap_server", "warning", server, found, _REMEDY)
+            yield Diagnosis("bootstrap_server", "warning", server, found, _REMEDY)
         else:
-            yield Finding("bootstrap_server", "ok", server, "takes connections")
+            yield Diagnosis("bootstrap_server", "ok", server, "takes connections")
 
 
 def _refusal(server: str, seconds: float) -> str:
@@ -70,10 +70,10 @@ def _refusal(server: str, seconds: float) -> str:
     return ""
 
 
-def not_through(client: ClientSettings, error: DuewheelError, last_words: str) -> Finding:
+def not_through(client: ClientSettings, error: DuewheelError, last_words: str) -> Diagnosis:
     """The servers take connections, and no client gets through."""
     said = f"; last heard: {client.redacted(last_words)}" if last_words else ""
-    return Finding(
+    return Diagnosis(
         "kafka_refuses",
         "error",
         client.address,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from duewheel.doctor import apis
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import UNREACHABLE, Finding, judged
+from duewheel.doctor.findings import UNREACHABLE, Diagnosis, judged
 from duewheel.errors import DuewheelError
 from duewheel.kafka import producer_internals as internals
 from duewheel.kafka import shard_settings
@@ -33,7 +33,7 @@ class _Answer:
     problem: str = ""
 
 
-def examine(cluster: Cluster) -> Iterator[Finding]:
+def examine(cluster: Cluster) -> Iterator[Diagnosis]:
     """All brokers, in parallel: one that is away costs one deadline, not one after the other."""
     brokers = internals.known_brokers(cluster.admin)
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
@@ -49,7 +49,7 @@ def examine(cluster: Cluster) -> Iterator[Finding]:
         )
     if all(answer.problem for answer in answers):
         found = "no broker can be reached at the address that it gives to its clients"
-        yield Finding(UNREACHABLE, "error", cluster.address, found, "as above")
+        yield Diagnosis(UNREACHABLE, "error", cluster.address, found, "as above")
         return
     reached = {answer.name: answer for answer in answers if answer.offered is not None}
     yield from apis.judge({name: a.offered for name, a in reached.items() if a.offered})
@@ -81,7 +81,7 @@ def _answer(cluster: Cluster, number: int, host: str, port: int) -> _Answer:
     return _Answer(name, place, took_ms, found.broker_version, dict(found.api_versions))
 
 
-def _judge_version(name: str, version: tuple[int, ...]) -> Finding:
+def _judge_version(name: str, version: tuple[int, ...]) -> Diagnosis:
     """The version that kafka-python concludes from the APIs; duewheel refuses what is too old."""
     shown, oldest = (".".join(map(str, v)) for v in (version, OLDEST_BROKER))
     return judged(
@@ -93,7 +93,7 @@ def _judge_version(name: str, version: tuple[int, ...]) -> Finding:
     )
 
 
-def _features(cluster: Cluster) -> Finding:
+def _features(cluster: Cluster) -> Diagnosis:
     """Whether the cluster guards transactions by itself (KIP-890); without it the clients do."""
     try:
         features = cluster.ask("read features", lambda admin: admin.describe_features())
@@ -101,12 +101,12 @@ def _features(cluster: Cluster) -> Finding:
         features = {}
     low_high = features.get("transaction.version", {}).get("finalized")
     told = "not told: before Kafka 4.0, or none" if low_high is None else str(low_high[1])
-    return Finding("transaction_version", "ok", "cluster", f"transaction.version is {told}")
+    return Diagnosis("transaction_version", "ok", "cluster", f"transaction.version is {told}")
 
 
 def judge_settings(
     name: str, address: str, config: Mapping[str, str], limits: PublisherLimits
-) -> Iterator[Finding]:
+) -> Iterator[Diagnosis]:
     """A broker's settings against the bounds of the publisher.
 
     Args:
@@ -116,7 +116,7 @@ def judge_settings(
         limits: of the publisher.
     """
     if not config:
-        yield Finding(
+        yield Diagnosis(
             "broker_settings",
             "warning",
             name,

@@ -14,15 +14,15 @@ from kafka.structs import TopicPartition
 
 from duewheel.config.values import as_millis
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Finding, judged
-from duewheel.doctor.scratch import Scratch
+from duewheel.doctor.findings import Diagnosis, judged
+from duewheel.doctor.scratch import ScratchTopic
 from duewheel.kafka.clients import close
 
 _NO_BROKER = -1
 _REMEDY = "run NTP on every host: chronyc tracking; timedatectl"
 
 
-def examine(cluster: Cluster, scratch: Scratch) -> Iterator[Finding]:
+def examine(cluster: Cluster, scratch: ScratchTopic) -> Iterator[Diagnosis]:
     """One measurement for each broker that leads a partition of the scratch topic."""
     bound_ms = as_millis(cluster.settings.dequeue.clock_skew_max)
     deadline = cluster.deadline()
@@ -52,7 +52,7 @@ def _stamp(cluster: Cluster, producer: KafkaProducer, where: TopicPartition) -> 
     return cluster.client.call(cluster.deadline(), f"have {where} stamp a record", send)
 
 
-def judge_skew(broker: str, least_ms: int, most_ms: int, bound_ms: int) -> Finding:
+def judge_skew(broker: str, least_ms: int, most_ms: int, bound_ms: int) -> Diagnosis:
     """How far this host is ahead of a broker: at least and at most, in ms."""
     if least_ms > 0:
         found = f"this host is ahead by {least_ms} to {most_ms} ms"

@@ -17,14 +17,14 @@ from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.doctor import bootstrap, brokers, clocks, host, rights, topics, trial
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import UNREACHABLE, Finding, as_lines, as_object, exit_code
+from duewheel.doctor.findings import UNREACHABLE, Diagnosis, as_lines, as_object, exit_code
 from duewheel.doctor.scratch import scratch_topic
 from duewheel.errors import DuewheelError
 from duewheel.kafka.clients import ClientSettings, close
 from duewheel.kafka.deadline import Deadline
 from duewheel.osutil.terminal import progress_bar
 
-Parts = dict[str, Callable[[Cluster], Iterator[Finding]]]
+Parts = dict[str, Callable[[Cluster], Iterator[Diagnosis]]]
 Begun = Callable[[str, int], None]  # told of each part: its name, and how many there are
 
 
@@ -45,7 +45,7 @@ def run(settings: Settings, clock: Clock, output: str) -> int:
     return exit_code(found)
 
 
-def examine(settings: Settings, clock: Clock, begun: Begun) -> Iterator[Finding]:
+def examine(settings: Settings, clock: Clock, begun: Begun) -> Iterator[Diagnosis]:
     """Everything there is to be found, as it is found.
 
     Args:
@@ -88,20 +88,20 @@ def examine(settings: Settings, clock: Clock, begun: Begun) -> Iterator[Finding]
 
 
 def examined(
-    name: str, cluster: Cluster, part: Callable[[Cluster], Iterator[Finding]]
-) -> Iterator[Finding]:
+    name: str, cluster: Cluster, part: Callable[[Cluster], Iterator[Diagnosis]]
+) -> Iterator[Diagnosis]:
     """What a part finds, until it gets no answer, or one that makes no sense to it."""
     try:
         yield from part(cluster)
     except Exception as error:  # noqa: BLE001 - kafka-python on an answer that it did not expect
         said = str(error) if isinstance(error, DuewheelError) else cluster.client.explain(error)
         remedy = "see docs/kafka.md for the APIs and the rights that are needed"
-        yield Finding("not_examined", "error", name, said, remedy)
+        yield Diagnosis("not_examined", "error", name, said, remedy)
 
 
-def _on_scratch_topic(cluster: Cluster) -> Iterator[Finding]:
+def _on_scratch_topic(cluster: Cluster) -> Iterator[Diagnosis]:
     with scratch_topic(cluster) as scratch:
-        if isinstance(scratch, Finding):
+        if isinstance(scratch, Diagnosis):
             yield scratch
             return
         yield from trial.examine(cluster, scratch)

@@ -16,7 +16,7 @@ _WORST_FIRST: tuple[Severity, ...] = ("error", "warning", "ok")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """One thing that was looked at.
 
     Attributes:
@@ -43,24 +43,24 @@ def judged(
     error: bool = False,
     warning: bool = False,
     remedy: str = "",
-) -> Finding:
+) -> Diagnosis:
     """A finding whose severity follows from conditions; a remedy is kept only if one is needed."""
     severity: Severity = "error" if error else "warning" if warning else "ok"
-    return Finding(code, severity, subject, found, "" if severity == "ok" else remedy)
+    return Diagnosis(code, severity, subject, found, "" if severity == "ok" else remedy)
 
 
-def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+def worst_first(findings: Iterable[Diagnosis]) -> list[Diagnosis]:
     """Errors, then warnings, then the rest; each in the order in which they were found."""
     return sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.severity))
 
 
-def exit_code(findings: Iterable[Finding]) -> int:
+def exit_code(findings: Iterable[Diagnosis]) -> int:
     """Of the process: 3 if Kafka was not reachable, 1 with errors, 0 otherwise."""
     errors = {finding.code for finding in findings if finding.severity == "error"}
     return KafkaUnavailable.exit_code if UNREACHABLE in errors else int(bool(errors))
 
 
-def as_object(findings: Sequence[Finding]) -> dict[str, Any]:
+def as_object(findings: Sequence[Diagnosis]) -> dict[str, Any]:
     """For programs: ok, errors, warnings, findings (the worst first)."""
     counts = Counter(finding.severity for finding in findings)
     return {
@@ -71,7 +71,7 @@ def as_object(findings: Sequence[Finding]) -> dict[str, Any]:
     }
 
 
-def as_lines(findings: Sequence[Finding]) -> Iterator[str]:
+def as_lines(findings: Sequence[Diagnosis]) -> Iterator[str]:
     """For people: a table, a remedy below the line that it mends, and the sums."""
     columns = zip(*((f.severity, f.code, f.subject) for f in findings), strict=True)
     widths = [max(map(len, column)) for column in columns]

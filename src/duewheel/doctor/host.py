@@ -20,7 +20,7 @@ import psutil
 
 from duewheel.checkpoints import fs
 from duewheel.config.settings import Settings
-from duewheel.doctor.findings import Finding, judged
+from duewheel.doctor.findings import Diagnosis, judged
 from duewheel.errors import ConfigError
 from duewheel.factory import COPIES_ON_WRITE
 from duewheel.java import jars
@@ -53,7 +53,7 @@ _TIMEX = struct.Struct("=i4xqqqqi")
 _TIMEX_BYTES = 208
 
 
-def examine(settings: Settings) -> Iterator[Finding]:
+def examine(settings: Settings) -> Iterator[Diagnosis]:
     """The host, as this process sees it."""
     data_dir = settings.storage.data_dir.absolute()
     yield judge_file_system(data_dir, _file_system(data_dir))
@@ -82,7 +82,7 @@ def _file_system(path: Path) -> str:
     return next((mounts[folder] for folder in (place, *place.parents) if folder in mounts), "?")
 
 
-def judge_file_system(path: Path, kind: str) -> Finding:
+def judge_file_system(path: Path, kind: str) -> Diagnosis:
     """Whether files on it last, may be mapped and locked, and are written in place."""
     remote, passing, copies = kind in _REMOTE, kind in _PASSING, kind in fs.COPY_ON_WRITE
     why = [": not local, and so no place for mapped files and locks"] * remote
@@ -99,7 +99,7 @@ def judge_file_system(path: Path, kind: str) -> Finding:
     )
 
 
-def _trial(data_dir: Path) -> Finding:
+def _trial(data_dir: Path) -> Diagnosis:
     """Allocate, map, write and lock there."""
     code, subject = "data_directory", str(data_dir)
     parent = _existing(data_dir)
@@ -122,7 +122,7 @@ def _trial(data_dir: Path) -> Finding:
                 exclusive = lock.try_acquire() and not other.try_acquire()
     except OSError as error:
         remedy = f"give user {os.getuid()} the right to write there, or set storage.data_dir"
-        return Finding(code, "error", subject, f"cannot be used: {error}", remedy)
+        return Diagnosis(code, "error", subject, f"cannot be used: {error}", remedy)
     problems = [] if same else ["what is mapped is not what is read"]
     problems += [] if whole else ["what is allocated has no blocks"]
     problems += [] if exclusive else ["two holders get the same lock"]
@@ -135,7 +135,7 @@ def _trial(data_dir: Path) -> Finding:
     )
 
 
-def _room(settings: Settings, data_dir: Path) -> Finding:
+def _room(settings: Settings, data_dir: Path) -> Diagnosis:
     ring = 2 * settings.timer.slots * ENTRY_BYTES
     there = (data_dir / "timerwheel").exists()
     space = fs.space(_existing(data_dir))
@@ -143,7 +143,7 @@ def _room(settings: Settings, data_dir: Path) -> Finding:
     return judge_room(str(data_dir), space.free_bytes, 0 if there else ring, least)
 
 
-def judge_room(subject: str, free: int, ring: int, least: int) -> Finding:
+def judge_room(subject: str, free: int, ring: int, least: int) -> Diagnosis:
     """Whether there is room for what is still to be allocated, and for timers.
 
     Args:
@@ -165,7 +165,7 @@ def judge_room(subject: str, free: int, ring: int, least: int) -> Finding:
     )
 
 
-def _allocated(wheel: Path) -> Finding:
+def _allocated(wheel: Path) -> Diagnosis:
     """A sparse mapped file ends the process when the disk is full."""
     found = wheel.stat()
     blocks = found.st_blocks * _BLOCK_BYTES
@@ -178,7 +178,7 @@ def _allocated(wheel: Path) -> Finding:
     )
 
 
-def _open_files() -> Finding:
+def _open_files() -> Diagnosis:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return judged(
         "open_files",
@@ -189,12 +189,12 @@ def _open_files() -> Finding:
     )
 
 
-def _memory(settings: Settings) -> Finding:
+def _memory(settings: Settings) -> Diagnosis:
     heap = int(settings.ingest.driver_memory_bytes * _JVM_BESIDE_HEAP)
     return judge_memory(psutil.virtual_memory().available, heap, settings.dequeue.read_ahead_bytes)
 
 
-def judge_memory(available: int, heap: int, cache: int) -> Finding:
+def judge_memory(available: int, heap: int, cache: int) -> Diagnosis:
     """What the host can give against Spark's driver and the page cache that is asked for; bytes."""
     return judged(
         "memory",
@@ -207,18 +207,18 @@ def judge_memory(available: int, heap: int, cache: int) -> Finding:
     )
 
 
-def _java() -> Finding:
+def _java() -> Diagnosis:
     try:
         java = find_java()
     except ConfigError as error:
         first, *rest = str(error).splitlines()
-        return Finding("java", "error", "host", first, rest[-1] if rest else "")
+        return Diagnosis("java", "error", "host", first, rest[-1] if rest else "")
     spark = version("pyspark")
     found = f"{java.version} from {java.source} ({java.executable}), pyspark {spark}"
-    return Finding("java", "ok", "host", found)
+    return Diagnosis("java", "ok", "host", found)
 
 
-def _jars() -> Finding:
+def _jars() -> Diagnosis:
     there = jars.is_fetched("connector")
     return judged(
         "jars",
@@ -231,14 +231,14 @@ def _jars() -> Finding:
     )
 
 
-def _clock() -> Finding:
+def _clock() -> Diagnosis:
     """What the kernel knows of the clock's discipline, which any NTP service tells it."""
     buffer = ctypes.create_string_buffer(_TIMEX_BYTES)
     adjtimex = getattr(ctypes.CDLL(None), "adjtimex", None)  # not every C library has it
     answer = -1 if adjtimex is None else adjtimex(buffer)
     _, _, _, error_us, _, _ = _TIMEX.unpack_from(buffer)
     if answer < 0:
-        return Finding("clock_kept", "ok", "host", "the kernel does not tell here")
+        return Diagnosis("clock_kept", "ok", "host", "the kernel does not tell here")
     return judged(
         "clock_kept",
         "host",

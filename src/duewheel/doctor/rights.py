@@ -16,7 +16,7 @@ from kafka.errors import (
 )
 
 from duewheel.doctor.cluster import Cluster, Topic
-from duewheel.doctor.findings import Finding
+from duewheel.doctor.findings import Diagnosis
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka import shard_settings
 
@@ -33,7 +33,7 @@ _MISSED = {
 }
 
 
-def examine(cluster: Cluster) -> Iterator[Finding]:
+def examine(cluster: Cluster) -> Iterator[Diagnosis]:
     """Every topic that is there, or that this principal may not see; then the transactional id."""
     settings = cluster.settings
     needed = dict.fromkeys(cluster.targets, _TARGET)
@@ -46,12 +46,12 @@ def examine(cluster: Cluster) -> Iterator[Finding]:
     yield _transactional_id(cluster, principal)
 
 
-def judge(topic: Topic, needed: Needed, address: str, principal: str) -> Iterator[Finding]:
+def judge(topic: Topic, needed: Needed, address: str, principal: str) -> Iterator[Diagnosis]:
     """What a principal lacks on a topic."""
     code, subject = "topic_rights", f"topic {topic.name}"
     vital, useful = needed
     if topic.is_there and topic.rights is None:
-        yield Finding(
+        yield Diagnosis(
             code, "ok", subject, "the broker does not list rights: none is missing so far"
         )
         return
@@ -59,9 +59,9 @@ def judge(topic: Topic, needed: Needed, address: str, principal: str) -> Iterato
     lost = sorted(lacking & vital)
     if lost:
         text = f"{principal} lacks {', '.join(lost)}: duewheel cannot work"
-        yield Finding(code, "error", subject, text, _grant(address, principal, topic.name, lost))
+        yield Diagnosis(code, "error", subject, text, _grant(address, principal, topic.name, lost))
     for right in sorted(lacking - vital):
-        yield Finding(
+        yield Diagnosis(
             code,
             "warning",
             subject,
@@ -69,7 +69,7 @@ def judge(topic: Topic, needed: Needed, address: str, principal: str) -> Iterato
             _grant(address, principal, topic.name, [right]),
         )
     if not lacking:
-        yield Finding(code, "ok", subject, ", ".join(sorted(vital | useful)))
+        yield Diagnosis(code, "ok", subject, ", ".join(sorted(vital | useful)))
 
 
 def _grant(address: str, principal: str, topic: str, rights: list[str]) -> str:
@@ -89,7 +89,7 @@ def _principal(cluster: Cluster) -> str:
     return "User:ANONYMOUS" if protocol == "PLAINTEXT" else "User:<principal>"
 
 
-def _transactional_id(cluster: Cluster, principal: str) -> Finding:
+def _transactional_id(cluster: Cluster, principal: str) -> Diagnosis:
     """Whether the shard's id may be looked at, and what is open under it."""
     name = shard_settings.transactional_id(cluster.settings)
     code, subject = "transactional_id", f"transactional id {name}"
@@ -105,7 +105,7 @@ def _transactional_id(cluster: Cluster, principal: str) -> Finding:
     try:
         text = cluster.client.call(deadline, f"describe {subject}", look)
     except ConfigError:
-        return Finding(
+        return Diagnosis(
             code,
             "error",
             subject,
@@ -115,5 +115,7 @@ def _transactional_id(cluster: Cluster, principal: str) -> Finding:
             f"{cluster.settings.app.id}. --resource-pattern-type prefixed",
         )
     except KafkaUnavailable as error:
-        return Finding(code, "warning", subject, str(error), "see docs/kafka.md for what is needed")
-    return Finding(code, "ok", subject, text)
+        return Diagnosis(
+            code, "warning", subject, str(error), "see docs/kafka.md for what is needed"
+        )
+    return Diagnosis(code, "ok", subject, text)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from kafka.errors import TopicAlreadyExistsError, for_code
 
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Finding
+from duewheel.doctor.findings import Diagnosis
 from duewheel.errors import DuewheelError
 from duewheel.kafka.producer_internals import known_brokers
 
@@ -24,7 +24,7 @@ _SETTINGS = {"message.timestamp.type": "LogAppendTime", "retention.ms": "3600000
 
 
 @dataclass(frozen=True, slots=True)
-class Scratch:
+class ScratchTopic:
     """The topic, and the number of a partition for each broker that leads one."""
 
     topic: str
@@ -37,7 +37,7 @@ def name_of(cluster: Cluster) -> str:
 
 
 @contextlib.contextmanager
-def scratch_topic(cluster: Cluster) -> Iterator[Scratch | Finding]:
+def scratch_topic(cluster: Cluster) -> Iterator[ScratchTopic | Diagnosis]:
     """The topic for the length of a with block; or why there is none."""
     name = name_of(cluster)
     was_there = cluster.topics([name])[name].is_there
@@ -48,7 +48,7 @@ def scratch_topic(cluster: Cluster) -> Iterator[Scratch | Finding]:
             return
     try:
         rows = cluster.topics([name])[name].partitions
-        yield Scratch(name, {row["leader_id"]: row["partition_index"] for row in rows})
+        yield ScratchTopic(name, {row["leader_id"]: row["partition_index"] for row in rows})
     finally:
         if not was_there:
             with contextlib.suppress(DuewheelError):
@@ -79,9 +79,9 @@ def _create(cluster: Cluster, name: str) -> str:
     return ""
 
 
-def _refused(cluster: Cluster, name: str, refusal: str) -> Finding:
+def _refused(cluster: Cluster, name: str, refusal: str) -> Diagnosis:
     settings = " ".join(f"--config {key}={value}" for key, value in _SETTINGS.items())
-    return Finding(
+    return Diagnosis(
         "scratch_topic",
         "warning",
         f"topic {name}",

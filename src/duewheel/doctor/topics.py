@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from duewheel.checkpoints.partition_limit import PARTITIONS_MAX, beyond_room
 from duewheel.doctor.cluster import Cluster, Topic
-from duewheel.doctor.findings import Finding, Severity, judged
+from duewheel.doctor.findings import Diagnosis, Severity, judged
 from duewheel.errors import DuewheelError
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.shard_records import Written, all_shards, require_as_many
+from duewheel.kafka.shard_records import ShardRecord, all_shards, require_as_many
 from duewheel.kafka.topic_specs import TopicFinding, remedy_command
 
 _TRANSACTION_LOG = "__transaction_state"
@@ -25,7 +25,7 @@ _BYTES_MAX = "max.message.bytes"
 _REPLICAS = 3  # so that one may be away and one fail
 
 
-def examine(cluster: Cluster) -> Iterator[Finding]:
+def examine(cluster: Cluster) -> Iterator[Diagnosis]:
     """The topics that are duewheel's, and targets as far as they are configured."""
     settings, own, targets = cluster.settings, cluster.own_topics, cluster.targets
     with cluster.open_topics() as checks:
@@ -48,7 +48,7 @@ def examine(cluster: Cluster) -> Iterator[Finding]:
         yield _progress(cluster)
 
 
-def _matching(cluster: Cluster, checks: KafkaAdmin) -> Iterator[Finding]:
+def _matching(cluster: Cluster, checks: KafkaAdmin) -> Iterator[Diagnosis]:
     """Topics that match the pattern: what is wrong with one keeps that one from being read."""
     listed = cluster.settings.timer.topics
     matching = [name for name in cluster.timer_topics if name not in listed]
@@ -60,13 +60,13 @@ def _matching(cluster: Cluster, checks: KafkaAdmin) -> Iterator[Finding]:
             yield replace(finding, found=f"{finding.found} (so {topic} is not read, if it is new)")
 
 
-def as_finding(found: TopicFinding, address: str) -> Finding:
+def as_finding(found: TopicFinding, address: str) -> Diagnosis:
     """A line of the checks that a start makes."""
     code, topic = "topic_settings", f"topic {found.topic}"
     if found.state == "missing":
-        return Finding(code, "error", topic, "there is no such topic", "duewheel init")
+        return Diagnosis(code, "error", topic, "there is no such topic", "duewheel init")
     if found.state == "unreadable":
-        return Finding(
+        return Diagnosis(
             code,
             "warning",
             topic,
@@ -77,23 +77,23 @@ def as_finding(found: TopicFinding, address: str) -> Finding:
     about = f"wanted is {found.wanted}: {found.reason}"
     if found.state == "untold":
         text = f"{found.setting} is not told by the broker, {about}"
-        return Finding(code, "warning", topic, text, "ask the broker's vendor for its value")
+        return Diagnosis(code, "warning", topic, text, "ask the broker's vendor for its value")
     if found.state in {"differs", "costly"}:
         severity: Severity = "error" if found.state == "differs" else "warning"
         remedy = remedy_command(address, found.topic, found.remedy) if found.remedy else ""
         text = f"{found.setting} is {found.found}, {about}"
-        return Finding(code, severity, topic, text, remedy or found.reason)
-    return Finding(code, "ok", topic, "as it must be")
+        return Diagnosis(code, severity, topic, text, remedy or found.reason)
+    return Diagnosis(code, "ok", topic, "as it must be")
 
 
-def durability(topic: Topic, address: str) -> Iterator[Finding]:
+def durability(topic: Topic, address: str) -> Iterator[Diagnosis]:
     """What it takes to lose acknowledged records of a topic, and what to stop its writes."""
     problems = list(_problems(topic, address))
     for severity, found, remedy in problems:
-        yield Finding("durability", severity, f"topic {topic.name}", found, remedy)
+        yield Diagnosis("durability", severity, f"topic {topic.name}", found, remedy)
     if not problems:
         found = f"{_replicas(topic)} replicas, {_IN_SYNC_MIN} {topic.config.get(_IN_SYNC_MIN, '?')}"
-        yield Finding("durability", "ok", f"topic {topic.name}", found)
+        yield Diagnosis("durability", "ok", f"topic {topic.name}", found)
 
 
 def _replicas(topic: Topic) -> int:
@@ -134,7 +134,7 @@ def _problems(topic: Topic, address: str) -> Iterator[tuple[Severity, str, str]]
         yield "warning", text, set_to(f"{_IN_SYNC_MIN}={replicas - 1}")
 
 
-def sizes(timers: Sequence[Topic], targets: Sequence[Topic], address: str) -> Iterator[Finding]:
+def sizes(timers: Sequence[Topic], targets: Sequence[Topic], address: str) -> Iterator[Diagnosis]:
     """Whether a target takes every message that a timer topic takes."""
     told = [int(topic.config[_BYTES_MAX]) for topic in timers if _BYTES_MAX in topic.config]
     for target in targets if told else ():
@@ -151,8 +151,8 @@ def sizes(timers: Sequence[Topic], targets: Sequence[Topic], address: str) -> It
         )
 
 
-def _missing_target(topic: str, address: str) -> Finding:
-    return Finding(
+def _missing_target(topic: str, address: str) -> Diagnosis:
+    return Diagnosis(
         "target_missing",
         "error",
         f"topic {topic}",
@@ -162,7 +162,7 @@ def _missing_target(topic: str, address: str) -> Finding:
     )
 
 
-def _partitions(cluster: Cluster, timers: Sequence[Topic]) -> Finding:
+def _partitions(cluster: Cluster, timers: Sequence[Topic]) -> Diagnosis:
     """Whether this shard has any."""
     shard = cluster.settings.shard
     code, subject = "shard_partitions", f"shard {shard.index} of {shard.count}"
@@ -172,35 +172,35 @@ def _partitions(cluster: Cluster, timers: Sequence[Topic]) -> Finding:
     except DuewheelError as error:
         remedy = "kafka-topics.sh --bootstrap-server {} --alter --topic {} --partitions {}"
         name = timers[0].name
-        return Finding(
+        return Diagnosis(
             code, "error", subject, str(error), remedy.format(cluster.address, name, shard.count)
         )
-    return Finding(code, "ok", subject, f"{len(mine)} of {len(known)} timer partitions are its")
+    return Diagnosis(code, "ok", subject, f"{len(mine)} of {len(known)} timer partitions are its")
 
 
-def _room(cluster: Cluster, timers: Sequence[Topic]) -> Iterator[Finding]:
+def _room(cluster: Cluster, timers: Sequence[Topic]) -> Iterator[Diagnosis]:
     """Timer topics that the shard's record of progress has no room for."""
     shard, listed = cluster.settings.shard, cluster.settings.timer.topics
     mine = shard_settings.own_counts(cluster.settings, {t.name: len(t.partitions) for t in timers})
     beyond = beyond_room(mine, sorted(mine, key=lambda name: (name not in listed, name)))
     for topic, why in beyond.items():
         severity: Severity = "error" if topic in listed else "warning"
-        yield Finding("shard_room", severity, f"topic {topic}", why, "duewheel reshard")
+        yield Diagnosis("shard_room", severity, f"topic {topic}", why, "duewheel reshard")
     if not beyond:
         text = f"{sum(mine.values())} partitions, and there is room for some {PARTITIONS_MAX}"
-        yield Finding("shard_room", "ok", f"shard {shard.index} of {shard.count}", text)
+        yield Diagnosis("shard_room", "ok", f"shard {shard.index} of {shard.count}", text)
 
 
-def _progress(cluster: Cluster) -> Finding:
+def _progress(cluster: Cluster) -> Diagnosis:
     """How far the shard has come, by the newest record that is committed."""
     shard = cluster.settings.shard
     code, subject = "progress", f"shard {shard.index} of {shard.count}"
     try:
-        shards: Mapping[int, Written] = all_shards(cluster.settings)
+        shards: Mapping[int, ShardRecord] = all_shards(cluster.settings)
         require_as_many(cluster.settings, shards)
     except DuewheelError as error:
-        return Finding(code, "error", subject, str(error), "duewheel recover --dry-run")
+        return Diagnosis(code, "error", subject, str(error), "duewheel recover --dry-run")
     if shard.index not in shards:
-        return Finding(code, "warning", subject, "there is none: not begun yet", "duewheel init")
+        return Diagnosis(code, "warning", subject, "there is none: not begun yet", "duewheel init")
     age_s = (cluster.clock.now_ms() - shards[shard.index].at_ms) / 1000
-    return Finding(code, "ok", subject, f"its newest record is {age_s:.1f} s old")
+    return Diagnosis(code, "ok", subject, f"its newest record is {age_s:.1f} s old")

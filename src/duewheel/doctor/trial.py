@@ -22,8 +22,8 @@ from kafka import KafkaProducer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Finding, judged
-from duewheel.doctor.scratch import Scratch, name_of
+from duewheel.doctor.findings import Diagnosis, judged
+from duewheel.doctor.scratch import ScratchTopic, name_of
 from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.kafka import producer_internals as internals
 from duewheel.kafka import shard_settings
@@ -41,13 +41,13 @@ _LOOK_S = 0.05
 _DOCS = "see docs/kafka.md: exactly once needs it"
 
 
-def examine(cluster: Cluster, scratch: Scratch) -> Iterator[Finding]:
+def examine(cluster: Cluster, scratch: ScratchTopic) -> Iterator[Diagnosis]:
     """Try it: a second or two where all is well."""
     with contextlib.closing(_Trial(cluster, scratch)) as trial:
         yield from trial.run()
 
 
-def judge_seen(topic: str, seen: set[bytes], wanted: set[bytes]) -> Iterator[Finding]:
+def judge_seen(topic: str, seen: set[bytes], wanted: set[bytes]) -> Iterator[Diagnosis]:
     """What a reader of committed records has seen.
 
     Args:
@@ -83,7 +83,7 @@ def judge_seen(topic: str, seen: set[bytes], wanted: set[bytes]) -> Iterator[Fin
 class _Trial:
     """One trial. Not thread-safe."""
 
-    def __init__(self, cluster: Cluster, scratch: Scratch) -> None:
+    def __init__(self, cluster: Cluster, scratch: ScratchTopic) -> None:
         self._cluster = cluster
         self._partition = TopicPartition(scratch.topic, 0)
         self._name = name_of(cluster)
@@ -92,25 +92,25 @@ class _Trial:
         self._limits = shard_settings.publisher_limits(cluster.settings)
         self._producers: list[KafkaProducer] = []
 
-    def run(self) -> Iterator[Finding]:
+    def run(self) -> Iterator[Diagnosis]:
         began_ms = self._cluster.clock.boottime_ms()
         try:
             producer = self._open()
             self._write(producer, COMMITTED)
             self._commit(producer)
         except DuewheelError as error:
-            yield Finding("transactions", "error", self._subject, str(error), _rights(self._name))
+            yield Diagnosis("transactions", "error", self._subject, str(error), _rights(self._name))
             return
         took_ms = self._cluster.clock.boottime_ms() - began_ms
         found = f"a producer was opened, and a transaction committed, in {took_ms} ms"
-        yield Finding("transactions", "ok", self._subject, found)
+        yield Diagnosis("transactions", "ok", self._subject, found)
         offsets = self._try_offsets()
         yield offsets
         try:
             self._try_fencing()
             seen = self._read()
         except DuewheelError as error:
-            yield Finding("fencing", "error", self._subject, str(error), _DOCS)
+            yield Diagnosis("fencing", "error", self._subject, str(error), _DOCS)
             return
         wanted = {COMMITTED} | ({OFFSETS} if offsets.severity == "ok" else set())
         yield from judge_seen(self._partition.topic, seen, wanted)
@@ -122,7 +122,7 @@ class _Trial:
         with contextlib.suppress(DuewheelError):
             self._cluster.ask("delete the trial's group", lambda a: a.delete_groups([self._name]))
 
-    def _try_offsets(self) -> Finding:
+    def _try_offsets(self) -> Diagnosis:
         """An offset with metadata, committed with a record, and read back. The producer is a new
         one: what the one before has not really committed is gone then.
         """
@@ -141,7 +141,7 @@ class _Trial:
             remedy = "nothing of duewheel needs it: its progress is a record; " + _rights(
                 self._name
             )
-            return Finding("group_offsets", "warning", subject, str(error), remedy)
+            return Diagnosis("group_offsets", "warning", subject, str(error), remedy)
         same = read is not None and (read.offset, read.metadata) == (_OFFSET, _METADATA)
         return judged(
             "group_offsets",

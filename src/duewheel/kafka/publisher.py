@@ -111,7 +111,7 @@ class Stamp:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class PublishAttempt:
     """What one transaction writes: 1 and 2 of the module's head.
 
     Attributes:
@@ -338,7 +338,7 @@ class KafkaPublisher:
             self.close()
             raise self._doubt(error) from None
 
-    def _transact(self, attempt: Attempt) -> int | None:
+    def _transact(self, attempt: PublishAttempt) -> int | None:
         """3 to 5 of the module's head; the brokers' clock, if they said it."""
         batches = attempt.batches(self._state_partition, self._key)
         outcomes = self._producer.transact("publish", batches, self._now_ms(), self._limits.quiet_s)
@@ -400,10 +400,10 @@ class KafkaPublisher:
 
     def _attempt(
         self, admin: KafkaAdminClient, prepared: Prepared | None, progress: Progress
-    ) -> Attempt:
+    ) -> PublishAttempt:
         """1 and 2 of the module's head: what goes to partitions, and what beside the progress."""
         if prepared is None:
-            return Attempt(progress, aside=Aside(held=progress.held))
+            return PublishAttempt(progress, aside=Aside(held=progress.held))
         held = progress.held
         topics = len(held) + len(router.used_topics(prepared.deliveries))
         deadline = preparation_deadline(self._limits.publish_deadline_s, topics, self._stopping)
@@ -433,7 +433,7 @@ class KafkaPublisher:
         batches = split(parts, closed, moves.held, progress.topic_ids, end)
         parts = [*moves.parts, *batches.now]
         self._producer.meet(dict.fromkeys(part.topic for part in parts), deadline)
-        return Attempt(
+        return PublishAttempt(
             progress if batches.held == held else replace(progress, held=batches.held),
             parts,
             [*moves.deletions, *batches.records],

@@ -19,7 +19,7 @@ _KEY = re.compile(rb"shard-([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class ShardRecord:
     """A record, and when the broker took it, by its clock."""
 
     progress: Progress
@@ -28,7 +28,7 @@ class Written:
 
 def all_shards(
     settings: Settings, stopping: threading.Event | None = None, *, past_open: bool = False
-) -> dict[int, Written]:
+) -> dict[int, ShardRecord]:
     """The newest record of every shard that there is or was, by its index.
 
     Args:
@@ -51,11 +51,11 @@ def all_shards(
     for key, record in found.items():
         named = _KEY.fullmatch(key)
         if named and record_key(int(named[1])) == key:
-            shards[int(named[1])] = Written(Progress.decode(record.value), record.timestamp_ms)
+            shards[int(named[1])] = ShardRecord(Progress.decode(record.value), record.timestamp_ms)
     return dict(sorted(shards.items()))
 
 
-def require_as_many(settings: Settings, shards: Mapping[int, Written]) -> None:
+def require_as_many(settings: Settings, shards: Mapping[int, ShardRecord]) -> None:
     """Refuse to begin a shard beside others of another number.
 
     Raises:

@@ -39,7 +39,7 @@ from duewheel.schemas.batches import is_retired
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownTopics:
     """What a shard knows of timer topics.
 
     Attributes:
@@ -53,7 +53,7 @@ class Known:
     only: bool = False
 
     @classmethod
-    def of(cls, state: State) -> Known:
+    def of(cls, state: State) -> KnownTopics:
         """From the data directory: its marks, and its copy of the progress."""
         mirror = state.mirror()
         progress = None if mirror is None else mirror.progress
@@ -67,7 +67,7 @@ class Known:
         return cls(frozenset(followed | own), ids, only=state.standby)
 
 
-def look_up(settings: Settings, admin: KafkaAdmin, known: Known | None = None) -> TopicSet:
+def look_up(settings: Settings, admin: KafkaAdmin, known: KnownTopics | None = None) -> TopicSet:
     """The timer topics as Kafka has them now; see the module's head.
 
     Args:
@@ -78,7 +78,7 @@ def look_up(settings: Settings, admin: KafkaAdmin, known: Known | None = None) -
     Raises:
         KafkaUnavailable: no answer in time.
     """
-    known = known or Known()
+    known = known or KnownTopics()
     listed = settings.timer.topics
     if settings.timer.topics_pattern is None:
         _beyond_room(settings, admin, [], [])

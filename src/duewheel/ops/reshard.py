@@ -54,7 +54,7 @@ from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.shard_records import Written, all_shards
+from duewheel.kafka.shard_records import ShardRecord, all_shards
 from duewheel.kafka.state_topic import place_of
 from duewheel.kafka.transactions import TransactionalProducer, is_fenced
 from duewheel.osutil.signals import stop_signals
@@ -99,10 +99,10 @@ def reshard(settings: Settings, to: int, *, dry_run: bool) -> dict[str, Any]:
     return {"dry_run": dry_run, **result, "took_s": round(time.monotonic() - begun_s, 3)}
 
 
-class Cluster(Protocol):
+class ReshardCluster(Protocol):
     """What dealing asks of Kafka. Not thread-safe."""
 
-    def shards(self, *, past_open: bool) -> Mapping[int, Written]:
+    def shards(self, *, past_open: bool) -> Mapping[int, ShardRecord]:
         """The newest record of every shard that there is or was.
 
         Args:
@@ -141,7 +141,7 @@ class Cluster(Protocol):
 class Dealing:
     """One run: the steps of the module's head. Not thread-safe."""
 
-    def __init__(self, cluster: Cluster, to: int, backoff: Backoff) -> None:
+    def __init__(self, cluster: ReshardCluster, to: int, backoff: Backoff) -> None:
         """
         Args:
             cluster: where the records are.
@@ -173,7 +173,7 @@ class Dealing:
         log.info("partitions are dealt anew", from_shards=count, to_shards=self._to)
         return _told(count, records)
 
-    def _dealt(self, old: Sequence[Written]) -> list[Progress]:
+    def _dealt(self, old: Sequence[ShardRecord]) -> list[Progress]:
         """The records of the new shards; those of before, if as many are wanted."""
         records = [written.progress for written in old]
         if len(records) == self._to:
@@ -189,7 +189,7 @@ class Dealing:
                 f"{len(records)}` gives each shard back as it was"
             ) from error
 
-    def _look(self, *, past_open: bool) -> list[Written]:
+    def _look(self, *, past_open: bool) -> list[ShardRecord]:
         """The records of all shards that there are, sealed or not."""
         shards = self._cluster.shards(past_open=past_open)
         count = shards[0].progress.shards
@@ -200,7 +200,7 @@ class Dealing:
                 )
         return [shards[shard] for shard in range(count)]
 
-    def _seal(self, shard: int, count: int, like: Progress) -> Written:
+    def _seal(self, shard: int, count: int, like: Progress) -> ShardRecord:
         """Seal one shard; returns what its record is from then on.
 
         Args:
@@ -225,7 +225,7 @@ class Dealing:
                         wanted = sealed(found, self._to, _lineage())
                     publisher.publish(None, wanted)
                 log.info("sealed", shard=shard, to_shards=self._to)
-                return Written(wanted, at_ms)
+                return ShardRecord(wanted, at_ms)
             except PublishDoubt as doubt:
                 log.warning("sealing again", shard=shard, reason=str(doubt))
                 self._backoff.wait(self._backoff.next_ms())
@@ -246,7 +246,7 @@ class Dealing:
 
 
 class _Kafka:
-    """The Cluster of real brokers."""
+    """The ReshardCluster of real brokers."""
 
     def __init__(self, settings: Settings, clock: factory.StoppableClock) -> None:
         self._settings, self._clock = settings, clock
@@ -260,26 +260,26 @@ class _Kafka:
         """Drop the client."""
         self._producer.stop()
 
-    def shards(self, *, past_open: bool) -> Mapping[int, Written]:
-        """See Cluster."""
+    def shards(self, *, past_open: bool) -> Mapping[int, ShardRecord]:
+        """See ReshardCluster."""
         shards = all_shards(self._settings, self._clock.stopping, past_open=past_open)
         if 0 not in shards:
             raise ConfigError(f"{self._settings.state_topic} has no progress: nothing to deal")
         return shards
 
     def take_lock(self) -> None:
-        """See Cluster."""
+        """See ReshardCluster."""
         deadline = Deadline(self._limits.start_deadline_s, self._clock.stopping)
         self._producer.open([self._settings.state_topic], deadline)
 
     def make_room(self, shards: int) -> None:
-        """See Cluster."""
+        """See ReshardCluster."""
         stopping = self._clock.stopping
         with KafkaAdmin(self._settings.kafka.client_options("admin"), stopping=stopping) as admin:
             admin.have_partitions(self._settings.state_topic, shards)
 
     def write(self, values: Mapping[int, Mapping[bytes, bytes]]) -> int:
-        """See Cluster."""
+        """See ReshardCluster."""
         batches = [
             (place_of(self._settings.state_topic, shard), single(key, value))
             for shard, records in values.items()
@@ -300,7 +300,7 @@ class _Kafka:
             ) from error
 
     def publisher(self, shard: int) -> Publisher:
-        """See Cluster."""
+        """See ReshardCluster."""
         return factory.publisher(self._settings, self._clock, shard)
 
 

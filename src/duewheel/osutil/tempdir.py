@@ -30,7 +30,7 @@ while time.monotonic() < end_s:
 """
 
 
-class Scratch:
+class ScratchFolder:
     """An empty temporary folder; `remove` it.
 
     Attributes:

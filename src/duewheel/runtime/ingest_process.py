@@ -48,7 +48,7 @@ from duewheel.errors import (
 from duewheel.java.spark_session import spark_session
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.topic_discovery import Known, look_up
+from duewheel.kafka.topic_discovery import KnownTopics, look_up
 from duewheel.osutil.metrics_server import Together, served
 from duewheel.osutil.signals import forgiven_once, stop_signals
 from duewheel.runtime.checkpointer import CheckpointThread
@@ -328,7 +328,7 @@ def _decision(
 
 def _offsets_at(settings: Settings, state: State, admin: KafkaAdmin, time_ms: int) -> Marks:
     """Where a time begins in the timer topics, for a recovery that reads everything again."""
-    known = Known.of(state)
+    known = KnownTopics.of(state)
     there = look_up(settings, admin, known)
     for topic in known.topics & there.left_out.keys():
         _log.error(

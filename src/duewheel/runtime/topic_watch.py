@@ -20,7 +20,7 @@ from duewheel.config.values import as_millis
 from duewheel.errors import ConfigError, KafkaUnavailable, RecoveryPending, RecoveryRefused
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.topic_discovery import Known, look_up, require_some
+from duewheel.kafka.topic_discovery import KnownTopics, look_up, require_some
 from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.source import EARLIEST
 from duewheel.wheel.append.engine import require_same_topics
@@ -74,7 +74,7 @@ class TopicWatch:
             RecoveryPending: there is none at all.
         """
         self._looking.begin()
-        self.found = look_up(self._settings, admin, Known.of(self._state))
+        self.found = look_up(self._settings, admin, KnownTopics.of(self._state))
         self._tell(self.found)
         try:
             topics = require_some(self._settings, self.found)
@@ -132,7 +132,7 @@ class TopicWatch:
         return False
 
     def _has_changed(self, admin: KafkaAdmin) -> bool:
-        found = look_up(self._settings, admin, Known.of(self._state))
+        found = look_up(self._settings, admin, KnownTopics.of(self._state))
         self._tell(found)
         return found.topics != self.found.topics
 

@@ -9,7 +9,7 @@ import pytest
 
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.topic_set import FILE_NAME, TopicSet
-from duewheel.config.sections import Storage, Timer
+from duewheel.config.sections import StorageSection, TimerSection
 from duewheel.config.settings import Settings
 from duewheel.ops.status import status
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -31,8 +31,8 @@ def test_what_is_not_whole_says_nothing(tmp_path: Path, text: bytes) -> None:
 
 def test_status_tells_it(tmp_path: Path) -> None:
     settings = Settings(
-        timer=Timer(topics=("a",), slots=80_000, roll_window=timedelta(minutes=1)),
-        storage=Storage(data_dir=tmp_path / "data"),
+        timer=TimerSection(topics=("a",), slots=80_000, roll_window=timedelta(minutes=1)),
+        storage=StorageSection(data_dir=tmp_path / "data"),
     )
     DataDirectory.start(settings.storage.data_dir, settings.wheel, Role.DEQUEUE).stop()
     assert status(settings)["timer_topics"] is None

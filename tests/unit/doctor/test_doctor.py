@@ -25,7 +25,7 @@ from duewheel.doctor import (
     trial,
 )
 from duewheel.doctor.cluster import Cluster, Topic
-from duewheel.doctor.findings import Finding
+from duewheel.doctor.findings import Diagnosis
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.kafka.topic_specs import TopicFinding
@@ -43,9 +43,9 @@ def severities(found: Any) -> list[str]:
 
 
 def test_the_exit_code_tells_errors_and_an_absent_kafka_apart() -> None:
-    ok, warning = Finding("a", "ok", "s", "f"), Finding("b", "warning", "s", "f", "r")
-    error = Finding("c", "error", "s", "f", "r")
-    away = Finding(findings.UNREACHABLE, "error", "s", "f", "r")
+    ok, warning = Diagnosis("a", "ok", "s", "f"), Diagnosis("b", "warning", "s", "f", "r")
+    error = Diagnosis("c", "error", "s", "f", "r")
+    away = Diagnosis(findings.UNREACHABLE, "error", "s", "f", "r")
     assert findings.exit_code([]) == 0
     assert findings.exit_code([ok, warning]) == 0
     assert findings.exit_code([ok, error, warning]) == 1
@@ -53,7 +53,10 @@ def test_the_exit_code_tells_errors_and_an_absent_kafka_apart() -> None:
 
 
 def test_the_worst_comes_first_and_its_remedy_below_it() -> None:
-    found = [Finding("fine", "ok", "host", "42 MiB"), Finding("bad", "error", "t", "gone", "init")]
+    found = [
+        Diagnosis("fine", "ok", "host", "42 MiB"),
+        Diagnosis("bad", "error", "t", "gone", "init"),
+    ]
     assert list(findings.as_lines(found)) == [
         "error  bad   t     gone",
         "       → init",
@@ -67,15 +70,15 @@ def test_the_worst_comes_first_and_its_remedy_below_it() -> None:
 
 def test_a_remedy_is_only_for_what_needs_one() -> None:
     assert findings.judged("c", "s", "f", remedy="r").remedy == ""
-    assert findings.judged("c", "s", "f", warning=True, remedy="r") == Finding(
+    assert findings.judged("c", "s", "f", warning=True, remedy="r") == Diagnosis(
         "c", "warning", "s", "f", "r"
     )
     assert findings.judged("c", "s", "f", warning=True, error=True).severity == "error"
 
 
 def test_a_part_that_meets_the_unexpected_is_one_finding() -> None:
-    def part(_: Cluster) -> Iterator[Finding]:
-        yield Finding("a", "ok", "s", "f")
+    def part(_: Cluster) -> Iterator[Diagnosis]:
+        yield Diagnosis("a", "ok", "s", "f")
         raise KeyError("hunter2")
 
     client = ClientSettings({"ssl_password": "hunter2"})
@@ -142,7 +145,7 @@ def test_the_documentation_lists_the_same_apis() -> None:
 
 def test_the_documentation_names_every_finding() -> None:
     sources = "".join(path.read_text() for path in Path(doctor.__path__[0]).glob("*.py"))
-    codes = set(re.findall(r'(?:Finding|judged)\(\s*"(\w+)"|code(?:, \w+)? = "(\w+)"', sources))
+    codes = set(re.findall(r'(?:Diagnosis|judged)\(\s*"(\w+)"|code(?:, \w+)? = "(\w+)"', sources))
     named = {first or second for first, second in codes} | {findings.UNREACHABLE}
     assert len(named) > 25
     section = DOCUMENT.split("## What `duewheel doctor` finds")[1].split("\n## ")[0]

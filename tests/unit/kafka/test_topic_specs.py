@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from duewheel.config.sections import Timer
+from duewheel.config.sections import TimerSection
 from duewheel.config.settings import Settings
 from duewheel.kafka.topic_specs import compare, dead_letter_plan, timer_topic_plans
 
-SETTINGS = Settings(timer=Timer(topics=("t",)))
+SETTINGS = Settings(timer=TimerSection(topics=("t",)))
 
 
 def test_a_setting_that_the_broker_does_not_tell_is_not_taken_for_a_difference() -> None:

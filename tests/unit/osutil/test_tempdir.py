@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from duewheel.osutil.tempdir import Scratch
+from duewheel.osutil.tempdir import ScratchFolder
 
 DEADLINE_S = 60.0
 
@@ -21,7 +21,7 @@ import json, subprocess, sys, time
 import psutil
 from duewheel.osutil import tempdir
 tempdir._LINGER_S = 5.0
-folder = tempdir.Scratch("duewheel-test-").path
+folder = tempdir.ScratchFolder("duewheel-test-").path
 removers = [child.pid for child in psutil.Process().children()]
 writer = '''
 import pathlib, sys, time
@@ -62,7 +62,7 @@ def test_a_folder_is_gone_after_kill_9(tmp_path: Path) -> None:
 
 def test_a_removed_folder_leaves_nobody() -> None:
     before = set(psutil.Process().children())
-    scratch = Scratch("duewheel-test-")
+    scratch = ScratchFolder("duewheel-test-")
     (remover,) = set(psutil.Process().children()) - before
     (scratch.path / "data").mkdir()
     scratch.remove()

@@ -29,7 +29,7 @@ from duewheel.checkpoints.reshard_records import (
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import RecoveryRefused
-from duewheel.kafka.shard_records import Written
+from duewheel.kafka.shard_records import ShardRecord
 from duewheel.ops.reshard import Dealing
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
@@ -358,7 +358,7 @@ class NoWait(ManualClock):
 
 
 class Sealing:
-    """The Cluster of `duewheel reshard`, with these records; `before_seal` of a shard is called
+    """The ReshardCluster of the command, with these records; `before_seal` of a shard is called
     once, before it is sealed.
     """
 
@@ -373,8 +373,8 @@ class Sealing:
     def records(self) -> list[Progress]:
         return [p.committed[-1][1] for p in self.publishers if p.committed]
 
-    def shards(self, *, past_open: bool) -> dict[int, Written]:
-        return {record.shard: Written(record, 0) for record in self.records}
+    def shards(self, *, past_open: bool) -> dict[int, ShardRecord]:
+        return {record.shard: ShardRecord(record, 0) for record in self.records}
 
     def take_lock(self) -> None:
         pass
