@@ -19,7 +19,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class DueTime:
-    """One way to say when, as a request header: of epoch ms, a delay in ms, or a level."""
+    """One way to say when, as a request header: of epoch ms, a delay in ms, or a level.
+
+    >>> DueTime.asked(delay="1h30m").header
+    ('TIMER_DELAY_MS', b'5400000')
+    >>> DueTime.asked(deliver_at=datetime(2027, 1, 15, 8, tzinfo=UTC)).header
+    ('TIMER_DELIVER_MS', b'1800000000000')
+    """
 
     request: Request
     number: int
@@ -32,6 +38,10 @@ class DueTime:
         level: int | None = None,
     ) -> DueTime:
         """Exactly one of the three, as `DelayProducer.schedule` describes them.
+
+        >>> DueTime.asked(delay="1h", level=3)
+        Traceback (most recent call last):
+        duewheel.errors.InvalidTimer: give exactly one of deliver_at, delay and level
 
         Raises:
             InvalidTimer: none or several are given, or one that cannot be read.
@@ -52,7 +62,14 @@ class DueTime:
         return NAME_OF[self.request], b"%d" % self.number
 
     def due_ms(self, timestamp_ms: int, levels_ms: Sequence[int]) -> int:
-        """When a record with this header and timestamp is due, in epoch ms."""
+        """When a record with this header and timestamp is due, in epoch ms.
+
+        >>> levels_ms = [1_000, 5_000]
+        >>> DueTime.asked(delay="2s").due_ms(1_800_000_000_000, levels_ms)
+        1800000002000
+        >>> DueTime.asked(level=7).due_ms(1_800_000_000_000, levels_ms)  # as the highest one
+        1800000005000
+        """
         if self.request is Request.DELIVER_AT:
             return self.number
         if self.request is Request.DELAY_MS:

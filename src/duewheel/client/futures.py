@@ -31,6 +31,10 @@ class AcknowledgedRecord:
 class Timer(AcknowledgedRecord):
     """A timer.
 
+    >>> timer = Timer("order 8821", "orders.delayed", 3, 17, due_ms=1_800_000_000_000)
+    >>> RecallHandle.decode(timer.handle).place
+    'orders.delayed-3@17'
+
     Attributes:
         due_ms: when it is due, epoch ms; a delay counts from the record's timestamp.
     """

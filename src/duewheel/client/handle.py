@@ -28,6 +28,7 @@ from typing import Self
 
 from duewheel.errors import InvalidTimer
 from duewheel.schemas.header_names import ID_BYTES_MAX
+from duewheel.schemas.name_patterns import may_name_topic
 
 _VERSION = 1
 _HEAD = struct.Struct(">BiqqB")
@@ -40,6 +41,12 @@ _DUE_MS_MAX = 2**63 - 1  # later ones are refused at ingest, whatever the handle
 @dataclass(frozen=True, slots=True)
 class RecallHandle:
     """One timer, as its producer knows it.
+
+    >>> handle = RecallHandle("orders.delayed", 3, 17, 1_800_000_000_000, "order 8821")
+    >>> RecallHandle.decode(handle.encode()) == handle
+    True
+    >>> RecallHandle.is_one(handle.encode()[:-1]), RecallHandle.is_one("order 8821")
+    (False, False)
 
     Attributes:
         timer_topic, partition, offset: where its record lies.
@@ -85,7 +92,7 @@ class RecallHandle:
             )
         _, partition, offset, due_ms, length = _HEAD.unpack_from(content)
         topic, timer_id = (part.decode(errors="replace") for part in _split(content, length))
-        if min(partition, offset) < 0 or not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic):
+        if min(partition, offset) < 0 or not may_name_topic(topic):
             raise InvalidTimer("the recall handle names no place in a topic: it was made up")
         return cls(topic, partition, offset, due_ms, timer_id or f"{topic}-{partition}@{offset}")
 

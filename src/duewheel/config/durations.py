@@ -9,7 +9,16 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
 
 
 def parse_duration_ms(text: str) -> int:
-    """Milliseconds of "24h", "50ms", "1.5h" or "1h 30m".
+    """Milliseconds of a duration.
+
+    >>> [parse_duration_ms(text) for text in ("50ms", "24h", "1.5h", "1h 30m", "0s")]
+    [50, 86400000, 5400000, 5400000, 0]
+    >>> parse_duration_ms("90")
+    Traceback (most recent call last):
+    ValueError: "90" is no duration: a number and ms, s, m, h or d, such as "24h"
+    >>> parse_duration_ms("0.5ms")
+    Traceback (most recent call last):
+    ValueError: "0.5ms" is not a whole number of milliseconds
 
     Raises:
         ValueError: no such form, not a whole number of milliseconds, or beyond 2**53 of them.
@@ -27,7 +36,11 @@ def parse_duration_ms(text: str) -> int:
 
 
 def format_duration_ms(duration_ms: int) -> str:
-    """In the largest unit that divides it: 86_400_000 → "24h"."""
+    """In the largest unit, up to hours, that divides it.
+
+    >>> [format_duration_ms(ms) for ms in (86_400_000, 5_400_000, 1_500, 0)]
+    ['24h', '90m', '1500ms', '0ms']
+    """
     for unit in ("h", "m", "s"):
         if duration_ms and duration_ms % _UNIT_MS[unit] == 0:
             return f"{duration_ms // _UNIT_MS[unit]}{unit}"

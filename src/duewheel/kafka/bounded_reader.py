@@ -31,6 +31,9 @@ class Bound:
     def parse(cls, flag: str, text: str) -> Bound:
         """An offset, or ISO-8601 with a zone.
 
+        >>> Bound.parse("--from", "17"), Bound.parse("--to", "2027-01-15T08:00:00Z")
+        (Bound(offset=17, time_ms=None), Bound(offset=None, time_ms=1800000000000))
+
         Raises:
             ConfigError: it is neither.
         """
