@@ -136,7 +136,7 @@ class Local:
         return self.close is None and self.commit.batch == 0 and not lost
 
 
-def look_at(state: State, directory: Path) -> Local:
+def read_local_state(state: State, directory: Path) -> Local:
     """Read everything that a decision needs; what cannot be read counts as damage."""
     damage = state.damage
     commit, close, mirror = NO_COMMIT, None, None

@@ -41,7 +41,7 @@ from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.loop import Dequeue
 from duewheel.wheel.encoded import Aside
 from duewheel.wheel.publisher import Prepared, Publisher, Seen
-from duewheel.wheel.recovery.rebuild import OffsetsAt, carry_out
+from duewheel.wheel.recovery.rebuild import OffsetsAt, apply_recovery
 from duewheel.wheel.recovery.startup import first_progress
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -424,7 +424,7 @@ class LocalShard:
         path: the data directory.
         ingest: the engine, None while ingest does not run.
         dequeue: the loop, None while it does not run.
-        offsets_at: where a time begins in Kafka; see `carry_out`.
+        offsets_at: where a time begins in Kafka; see `apply_recovery`.
     """
 
     def __init__(
@@ -478,7 +478,7 @@ class LocalShard:
         )
         record = RecoveryRecord.read(self.path)
         assert record is not None, "dequeue must have started here once"
-        carry_out(directory, record, self.offsets_at)
+        apply_recovery(directory, record, self.offsets_at)
         self.ingest = Engine(directory, self._clock, topic_ids)
         return self.ingest
 

@@ -47,7 +47,7 @@ from duewheel.testing import JournalPublisher, LocalShard, ManualClock, Recordin
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.loop import Dequeue
-from duewheel.wheel.recovery.rebuild import carry_out
+from duewheel.wheel.recovery.rebuild import apply_recovery
 from duewheel.wheel.recovery.startup import first_progress
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -204,7 +204,7 @@ def started(path: Path) -> Engine:
     directory = DataDirectory.start(path / "data", WHEEL, Role.INGEST)
     while (record := dequeue_has_decided(directory.state, directory.path)) is None:
         time.sleep(0.1)
-    carry_out(directory, record, lambda _: {})
+    apply_recovery(directory, record, lambda _: {})
     return Engine(directory, CLOCK)
 
 

@@ -58,7 +58,7 @@ from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.wire.record_batch import split
 from duewheel.schemas.wire.record_codec import framed, framed_bytes, key_values
 from duewheel.wheel.append.engine import Engine
-from duewheel.wheel.recovery.rebuild import carry_out
+from duewheel.wheel.recovery.rebuild import apply_recovery
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 
@@ -445,7 +445,7 @@ def hot_slot(rig: Rig, count: int, body_bytes: int) -> None:
     )
     while (record := dequeue_has_decided(directory.state, directory.path)) is None:
         CLOCK.sleep(0.1)
-    carry_out(directory, record, lambda _: {})
+    apply_recovery(directory, record, lambda _: {})
     engine = Engine(directory, CLOCK)
     due_ms = CLOCK.now_ms() + 5_000 + count * (body_bytes + 200) // 50_000
     for first in range(0, count, 50_000):

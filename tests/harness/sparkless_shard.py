@@ -32,7 +32,7 @@ from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.single_record import Header, encode
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.dequeue.loop import Dequeue
-from duewheel.wheel.recovery.rebuild import carry_out
+from duewheel.wheel.recovery.rebuild import apply_recovery
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 Message = tuple[bytes | None, bytes | None, list[Header]]
@@ -63,7 +63,7 @@ class SparklessShard:
         self._dequeue.start()
         record = RecoveryRecord.read(settings.storage.data_dir)
         assert record is not None
-        carry_out(self._directories[1], record, lambda _: {})
+        apply_recovery(self._directories[1], record, lambda _: {})
         with self.admin() as admin:
             ids = {topic: str(i) for topic, i in admin.topic_ids([self.timers]).items()}
         self._engine = Engine(self._directories[1], self._clock, ids)

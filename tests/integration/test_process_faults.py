@@ -37,7 +37,7 @@ from duewheel.ops import dlq_replay
 from duewheel.ops.dlq_replay import Selection
 from duewheel.osutil.child_process import Child
 from duewheel.wheel.append.engine import Engine
-from duewheel.wheel.recovery.rebuild import carry_out
+from duewheel.wheel.recovery.rebuild import apply_recovery
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.verify import check
 
@@ -103,7 +103,7 @@ class Process:
             )
             record = dequeue_has_decided(state, path)
             assert record is not None
-            carry_out(self._directory, record, lambda _: {})
+            apply_recovery(self._directory, record, lambda _: {})
             self._engine = Engine(self._directory, SystemClock())
         self._judge.append(self._engine, self.settings.timer.precision_ms)
 

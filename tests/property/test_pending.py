@@ -119,9 +119,9 @@ class World:
     def look(self) -> Pending:
         """What the observer says, after it has agreed with one that looks for the first time."""
         until = range(SLOT, SLOT + 200, 7)
-        found = self.pending.look(until, AHEAD)
+        found = self.pending.count(until, AHEAD)
         fresh = DataDirectory(self.path, self.wheel)
-        assert PendingTimers(fresh).look(until, AHEAD) == found
+        assert PendingTimers(fresh).count(until, AHEAD) == found
         fresh.close()
         return found
 

@@ -38,7 +38,7 @@ from duewheel.runtime.ingest_process import settle_checkpoint
 from duewheel.streaming.sink import StoppedWaitingError
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.dequeue.loop import Dequeue
-from duewheel.wheel.recovery.rebuild import carry_out
+from duewheel.wheel.recovery.rebuild import apply_recovery
 from duewheel.wheel.recovery.startup import first_progress
 from duewheel.wheel.storage.creation import WHEEL_LOCK
 from duewheel.wheel.storage.data_directory import ENGINE_LOCK, DataDirectory
@@ -410,7 +410,7 @@ class World:
         record = dequeue_has_decided(ingest.directory.state, ingest.directory.path)
         if record is None:
             return
-        recovered = carry_out(ingest.directory, record, lambda ms: offsets_at(self.shard, ms))
+        recovered = apply_recovery(ingest.directory, record, lambda ms: offsets_at(self.shard, ms))
         if recovered is not None:
             self.history.say(f"  {record.case}: {recovered}")
             self.history.counts[f"{record.case}, keeps {recovered.keep.name}"] += 1

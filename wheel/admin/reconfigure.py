@@ -72,7 +72,7 @@ def plan(
         found: the newest progress in Kafka.
         local: the data directory.
         wheel, config: the settings that are to hold.
-        offsets_at: as of `carry_out` in wheel/recovery/rebuild.py.
+        offsets_at: as of `apply_recovery` in wheel/recovery/rebuild.py.
 
     Raises:
         RecoveryRefused: the shard must run first, or is another directory's; or there have been too

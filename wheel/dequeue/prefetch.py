@@ -109,7 +109,7 @@ class ReadAhead:
         self._stopping = stopping
         self._hours: dict[int, _HourRead] = {}
 
-    def look(self, delivered: int, now_ms: int) -> int:
+    def read(self, delivered: int, now_ms: int) -> int:
         """Read ahead what the coming slots need and has not been read.
 
         Args:
@@ -272,7 +272,7 @@ class ReadAheadThread:
             try:
                 delivered = self._delivered()
                 if delivered is not None:
-                    count = self._ahead.look(delivered, self._clock.now_ms())
+                    count = self._ahead.read(delivered, self._clock.now_ms())
                     log.debug("read ahead", bytes=count)
             except (CorruptFile, OSError) as error:
                 # Mostly an entry that was being changed. What is really damaged the loop reports.

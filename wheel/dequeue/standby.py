@@ -51,7 +51,7 @@ from duewheel.checkpoints.recovery_decision import (
     decide_to_follow,
     is_older,
     is_own,
-    look_at,
+    read_local_state,
 )
 from duewheel.checkpoints.role import Role
 from duewheel.clock import Clock, Interval
@@ -59,13 +59,13 @@ from duewheel.errors import CorruptFile, KafkaUnavailable, RecoveryPending, Reco
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.cancel_replies import CancelReplies
 from duewheel.wheel.publisher import ProgressReader, Seen
-from duewheel.wheel.recovery.startup import tell_ingest
+from duewheel.wheel.recovery.startup import publish_decision
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
 from duewheel.wheel.storage.far_slots import Linker
 
 log = structlog.get_logger(__name__)
 
-LOOK_S = 0.25  # between two looks at the progress
+POLL_S = 0.25  # between two readings of the progress
 _COLLECT_MS = 60_000
 _ASK_MS = 3_000  # of silence, before the coordinator is asked, and between two questions
 _LOG_MS = 10_000
@@ -119,7 +119,7 @@ class Follower:
             verdict = self.tick()
             if verdict is not None:
                 return verdict
-            self._clock.sleep(LOOK_S)
+            self._clock.sleep(POLL_S)
         return None
 
     def tick(self) -> Verdict | None:
@@ -182,9 +182,9 @@ class Follower:
         progress = seen.progress
         self._require_same_settings(progress)
         state = self._directory.state
-        if is_own(progress, look_at(state, self._directory.path)):
+        if is_own(progress, read_local_state(state, self._directory.path)):
             return Verdict.OWNER
-        decision = tell_ingest(self._directory, progress, decide_to_follow, follows=True)
+        decision = publish_decision(self._directory, progress, decide_to_follow, follows=True)
         state.claim(0, 0)  # an earlier start may have been about to take over
         self._seen, self._heard_ms = seen, self._clock.boottime_ms()
         log.info(

@@ -103,7 +103,7 @@ class PendingTimers:
         self._precision_ms = directory.config.precision_ms
         self._hours: dict[int, _HourCounts] = {}
 
-    def look(self, until: Sequence[int] = (), ahead: range = range(0)) -> Pending:
+    def count(self, until: Sequence[int] = (), ahead: range = range(0)) -> Pending:
         """Count what is pending now.
 
         Args:

@@ -52,7 +52,7 @@ class Recovered:
     marks: Marks
 
 
-def carry_out(
+def apply_recovery(
     directory: DataDirectory, record: RecoveryRecord, offsets_at: OffsetsAt
 ) -> Recovered | None:
     """Do what the record says, unless it has been done.

@@ -30,7 +30,13 @@ from duewheel.checkpoints.held_copies import named
 from duewheel.checkpoints.ownership import require_may_own, require_same_settings
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.progress_mirror import Mirror
-from duewheel.checkpoints.recovery_decision import Decision, Local, RecoveryRecord, decide, look_at
+from duewheel.checkpoints.recovery_decision import (
+    Decision,
+    Local,
+    RecoveryRecord,
+    decide,
+    read_local_state,
+)
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.config import DequeueConfig
@@ -96,7 +102,7 @@ def start(
         found = _without_progress(directory, publisher, config, first, take_over=take_over)
     elif seen is None or found.encode() != seen.encode():
         _require_may_own(directory, publisher, config, found, take_over)
-    decision = tell_ingest(directory, found, decide)
+    decision = publish_decision(directory, found, decide)
     state, lineage = directory.state, secrets.randbits(62)
     state.claim(found.lineage, lineage)
     progress = replace(found, owner=state.uuid, lineage=lineage, epoch=found.epoch + 1)
@@ -113,7 +119,7 @@ def _require_may_own(
     _require_same_settings(progress, directory, config)
     require_may_own(
         progress,
-        look_at(directory.state, directory.path),
+        read_local_state(directory.state, directory.path),
         age_ms=publisher.age_ms,
         patience_ms=config.take_over_after_ms,
         take_over=take_over,
@@ -159,7 +165,7 @@ def _without_progress(
     return first
 
 
-def tell_ingest(
+def publish_decision(
     directory: DataDirectory,
     found: Progress,
     deciding: Callable[[Progress, Local], Decision],

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from duewheel.checkpoints.recovery_decision import Local, look_at
+from duewheel.checkpoints.recovery_decision import Local, read_local_state
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile
 from duewheel.wheel.slots import WheelConfig
@@ -39,9 +39,9 @@ def survey(path: Path, config: WheelConfig) -> Local:
     with known:
         known.require(config.precision_ms, config.slots)
         damage = _damage(path, config, known)
-        local = look_at(known, path)
+        local = read_local_state(known, path)
         # Each mirror goes with the close page that is the same before and after it.
-        while (now := look_at(known, path)).close != local.close:
+        while (now := read_local_state(known, path)).close != local.close:
             local = now
         return replace(local, damage=max(local.damage, damage))
 

@@ -29,7 +29,7 @@ from duewheel.checkpoints.fs import FileLock
 from duewheel.checkpoints.page_codec import Commit
 from duewheel.checkpoints.page_codec import HourFiles as Lengths
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.recovery_decision import Local, look_at
+from duewheel.checkpoints.recovery_decision import Local, read_local_state
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile, RecoveryPending
@@ -259,10 +259,10 @@ class DataDirectory:
         """What the directory says of itself, files that are missing or cut included. Under
         engine.lock.
         """
-        local = look_at(self.state, self.path)
+        local = read_local_state(self.state, self.path)
         if local.damage is Damage.NONE and not self.files_are_there(local.commit):
             self.state.note_damage(Damage.FILES_LOST)
-            return look_at(self.state, self.path)
+            return read_local_state(self.state, self.path)
         return local
 
     def files_are_there(self, commit: Commit) -> bool:

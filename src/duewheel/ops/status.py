@@ -180,5 +180,5 @@ def _counts_of_standby(state: State, settings: Settings) -> dict[str, int]:
     pending = 0
     if not state.needs_recovery:
         with closing(DataDirectory(state.path.parent, settings.wheel)) as directory:
-            pending = PendingTimers(directory).look().total
+            pending = PendingTimers(directory).count().total
     return {"pending": pending, "delivered": max(0, state.commit().placed - pending)}

@@ -205,7 +205,7 @@ def look(
     precision_ms = directory.config.precision_ms
     until = [closable_slot(now_ms + 1000 * within_s, precision_ms) for within_s in WITHIN_S]
     now, hour_later = (closable_slot(ms, precision_ms) for ms in (now_ms, now_ms + HOUR_MS))
-    pending = timers.look(until, range(now + 1, hour_later + 1))
+    pending = timers.count(until, range(now + 1, hour_later + 1))
     within = {str(s): count for s, count in zip(WITHIN_S, pending.within, strict=True)}
     return pending, {**within, "+Inf": pending.total}
 

@@ -12,7 +12,7 @@ import structlog
 from duewheel import factory
 from duewheel.checkpoints.ownership import require_not_sealed
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.recovery_decision import look_at
+from duewheel.checkpoints.recovery_decision import read_local_state
 from duewheel.checkpoints.role import Role
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
@@ -63,7 +63,7 @@ def run_dequeue(settings: Settings, *, take_over: bool = False, standby: bool = 
         try:
             with LagWatch(settings, clock), forgiven_once(stopping):
                 with _admin(settings, clock) as admin:
-                    fresh = look_at(directory.state, directory.path).is_fresh
+                    fresh = read_local_state(directory.state, directory.path).is_fresh
                     admin.require_topics(settings, served=not fresh)
                 if standby:
                     with _metrics(settings, clock, dequeue, publisher):
@@ -179,7 +179,7 @@ def _first_if_new(
 
     With messages in them, only `duewheel init` may say that none of them was ever scheduled.
     """
-    if not look_at(directory.state, directory.path).is_fresh:
+    if not read_local_state(directory.state, directory.path).is_fresh:
         return None
     with _admin(settings, clock) as admin:
         topics = timer_topics(settings, admin)

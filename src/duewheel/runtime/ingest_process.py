@@ -70,7 +70,7 @@ from duewheel.streaming.sink import TimerSink
 from duewheel.streaming.source import SourceOptions, timer_stream
 from duewheel.streaming.spark_checkpoint import Resume, resume_point, set_aside
 from duewheel.wheel.append.engine import Engine
-from duewheel.wheel.recovery.rebuild import carry_out
+from duewheel.wheel.recovery.rebuild import apply_recovery
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 # In the folder of everything of Spark's.
@@ -104,7 +104,7 @@ def run_ingest(settings: Settings) -> None:
                     record = _decision(directory, clock, stopping)
                     if record is not None:
                         offsets_at = partial(_offsets_at, settings, directory.state, admin)
-                        carry_out(directory, record, offsets_at)
+                        apply_recovery(directory, record, offsets_at)
                         with _checkpoint_forgiven(directory.path / SPARK_DIR):
                             _run(settings, directory, spark, admin, clock, stopping)
         finally:

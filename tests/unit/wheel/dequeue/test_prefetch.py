@@ -106,7 +106,7 @@ class Pending:
         config = ReadAheadConfig(ahead_ms, bytes_max)
         ahead = ReadAhead(self.path, WHEEL, config)
         try:
-            return ahead.look(delivered, self.clock.now_ms())
+            return ahead.read(delivered, self.clock.now_ms())
         finally:
             ahead.close()
 
@@ -155,12 +155,12 @@ def test_the_budget_is_spent_on_what_comes_first(pending: Pending) -> None:
     budget = pending.log.stat().st_size + (len(soon) + 5) * PAGE
     config = ReadAheadConfig(1_800_000, budget)
     ahead = ReadAhead(pending.path, WHEEL, config)
-    assert ahead.look(SLOT, START_MS) <= budget
+    assert ahead.read(SLOT, START_MS) <= budget
     eventually(lambda: bool(resident(pending.messages)[soon].all()))
     assert not resident(pending.messages)[later].all()
     # Nothing more until some of it is delivered.
-    assert ahead.look(SLOT, START_MS) < PAGE
-    assert ahead.look(SLOT + 20_000, START_MS) > PAGE
+    assert ahead.read(SLOT, START_MS) < PAGE
+    assert ahead.read(SLOT + 20_000, START_MS) > PAGE
     ahead.close()
 
 

@@ -32,7 +32,7 @@ def pending(path: Path, wheel: WheelConfig) -> set[str]:
     while page := list(list_pending(directory, Filter(after=after), 1)):
         paged.append(page[0].source)
         after = page[0].place
-    counted = PendingTimers(directory).look()
+    counted = PendingTimers(directory).count()
     directory.close()
     assert len(listed) == len(set(listed)) == counted.total == sum(counted.by_topic.values())
     assert paged == listed

@@ -21,7 +21,7 @@ from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
 from duewheel.wheel.config import DequeueConfig
-from duewheel.wheel.recovery.rebuild import carry_out
+from duewheel.wheel.recovery.rebuild import apply_recovery
 from duewheel.wheel.slots import WheelConfig, hour_of
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.timer_wheel import TimerWheel
@@ -237,7 +237,7 @@ def test_a_damaged_commit_page_brings_back_no_batch_that_was_not_kept(
     directory = DataDirectory.start(world.path, world.wheel, Role.INGEST)
     record = RecoveryRecord.read(world.path)
     assert record is not None
-    assert carry_out(directory, record, world.shard.offsets_at) is not None
+    assert apply_recovery(directory, record, world.shard.offsets_at) is not None
     newest = b'{"batch":%d,' % directory.state.commit().batch
     directory.close()
     world.kill()

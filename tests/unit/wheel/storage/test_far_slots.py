@@ -215,7 +215,7 @@ def test_what_is_not_linked_is_counted_as_pending(world: World) -> None:
     world.append(timer(0, 0, 5), timer(0, 1, 999), timer(0, 2, 72 * HOUR))
     world.drain()
     directory = DataDirectory(world.shard.path, world.wheel)
-    found = PendingTimers(directory).look()
+    found = PendingTimers(directory).count()
     assert (found.total, found.beyond_ring) == (3, 2)
     directory.close()
     come_to(world, 5)

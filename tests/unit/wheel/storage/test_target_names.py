@@ -70,9 +70,9 @@ def test_pending_timers_are_counted_by_name_up_to_a_bound(tmp_path: Path) -> Non
     for _ in range(3):
         world.append(1_000, NOW_MS + 10_000)
     seen = DataDirectory(world.path, WHEEL)
-    found = PendingTimers(seen).look()
+    found = PendingTimers(seen).count()
     assert (found.total, len(found.by_topic)) == (3_000, pending_counts.TOPICS_MAX + 1)
     assert found.by_topic[OTHER] == 3_000 - pending_counts.TOPICS_MAX
     world.deliver(NOW_MS + 10_100)
-    assert PendingTimers(seen).look().by_topic == {}
+    assert PendingTimers(seen).count().by_topic == {}
     seen.close()
