@@ -25,6 +25,7 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource
 from tests.crash.cancel_verdict import Asked, Came, Fault, Place, judge
 from tests.harness.reader import consumer
+from tests.harness.world import write_config
 
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.state_file import State
@@ -172,17 +173,21 @@ class Shard:
         self.path, self.servers = path, servers
         self.timers, self.target = f"{name}.timers", f"{name}.orders"
         self.dead_letters, self.replies = f"{name}.dead-letter", f"{name}.replies"
-        self.config = path / "duewheel.toml"
-        self.config.write_text(
-            f'[app]\nid = "{name}"\n'
-            f'[kafka]\nbootstrap_servers = "{servers}"\n'
-            f'[timer]\ntopics = ["{self.timers}"]\nreply_topic = "{self.replies}"\n'
-            f"precision_ms = {PRECISION_MS}\nslots = {slots}\n"
-            f'roll_window = "{WINDOW_MS}ms"\nmargin = "{margin}"\n'
-            f'mapping = {{ "{self.timers}" = "{self.target}" }}\n'
-            f'[storage]\ndata_dir = "{path / "data"}"\ndurable_interval = "1s"\n'
-            '[ingest]\ndriver_memory = "1g"\nmax_offsets_per_trigger = 40\n'
-            "[dequeue]\nchunk_records = 15\n"
+        self.config = write_config(
+            path,
+            servers,
+            name,
+            timer={
+                "reply_topic": self.replies,
+                "precision_ms": PRECISION_MS,
+                "slots": slots,
+                "roll_window": f"{WINDOW_MS}ms",
+                "margin": margin,
+                "mapping": {self.timers: self.target},
+            },
+            storage={"durable_interval": "1s"},
+            ingest={"driver_memory": "1g", "max_offsets_per_trigger": 40},
+            dequeue={"chunk_records": 15},
         )
         self.settings = load(self.config)
         with KafkaAdmin(self.settings.kafka.client_options("admin")) as admin:

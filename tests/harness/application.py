@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.harness.world import write_config
+
 from duewheel import factory
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import PartitionProgress, Progress
@@ -19,22 +21,6 @@ from duewheel.kafka.shard_records import all_shards
 from duewheel.ops import reshard
 from duewheel.testing import LocalShard
 
-CONFIG = """
-[app]
-id = "{name}"
-[kafka]
-bootstrap_servers = "{servers}"
-[timer]
-topics = ["{name}.timers"]
-dead_letter_topic = "{name}.dead"
-state_topic = "{name}.state"
-slots = 2048
-roll_window = "60s"
-margin = "0s"
-[storage]
-data_dir = "{path}"
-"""
-
 
 class Application:
     """An application of four partitions, and what is known of its shards."""
@@ -42,9 +28,14 @@ class Application:
     def __init__(self, path: Path, broker: DevBroker) -> None:
         self.path = path
         self.name = f"reshard-{uuid.uuid4().hex[:8]}"
-        servers = broker.bootstrap_servers
-        self.config = path / "duewheel.toml"
-        self.config.write_text(CONFIG.format(name=self.name, servers=servers, path=path / "data"))
+        timer = {
+            "dead_letter_topic": f"{self.name}.dead",
+            "state_topic": f"{self.name}.state",
+            "slots": 2048,
+            "roll_window": "60s",
+            "margin": "0s",
+        }
+        self.config = write_config(path, broker.bootstrap_servers, self.name, timer=timer)
         self.settings = load(self.config)
         self.topic = f"{self.name}.timers"
         self.clock = factory.StoppableClock(threading.Event())

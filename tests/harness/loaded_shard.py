@@ -15,7 +15,6 @@ from kafka import KafkaProducer
 from tests.harness.launcher import launch, run
 from tests.harness.whole_shard import CLOCK, Shard
 
-from duewheel.config.settings import load
 from duewheel.osutil.child_process import Child
 
 BURST = 3_000
@@ -71,11 +70,14 @@ class LoadedShard(Shard):
     """`duewheel run` in small chunks, with frequent checkpoints, under load."""
 
     def __init__(self, path: Path, servers: str, name: str) -> None:
-        super().__init__(path, servers, name, dequeue="chunk_records = 40")
-        text = self.config.read_text().replace("[storage]", '[storage]\ndurable_interval = "1s"')
-        text += '[shard]\ntake_over_after = "1s"\n'
-        self.config.write_text(text)
-        self.settings = load(self.config)
+        super().__init__(
+            path,
+            servers,
+            name,
+            dequeue={"chunk_records": 40},
+            storage={"durable_interval": "1s"},
+            shard={"take_over_after": "1s"},
+        )
         self.load = Load(servers, self.timers)
         self.supervisors: list[Child] = []
 

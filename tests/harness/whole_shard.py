@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.harness.launcher import events, launch, run, tail, wait_until
 from tests.harness.random_timers import PARTITIONS, Headers, Sent, a_timer
 from tests.harness.reader import consumer
+from tests.harness.world import write_config
 
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
@@ -51,25 +52,26 @@ class Shard:
         servers: str,
         name: str,
         window: str = "1h",
-        dequeue: str = "",
+        **sections: dict[str, Any],
     ) -> None:
         self.path, self.servers = path, servers
         self.timers, self.target = f"{name}.timers", f"{name}.orders"
         self.dead_letters = f"{name}.dead-letter"
-        self.config = path / "duewheel.toml"
-        self.config.write_text(
-            f'[app]\nid = "{name}"\n'
-            f'[kafka]\nbootstrap_servers = "{servers}"\n'
-            f'[timer]\ntopics = ["{self.timers}"]\nslots = 100000\nroll_window = "{window}"\n'
-            f'margin = "5m"\nmapping = {{ "{self.timers}" = "{self.target}" }}\n'
-            f'reply_topic = "{name}.replies"\n'
-            f"topics_pattern = '{name}[.]later.*'\n"
-            f'topic."{name}.later.right".headers = "etf1"\n'
-            f'[storage]\ndata_dir = "{path / "data"}"\n'
-            '[ingest]\ndriver_memory = "1g"\ntopics_interval = "500ms"\n'
-            f"[dequeue]\n{dequeue}\n"
-            "[metrics]\ningest_port = 0\ndequeue_port = 0\n"
-            '[log]\nformat = "json"\n'
+        self.config = write_config(
+            path,
+            servers,
+            name,
+            timer={
+                "roll_window": window,
+                "mapping": {self.timers: self.target},
+                "reply_topic": f"{name}.replies",
+                "topics_pattern": f"{name}[.]later.*",
+                "topic": {f"{name}.later.right": {"headers": "etf1"}},
+            },
+            ingest={"driver_memory": "1g", "topics_interval": "500ms"},
+            metrics={"ingest_port": 0, "dequeue_port": 0},
+            log={"format": "json"},
+            **sections,
         )
         self.settings = load(self.config)
         with KafkaAdmin(self.settings.kafka.client_options("admin")) as admin:

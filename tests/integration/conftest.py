@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.harness.fault_proxy import FaultProxy
 from tests.harness.whole_shard import Shard
+from tests.harness.world import write_config
 
 from duewheel.dev.broker import DevBroker
 
@@ -40,11 +41,5 @@ def shard(tmp_path: Path, broker: DevBroker, unique_name: Callable[[str], str]) 
 @pytest.fixture
 def config(broker: DevBroker, tmp_path: Path, unique_name: Callable[[str], str]) -> Path:
     """Of a shard whose topics are not made yet."""
-    path = tmp_path / "duewheel.toml"
-    path.write_text(
-        f'[app]\nid = "{unique_name("app")[-40:]}"\n'
-        f'[kafka]\nbootstrap_servers = "{broker.bootstrap_servers}"\n'
-        f'[timer]\ntopics = ["{unique_name("timers")}"]\nslots = 100000\nroll_window = "1h"\n'
-        f'margin = "5m"\ntargets_deny = ["*.denied"]\n[storage]\ndata_dir = "{tmp_path / "data"}"\n'
-    )
-    return path
+    name, denied = unique_name("app")[-40:], {"targets_deny": ["*.denied"]}
+    return write_config(tmp_path, broker.bootstrap_servers, name, timer=denied)

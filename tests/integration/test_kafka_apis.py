@@ -11,6 +11,7 @@ from kafka import KafkaProducer
 from tests.harness.examining import settings_for
 from tests.harness.fault_proxy import FaultProxy
 from tests.harness.launcher import launch, run, tail, wait_until
+from tests.harness.world import write_config
 
 from duewheel.config.settings import Settings
 from duewheel.dev.broker import DevBroker
@@ -38,21 +39,20 @@ class Commands:
     def __init__(self, path: Path, broker: DevBroker, proxy: FaultProxy) -> None:
         self.broker, self.proxy, self.name = broker, proxy, f"apis-{proxy.port}"
         self.timers, self.data_dir = f"{self.name}.timers", path / "data"
-        self.config = path / "duewheel.toml"
-        self._write("5s")
+        self.config = write_config(
+            path,
+            proxy.bootstrap_servers,
+            self.name,
+            timer={
+                "roll_window": "5s",
+                "mapping": {self.timers: f"{self.name}.orders"},
+                "reply_topic": f"{self.name}.answers",
+            },
+            ingest={"driver_memory": "1g"},
+            dequeue={"hot_slot_window": "1s"},
+        )
         with KafkaAdmin({"bootstrap_servers": broker.bootstrap_servers}) as admin:
             admin.create_topic(f"{self.name}.orders", 2)
-
-    def _write(self, window: str) -> None:
-        self.config.write_text(
-            f'[app]\nid = "{self.name}"\n'
-            f'[kafka]\nbootstrap_servers = "{self.proxy.bootstrap_servers}"\n'
-            f'[timer]\ntopics = ["{self.timers}"]\nslots = 100000\nroll_window = "{window}"\n'
-            f'margin = "5m"\nmapping = {{ "{self.timers}" = "{self.name}.orders" }}\n'
-            f'reply_topic = "{self.name}.answers"\n'
-            f'[storage]\ndata_dir = "{self.data_dir}"\n[ingest]\ndriver_memory = "1g"\n'
-            '[dequeue]\nhot_slot_window = "1s"\n'
-        )
 
     def run(self, *words: str, codes: frozenset[int] = frozenset({0})) -> None:
         done = run(self.config, *words)

@@ -24,6 +24,7 @@ from tests.harness.fault_judge import (
 from tests.harness.fault_proxy import Action, Fault, FaultProxy
 from tests.harness.launcher import launch, tail, wait_until
 from tests.harness.reader import read_committed
+from tests.harness.world import write_config
 
 from duewheel.checkpoints.recovery_decision import dequeue_has_decided
 from duewheel.checkpoints.role import Role
@@ -54,14 +55,16 @@ def topics(unique_name: Callable[[str], str]) -> Topics:
 @pytest.fixture
 def config(tmp_path: Path, proxy: FaultProxy, topics: Topics) -> Path:
     """A shard that knows the proxy only."""
-    path = tmp_path / "duewheel.toml"
-    path.write_text(
-        f'[app]\nid = "{topics.timers.removesuffix(".timers")}"\n'
-        f'[kafka]\nbootstrap_servers = "{proxy.bootstrap_servers}"\n'
-        f'[timer]\ntopics = ["{topics.timers}"]\nslots = 100000\nroll_window = "1h"\n'
-        f'margin = "5m"\n[storage]\ndata_dir = "{tmp_path / "data"}"\n'
-        f"[dequeue]\nchunk_records = 40\ntransaction_timeout_ms = {TIMEOUT_S * 1000:.0f}\n"
-        f'call_deadline = "1500ms"\n[log]\nformat = "json"\n'
+    path = write_config(
+        tmp_path,
+        proxy.bootstrap_servers,
+        topics.timers.removesuffix(".timers"),
+        dequeue={
+            "chunk_records": 40,
+            "transaction_timeout_ms": round(TIMEOUT_S * 1000),
+            "call_deadline": "1500ms",
+        },
+        log={"format": "json"},
     )
     settings = load(path)
     with KafkaAdmin(settings.kafka.client_options("admin")) as admin:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.harness.launcher import events, launch, wait_until
+from tests.harness.world import write_config
 
 from duewheel.checkpoints.fs import holder_of
 from duewheel.checkpoints.role import Role
@@ -40,13 +41,7 @@ def kafka_away(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def configured(path: Path, servers: str, name: str = "duewheel") -> Path:
-    config = path / "duewheel.toml"
-    config.write_text(
-        f'[app]\nid = "{name}"\n[kafka]\nbootstrap_servers = "{servers}"\n'
-        f'[timer]\ntopics = ["{name}.timers"]\nslots = 100000\nroll_window = "1h"\n'
-        f'margin = "5m"\n[storage]\ndata_dir = "{path / "data"}"\n[log]\nformat = "json"\n'
-    )
-    return config
+    return write_config(path, servers, name, log={"format": "json"})
 
 
 def start(config: Path, command: str) -> Child:

@@ -6,10 +6,8 @@ processes, without the back-off of `duewheel run`.
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Collection
 from contextlib import ExitStack
@@ -17,6 +15,8 @@ from pathlib import Path
 
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource
+from tests.harness.launcher import launch
+from tests.harness.world import write_config
 from tests.soak.judge import Rules
 from tests.soak.listener import PARTITIONS
 
@@ -33,34 +33,6 @@ PRECISION_MS = 50
 _FINAL = {kind.exit_code for kind in (ConfigError, Fenced, Locked, RecoveryRefused)}
 _AGAIN_S = 0.5
 _STOP_S = 30.0
-_CONFIG = """\
-[app]
-id = "soak"
-[kafka]
-bootstrap_servers = {servers}
-client = {{ reconnect_backoff_max_ms = 500 }}
-[timer]
-topics = ["{timers}"]
-mapping = {{ "{timers}" = "{target}" }}
-reply_topic = "{replies}"
-slots = 100000
-precision_ms = {precision_ms}
-roll_window = "{window_ms}ms"
-margin = "1m"
-[storage]
-data_dir = "{folder}/data"
-durable_interval = "1s"
-[ingest]
-driver_memory = "1g"
-[dequeue]
-chunk_records = 50
-transaction_timeout_ms = 10000
-call_deadline = "5s"
-[shard]
-take_over_after = "1s"
-[log]
-format = "json"
-"""
 
 
 class Shard:
@@ -79,17 +51,27 @@ class Shard:
             servers: of Kafka.
         """
         self.folder = folder
-        self._config = folder / "duewheel.toml"
-        self._config.write_text(
-            _CONFIG.format(
-                servers=json.dumps(servers.split(",")),
-                timers=TIMERS,
-                target=TARGET,
-                replies=REPLIES,
-                folder=folder,
-                window_ms=WINDOW_MS,
-                precision_ms=PRECISION_MS,
-            )
+        self._config = write_config(
+            folder,
+            servers,
+            "soak",
+            kafka={"client": {"reconnect_backoff_max_ms": 500}},
+            timer={
+                "mapping": {TIMERS: TARGET},
+                "reply_topic": REPLIES,
+                "precision_ms": PRECISION_MS,
+                "roll_window": f"{WINDOW_MS}ms",
+                "margin": "1m",
+            },
+            storage={"durable_interval": "1s"},
+            ingest={"driver_memory": "1g"},
+            dequeue={
+                "chunk_records": 50,
+                "transaction_timeout_ms": 10_000,
+                "call_deadline": "5s",
+            },
+            shard={"take_over_after": "1s"},
+            log={"format": "json"},
         )
         self.settings: Settings = load(self._config)
         dead_letters = self.settings.dead_letter_topic
@@ -158,10 +140,7 @@ class Shard:
 
     def _start(self, name: str, *flags: str) -> Child:
         """A duewheel command; what it says goes to its log."""
-        with (self.folder / f"{name}.log").open("ab") as log:
-            words = [name, *flags, "--config", str(self._config)]
-            line = [sys.executable, "-P", "-m", "duewheel", *words]
-            return Child(line, stdout=log, stderr=log)
+        return launch(self._config, name, *flags)
 
     def _forget(self, name: str) -> None:
         del self._children[name]

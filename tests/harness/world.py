@@ -1,0 +1,45 @@
+"""The configuration of a small shard: its ring takes megabytes, and holds more than an hour."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+_SMALL = {"slots": 100_000, "roll_window": "1h", "margin": "5m"}
+
+
+def write_config(folder: Path, servers: str, name: str, **sections: dict[str, Any]) -> Path:
+    """Write `duewheel.toml`; its data directory is `data` beside it.
+
+    Args:
+        folder: where both lie.
+        servers: of Kafka.
+        name: of the application; its timer topic is `<name>.timers`.
+        sections: settings added to those of a small shard, or replacing them; by section, a nested
+            table as a dictionary.
+    """
+    given: dict[str, dict[str, Any]] = {
+        "app": {"id": name},
+        "kafka": {"bootstrap_servers": servers},
+        "timer": {"topics": [f"{name}.timers"], **_SMALL},
+        "storage": {"data_dir": str(folder / "data")},
+    }
+    for section, settings in sections.items():
+        given[section] = {**given.get(section, {}), **settings}
+    path = folder / "duewheel.toml"
+    path.write_text("".join(_table(section, keys) for section, keys in given.items()))
+    return path
+
+
+def _table(section: str, keys: dict[str, Any]) -> str:
+    lines = [f"{key} = {_value(value)}" for key, value in keys.items()]
+    return "\n".join([f"[{section}]", *lines, ""])
+
+
+def _value(value: Any) -> str:
+    """As TOML has it; what JSON writes of a text, a number or a list is TOML, too."""
+    if isinstance(value, dict):
+        pairs = ", ".join(f"{json.dumps(key)} = {_value(of)}" for key, of in value.items())
+        return f"{{ {pairs} }}"
+    return json.dumps(value)
