@@ -267,7 +267,7 @@ CANCELS = {
         "refused",
         "a reply leaves, and the progress does not say so",
         "wheel/dequeue/loop.py",
-        "progress = self._progress(self.position, replies.answered)",
+        "progress = self._progress(self.position, replies.replied_below)",
         "progress = self._progress(self.position)",
         seed=0,
     ),

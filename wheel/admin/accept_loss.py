@@ -1,4 +1,4 @@
-"""Losses that the operator accepts: `duewheel reconfigure --accept-loss topic-partition`.
+"""Accepts losses of timer partitions: `duewheel reconfigure --accept-loss topic-partition`.
 
 A timer partition may be gone, made anew, or cut short: what the marks speak of is no longer there.
 Ingest is refused then, for it would take new messages for old ones, while dequeue delivers what is
@@ -112,21 +112,21 @@ def losses(
     """
     progress = _require_ready(found, local, config)
     known_ids = {**progress.topic_ids, **local.commit.topic_ids}
-    told: dict[TopicPartition, Loss] = {}
+    accepted: dict[TopicPartition, Loss] = {}
     for partition in sorted(set(named)):
         loss = _loss(partition, progress, local, known_ids, topics)
         if loss is None:
             name = f"{partition[0]}-{partition[1]}"
             raise RecoveryRefused(f"nothing is lost of {name}: Kafka has it, as it was")
-        told[partition] = loss
-    _require_whole_topics(told, progress, local)
-    gone = {partition for partition, loss in told.items() if loss.start is None}
+        accepted[partition] = loss
+    _require_whole_topics(accepted, progress, local)
+    gone = {partition for partition, loss in accepted.items() if loss.start is None}
     if not progress.partitions.keys() - gone:
         raise RecoveryRefused(
             "the shard would have no timer partition left: make the topic anew (`duewheel init`) "
             "and accept the loss then, or let `duewheel dequeue` deliver what is in the wheel"
         )
-    return progress, told
+    return progress, accepted
 
 
 def _require_ready(found: Progress | None, local: Local, config: DequeueConfig) -> Progress:
@@ -173,11 +173,11 @@ def _loss(
     return None
 
 
-def _require_whole_topics(told: Losses, progress: Progress, local: Local) -> None:
+def _require_whole_topics(accepted: Losses, progress: Progress, local: Local) -> None:
     """A topic is recreated with all of its partitions."""
-    for topic in _topics_lost(told):
+    for topic in _topics_lost(accepted):
         known = progress.partitions.keys() | local.commit.marks.keys()
-        others = sorted(p for p in known if p[0] == topic and p not in told)
+        others = sorted(p for p in known if p[0] == topic and p not in accepted)
         if others:
             words = " ".join(f"--accept-loss {name}-{number}" for name, number in others)
             raise ConfigError(f"all of topic {topic!r} is lost: add {words}")
@@ -190,16 +190,16 @@ def accept(
     directory: DataDirectory,
     publisher: Publisher,
     found: Progress,
-    told: Losses,
+    accepted: Losses,
     ids: Mapping[str, str],
 ) -> None:
     """2. to 5. of the module's head.
 
     Args:
-        directory: started as DEQUEUE, while nobody can be INGEST.
+        directory: started as DEQUEUE, while no process can be INGEST.
         publisher: started; `found` is what it has read.
         found: the newest progress.
-        told: what `losses` has found.
+        accepted: what `losses` has found.
         ids: of the timer topics as they are now.
 
     Raises:
@@ -207,7 +207,7 @@ def accept(
         Fenced, KafkaUnavailable: as `commit` of reconfigure.py.
     """
     with directory.locked() as before:
-        cuts = {p: loss.start or 0 for p, loss in told.items() if loss.kind == CUT_SHORT}
+        cuts = {p: loss.start or 0 for p, loss in accepted.items() if loss.kind == CUT_SHORT}
         if cuts:
             _require_none_behind(directory, cuts)
             _require_none_cancelled(directory, cuts, before)
@@ -216,16 +216,16 @@ def accept(
         assert close is not None, "the shard has run"
         # Copies and cancels may be lost: nothing on disk says what has become of a timer.
         CancelBounds.blind_of(close.floor, found.partitions).write(directory.path)
-        for topic in sorted(_topics_lost(told)):
+        for topic in sorted(_topics_lost(accepted)):
             directory.topics.retire(topic)
-    commit(directory, publisher, found, _accepted(found, told, ids))
-    _write_pages(directory, told, ids)
-    for (topic, number), loss in told.items():
+    commit(directory, publisher, found, _accepted(found, accepted, ids))
+    _write_pages(directory, accepted, ids)
+    for (topic, number), loss in accepted.items():
         log.warning("loss accepted", partition=f"{topic}-{number}", kind=loss.kind, was=loss.was)
 
 
-def _topics_lost(told: Losses) -> set[str]:
-    return {topic for (topic, _), loss in told.items() if loss.kind != CUT_SHORT}
+def _topics_lost(accepted: Losses) -> set[str]:
+    return {topic for (topic, _), loss in accepted.items() if loss.kind != CUT_SHORT}
 
 
 def _require_none_behind(directory: DataDirectory, cuts: Marks) -> None:
@@ -299,9 +299,9 @@ def _ends(directory: DataDirectory, prefix: Prefixes, cuts: Marks) -> Int64:
     return ends
 
 
-def _accepted(found: Progress, told: Losses, ids: Mapping[str, str]) -> Progress:
+def _accepted(found: Progress, accepted: Losses, ids: Mapping[str, str]) -> Progress:
     partitions = dict(found.partitions)
-    for partition, loss in told.items():
+    for partition, loss in accepted.items():
         known = partitions.pop(partition, PartitionProgress(found.delivered_slot, 0))
         if loss.start is not None:
             mark = half_mark = replied = loss.start
@@ -319,30 +319,30 @@ def _accepted(found: Progress, told: Losses, ids: Mapping[str, str]) -> Progress
     return replace(
         found,
         partitions=partitions,
-        epochs=found.epochs.cut({p: loss.start or 0 for p, loss in told.items()}),
-        topic_ids=_ids_after(found.topic_ids, told, ids),
+        epochs=found.epochs.cut({p: loss.start or 0 for p, loss in accepted.items()}),
+        topic_ids=_ids_after(found.topic_ids, accepted, ids),
         epoch=found.epoch + 1,
         deal=found.deal + 1,  # a standby of the shard keeps nothing
     )
 
 
-def _write_pages(directory: DataDirectory, told: Losses, ids: Mapping[str, str]) -> None:
+def _write_pages(directory: DataDirectory, accepted: Losses, ids: Mapping[str, str]) -> None:
     """4. and 5. of the module's head."""
     state = directory.state
     with directory.locked() as before:
         close = state.close()
         assert close is not None, "the shard has run"
         marks_before, marks = (
-            _marks_after(each, told) for each in (close.marks_before, close.marks)
+            _marks_after(each, accepted) for each in (close.marks_before, close.marks)
         )
         state.restart_close(Close(close.lower, marks_before, close.floor, marks))
         # It names marks of topics that are no more; what it kept cannot be read again.
         fs.remove(directory.path / durable_checkpoint.FILE_NAME)
         after = replace(
             before,
-            marks=_marks_after(before.marks, told),
+            marks=_marks_after(before.marks, accepted),
             hours={h: HourFiles.applied(files.lengths) for h, files in before.hours.items()},
-            topic_ids=_ids_after(before.topic_ids, told, ids),
+            topic_ids=_ids_after(before.topic_ids, accepted, ids),
             applied=False,
         )
         # Both of the pair: were the newest damaged, marks from behind a cut would count again.
@@ -351,17 +351,19 @@ def _write_pages(directory: DataDirectory, told: Losses, ids: Mapping[str, str])
             state.mark_applied()
 
 
-def _marks_after(marks: Marks, told: Losses) -> dict[TopicPartition, int]:
+def _marks_after(marks: Marks, accepted: Losses) -> dict[TopicPartition, int]:
     """Marks, those of slots that were closed among them, once the losses are accepted."""
-    after = {p: o for p, o in marks.items() if p not in told}
-    for partition, loss in told.items():
+    after = {p: o for p, o in marks.items() if p not in accepted}
+    for partition, loss in accepted.items():
         if loss.start is not None:
             is_cut = loss.kind == CUT_SHORT
             after[partition] = min(loss.start, marks.get(partition, 0)) if is_cut else loss.start
     return after
 
 
-def _ids_after(known: Mapping[str, str], told: Losses, ids: Mapping[str, str]) -> dict[str, str]:
-    lost = _topics_lost(told)
+def _ids_after(
+    known: Mapping[str, str], accepted: Losses, ids: Mapping[str, str]
+) -> dict[str, str]:
+    lost = _topics_lost(accepted)
     kept = {topic: topic_id for topic, topic_id in known.items() if topic not in lost}
     return kept | {topic: ids[topic] for topic in lost if topic in ids}

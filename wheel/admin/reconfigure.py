@@ -1,7 +1,7 @@
-"""Another slot configuration for a shard, from the next row on: `duewheel reconfigure`.
+"""Gives a shard another slot configuration from the next row on: `duewheel reconfigure`.
 
     1. the locks of both processes are held: neither runs, neither can start
-    2. the newest progress is looked at; refused, before anything is changed, unless this directory
+    2. the newest progress is read; refused, before anything is changed, unless this directory
        is its owner's, whole, and has caught up: only then have its marks passed every row that was
        ever judged
     3. the transactional id is taken, and 2 done again: whoever serves the shard elsewhere,
@@ -37,12 +37,12 @@ from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
 
 log = structlog.get_logger(__name__)
 
-SKIPPED_MAX = 100  # each is told in every commit of the progress
+SKIPPED_MAX = 100  # each is in every commit of the progress
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be committed.
+    """A change of settings that is to be committed.
 
     Attributes:
         found: the progress that it follows from.
@@ -154,14 +154,14 @@ def take(
     """All steps but the first; nothing is taken or committed if nothing changes.
 
     Args:
-        directory: started as DEQUEUE, while nobody can be INGEST.
+        directory: started as DEQUEUE, while no process can be INGEST.
         publisher: of the shard.
         config: with the settings that are to hold.
         offsets_at: as of `plan`.
 
     Raises:
         RecoveryRefused, ConfigError: as `plan`.
-        KafkaUnavailable: no answer in time; whether it was committed, the next run tells.
+        KafkaUnavailable: no answer in time; whether it was committed, the next run shows.
         Fenced: another instance has taken the shard meanwhile.
     """
     wheel = directory.config
@@ -187,7 +187,7 @@ def skip(
 ) -> Progress:
     """The progress with these records among the skipped ones; changes nothing.
 
-    They need not be caught up with: what nobody has judged may be judged in any way. What was may
+    They need not be caught up with: what was never judged may be judged in any way. What was may
     be out already.
 
     Args:

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class QueueClosed(Exception):
-    """Nobody wants what is in the queue any more: end."""
+    """Raised in the stages of a queue that was closed: its items are dropped, each stage ends."""
 
 
 class BoundedQueue(Generic[T]):
@@ -80,7 +80,7 @@ class BoundedQueue(Generic[T]):
             return None
 
     def close(self) -> None:
-        """Drop what is in the queue and wake whoever waits; for good."""
+        """Drop what is in the queue and wake the waiting stages; for good."""
         with self._changed:
             self._closed = True
             self._items.clear()

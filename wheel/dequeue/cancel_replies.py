@@ -43,38 +43,42 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """What may leave in one transaction.
+    """Replies and chases that may leave in one transaction.
 
     Attributes:
         rows: replies and chases.
-        answered: `a` once they are committed.
+        replied_below: `a` once they are committed.
         outcomes: how many replies there are, by outcome.
         chases: how many chases.
     """
 
     rows: Deliveries
-    answered: Marks
+    replied_below: Marks
     outcomes: Mapping[str, int]
     chases: int
 
 
 class CancelReplies:
-    """Of one shard; see the module's head."""
+    """Reads one shard's resolved cancels, and gives out what leaves for them; see the head."""
 
     def __init__(
-        self, directory: DataDirectory, answered: Marks, reply_topic: str | None, bytes_max: int
+        self,
+        directory: DataDirectory,
+        replied_below: Marks,
+        reply_topic: str | None,
+        bytes_max: int,
     ) -> None:
         """
         Args:
             directory: whose cancel log is read.
-            answered: `a` of each partition, as the progress that was found has it.
+            replied_below: `a` of each partition, as the progress that was found has it.
             reply_topic: where replies go; None: there are none.
             bytes_max: of the requests of one transaction, unless one alone has more.
         """
         self._directory = directory
         self._reply_topic = reply_topic
         self._bytes_max = bytes_max
-        self._answered = dict(answered)
+        self._replied_below = dict(replied_below)
         self._read: dict[int, int] = {}  # bytes of each segment that are done
         self._end: dict[int, int] = {}  # the same once what was given last is committed
         self._given: Marks = {}
@@ -83,9 +87,9 @@ class CancelReplies:
         self._closed_with: Commit | None = None
 
     @property
-    def answered(self) -> Marks:
+    def replied_below(self) -> Marks:
         """`a` of each partition, as far as it is committed or needs no transaction."""
-        return self._answered
+        return self._replied_below
 
     def first_segment(self, commit: Commit) -> int:
         """The first hour of the cancel log in which something is still to be done."""
@@ -120,10 +124,10 @@ class CancelReplies:
     def _next_of(
         self, commit: Commit, partitions: Mapping[TopicPartition, PartitionProgress]
     ) -> Replies | None:
-        gone = self._directory.state.gc_cancels
+        unlinked_below = self._directory.state.gc_cancels
         for hour, (length, _) in sorted(commit.cancels.items()):
-            while hour >= gone and (start := self._read.get(hour, 0)) < length:
-                rows = self._piece(hour, start, length)
+            while hour >= unlinked_below and (start := self._read.get(hour, 0)) < length:
+                rows = self._next_rows(hour, start, length)
                 homes, home = self._homes(rows)
                 ready, leaves = self._take_ready(rows, homes, home, partitions)
                 if not ready:
@@ -134,16 +138,16 @@ class CancelReplies:
                     return self._leaving(rows, leaves, homes, home, partitions)
                 self._read[hour] = end
         # Of what was closed with this commit nothing is left to do.
-        self._answered |= {p: part.closed_mark for p, part in partitions.items()}
+        self._replied_below |= {p: part.closed_mark for p, part in partitions.items()}
         return None
 
     def committed(self) -> None:
         """What `next` gave last has left."""
         self._read |= self._end
-        self._answered |= self._given
+        self._replied_below |= self._given
         self._end, self._given = {}, {}
 
-    def _piece(self, hour: int, start: int, length: int) -> CancelRows:
+    def _next_rows(self, hour: int, start: int, length: int) -> CancelRows:
         """The next rows: one at least, or as many as stay within the bounds."""
         log = self._directory.cancels
         end = min(length, start + ROWS_MAX * RECORD_BYTES)
@@ -151,17 +155,17 @@ class CancelReplies:
         count = max(1, int(np.searchsorted(sizes, self._bytes_max, "right")))
         return log.read(hour, start, min(end, start + count * RECORD_BYTES))
 
-    def skip(self, commit: Commit, answered: Marks) -> None:
+    def skip(self, commit: Commit, replied_below: Marks) -> None:
         """Pass over what the owner of a followed shard has done.
 
         Args:
             commit: the newest commit page.
-            answered: `a` of each partition in the owner's progress.
+            replied_below: `a` of each partition in the owner's progress.
         """
-        self._answered |= answered
+        self._replied_below |= replied_below
         for hour, (length, _) in sorted(commit.cancels.items()):
             while (start := self._read.get(hour, 0)) < length:
-                rows = self._piece(hour, start, length)
+                rows = self._next_rows(hour, start, length)
                 left = np.flatnonzero(~self._is_over(rows, *self._homes(rows)))
                 count = int(left[0]) if len(left) else len(rows)
                 self._read[hour] = start + count * RECORD_BYTES
@@ -175,7 +179,7 @@ class CancelReplies:
     def _is_over(self, rows: CancelRows, homes: list[TopicPartition], home: Int32) -> Bool:
         """Rows for which nothing leaves any more."""
         retired = np.array([is_retired(topic) for topic, _ in homes], np.bool_)[home]
-        a = np.array([self._answered.get(p, 0) for p in homes], np.int64)[home]
+        a = np.array([self._replied_below.get(p, 0) for p in homes], np.int64)[home]
         over: Bool = (_offsets(rows) < a) | retired | rows.cut_off
         return over
 
@@ -200,11 +204,11 @@ class CancelReplies:
         done = np.flatnonzero(~over[:ready])
         ends = np.zeros(len(homes), np.int64)
         np.maximum.at(ends, home[done], offset[done] + 1)
-        answered = {p: end for p, end in zip(homes, ends.tolist(), strict=True) if end}
+        replied_below = {p: end for p, end in zip(homes, ends.tolist(), strict=True) if end}
         if leaves.any():
-            self._given = answered
+            self._given = replied_below
         else:
-            self._answered |= answered
+            self._replied_below |= replied_below
         return ready, np.flatnonzero(leaves)
 
     def _leaving(

@@ -1,12 +1,13 @@
 """One transaction, tried until it happened exactly once: 3. and 4. of loop.py.
 
     3. publish: the messages and the progress, atomically. In doubt (time-out, broker gone) a new
-       producer ends the transaction, and the progress in Kafka says what became of it: it is the
-       one tried: it happened. It is the last one committed: it did not, and is tried again after a
-       wait. It is any other one: the shard is lost
+       producer ends the transaction, and the progress in Kafka shows what became of it. If it is
+       the one tried, it happened. If it is the last one committed, it did not, and is tried again
+       after a wait. If it is another one, the shard is lost
     4. mirror the progress locally: for `status`, and for a start that finds Kafka's copy lost
 
-- Messages leave only with a progress that differs from the last one: else nobody could tell.
+- Messages leave only with a progress that differs from the last one: in doubt, nothing else shows
+  whether they have left.
 - A kill between 3 and 4 leaves an old mirror. So does a disk that refuses it: deliveries go on.
 - Each attempt waits longer than the one before, and each wait says that this process lives.
 
@@ -135,9 +136,9 @@ class Committer:
             Overtaken: see there.
             Fenced: another instance has the shard.
             RecoveryRefused: Kafka's progress is not what this loop wrote.
-            KafkaUnavailable: told to stop while in doubt.
+            KafkaUnavailable: stopped while in doubt.
         """
-        # Else nobody could tell, in doubt, whether they have left.
+        # In doubt, the progress alone shows whether they have left.
         leaves = prepared is not None and len(prepared.deliveries)
         assert not leaves or progress != self.committed, "messages leave as the progress says"
         begun_ms = self._clock.boottime_ms()
@@ -168,7 +169,7 @@ class Committer:
                 return
 
     def _happened(self, attempted: Progress) -> bool:
-        """After a doubt: start anew and read whether the transaction was committed."""
+        """After a doubt: take the shard again and read whether the transaction was committed."""
         found = self._start_publisher()
         if found is None:
             raise RecoveryRefused("the progress of this shard has vanished from the state topic")
@@ -177,7 +178,7 @@ class Committer:
         if found.encode() == self.committed.encode():
             return False
         if found.lineage == self.committed.lineage != self._claimed.lineage:
-            # It had not heard of this start, took the id back, and was quicker.
+            # Before it knew of this start it took the id back and committed.
             raise Overtaken(
                 f"the last owner goes on: epoch {found.epoch}, slot {found.delivered_slot}"
             )
@@ -194,7 +195,7 @@ class Committer:
         """Start the publisher again, for as long as it takes Kafka to come back.
 
         Raises:
-            KafkaUnavailable: told to stop meanwhile; the next start of the process looks again.
+            KafkaUnavailable: stopped meanwhile; the next start of the process reads the progress.
         """
         while not self._stopping():
             try:

@@ -1,4 +1,4 @@
-"""From stored messages back to deliveries: what leaves the wheel, column by column.
+"""Decodes stored messages into deliveries, column by column.
 
 A timer goes to its real topic as it came, a rolled one back to its timer topic (requeue.py).
 
@@ -39,7 +39,7 @@ ROLLS_MAX = 2_000
 
 @dataclass(frozen=True, slots=True)
 class DecodedChunk:
-    """A chunk, ready to be published.
+    """A chunk's rows as deliveries.
 
     Attributes:
         chunk: where the rows are from.

@@ -12,7 +12,7 @@
 (position.py).
 
 - One closed range at a time, with one vector C for all its slots. A range without rows counts as
-  delivered without a commit; the next commit tells. A range that goes on beyond the ring, after a
+  delivered without a commit; the next commit says so. A range that goes on beyond the ring, after a
   long stop or where partitions come from different shards, is delivered up to there; then its rest
   is the closed range, with the same C.
 - A kill between 3 and 4, or an unknown outcome of 3: the progress in Kafka says what is delivered.
@@ -58,7 +58,7 @@ from duewheel.wheel.storage.far_slots import Linker, rows_beyond
 log = structlog.get_logger()
 
 _BEAT_MS = 500
-_COLLECT_MS = 60_000  # between looks for hours that can go
+_COLLECT_MS = 60_000  # between collections of hours that can go
 _HELD_COMMIT_MS = 1_000  # between readings of the brokers' clock while closing is held
 
 
@@ -90,7 +90,7 @@ class Dequeue:
         self._loop: Loop | None = None  # until the shard is this directory's
 
     def start(self, first: Progress | None = None, *, take_over: bool = False) -> None:
-        """Take the shard, find out where delivery goes on, tell ingest, and claim the progress.
+        """Take the shard, decide where delivery goes on, let ingest know, and claim the progress.
 
         Args:
             first: progress of a shard that never had any; None where that is not known to be so.
@@ -147,7 +147,7 @@ class Dequeue:
             self._loop.close()
 
     def run(self) -> None:
-        """Tick until told to stop."""
+        """Tick until `stopping`."""
         while not self._stopping():
             if not self.tick():
                 self._clock.sleep(self._until_next_slot_ms() / 1000)
@@ -234,7 +234,7 @@ class Loop:
         self._collecting = Interval(clock, _COLLECT_MS)
 
     def begin(self) -> None:
-        """Tell Kafka where the loop begins, so that whoever served the shard finds out.
+        """Commit where the loop begins, so that the owner before it learns that it is deposed.
 
         Raises:
             Overtaken: the last owner was quicker.
@@ -251,14 +251,14 @@ class Loop:
             epoch=claimed.epoch,
         )
         self._commits.commit(None, claimed, 0)
-        self._stand_by_no_more()
+        self._end_standby()
 
     def close(self) -> None:
         """Let go of the files."""
         self._chunks.close()
         self._linker.close()
 
-    def _stand_by_no_more(self) -> None:
+    def _end_standby(self) -> None:
         """Only now that the shard is its own: the last owner could still place rows above C."""
         if self._directory.state.standby:
             with self._directory.engine_lock.held(LOCK_DEADLINE_S):
@@ -413,9 +413,9 @@ class Loop:
         self._chunks.note_commit(self._clock.boottime_ms() - begun_ms)
         self.position = reached
         self._totals.now = self._totals.now.after_cancels(chunk.cancelled)
-        self._tell_hot(chunk.hot)
+        self._warn_of_hot_slots(chunk.hot)
 
-    def _tell_hot(self, slots: list[int]) -> None:
+    def _warn_of_hot_slots(self, slots: list[int]) -> None:
         """Count and log each slot with rows in excess once."""
         new = [slot for slot in slots if self._hot_slot is None or slot > self._hot_slot]
         if new:
@@ -436,7 +436,7 @@ class Loop:
         replies = self._replies.next(self._progress(self.position).partitions)
         if replies is None:
             return False
-        progress = self._progress(self.position, replies.answered)
+        progress = self._progress(self.position, replies.replied_below)
         self._commits.commit(Prepared(replies.rows), progress, 0)
         self._replies.committed()
         self._totals.now = self._totals.now.after_replies(replies.outcomes, replies.chases)
@@ -444,14 +444,14 @@ class Loop:
 
     # ---- progress --------------------------------------------------------------------------
 
-    def _progress(self, position: Position, answered: Marks | None = None) -> Progress:
-        """The progress at a position; `answered`: `a` of what is replied to with it."""
+    def _progress(self, position: Position, replied_below: Marks | None = None) -> Progress:
+        """The progress at a position; `replied_below`: `a` of what is replied to with it."""
         reached = advanced(
             self._started.found.partitions,
             position.close,
             position.r,
             position.below or None,
-            {**self._replies.answered, **(answered or {})},
+            {**self._replies.replied_below, **(replied_below or {})},
             position.rows_out,
         )
         return self._commits.progress_of(reached)

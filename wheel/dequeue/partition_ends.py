@@ -2,7 +2,7 @@
 
 Below its end at the time when logs were unlinked, a partition may hold copies whose originals have
 no log any more (checkpoints/cancel_bounds.py). Until its end is noted every cancel in it is chased.
-A partition that nobody answers for keeps no other one waiting, and nothing from being delivered.
+A partition without an answer keeps no other one waiting, and nothing from being delivered.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class BoundsKeeper:
         self._bounds = CancelBounds.blind_of(r, partitions) if found is None else found
 
     def lower(self, held: Container[TopicPartition]) -> None:
-        """Ask for ends that are not known, and note those that are told.
+        """Ask for ends that are not known, and note the answers.
 
         Args:
             held: partitions for which copies are held. They are not asked for: the copies will lie
@@ -77,7 +77,7 @@ class BoundsKeeper:
 
 
 class LogEnds:
-    """Asks Kafka for the ends of partitions, again where nobody answered. Not thread-safe."""
+    """Asks Kafka for the ends of partitions, again where there was no answer. Not thread-safe."""
 
     def __init__(self, publisher: Publisher, clock: Clock) -> None:
         """
@@ -87,12 +87,12 @@ class LogEnds:
         """
         self._publisher = publisher
         self._clock = clock
-        self._next_ms: dict[TopicPartition, int] = {}  # of those of which nobody told
+        self._next_ms: dict[TopicPartition, int] = {}  # of those without an answer
 
     def of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Those that are told now; others may be asked for again.
+        """The ends that Kafka gives now; others may be asked for again.
 
-        What was not told before does not keep others waiting: it has a request of its own.
+        What had no answer before does not keep others waiting: it has a request of its own.
         """
         now_ms, again = self._clock.boottime_ms(), self._next_ms
         due = [p for p in partitions if again.get(p, 0) <= now_ms]
@@ -110,8 +110,8 @@ class LogEnds:
         ends = {p: 0 for p in wanted if is_retired(p[0])}
         there = [p for p in wanted if p not in ends]
         try:
-            told = self._publisher.log_ends(there) if there else {}
+            answers = self._publisher.log_ends(there) if there else {}
         except (KafkaUnavailable, ConfigError) as error:
             log.warning("the ends of timer partitions are not known", reason=str(error))
             return ends
-        return {**ends, **told}
+        return {**ends, **answers}

@@ -111,7 +111,7 @@ class _Range:
 
 
 class Pipeline:
-    """The chunks of one closed range after another. Not thread-safe: one loop owns it."""
+    """Prepares the chunks of one closed range after another. Not thread-safe: one loop owns it."""
 
     def __init__(
         self,
@@ -280,7 +280,7 @@ class Pipeline:
 
 
 class _Stages:
-    """Two threads and what is between and behind them."""
+    """The two threads, the queue between them, and the one behind them."""
 
     def __init__(
         self,

@@ -55,7 +55,7 @@ _RECORDS_MAX = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ReadAheadConfig:
-    """How far, and how much.
+    """How far is read ahead, and how much.
 
     Attributes:
         ahead_ms: slots that close within this time are read ahead. 0: none are.
@@ -84,7 +84,7 @@ class _HourRead:
 
 
 class ReadAhead:
-    """The files of one data directory. Not thread-safe; its thread uses nothing of the loop's."""
+    """Reads a data directory's files ahead. Not thread-safe; it shares no object with the loop."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class ReadAhead:
 
 
 class ReadAheadThread:
-    """Looks ahead every few seconds, beside the dequeue loop.
+    """Runs ReadAhead every few seconds, beside the dequeue loop.
 
     Example:
         with ReadAheadThread(path, wheel, config, clock, delivered):
@@ -246,7 +246,7 @@ class ReadAheadThread:
         Args:
             path, wheel, config: as ReadAhead.
             clock: the loop's.
-            delivered: the last slot delivered in full, None while no file may be looked at; asked
+            delivered: the last slot delivered in full, None while no file may be read; asked
                 from another thread.
         """
         self._stop = threading.Event()

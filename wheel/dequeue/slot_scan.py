@@ -22,7 +22,7 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import MAGIC_ROLL, RECORD_BYTES
 from duewheel.wheel.storage.timer_log import Records, Stretches
 
-# Entries looked at in one go: 2 MiB of the wheel.
+# Entries read in one go: 2 MiB of the wheel.
 _SLOTS_AT_ONCE = 1 << 16
 # Records of one window; their positions take 8 bytes each while the window lasts.
 WINDOW_RECORDS = 1 << 20

@@ -21,7 +21,7 @@ o; or it does not. Slots up to R hold only what is done, slot R + 1 is judged by
 and nothing is ever moved: not while a batch is being placed and R passes its slots meanwhile, nor
 when the standby takes over.
 
-- Progress may jump: slots that were empty tell no one, and no step in between is needed.
+- Progress may jump: slots that were empty leave no trace, and no step in between is needed.
 - Who wrote it does not matter; that it only rises does. If it has fallen, Kafka has lost it, and
   rows that were dropped as done may be pending: the next start keeps nothing.
 - Mirror before close page: if a kill lets only the first come, less is taken than could be.
@@ -107,14 +107,14 @@ class Follower:
         self._linker = Linker(directory)
         self._seen: Seen | None = None  # followed so far
         # By boottime: last sign of life of the owner; closings not reached, and when first seen.
-        self._heard_ms = self._asked_ms = clock.boottime_ms()
+        self._last_sign_ms = self._last_question_ms = clock.boottime_ms()
         self._awaited: deque[tuple[int, Close]] = deque()
         self._collecting = Interval(clock, _COLLECT_MS)
         self._cancels = CancelReplies(directory, {}, None, config.chunk_bytes)
         self._warning = Interval(clock, _LOG_MS)
 
     def run(self) -> Verdict | None:
-        """Follow until that has to end; None if told to stop."""
+        """Follow until that has to end; None if stopped."""
         while not self._stopping():
             verdict = self.tick()
             if verdict is not None:
@@ -123,20 +123,20 @@ class Follower:
         return None
 
     def tick(self) -> Verdict | None:
-        """One look at the progress, and what follows from it.
+        """Read the progress once, and do what follows from it.
 
         Raises:
             RecoveryRefused: the progress cannot be read.
             RecoveryPending: files are damaged, or the progress has fallen: the next start keeps
                 what can be kept. Or the shard is sealed, or was written under other settings:
-                the next start looks again.
+                the next start decides.
         """
         try:
             seen = self._reader.newest()
         except KafkaUnavailable as error:
-            # Whoever does not answer cannot tell of the owner either.
-            self._heard_ms = self._clock.boottime_ms()
-            self._log("kafka is away", reason=str(error))
+            # Without Kafka the owner cannot be heard of: that is no silence of the owner.
+            self._last_sign_ms = self._clock.boottime_ms()
+            self._warn("kafka is away", reason=str(error))
             self._beat()
             return None
         if seen is None:
@@ -144,7 +144,7 @@ class Follower:
         if self._seen is None:
             return self._begin(seen)
         self._directory.require_decided()
-        self._go_on(seen)
+        self._follow(seen)
         self._link()
         self._beat()
         self._collect(seen.progress)
@@ -153,9 +153,9 @@ class Follower:
     def _without_progress(self) -> Verdict | None:
         """There is none yet; or it is lost, and the operator may say that the mirror counts."""
         if not self._directory.state.standby:
-            self._log("waiting for the first progress of the shard")
+            self._warn("waiting for the first progress of the shard")
             return None
-        self._log("the state topic has lost the progress: `duewheel promote` goes on from here")
+        self._warn("the state topic has lost the progress: `duewheel promote` goes on from here")
         self._beat()
         return Verdict.PROMOTED if self._is_promoted() else None
 
@@ -178,7 +178,7 @@ class Follower:
             raise RecoveryPending(f"not standing by yet: {refused}") from refused
 
     def _begin(self, seen: Seen) -> Verdict | None:
-        """Decide how much of the files is kept, and tell ingest."""
+        """Decide how much of the files is kept, and publish that to ingest."""
         progress = seen.progress
         self._require_same_settings(progress)
         state = self._directory.state
@@ -186,7 +186,7 @@ class Follower:
             return Verdict.OWNER
         decision = publish_decision(self._directory, progress, decide_to_follow, follows=True)
         state.claim(0, 0)  # an earlier start may have been about to take over
-        self._seen, self._heard_ms = seen, self._clock.boottime_ms()
+        self._seen, self._last_sign_ms = seen, self._clock.boottime_ms()
         log.info(
             "standing by",
             case=decision.case,
@@ -196,7 +196,7 @@ class Follower:
         self._beat()
         return None
 
-    def _go_on(self, seen: Seen) -> None:
+    def _follow(self, seen: Seen) -> None:
         """Mirror and close page of the newest progress."""
         assert self._seen is not None
         before, state = self._seen, self._directory.state
@@ -218,7 +218,7 @@ class Follower:
         with self._directory.engine_lock.held(LOCK_DEADLINE_S):
             state.write_mirror(Mirror.of(seen.progress, 0))
             state.restart_close(close_at(seen.progress))
-        self._seen, self._heard_ms = seen, self._clock.boottime_ms()
+        self._seen, self._last_sign_ms = seen, self._clock.boottime_ms()
 
     def _link(self) -> None:
         """Slots that the ring has come to, as the loop does."""
@@ -244,14 +244,14 @@ class Follower:
         10 s, and nothing else: that is no silence of the owner.
         """
         now_ms, after_ms = self._clock.boottime_ms(), self._config.take_over_after_ms
-        if now_ms - max(self._heard_ms, self._asked_ms) > min(_ASK_MS, after_ms):
+        if now_ms - max(self._last_sign_ms, self._last_question_ms) > min(_ASK_MS, after_ms):
             try:
                 self._reader.require_coordinator()
             except KafkaUnavailable as error:
-                self._heard_ms = self._clock.boottime_ms()
-                self._log("no transaction coordinator answers", reason=str(error))
-            self._asked_ms = self._clock.boottime_ms()
-        return now_ms - self._heard_ms > after_ms
+                self._last_sign_ms = self._clock.boottime_ms()
+                self._warn("no transaction coordinator answers", reason=str(error))
+            self._last_question_ms = self._clock.boottime_ms()
+        return now_ms - self._last_sign_ms > after_ms
 
     def _beat(self) -> None:
         """A sign of life, and how old the oldest closing is that ingest has not reached."""
@@ -269,11 +269,11 @@ class Follower:
 
     def _collect(self, progress: Progress) -> None:
         if not self._directory.state.needs_recovery and self._collecting.is_over():
-            answered = {p: part.replied_below for p, part in progress.partitions.items()}
+            replied_below = {p: part.replied_below for p, part in progress.partitions.items()}
             commit = self._directory.state.commit()
-            self._cancels.skip(commit, answered)
+            self._cancels.skip(commit, replied_below)
             self._directory.collect(progress, self._cancels.first_segment)
 
-    def _log(self, text: str, **details: str) -> None:
+    def _warn(self, text: str, **details: str) -> None:
         if self._warning.is_over():
             log.warning(text, **details)

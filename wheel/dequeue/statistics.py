@@ -89,14 +89,14 @@ class Statistics:
             committed_at_ms: when it was acknowledged.
             took_ms: from handing it over until then.
         """
-        known = replace(
+        counted = replace(
             self,
             transactions=self.transactions + 1,
             held=copies(aside.held),
             commit_ms=self.commit_ms.with_values(np.array([took_ms])),
         )
         if deliveries is None or not len(deliveries) or deliveries.answer.all():
-            return known  # answers have a transaction of their own
+            return counted  # answers have a transaction of their own
         went = np.ones(len(deliveries), np.bool_)
         went[np.concatenate([aside.parked, aside.letters, aside.condemned])] = False
         dead, rolled = went & deliveries.dead_letter, went & deliveries.rolled
@@ -106,7 +106,7 @@ class Statistics:
         late_ms = committed_at_ms - deliveries.due_ms[late]
         spread = overflow_rows(deliveries)[aside.parked]
         return replace(
-            known,
+            counted,
             delivered=self.delivered + int(late.sum()),
             dead_letters=Counter(self.dead_letters) + Counter(counts),
             letters_kept=self.letters_kept + len(aside.letters),
@@ -129,11 +129,11 @@ class Totals:
         self.now = Statistics()
 
 
-def _with(known: Mapping[str, int], deliveries: Deliveries, rows: Int64) -> Mapping[str, int]:
+def _with(counts: Mapping[str, int], deliveries: Deliveries, rows: Int64) -> Mapping[str, int]:
     """Counts by topic, and some rows more."""
     if not len(rows):
-        return known
-    total = Counter(known)
+        return counts
+    total = Counter(counts)
     for index, count in enumerate(np.bincount(deliveries.target[rows]).tolist()):
         topic = deliveries.targets[index]
         total[topic if topic in total or len(total) < TOPICS_MAX else OTHER] += count

@@ -35,7 +35,7 @@ _PLACE = re.compile(r"(\d{1,18})-(\d{1,18})")
 
 @dataclass(frozen=True, slots=True)
 class PendingTimer:
-    """One timer.
+    """One pending timer, as it is listed.
 
     Attributes:
         id: the given one, or the default: that of `source`.
@@ -64,7 +64,7 @@ class PendingTimer:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What to list.
+    """Which pending timers to list.
 
     Attributes:
         topic: only timers with this target.

@@ -1,6 +1,6 @@
 """Counts what is pending, by topic, by delay level and by time, from the timer log.
 
-A look reads, in each hour's log, only what has been committed since the look before, and takes off
+A count reads, in each hour's log, only what has been committed since the one before, and takes off
 what has been delivered. It is exact, and so is the first one after a restart: see snapshot.py
 for the moment that it speaks of.
 
@@ -42,7 +42,7 @@ _NONE = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What one look found.
+    """The pending timers of one shard, counted.
 
     Attributes:
         total: timers that are pending.
@@ -92,7 +92,7 @@ class _Out:
 
 
 class PendingTimers:
-    """Looks again and again at one shard. Not thread-safe.
+    """Counts one shard's pending timers, again and again. Not thread-safe.
 
     Args:
         directory: opened for this object alone; may be one that other processes work in.
@@ -140,18 +140,18 @@ class PendingTimers:
         )
 
     def _update(self, snapshot: Snapshot) -> _Out:
-        """Take in what was committed, drop what was delivered since the last look."""
+        """Take in what was committed, drop what was delivered since the last count."""
         directory, current = self._directory, snapshot.current
         self._hours = {hour: known for hour, known in self._hours.items() if hour >= current}
         directory.log.forget_below(current)
         directory.messages.files.forget_below(current)
         for hour, log_bytes in snapshot.log_bytes.items():
-            # If the log vanishes on the way, the hour is begun anew.
+            # If the log vanishes on the way, the hour is counted from its beginning.
             known = self._hours.pop(hour, None)
             if known is None or (hour == current and not known.detailed):
                 known = _HourCounts(hour, self._precision_ms, detailed=hour == current)
             for _, slot, records in pieces(directory, hour, known.log_bytes, log_bytes):
-                known.topics.meet(directory, records)
+                known.topics.add(directory, records)
                 known.add(slot, known.topics.kinds(records), _is_roll(records))
             known.log_bytes = log_bytes
             known.drop(snapshot.delivered_slot)
@@ -203,7 +203,7 @@ class PendingTimers:
 
 
 class _Topics:
-    """Target topics of one hour, numbered from 1 in the order in which they are met; 0: the rest.
+    """Target topics of one hour, numbered from 1 in the order in which they come; 0: the rest.
 
     Gone with its hour, so that names which producers make up make room for others.
     """
@@ -213,7 +213,7 @@ class _Topics:
         self._names = [OTHER]
         self._hashes, self._numbers = np.empty(0, np.int64), np.empty(0, np.int64)  # rising hashes
 
-    def meet(self, directory: DataDirectory, records: Records) -> None:
+    def add(self, directory: DataDirectory, records: Records) -> None:
         """Number the topics that are new in these records, as long as there is room.
 
         Raises:

@@ -39,7 +39,7 @@ OffsetsAt = Callable[[int], Marks]
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a recovery has left.
+    """What a recovery has kept.
 
     Attributes:
         keep: how much was kept in the end.
@@ -218,7 +218,7 @@ def _verify(
 def first_marks(config: WheelConfig, progress: Progress, offsets_at: OffsetsAt) -> Marks:
     """Nothing below is pending: it is done, or older than any pending message can be.
 
-    Nor is anything read of epochs that were dropped: there is nobody who could judge it.
+    Nor is anything read of epochs that were dropped: no settings are left to judge it by.
     """
     epochs = progress.epochs
     reach_ms = epochs.longest_window_ms + config.margin_ms

@@ -1,4 +1,4 @@
-"""How dequeue starts: whose the shard is, how much of the files is kept, what ingest is told.
+"""How dequeue starts: whose the shard is, how much of the files is kept, what ingest is to do.
 
     1. the newest progress is read without taking the shard: its owner may be alive
     2. the shard is taken (which ends an open transaction of a predecessor) and the progress read
@@ -54,7 +54,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Where the loop begins.
+    """What a start has found and decided: where the loop begins.
 
     Attributes:
         decision: about the files.
@@ -178,7 +178,7 @@ def publish_decision(
         directory: started as DEQUEUE.
         found: the newest progress.
         deciding: on the files.
-        follows: whether this is a standby from here on. Ingest hears of both at once.
+        follows: whether this is a standby from here on. Ingest finds both at once.
     """
     state = directory.state
     with directory.engine_lock.held(LOCK_DEADLINE_S):
