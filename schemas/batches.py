@@ -22,6 +22,7 @@ from duewheel.schemas.arrays import Bool, Int32, Int64
 
 NO_PARTITION = -1  # target partition not asked for
 NO_KEY = -1  # key hash of a null key
+ACCEPTED = -1  # code of a row that is not rejected
 NO_LEVEL = 0  # a due time that was not asked for by a level
 LEVEL_MAX = 255  # one byte on disk
 ANY_TIME = -(2**62)  # not_before_ms of what was not parked
@@ -52,8 +53,10 @@ class TimerBatch:
             a copy).
         due_ms: requested due time, epoch ms. Meaningless where `rejected`.
         not_before_ms: of a parked copy: it leaves no earlier, even if it is due; else ANY_TIME.
-        rejected: the row goes to the dead-letter topic as soon as possible; `targets[target]`
-            is that topic and `headers` already end with the error headers.
+        codes: the error codes that `code` indexes.
+        code: row → index in `codes`, or ACCEPTED. Any other row goes to the dead-letter topic as
+            soon as possible; `targets[target]` is that topic and `headers` already end with the
+            error headers.
         timer: the row is a timer, or rejected; else a pure cancel: its due time and target mean
             nothing, key, value and user's headers go to its answer.
         cancels: the row cancels the timers of its partition with the same id and a lower origin
@@ -84,7 +87,8 @@ class TimerBatch:
     origin_offset: Int64
     due_ms: Int64
     not_before_ms: Int64
-    rejected: Bool
+    codes: list[str]
+    code: Int32
     timer: Bool
     cancels: Bool
     named_offset: Int64
@@ -107,6 +111,21 @@ class TimerBatch:
     def __len__(self) -> int:
         return len(self.offset)
 
+    @property
+    def rejected(self) -> Bool:
+        """Which rows are dead letters."""
+        rejected: Bool = self.code != ACCEPTED
+        return rejected
+
+    def rejections(self) -> dict[str, int]:
+        """How many rows are rejected, by code."""
+        rows = np.bincount(self.code[self.rejected], minlength=len(self.codes)).tolist()
+        counts: dict[str, int] = {}
+        for code, count in zip(self.codes, rows, strict=True):  # two rules may have the same
+            if count:
+                counts[code] = counts.get(code, 0) + count
+        return counts
+
     def take(self, rows: Int64) -> TimerBatch:
         """The batch of the given rows, in the given order."""
         return _taken(self, rows)
@@ -115,7 +134,9 @@ class TimerBatch:
         """The rows of both, these first."""
         partitions = list(dict.fromkeys([*self.partitions, *other.partitions]))
         targets = list(dict.fromkeys([*self.targets, *other.targets]))
-        mine, its = _renamed(self, partitions, targets), _renamed(other, partitions, targets)
+        codes = list(dict.fromkeys([*self.codes, *other.codes]))
+        mine = _renamed(self, partitions, targets, codes)
+        its = _renamed(other, partitions, targets, codes)
         joined: dict[str, Any] = {}
         for field in fields(mine):
             first, second = getattr(mine, field.name), getattr(its, field.name)
@@ -126,18 +147,23 @@ class TimerBatch:
         return replace(mine, **joined)
 
 
-def _renamed(batch: TimerBatch, partitions: list[TopicPartition], targets: list[str]) -> TimerBatch:
+def _renamed(
+    batch: TimerBatch, partitions: list[TopicPartition], targets: list[str], codes: list[str]
+) -> TimerBatch:
     """The same rows with other lists for their indexes."""
     places = {partition: place for place, partition in enumerate(partitions)}
     named = {name: place for place, name in enumerate(targets)}  # there may be one for every row
     partition = np.array([places[p] for p in batch.partitions], np.int32)
     target = np.array([named[name] for name in batch.targets], np.int32)
+    code = np.array([*(codes.index(name) for name in batch.codes), ACCEPTED], np.int32)
     return replace(
         batch,
         partitions=partitions,
         partition=partition[batch.partition],
         targets=targets,
         target=target[batch.target],
+        codes=codes,
+        code=code[batch.code],  # ACCEPTED is the last one
     )
 
 

@@ -116,7 +116,6 @@ class TimerSink:
         gaps: GapWatch,
         clock: Clock,
         *,
-        rejections: Callable[[TimerBatch], Mapping[str, int]],
         paused: Callable[[], bool],
         guard: DiskGuard,
     ) -> None:
@@ -127,7 +126,6 @@ class TimerSink:
             checkpoint: of the query that calls.
             gaps: told of offsets that were skipped.
             clock: for waiting.
-            rejections: how many rows of a batch are rejected, by reason.
             paused: whether to take nothing for now.
             guard: of the disk.
         """
@@ -136,7 +134,6 @@ class TimerSink:
         self._checkpoint = checkpoint
         self._gaps = gaps
         self._clock = clock
-        self._rejections = rejections
         self._paused = paused
         self._guard = guard
         self._stopping = threading.Event()
@@ -214,7 +211,7 @@ class TimerSink:
             done,
             batches=done.batches + 1,
             rows=done.rows + len(batch),
-            rejected=Counter(done.rejected) + Counter(self._rejections(batch)),
+            rejected=Counter(done.rejected) + Counter(batch.rejections()),
             rows_replayed=done.rows_replayed + replayed,
             newest_ms=max(done.newest_ms, int(batch.timestamp_ms.max(initial=0))),
         )

@@ -17,7 +17,7 @@ import pyarrow.compute
 from duewheel.errors import ConfigError
 from duewheel.schemas import header_names as names
 from duewheel.schemas.arrays import Bool, Int32, Int64
-from duewheel.schemas.batches import LEVEL_MAX, NO_LEVEL, NO_PARTITION, TimerBatch
+from duewheel.schemas.batches import ACCEPTED, LEVEL_MAX, NO_LEVEL, NO_PARTITION, TimerBatch
 from duewheel.schemas.columns import (
     Column,
     binary,
@@ -44,12 +44,15 @@ from duewheel.schemas.request.headers import (
 from duewheel.schemas.request.kafka_records import KafkaRecords, read_records
 from duewheel.schemas.request.request_columns import Asked, copies, judged_columns, waiting_letters
 from duewheel.schemas.request.row_settings import RowSettings
-from duewheel.schemas.request.rules import ACCEPTED, VALUE, Rule, Rules, compile_suite
+from duewheel.schemas.request.rules import VALUE, Rule, Rules, compile_suite
 from duewheel.schemas.request.topic_contracts import DEFAULT, TopicContract
 from duewheel.schemas.wire.record_codec import LETTER_END, framed, framed_bytes, key_values
 
 _pa: Any = pa
 _pc: Any = pyarrow.compute
+
+
+WAITED = "waited"  # the code of dead letters that came again: their own was counted at first
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +175,8 @@ def parse_judged(table: pa.Table, contract: Contract) -> tuple[TimerBatch, pa.Ta
         origin_offset=known.origin_offset,
         due_ms=_due_ms(asked.due, placed, key, id_hash),
         not_before_ms=known.not_before_ms,
-        rejected=rejected,
+        codes=[*(rule.code for rule in contract.rules.rules), WAITED],
+        code=np.where(letters, len(contract.rules.rules), failure).astype(np.int32),
         timer=timer,
         cancels=cancelling,
         named_offset=asked.cancels.named_offset,
@@ -193,39 +197,6 @@ def parse_judged(table: pa.Table, contract: Contract) -> tuple[TimerBatch, pa.Ta
         chase_flags=known.chase_flags,
     )
     return batch, columns
-
-
-def rejections(batch: TimerBatch, rules: Iterable[Rule]) -> dict[str, int]:
-    """How many rows of a batch are rejected, by code; read from the ends of their headers.
-
-    Args:
-        batch: the rows.
-        rules: all those that may have rejected one.
-    """
-    counts: dict[str, int] = {}
-    first = batch.rejected & (batch.retries == 0)
-    if (batch.rejected & ~first).any():
-        counts["waited"] = int((batch.rejected & ~first).sum())  # counted by its code at first
-    if first.any():
-        headers = batch.headers.filter(_pa.array(first))
-        for suffix, code in {_error_end(rule): rule.code for rule in rules}.items():
-            found = _pc.sum(_pc.ends_with(headers, suffix)).as_py()
-            if found:
-                counts[code] = counts.get(code, 0) + found
-    return counts
-
-
-def rejected_by(batch: TimerBatch, rules: Sequence[Rule]) -> Int32:
-    """For each row the index of the first rule that words its refusal as the ends of its headers
-    do, ACCEPTED where there is none; rows that are not rejected have ACCEPTED too.
-    """
-    failure = np.full(len(batch), ACCEPTED, np.int32)
-    rows = np.flatnonzero(batch.rejected)
-    headers = batch.headers.filter(_pa.array(batch.rejected))
-    for number in reversed(range(len(rules)) if len(rows) else ()):
-        found = np.asarray(_pc.ends_with(headers, _error_end(rules[number])))
-        failure[rows[found]] = number
-    return failure
 
 
 def _asked(
@@ -320,7 +291,7 @@ def _headers(
 
 def _errors(failure: Int32, columns: pa.Table, rules: Sequence[Rule]) -> Column:
     """TIMER_ERROR_CODE and TIMER_ERROR of rejected rows, nothing in the others."""
-    known = [b"" if rule.names_value else _error_headers(rule) for rule in rules]
+    known = [b"" if rule.names_value else error_headers(rule) for rule in rules]
     errors = take(binary([b"", *known]), failure + 1)
     for i, rule in enumerate(rules):
         rows = np.flatnonzero(failure == i)
@@ -333,13 +304,9 @@ def _errors(failure: Int32, columns: pa.Table, rules: Sequence[Rule]) -> Column:
     return errors
 
 
-def _error_headers(rule: Rule) -> bytes:
+def error_headers(rule: Rule) -> bytes:
+    """What the headers of a row end with that this rule has rejected, unless it names the value."""
     return _header(names.ERROR_CODE, rule.code) + _header(names.ERROR, rule.reason)
-
-
-def _error_end(rule: Rule) -> bytes:
-    """What the headers of every row end with that this rule has rejected, and of no other's."""
-    return rule.reason.encode().split(VALUE)[1] if rule.names_value else _error_headers(rule)
 
 
 def _header(name: str, value: str) -> bytes:

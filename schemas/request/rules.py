@@ -30,6 +30,7 @@ import pyarrow.compute
 
 from duewheel.errors import ConfigError
 from duewheel.schemas.arrays import Bool, Int32
+from duewheel.schemas.batches import ACCEPTED
 from duewheel.schemas.name_patterns import for_arrow, require_portable
 from duewheel.schemas.request.request_columns import JUDGED
 
@@ -39,7 +40,6 @@ _pa: Any = pa
 Suite = Mapping[str, Any]
 Predicate = Callable[[Any], Any]
 
-ACCEPTED = -1
 VALUE = b"{value}"
 
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")

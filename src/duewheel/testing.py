@@ -21,6 +21,7 @@ from duewheel.clock import Clock
 from duewheel.errors import PublishDoubt
 from duewheel.schemas import header_names as names
 from duewheel.schemas.batches import (
+    ACCEPTED,
     ANY_OFFSET,
     ANY_TIME,
     NO_LEVEL,
@@ -391,7 +392,8 @@ def timer_batch(timers: Sequence[Timer]) -> TimerBatch:
         origin_offset=np.array(origin, np.int64),
         due_ms=np.array([timer.due_ms for timer in timers], np.int64),
         not_before_ms=np.full(len(timers), ANY_TIME, np.int64),
-        rejected=rejected,
+        codes=["bad_header"],
+        code=np.where(rejected, 0, ACCEPTED).astype(np.int32),
         timer=np.array([t.request != "cancel" for t in timers], np.bool_),
         cancels=np.array([t.request != "" for t in timers], np.bool_),
         named_offset=np.full(len(timers), ANY_OFFSET),

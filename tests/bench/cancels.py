@@ -32,6 +32,7 @@ from duewheel.osutil.signals import stop_signals
 from duewheel.runtime.dequeue_process import share_one_heap
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import (
+    ACCEPTED,
     ANY_OFFSET,
     ANY_TIME,
     NO_LEVEL,
@@ -80,7 +81,8 @@ def rows(first: int, number: Int64, due_ms: Int64, cancels: Bool) -> TimerBatch:
         origin_offset=offset,
         due_ms=due_ms,
         not_before_ms=np.full(count, ANY_TIME, np.int64),
-        rejected=np.zeros(count, np.bool_),
+        codes=[],
+        code=np.full(count, ACCEPTED, np.int32),
         timer=~cancels,
         cancels=cancels,
         named_offset=np.full(count, ANY_OFFSET),

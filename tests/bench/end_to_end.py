@@ -46,6 +46,7 @@ from duewheel.osutil.child_process import Child
 from duewheel.runtime.dequeue_process import init_progress
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import (
+    ACCEPTED,
     ANY_OFFSET,
     ANY_TIME,
     NO_PARTITION,
@@ -471,7 +472,8 @@ def placed_directly(number: Int64, due_ms: int, target: str, body_bytes: int) ->
         origin_offset=number // PARTITIONS,
         due_ms=np.full(count, due_ms),
         not_before_ms=np.full(count, ANY_TIME, np.int64),
-        rejected=np.zeros(count, np.bool_),
+        codes=[],
+        code=np.full(count, ACCEPTED, np.int32),
         timer=np.ones(count, np.bool_),
         cancels=np.zeros(count, np.bool_),
         named_offset=np.full(count, ANY_OFFSET),

@@ -24,7 +24,14 @@ from pathlib import Path
 import numpy as np
 
 from duewheel.checkpoints.role import Role
-from duewheel.schemas.batches import ANY_OFFSET, ANY_TIME, NO_PARTITION, NO_SLOT, TimerBatch
+from duewheel.schemas.batches import (
+    ACCEPTED,
+    ANY_OFFSET,
+    ANY_TIME,
+    NO_PARTITION,
+    NO_SLOT,
+    TimerBatch,
+)
 from duewheel.schemas.columns import Column, from_parts
 from duewheel.schemas.hashing import id_hashes, source_names
 from duewheel.schemas.wire.record_batch import split
@@ -65,7 +72,8 @@ def timers(rng: np.random.Generator, slot: np.ndarray, first_offset: int) -> Tim
         origin_offset=offset,
         due_ms=due_ms,
         not_before_ms=np.full(count, ANY_TIME, np.int64),
-        rejected=np.zeros(count, np.bool_),
+        codes=[],
+        code=np.full(count, ACCEPTED, np.int32),
         timer=np.ones(count, np.bool_),
         cancels=np.zeros(count, np.bool_),
         named_offset=np.full(count, ANY_OFFSET),

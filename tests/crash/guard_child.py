@@ -94,7 +94,6 @@ def scenario(folder: Path, count: int) -> dict[str, object]:
         Path("unused"),
         GapWatch(lambda _topic, _number: 0, clock),
         clock,
-        rejections=lambda _: {},
         paused=lambda: False,
         guard=DiskGuard(space, lambda _: MIN_FREE, lambda: False),
     )

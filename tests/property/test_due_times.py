@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.property.plain_contract import Header, Record, instant, table
 
 from duewheel.schemas.batches import TimerBatch
-from duewheel.schemas.request.contract import Contract, parse, rejections
+from duewheel.schemas.request.contract import Contract, parse
 from duewheel.schemas.request.rules import compile_suite, load_suite
 from duewheel.schemas.request.topic_contracts import TopicContract
 from duewheel.testing import suite_parameters
@@ -56,7 +56,7 @@ def read(
 
 
 def codes(batch: TimerBatch) -> set[str]:
-    return set(rejections(batch, RULES.rules))
+    return set(batch.rejections())
 
 
 def saturated(number: int) -> int:

@@ -16,6 +16,7 @@ from duewheel.errors import PublishDoubt
 from duewheel.schemas import columns
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import (
+    ACCEPTED,
     ANY_OFFSET,
     ANY_TIME,
     NO_PARTITION,
@@ -275,7 +276,8 @@ class Kafka:
             origin_offset=origin,
             due_ms=due_ms,
             not_before_ms=np.full(len(due_ms), ANY_TIME, np.int64),
-            rejected=rejected,
+            codes=["bad_header"],
+            code=np.where(rejected, 0, ACCEPTED).astype(np.int32),
             timer=np.ones(len(due_ms), np.bool_),
             cancels=np.zeros(len(due_ms), np.bool_),
             named_offset=np.full(len(due_ms), ANY_OFFSET),

@@ -38,7 +38,6 @@ def sink_of(engine: Engine, checkpoint: Path, kafka: Kafka, clock: Clock) -> Tim
         checkpoint,
         GapWatch(log_start, clock),
         clock,
-        rejections=lambda _: {},
         paused=lambda: False,
         guard=DiskGuard(lambda: Space(1 << 60, 1 << 60), lambda _: 0, lambda: False),
     )

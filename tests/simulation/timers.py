@@ -15,7 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from duewheel.schemas.arrays import Int64
-from duewheel.schemas.batches import ANY_OFFSET, ANY_TIME, NO_PARTITION, NO_SLOT, TimerBatch
+from duewheel.schemas.batches import (
+    ACCEPTED,
+    ANY_OFFSET,
+    ANY_TIME,
+    NO_PARTITION,
+    NO_SLOT,
+    TimerBatch,
+)
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import id_hashes, key_hashes
 from duewheel.schemas.wire.record_codec import framed_bytes, key_values
@@ -217,7 +224,8 @@ def batch_of(copies: Sequence[Copy], mapped: int) -> TimerBatch:
         origin_offset=column([t.origin for t in timers]),
         due_ms=column([t.due_ms for t in timers]),
         not_before_ms=column([copy.not_before_ms for copy in copies]),
-        rejected=rejected,
+        codes=["bad_header"],
+        code=np.where(rejected, 0, ACCEPTED).astype(np.int32),
         timer=column([copy.is_timer for copy in copies], np.bool_),
         cancels=column([_cancels(copy) for copy in copies], np.bool_),
         named_offset=column([c.timer.named_offset if _cancels(c) else ANY_OFFSET for c in copies]),

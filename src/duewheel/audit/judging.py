@@ -30,11 +30,11 @@ import pyarrow.compute
 from duewheel.audit.expectations import EXAMPLES_MAX, GreatExpectations, Tally, tallies
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.schemas.arrays import Bool, Int32, Int64
-from duewheel.schemas.batches import TimerBatch, TopicPartition
+from duewheel.schemas.batches import ACCEPTED, TimerBatch, TopicPartition
 from duewheel.schemas.columns import lengths
 from duewheel.schemas.hashing import murmur2, source_names
-from duewheel.schemas.request.contract import Contract, parse_judged, rejected_by
-from duewheel.schemas.request.rules import ACCEPTED, Rules, load_suite
+from duewheel.schemas.request.contract import Contract, error_headers, parse_judged
+from duewheel.schemas.request.rules import VALUE, Rule, Rules, load_suite
 
 _pa: Any = pa
 _pc: Any = pyarrow.compute
@@ -143,7 +143,7 @@ class AuditJudge:
             if not len(batch):
                 continue
             rules = self._contracts[number].rules
-            failure = rejected_by(batch, rules.rules)
+            failure = _rejected_by(batch, rules.rules)
             codes = _codes(failure, rules)
             columns_across = _across_rows(batch, codes)
             piece = _Piece(columns_across, batch.partitions, batch.partition, batch.offset)
@@ -245,6 +245,24 @@ def _first(failing: Sequence[Bool], count: int, rules: Rules) -> Int32:
     for place in reversed(range(len(failing))):
         expected[failing[place]] = wording.index(wording[place])
     return expected
+
+
+def _rejected_by(batch: TimerBatch, rules: Sequence[Rule]) -> Int32:
+    """For each row the index of the first rule that words its refusal as the ends of its headers
+    do, ACCEPTED where there is none; rows that are not rejected have ACCEPTED too.
+    """
+    failure = np.full(len(batch), ACCEPTED, np.int32)
+    rows = np.flatnonzero(batch.rejected)
+    headers = batch.headers.filter(_pa.array(batch.rejected))
+    for number in reversed(range(len(rules)) if len(rows) else ()):
+        found = np.asarray(_pc.ends_with(headers, _error_end(rules[number])))
+        failure[rows[found]] = number
+    return failure
+
+
+def _error_end(rule: Rule) -> bytes:
+    """What the headers of every row end with that this rule has rejected, and of no other's."""
+    return rule.reason.encode().split(VALUE)[1] if rule.names_value else error_headers(rule)
 
 
 def _codes(failure: Int32, rules: Rules) -> pa.DictionaryArray[Any, Any]:

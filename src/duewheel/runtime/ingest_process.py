@@ -56,8 +56,8 @@ from duewheel.runtime.ingest_metrics import IngestMetrics
 from duewheel.runtime.shard_metrics import ShardMetrics
 from duewheel.runtime.topic_watch import TopicWatch
 from duewheel.schemas.batches import TopicPartition
-from duewheel.schemas.request.contract import parse, rejections
-from duewheel.schemas.request.skipped_records import SKIPPED, parse_but_skipped
+from duewheel.schemas.request.contract import parse
+from duewheel.schemas.request.skipped_records import parse_but_skipped
 from duewheel.streaming.batch_attempt import SPARK_DIR, End
 from duewheel.streaming.batch_size import RowLimit
 from duewheel.streaming.disk_guard import DiskGuard
@@ -140,9 +140,6 @@ def _run(
         checkpoint,
         gaps,
         clock,
-        rejections=partial(
-            rejections, rules=[SKIPPED, *(r for judge in judges for r in judge.rules.rules)]
-        ),
         paused=partial(directory.state.paused, Role.INGEST),
         guard=_guard(settings, directory),
     )

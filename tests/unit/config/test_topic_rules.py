@@ -18,7 +18,7 @@ from duewheel.cli.main import cli
 from duewheel.config.sections import TimerTopic
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError
-from duewheel.schemas.request.contract import parse, rejections
+from duewheel.schemas.request.contract import parse
 from duewheel.schemas.request.topic_contracts import CHOICES, TopicContract
 
 pytestmark = pytest.mark.usefixtures("clean_surroundings")
@@ -263,7 +263,7 @@ def test_a_copy_is_judged_by_the_lists_of_its_own_time(tmp_path: Path) -> None:
         contract = factory.contract(loaded(tmp_path, LISTED + f'targets_deny = ["{deny}"]\n'))
         batch = parse(table, contract)
         assert batch.origin_offset.tolist() == [3 if not codes else 7]
-        assert rejections(batch, contract.rules.rules) == codes
+        assert batch.rejections() == codes
 
 
 @pytest.mark.parametrize(

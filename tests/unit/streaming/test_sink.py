@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from duewheel.checkpoints.fs import Space
 from duewheel.errors import KafkaUnavailable, RecoveryRefused
 from duewheel.schemas.batches import TimerBatch, TopicPartition
-from duewheel.schemas.request.contract import Contract, parse, rejections
+from duewheel.schemas.request.contract import Contract, parse
 from duewheel.schemas.request.rules import compile_suite, load_suite
 from duewheel.streaming.disk_guard import DiskGuard, written_bytes
 from duewheel.streaming.gaps import ASK_INTERVAL_MS, GapWatch
@@ -116,7 +116,6 @@ class Bench:
             checkpoint=Path("unused"),
             gaps=self.gaps,
             clock=self.clock,
-            rejections=lambda batch: rejections(batch, rules.rules),
             paused=self.paused,
             guard=DiskGuard(lambda: self.space, lambda _: MIN_FREE, lambda: self.must_take),
         )

@@ -13,7 +13,7 @@ from tests.property.plain_contract import Header, Record, table
 from duewheel.checkpoints.role import Role
 from duewheel.schemas.batches import NO_KEY, Deliveries, TimerBatch
 from duewheel.schemas.header_names import LEVELS_MS
-from duewheel.schemas.request.contract import Contract, parse, rejections
+from duewheel.schemas.request.contract import Contract, parse
 from duewheel.schemas.request.rules import compile_suite, load_suite
 from duewheel.schemas.request.topic_contracts import TopicContract
 from duewheel.schemas.wire.varint import read_varint
@@ -45,7 +45,7 @@ def read(
 
 
 def code(batch: TimerBatch) -> str | None:
-    return next(iter(rejections(batch, RULES.rules)), None)
+    return next(iter(batch.rejections()), None)
 
 
 def framed(octets: bytes, at: int) -> tuple[bytes | None, int]:

@@ -14,7 +14,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError
 from duewheel.schemas.batches import TimerBatch
-from duewheel.schemas.request.contract import Contract, parse, rejections
+from duewheel.schemas.request.contract import Contract, parse
 from duewheel.schemas.request.request_columns import COUNT_MAX
 from duewheel.schemas.request.rules import compile_suite, load_suite
 from duewheel.testing import (
@@ -75,7 +75,7 @@ def test_the_dead_letter_names_the_limit_and_what_was_asked_for() -> None:
         assert f"due {asked_ms} ms after the record's timestamp, " in text
         assert text.endswith(f"timer.max_delay allows {TEN_YEARS_MS} ms")
     assert batch.header_count.tolist() == [0, 4, 4]
-    assert rejections(batch, RULES.rules) == {"delay_too_long": 2}
+    assert batch.rejections() == {"delay_too_long": 2}
 
 
 @pytest.mark.parametrize(

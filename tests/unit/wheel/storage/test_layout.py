@@ -11,7 +11,7 @@ from crc32c import crc32c
 from hypothesis import given
 
 from duewheel.errors import ConfigError
-from duewheel.schemas.batches import ANY_OFFSET, ANY_TIME, NO_SLOT, TimerBatch
+from duewheel.schemas.batches import ACCEPTED, ANY_OFFSET, ANY_TIME, NO_SLOT, TimerBatch
 from duewheel.schemas.columns import binary, lengths
 from duewheel.schemas.hashing import java_hash
 from duewheel.wheel.append.placement import first_of_each, slot_order
@@ -62,7 +62,8 @@ BATCH = TimerBatch(
     origin_offset=np.array([2**40 - 5, 9]),
     due_ms=np.array([1_800_000_000_001, -1]),
     not_before_ms=np.array([1_800_000_000_002, ANY_TIME]),
-    rejected=np.array([False, True]),
+    codes=["bad_header"],
+    code=np.array([ACCEPTED, 0], np.int32),
     timer=np.array([True, True]),
     cancels=np.array([False, False]),
     named_offset=np.array([ANY_OFFSET, ANY_OFFSET]),

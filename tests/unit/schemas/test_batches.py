@@ -1,0 +1,27 @@
+"""Batches of timers: what is kept of the rows when two become one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from duewheel.schemas.batches import ACCEPTED
+from duewheel.testing import Timer, timer_batch
+
+
+def test_rows_keep_their_codes_where_epochs_with_other_rules_merge() -> None:
+    old = replace(
+        timer_batch([Timer(0, 1, 0, rejected=True), Timer(0, 2, 0)]), codes=["bad_header", "waited"]
+    )
+    new = replace(
+        timer_batch([Timer(0, offset, 0, rejected=True) for offset in (3, 4, 5)]),
+        codes=["no_due_time", "bad_header", "no_due_time", "waited"],
+        code=np.array([1, 0, 2], np.int32),
+    )
+    assert new.rejections() == {"bad_header": 1, "no_due_time": 2}
+    both = old.followed_by(new)
+    assert both.code.tolist()[1] == ACCEPTED
+    assert both.rejected.tolist() == [True, False, True, True, True]
+    assert both.rejections() == {"bad_header": 2, "no_due_time": 2}
+    assert both.take(np.array([1, 0])).rejections() == {"bad_header": 1}
