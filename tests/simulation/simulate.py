@@ -5,7 +5,8 @@
     make simulate-nightly                           from seeds that nobody has chosen
 
 A seed is the same run wherever and whenever it is run. Of each seed that violates something, how to
-run it again is printed.
+run it again is printed. A seed that takes far more of the processor than any other has `no end`: a
+process goes round in the middle of a step, and nothing but time could tell.
 """
 
 from __future__ import annotations
@@ -18,15 +19,19 @@ import multiprocessing
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -35,6 +40,7 @@ from rich.progress import track
 ROOT = Path(__file__).resolve().parents[2]
 PROCESSES = 2
 AT_ONCE = 20  # seeds that a process takes at a time
+SEED_CPU_S = 60.0  # a seed takes some seconds
 MEMORY = Path("/dev/shm")
 RANDOM_BELOW = 1_000_000_000  # a first seed that nobody has chosen
 
@@ -71,6 +77,26 @@ class Outcome:
         self.lines = other.lines
 
 
+class NoEndError(BaseException):
+    """A seed takes too long. No Exception: what goes round may take these for its own."""
+
+
+@contextmanager
+def ended_after(cpu_s: float) -> Iterator[None]:
+    """Raise NoEndError in here after so much time of the processor, whatever else it does."""
+
+    def end(_: int, frame: FrameType | None) -> None:
+        where = frame.f_code.co_qualname if frame is not None else "?"
+        raise NoEndError(f"in {where}, after {cpu_s:.0f} s")
+
+    signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, cpu_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
 def run_seed(seed: int, folder: Path) -> Outcome:
     """One run, its files in a folder of its own below `folder`."""
     from tests.simulation.schedule import Schedule
@@ -80,7 +106,10 @@ def run_seed(seed: int, folder: Path) -> Outcome:
     schedule = Schedule(seed, root)
     history = schedule.host.history
     try:
-        found = [asdict(violation) for violation in schedule.run()]
+        with ended_after(SEED_CPU_S):
+            found = [asdict(violation) for violation in schedule.run()]
+    except NoEndError as error:
+        found = [{"invariant": "no end", "detail": str(error)}]
     except Exception:  # noqa: BLE001 - a seed that breaks the simulation is a finding too
         found = [{"invariant": "simulation", "detail": traceback.format_exc()}]
     finally:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+from tests.simulation.simulate import NoEndError, ended_after
 
 SEEDS = 80
 FIRST = 745  # from here on eighty meet even what is rare
@@ -66,3 +70,8 @@ def test_a_seed_is_the_same_run_each_time() -> None:
     (_, first), (_, second) = (simulated("--verbose", "--first", "7") for _ in range(2))
     assert len(first.splitlines()) > 50
     assert first == second
+
+
+def test_a_seed_that_goes_round_for_ever_is_ended() -> None:
+    with pytest.raises(NoEndError, match="goes_round_for_ever"), ended_after(0.1):
+        all(True for _ in itertools.count())
