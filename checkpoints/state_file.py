@@ -1,7 +1,7 @@
 """The `state` file of a data directory: what exists, what is closed, what is known to be delivered.
 
     0        identity   JSON with CRC-32, written once: format, uuid, precision, slots
-    4096     live       counters and heartbeats, each an aligned 8-byte store
+    4096     live       counters and heartbeats, each an aligned 8-byte store (live_fields.py)
     8192     commit     two alternating pages, written by ingest under engine.lock
     …        close      two alternating pages, written by dequeue under engine.lock
 
@@ -17,17 +17,16 @@ import mmap
 import struct
 import uuid
 import zlib
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Self
 
 from duewheel.checkpoints import fs, progress_mirror
 from duewheel.checkpoints.json_fields import MISSHAPEN
+from duewheel.checkpoints.live_fields import LiveFields, Word
 from duewheel.checkpoints.page_codec import NO_COMMIT, Close, Commit
 from duewheel.checkpoints.page_pair import PagePair
 from duewheel.checkpoints.progress_mirror import Mirror
-from duewheel.checkpoints.role import Role
 from duewheel.errors import ConfigError, CorruptFile
 
 FORMAT = 2
@@ -41,53 +40,6 @@ _LIVE_BYTES = 4096
 _COMMIT = _LIVE + _LIVE_BYTES
 _CLOSE = _COMMIT + 2 * PAGE_BYTES
 _FILE_BYTES = _CLOSE + 2 * PAGE_BYTES
-
-# Indexes of the live fields.
-_STARTS, _CLEAN, _DEQUEUE_STARTS, _GC_HOUR, _BOOT, _PAUSED, _HEARTBEATS = 0, 1, 2, 3, 4, 6, 8
-_DAMAGE, _GENERATION, _RECOVERED, _FOUND, _CLAIMED = 24, 25, 26, 27, 28
-_AHEAD, _HELD = 29, 30
-_STANDBY, _PROMOTION = 31, 32
-_GC_CANCELS, _WITHOUT_ROOM = 33, 34
-_DELIVERED, _DEAD_LETTERS, _LETTERS_WAIT = 40, 41, 42
-_LINKED = 36
-
-_LAG = 64  # five fields
-
-PROMOTION_MS = 120_000  # for how long a promotion is wanted, once it has been
-
-
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
-    """A process's last sign of life.
-
-    Attributes:
-        pid: its process id, 0 if it never ran.
-        at_ms: when it was given, host clock.
-        detail: one number of the process's own (dequeue: behind in ms).
-    """
-
-    pid: int
-    at_ms: int
-    detail: int
-
-
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """How far ingest is behind the timer topics: see lag_watch.py. Times by this host's clock.
-
-    Attributes:
-        asked_ms: when Kafka said so; 0: never.
-        messages: offsets that can be read and are not in the wheel.
-        oldest_ms: since when the oldest of them has been known to be there.
-        stuck_ms: since when no batch has come to its end with something to read.
-        open: offsets behind an open transaction.
-    """
-
-    asked_ms: int
-    messages: int
-    oldest_ms: int
-    stuck_ms: int
-    open: int
 
 
 class Damage(IntEnum):
@@ -105,7 +57,7 @@ class State:
         self.path = path
         self._mapped = mapped
         # Native 8-byte items: one aligned store each, so a kill leaves the old or the new value.
-        self._live = memoryview(mapped)[_LIVE : _LIVE + _LIVE_BYTES].cast("q")
+        self._words = memoryview(mapped)[_LIVE : _LIVE + _LIVE_BYTES].cast("q")
         self.identity = _read_identity(path, mapped)
         self._commit = PagePair(mapped, _COMMIT, PAGE_BYTES)
         self._close = PagePair(mapped, _CLOSE, PAGE_BYTES)
@@ -249,9 +201,16 @@ class State:
     # ---- live fields -----------------------------------------------------------------------
 
     @property
+    def live(self) -> LiveFields:
+        """Made for each use: kept, it would hold the file mapped, as part of a circle."""
+        return LiveFields(self._words, self.sync)
+
+    # ---- starts and stops ------------------------------------------------------------------
+
+    @property
     def starts(self) -> int:
         """How many processes have ever opened the directory for work."""
-        return self._live[_STARTS]
+        return self._words[Word.STARTS]
 
     def begin(self) -> None:
         """Count a start, which ends the effect of a clean stop. Called under engine.lock.
@@ -259,34 +218,34 @@ class State:
         Durable when this returns: a loss of power must not bring the clean stop back. What a boot
         of the host has taken is noted, before the boot is forgotten.
         """
-        self._live[_DAMAGE] = self.damage
-        self._live[_BOOT], self._live[_BOOT + 1] = _boot_words()
-        self._live[_STARTS] += 1
+        self._words[Word.DAMAGE] = self.damage
+        self._words[Word.BOOT], self._words[Word.BOOT + 1] = _boot_words()
+        self._words[Word.STARTS] += 1
         self.sync()
 
     @property
     def stopped_cleanly(self) -> bool:
         """Whether everything was synced after the last process stopped."""
-        return self._live[_CLEAN] == self.starts
+        return self._words[Word.CLEAN] == self.starts
 
     def set_stopped_cleanly(self) -> None:
         """Called under engine.lock by the process that stops last, after syncing everything."""
-        self._live[_CLEAN] = self.starts
+        self._words[Word.CLEAN] = self.starts
         self.sync()
 
     @property
     def damage(self) -> Damage:
         """What has to be recovered from; stays until `set_recovered`."""
-        value = self._live[_DAMAGE]
+        value = self._words[Word.DAMAGE]
         known = Damage(value) if value in tuple(Damage) else Damage.FILES_LOST
-        booted = (self._live[_BOOT], self._live[_BOOT + 1]) != _boot_words()
+        booted = (self._words[Word.BOOT], self._words[Word.BOOT + 1]) != _boot_words()
         if known is Damage.NONE and self.starts > 0 and booted and not self.stopped_cleanly:
             return Damage.CACHE_LOST
         return known
 
     def note_damage(self, damage: Damage) -> None:
         """Durably; the worst one counts. Called under engine.lock."""
-        self._live[_DAMAGE] = max(self.damage, damage)
+        self._words[Word.DAMAGE] = max(self.damage, damage)
         self.sync()
 
     # ---- recovery: see checkpoints/recovery_decision.py ----------------------------------------
@@ -296,11 +255,11 @@ class State:
         """Number of the newest recovery that dequeue has decided on; a running ingest that began
         under a lower one stops.
         """
-        return self._live[_GENERATION]
+        return self._words[Word.GENERATION]
 
     def set_generation(self, generation: int) -> None:
         """Called by dequeue under engine.lock, before anything else of a recovery is written."""
-        self._live[_GENERATION] = generation
+        self._words[Word.GENERATION] = generation
 
     @property
     def needs_recovery(self) -> bool:
@@ -310,23 +269,23 @@ class State:
     @property
     def recovered(self) -> int:
         """Number of the recovery that ingest has carried out last."""
-        return self._live[_RECOVERED]
+        return self._words[Word.RECOVERED]
 
     def set_recovered(self, generation: int) -> None:
         """The files are whole again. Durable when this returns."""
-        self._live[_DAMAGE] = Damage.NONE
-        self._live[_RECOVERED] = generation
+        self._words[Word.DAMAGE] = Damage.NONE
+        self._words[Word.RECOVERED] = generation
         self.sync()
 
     @property
     def lineages(self) -> tuple[int, int]:
         """The lineage that this directory's last start found in Kafka, and the one it drew."""
-        return self._live[_FOUND], self._live[_CLAIMED]
+        return self._words[Word.FOUND], self._words[Word.CLAIMED]
 
     def claim(self, found: int, drawn: int) -> None:
         """Before a progress of the drawn lineage is written: so that it is known again. Durable."""
-        self._live[_FOUND] = found
-        self._live[_CLAIMED] = drawn
+        self._words[Word.FOUND] = found
+        self._words[Word.CLAIMED] = drawn
         self.sync()
 
     @property
@@ -334,138 +293,33 @@ class State:
         """Whether these files follow the progress of another directory: see
         wheel/dequeue/standby.py.
         """
-        return bool(self._live[_STANDBY])
+        return bool(self._words[Word.STANDBY])
 
     def set_standby(self, *, on: bool) -> None:
         """Begin to follow, or end it for good. Called under engine.lock, which is held until it is
         durable: what is taken afterwards must not come to the disk before it.
         """
-        self._live[_STANDBY], self._live[_PROMOTION] = int(on), 0
-        self.sync()
-
-    def promotion_wanted(self, now_ms: int) -> bool:
-        """Whether the operator tells this standby, at this time, to take the shard over."""
-        return 0 < self._live[_PROMOTION] - now_ms <= PROMOTION_MS
-
-    def want_promotion(self, now_ms: int) -> None:
-        """Tell the standby to take the shard over, or at the latest PROMOTION_MS from now; durable.
-
-        Who waits no longer does not want it to happen some day, to an owner that lives.
-        """
-        self._live[_PROMOTION] = now_ms + PROMOTION_MS
-        self.sync()
-
-    def withdraw_promotion(self) -> None:
-        """Tell the standby to go on standing by; durable."""
-        self._live[_PROMOTION] = 0
+        self._words[Word.STANDBY], self._words[Word.PROMOTION] = int(on), 0
         self.sync()
 
     @property
     def dequeue_starts(self) -> int:
         """How often dequeue has started; the recovery record names the start it belongs to."""
-        return self._live[_DEQUEUE_STARTS]
+        return self._words[Word.DEQUEUE_STARTS]
 
     def count_dequeue_start(self) -> int:
         """Raise `dequeue_starts`, under both locks; returns the new value."""
-        self._live[_DEQUEUE_STARTS] += 1
+        self._words[Word.DEQUEUE_STARTS] += 1
         return self.dequeue_starts
-
-    @property
-    def gc_hour(self) -> int:
-        """Hours below this one have no files any more, or are about to lose them."""
-        return self._live[_GC_HOUR]
-
-    def raise_gc_hour(self, hour: int) -> None:
-        """Give up the hours below `hour`. Called under engine.lock, before they are unlinked."""
-        assert hour >= self.gc_hour, "what is given up stays given up"
-        self._live[_GC_HOUR] = hour
-
-    def set_gc_hour(self, hour: int) -> None:
-        """Where a recovery begins to keep files, whatever was given up before."""
-        self._live[_GC_HOUR] = hour
 
     @property
     def linked(self) -> int:
         """The last slot whose rows are in the wheel; those of later slots are in the logs only."""
-        return self._live[_LINKED]
+        return self._words[Word.LINKED]
 
     def set_linked(self, slot: int) -> None:
         """Called under engine.lock, once the wheel has every row up to `slot`."""
-        self._live[_LINKED] = slot
-
-    @property
-    def gc_cancels(self) -> int:
-        """Segments of the cancel log below this hour are no more, or about to go."""
-        return self._live[_GC_CANCELS]
-
-    def set_gc_cancels(self, hour: int) -> None:
-        """Give up the segments below `hour`. Called under engine.lock, before they are unlinked;
-        durable: a checkpoint that names them must not look damaged without them.
-        """
-        self._live[_GC_CANCELS] = hour
-        self.sync()
-
-    def paused(self, role: Role) -> bool:
-        """Whether the process is to take, or deliver, nothing."""
-        return bool(self._live[_PAUSED + role])
-
-    def pause(self, role: Role, *, on: bool) -> None:
-        """Pause the process, or let it go on; durably, whether it runs or not."""
-        self._live[_PAUSED + role] = int(on)
-        self.sync()
-
-    def heartbeat(self, role: Role) -> Heartbeat:
-        """Last sign of life of the process."""
-        at = _HEARTBEATS + 8 * role
-        return Heartbeat(self._live[at], self._live[at + 1], self._live[at + 2])
-
-    def beat(self, role: Role, pid: int, at_ms: int, detail: int) -> None:
-        """Give a sign of life."""
-        at = _HEARTBEATS + 8 * role
-        self._live[at], self._live[at + 1], self._live[at + 2] = pid, at_ms, detail
-
-    @property
-    def host_clock(self) -> tuple[int, bool]:
-        """Dequeue's view of the host's clock: by how many ms it is ahead of the brokers', and
-        whether closing is held for that.
-        """
-        return self._live[_AHEAD], bool(self._live[_HELD])
-
-    def note_host_clock(self, ahead_ms: int, *, held: bool) -> None:
-        """Called by dequeue."""
-        self._live[_AHEAD], self._live[_HELD] = ahead_ms, int(held)
-
-    @property
-    def rows_without_room(self) -> int:
-        """How many messages ingest holds back, for the disk would be too full with them."""
-        return self._live[_WITHOUT_ROOM]
-
-    def note_rows_without_room(self, rows: int) -> None:
-        """Called by ingest."""
-        self._live[_WITHOUT_ROOM] = rows
-
-    @property
-    def deliveries(self) -> tuple[int, int, bool]:
-        """Since dequeue has started: timers delivered, dead letters written; and whether dead
-        letters wait because their topic takes nothing.
-        """
-        return self._live[_DELIVERED], self._live[_DEAD_LETTERS], bool(self._live[_LETTERS_WAIT])
-
-    def note_deliveries(self, delivered: int, dead_letters: int, *, wait: bool) -> None:
-        """Called by dequeue."""
-        words = (delivered, dead_letters, int(wait))
-        self._live[_DELIVERED], self._live[_DEAD_LETTERS], self._live[_LETTERS_WAIT] = words
-
-    @property
-    def lag(self) -> Lag:
-        """How far ingest is behind the timer topics, as dequeue saw it last."""
-        return Lag(*self._live[_LAG : _LAG + 5])
-
-    def note_lag(self, lag: Lag) -> None:
-        """Called by dequeue. That it was asked is told last."""
-        told = (lag.asked_ms, lag.messages, lag.oldest_ms, lag.stuck_ms, lag.open)
-        for field in (1, 2, 3, 4, 0):
-            self._live[_LAG + field] = told[field]
+        self._words[Word.LINKED] = slot
 
     def sync(self) -> None:
         """Make the file durable, and the mirror."""
@@ -480,7 +334,7 @@ class State:
 
     def release(self) -> None:
         """Unmap the file."""
-        self._live.release()
+        self._words.release()
         self._mapped.close()
 
 

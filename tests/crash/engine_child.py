@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from duewheel.checkpoints import fs
+from duewheel.checkpoints.live_fields import LiveFields
 from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
@@ -39,10 +40,9 @@ LIVE_STORES = (
     "begin",
     "count_dequeue_start",
     "set_stopped_cleanly",
-    "raise_gc_hour",
-    "set_gc_cancels",
     "set_linked",
 )
+GC_STORES = ("raise_gc_hour", "set_gc_cancels")
 
 
 class Stores:
@@ -130,6 +130,8 @@ def count_stores() -> None:
     TimerLog.mark_cancelled = counted(TimerLog.mark_cancelled)  # type: ignore[method-assign]
     for name in LIVE_STORES:
         setattr(State, name, counted(getattr(State, name)))
+    for name in GC_STORES:
+        setattr(LiveFields, name, counted(getattr(LiveFields, name)))
 
 
 class BusyClock(ManualClock):

@@ -30,6 +30,7 @@ HOUR_MS = 3_600_000
 COLLECT_MS = 200  # between looks for garbage, which are a minute apart otherwise
 STALL_S = 0.4  # long enough for the other process to close several slots
 
+LIVE = "duewheel.checkpoints.live_fields:LiveFields"
 STATE = "duewheel.checkpoints.state_file:State"
 STORE = "duewheel.checkpoints.page_pair:PagePair._store"
 RENAME = "pathlib:Path.replace"
@@ -197,14 +198,14 @@ POINTS = {
     "dequeue.idle_committed": before(f"{STATE}.write_mirror", call=3),
     # garbage: the bounds of cancels, gc_hour, then the log's hour, then the messages'
     "collect.bounds_unwritten": before(BOUNDS, inside=COLLECT),
-    "collect.locked": before(f"{STATE}.raise_gc_hour"),
-    "collect.gc_hour_raised": after(f"{STATE}.raise_gc_hour"),
+    "collect.locked": before(f"{LIVE}.raise_gc_hour"),
+    "collect.gc_hour_raised": after(f"{LIVE}.raise_gc_hour"),
     # The two calls before are for the files of the cancel log.
     "collect.log_unlinked": before(UNLINK, call=4),
     "collect.unlinked": after(COLLECT),
     # a segment of the cancel log: gc_cancels, then its records, then its requests
-    "collect.segment_over": before(f"{STATE}.set_gc_cancels"),
-    "collect.segment_given_up": after(f"{STATE}.set_gc_cancels"),
+    "collect.segment_over": before(f"{LIVE}.set_gc_cancels"),
+    "collect.segment_given_up": after(f"{LIVE}.set_gc_cancels"),
     "collect.segment_half_unlinked": before(UNLINK, call=2),
     "collect.segment_unlinked": before(UNLINK, call=3),
 }

@@ -251,7 +251,7 @@ def outcome(sample: Sample, place: Path, *, ingest_too: bool) -> str:
     publisher.silent_ms = 61_000
     try:
         shard.start_dequeue()
-        if shard.directory(Role.DEQUEUE).state.paused(Role.DEQUEUE):
+        if shard.directory(Role.DEQUEUE).state.live.paused(Role.DEQUEUE):
             return "paused"
         if ingest_too:
             # Its timers are due later than the loop looks, and go to a topic not seen so far.

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.harness.launcher import run
 
+from duewheel.checkpoints.live_fields import Lag
 from duewheel.checkpoints.role import Role
-from duewheel.checkpoints.state_file import Lag
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.errors import Locked
@@ -42,10 +42,10 @@ def test_what_deployments_ask_of_running_processes(config: Path) -> None:
         assert run(config, "init").returncode == Locked.exit_code
         for role, directory in shard.items():
             assert not status(settings)["ready"]
-            directory.state.beat(role, os.getpid(), SystemClock().now_ms(), 0)
+            directory.state.live.beat(role, os.getpid(), SystemClock().now_ms(), 0)
         assert not status(settings)["ready"]
         now_ms = SystemClock().now_ms()
-        shard[Role.DEQUEUE].state.note_lag(Lag(now_ms, 0, now_ms, now_ms, 0))
+        shard[Role.DEQUEUE].state.live.note_lag(Lag(now_ms, 0, now_ms, now_ms, 0))
         running = run(config, "status", "--require-running")
         assert running.returncode == 0, running.stdout
         beside = run(config, "init")

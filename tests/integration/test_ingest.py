@@ -131,7 +131,7 @@ def test_killed_in_the_middle_nothing_is_lost_or_taken_twice(shard: IngestShard)
     shard.start()
     shard.wait_for_marks({0: 4_000, 1: 2_500})
     beat = DataDirectory(shard.data_dir, WHEEL)
-    assert shard.pid == beat.state.heartbeat(Role.INGEST).pid
+    assert shard.pid == beat.state.live.heartbeat(Role.INGEST).pid
     beat.close()
     assert shard.end(signal.SIGTERM) == 0, shard.tail()
     shard.require_taken_once({0: range(4_000), 1: range(2_500)})

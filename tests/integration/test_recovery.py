@@ -40,7 +40,7 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-BOOT_WORDS = 4096 + 8 * 4  # in `state`: see checkpoints/state_file.py
+BOOT_WORDS = 4096 + 8 * 4  # in `state`: see checkpoints/live_fields.py
 HOURS, SEGMENTS = ("timerlog", "messages", "cancelled"), ("cancels", "requests")
 
 

@@ -163,7 +163,7 @@ class Beats:
 
     def several(self, state: State) -> bool:
         """Whether there were some by now."""
-        self._seen.add(state.heartbeat(Role.DEQUEUE).at_ms)
+        self._seen.add(state.live.heartbeat(Role.DEQUEUE).at_ms)
         return len(self._seen) > 4
 
 

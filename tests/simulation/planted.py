@@ -396,7 +396,7 @@ PLANTED = {
         "2",
         "the boot id is overwritten before the loss of power is noted",
         "checkpoints/state_file.py",
-        "        self._live[_DAMAGE] = self.damage\n",
+        "        self._words[Word.DAMAGE] = self.damage\n",
         "",
     ),
     "power-survived": Planted(
@@ -470,7 +470,7 @@ PLANTED = {
         "check",
         "gc_hour is not set anew by a recovery that keeps nothing",
         "wheel/recovery/rebuild.py",
-        "    state.set_gc_hour(hour_of(r + 1, directory.config.precision_ms))\n",
+        "    state.live.set_gc_hour(hour_of(r + 1, directory.config.precision_ms))\n",
         "",
         test="unit/wheel/recovery/test_rebuild.py::test_hours_that_were_given_up_by_damage_take_timers_again",
     ),

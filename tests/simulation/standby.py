@@ -36,7 +36,7 @@ def want_promotion(world: World) -> None:
         return
     if standby.ingest is not None or world.rng.random() < 0.2:
         with SEAM.acting(None):
-            standby.follower.directory.state.want_promotion(world.clock.now_ms())
+            standby.follower.directory.state.live.want_promotion(world.clock.now_ms())
 
 
 def step(world: World, plan: Plan) -> None:

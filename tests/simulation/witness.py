@@ -34,7 +34,7 @@ class Witness:
             return None
         directory = DataDirectory(path, wheel)
         try:
-            commit, gone = directory.state.commit(), directory.state.gc_hour
+            commit, gone = directory.state.commit(), directory.state.live.gc_hour
             slots: dict[tuple[int, int], int] = {}
             for hour, lengths in commit.hours.items():
                 if hour >= gone:

@@ -284,7 +284,7 @@ def _require_none_cancelled(directory: DataDirectory, cuts: Marks, before: Commi
 def _cut_off_cancels(directory: DataDirectory, cuts: Marks, before: Commit) -> None:
     """Cancels from behind a cut get no replies: other records will have their offsets."""
     for hour, (length, _) in before.cancels.items():
-        if hour < directory.state.gc_cancels:
+        if hour < directory.state.live.gc_cancels:
             continue
         for rows in directory.cancels.pieces(hour, length):
             prefix = rows.requests.prefix

@@ -155,7 +155,7 @@ class CancelLookup:
                 parts += self._read(hour, commit.hours[hour].log_bytes, positions)
             except CorruptFile:
                 # All in an hour that dequeue has unlinked meanwhile is delivered.
-                if hour >= self._directory.state.gc_hour:
+                if hour >= self._directory.state.live.gc_hour:
                     raise
         records = np.concatenate([np.empty(0, RECORD), *(part.records for part in parts)])
         prefix = np.concatenate([np.empty(0, PREFIX), *(part.prefix for part in parts)])

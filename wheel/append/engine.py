@@ -152,11 +152,11 @@ class Engine:
     def let_go(self) -> None:
         """Close the files of hours that are given up: until then unlinking them frees nothing."""
         directory = self._directory
-        gone = directory.state.gc_hour
+        gone = directory.state.live.gc_hour
         directory.log.forget_below(gone)
         directory.messages.files.forget_below(gone)
         directory.cancelled.files.forget_below(gone)
-        directory.cancels.forget_below(directory.state.gc_cancels)
+        directory.cancels.forget_below(directory.state.live.gc_cancels)
 
     def _append(self, batch: TimerBatch, ends: Marks) -> Appended:
         # 1. Under the lock also for its redo: what follows reads the wheel.

@@ -90,7 +90,7 @@ class IdIndex:
         place = np.sort(self._met.place[np.isin(self._met.hash, hashes)])
         hours, numbers = place >> _HOUR_BITS, place & ((1 << _HOUR_BITS) - 1)
         for hour in np.unique(hours).tolist():
-            if hour >= self._directory.state.gc_hour:
+            if hour >= self._directory.state.live.gc_hour:
                 yield hour, numbers[hours == hour] * RECORD_BYTES
 
     def forget(self, hour: Int64, position: Int64) -> None:
@@ -100,7 +100,7 @@ class IdIndex:
         over = np.isin(self._met.place, hour << _HOUR_BITS | position // RECORD_BYTES)
         if over.any():
             self._partial = np.union1d(self._partial, self._met.hash[over])
-        over |= self._met.place >> _HOUR_BITS < self._directory.state.gc_hour
+        over |= self._met.place >> _HOUR_BITS < self._directory.state.live.gc_hour
         if over.any():
             self._table.take_out(self._met, over)
         self._met = None
@@ -122,7 +122,7 @@ class IdIndex:
             try:
                 view = self._directory.log.view(hour, end * RECORD_BYTES)
             except CorruptFile:
-                if hour >= self._directory.state.gc_hour:
+                if hour >= self._directory.state.live.gc_hour:
                     raise
                 continue
             numbers = np.arange(first, end)
@@ -135,7 +135,7 @@ class IdIndex:
 
     def _stretches(self, commit: Commit) -> Iterator[tuple[int, int, int]]:
         """Records that are not in the index: hour, first and end, a bounded number at once."""
-        gone = self._directory.state.gc_hour
+        gone = self._directory.state.live.gc_hour
         for hour, lengths in sorted(commit.hours.items()):
             records = lengths.log_bytes // RECORD_BYTES
             for first in range(self._added.get(hour, 0), records, _RECORDS_AT_ONCE):
@@ -146,7 +146,7 @@ class IdIndex:
         """The same positions from the logs alone."""
         table = _lower_bits(hashes)
         for hour, lengths in sorted(commit.hours.items()):
-            if hour < self._directory.state.gc_hour or not lengths.log_bytes:
+            if hour < self._directory.state.live.gc_hour or not lengths.log_bytes:
                 continue
             view, parts = self._directory.log.view(hour, lengths.log_bytes), []
             count = lengths.log_bytes // RECORD_BYTES

@@ -247,12 +247,12 @@ class StagedBatch:
             {
                 hour: before.hours.get(hour, _NO_FILES).followed_by(lengths)
                 for hour, lengths in self._lengths.items()
-                if hour >= state.gc_hour
+                if hour >= state.live.gc_hour
             },
             before.placed + rows,
             {**before.topic_ids, **topic_ids},
             len(self._directory.topics),
-            {h: length for h, length in self._segments.items() if h >= state.gc_cancels},
+            {h: length for h, length in self._segments.items() if h >= state.live.gc_cancels},
         )
 
 
@@ -265,8 +265,8 @@ def cut_uncommitted(directory: DataDirectory, commit: Commit) -> None:
     """
     hours = {hour: known.lengths for hour, known in commit.hours.items()}
     for folders, lengths, gone in (
-        (directory.hour_folders, hours, directory.state.gc_hour),
-        (directory.cancels.folders, commit.cancels, directory.state.gc_cancels),
+        (directory.hour_folders, hours, directory.state.live.gc_hour),
+        (directory.cancels.folders, commit.cancels, directory.state.live.gc_cancels),
     ):
         for kind, folder in enumerate(folders):
             for hour in folder.hours():

@@ -124,7 +124,7 @@ class CancelReplies:
     def _next_of(
         self, commit: Commit, partitions: Mapping[TopicPartition, PartitionProgress]
     ) -> Replies | None:
-        unlinked_below = self._directory.state.gc_cancels
+        unlinked_below = self._directory.state.live.gc_cancels
         for hour, (length, _) in sorted(commit.cancels.items()):
             while hour >= unlinked_below and (start := self._read.get(hour, 0)) < length:
                 rows = self._next_rows(hour, start, length)

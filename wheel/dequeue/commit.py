@@ -224,7 +224,7 @@ class Committer:
             deliveries, self._publisher.aside, self._clock.now_ms(), took_ms
         )
         self._totals.now = now
-        self._directory.state.note_deliveries(
+        self._directory.state.live.note_deliveries(
             now.delivered, sum(now.dead_letters.values()), wait=self._publisher.letters_wait
         )
 

@@ -320,7 +320,7 @@ class Loop:
         log.info("dequeue is ready", pending=pending, took_s=took_s)
 
     def _is_paused(self) -> bool:
-        paused = self._directory.state.paused(Role.DEQUEUE)
+        paused = self._directory.state.live.paused(Role.DEQUEUE)
         if paused != self._was_paused:
             self._was_paused = paused
             log.warning("paused: nothing is delivered" if paused else "goes on delivering")
@@ -474,5 +474,5 @@ class Loop:
         if self._beating.is_over():
             now_ms, state = self._clock.now_ms(), self._directory.state
             behind_ms = max(0, now_ms - self.position.r * self._directory.config.precision_ms)
-            state.beat(Role.DEQUEUE, os.getpid(), now_ms, behind_ms)
-            state.note_host_clock(self._guard.ahead_ms(), held=self._guard.held)
+            state.live.beat(Role.DEQUEUE, os.getpid(), now_ms, behind_ms)
+            state.live.note_host_clock(self._guard.ahead_ms(), held=self._guard.held)

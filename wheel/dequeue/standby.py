@@ -160,7 +160,7 @@ class Follower:
         return Verdict.PROMOTED if self._is_promoted() else None
 
     def _is_promoted(self) -> bool:
-        return self._directory.state.promotion_wanted(self._clock.now_ms())
+        return self._directory.state.live.promotion_wanted(self._clock.now_ms())
 
     def _require_same_settings(self, progress: Progress) -> None:
         config = self._config
@@ -265,7 +265,7 @@ class Follower:
             while awaited and not awaited[0][1].missing(marks):
                 awaited.popleft()
         behind_ms = now_ms - awaited[0][0] if awaited else 0
-        state.beat(Role.DEQUEUE, os.getpid(), self._clock.now_ms(), behind_ms)
+        state.live.beat(Role.DEQUEUE, os.getpid(), self._clock.now_ms(), behind_ms)
 
     def _collect(self, progress: Progress) -> None:
         if not self._directory.state.needs_recovery and self._collecting.is_over():

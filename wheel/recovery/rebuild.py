@@ -135,7 +135,7 @@ def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
     state = directory.state
     first = hour_of(r + 1, directory.config.precision_ms)
     hours = {h: lengths for h, lengths in kept.hours.items() if h >= first}
-    segments = {h: at for h, at in kept.cancels.items() if h >= state.gc_cancels}
+    segments = {h: at for h, at in kept.cancels.items() if h >= state.live.gc_cancels}
     batch = _next_batch(directory, kept.batch)
     try:
         directory.topics.require(kept.topics)
@@ -163,7 +163,7 @@ def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
         )
     )
     state.mark_applied()
-    state.set_gc_hour(first)
+    state.live.set_gc_hour(first)
     return sum(lengths.log_bytes for lengths in hours.values()) // RECORD_BYTES
 
 
@@ -247,5 +247,5 @@ def _start_anew(directory: DataDirectory, marks: Marks, r: int, progress: Progre
     batch, names = _next_batch(directory, 0), len(directory.topics)
     state.write_commit(Commit(batch, marks, {}, 0, progress.topic_ids, names))
     state.mark_applied()
-    state.set_gc_hour(hour_of(r + 1, directory.config.precision_ms))
-    state.set_gc_cancels(0)
+    state.live.set_gc_hour(hour_of(r + 1, directory.config.precision_ms))
+    state.live.set_gc_cancels(0)

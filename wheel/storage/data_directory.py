@@ -160,7 +160,7 @@ class DataDirectory:
                 hours are given up that are not delivered, or slots count as linked that the ring
                 does not reach.
         """
-        path, close, gone = self.state.path, self.state.close(), self.state.gc_hour
+        path, close, gone = self.state.path, self.state.close(), self.state.live.gc_hour
         if newest_batch > commit.batch:
             detail = f"the wheel has batch {newest_batch}, the newest commit page is {commit.batch}"
             raise CorruptFile(path, 0, detail)
@@ -276,8 +276,8 @@ class DataDirectory:
         return all(
             folder.size(hour) >= length
             for folders, lengths, gone in (
-                (self.hour_folders, hours, self.state.gc_hour),
-                (self.cancels.folders, commit.cancels, self.state.gc_cancels),
+                (self.hour_folders, hours, self.state.live.gc_hour),
+                (self.cancels.folders, commit.cancels, self.state.live.gc_cancels),
             )
             for hour, of_hour in lengths.items()
             if hour >= gone
@@ -361,32 +361,32 @@ class DataDirectory:
             log.warning("nothing is collected without a durable checkpoint", reason=str(error))
             durable = None
         if durable is None:
-            return self.state.gc_hour
+            return self.state.live.gc_hour
         self._collect_cancels(first_segment)
         delivered_slot = min(progress.delivered_slot, durable.delivered_slot)
         hour = hour_of(delivered_slot + 1, self.config.precision_ms)
-        if hour > self.state.gc_hour:
+        if hour > self.state.live.gc_hour:
             with self.engine_lock.held(LOCK_DEADLINE_S):
                 # Else a cancel would find nothing of a timer whose copy is in flight.
                 known = CancelBounds.read(self.path)
                 since = progress.delivered_slot if known is None else known.since
                 # On a full disk, too: what is unlinked makes room.
                 CancelBounds.blind_of(since, progress.partitions).write_or_remove(self.path)
-                self.state.raise_gc_hour(hour)
+                self.state.live.raise_gc_hour(hour)
         # Also what a kill between the two steps has left.
-        self.log.forget_below(self.state.gc_hour)
+        self.log.forget_below(self.state.live.gc_hour)
         for folder in self.hour_folders:
-            folder.unlink_below(self.state.gc_hour)
-        return self.state.gc_hour
+            folder.unlink_below(self.state.live.gc_hour)
+        return self.state.live.gc_hour
 
     def _collect_cancels(self, first_segment: Callable[[Commit], int]) -> None:
         """Unlink the oldest segments of the cancel log, but for the one that may be written to."""
         commit = self.state.commit()
         gone = min(first_segment(commit), max(commit.cancels, default=0))
-        if gone > self.state.gc_cancels:
+        if gone > self.state.live.gc_cancels:
             with self.engine_lock.held(LOCK_DEADLINE_S):
-                self.state.set_gc_cancels(gone)
-        self.cancels.unlink_below(self.state.gc_cancels)
+                self.state.live.set_gc_cancels(gone)
+        self.cancels.unlink_below(self.state.live.gc_cancels)
 
     def stop(self) -> None:
         """Give up the role; the last one to do so syncs everything and declares a clean stop.

@@ -150,12 +150,12 @@ def _check_kept_hour(
 ) -> None:
     """Check an hour, unless dequeue has unlinked it, perhaps at this moment."""
     try:
-        if hour >= directory.state.gc_hour:
+        if hour >= directory.state.live.gc_hour:
             found = check_hour(directory, hour, lengths, wheel)
             report.records += found.records
             report.findings += found.findings
     except CorruptFile:
-        if hour >= directory.state.gc_hour:
+        if hour >= directory.state.live.gc_hour:
             raise
 
 
@@ -164,10 +164,10 @@ def _check_kept_segment(
 ) -> None:
     """Check a segment of the cancel log, unless dequeue has unlinked it."""
     try:
-        if hour >= directory.state.gc_cancels:
+        if hour >= directory.state.live.gc_cancels:
             report.findings += check_segment(directory, hour, lengths)
     except CorruptFile:
-        if hour >= directory.state.gc_cancels:
+        if hour >= directory.state.live.gc_cancels:
             raise
 
 
@@ -357,7 +357,11 @@ def _bad_messages(
 
 def _check_placed(directory: DataDirectory, commit: Commit, report: Report) -> None:
     """Every timer that was counted is there, as long as no hour has been unlinked."""
-    if directory.state.gc_hour == 0 and not report.findings and report.records != commit.placed:
+    if (
+        directory.state.live.gc_hour == 0
+        and not report.findings
+        and report.records != commit.placed
+    ):
         detail = f"{commit.placed} timers were placed, the log has {report.records}"
         report.findings.append(Finding("state", 0, "placed", detail))
 

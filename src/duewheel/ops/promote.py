@@ -12,9 +12,10 @@ import time
 from typing import Any
 
 from duewheel.checkpoints import fs
+from duewheel.checkpoints.live_fields import PROMOTION_MS
 from duewheel.checkpoints.recovery_decision import recovering
 from duewheel.checkpoints.role import Role
-from duewheel.checkpoints.state_file import PROMOTION_MS, State
+from duewheel.checkpoints.state_file import State
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, RecoveryPending
@@ -40,7 +41,7 @@ def promote(settings: Settings, clock: Clock) -> dict[str, Any]:
         raise ConfigError(f"there is no data directory {data_dir}") from error
     try:
         _require_standby(state)
-        state.want_promotion(clock.now_ms())
+        state.live.want_promotion(clock.now_ms())
         while state.standby or recovering(state) is not None:
             if time.monotonic() - begun_s > PROMOTION_MS / 1000:
                 outcome = "not taken over, and stands by" if state.standby else "to catch up yet"
@@ -51,7 +52,7 @@ def promote(settings: Settings, clock: Clock) -> dict[str, Any]:
             time.sleep(_POLL_S)
     finally:
         if state.standby:
-            state.withdraw_promotion()
+            state.live.withdraw_promotion()
         state.release()
     took_s = round(time.monotonic() - begun_s, 3)
     return {"shard": settings.shard.index, "data_dir": str(data_dir), "took_s": took_s}

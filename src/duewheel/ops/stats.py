@@ -141,7 +141,7 @@ def listed(
 def pause(settings: Settings, process: Process, *, on: bool) -> dict[str, Any]:
     """Pause a process or let it go on, now or whenever it is started."""
     with opened(settings) as directory:
-        directory.state.pause(_PROCESSES[process], on=on)
+        directory.state.live.pause(_PROCESSES[process], on=on)
     return {"process": process, "paused": on}
 
 

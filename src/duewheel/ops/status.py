@@ -76,7 +76,7 @@ def _ingest(state: State, settings: Settings, now_ms: int) -> dict[str, Any]:
     close = state.close()
     marks = {**(close.marks if close else {}), **commit.marks}
     known = _process(state, settings, "ingest")
-    lag = state.lag
+    lag = state.live.lag
     asked, waits = lag.asked_ms > 0, lag.messages > 0
     return {
         **known,
@@ -105,8 +105,8 @@ def _dequeue(state: State, settings: Settings, now_ms: int) -> dict[str, Any]:
     floor_ms = close.floor * settings.timer.precision_ms if close else None
     known = _process(state, settings, "dequeue")
     alive = known["state"] in ALIVE
-    skew_ms, held = state.host_clock
-    delivered, dead_letters, wait = state.deliveries
+    skew_ms, held = state.live.host_clock
+    delivered, dead_letters, wait = state.live.deliveries
     return {
         **known,
         "floor_ms": floor_ms,
@@ -134,7 +134,7 @@ def _disk(state: State, settings: Settings) -> dict[str, Any]:
     return {
         "free_bytes": space.free_bytes,
         "min_free_bytes": settings.storage.min_free.of(space.total_bytes),
-        "rows_held": state.rows_without_room if known["state"] in ALIVE else 0,
+        "rows_held": state.live.rows_without_room if known["state"] in ALIVE else 0,
     }
 
 
@@ -146,9 +146,9 @@ def _standby(state: State, now_ms: int) -> dict[str, Any] | None:
     close = state.close()
     return {
         "missing": _named(known.missing) if known else {},
-        "behind_ms": state.heartbeat(Role.DEQUEUE).detail,
+        "behind_ms": state.live.heartbeat(Role.DEQUEUE).detail,
         "followed_slot": close.lower if close else None,
-        "promotion_wanted": state.promotion_wanted(now_ms),
+        "promotion_wanted": state.live.promotion_wanted(now_ms),
     }
 
 

@@ -63,8 +63,8 @@ class DurableCheckpoints:
             return durable
         known, state = self._last, self._state
         hours, segments = (known.hours, known.cancels) if known else ({}, {})
-        self._sync(_FOLDERS, hours, durable.hours, lambda: state.gc_hour)
-        self._sync(cancel_log.FOLDERS, segments, durable.cancels, lambda: state.gc_cancels)
+        self._sync(_FOLDERS, hours, durable.hours, lambda: state.live.gc_hour)
+        self._sync(cancel_log.FOLDERS, segments, durable.cancels, lambda: state.live.gc_cancels)
         fs.sync_path(self._directory / topic_registry.FILE_NAME)
         durable.write(self._directory)
         self._last = durable

@@ -145,8 +145,8 @@ class DequeueMetrics:
     def _standing(self) -> Iterator[Metric]:
         state, precision_ms = self._directory.state, self._directory.config.precision_ms
         close = state.close()
-        skew_ms, held = state.host_clock
-        behind_s, follows = state.heartbeat(Role.DEQUEUE).detail / 1000, state.standby
+        skew_ms, held = state.live.host_clock
+        behind_s, follows = state.live.heartbeat(Role.DEQUEUE).detail / 1000, state.standby
         yield gauge("standby", "1 in a standby, 0 where the shard is served.", int(follows))
         if follows:
             yield from self._following(behind_s)
@@ -182,7 +182,9 @@ class DequeueMetrics:
             "1 while files are recovered or messages read again: nothing is delivered.",
             int(state.needs_recovery if follows else recovering(state) is not None),
         )
-        yield gauge("dequeue_paused", "1 while dequeue is paused.", int(state.paused(Role.DEQUEUE)))
+        yield gauge(
+            "dequeue_paused", "1 while dequeue is paused.", int(state.live.paused(Role.DEQUEUE))
+        )
 
     def _following(self, behind_s: float) -> Iterator[Metric]:
         known = recovering(self._directory.state)

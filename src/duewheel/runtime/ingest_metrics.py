@@ -60,7 +60,7 @@ class IngestMetrics:
             "Topics that match timer.topics_pattern and are not read: see `duewheel status`.",
             self.topics_left_out,
         )
-        paused = int(self._state.paused(Role.INGEST))
+        paused = int(self._state.live.paused(Role.INGEST))
         yield gauge("ingest_paused", "1 while ingest is paused.", paused)
         checkpoint = self._state.path.parent / durable_checkpoint.FILE_NAME
         if checkpoint.exists():

@@ -140,7 +140,7 @@ def _run(
         checkpoint,
         gaps,
         clock,
-        paused=partial(directory.state.paused, Role.INGEST),
+        paused=partial(directory.state.live.paused, Role.INGEST),
         guard=_guard(settings, directory),
     )
     query = QueryOptions(_name(settings), checkpoint, settings.ingest.trigger_ms)
@@ -263,8 +263,8 @@ def _tick(
             raise RecoveryPending("dequeue has decided on a recovery: starting anew")
         metrics.progress, metrics.topics_left_out = progress, watch.left_out
         known = sink.statistics
-        directory.state.note_rows_without_room(known.rows_without_room)
-        directory.state.beat(Role.INGEST, pid, clock.now_ms(), 0)
+        directory.state.live.note_rows_without_room(known.rows_without_room)
+        directory.state.live.beat(Role.INGEST, pid, clock.now_ms(), 0)
         gaps.settle()
         durable.require_alive()
         outgrown = limit.is_outgrown(known.batches, known.row_bytes, progress.behind)

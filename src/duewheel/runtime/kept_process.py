@@ -20,8 +20,9 @@ from pathlib import Path
 import structlog
 
 from duewheel.backoff import Backoff
+from duewheel.checkpoints.live_fields import Heartbeat
 from duewheel.checkpoints.role import Role
-from duewheel.checkpoints.state_file import Heartbeat, State
+from duewheel.checkpoints.state_file import State
 from duewheel.clock import Clock
 from duewheel.errors import ConfigError, DuewheelError, Fenced, Locked, RecoveryRefused
 from duewheel.osutil.child_process import Child
@@ -181,7 +182,7 @@ class KeptProcess:
     def _beat(self) -> Heartbeat | None:
         try:
             with State.open(self._data_dir) as state:
-                return state.heartbeat(self._role)
+                return state.live.heartbeat(self._role)
         except (OSError, DuewheelError):
             return None
 

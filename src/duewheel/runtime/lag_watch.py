@@ -17,8 +17,9 @@ from typing import Self
 
 import structlog
 
+from duewheel.checkpoints.live_fields import Lag
 from duewheel.checkpoints.page_codec import Marks
-from duewheel.checkpoints.state_file import Lag, State
+from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.topic_set import TopicSet
 from duewheel.clock import Clock, Interval
 from duewheel.config.settings import Settings
@@ -141,7 +142,7 @@ class LagWatch:
             count, oldest_ms, stuck_ms = self._notes.look(now_ms, commit.batch, marks, stable)
             held = sum(max(0, ends.get(p, end) - end) for p, end in stable.items())
             wall_ms = self._clock.now_ms()
-            state.note_lag(Lag(asked_ms, count, wall_ms - oldest_ms, wall_ms - stuck_ms, held))
+            state.live.note_lag(Lag(asked_ms, count, wall_ms - oldest_ms, wall_ms - stuck_ms, held))
 
     def _marks(
         self, admin: KafkaAdmin, known: Marks, ends: Marks, topics: list[str]

@@ -68,9 +68,9 @@ def process_state(state: State, settings: Settings, name: str) -> tuple[int | No
     holder = fs.holder_of(settings.storage.data_dir / role.lock_name)
     if holder is None:
         return None, "stopped"
-    if state.heartbeat(role).pid != holder:
+    if state.live.heartbeat(role).pid != holder:
         return holder, "starting"
-    return holder, "paused" if state.paused(role) else "running"
+    return holder, "paused" if state.live.paused(role) else "running"
 
 
 def not_ready(state: State, settings: Settings, now_ms: int) -> dict[str, str]:
@@ -85,7 +85,7 @@ def not_ready(state: State, settings: Settings, now_ms: int) -> dict[str, str]:
     supervised = run_file.read(settings.storage.data_dir) or {}
     for name, role in PROCESSES.items():
         _, how = process_state(state, settings, name)
-        silent_ms = now_ms - state.heartbeat(role).at_ms
+        silent_ms = now_ms - state.live.heartbeat(role).at_ms
         if how not in ALIVE:
             found[f"{name}_not_running"] = f"{name} is {how}"
         elif silent_ms > bounds.silence_ms:
@@ -101,11 +101,11 @@ def not_ready(state: State, settings: Settings, now_ms: int) -> dict[str, str]:
 
 
 def _late(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
-    found, lag = {}, state.lag
+    found, lag = {}, state.live.lag
     if now_ms - lag.asked_ms > bounds.silence_ms:
         since = f"for {_s(now_ms - lag.asked_ms)}" if lag.asked_ms else "yet"
         found["ends_unknown"] = f"Kafka has not said {since} where the timer topics end"
-    if lag.messages and not state.paused(Role.INGEST):
+    if lag.messages and not state.live.paused(Role.INGEST):
         oldest_ms, stuck_ms = now_ms - lag.oldest_ms, now_ms - lag.stuck_ms
         if oldest_ms > bounds.lag_ms:
             found["ingest_lag"] = (
@@ -115,7 +115,7 @@ def _late(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
             found["batch_stuck"] = (
                 f"no batch has ended for {_s(stuck_ms)}, with {lag.messages} offsets to take"
             )
-    if not state.paused(Role.DEQUEUE):
+    if not state.live.paused(Role.DEQUEUE):
         behind_ms = behind_now_ms(state, now_ms)
         if behind_ms > bounds.behind_ms:
             found["dequeue_behind"] = f"what was due {_s(behind_ms)} ago is not delivered"
@@ -124,7 +124,7 @@ def _late(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
 
 def behind_now_ms(state: State, now_ms: int) -> int:
     """How far delivery is behind: what dequeue said last, and the time since."""
-    beat = state.heartbeat(Role.DEQUEUE)
+    beat = state.live.heartbeat(Role.DEQUEUE)
     return beat.detail + max(0, now_ms - beat.at_ms) if beat.at_ms else 0
 
 

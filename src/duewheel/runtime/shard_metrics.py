@@ -39,7 +39,7 @@ class ShardMetrics:
 
 
 def _readiness(state: State, settings: Settings, now_ms: int) -> Iterator[Metric]:
-    found, lag = not_ready(state, settings, now_ms), state.lag
+    found, lag = not_ready(state, settings, now_ms), state.live.lag
     yield gauge("ready", "1 if the shard does its work: see `duewheel status`.", int(not found))
     yield gauges(
         "not_ready",

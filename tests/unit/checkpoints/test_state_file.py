@@ -10,11 +10,12 @@ import pytest
 
 from duewheel.checkpoints import fs
 from duewheel.checkpoints import state_file as state_module
+from duewheel.checkpoints.live_fields import Heartbeat
 from duewheel.checkpoints.page_codec import NO_COMMIT, Close, Commit, HourFiles
 from duewheel.checkpoints.page_pair import Page, PagePair
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.role import Role
-from duewheel.checkpoints.state_file import FORMAT, Damage, Heartbeat, State
+from duewheel.checkpoints.state_file import FORMAT, Damage, State
 from duewheel.errors import ConfigError, CorruptFile, DuewheelError
 
 PAGE = 256
@@ -121,8 +122,8 @@ def test_a_new_file_says_nothing_yet(state: State) -> None:
     assert state.commit() == NO_COMMIT
     assert state.close() is None
     assert state.mirror() is None
-    assert (state.starts, state.dequeue_starts, state.gc_hour) == (0, 0, 0)
-    assert state.heartbeat(Role.INGEST) == Heartbeat(0, 0, 0)
+    assert (state.starts, state.dequeue_starts, state.live.gc_hour) == (0, 0, 0)
+    assert state.live.heartbeat(Role.INGEST) == Heartbeat(0, 0, 0)
     assert state.damage is Damage.NONE
 
 
@@ -133,7 +134,7 @@ def test_what_is_written_is_read_by_another_process(state: State, tmp_path: Path
     state.write_commit(Commit(1, marks, hours, 3))
     state.write_close(close)
     state.write_mirror(Mirror(-5, 2, b"progress"))
-    state.beat(Role.DEQUEUE, 4711, 1_800_000_000_000, 12)
+    state.live.beat(Role.DEQUEUE, 4711, 1_800_000_000_000, 12)
     assert state.count_dequeue_start() == 1
     other = State.open(tmp_path)
     assert other.commit() == Commit(1, marks, hours, 3)
@@ -141,8 +142,8 @@ def test_what_is_written_is_read_by_another_process(state: State, tmp_path: Path
     assert other.commit().applied
     assert other.close() == close
     assert other.mirror() == Mirror(-5, 2, b"progress")
-    assert other.heartbeat(Role.DEQUEUE) == Heartbeat(4711, 1_800_000_000_000, 12)
-    assert other.heartbeat(Role.INGEST) == Heartbeat(0, 0, 0)
+    assert other.live.heartbeat(Role.DEQUEUE) == Heartbeat(4711, 1_800_000_000_000, 12)
+    assert other.live.heartbeat(Role.INGEST) == Heartbeat(0, 0, 0)
     assert other.dequeue_starts == 1
     assert other.uuid == state.uuid
 

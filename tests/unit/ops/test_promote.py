@@ -120,7 +120,7 @@ def test_a_promotion_waits_until_the_standby_delivers(pair: Pair) -> None:
     answers: list[dict[str, object]] = []
     told = threading.Thread(target=lambda: answers.append(promote(pair.settings, pair.clock)))
     told.start()
-    while not pair.directory.state.promotion_wanted(pair.clock.now_ms()):
+    while not pair.directory.state.live.promotion_wanted(pair.clock.now_ms()):
         told.join(0.01)
     assert pair.follower.tick() is not None
     dequeue = Dequeue(pair.directory, pair.publisher, pair.clock, CONFIG)
@@ -141,7 +141,7 @@ def test_a_promotion_that_takes_too_long_is_withdrawn(
     with pytest.raises(RecoveryPending, match="not taken over, and stands by"):
         promote(pair.settings, pair.clock)
     assert pair.directory is not None
-    assert not pair.directory.state.promotion_wanted(pair.clock.now_ms())
+    assert not pair.directory.state.live.promotion_wanted(pair.clock.now_ms())
 
 
 def test_a_standby_that_does_not_run_cannot_be_promoted(pair: Pair) -> None:

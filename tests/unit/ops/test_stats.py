@@ -83,10 +83,10 @@ def test_a_pause_is_kept_for_the_next_start(shard: Settings) -> None:
     assert stats.pause(shard, "dequeue", on=True) == {"process": "dequeue", "paused": True}
     assert status(shard)["dequeue"]["state"] == "stopped"
     with stats.opened(shard) as directory:
-        assert [directory.state.paused(role) for role in Role] == [False, True]
+        assert [directory.state.live.paused(role) for role in Role] == [False, True]
     stats.pause(shard, "dequeue", on=False)
     with stats.opened(shard) as directory:
-        assert not directory.state.paused(Role.DEQUEUE)
+        assert not directory.state.live.paused(Role.DEQUEUE)
 
 
 def test_without_a_data_directory_there_is_nothing_to_look_into(settings: Settings) -> None:

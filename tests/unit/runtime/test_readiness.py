@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from duewheel.checkpoints.fs import FileLock, open_file
+from duewheel.checkpoints.live_fields import Lag
 from duewheel.checkpoints.role import Role
-from duewheel.checkpoints.state_file import Lag, State
+from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import Settings, load
 from duewheel.runtime import run_file
 from duewheel.runtime.lag_watch import LagNotes
@@ -81,12 +82,12 @@ class Shard:
 
     def beat(self, *, behind_ms: int = 0) -> None:
         now_ms = self.clock.now_ms()
-        self.state.beat(Role.INGEST, os.getpid(), now_ms, 0)
-        self.state.beat(Role.DEQUEUE, os.getpid(), now_ms, behind_ms)
+        self.state.live.beat(Role.INGEST, os.getpid(), now_ms, 0)
+        self.state.live.beat(Role.DEQUEUE, os.getpid(), now_ms, behind_ms)
 
     def note_lag(self, messages: int = 0, late_ms: int = 0, stuck_ms: int = 0) -> None:
         now_ms = self.clock.now_ms()
-        self.state.note_lag(Lag(now_ms, messages, now_ms - late_ms, now_ms - stuck_ms, 0))
+        self.state.live.note_lag(Lag(now_ms, messages, now_ms - late_ms, now_ms - stuck_ms, 0))
 
     def later(self, ms: int) -> None:
         self.clock.set(self.clock.now_ms() + ms)
@@ -158,9 +159,9 @@ def test_what_is_paused_is_no_fault(shard: Shard, bounds: ReadyBounds) -> None:
     shard.note_lag(6_000, bounds.lag_ms + 1, bounds.batch_ms + 1)
     shard.beat(behind_ms=bounds.behind_ms + 1)
     assert shard.reasons() == ["ingest_lag", "batch_stuck", "dequeue_behind"]
-    shard.state.pause(Role.INGEST, on=True)
+    shard.state.live.pause(Role.INGEST, on=True)
     assert shard.reasons() == ["dequeue_behind"]
-    shard.state.pause(Role.DEQUEUE, on=True)
+    shard.state.live.pause(Role.DEQUEUE, on=True)
     assert shard.reasons() == []
 
 
@@ -187,7 +188,7 @@ def test_before_kafka_has_said_anything_nothing_is_ready(tmp_path: Path) -> None
     path = tmp_path / "new"
     path.mkdir()
     shard = Shard(path)
-    shard.state.note_lag(Lag(0, 0, 0, 0, 0))
+    shard.state.live.note_lag(Lag(0, 0, 0, 0, 0))
     assert shard.reasons() == ["ends_unknown"]
     assert "ingest_lag_messages" not in shard.metrics()
 

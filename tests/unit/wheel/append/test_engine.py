@@ -374,7 +374,7 @@ def test_a_batch_whose_commit_page_is_lost_is_not_taken_again(
 def test_hours_that_are_not_delivered_are_not_given_up(make_world: MakeWorld, hour: int) -> None:
     world = make_world()
     world.append(timer(0, 0, 2))
-    world.state._live[3] = hour  # as damage would
+    world.state.live.set_gc_hour(hour)  # as damage would
     (finding,) = check(world.shard.path, world.wheel).findings
     assert f"hours below {hour} are given up" in finding.detail
     for each in Role:

@@ -124,7 +124,7 @@ def test_hours_that_are_unlinked_are_passed_over(world: World) -> None:
     index, known = IdIndex(directory), hashes_in(directory)
     everything = found(index, known, directory)
     first = min(hour for hour, _ in everything)
-    directory.state.raise_gc_hour(first + 1)
+    directory.state.live.raise_gc_hour(first + 1)
     kept = {(hour, position) for hour, position in everything if hour > first}
     assert kept and found(index, known, directory) == kept
     index.forget(np.empty(0, np.int64), np.empty(0, np.int64))

@@ -497,9 +497,9 @@ def test_statistics_and_heartbeat(make_world: MakeWorld) -> None:
     world.drain()
     found = world.dequeue.statistics
     assert (found.delivered, found.dead_letters, found.transactions) == (2, {"rejected": 1}, 2)
-    assert world.state.deliveries == (2, 1, False)
+    assert world.state.live.deliveries == (2, 1, False)
     assert found.lateness_max_ms == 59 * PRECISION_MS
-    beat = world.state.heartbeat(Role.DEQUEUE)
+    beat = world.state.live.heartbeat(Role.DEQUEUE)
     assert (beat.pid, beat.at_ms) == (os.getpid(), world.clock.now_ms())
     assert beat.detail == 60 * PRECISION_MS
 
@@ -534,7 +534,7 @@ def test_a_paused_dequeue_closes_and_delivers_nothing_and_says_that_it_lives(
     world.at_slot(1)
     assert world.tick()
     before = world.progress()
-    world.state.pause(Role.DEQUEUE, on=True)
+    world.state.live.pause(Role.DEQUEUE, on=True)
     world.at_slot(2)
     for restart in (False, True):
         if restart:
@@ -545,8 +545,8 @@ def test_a_paused_dequeue_closes_and_delivers_nothing_and_says_that_it_lives(
         assert not world.tick()
         assert len(world.publisher.committed) == commits + 1
         assert world.progress() == before == {0: (0, 0, 6, 2), 1: (0, 0, 0, 0)}
-        assert world.state.heartbeat(Role.DEQUEUE).at_ms == world.clock.now_ms()
+        assert world.state.live.heartbeat(Role.DEQUEUE).at_ms == world.clock.now_ms()
     assert len(world.sources()) == 2
-    world.state.pause(Role.DEQUEUE, on=False)
+    world.state.live.pause(Role.DEQUEUE, on=False)
     world.drain()
     assert world.sources() == [f"timers-0@{offset}" for offset in range(6)]

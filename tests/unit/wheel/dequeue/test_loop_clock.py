@@ -71,7 +71,7 @@ class World:
         return float(sample.value)
 
     def host_clock(self) -> tuple[int, bool]:
-        return self.shard.directory(Role.DEQUEUE).state.host_clock
+        return self.shard.directory(Role.DEQUEUE).state.live.host_clock
 
 
 @pytest.fixture
@@ -238,7 +238,7 @@ def test_intervals_survive_a_step(world: World, step_ms: int) -> None:
     """Of signs of life and of idle progress; collecting has its own tests."""
     world.drain()
     world.clock.step(step_ms)
-    world.shard.directory(Role.DEQUEUE).state.note_host_clock(0, held=False)
+    world.shard.directory(Role.DEQUEUE).state.live.note_host_clock(0, held=False)
     world.clock.sleep(0.5)
     world.tick()
     assert world.host_clock()[0] == step_ms

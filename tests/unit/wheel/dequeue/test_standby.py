@@ -164,10 +164,10 @@ def test_it_says_for_how_long_something_has_been_missing(world: World, tmp_path:
     standby.follower.tick()
     world.clock.sleep(3)
     standby.follower.tick()
-    assert standby.state.heartbeat(Role.DEQUEUE).detail >= 3_000
+    assert standby.state.live.heartbeat(Role.DEQUEUE).detail >= 3_000
     standby.ingest()
     standby.follower.tick()
-    assert standby.state.heartbeat(Role.DEQUEUE).detail == 0
+    assert standby.state.live.heartbeat(Role.DEQUEUE).detail == 0
     standby.kill()
     world.kill()
 
@@ -182,7 +182,7 @@ def test_a_lag_under_load_is_that_of_the_oldest_closing(world: World, tmp_path: 
         world.clock.sleep(1)
         world.at_slot(200 * slot)
         standby.follower.tick()
-        assert standby.state.heartbeat(Role.DEQUEUE).detail <= 2_000
+        assert standby.state.live.heartbeat(Role.DEQUEUE).detail <= 2_000
         standby.ingest()
         world.write(0, 9_000)
         world.ingest()
@@ -208,9 +208,9 @@ def test_hours_that_are_delivered_go(world: World, tmp_path: Path) -> None:
     checkpoints.write()
     checkpoints.close()
     world.clock.sleep(60)
-    before = standby.state.gc_hour
+    before = standby.state.live.gc_hour
     standby.follower.tick()
-    assert standby.state.gc_hour > before
+    assert standby.state.live.gc_hour > before
     assert check(standby.path, world.wheel).findings == []
     standby.take_over()
     standby.become_the_world()

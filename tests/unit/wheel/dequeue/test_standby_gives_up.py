@@ -11,10 +11,11 @@ import pytest
 from tests.unit.standbys import Killed, Standby, die, half_way, world
 from tests.unit.wheel.recovery.test_rebuild import World, half_delivered
 
+from duewheel.checkpoints.live_fields import PROMOTION_MS
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.reshard_records import nothing, sealed
 from duewheel.checkpoints.role import Role
-from duewheel.checkpoints.state_file import PROMOTION_MS, State
+from duewheel.checkpoints.state_file import State
 from duewheel.errors import Fenced, RecoveryPending
 from duewheel.wheel.dequeue.standby import Verdict
 
@@ -98,7 +99,7 @@ def test_a_standby_of_a_sealed_shard_looks_again(world: World, tmp_path: Path) -
 
 def test_a_promotion_does_not_come_true_later(world: World, tmp_path: Path) -> None:
     standby = Standby(world, tmp_path / "standby")
-    standby.state.want_promotion(world.clock.now_ms())
+    standby.state.live.want_promotion(world.clock.now_ms())
     world.clock.sleep(PROMOTION_MS / 2000)
     assert standby.follower.tick() is Verdict.PROMOTED
     world.clock.sleep(PROMOTION_MS / 2000)
@@ -114,7 +115,7 @@ def test_a_standby_is_promoted_though_the_state_topic_is_lost(world: World, tmp_
     standby.ingest()
     world.publisher.committed.clear()
     assert standby.follower.tick() is None
-    standby.state.want_promotion(world.clock.now_ms())
+    standby.state.live.want_promotion(world.clock.now_ms())
     assert standby.follower.tick() is Verdict.PROMOTED
     standby.take_over()
     assert standby.case() == ("standby", "all")

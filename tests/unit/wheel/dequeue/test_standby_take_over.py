@@ -156,10 +156,12 @@ def test_it_takes_over_when_told_or_when_the_owner_is_silent(world: World, tmp_p
         standby.take_over(promoted=False)
     standby.shard.kill(Role.DEQUEUE)
     standby.follow()
-    standby.state.want_promotion(world.clock.now_ms())
+    standby.state.live.want_promotion(world.clock.now_ms())
     assert standby.follower.tick() is Verdict.PROMOTED
     standby.take_over()
-    assert not standby.shard.directory(Role.DEQUEUE).state.promotion_wanted(world.clock.now_ms())
+    assert not standby.shard.directory(Role.DEQUEUE).state.live.promotion_wanted(
+        world.clock.now_ms()
+    )
     world.kill()
     standby.shard.kill(Role.DEQUEUE)
 

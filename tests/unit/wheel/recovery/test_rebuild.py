@@ -255,7 +255,7 @@ def test_hours_that_were_given_up_by_damage_take_timers_again(make_world: MakeWo
     half_delivered(world)
     world.kill()
     with State.open(world.path) as state:
-        state.set_gc_hour(hour_of(NOW_MS // PRECISION_MS, PRECISION_MS) + 2)
+        state.live.set_gc_hour(hour_of(NOW_MS // PRECISION_MS, PRECISION_MS) + 2)
     assert world.start() == "files lost"
     world.finish()
 

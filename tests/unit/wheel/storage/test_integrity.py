@@ -186,7 +186,7 @@ def stop_waiting(world: World) -> None:
 @pytest.mark.parametrize("meanwhile", ["running", "paused", "recovering"])
 def test_dequeue_hears_of_what_ingest_has_found(world: World, meanwhile: str) -> None:
     if meanwhile == "paused":
-        State.open(world.path).pause(Role.DEQUEUE, on=True)
+        State.open(world.path).live.pause(Role.DEQUEUE, on=True)
     if meanwhile == "recovering":
         world.kill()
         shutil.rmtree(world.path)
@@ -198,7 +198,7 @@ def test_dequeue_hears_of_what_ingest_has_found(world: World, meanwhile: str) ->
     with pytest.raises(RecoveryPending):
         world.shard.start_ingest()
     stop_waiting(world)
-    State.open(world.path).pause(Role.DEQUEUE, on=False)
+    State.open(world.path).live.pause(Role.DEQUEUE, on=False)
     recovers(world)
 
 

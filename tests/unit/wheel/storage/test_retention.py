@@ -121,7 +121,7 @@ def test_an_hour_that_is_given_up_is_unlinked_by_the_next_process(world: World) 
     world.pass_time(HOUR_MS + 2_000)
     world.checkpoints.write()
     state = world.shard.directory(Role.DEQUEUE).state
-    state.raise_gc_hour(500_001)
+    state.live.raise_gc_hour(500_001)
     assert len(world.hours()) == 2
     world.shard.kill(Role.DEQUEUE)
     world.shard.kill(Role.INGEST)
