@@ -39,7 +39,7 @@ from duewheel.schemas.wire.record_codec import framed_bytes, key_values
 from duewheel.schemas.wire.varint import read_varint
 from duewheel.wheel.append.engine import Appended, Engine
 from duewheel.wheel.config import DequeueConfig
-from duewheel.wheel.dequeue.loop import Dequeue
+from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.encoded import Aside
 from duewheel.wheel.publisher import Prepared, Publisher, Seen
 from duewheel.wheel.recovery.rebuild import OffsetsAt, apply_recovery

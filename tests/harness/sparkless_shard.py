@@ -31,7 +31,7 @@ from duewheel.schemas.request.contract import Contract, parse
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.single_record import Header, encode
 from duewheel.wheel.append.engine import Engine
-from duewheel.wheel.dequeue.loop import Dequeue
+from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.recovery.rebuild import apply_recovery
 from duewheel.wheel.storage.data_directory import DataDirectory
 

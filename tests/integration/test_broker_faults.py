@@ -41,7 +41,7 @@ from duewheel.kafka.transactions import meet, open_producer, transact
 from duewheel.schemas.wire.single_record import single
 from duewheel.testing import LocalShard
 from duewheel.wheel.config import DequeueConfig
-from duewheel.wheel.dequeue.loop import Dequeue
+from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.slots import WheelConfig
 
 pytestmark = pytest.mark.kafka

@@ -10,7 +10,7 @@ from tests.simulation.spark_model import Query
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.streaming.sink import TimerSink
 from duewheel.wheel.append.engine import Engine
-from duewheel.wheel.dequeue.loop import Dequeue
+from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue.standby import Follower, Verdict
 from duewheel.wheel.storage.data_directory import DataDirectory
 

@@ -33,7 +33,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.errors import Fenced, KafkaUnavailable, RecoveryRefused
 from duewheel.kafka.shard_records import ShardRecord
 from duewheel.ops.reshard import BACKOFF_MS, Dealing
-from duewheel.wheel.dequeue.loop import Dequeue
+from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 _SHARDS_MAX = 3

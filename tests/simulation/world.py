@@ -37,7 +37,7 @@ from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.runtime.ingest_process import settle_checkpoint
 from duewheel.streaming.sink import StoppedWaitingError
 from duewheel.wheel.append.engine import Engine
-from duewheel.wheel.dequeue.loop import Dequeue
+from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.recovery.rebuild import apply_recovery
 from duewheel.wheel.recovery.startup import first_progress
 from duewheel.wheel.storage.creation import WHEEL_LOCK

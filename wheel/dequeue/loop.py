@@ -8,8 +8,7 @@
     4. the progress is mirrored locally (commit.py)
     5. cancels are replied to, in a transaction of its own (cancel_replies.py)
 
-`Dequeue` starts and ends the loop; `Loop` does the steps, each turn what its `Phase` says
-(position.py).
+Each turn does what its `Phase` says (position.py). lifecycle.py starts and ends the loop.
 
 - One closed range at a time, with one vector C for all its slots. A range without rows counts as
   delivered without a commit; the next commit says so. A range that goes on beyond the ring, after a
@@ -39,18 +38,17 @@ from duewheel.checkpoints.page_codec import Close, Marks
 from duewheel.checkpoints.progress import Progress, advanced, rows_out_by_slot
 from duewheel.checkpoints.role import Role
 from duewheel.clock import Clock, Interval
-from duewheel.errors import CorruptFile
 from duewheel.schemas.batches import Deliveries
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.cancel_replies import CancelReplies
 from duewheel.wheel.dequeue.clock_guard import ClockGuard
-from duewheel.wheel.dequeue.commit import Committer, Overtaken, TooLarge
+from duewheel.wheel.dequeue.commit import Committer, TooLarge
 from duewheel.wheel.dequeue.partition_ends import BoundsKeeper
 from duewheel.wheel.dequeue.pipeline import Pipeline, PreparedChunk
 from duewheel.wheel.dequeue.position import Phase, Position
-from duewheel.wheel.dequeue.statistics import Statistics, Totals
+from duewheel.wheel.dequeue.statistics import Totals
 from duewheel.wheel.publisher import Prepared, Publisher
-from duewheel.wheel.recovery.startup import Started, start
+from duewheel.wheel.recovery.startup import Started
 from duewheel.wheel.slots import closable_slot
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
 from duewheel.wheel.storage.far_slots import Linker, rows_beyond
@@ -60,120 +58,6 @@ log = structlog.get_logger()
 _BEAT_MS = 500
 _COLLECT_MS = 60_000  # between collections of hours that can go
 _HELD_COMMIT_MS = 1_000  # between readings of the brokers' clock while closing is held
-
-
-class Dequeue:
-    """Starts, runs and ends one shard's loop; see the module's head."""
-
-    def __init__(
-        self,
-        directory: DataDirectory,
-        publisher: Publisher,
-        clock: Clock,
-        config: DequeueConfig,
-        stopping: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """
-        Args:
-            directory: started as DEQUEUE.
-            publisher: of the shard.
-            clock: this host's.
-            config: bounds and identity.
-            stopping: whether to end.
-        """
-        self._directory = directory
-        self._publisher = publisher
-        self._clock = clock
-        self._config = config
-        self._stopping = stopping
-        self._totals = Totals()
-        self._loop: Loop | None = None  # until the shard is this directory's
-
-    def start(self, first: Progress | None = None, *, take_over: bool = False) -> None:
-        """Take the shard, decide where delivery goes on, let ingest know, and claim the progress.
-
-        Args:
-            first: progress of a shard that never had any; None where that is not known to be so.
-            take_over: the operator says that no other instance serves the shard any more.
-
-        Raises:
-            Fenced: the shard is another directory's; nothing has changed.
-            RecoveryRefused: its progress and the local files cannot both be right; nothing has
-                changed.
-            RecoveryPending: a batch that ingest left half done is damaged: the next start recovers.
-            KafkaUnavailable: no answer in time.
-        """
-        while True:
-            started = start(
-                self._directory, self._publisher, self._config, first, take_over=take_over
-            )
-            self.close()
-            self._loop = loop = Loop(
-                self._directory,
-                self._publisher,
-                self._clock,
-                self._config,
-                started,
-                self._totals,
-                self._stopping,
-            )
-            try:
-                loop.begin()
-            except Overtaken as overtaken:
-                log.warning("deciding anew", reason=str(overtaken))
-            except CorruptFile as error:
-                raise self._directory.give_up(error) from error
-            else:
-                return
-
-    @property
-    def statistics(self) -> Statistics:
-        """A frozen copy of the counters. May be asked from any thread."""
-        return self._totals.now
-
-    @property
-    def delivered_slot(self) -> int:
-        """R: the last slot delivered in full. May be asked from any thread."""
-        return self._started.position.r
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether no recovery is going on, in which files go. May be asked from any thread."""
-        return self._started.phase is not Phase.RECOVERING
-
-    def close(self) -> None:
-        """Let go of the files; the directory may be stopped then."""
-        if self._loop is not None:
-            self._loop.close()
-
-    def run(self) -> None:
-        """Tick until `stopping`."""
-        while not self._stopping():
-            if not self.tick():
-                self._clock.sleep(self._until_next_slot_ms() / 1000)
-
-    def tick(self) -> bool:
-        """One turn of the loop; returns whether there was anything to do.
-
-        Raises:
-            Fenced: another instance has the shard.
-            RecoveryRefused: Kafka's progress is not what this loop wrote.
-            RecoveryPending: a pending timer is damaged, and has not been delivered: the next start
-                recovers.
-        """
-        try:
-            return self._started.turn()
-        except CorruptFile as error:
-            raise self._directory.give_up(error) from error
-
-    @property
-    def _started(self) -> Loop:
-        assert self._loop is not None, "not started"
-        return self._loop
-
-    def _until_next_slot_ms(self) -> int:
-        precision_ms = self._directory.config.precision_ms
-        return precision_ms - self._clock.now_ms() % precision_ms
 
 
 class Loop:

@@ -28,7 +28,7 @@ from duewheel.runtime.dequeue_metrics import DequeueMetrics
 from duewheel.runtime.lag_watch import LagWatch
 from duewheel.runtime.shard_metrics import ShardMetrics
 from duewheel.schemas.batches import TopicPartition
-from duewheel.wheel.dequeue.loop import Dequeue
+from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue.prefetch import ReadAheadThread
 from duewheel.wheel.dequeue.standby import Follower, Verdict
 from duewheel.wheel.recovery.startup import first_progress

@@ -20,7 +20,7 @@ from duewheel.ops.status import status
 from duewheel.runtime.dequeue_metrics import DequeueMetrics
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
 from duewheel.wheel.config import DequeueConfig
-from duewheel.wheel.dequeue.loop import Dequeue
+from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue.standby import Follower
 from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.storage.data_directory import DataDirectory

@@ -23,7 +23,7 @@ from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import slot_scan
-from duewheel.wheel.dequeue.loop import Dequeue
+from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue.slot_scan import SlotScan
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
