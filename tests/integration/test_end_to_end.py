@@ -18,12 +18,14 @@ from kafka.admin import ConfigResource
 from tests.harness.launcher import DEADLINE_S
 from tests.harness.random_timers import PARTITIONS, Headers, Sent
 from tests.harness.reader import everything_in
+from tests.harness.topics import alter
 from tests.harness.whole_shard import CLOCK, Shard, schedule
 
 from duewheel.checkpoints.state_file import State
 from duewheel.client import Answer, Cancel, DelayProducer, Rescheduled, Timer
 from duewheel.dev.broker import DevBroker
 from duewheel.kafka.admin import KafkaAdmin
+from duewheel.wheel.slots import HOUR_MS
 from duewheel.wheel.storage.verify import check
 
 pytestmark = [
@@ -36,7 +38,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, broker: DevBroker) -> Iterator[Shard]:
-    """One that runs, and nothing is pending; the last test may leave what it likes."""
+    """One that runs for all tests here, in their order."""
     path = tmp_path_factory.mktemp("served")
     shard = Shard(path, broker.bootstrap_servers, f"served-{uuid.uuid4().hex[:8]}")
     try:
@@ -402,8 +404,8 @@ def test_metrics_are_those_of_what_was_sent(served: Shard) -> None:
 
 @pytest.mark.timeout(600)
 def test_what_is_cancelled_from_outside(served: Shard) -> None:
-    """By command and client; by handle, key and partition; answered truly; rescheduled. The last
-    test, for it leaves cancelled timers that are due in an hour.
+    """By command and client; by handle, key and partition; answered truly; rescheduled. It
+    leaves cancelled timers that are due in an hour.
     """
     shard = served
     shard.forget()
@@ -454,3 +456,55 @@ def test_what_is_cancelled_from_outside(served: Shard) -> None:
         b"%d" % due_ms,
         b"moved",
     ]
+
+
+# ---- a broker that stamps days ahead ------------------------------------------------------------
+
+FAR_MS = (72 * HOUR_MS, 73 * HOUR_MS, 10 * 365 * 24 * HOUR_MS)
+NOW: Headers = [("TIMER_DELAY_MS", b"100")]
+
+
+def stamped(shard: Shard, kind: str) -> None:
+    """Whose timestamps the timer topic takes."""
+    after = {"message.timestamp.after.max.ms": str(2**62)}
+    alter(shard.servers, shard.timers, {"message.timestamp.type": kind, **after})
+
+
+def send(shard: Shard, name: bytes, count: int, ahead_ms: int = 0) -> None:
+    """Timers in all partitions."""
+    producer = KafkaProducer(bootstrap_servers=shard.servers)
+    stamp_ms = CLOCK.now_ms() + ahead_ms
+    for number in range(count):
+        value = b"%s %d" % (name, number)
+        producer.send(shard.timers, value, headers=NOW, timestamp_ms=stamp_ms).get(timeout=30)
+    producer.close()
+
+
+@pytest.mark.timeout(600)
+def test_rows_stamped_days_ahead_hold_back_no_other(served: Shard) -> None:
+    """In every partition, with both processes killed while they are there. The last test: these
+    rows stay.
+    """
+    shard = served
+    shard.forget()
+    before = shard.status()["pending"]
+    stamped(shard, "CreateTime")
+    for ahead_ms in FAR_MS:
+        send(shard, b"far %d" % (ahead_ms // HOUR_MS), 20, ahead_ms)
+    send(shard, b"near", 50)
+    stamped(shard, "LogAppendTime")
+    shard.wait(lambda: len(shard.arrivals.first) >= 50)
+    for name in ("ingest", "dequeue"):
+        shard.kill(name)
+        send(shard, b"after the kill of %s" % name.encode(), 50)
+    shard.wait(lambda: len(shard.arrivals.first) >= 150)
+    assert not [value for value in shard.arrivals.first if value.startswith(b"far")]
+    far = 20 * len(FAR_MS)
+    shard.wait(lambda: bool(shard.status()["pending"] == before + far))
+    stats = shard.command("stats", "--output", "json")
+    assert (stats["pending"], stats["beyond_ring"]) == (before + far, far)
+    listed = shard.command("list", "--limit", "100").splitlines()
+    assert sum("far" in line or shard.timers in line for line in listed) >= far
+    shard.wait(lambda: shard.scrape("dequeue").get("pending_beyond_ring") == far)
+    assert shard.stop() == 0
+    assert check(shard.settings.storage.data_dir, shard.settings.wheel).findings == []
