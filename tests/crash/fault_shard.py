@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
-from kafka.admin import ConfigResource
+from kafka import KafkaProducer, TopicPartition
 from tests.crash.cancel_verdict import Asked, Came, Fault, Place, judge
 from tests.harness.reader import consumer
+from tests.harness.topics import alter
 from tests.harness.world import write_config
 
 from duewheel.checkpoints.durable_checkpoint import Durable
@@ -220,12 +220,8 @@ class Shard:
         line = self.line("init", "--partitions", str(PARTITIONS), hour_behind=hour_behind)
         subprocess.run(line, capture_output=True, timeout=DEADLINE_S, check=True)
         stamped = {"message.timestamp.type": "LogAppendTime"}
-        admin = KafkaAdminClient(bootstrap_servers=self.servers)
-        try:
-            topics = (self.target, self.dead_letters, self.replies)
-            admin.alter_configs([ConfigResource("TOPIC", topic, stamped) for topic in topics])
-        finally:
-            admin.close()
+        for topic in (self.target, self.dead_letters, self.replies):
+            alter(self.servers, topic, stamped)
         self._consumer.start()
 
     def start(self, name: str, point: str | None = None, *, hour_behind: bool = False) -> None:

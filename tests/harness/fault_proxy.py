@@ -433,7 +433,7 @@ class FaultProxy:
         task.add_done_callback(lambda _: writer.transport.abort())
         task.add_done_callback(self._open.discard)
 
-    def _fault_of(self, request: _Request) -> Fault | None:
+    def fault_of(self, request: _Request) -> Fault | None:
         self.seen[request.api] += 1
         self.asked.add((request.key, request.version, request.client_id))
         return next((fault for fault in self._faults if fault.takes(request)), None)
@@ -480,7 +480,7 @@ class _Connection:
         reader, _ = self._client
         while (frame := await _read_frame(reader)) is not None:
             request = _Request(frame)
-            fault = self._proxy._fault_of(request)
+            fault = self._proxy.fault_of(request)
             action = fault.action if fault else None
             if action is Action.CUT:
                 return

@@ -86,9 +86,9 @@ class LoadedShard(Shard):
         return self.settings.storage.data_dir
 
     def run(self, *flags: str) -> Child:
-        self._supervisor = launch(self.config, "run", *flags)
-        self.supervisors.append(self._supervisor)
-        return self._supervisor
+        self.supervisor = launch(self.config, "run", *flags)
+        self.supervisors.append(self.supervisor)
+        return self.supervisor
 
     def alone(self, *words: str) -> tuple[int | None, str]:
         """Exit code and stderr of a duewheel command that ends by itself."""
@@ -100,9 +100,9 @@ class LoadedShard(Shard):
         for name in ("dequeue", "ingest"):
             with suppress(ProcessLookupError):
                 self.kill(name)
-        assert self._supervisor is not None
-        assert self._supervisor.end(signal.SIGKILL, 30)
-        self._supervisor = None
+        assert self.supervisor is not None
+        assert self.supervisor.end(signal.SIGKILL, 30)
+        self.supervisor = None
 
     def close(self) -> None:
         """End all that was started, whatever has become of it."""

@@ -44,7 +44,11 @@ class Arrivals:
 
 
 class Shard:
-    """Topics, a configuration, `duewheel run`, and a consumer that knows nothing of it."""
+    """Topics, a configuration, `duewheel run`, and a consumer that knows nothing of it.
+
+    Attributes:
+        supervisor: the newest `duewheel run`; None: it has been stopped, or was never started.
+    """
 
     def __init__(
         self,
@@ -81,7 +85,7 @@ class Shard:
         self._stop = threading.Event()
         self._consumer = threading.Thread(target=self._consume)
         self._consumer.start()
-        self._supervisor: Child | None = None
+        self.supervisor: Child | None = None
         self.probes = 0
 
     def command(self, *words: str, code: int = 0) -> Any:
@@ -92,7 +96,7 @@ class Shard:
 
     def launch(self) -> None:
         """Start `duewheel run`."""
-        self._supervisor = launch(self.config, "run")
+        self.supervisor = launch(self.config, "run")
 
     def start(self) -> None:
         """Start `duewheel run` and wait until a timer has gone all the way."""
@@ -148,14 +152,14 @@ class Shard:
     @property
     def supervisor_pid(self) -> int:
         """Process id of `duewheel run`."""
-        assert self._supervisor is not None
-        return self._supervisor.pid
+        assert self.supervisor is not None
+        return self.supervisor.pid
 
     def stop(self) -> int | None:
         """SIGTERM to the supervisor; its exit code."""
-        if self._supervisor is None:
+        if self.supervisor is None:
             return None
-        supervisor, self._supervisor = self._supervisor, None
+        supervisor, self.supervisor = self.supervisor, None
         supervisor.stop(30)
         return supervisor.exit_code
 

@@ -13,6 +13,7 @@ from kafka.errors import KafkaError
 from tests.harness.launcher import objects
 from tests.harness.reader import read_topic
 from tests.harness.sparkless_shard import Message, SparklessShard, until
+from tests.harness.topics import alter
 
 from duewheel import factory
 from duewheel.clock import SystemClock
@@ -20,7 +21,6 @@ from duewheel.config.settings import load
 from duewheel.errors import ConfigError, PublishDoubt
 from duewheel.kafka import producer_internals as internals
 from duewheel.kafka import transactions
-from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.bounded_reader import Bound
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.transactions import transact
@@ -282,7 +282,7 @@ def test_a_limit_and_what_the_target_does_not_take(shard: SparklessShard) -> Non
 
     with shard.admin() as admin:
         admin.create_topic(f"{shard.target}.small", 1)
-        _alter(admin, f"{shard.target}.small", "max.message.bytes", "2000")
+        alter(shard.servers, f"{shard.target}.small", {"max.message.bytes": "2000"})
     shard.send(shard.timers, 0, (b"k", bytes(5_000), []))
     shard.pump()
     assert shard.outcomes(to_topic=f"{shard.target}.small") == (15, {"record_too_large": 1})
@@ -306,8 +306,7 @@ def test_a_replay_that_another_one_has_overtaken_doubles_nothing(
         another process replays all that is left.
         """
         if read_topic(shard.servers, small) and not taken:
-            with shard.admin() as admin:
-                _alter(admin, small, "max.message.bytes", "90")
+            alter(shard.servers, small, {"max.message.bytes": "90"})
             outcomes = transact(producer, batches, now_ms, deadline)
             assert any(outcome.error is not None for outcome in outcomes)
             words = ["dlq", "replay", "--to-topic", shard.target, *selected]
@@ -340,11 +339,3 @@ def test_where_a_listing_begins(shard: SparklessShard) -> None:
     assert offsets(Bound(every[2])) == every[2:]
     assert offsets(Bound(time_ms=between)) == every[3:]
     assert offsets(Bound(time_ms=between + 10**9)) == []
-
-
-def _alter(admin: KafkaAdmin, topic: str, setting: str, value: str) -> None:
-    from kafka.admin import ConfigResource
-
-    admin._call(
-        "alter", lambda c: c.alter_configs([ConfigResource("TOPIC", topic, {setting: value})])
-    )

@@ -11,6 +11,7 @@ from datetime import timedelta
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource
+from tests.harness import topics
 from tests.harness.launcher import wait_until
 
 from duewheel.config.sections import KafkaSection, TimerSection
@@ -59,12 +60,8 @@ def configs(broker: DevBroker, topic: str) -> dict[str, str]:
 
 
 def alter(broker: DevBroker, topic: str, **changed: str) -> None:
-    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-    try:
-        wanted = {name.replace("_", "."): value for name, value in changed.items()}
-        client.alter_configs([ConfigResource("TOPIC", topic, wanted)])
-    finally:
-        client.close()
+    wanted = {name.replace("_", "."): value for name, value in changed.items()}
+    topics.alter(broker.bootstrap_servers, topic, wanted)
 
 
 def test_init_creates_what_is_missing_and_then_finds_it(

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
-from kafka.admin import ConfigResource
 from tests.harness.fault_judge import Topics
 from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.harness.launcher import wait_until
@@ -25,6 +24,7 @@ from tests.harness.proxied_shard import (
     WHEEL,
     ProxiedShard,
 )
+from tests.harness.topics import alter
 
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.held_copies import Held, key_of, value_of
@@ -301,9 +301,7 @@ def test_a_held_batch_that_its_partition_refuses_holds_up_nobody(
 
 
 def limit_records(broker: DevBroker, topic: str, size: int) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-    admin.alter_configs([ConfigResource("TOPIC", topic, {"max.message.bytes": str(size)})])
-    admin.close()
+    alter(broker.bootstrap_servers, topic, {"max.message.bytes": str(size)})
 
 
 @pytest.mark.crash_matrix

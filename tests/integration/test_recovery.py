@@ -224,7 +224,7 @@ def restart_dequeue(shard: LoadedShard) -> None:
 @pytest.mark.crash_matrix
 def test_the_older_of_two_instances_stops(shard: LoadedShard) -> None:
     """A copy of the directory takes the shard over; the first instance ends for good."""
-    first = shard._supervisor
+    first = shard.supervisor
     assert first is not None
     copy = shard.path / "copy"
     copy_disk(shard, copy)

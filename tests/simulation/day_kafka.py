@@ -216,12 +216,12 @@ class Kafka:
         assert np.array_equal(found.target_partition, asked)
         for number in np.unique(partition).tolist():
             rows = np.flatnonzero(partition == number)
-            self._judge_partition(number, found, rows, origin[rows])
+            self.judge_partition(number, found, rows, origin[rows])
         self.counts["delivered"] += int((~rolled & ~dead).sum())
         self.counts["rejected"] += int(dead.sum())
         self.counts["rolled"] += int(rolled.sum())
 
-    def _judge_partition(self, number: int, found: Deliveries, rows: Int64, origin: Int64) -> None:
+    def judge_partition(self, number: int, found: Deliveries, rows: Int64, origin: Int64) -> None:
         """Exactly once, and in order; then the copies of rolled timers are written."""
         topic, rolled = self.partitions[number], found.rolled[rows]
         assert np.array_equal(found.roll_times[rows], topic.rolls[topic.newest[origin]])

@@ -60,7 +60,7 @@ class KafkaOfYears(Kafka):
         self.age_max_ms = 0
         self._newest: dict[tuple[int, int], int] = {}
 
-    def _judge_partition(self, number: int, found: Deliveries, rows: Int64, origin: Int64) -> None:
+    def judge_partition(self, number: int, found: Deliveries, rows: Int64, origin: Int64) -> None:
         topic, rolled = self.partitions[number], found.rolled[rows]
         now_ms, calm_ms = self._clock.now_ms(), self.disturbed_ms + 2 * self.step_ms
         out, back = origin[~rolled], topic.newest[origin[rolled]]
@@ -69,7 +69,7 @@ class KafkaOfYears(Kafka):
         written_ms = topic.timestamp_ms[back]
         calm = written_ms + WINDOW_MS // 4 > calm_ms
         self.age_max_ms = max(self.age_max_ms, int((now_ms - written_ms)[calm].max(initial=0)))
-        super()._judge_partition(number, found, rows, origin)
+        super().judge_partition(number, found, rows, origin)
         del self.copies[COPIES_KEPT:]
 
     def _judge_order(self, number: int, topic: Partition, origin: Int64) -> None:
