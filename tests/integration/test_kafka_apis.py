@@ -27,7 +27,6 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
-DEADLINE_S = 180.0
 LISTED = {api.key: api for api in (*apis.NEEDED, *apis.OPTIONAL)}
 # Sent only when a leader has changed; known from the Java client's documentation.
 NOT_RECORDED = {"OffsetForLeaderEpoch"}
