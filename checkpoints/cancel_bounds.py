@@ -6,7 +6,7 @@
              originals have no log any more; every offset, until Kafka has said where it ends
 
 Written by dequeue: at a start that does not find all as it was, or whose mirror is older than the
-progress (wheel/recovery/startup.py), before hours are unlinked (data_directory.py), and when a loss
+progress (wheel/recovery/startup.py), before hours are unlinked (retention.py), and when a loss
 is accepted (accept_loss.py). Each sets `blind` to every offset; the loop lowers it to the log end
 that Kafka names. Ingest reads it under engine.lock, for each batch with cancels. Without the file
 each cancel is chased, until there is one.

@@ -61,7 +61,7 @@ class TimerEngine(Protocol):
         """Take the batch, or what of it may be taken now, and move the marks."""
         ...
 
-    def let_go(self) -> None:
+    def close_expired_files(self) -> None:
         """Close the files of hours that are given up: until then unlinking them frees nothing."""
         ...
 
@@ -282,7 +282,7 @@ class TimerSink:
                     remedy="make room, or enlarge the disk: it goes on by itself",
                 )
             self._wait("the disk was nearly full")
-            self._engine.let_go()
+            self._engine.close_expired_files()
         self._statistics = replace(self._statistics, rows_without_room=0)
         _log.warning("the disk has room: goes on taking timers", rows=rows, rows_held=len(batch))
         return rows

@@ -8,7 +8,7 @@ gone ends the process with an error instead; one that is never reached leaves it
 
 The points follow the numbered steps of wheel/append/engine.py, wheel/dequeue/loop.py,
 wheel/dequeue/cancel_replies.py, streaming/sink.py, checkpoints/durable_checkpoint.py and
-DataDirectory.collect. What comes before the first dot names the process: `ingest` and `durable` are
+retention.collect. What comes before the first dot names the process: `ingest` and `durable` are
 ingest's, `dequeue` and `collect` are dequeue's.
 """
 
@@ -42,7 +42,7 @@ WRITE = "duewheel.wheel.storage.hour_segments:HourFiles.write"
 READ = "duewheel.wheel.dequeue.decode:decode_chunk"
 LOOK_UP = "duewheel.wheel.append.cancels:CancelResolver.look_up"
 MARK = "duewheel.wheel.storage.timer_log:TimerLog.mark_cancelled"
-COLLECT = "duewheel.wheel.storage.data_directory:DataDirectory.collect"
+COLLECT = "duewheel.wheel.storage.retention:collect"
 BOUNDS = "duewheel.checkpoints.cancel_bounds:CancelBounds.write"
 CANCEL_LOG = "duewheel.wheel.storage.cancel_log:CancelLog"
 ANSWERS = "duewheel.wheel.dequeue.reply_rows:reply_rows"

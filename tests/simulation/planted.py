@@ -154,9 +154,9 @@ PLANTED = {
     "unlinked": Planted(
         "2",
         "hours are unlinked an hour early",
-        "wheel/storage/data_directory.py",
-        "hour = hour_of(delivered_slot + 1, self.config.precision_ms)",
-        "hour = hour_of(delivered_slot + 1, self.config.precision_ms) + 1",
+        "wheel/storage/retention.py",
+        "hour = hour_of(delivered_slot + 1, directory.config.precision_ms)",
+        "hour = hour_of(delivered_slot + 1, directory.config.precision_ms) + 1",
         seed=15,
     ),
     "checkpoint-ahead": Planted(

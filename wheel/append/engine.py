@@ -49,6 +49,7 @@ from duewheel.wheel.append.placement import (
     requested_slots,
 )
 from duewheel.wheel.append.staged_batch import StagedBatch, cut_uncommitted
+from duewheel.wheel.storage import retention
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.far_slots import ChainEnds
 
@@ -149,14 +150,9 @@ class Engine:
         except CorruptFile as error:
             raise self._directory.give_up(error) from error
 
-    def let_go(self) -> None:
-        """Close the files of hours that are given up: until then unlinking them frees nothing."""
-        directory = self._directory
-        gone = directory.state.live.gc_hour
-        directory.log.forget_below(gone)
-        directory.messages.files.forget_below(gone)
-        directory.cancelled.files.forget_below(gone)
-        directory.cancels.forget_below(directory.state.live.gc_cancels)
+    def close_expired_files(self) -> None:
+        """See retention.py; while the disk is full, ingest calls it without a batch."""
+        retention.close_expired_files(self._directory)
 
     def _append(self, batch: TimerBatch, ends: Marks) -> Appended:
         # 1. Under the lock also for its redo: what follows reads the wheel.
@@ -181,7 +177,7 @@ class Engine:
             floor, lying = self._close().floor, written.staged()
             if policy.must_move(floor):
                 lying = staged.move_closed(rows, written, floor)
-            self.let_go()
+            self.close_expired_files()
             cancelled = self._cancels.resolve(cancels, rows.batch, candidates, staged, lying)
             # 5.
             commit = staged.commit(marks, len(rows.batch), self._topic_ids)

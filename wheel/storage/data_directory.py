@@ -15,7 +15,7 @@ takes that back. After a boot of the host without it, what the page cache held m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -23,12 +23,9 @@ import numpy as np
 import structlog
 
 from duewheel.checkpoints import fs
-from duewheel.checkpoints.cancel_bounds import CancelBounds
-from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.fs import FileLock
 from duewheel.checkpoints.page_codec import Commit
 from duewheel.checkpoints.page_codec import HourFiles as Lengths
-from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery_decision import Local, read_local_state
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
@@ -339,54 +336,6 @@ class DataDirectory:
         carried_out = self.state.recovered >= self.state.generation
         if carried_out and self.state.damage is not Damage.NONE:
             raise RecoveryPending(f"the files of {self.path} are to be recovered first")
-
-    def collect(self, progress: Progress, first_segment: Callable[[Commit], int]) -> int:
-        """Unlink the hours in which nothing is pending, and cancels that are replied to: dequeue's
-        duty.
-
-        Below both what Kafka has committed as delivered and what the durable checkpoint says is,
-        so that a start from that checkpoint misses no file.
-
-        Args:
-            progress: as committed in Kafka.
-            first_segment: tells the hour below which no segment of the cancel log is needed.
-
-        Returns:
-            The first hour that is kept.
-        """
-        try:
-            durable = Durable.read(self.path)
-        except CorruptFile as error:
-            # Nothing depends on it but this; ingest writes a new one within seconds.
-            log.warning("nothing is collected without a durable checkpoint", reason=str(error))
-            durable = None
-        if durable is None:
-            return self.state.live.gc_hour
-        self._collect_cancels(first_segment)
-        delivered_slot = min(progress.delivered_slot, durable.delivered_slot)
-        hour = hour_of(delivered_slot + 1, self.config.precision_ms)
-        if hour > self.state.live.gc_hour:
-            with self.engine_lock.held(LOCK_DEADLINE_S):
-                # Else a cancel would find nothing of a timer whose copy is in flight.
-                known = CancelBounds.read(self.path)
-                since = progress.delivered_slot if known is None else known.since
-                # On a full disk, too: what is unlinked makes room.
-                CancelBounds.blind_of(since, progress.partitions).write_or_remove(self.path)
-                self.state.live.raise_gc_hour(hour)
-        # Also what a kill between the two steps has left.
-        self.log.forget_below(self.state.live.gc_hour)
-        for folder in self.hour_folders:
-            folder.unlink_below(self.state.live.gc_hour)
-        return self.state.live.gc_hour
-
-    def _collect_cancels(self, first_segment: Callable[[Commit], int]) -> None:
-        """Unlink the oldest segments of the cancel log, but for the one that may be written to."""
-        commit = self.state.commit()
-        gone = min(first_segment(commit), max(commit.cancels, default=0))
-        if gone > self.state.live.gc_cancels:
-            with self.engine_lock.held(LOCK_DEADLINE_S):
-                self.state.live.set_gc_cancels(gone)
-        self.cancels.unlink_below(self.state.live.gc_cancels)
 
     def stop(self) -> None:
         """Give up the role; the last one to do so syncs everything and declares a clean stop.

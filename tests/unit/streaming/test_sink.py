@@ -79,7 +79,7 @@ class RecordingEngine:
         self.appended()
         return Appended(len(fitting), ahead=bool(stops))
 
-    def let_go(self) -> None:
+    def close_expired_files(self) -> None:
         pass
 
 

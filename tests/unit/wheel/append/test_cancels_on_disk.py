@@ -73,7 +73,7 @@ def test_ingest_that_waits_for_room_closes_logs_that_are_unlinked(make_world: Ma
     world.at_slot(9)
     assert world.answers() == [("timers-0@1", "cancelled")]
     collected(world, timer(2, 3 * 360_000 + 30))
-    world.engine.let_go()
+    world.engine.close_expired_files()
     assert len(list((world.path / "timerlog").iterdir())) == 1
     assert held(world.path) == []
 
@@ -87,7 +87,7 @@ def test_ingest_that_waits_for_room_closes_segments_that_are_unlinked(
     collected(world, cancel(2))
     an_hour_later(world)
     assert len(list((world.path / "cancels").iterdir())) == 1
-    world.engine.let_go()
+    world.engine.close_expired_files()
     assert held(world.path) == []
 
 

@@ -1,0 +1,93 @@
+"""What of a data directory is deleted, and when.
+
+    hours               below what is delivered, both by Kafka's progress and by the durable
+                        checkpoint: a start from that checkpoint must miss no file
+    cancel log          segments in which each cancel has its reply, but for the newest: it may be
+                        written to
+
+Dequeue deletes, every few seconds: 1. under engine.lock it gives up what is to go, so that ingest
+neither writes there nor commits it again; 2. it unlinks the files. A kill between the two leaves
+files that the next call unlinks. Ingest closes its files of what is given up before each commit:
+until then their blocks stay taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from duewheel.checkpoints.cancel_bounds import CancelBounds
+from duewheel.checkpoints.durable_checkpoint import Durable
+from duewheel.checkpoints.page_codec import Commit
+from duewheel.checkpoints.progress import Progress
+from duewheel.errors import CorruptFile
+from duewheel.wheel.slots import hour_of
+from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
+
+log = structlog.get_logger(__name__)
+
+FirstSegment = Callable[[Commit], int]
+
+
+def collect(directory: DataDirectory, progress: Progress, first_segment: FirstSegment) -> int:
+    """Delete the hours in which nothing is pending, and cancels that are replied to.
+
+    Args:
+        directory: started as DEQUEUE.
+        progress: as committed in Kafka.
+        first_segment: tells the hour below which no segment of the cancel log is needed.
+
+    Returns:
+        The first hour that is kept.
+    """
+    live = directory.state.live
+    try:
+        durable = Durable.read(directory.path)
+    except CorruptFile as error:
+        # Nothing depends on it but this; ingest writes a new one within seconds.
+        log.warning("nothing is collected without a durable checkpoint", reason=str(error))
+        durable = None
+    if durable is None:
+        return live.gc_hour
+    _collect_cancels(directory, first_segment)
+    delivered_slot = min(progress.delivered_slot, durable.delivered_slot)
+    hour = hour_of(delivered_slot + 1, directory.config.precision_ms)
+    if hour > live.gc_hour:
+        _give_up_hours(directory, hour, progress)
+    directory.log.forget_below(live.gc_hour)
+    for folder in directory.hour_folders:
+        folder.unlink_below(live.gc_hour)
+    return live.gc_hour
+
+
+def _give_up_hours(directory: DataDirectory, hour: int, progress: Progress) -> None:
+    with directory.engine_lock.held(LOCK_DEADLINE_S):
+        # Else a cancel would find nothing of a timer whose copy is in flight.
+        known = CancelBounds.read(directory.path)
+        since = progress.delivered_slot if known is None else known.since
+        # On a full disk, too: what is unlinked makes room.
+        CancelBounds.blind_of(since, progress.partitions).write_or_remove(directory.path)
+        directory.state.live.raise_gc_hour(hour)
+
+
+def _collect_cancels(directory: DataDirectory, first_segment: FirstSegment) -> None:
+    commit, live = directory.state.commit(), directory.state.live
+    gone = min(first_segment(commit), max(commit.cancels, default=0))
+    if gone > live.gc_cancels:
+        with directory.engine_lock.held(LOCK_DEADLINE_S):
+            live.set_gc_cancels(gone)
+    directory.cancels.unlink_below(live.gc_cancels)
+
+
+def close_expired_files(directory: DataDirectory) -> None:
+    """Close the files of what is given up: unlinked, they would still take their blocks.
+
+    Args:
+        directory: started as INGEST.
+    """
+    live = directory.state.live
+    directory.log.forget_below(live.gc_hour)
+    directory.messages.files.forget_below(live.gc_hour)
+    directory.cancelled.files.forget_below(live.gc_hour)
+    directory.cancels.forget_below(live.gc_cancels)
