@@ -336,7 +336,7 @@ def advanced(
     return reached
 
 
-def rows_out_by_slot(known: Mapping[TopicPartition, PartitionProgress]) -> dict[int, int]:
+def half_rows_by_slot(known: Mapping[TopicPartition, PartitionProgress]) -> dict[int, int]:
     """Of each half-delivered slot, how many rows are out."""
     found: dict[int, int] = {}
     for part in known.values():

@@ -200,7 +200,7 @@ PLANTED = {
         "3",
         "D forgets the chunks of the slot before this one",
         "wheel/dequeue/position.py",
-        "before = self.below if self.r == r else {}",
+        "before = self.half_below if self.delivered_slot == delivered_slot else {}",
         "before = {}",
     ),
     "apply-twice": Planted(

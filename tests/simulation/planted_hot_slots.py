@@ -9,7 +9,7 @@ HOT_SLOTS = {
         "6",
         "the places of a half-delivered slot begin anew after a loss",
         "wheel/dequeue/pipeline.py",
-        "PlaceCounter(rows_out_by_slot)",
+        "PlaceCounter(half_rows_by_slot)",
         "PlaceCounter({})",
     ),
     "hot-by-id": Planted(

@@ -101,7 +101,7 @@ class Dequeue:
     @property
     def delivered_slot(self) -> int:
         """R: the last slot delivered in full. May be asked from any thread."""
-        return self._started.position.r
+        return self._started.position.delivered_slot
 
     @property
     def is_ready(self) -> bool:

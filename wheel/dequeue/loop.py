@@ -35,7 +35,7 @@ from dataclasses import replace
 import structlog
 
 from duewheel.checkpoints.page_codec import Close, Marks
-from duewheel.checkpoints.progress import Progress, advanced, rows_out_by_slot
+from duewheel.checkpoints.progress import Progress, advanced, half_rows_by_slot
 from duewheel.checkpoints.role import Role
 from duewheel.clock import Clock, Interval
 from duewheel.schemas.batches import Deliveries
@@ -130,9 +130,9 @@ class Loop:
         log.info(
             "dequeue started",
             case=self._started.decision.case,
-            delivered_slot=self.position.r,
+            delivered_slot=self.position.delivered_slot,
             floor=self.position.close.floor,
-            half=bool(self.position.below),
+            half=bool(self.position.half_below),
             epoch=claimed.epoch,
         )
         self._commits.commit(None, claimed, 0)
@@ -188,7 +188,7 @@ class Loop:
         After a recovery ingest must make the files whole, and read again what is missing: until
         then nothing is closed and nothing delivered.
         """
-        state, r = self._directory.state, self.position.r
+        state, r = self._directory.state, self.position.delivered_slot
         if state.needs_recovery:
             return
         with self._directory.locked() as commit:
@@ -199,7 +199,7 @@ class Loop:
             self._replies.note_closing(commit)
         self._commits.delivered_rows = commit.placed - pending
         self._bounds.read(r, self._commits.committed.partitions)
-        self._begin_range(self.position.below)
+        self._begin_range(self.position.half_below)
         self.phase = self._phase_of_position()
         took_s = round(time.monotonic() - self._started.begun_s, 3)
         log.info("dequeue is ready", pending=pending, took_s=took_s)
@@ -217,7 +217,7 @@ class Loop:
         if self._collecting.is_over():
             committed = self._commits.committed
             retention.collect(self._directory, committed, self._replies.first_segment)
-            self._bounds.read(self.position.r, committed.partitions)
+            self._bounds.read(self.position.delivered_slot, committed.partitions)
 
     def _close_slots(self) -> None:
         """1. of the module's head."""
@@ -250,11 +250,12 @@ class Loop:
         self._move_ring()
         known = self._started.found.partitions
         end = min(self.position.close.floor, self._directory.state.linked)
-        self._chunks.begin(self.position.r, end, below, rows_out_by_slot(known))
+        self._chunks.begin(self.position.delivered_slot, end, below, half_rows_by_slot(known))
 
     def _move_ring(self) -> None:
         """Of a range that goes on beyond the ring: what is delivered makes room for its rest."""
-        state, r, floor = self._directory.state, self.position.r, self.position.close.floor
+        state, r = self._directory.state, self.position.delivered_slot
+        floor = self.position.close.floor
         while state.linked <= r < floor:
             close = self.position.close
             if close.lower < r:
@@ -288,7 +289,7 @@ class Loop:
 
     def _deliver(self, chunk: PreparedChunk) -> None:
         """3. and 4. of the module's head, for one chunk."""
-        reached = self.position.after(chunk.r_after, chunk.ends, chunk.rows_out)
+        reached = self.position.after(chunk.delivered_after, chunk.ends, chunk.half_rows)
         begun_ms = self._clock.boottime_ms()
         try:
             self._commits.commit(chunk.prepared, self._progress(reached), chunk.rows)
@@ -334,10 +335,10 @@ class Loop:
         reached = advanced(
             self._started.found.partitions,
             position.close,
-            position.r,
-            position.below or None,
+            position.delivered_slot,
+            position.half_below or None,
             {**self._replies.replied_below, **(replied_below or {})},
-            position.rows_out,
+            position.half_rows,
         )
         return self._commits.progress_of(reached)
 
@@ -358,6 +359,7 @@ class Loop:
         """Say that this process lives, and how far it is behind."""
         if self._beating.is_over():
             now_ms, state = self._clock.now_ms(), self._directory.state
-            behind_ms = max(0, now_ms - self.position.r * self._directory.config.precision_ms)
+            delivered_ms = self.position.delivered_slot * self._directory.config.precision_ms
+            behind_ms = max(0, now_ms - delivered_ms)
             state.live.beat(Role.DEQUEUE, os.getpid(), now_ms, behind_ms)
             state.live.note_host_clock(self._guard.ahead_ms(), held=self._guard.held)

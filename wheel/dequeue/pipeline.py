@@ -58,7 +58,7 @@ class PreparedChunk:
         place: of each in its slot.
         ends: if the slot after it is half delivered, the offset behind its last row, by source
             partition of this chunk; else None.
-        rows_out: how many rows of that slot are out then.
+        half_rows: how many rows of that slot are out then.
         hot: slots with rows in excess among those that are not delivered yet.
     """
 
@@ -67,7 +67,7 @@ class PreparedChunk:
     decoded: DecodedChunk
     place: Int64
     ends: Mapping[TopicPartition, int] | None
-    rows_out: int
+    half_rows: int
     hot: list[int]
 
     @property
@@ -81,9 +81,9 @@ class PreparedChunk:
         return self.decoded.chunk.stored_bytes
 
     @property
-    def r_after(self) -> int:
+    def delivered_after(self) -> int:
         """Last slot that is delivered in full."""
-        return self.decoded.chunk.r_after
+        return self.decoded.chunk.delivered_after
 
     @property
     def last(self) -> bool:
@@ -145,18 +145,18 @@ class Pipeline:
         after: int,
         until: int,
         below: Mapping[TopicPartition, int],
-        rows_out_by_slot: Mapping[int, int],
+        half_rows_by_slot: Mapping[int, int],
     ) -> None:
         """Go on with the slots after < s ≤ until; the range before has been used up.
 
         Args:
             after, until: all of them closed.
             below: D of slot after + 1 if that was found half delivered, else empty.
-            rows_out_by_slot: of half-delivered slots, how many rows are out.
+            half_rows_by_slot: of half-delivered slots, how many rows are out.
         """
         assert self._stages is None and not self._ready, "chunks were made and not used"
         scan = SlotScan(self._directory, after, until)
-        self._range = _Range(scan, after + 1, until, below, PlaceCounter(rows_out_by_slot))
+        self._range = _Range(scan, after + 1, until, below, PlaceCounter(half_rows_by_slot))
 
     @property
     def end(self) -> int:

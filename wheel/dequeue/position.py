@@ -36,43 +36,44 @@ class Position:
 
     Attributes:
         close: the newest close page: the closed range (lower, floor], and C of its slots.
-        r: R, the last slot delivered in full; lower ≤ r ≤ floor.
-        below: D: if slot r + 1 is half delivered, the offset of each source partition below which
-            its rows of that slot are out; else empty.
-        rows_out: if slot r + 1 is half delivered, how many of its rows are out; 0 at a start, where
-            only the progress knows.
+        delivered_slot: R, the last slot delivered in full; lower ≤ R ≤ floor.
+        half_below: D: if slot R + 1 is half delivered, the offset of each source partition below
+            which its rows of that slot are out; else empty.
+        half_rows: if slot R + 1 is half delivered, how many of its rows are out; 0 at a start: only
+            the progress has the number then.
     """
 
     close: Close
-    r: int
-    below: Marks = field(default_factory=dict)
-    rows_out: int = 0
+    delivered_slot: int
+    half_below: Marks = field(default_factory=dict)
+    half_rows: int = 0
 
     def __post_init__(self) -> None:
-        assert self.close.lower <= self.r <= self.close.floor, f"R outside of its range: {self}"
-        assert not self.below or self.r < self.close.floor, f"an open slot half delivered: {self}"
+        r, close = self.delivered_slot, self.close
+        assert close.lower <= r <= close.floor, f"R outside of its range: {self}"
+        assert not self.half_below or r < close.floor, f"an open slot half delivered: {self}"
 
     @property
     def at_floor(self) -> bool:
         """Whether everything closed is delivered."""
-        return self.r == self.close.floor
+        return self.delivered_slot == self.close.floor
 
     def after(
-        self, r: int, ends: Mapping[TopicPartition, int] | None, rows_out: int = 0
+        self, delivered_slot: int, ends: Mapping[TopicPartition, int] | None, half_rows: int = 0
     ) -> Position:
         """The position once a chunk is delivered.
 
         Args:
-            r: last slot that is delivered in full then.
+            delivered_slot: last slot that is delivered in full then.
             ends: if the slot after it is half delivered, the offset behind its last row, by source
                 partition of this chunk; else None.
-            rows_out: how many rows of that slot are out then.
+            half_rows: how many rows of that slot are out then.
         """
         if ends is None:
-            return Position(self.close, r)
-        before = self.below if self.r == r else {}
+            return Position(self.close, delivered_slot)
+        before = self.half_below if self.delivered_slot == delivered_slot else {}
         below = {p: max(ends.get(p, 0), before.get(p, 0)) for p in ends.keys() | before.keys()}
-        return Position(self.close, r, below, rows_out)
+        return Position(self.close, delivered_slot, below, half_rows)
 
     def with_close(self, close: Close) -> Position:
         """The same under another close page."""

@@ -36,7 +36,7 @@ class ScannedChunk:
         hour: whose files hold their messages.
         slot: of each row.
         records: their log records.
-        r_after: last slot that is delivered in full once this chunk is.
+        delivered_after: last slot that is delivered in full once this chunk is.
         slot_open: whether the last row's slot has more rows, so that it is half delivered then.
         last: whether the scan ends with this chunk.
     """
@@ -44,7 +44,7 @@ class ScannedChunk:
     hour: int
     slot: Int64
     records: Records
-    r_after: int
+    delivered_after: int
     slot_open: bool
     last: bool
 
@@ -70,7 +70,12 @@ class ScannedChunk:
         following = int(self.slot[end])
         slot_open = following == slot[-1]
         return replace(
-            self, slot=slot, records=records, r_after=following - 1, slot_open=slot_open, last=False
+            self,
+            slot=slot,
+            records=records,
+            delivered_after=following - 1,
+            slot_open=slot_open,
+            last=False,
         )
 
 

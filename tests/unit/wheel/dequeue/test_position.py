@@ -1,0 +1,40 @@
+"""How far a shard has delivered, as a value: what follows a chunk, and what cannot be."""
+
+from __future__ import annotations
+
+import pytest
+
+from duewheel.checkpoints.page_codec import Close
+from duewheel.testing import TIMER_TOPIC
+from duewheel.wheel.dequeue.position import Position
+
+P, Q = (TIMER_TOPIC, 0), (TIMER_TOPIC, 1)
+CLOSE = Close(5, {P: 10, Q: 20}, 9, {P: 15, Q: 25})
+
+
+def test_the_chunks_of_a_slot_raise_d_of_each_partition() -> None:
+    half = Position(CLOSE, 6).after(6, {P: 12}, 3)
+    assert (half.delivered_slot, half.half_below, half.half_rows) == (6, {P: 12}, 3)
+    more = half.after(6, {Q: 22}, 5)
+    assert (more.delivered_slot, more.half_below, more.half_rows) == (6, {P: 12, Q: 22}, 5)
+    assert more.after(6, {P: 11}, 6).half_below == {P: 12, Q: 22}
+
+
+def test_d_is_of_one_slot_only() -> None:
+    half = Position(CLOSE, 6).after(6, {P: 12}, 3)
+    assert half.after(7, {Q: 22}, 1).half_below == {Q: 22}
+    whole = half.after(9, None)
+    assert (whole.delivered_slot, whole.half_below, whole.half_rows) == (9, {}, 0)
+    assert whole.at_floor
+    assert not half.at_floor
+
+
+@pytest.mark.parametrize("r", [4, 10])
+def test_r_lies_in_the_closed_range(r: int) -> None:
+    with pytest.raises(AssertionError, match="R outside of its range"):
+        Position(CLOSE, r)
+
+
+def test_no_open_slot_is_half_delivered() -> None:
+    with pytest.raises(AssertionError, match="an open slot half delivered"):
+        Position(CLOSE, 9, {P: 12})
