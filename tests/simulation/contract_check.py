@@ -61,11 +61,13 @@ def _differences(copies: Sequence[tuple[Copy, bytes]]) -> list[str]:
         if field.name in _NOT_OF_LETTERS:
             both = [batch.take(timers_only) for batch in both]
         mine, its = (getattr(batch, field.name) for batch in both)
-        if field.name in {"partitions", "partition", "targets", "target"}:
+        if field.name in {"partitions", "partition", "targets", "target", "codes", "code"}:
             continue  # two columns that mean something together
         same = np.array_equal(its, mine) if isinstance(mine, np.ndarray) else its.equals(mine)
         if not same:
             different.append(f"{field.name}: {its} instead of {mine}")
+    if not np.array_equal(found.rejected, wanted.rejected):
+        different.append(f"rejected: {found.rejected} instead of {wanted.rejected}")
     for names, index in (("targets", "target"), ("partitions", "partition")):
         mine, its = (
             [getattr(batch, names)[at] for at in getattr(batch, index).tolist()]
