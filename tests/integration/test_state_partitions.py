@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaProducer
 from tests.harness.application import Application
-from tests.unit.checkpoints.test_partition_limit import partitions_of, progress_of
+from tests.harness.progress_rows import partitions_of, progress_of
 
 from duewheel import factory
 from duewheel.checkpoints.partition_limit import PARTITIONS_MAX

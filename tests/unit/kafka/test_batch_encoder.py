@@ -8,46 +8,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.harness.deliveries import rows
 
 from duewheel.errors import PublishDoubt
 from duewheel.kafka.batch_encoder import encode
-from duewheel.schemas.batches import ANY_TIME, NO_PARTITION, Deliveries
-from duewheel.schemas.columns import binary
-from duewheel.schemas.wire.record_codec import key_values
+from duewheel.schemas.batches import NO_PARTITION, Deliveries
 from duewheel.wheel.encoded import Encoded, Known, Reason, Target
 
 LIMIT = 1_000
 NOW_MS = 1_800_000_000_000
 THERE = Known(Target(4, LIMIT), 300)
 NOWHERE = Known(Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC), 0)
-
-
-def rows(targets: Sequence[str], partitions: Sequence[int]) -> Deliveries:
-    names, count = sorted(set(targets)), len(targets)
-    zeros = np.zeros(count, np.int32)
-    source = binary(b"timers-0@%d" % offset for offset in range(count))
-    return Deliveries(
-        targets=names,
-        target=np.array([names.index(name) for name in targets], np.int32),
-        target_partition=np.array(partitions, np.int32),
-        key_hash=zeros,
-        due_ms=np.zeros(count, np.int64),
-        homes=[("timers", 0)],
-        home=zeros,
-        origin_offset=np.arange(count),
-        source=source,
-        timer_id=source,
-        key_value=key_values(binary([None] * count), binary([b"v"] * count)),
-        headers=binary([b""] * count),
-        header_count=zeros,
-        roll_times=zeros,
-        retries=zeros,
-        level=zeros,
-        dead_letter=np.zeros(count, np.bool_),
-        rolled=np.zeros(count, np.bool_),
-        not_before_ms=np.full(count, ANY_TIME),
-        answer=np.zeros(count, np.bool_),
-    )
 
 
 def encoded(

@@ -18,7 +18,7 @@ from kafka.errors import (
     TopicAuthorizationFailedError,
     UnknownError,
 )
-from tests.unit.kafka.test_batch_encoder import rows
+from tests.harness.deliveries import rows
 
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.batch_encoder import Routed, route

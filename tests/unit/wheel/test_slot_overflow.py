@@ -12,17 +12,17 @@ import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.simulation.contract_check import decoded
-from tests.unit.kafka.test_batch_encoder import rows
-from tests.unit.wheel.dequeue.test_parking import (
+from tests.harness.deliveries import (
     DOWN,
     NOW_MS,
     ROOM,
     keyed,
     read_back,
     routed,
+    rows,
     topics,
 )
+from tests.simulation.contract_check import decoded
 
 from duewheel.checkpoints.role import Role
 from duewheel.schemas.arrays import Bool, Int64

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.standbys import Standby
-from tests.unit.wheel.admin.test_reconfigure import alone
-from tests.unit.wheel.recovery.test_rebuild import NOW_MS, PRECISION_MS, World
+from tests.harness.reconfiguring import alone
+from tests.harness.recovery_world import NOW_MS, PRECISION_MS, RecoveryWorld
+from tests.harness.standbys import Standby
 
 from duewheel import testing
 from duewheel.checkpoints.cancel_bounds import CancelBounds
@@ -38,7 +38,7 @@ Q: TopicPartition = (TIMER_TOPIC, 1)
 OLD, NEW = {TIMER_TOPIC: "an id"}, {TIMER_TOPIC: "another id"}
 
 
-class Shop(World):
+class Shop(RecoveryWorld):
     """A shard whose timer topic may be recreated.
 
     Attributes:

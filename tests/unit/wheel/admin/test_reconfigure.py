@@ -3,71 +3,35 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.wheel.recovery.test_rebuild import PRECISION_MS, World, half_delivered
+from tests.harness.reconfiguring import OTHER, caught_up, reconfigure, use
+from tests.harness.recovery_world import RecoveryWorld
 
 from duewheel.checkpoints import progress
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import ConfigError, Fenced, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
-from duewheel.testing import TIMER_TOPIC, LocalShard, Timer
-from duewheel.wheel.admin.reconfigure import Plan, plan, take
-from duewheel.wheel.config import DequeueConfig
+from duewheel.testing import TIMER_TOPIC, Timer
+from duewheel.wheel.admin.reconfigure import plan
 from duewheel.wheel.recovery.survey import survey
-from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import DataDirectory, hold_role
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 P: TopicPartition = (TIMER_TOPIC, 0)
 Q: TopicPartition = (TIMER_TOPIC, 1)
-OTHER = DequeueConfig(0, 1, {"levels_ms": [1]}, 2, progress_interval_ms=PRECISION_MS)
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(tmp_path, monkeypatch)
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecoveryWorld:
+    return RecoveryWorld(tmp_path, monkeypatch)
 
 
-@contextmanager
-def alone(world: World, wheel: WheelConfig | None = None) -> Iterator[DataDirectory]:
-    """The directory, with both roles."""
-    directory = DataDirectory.start(world.path, wheel or world.wheel, Role.DEQUEUE)
-    ingest = hold_role(world.path, Role.INGEST)
-    try:
-        yield directory
-    finally:
-        ingest.close()
-        directory.close()
-
-
-def reconfigure(world: World, config: DequeueConfig, wheel: WheelConfig | None = None) -> Plan:
-    """Change the settings; the world goes on with them."""
-    with alone(world, wheel) as directory:
-        planned = take(directory, world.publisher, config, world.shard.offsets_at)
-    use(world, config, wheel)
-    return planned
-
-
-def use(world: World, config: DequeueConfig, wheel: WheelConfig | None = None) -> None:
-    world.wheel = wheel or world.wheel
-    offsets_at = world.shard.offsets_at
-    world.shard = LocalShard(world.path, world.wheel, world.publisher, world.clock, config)
-    world.shard.offsets_at = offsets_at
-
-
-def caught_up(world: World) -> None:
-    """Rows placed, some of them delivered, everything stopped."""
-    half_delivered(world)
-    world.ingest()
-    world.kill()
-
-
-def test_an_epoch_begins_behind_everything_that_was_judged(world: World) -> None:
+def test_an_epoch_begins_behind_everything_that_was_judged(world: RecoveryWorld) -> None:
     caught_up(world)
     marks = dict(State.open(world.path).commit().marks)
     before = world.publisher.peek()
@@ -91,7 +55,7 @@ def test_an_epoch_begins_behind_everything_that_was_judged(world: World) -> None
     world.finish()
 
 
-def test_the_marks_count_though_nothing_was_closed_since(world: World) -> None:
+def test_the_marks_count_though_nothing_was_closed_since(world: RecoveryWorld) -> None:
     """Rows above C are in the wheel, where the old settings have put them."""
     world.write(0, 30, 30, 30)
     world.ingest()
@@ -99,7 +63,9 @@ def test_the_marks_count_though_nothing_was_closed_since(world: World) -> None:
     assert reconfigure(world, OTHER).since == {P: 3, Q: 0}
 
 
-def test_rows_of_a_partition_that_no_progress_names_yet_keep_their_epoch(world: World) -> None:
+def test_rows_of_a_partition_that_no_progress_names_yet_keep_their_epoch(
+    world: RecoveryWorld,
+) -> None:
     """They were taken while dequeue was down; then the directory is lost, twice."""
     added: TopicPartition = (TIMER_TOPIC, 2)
     world.kafka[2] = [Timer(2, n, world.clock.now_ms() + 15_000) for n in range(3)]
@@ -120,7 +86,7 @@ def test_rows_of_a_partition_that_no_progress_names_yet_keep_their_epoch(world: 
 
 
 def test_a_change_that_would_make_the_progress_too_large_is_refused(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: RecoveryWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before Kafka has it: no process could copy it, and none could start."""
     monkeypatch.setattr(progress, "RECORD_BYTES_MAX", 128 * 1024)
@@ -141,7 +107,7 @@ def test_a_change_that_would_make_the_progress_too_large_is_refused(
     world.finish()
 
 
-def test_the_same_settings_change_nothing(world: World) -> None:
+def test_the_same_settings_change_nothing(world: RecoveryWorld) -> None:
     caught_up(world)
     committed = len(world.publisher.committed)
     planned = reconfigure(world, world.shard._config)
@@ -149,7 +115,7 @@ def test_the_same_settings_change_nothing(world: World) -> None:
     assert len(world.publisher.committed) == committed
 
 
-def test_a_start_with_other_settings_is_refused_until_then(world: World) -> None:
+def test_a_start_with_other_settings_is_refused_until_then(world: RecoveryWorld) -> None:
     caught_up(world)
     old = world.shard._config
     use(world, OTHER)
@@ -164,7 +130,7 @@ def test_a_start_with_other_settings_is_refused_until_then(world: World) -> None
         world.start()
 
 
-def test_another_window_and_the_directory_is_lost_again_and_again(world: World) -> None:
+def test_another_window_and_the_directory_is_lost_again_and_again(world: RecoveryWorld) -> None:
     world.write(0, 1, 2, 9, 4_500, 4_800)
     world.write(1, 3, 3, 4_400)
     world.ingest()
@@ -190,7 +156,7 @@ def test_another_window_and_the_directory_is_lost_again_and_again(world: World) 
 # ---- what is refused -----------------------------------------------------------------------------
 
 
-def test_precision_cannot_be_changed(world: World) -> None:
+def test_precision_cannot_be_changed(world: RecoveryWorld) -> None:
     caught_up(world)
     found = world.publisher.peek()
     local = survey(world.path, world.wheel)
@@ -202,25 +168,25 @@ def test_precision_cannot_be_changed(world: World) -> None:
         DataDirectory.start(world.path, finer, Role.DEQUEUE)
 
 
-def lacks_rows(world: World) -> None:
+def lacks_rows(world: RecoveryWorld) -> None:
     world.publisher.silent_ms = 61_000
     shutil.rmtree(world.path)
     world.start()
     world.kill()
 
 
-def is_to_be_recovered(world: World) -> None:
+def is_to_be_recovered(world: RecoveryWorld) -> None:
     world.publisher.silent_ms = 61_000
     shutil.rmtree(world.path)
     world.shard.start_dequeue()
     world.kill()
 
 
-def has_lost_power(world: World) -> None:
+def has_lost_power(world: RecoveryWorld) -> None:
     world.boot = "00000000-0000-0000-0000-000000000001"
 
 
-def has_lost_a_file(world: World) -> None:
+def has_lost_a_file(world: RecoveryWorld) -> None:
     (world.path / "timerwheel").unlink()
 
 
@@ -228,7 +194,7 @@ def has_lost_a_file(world: World) -> None:
     "befalls", [lacks_rows, is_to_be_recovered, has_lost_power, has_lost_a_file]
 )
 def test_a_directory_that_has_to_recover_is_refused(
-    world: World, befalls: Callable[[World], None]
+    world: RecoveryWorld, befalls: Callable[[RecoveryWorld], None]
 ) -> None:
     caught_up(world)
     befalls(world)
@@ -240,7 +206,7 @@ def test_a_directory_that_has_to_recover_is_refused(
     world.finish()
 
 
-def test_only_the_owners_directory_may(world: World) -> None:
+def test_only_the_owners_directory_may(world: RecoveryWorld) -> None:
     caught_up(world)
     elsewhere = world.path.with_name("elsewhere")
     world.path, own = elsewhere, world.path
@@ -252,7 +218,7 @@ def test_only_the_owners_directory_may(world: World) -> None:
         reconfigure(world, other)
 
 
-def test_without_progress_there_is_nothing_to_change(world: World) -> None:
+def test_without_progress_there_is_nothing_to_change(world: RecoveryWorld) -> None:
     caught_up(world)
     world.publisher.committed.clear()
     with pytest.raises(RecoveryRefused, match="no progress"):
@@ -267,7 +233,7 @@ class _Killed(BaseException):
 
 
 def test_a_kill_behind_the_commit_leaves_the_new_settings(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: RecoveryWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caught_up(world)
 
@@ -285,7 +251,7 @@ def test_a_kill_behind_the_commit_leaves_the_new_settings(
 
 @pytest.mark.parametrize("fates", [["lose", "commit"], ["doubt"], ["lose", "lose", "doubt"]])
 def test_a_transaction_in_doubt_is_settled_by_what_kafka_has(
-    world: World, fates: list[str]
+    world: RecoveryWorld, fates: list[str]
 ) -> None:
     caught_up(world)
     left = list(fates)
@@ -297,7 +263,7 @@ def test_a_transaction_in_doubt_is_settled_by_what_kafka_has(
     world.finish()
 
 
-def test_another_instance_that_comes_between_is_left_alone(world: World) -> None:
+def test_another_instance_that_comes_between_is_left_alone(world: RecoveryWorld) -> None:
     caught_up(world)
     found = world.publisher.peek()
     assert found is not None

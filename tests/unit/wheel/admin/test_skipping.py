@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.unit.wheel.admin.test_reconfigure import alone as holding
-from tests.unit.wheel.admin.test_reconfigure import caught_up
-from tests.unit.wheel.recovery.test_rebuild import World
+from tests.harness.reconfiguring import alone as holding
+from tests.harness.reconfiguring import caught_up
+from tests.harness.recovery_world import RecoveryWorld
 
 from duewheel.checkpoints.config_epochs import Epoch, Epochs
 from duewheel.checkpoints.page_codec import Marks
@@ -36,8 +36,8 @@ CONTRACT = Contract((1_000,), {}, "dead", compile_suite(load_suite(), suite_para
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(tmp_path, monkeypatch)
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecoveryWorld:
+    return RecoveryWorld(tmp_path, monkeypatch)
 
 
 # ---- parsing -------------------------------------------------------------------------------------
@@ -109,13 +109,15 @@ def test_what_is_skipped_goes_with_the_epochs() -> None:
     assert epochs.skipping([(P, 1)]).beside(epochs.skipping([(Q, 2)])).skipped == {P: (1,), Q: (2,)}
 
 
-def planned(world: World, *named: tuple[TopicPartition, int], ends: Marks = ENDS) -> Progress:
+def planned(
+    world: RecoveryWorld, *named: tuple[TopicPartition, int], ends: Marks = ENDS
+) -> Progress:
     found, local = world.publisher.peek(), survey(world.path, world.wheel)
     config = DequeueConfig(0, 1, {})
     return skip(named, found, local, world.wheel, config, world.shard.offsets_at, ends)
 
 
-def test_only_what_was_not_taken_can_be_skipped(world: World) -> None:
+def test_only_what_was_not_taken_can_be_skipped(world: RecoveryWorld) -> None:
     caught_up(world)
     marks = State.open(world.path).commit().marks
     assert planned(world, (P, marks[P])).epochs.skipped == {P: (marks[P],)}
@@ -131,7 +133,7 @@ def test_only_what_was_not_taken_can_be_skipped(world: World) -> None:
         planned(world, *many)
 
 
-def test_what_was_skipped_outlives_a_loss(world: World) -> None:
+def test_what_was_skipped_outlives_a_loss(world: RecoveryWorld) -> None:
     caught_up(world)
     mark = State.open(world.path).commit().marks[P]
     found, wanted = world.publisher.start(), planned(world, (P, mark + 1))

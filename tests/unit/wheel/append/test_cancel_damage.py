@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.wheel.append.test_cancels import NOW_MS, P0, P1, World, cancel, timer
+from tests.harness.cancel_world import NOW_MS, P0, P1, CancelWorld, cancel, timer
 
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
@@ -20,13 +20,13 @@ from duewheel.wheel.storage.cancelled_records import CancelledRecords
 from duewheel.wheel.storage.layout import CANCELLATION, MAGIC_CUT_OFF, RECORD_BYTES
 from duewheel.wheel.storage.verify import check
 
-MakeWorld = Callable[..., World]
+MakeWorld = Callable[..., CancelWorld]
 HOUR = 480_000
 
 
 @pytest.fixture
 def make_world(tmp_path: Path) -> MakeWorld:
-    return lambda **settings: World(tmp_path / "data", **settings)
+    return lambda **settings: CancelWorld(tmp_path / "data", **settings)
 
 
 @pytest.fixture

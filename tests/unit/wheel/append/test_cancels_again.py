@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.standbys import Standby
-from tests.unit.wheel.append.test_cancels import NOW_MS, P0, P1, PRECISION_MS, World, cancel, timer
-from tests.unit.wheel.recovery.test_rebuild import World as Recovering
+from tests.harness.cancel_world import NOW_MS, P0, P1, PRECISION_MS, CancelWorld, cancel, timer
+from tests.harness.recovery_world import RecoveryWorld
+from tests.harness.standbys import Standby
 
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.cancel_bounds import FILE_NAME, CancelBounds
@@ -24,17 +24,17 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import RECORD_BYTES
 from duewheel.wheel.storage.timer_log import TimerLog
 
-MakeWorld = Callable[..., World]
+MakeWorld = Callable[..., CancelWorld]
 
 
 @pytest.fixture
 def make_world(tmp_path: Path) -> MakeWorld:
-    return lambda **settings: World(tmp_path / "data", **settings)
+    return lambda **settings: CancelWorld(tmp_path / "data", **settings)
 
 
 @pytest.fixture
-def recovering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recovering:
-    return Recovering(tmp_path, monkeypatch)
+def recovering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecoveryWorld:
+    return RecoveryWorld(tmp_path, monkeypatch)
 
 
 def test_a_cancel_that_is_read_again_reaches_what_was_closed(
@@ -93,7 +93,7 @@ def test_a_backup_of_the_same_closed_range_does_not_know_what_has_left_since(
     )
 
 
-def test_a_standby_decides_on_no_cancel(recovering: Recovering, tmp_path: Path) -> None:
+def test_a_standby_decides_on_no_cancel(recovering: RecoveryWorld, tmp_path: Path) -> None:
     """Its owner may have delivered what it finds pending; also where it owned the shard before."""
     standby = Standby(recovering, tmp_path / "standby")
     recovering.kafka[0] += [timer(0, 50), cancel(1), cancel(2, timer_id=b"nobody's")]
@@ -118,7 +118,7 @@ def outcomes(directory: DataDirectory) -> Iterator[int]:
 # ---- marks after a loss of power -----------------------------------------------------------------
 
 
-def with_a_cancelled_timer(world: World) -> None:
+def with_a_cancelled_timer(world: CancelWorld) -> None:
     """And one that is not; a durable checkpoint knows of both."""
     world.append(timer(0, 50), cancel(1), Timer(0, 2, NOW_MS + 500, timer_id=b"b"))
     world.at_slot(2)
@@ -127,7 +127,7 @@ def with_a_cancelled_timer(world: World) -> None:
     checkpoints.close()
 
 
-def lose_power(world: World, monkeypatch: pytest.MonkeyPatch, marked: list[int]) -> None:
+def lose_power(world: CancelWorld, monkeypatch: pytest.MonkeyPatch, marked: list[int]) -> None:
     """What is left of the marks: those of these records."""
     for role in Role:
         world.shard.kill(role)

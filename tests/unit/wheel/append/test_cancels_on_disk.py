@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.wheel.append.test_cancels import NOW_MS, P0, P1, PRECISION_MS, World, cancel, timer
+from tests.harness.cancel_world import NOW_MS, P0, P1, PRECISION_MS, CancelWorld, cancel, timer
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.role import Role
@@ -22,13 +22,13 @@ from duewheel.wheel.storage import cancel_log
 from duewheel.wheel.storage.topic_registry import TopicNames
 from duewheel.wheel.storage.verify import check
 
-MakeWorld = Callable[..., World]
+MakeWorld = Callable[..., CancelWorld]
 
 
 @pytest.fixture
 def make_world(tmp_path: Path) -> MakeWorld:
     # Hours pass in these tests: with a small ring each would be thousands of laps.
-    return lambda **settings: World(tmp_path / "data", slots=1 << 17, **settings)
+    return lambda **settings: CancelWorld(tmp_path / "data", slots=1 << 17, **settings)
 
 
 def held(path: Path) -> list[str]:
@@ -39,7 +39,7 @@ def held(path: Path) -> list[str]:
     return sorted(x for x in found if "/#" not in x)  # the index never had a name
 
 
-def collected(world: World, *later: Timer) -> None:
+def collected(world: CancelWorld, *later: Timer) -> None:
     """Three hours later, when the first hour is unlinked; `later` is taken before."""
     world.clock.sleep(3 * 3600)
     world.drain()
@@ -55,7 +55,7 @@ def collected(world: World, *later: Timer) -> None:
     checkpoints.close()
 
 
-def an_hour_later(world: World) -> None:
+def an_hour_later(world: CancelWorld) -> None:
     """The logs of the hours before are unlinked."""
     checkpoints = DurableCheckpoints(world.path)
     for seconds in (3600, 61):

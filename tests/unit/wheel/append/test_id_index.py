@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.wheel.append.test_cancels import NOW_MS, P0, World, cancel, timer
+from tests.harness.cancel_world import NOW_MS, P0, CancelWorld, cancel, timer
 
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.role import Role
@@ -24,11 +24,11 @@ NONE: Int64 = np.empty(0, np.int64)
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "data", slots=1 << 21)
+def world(tmp_path: Path) -> CancelWorld:
+    return CancelWorld(tmp_path / "data", slots=1 << 21)
 
 
-def append(world: World, first: int, count: int, rng: np.random.Generator) -> None:
+def append(world: CancelWorld, first: int, count: int, rng: np.random.Generator) -> None:
     """Timers with few ids, in three hours."""
     slots = rng.integers(1, 900_000, count).tolist()
     ids = rng.integers(0, IDS, count).tolist()
@@ -70,7 +70,7 @@ def hashes_in(directory: DataDirectory) -> Int64:
 
 @pytest.mark.parametrize("steps_max", [20_000, 3])
 def test_it_finds_what_the_logs_have(
-    world: World, monkeypatch: pytest.MonkeyPatch, steps_max: int
+    world: CancelWorld, monkeypatch: pytest.MonkeyPatch, steps_max: int
 ) -> None:
     monkeypatch.setattr(id_index, "ROWS_MIN", 64)
     monkeypatch.setattr(id_index, "STEPS_MAX", steps_max)
@@ -85,7 +85,7 @@ def test_it_finds_what_the_logs_have(
             assert found(index, wanted, directory) == by_reading(wanted, directory)
 
 
-def test_what_is_forgotten_is_found_no_more_and_nothing_else_is(world: World) -> None:
+def test_what_is_forgotten_is_found_no_more_and_nothing_else_is(world: CancelWorld) -> None:
     rng = np.random.default_rng(11)
     append(world, 0, 300, rng)
     directory = world.shard.directory(Role.INGEST)
@@ -105,7 +105,7 @@ def test_what_is_forgotten_is_found_no_more_and_nothing_else_is(world: World) ->
 
 
 def test_without_room_for_it_logs_are_scanned(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: CancelWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(world, 0, 100, np.random.default_rng(3))
     directory = world.shard.directory(Role.INGEST)
@@ -118,7 +118,7 @@ def test_without_room_for_it_logs_are_scanned(
     assert found(IdIndex(directory), known, directory) == by_reading(known, directory)
 
 
-def test_hours_that_are_unlinked_are_passed_over(world: World) -> None:
+def test_hours_that_are_unlinked_are_passed_over(world: CancelWorld) -> None:
     append(world, 0, 100, np.random.default_rng(5))
     directory = world.shard.directory(Role.INGEST)
     index, known = IdIndex(directory), hashes_in(directory)
@@ -137,7 +137,7 @@ def test_of_an_id_with_many_timers_an_older_one_is_found(
 ) -> None:
     """Of such an id the index forgets what no new cancel depends on: a chase may, and a handle."""
     monkeypatch.setattr(cancel_lookup, "FORGET_FROM", 2)
-    world = World(tmp_path / "data")
+    world = CancelWorld(tmp_path / "data")
     world.append(timer(0, 2))
     world.at_slot(4)
     world.append(timer(1, 50), cancel(2))

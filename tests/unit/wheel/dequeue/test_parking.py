@@ -3,74 +3,40 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import structlog
+from tests.harness.deliveries import (
+    DOWN,
+    NOW_MS,
+    ROOM,
+    keyed,
+    read_back,
+    routed,
+    rows,
+    topics,
+)
 from tests.simulation.contract_check import decoded
-from tests.unit.kafka.test_batch_encoder import rows
-from tests.unit.wheel.dequeue.test_rolls import CONTRACT, HEADERS
 
 from duewheel.errors import PublishDoubt
 from duewheel.kafka import ttl_cache
 from duewheel.kafka.availability import Outages
-from duewheel.kafka.batch_encoder import Routed, encode, route
-from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries, TimerBatch
+from duewheel.kafka.batch_encoder import encode
+from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
-from duewheel.schemas.hashing import key_hashes
-from duewheel.schemas.request.contract import parse
-from duewheel.schemas.wire.record_codec import NO_ORIGIN, key_values
+from duewheel.schemas.wire.record_codec import NO_ORIGIN
 from duewheel.wheel.append.placement import requested_slots
 from duewheel.wheel.dequeue.requeue import parked, waits_ms
 from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.encoded import Aside, Known, Reason, Target
 from duewheel.wheel.slots import WheelConfig
 
-NOW_MS = 1_800_000_000_000
 WHEEL = WheelConfig(1_000, 100_000, window_ms=86_400_000, margin_ms=3_600_000)
 ORIGIN = ("TIMER_ORIGIN", b"17")
-ROOM = Known(Target(4, 1_000), 1_000)
-DOWN = Known(Target(4, 1_000, unavailable=frozenset([1, 2])), 1_000)
 ALL_DOWN = Known(Target(4, 1_000, unavailable=frozenset(range(4))), 1_000)
-
-
-def keyed(deliveries: Deliveries, keys: Sequence[bytes | None]) -> Deliveries:
-    column = binary(keys)
-    values = binary([b"v"] * len(keys))
-    return replace(deliveries, key_hash=key_hashes(column), key_value=key_values(column, values))
-
-
-def routed(deliveries: Deliveries, known: Mapping[str, Known]) -> Routed:
-    known = {"timers": ROOM, "dead": ROOM, **known}
-
-    def look_up(topics: Sequence[str]) -> Mapping[str, Known]:
-        return {topic: known[topic] for topic in topics}
-
-    return route(deliveries, look_up, frozenset(), "dead", NOW_MS)
-
-
-def topics(found: Routed) -> list[str]:
-    return [found.deliveries.targets[index] for index in found.deliveries.target.tolist()]
-
-
-def read_back(headers: list[tuple[str, bytes]], timestamp_ms: int = NOW_MS) -> TimerBatch:
-    """One record at offset 40 of a timer partition, as ingest reads it."""
-    table = pa.table(
-        {
-            "topic": ["timers"],
-            "partition": pa.array([0], pa.int32()),
-            "offset": pa.array([40]),
-            "timestamp": pa.array([timestamp_ms * 1000], pa.timestamp("us", "UTC")),
-            "key": pa.array([b"k"], pa.binary()),
-            "value": pa.array([b"v"], pa.binary()),
-            "headers": pa.array([[("own", b"1"), *headers]], HEADERS),
-        }
-    )
-    return parse(table, CONTRACT)
 
 
 # ---- the copy -----------------------------------------------------------------------------------

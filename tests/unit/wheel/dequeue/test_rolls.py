@@ -7,21 +7,17 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.harness.deliveries import CONTRACT, HEADERS
 from tests.simulation.contract_check import decoded
 
 from duewheel.schemas.batches import NO_LEVEL, NO_PARTITION
 from duewheel.schemas.columns import binary
-from duewheel.schemas.request.contract import Contract, parse
-from duewheel.schemas.request.rules import compile_suite, load_suite
+from duewheel.schemas.request.contract import parse
 from duewheel.schemas.wire.record_codec import NO_ORIGIN, copy_headers
-from duewheel.testing import suite_parameters
 from duewheel.wheel.slots import roll_instants
 
 NOW_MS = 1_800_000_000_000
 WINDOW_MS = 24 * 3_600_000
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-RULES = compile_suite(load_suite(), suite_parameters(forbidden_targets=["timers", "dead"]))
-CONTRACT = Contract((1_000,), {}, "dead", RULES)
 
 
 @given(

@@ -11,9 +11,9 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.unit.standbys import Standby, half_way, marks_of, world
-from tests.unit.wheel.admin.test_reconfigure import OTHER, reconfigure
-from tests.unit.wheel.recovery.test_rebuild import PRECISION_MS, World
+from tests.harness.reconfiguring import OTHER, reconfigure
+from tests.harness.recovery_world import PRECISION_MS, RecoveryWorld
+from tests.harness.standbys import Standby, half_way, marks_of, world
 
 from duewheel.checkpoints.progress import NOBODY
 from duewheel.checkpoints.recovery_decision import close_at
@@ -31,7 +31,9 @@ from duewheel.wheel.storage.verify import check
 __all__ = ["world"]
 
 
-def test_it_takes_nothing_that_the_owner_may_still_place(world: World, tmp_path: Path) -> None:
+def test_it_takes_nothing_that_the_owner_may_still_place(
+    world: RecoveryWorld, tmp_path: Path
+) -> None:
     standby = Standby(world, tmp_path / "standby")
     world.write(0, 1, 5, 30, 30)
     world.ingest()
@@ -49,7 +51,7 @@ def test_it_takes_nothing_that_the_owner_may_still_place(world: World, tmp_path:
     standby.finish()
 
 
-def test_a_late_row_lies_where_the_owner_has_put_it(world: World, tmp_path: Path) -> None:
+def test_a_late_row_lies_where_the_owner_has_put_it(world: RecoveryWorld, tmp_path: Path) -> None:
     """One chunk of the slot to which it was late is out; the rest is the standby's."""
     standby = Standby(world, tmp_path / "standby")
     world.write(0, 3, 5, 5)
@@ -65,7 +67,7 @@ def test_a_late_row_lies_where_the_owner_has_put_it(world: World, tmp_path: Path
 
 
 def test_it_follows_while_a_batch_is_being_placed(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: RecoveryWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rows stay where they are, though the owner delivers their slots meanwhile."""
     standby = Standby(world, tmp_path / "standby")
@@ -89,7 +91,7 @@ def test_it_follows_while_a_batch_is_being_placed(
     standby.finish()
 
 
-def test_a_standby_that_was_killed_goes_on(world: World, tmp_path: Path) -> None:
+def test_a_standby_that_was_killed_goes_on(world: RecoveryWorld, tmp_path: Path) -> None:
     standby = half_way(world, tmp_path)
     standby.ingest()
     marks = marks_of(standby.state)
@@ -102,7 +104,9 @@ def test_a_standby_that_was_killed_goes_on(world: World, tmp_path: Path) -> None
     standby.finish()
 
 
-def test_a_standby_that_has_lost_power_keeps_its_checkpoint(world: World, tmp_path: Path) -> None:
+def test_a_standby_that_has_lost_power_keeps_its_checkpoint(
+    world: RecoveryWorld, tmp_path: Path
+) -> None:
     standby = half_way(world, tmp_path)
     standby.ingest()
     checkpoints = DurableCheckpoints(standby.path)
@@ -119,7 +123,7 @@ def test_a_standby_that_has_lost_power_keeps_its_checkpoint(world: World, tmp_pa
     standby.finish()
 
 
-def test_a_standby_whose_disk_is_lost_begins_anew(world: World, tmp_path: Path) -> None:
+def test_a_standby_whose_disk_is_lost_begins_anew(world: RecoveryWorld, tmp_path: Path) -> None:
     standby = half_way(world, tmp_path)
     standby.ingest()
     standby.kill()
@@ -130,7 +134,7 @@ def test_a_standby_whose_disk_is_lost_begins_anew(world: World, tmp_path: Path) 
     standby.finish()
 
 
-def test_nothing_is_kept_when_the_progress_has_fallen(world: World, tmp_path: Path) -> None:
+def test_nothing_is_kept_when_the_progress_has_fallen(world: RecoveryWorld, tmp_path: Path) -> None:
     """Kafka has lost a transaction: what was dropped as done is pending again."""
     standby = half_way(world, tmp_path)
     while len(world.publisher.committed) > 2:
@@ -145,7 +149,7 @@ def test_nothing_is_kept_when_the_progress_has_fallen(world: World, tmp_path: Pa
     standby.finish()
 
 
-def test_it_waits_for_a_first_progress(world: World, tmp_path: Path) -> None:
+def test_it_waits_for_a_first_progress(world: RecoveryWorld, tmp_path: Path) -> None:
     world.publisher.committed.clear()
     directory = DataDirectory.start(tmp_path / "standby", world.wheel, Role.DEQUEUE)
     config = DequeueConfig(0, 1, {})
@@ -156,7 +160,9 @@ def test_it_waits_for_a_first_progress(world: World, tmp_path: Path) -> None:
     world.kill()
 
 
-def test_it_says_for_how_long_something_has_been_missing(world: World, tmp_path: Path) -> None:
+def test_it_says_for_how_long_something_has_been_missing(
+    world: RecoveryWorld, tmp_path: Path
+) -> None:
     standby = Standby(world, tmp_path / "standby")
     world.write(0, 1, 900)
     world.ingest()
@@ -172,7 +178,9 @@ def test_it_says_for_how_long_something_has_been_missing(world: World, tmp_path:
     world.kill()
 
 
-def test_a_lag_under_load_is_that_of_the_oldest_closing(world: World, tmp_path: Path) -> None:
+def test_a_lag_under_load_is_that_of_the_oldest_closing(
+    world: RecoveryWorld, tmp_path: Path
+) -> None:
     """Something is always missing, and it is never old."""
     standby = Standby(world, tmp_path / "standby")
     standby.ingest()
@@ -193,7 +201,7 @@ def test_a_lag_under_load_is_that_of_the_oldest_closing(world: World, tmp_path: 
     world.kill()
 
 
-def test_hours_that_are_delivered_go(world: World, tmp_path: Path) -> None:
+def test_hours_that_are_delivered_go(world: RecoveryWorld, tmp_path: Path) -> None:
     standby = Standby(world, tmp_path / "standby")
     world.write(0, 1, 360_000 // PRECISION_MS, *range(2, 40))
     world.ingest()
@@ -218,7 +226,7 @@ def test_hours_that_are_delivered_go(world: World, tmp_path: Path) -> None:
 
 
 def test_what_lies_beyond_a_smaller_ring_is_delivered_after_a_take_over(
-    world: World, tmp_path: Path
+    world: RecoveryWorld, tmp_path: Path
 ) -> None:
     world.write(0, 1, 8_100, 3)
     world.ingest()
@@ -235,7 +243,7 @@ def test_what_lies_beyond_a_smaller_ring_is_delivered_after_a_take_over(
 
 
 def test_files_that_followed_partitions_of_another_deal_are_not_kept(
-    world: World, tmp_path: Path
+    world: RecoveryWorld, tmp_path: Path
 ) -> None:
     standby = half_way(world, tmp_path)
     before = world.publisher.peek()
@@ -251,7 +259,9 @@ def test_files_that_followed_partitions_of_another_deal_are_not_kept(
     standby.kill()
 
 
-def test_settings_that_change_are_followed_by_starting_anew(world: World, tmp_path: Path) -> None:
+def test_settings_that_change_are_followed_by_starting_anew(
+    world: RecoveryWorld, tmp_path: Path
+) -> None:
     """Neither the follower nor its ingest judges on by settings that hold no more."""
     standby = half_way(world, tmp_path)
     standby.ingest()
@@ -278,7 +288,7 @@ def test_settings_that_change_are_followed_by_starting_anew(world: World, tmp_pa
 
 
 def test_an_ingest_that_runs_on_hears_of_them_from_the_start_of_dequeue(
-    world: World, tmp_path: Path
+    world: RecoveryWorld, tmp_path: Path
 ) -> None:
     standby = half_way(world, tmp_path)
     standby.ingest()

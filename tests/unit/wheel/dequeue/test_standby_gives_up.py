@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.standbys import Killed, Standby, die, half_way, world
-from tests.unit.wheel.recovery.test_rebuild import World, half_delivered
+from tests.harness.recovery_world import RecoveryWorld, half_delivered
+from tests.harness.standbys import Killed, Standby, die, half_way, world
 
 from duewheel.checkpoints.live_fields import PROMOTION_MS
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
@@ -31,7 +31,7 @@ DECISION: list[tuple[object, str]] = [
 ]
 
 
-def beside_lost_progress(world: World, tmp_path: Path) -> Standby:
+def beside_lost_progress(world: RecoveryWorld, tmp_path: Path) -> Standby:
     """A standby in a slot, of an owner whose last commit Kafka has lost."""
     standby = Standby(world, tmp_path / "standby")
     world.write(0, 5, 5, 5, 5, 5, 5, 9)
@@ -45,7 +45,7 @@ def beside_lost_progress(world: World, tmp_path: Path) -> Standby:
 
 @pytest.mark.parametrize(("owner", "name"), DECISION, ids=[name for _, name in DECISION])
 def test_a_standby_killed_while_it_gives_up_its_files_gives_them_up(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str
+    world: RecoveryWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str
 ) -> None:
     """Once the fallen progress is mirrored nothing looks fallen any more."""
     standby = beside_lost_progress(world, tmp_path)
@@ -65,7 +65,7 @@ def test_a_standby_killed_while_it_gives_up_its_files_gives_them_up(
 
 
 def test_ingest_carries_out_nothing_of_a_decision_that_was_not_finished(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: RecoveryWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A record without its pages: the follower died in between, and ingest saw it alive before."""
     standby = beside_lost_progress(world, tmp_path)
@@ -84,7 +84,7 @@ def test_ingest_carries_out_nothing_of_a_decision_that_was_not_finished(
     standby.finish()
 
 
-def test_a_standby_of_a_sealed_shard_looks_again(world: World, tmp_path: Path) -> None:
+def test_a_standby_of_a_sealed_shard_looks_again(world: RecoveryWorld, tmp_path: Path) -> None:
     standby = Standby(world, tmp_path / "standby")
     found = world.publisher.peek()
     assert found is not None
@@ -97,7 +97,7 @@ def test_a_standby_of_a_sealed_shard_looks_again(world: World, tmp_path: Path) -
     world.kill()
 
 
-def test_a_promotion_does_not_come_true_later(world: World, tmp_path: Path) -> None:
+def test_a_promotion_does_not_come_true_later(world: RecoveryWorld, tmp_path: Path) -> None:
     standby = Standby(world, tmp_path / "standby")
     standby.state.live.want_promotion(world.clock.now_ms())
     world.clock.sleep(PROMOTION_MS / 2000)
@@ -110,7 +110,9 @@ def test_a_promotion_does_not_come_true_later(world: World, tmp_path: Path) -> N
     world.kill()
 
 
-def test_a_standby_is_promoted_though_the_state_topic_is_lost(world: World, tmp_path: Path) -> None:
+def test_a_standby_is_promoted_though_the_state_topic_is_lost(
+    world: RecoveryWorld, tmp_path: Path
+) -> None:
     standby = half_way(world, tmp_path)
     standby.ingest()
     world.publisher.committed.clear()
@@ -125,7 +127,7 @@ def test_a_standby_is_promoted_though_the_state_topic_is_lost(world: World, tmp_
 
 
 def test_a_standby_that_was_not_the_quickest_follows_the_one_that_was(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: RecoveryWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = (Standby(world, tmp_path / name) for name in ("first", "second"))
     half_delivered(world)

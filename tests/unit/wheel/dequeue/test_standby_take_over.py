@@ -7,8 +7,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.standbys import Killed, Standby, die, half_way, world
-from tests.unit.wheel.recovery.test_rebuild import PARTITIONS, World, half_delivered
+from tests.harness.recovery_world import PARTITIONS, RecoveryWorld, half_delivered
+from tests.harness.standbys import Killed, Standby, die, half_way, world
 
 from duewheel.checkpoints.role import Role
 from duewheel.errors import (
@@ -24,7 +24,7 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 __all__ = ["world"]
 
 
-def test_it_takes_over_without_rebuilding_anything(world: World, tmp_path: Path) -> None:
+def test_it_takes_over_without_rebuilding_anything(world: RecoveryWorld, tmp_path: Path) -> None:
     standby = Standby(world, tmp_path / "standby")
     assert standby.case() == ("new standby", "nothing")
     half_delivered(world)
@@ -43,7 +43,7 @@ def test_it_takes_over_without_rebuilding_anything(world: World, tmp_path: Path)
     world.finish()
 
 
-def test_its_owner_may_change(world: World, tmp_path: Path) -> None:
+def test_its_owner_may_change(world: RecoveryWorld, tmp_path: Path) -> None:
     """Whoever writes the progress, nothing is read again."""
     standby = half_way(world, tmp_path)
     standby.ingest(3)
@@ -64,7 +64,7 @@ def test_its_owner_may_change(world: World, tmp_path: Path) -> None:
 
 
 def test_the_owner_before_is_fenced(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: RecoveryWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     standby = Standby(world, tmp_path / "standby")
     half_delivered(world)
@@ -89,7 +89,9 @@ def test_the_owner_before_is_fenced(
     world.finish()
 
 
-def test_a_take_over_of_progress_that_has_fallen_is_refused(world: World, tmp_path: Path) -> None:
+def test_a_take_over_of_progress_that_has_fallen_is_refused(
+    world: RecoveryWorld, tmp_path: Path
+) -> None:
     standby = half_way(world, tmp_path)
     while len(world.publisher.committed) > 2:
         world.publisher.committed.pop()
@@ -103,7 +105,7 @@ def test_a_take_over_of_progress_that_has_fallen_is_refused(world: World, tmp_pa
 
 
 def test_a_take_over_that_is_killed_before_it_is_told_follows_on(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: RecoveryWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until Kafka knows of it, nothing is taken that the owner may still place."""
     standby = Standby(world, tmp_path / "standby")
@@ -126,7 +128,7 @@ def test_a_take_over_that_is_killed_before_it_is_told_follows_on(
     standby.finish()
 
 
-def test_a_directory_that_owns_the_shard_serves_it(world: World, tmp_path: Path) -> None:
+def test_a_directory_that_owns_the_shard_serves_it(world: RecoveryWorld, tmp_path: Path) -> None:
     """So that a standby that was promoted can be started as before."""
     standby = Standby(world, tmp_path / "standby")
     half_delivered(world)
@@ -140,7 +142,9 @@ def test_a_directory_that_owns_the_shard_serves_it(world: World, tmp_path: Path)
     standby.shard.kill(Role.INGEST)
 
 
-def test_it_takes_over_when_told_or_when_the_owner_is_silent(world: World, tmp_path: Path) -> None:
+def test_it_takes_over_when_told_or_when_the_owner_is_silent(
+    world: RecoveryWorld, tmp_path: Path
+) -> None:
     standby = Standby(world, tmp_path / "standby")
     world.clock.sleep(10)
     assert standby.follower.tick() is None
@@ -167,7 +171,7 @@ def test_it_takes_over_when_told_or_when_the_owner_is_silent(world: World, tmp_p
 
 
 def test_an_owner_without_its_coordinator_is_not_silent(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: RecoveryWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker is lost; until another one coordinates the shard's transactions its owner can write
     nothing, while the progress can be read. Then the owner has as long as ever to write.
@@ -200,7 +204,9 @@ def test_an_owner_without_its_coordinator_is_not_silent(
     standby.kill()
 
 
-def test_brokers_that_are_away_say_nothing_of_the_owner(world: World, tmp_path: Path) -> None:
+def test_brokers_that_are_away_say_nothing_of_the_owner(
+    world: RecoveryWorld, tmp_path: Path
+) -> None:
     standby = Standby(world, tmp_path / "standby")
     newest = world.publisher.newest
 
@@ -218,7 +224,7 @@ def test_brokers_that_are_away_say_nothing_of_the_owner(world: World, tmp_path: 
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_any_order_of_steps(world: World, tmp_path: Path, seed: int) -> None:
+def test_any_order_of_steps(world: RecoveryWorld, tmp_path: Path, seed: int) -> None:
     """Owner and standby do anything in any order, then the standby takes over: exact, each time."""
     chance = Random(seed)
     standby = Standby(world, tmp_path / "0")

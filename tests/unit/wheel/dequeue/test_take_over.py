@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.unit.wheel.recovery.test_rebuild import World, half_delivered
+from tests.harness.recovery_world import RecoveryWorld, half_delivered
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.errors import Fenced, PublishDoubt
@@ -21,7 +21,7 @@ def test_an_owner_that_goes_on_is_overcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty: bool, rounds: int
 ) -> None:
     """It takes the transactional id back before the other could say that the shard is its own."""
-    world = World(tmp_path, monkeypatch, chunk_records=1)
+    world = RecoveryWorld(tmp_path, monkeypatch, chunk_records=1)
     half_delivered(world)
     world.write(1, 6)
     world.ingest()

@@ -10,8 +10,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.unit.standbys import Standby, world
-from tests.unit.wheel.recovery.test_rebuild import World
+from tests.harness.recovery_world import RecoveryWorld
+from tests.harness.standbys import Standby, world
 
 from duewheel.wheel.inspect.listing import Filter, list_pending
 from duewheel.wheel.inspect.pending_counts import PendingTimers
@@ -40,11 +40,11 @@ def pending(path: Path, wheel: WheelConfig) -> set[str]:
     return set(listed)
 
 
-def out(world: World) -> set[str]:
+def out(world: RecoveryWorld) -> set[str]:
     return {source.decode() for source in world.publisher.sources()}
 
 
-def half_way(world: World, path: Path) -> Standby:
+def half_way(world: RecoveryWorld, path: Path) -> Standby:
     """A standby that has taken a slot when two rows of its first partition were out; now four."""
     standby = Standby(world, path / "standby")
     for partition in (0, 1):
@@ -60,7 +60,7 @@ def half_way(world: World, path: Path) -> Standby:
     return standby
 
 
-def test_a_standby_counts_what_its_owner_has_pending(world: World, tmp_path: Path) -> None:
+def test_a_standby_counts_what_its_owner_has_pending(world: RecoveryWorld, tmp_path: Path) -> None:
     standby = half_way(world, tmp_path)
     assert pending(world.path, world.wheel) == ROWS - out(world)
     assert pending(standby.path, world.wheel) == ROWS - out(world)
@@ -69,7 +69,7 @@ def test_a_standby_counts_what_its_owner_has_pending(world: World, tmp_path: Pat
 
 @pytest.mark.parametrize("ticks", [0, 1, 2, 3])
 def test_after_a_take_over_only_what_is_left_counts(
-    world: World, tmp_path: Path, ticks: int
+    world: RecoveryWorld, tmp_path: Path, ticks: int
 ) -> None:
     standby = half_way(world, tmp_path)
     standby.take_over()
@@ -80,7 +80,9 @@ def test_after_a_take_over_only_what_is_left_counts(
     world.finish()
 
 
-def test_files_that_were_read_again_have_another_order(world: World, tmp_path: Path) -> None:
+def test_files_that_were_read_again_have_another_order(
+    world: RecoveryWorld, tmp_path: Path
+) -> None:
     half_way(world, tmp_path).kill()
     world.kill()
     shutil.rmtree(world.path)

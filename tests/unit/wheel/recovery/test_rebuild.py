@@ -11,141 +11,35 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.harness.recovery_world import (
+    NOW_MS,
+    PARTITIONS,
+    PRECISION_MS,
+    RecoveryWorld,
+    half_delivered,
+)
 
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import RecoveryPending
-from duewheel.runtime.checkpointer import DurableCheckpoints
-from duewheel.schemas.batches import TopicPartition
-from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
+from duewheel.testing import TIMER_TOPIC, LocalShard
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.recovery.rebuild import apply_recovery
-from duewheel.wheel.slots import WheelConfig, hour_of
+from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.timer_wheel import TimerWheel
-from duewheel.wheel.storage.verify import check
 
-PRECISION_MS = 10
-NOW_MS = 1_800_000_000_000
-PARTITIONS = 2
-
-
-class World:
-    """A shard, and the Kafka that outlives it.
-
-    Attributes:
-        kafka: all timers ever written, by partition; the offset is the index.
-        boot: id of the host's boot.
-    """
-
-    def __init__(self, path: Path, host: pytest.MonkeyPatch, chunk_records: int = 2) -> None:
-        """
-        Args:
-            path: below which the files are.
-            host: where this world's `boot` is the id of the boot.
-            chunk_records: of a transaction.
-        """
-        self.boot = str(uuid.uuid4())
-        host.setattr(fs, "boot_id", lambda: self.boot)
-        self.path = path / "data"
-        self.kafka: dict[int, list[Timer]] = {p: [] for p in range(PARTITIONS)}
-        self.clock = ManualClock(NOW_MS)
-        self.publisher = RecordingPublisher(self.clock)
-        self.wheel = WheelConfig(PRECISION_MS, 4096, window_ms=40_000, margin_ms=0)
-        config = DequeueConfig(0, 1, {}, chunk_records, progress_interval_ms=PRECISION_MS)
-        self.shard = LocalShard(self.path, self.wheel, self.publisher, self.clock, config)
-        starts = {(TIMER_TOPIC, p): 0 for p in range(PARTITIONS)}
-        self.shard.offsets_at = lambda _: starts
-        self.shard.start_dequeue(starts)
-        self.shard.start_ingest()
-
-    def write(self, partition: int, *due_slots: int) -> None:
-        """Timers due at the end of slots, counted from the start."""
-        timers = self.kafka[partition]
-        for slot in due_slots:
-            timers.append(Timer(partition, len(timers), NOW_MS + slot * PRECISION_MS))
-
-    def ingest(self, rows: int = 1_000) -> None:
-        """A batch of up to `rows` per partition."""
-        assert self.shard.ingest is not None
-        batch, ends = [], {}
-        for number, timers in self.kafka.items():
-            partition: TopicPartition = (TIMER_TOPIC, number)
-            begin = self.shard.ingest.marks[partition]
-            batch += timers[begin : begin + rows]
-            ends[partition] = min(begin + rows, len(timers))
-        self.shard.append(batch, ends)
-
-    def at_slot(self, slot: int, ticks: int = 10_000) -> None:
-        self.clock.set(NOW_MS + slot * PRECISION_MS)
-        assert self.shard.dequeue is not None
-        for _ in range(ticks):
-            if not self.shard.dequeue.tick():
-                break
-
-    def checkpoint(self) -> Path:
-        """Make the durable checkpoint; returns what would be on the disk then."""
-        checkpoints = DurableCheckpoints(self.path)
-        checkpoints.write()
-        checkpoints.close()
-        disk = self.path.with_name("disk")
-        shutil.rmtree(disk, ignore_errors=True)
-        shutil.copytree(self.path, disk)
-        return disk
-
-    def kill(self) -> None:
-        for role in Role:
-            self.shard.kill(role)
-
-    def become(self, directory: Path) -> None:
-        """Everything is killed, and the files are those of another time."""
-        self.kill()
-        shutil.rmtree(self.path)
-        shutil.copytree(directory, self.path)
-
-    def start(self, *, take_over: bool = False) -> str:
-        """Both processes; returns how the start went on."""
-        self.shard.start_dequeue(take_over=take_over)
-        self.shard.start_ingest()
-        record = RecoveryRecord.read(self.path)
-        assert record is not None
-        return record.case
-
-    def finish(self) -> None:
-        """Everything is delivered, once, in order; the files are whole."""
-        for _ in range(3):
-            self.ingest()
-            self.at_slot(5_000)
-        counted = Counter(self.publisher.sources())
-        everything = {timer.source.encode() for timers in self.kafka.values() for timer in timers}
-        assert {s: n for s, n in counted.items() if n > 1} == {}
-        assert everything - counted.keys() == set()
-        assert check(self.path, self.wheel).findings == []
-        self.kill()
-
-
-MakeWorld = Callable[..., World]
+MakeWorld = Callable[..., RecoveryWorld]
 
 
 @pytest.fixture
 def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeWorld:
-    return functools.partial(World, tmp_path, monkeypatch)
+    return functools.partial(RecoveryWorld, tmp_path, monkeypatch)
 
 
-def half_delivered(world: World) -> None:
-    """Some are delivered, one slot is half delivered, some are pending, some not yet taken."""
-    world.write(0, 1, 5, 5, 5, 5, 900, 9)
-    world.write(1, 2, 5, 5, 30, 5, 5)
-    world.ingest()
-    world.at_slot(3)
-    world.at_slot(6, ticks=2)
-    world.write(0, 4, 4, 8)
-    world.write(1, 7)
-
-
-def fall_back(world: World) -> None:
+def fall_back(world: RecoveryWorld) -> None:
     """A slot is half delivered, and the files are those of a checkpoint before that."""
     world.write(0, 1, 5, 5, 5, 900)
     world.ingest()
@@ -155,7 +49,7 @@ def fall_back(world: World) -> None:
     world.become(disk)
 
 
-def lose_power_behind_a_checkpoint(world: World) -> None:
+def lose_power_behind_a_checkpoint(world: RecoveryWorld) -> None:
     """The host boots anew, and the disk has even what was committed behind the checkpoint."""
     world.write(0, 1, 5, 900)
     world.ingest()
@@ -416,7 +310,7 @@ def test_the_local_progress_counts_when_the_state_topic_is_gone(make_world: Make
     world.finish()
 
 
-def copy_of(world: World) -> LocalShard:
+def copy_of(world: RecoveryWorld) -> LocalShard:
     """A second shard on a copy of the directory, whose processes live."""
     path = world.path.with_name("copy")
     shutil.copytree(world.path, path)
@@ -426,7 +320,7 @@ def copy_of(world: World) -> LocalShard:
     return shard
 
 
-def turn(world: World, shard: LocalShard, slot: int) -> None:
+def turn(world: RecoveryWorld, shard: LocalShard, slot: int) -> None:
     """Another shard's ingest takes everything; its dequeue closes and delivers up to `slot`."""
     if shard.ingest is not None:
         known = shard.ingest.marks
@@ -507,7 +401,7 @@ def test_a_boot_takes_nothing_from_an_empty_directory(make_world: MakeWorld) -> 
     world.finish()
 
 
-def lose(world: World, how: str, disks: list[Path]) -> None:
+def lose(world: RecoveryWorld, how: str, disks: list[Path]) -> None:
     """One loss, and the start after it."""
     if how == "kill":
         world.kill()

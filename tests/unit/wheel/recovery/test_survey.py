@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from tests.unit.wheel.recovery.test_rebuild import World, half_delivered
+from tests.harness.recovery_world import RecoveryWorld, half_delivered
 
 from duewheel.checkpoints.recovery_decision import RecoveryRecord, decide
 from duewheel.checkpoints.state_file import State
@@ -64,7 +64,7 @@ def spoil(path: Path, fault: str) -> None:
 def test_the_start_decides_as_the_survey_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    world = World(tmp_path, monkeypatch)
+    world = RecoveryWorld(tmp_path, monkeypatch)
     world.write(0, 1, 900)
     world.ingest()
     world.checkpoint()
@@ -88,7 +88,7 @@ def test_the_start_decides_as_the_survey_says(
 
 
 def test_a_survey_beside_running_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(tmp_path, monkeypatch)
+    world = RecoveryWorld(tmp_path, monkeypatch)
     half_delivered(world)
     progress = world.publisher.peek()
     assert progress is not None
@@ -101,7 +101,7 @@ def test_a_survey_beside_running_processes(tmp_path: Path, monkeypatch: pytest.M
 def test_a_take_over_that_was_killed_need_not_be_told_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(tmp_path, monkeypatch)
+    world = RecoveryWorld(tmp_path, monkeypatch)
     half_delivered(world)
     world.kill()
     shutil.rmtree(world.path)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.wheel.append.test_engine import P0, P1, PRECISION_MS, SLOT, World, timer
+from tests.harness.engine_world import P0, P1, PRECISION_MS, SLOT, EngineWorld, timer
 
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
@@ -30,16 +30,16 @@ YEARS = 10 * 365 * 24 * HOUR
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(tmp_path: Path) -> EngineWorld:
     """A ring of 128 slots."""
-    return World(tmp_path / "data", 64, 7)
+    return EngineWorld(tmp_path / "data", 64, 7)
 
 
 class KilledError(Exception):
     """Of a process."""
 
 
-def come_to(world: World, slot: int) -> list[int]:
+def come_to(world: EngineWorld, slot: int) -> list[int]:
     """The offsets that leave until then, in order."""
     before = len(world.offsets())
     world.at_slot(slot)
@@ -47,7 +47,7 @@ def come_to(world: World, slot: int) -> list[int]:
     return world.offsets()[before:]
 
 
-def come_slowly_to(world: World, first: int, end: int) -> None:
+def come_slowly_to(world: EngineWorld, first: int, end: int) -> None:
     """Slot by slot."""
     for slot in range(first, end):
         come_to(world, slot)
@@ -55,7 +55,7 @@ def come_slowly_to(world: World, first: int, end: int) -> None:
 
 def test_a_row_beyond_the_ring_holds_back_no_other(tmp_path: Path) -> None:
     """Neither another partition nor later rows of its own: one ingest batch takes them all."""
-    world = World(tmp_path / "data", 2 * HOUR, 7)
+    world = EngineWorld(tmp_path / "data", 2 * HOUR, 7)
     days = 72 * HOUR
     rows = [timer(0, 3, 1), timer(0, 5, days), timer(0, 6, 1), timer(1, 0, 1), timer(1, 1, 2)]
     assert world.shard.append(rows, {P0: 9, P1: 4}) == Appended(5)
@@ -67,7 +67,7 @@ def test_a_row_beyond_the_ring_holds_back_no_other(tmp_path: Path) -> None:
     assert check(world.shard.path, world.wheel).findings == []
 
 
-def test_rows_of_a_far_slot_leave_in_the_order_in_which_they_came(world: World) -> None:
+def test_rows_of_a_far_slot_leave_in_the_order_in_which_they_came(world: EngineWorld) -> None:
     """Some before it is linked, in several batches, some after it."""
     far = 5 * 128
     for offset in (0, 1):
@@ -85,7 +85,7 @@ def test_rows_of_a_far_slot_leave_in_the_order_in_which_they_came(world: World) 
     assert check(world.shard.path, world.wheel).findings == []
 
 
-def test_ten_years_ahead_and_beyond_the_calendar(world: World) -> None:
+def test_ten_years_ahead_and_beyond_the_calendar(world: EngineWorld) -> None:
     """Far timestamps cost one file each; nothing leaves early, and others are not late."""
     beyond_9999 = 9_000 * 366 * 24 * HOUR
     world.append(timer(0, 0, YEARS), timer(0, 1, 1), timer(1, 0, beyond_9999))
@@ -105,7 +105,7 @@ def test_slots_centuries_apart_keep_their_order() -> None:
     assert slot_order(slots).tolist() == [1, 3, 4, 0, 2]
 
 
-def test_dequeue_without_ingest_links_what_the_ring_reaches(world: World) -> None:
+def test_dequeue_without_ingest_links_what_the_ring_reaches(world: EngineWorld) -> None:
     far = [timer(0, n, 100 + 40 * n) for n in range(20)]
     world.append(*far)
     world.shard.kill(Role.INGEST)
@@ -114,7 +114,7 @@ def test_dequeue_without_ingest_links_what_the_ring_reaches(world: World) -> Non
         assert come_to(world, 100 + 40 * n) == [n]
 
 
-def test_after_a_stop_of_many_laps_all_leaves_in_order(world: World) -> None:
+def test_after_a_stop_of_many_laps_all_leaves_in_order(world: EngineWorld) -> None:
     """One closed range is longer than the ring: it is linked and delivered a part at a time."""
     world.append(*(timer(0, n, 30 * n + 1) for n in range(30)))
     assert come_to(world, 2_000) == list(range(30))
@@ -124,7 +124,7 @@ def test_after_a_stop_of_many_laps_all_leaves_in_order(world: World) -> None:
     assert check(world.shard.path, world.wheel).findings == []
 
 
-def test_rows_that_come_while_a_range_beyond_the_ring_is_delivered(world: World) -> None:
+def test_rows_that_come_while_a_range_beyond_the_ring_is_delivered(world: EngineWorld) -> None:
     world.append(*(timer(0, n, 30 * n + 1) for n in range(30)))
     world.at_slot(2_000)
     for _ in range(12):
@@ -137,7 +137,7 @@ def test_rows_that_come_while_a_range_beyond_the_ring_is_delivered(world: World)
     assert world.offsets() == list(range(32))
 
 
-def test_dequeue_killed_while_a_range_beyond_the_ring_is_delivered(world: World) -> None:
+def test_dequeue_killed_while_a_range_beyond_the_ring_is_delivered(world: EngineWorld) -> None:
     world.append(*(timer(0, n, 30 * n + 1) for n in range(30)), timer(0, 30, 1_500))
     world.at_slot(1_400)
     ticks = 0
@@ -153,7 +153,7 @@ def test_dequeue_killed_while_a_range_beyond_the_ring_is_delivered(world: World)
     assert come_to(world, 1_500) == [30]
 
 
-def test_rows_committed_while_a_stretch_is_read_are_linked_with_it(world: World) -> None:
+def test_rows_committed_while_a_stretch_is_read_are_linked_with_it(world: EngineWorld) -> None:
     """They may be of an hour that was read before they came."""
     far = 5 * 128
     world.append(timer(0, 0, far))
@@ -170,7 +170,7 @@ def test_rows_committed_while_a_stretch_is_read_are_linked_with_it(world: World)
 
 
 def test_a_stretch_counts_as_linked_only_once_its_entries_are_written(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: EngineWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     far = 5 * 128
     world.append(timer(0, 0, far), timer(0, 1, far + 1))
@@ -192,7 +192,7 @@ def test_a_stretch_counts_as_linked_only_once_its_entries_are_written(
     assert check(world.shard.path, world.wheel).findings == []
 
 
-def test_a_power_loss_keeps_what_is_not_linked(world: World) -> None:
+def test_a_power_loss_keeps_what_is_not_linked(world: EngineWorld) -> None:
     far = 7 * 128
     world.append(timer(0, 0, 5), timer(0, 1, far), timer(0, 2, far), timer(1, 0, far + 3))
     checkpoints = DurableCheckpoints(world.shard.path)
@@ -211,7 +211,7 @@ def test_a_power_loss_keeps_what_is_not_linked(world: World) -> None:
     assert come_to(world, far + 3) == [1, 2, 3, 0]
 
 
-def test_what_is_not_linked_is_counted_as_pending(world: World) -> None:
+def test_what_is_not_linked_is_counted_as_pending(world: EngineWorld) -> None:
     world.append(timer(0, 0, 5), timer(0, 1, 999), timer(0, 2, 72 * HOUR))
     world.drain()
     directory = DataDirectory(world.shard.path, world.wheel)
@@ -238,7 +238,7 @@ def test_what_is_not_linked_is_counted_as_pending(world: World) -> None:
     ],
 )
 def test_a_damaged_record_beyond_the_ring_is_found_before_its_slot_closes(
-    world: World, at: int
+    world: EngineWorld, at: int
 ) -> None:
     far = 5 * 128
     world.append(timer(0, 0, far), timer(0, 1, far + 9))
@@ -253,7 +253,7 @@ def test_a_damaged_record_beyond_the_ring_is_found_before_its_slot_closes(
 
 
 def test_a_later_lap_may_have_the_entry_of_a_slot_closed_while_a_batch_is_written(
-    world: World,
+    world: EngineWorld,
 ) -> None:
     """Dequeue links slot 3 + 128 while ingest writes to slot 3, which is delivered by then."""
     world.append(timer(0, 0, 3 + 128))
@@ -272,7 +272,7 @@ def test_a_later_lap_may_have_the_entry_of_a_slot_closed_while_a_batch_is_writte
 
 
 def test_positions_beyond_the_ring_are_read_from_what_was_committed(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: EngineWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(far_slots, "INDEX_BYTES", 1)  # of one hour
     directory = world.shard.directory(Role.INGEST)
@@ -286,7 +286,7 @@ def test_positions_beyond_the_ring_are_read_from_what_was_committed(
 
 
 def test_a_failed_write_leaves_no_position_behind(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: EngineWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.append(timer(0, 0, 1_000))
     pwrite = os.pwrite

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.wheel.recovery.test_rebuild import NOW_MS, PRECISION_MS, World, half_delivered
+from tests.harness.recovery_world import NOW_MS, PRECISION_MS, RecoveryWorld, half_delivered
 
 from duewheel.checkpoints.page_codec import Commit
 from duewheel.checkpoints.recovery_decision import recovering
@@ -26,16 +26,16 @@ RING = 8192
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecoveryWorld:
     """Slots are delivered, one in part; slot 9 holds three timers."""
-    world = World(tmp_path, monkeypatch)
+    world = RecoveryWorld(tmp_path, monkeypatch)
     half_delivered(world)
     world.write(1, 9, 9)
     world.ingest()
     return world
 
 
-def entry_of(world: World) -> np.void:
+def entry_of(world: RecoveryWorld) -> np.void:
     """The entry of slot 9, in the file."""
     entries = np.memmap(world.path / "timerwheel", ENTRY, "r+")
     entry: np.void = entries[SLOT % RING]
@@ -43,7 +43,7 @@ def entry_of(world: World) -> np.void:
     return entry
 
 
-def recovers(world: World) -> None:
+def recovers(world: RecoveryWorld) -> None:
     """The next start reads again, and all are delivered once."""
     assert State.open(world.path).damage is Damage.FILES_LOST
     world.kill()
@@ -51,7 +51,7 @@ def recovers(world: World) -> None:
     world.finish()
 
 
-def rewrite(world: World, commit: Commit, batch: int) -> None:
+def rewrite(world: RecoveryWorld, commit: Commit, batch: int) -> None:
     """Have the newest commit page be this one, under another number."""
     state, c = State.open(world.path), commit
     state.write_commit(replace(c, batch=batch, applied=False))
@@ -66,7 +66,7 @@ def test_the_names_of_batches_come_round_again(
     """In a directory that is some years old no batch of before is taken for one whose page is lost,
     and one whose page is lost is found.
     """
-    world = World(tmp_path, monkeypatch)
+    world = RecoveryWorld(tmp_path, monkeypatch)
     world.kill()
     rewrite(world, State.open(world.path).commit(), 2**31 - before)
     world.start()
@@ -103,14 +103,14 @@ FIELDS = [
 
 
 @pytest.mark.parametrize(("field", "value"), FIELDS)
-def test_a_damaged_entry_is_not_passed_over(world: World, field: str, value: int) -> None:
+def test_a_damaged_entry_is_not_passed_over(world: RecoveryWorld, field: str, value: int) -> None:
     entry_of(world)[field] = value
     with pytest.raises(RecoveryPending):
         world.at_slot(12)
     recovers(world)
 
 
-def test_a_wheel_of_zeros_is_not_an_empty_one(world: World) -> None:
+def test_a_wheel_of_zeros_is_not_an_empty_one(world: RecoveryWorld) -> None:
     path = world.path / "timerwheel"
     with path.open("r+b") as file:
         file.write(bytes(path.stat().st_size))
@@ -120,7 +120,7 @@ def test_a_wheel_of_zeros_is_not_an_empty_one(world: World) -> None:
 
 
 @pytest.mark.parametrize(("field", "value"), [("write_time", 1), ("prev_pos", 52), ("magic", 4)])
-def test_a_damaged_record_is_not_delivered(world: World, field: str, value: int) -> None:
+def test_a_damaged_record_is_not_delivered(world: RecoveryWorld, field: str, value: int) -> None:
     (path,) = (world.path / "timerlog").iterdir()
     records = np.memmap(path, RECORD, "r+")
     slot_ms = records["write_time"].astype(np.int64) + records["delay"]
@@ -131,7 +131,7 @@ def test_a_damaged_record_is_not_delivered(world: World, field: str, value: int)
     recovers(world)
 
 
-def test_a_damaged_message_is_not_delivered(world: World) -> None:
+def test_a_damaged_message_is_not_delivered(world: RecoveryWorld) -> None:
     (path,) = (world.path / "messages").iterdir()
     with path.open("r+b") as file:
         file.seek(-3, 2)
@@ -144,7 +144,7 @@ def test_a_damaged_message_is_not_delivered(world: World) -> None:
 
 
 def test_a_half_done_batch_that_is_damaged_is_not_redone(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: RecoveryWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither process lives: the start of dequeue meets it."""
 
@@ -168,7 +168,9 @@ def test_a_half_done_batch_that_is_damaged_is_not_redone(
 
 
 @pytest.mark.parametrize(("field", "value"), [row for row in FIELDS if row[0] == "time"])
-def test_ingest_does_not_place_over_a_damaged_entry(world: World, field: str, value: int) -> None:
+def test_ingest_does_not_place_over_a_damaged_entry(
+    world: RecoveryWorld, field: str, value: int
+) -> None:
     """Its slot would look empty, and what is in it would be cut off."""
     entry_of(world)[field] = value
     world.write(0, 9)
@@ -177,14 +179,14 @@ def test_ingest_does_not_place_over_a_damaged_entry(world: World, field: str, va
     recovers(world)
 
 
-def stop_waiting(world: World) -> None:
+def stop_waiting(world: RecoveryWorld) -> None:
     """Dequeue ends, so that its next start decides."""
     with pytest.raises(RecoveryPending):
         world.at_slot(7)
 
 
 @pytest.mark.parametrize("meanwhile", ["running", "paused", "recovering"])
-def test_dequeue_hears_of_what_ingest_has_found(world: World, meanwhile: str) -> None:
+def test_dequeue_hears_of_what_ingest_has_found(world: RecoveryWorld, meanwhile: str) -> None:
     if meanwhile == "paused":
         State.open(world.path).live.pause(Role.DEQUEUE, on=True)
     if meanwhile == "recovering":
@@ -202,7 +204,7 @@ def test_dequeue_hears_of_what_ingest_has_found(world: World, meanwhile: str) ->
     recovers(world)
 
 
-def test_what_a_recovery_still_lacks_is_shown(world: World) -> None:
+def test_what_a_recovery_still_lacks_is_shown(world: RecoveryWorld) -> None:
     assert recovering(State.open(world.path)) is None
     world.kill()
     shutil.rmtree(world.path)
@@ -226,7 +228,7 @@ def test_what_a_recovery_still_lacks_is_shown(world: World) -> None:
 
 
 def test_an_earlier_lap_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(tmp_path, monkeypatch)
+    world = RecoveryWorld(tmp_path, monkeypatch)
     world.write(0, *range(1, 20))
     world.ingest()
     look: Callable[[], list[bytes]] = world.publisher.sources

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.wheel.recovery.test_rebuild import PRECISION_MS, World, half_delivered
+from tests.harness.recovery_world import PRECISION_MS, RecoveryWorld, half_delivered
 
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
@@ -28,7 +28,7 @@ def die(*_: object) -> None:
 class Standby:
     """Another directory beside a world's own, that follows it."""
 
-    def __init__(self, world: World, path: Path, chunk_records: int = 2) -> None:
+    def __init__(self, world: RecoveryWorld, path: Path, chunk_records: int = 2) -> None:
         self.world = world
         self.path = path
         self.config = DequeueConfig(0, 1, {}, chunk_records, progress_interval_ms=PRECISION_MS)
@@ -85,7 +85,7 @@ class Standby:
         self.world.finish()
 
 
-def half_way(world: World, path: Path) -> Standby:
+def half_way(world: RecoveryWorld, path: Path) -> Standby:
     """A standby that has heard that a slot is half delivered."""
     standby = Standby(world, path / "standby")
     half_delivered(world)
@@ -94,8 +94,8 @@ def half_way(world: World, path: Path) -> Standby:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(tmp_path, monkeypatch)
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecoveryWorld:
+    return RecoveryWorld(tmp_path, monkeypatch)
 
 
 def marks_of(state: State) -> dict[TopicPartition, int]:

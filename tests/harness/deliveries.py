@@ -1,0 +1,104 @@
+"""Deliveries of a few rows: what encodes, routes and reads them back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from duewheel.kafka.batch_encoder import Routed, route
+from duewheel.schemas.batches import (
+    ANY_TIME,
+    Deliveries,
+    TimerBatch,
+)
+from duewheel.schemas.columns import binary
+from duewheel.schemas.hashing import key_hashes
+from duewheel.schemas.request.contract import Contract, parse
+from duewheel.schemas.request.rules import compile_suite, load_suite
+from duewheel.schemas.wire.record_codec import key_values
+from duewheel.testing import suite_parameters
+from duewheel.wheel.encoded import Known, Target
+
+
+def rows(targets: Sequence[str], partitions: Sequence[int]) -> Deliveries:
+    names, count = sorted(set(targets)), len(targets)
+    zeros = np.zeros(count, np.int32)
+    source = binary(b"timers-0@%d" % offset for offset in range(count))
+    return Deliveries(
+        targets=names,
+        target=np.array([names.index(name) for name in targets], np.int32),
+        target_partition=np.array(partitions, np.int32),
+        key_hash=zeros,
+        due_ms=np.zeros(count, np.int64),
+        homes=[("timers", 0)],
+        home=zeros,
+        origin_offset=np.arange(count),
+        source=source,
+        timer_id=source,
+        key_value=key_values(binary([None] * count), binary([b"v"] * count)),
+        headers=binary([b""] * count),
+        header_count=zeros,
+        roll_times=zeros,
+        retries=zeros,
+        level=zeros,
+        dead_letter=np.zeros(count, np.bool_),
+        rolled=np.zeros(count, np.bool_),
+        not_before_ms=np.full(count, ANY_TIME),
+        answer=np.zeros(count, np.bool_),
+    )
+
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+RULES = compile_suite(load_suite(), suite_parameters(forbidden_targets=["timers", "dead"]))
+
+
+CONTRACT = Contract((1_000,), {}, "dead", RULES)
+
+
+NOW_MS = 1_800_000_000_000
+
+
+ROOM = Known(Target(4, 1_000), 1_000)
+
+
+DOWN = Known(Target(4, 1_000, unavailable=frozenset([1, 2])), 1_000)
+
+
+def keyed(deliveries: Deliveries, keys: Sequence[bytes | None]) -> Deliveries:
+    column = binary(keys)
+    values = binary([b"v"] * len(keys))
+    return replace(deliveries, key_hash=key_hashes(column), key_value=key_values(column, values))
+
+
+def routed(deliveries: Deliveries, known: Mapping[str, Known]) -> Routed:
+    known = {"timers": ROOM, "dead": ROOM, **known}
+
+    def look_up(topics: Sequence[str]) -> Mapping[str, Known]:
+        return {topic: known[topic] for topic in topics}
+
+    return route(deliveries, look_up, frozenset(), "dead", NOW_MS)
+
+
+def topics(found: Routed) -> list[str]:
+    return [found.deliveries.targets[index] for index in found.deliveries.target.tolist()]
+
+
+def read_back(headers: list[tuple[str, bytes]], timestamp_ms: int = NOW_MS) -> TimerBatch:
+    """One record at offset 40 of a timer partition, as ingest reads it."""
+    table = pa.table(
+        {
+            "topic": ["timers"],
+            "partition": pa.array([0], pa.int32()),
+            "offset": pa.array([40]),
+            "timestamp": pa.array([timestamp_ms * 1000], pa.timestamp("us", "UTC")),
+            "key": pa.array([b"k"], pa.binary()),
+            "value": pa.array([b"v"], pa.binary()),
+            "headers": pa.array([[("own", b"1"), *headers]], HEADERS),
+        }
+    )
+    return parse(table, CONTRACT)

@@ -1,0 +1,133 @@
+"""A shard that loses what a test takes from it, and starts again: files real, Kafka recorded."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from duewheel.checkpoints import fs
+from duewheel.checkpoints.recovery_decision import RecoveryRecord
+from duewheel.checkpoints.role import Role
+from duewheel.runtime.checkpointer import DurableCheckpoints
+from duewheel.schemas.batches import TopicPartition
+from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
+from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.slots import WheelConfig
+from duewheel.wheel.storage.verify import check
+
+PRECISION_MS = 10
+
+
+NOW_MS = 1_800_000_000_000
+
+
+PARTITIONS = 2
+
+
+class RecoveryWorld:
+    """A shard, and the Kafka that outlives it.
+
+    Attributes:
+        kafka: all timers ever written, by partition; the offset is the index.
+        boot: id of the host's boot.
+    """
+
+    def __init__(self, path: Path, host: pytest.MonkeyPatch, chunk_records: int = 2) -> None:
+        """
+        Args:
+            path: below which the files are.
+            host: where this world's `boot` is the id of the boot.
+            chunk_records: of a transaction.
+        """
+        self.boot = str(uuid.uuid4())
+        host.setattr(fs, "boot_id", lambda: self.boot)
+        self.path = path / "data"
+        self.kafka: dict[int, list[Timer]] = {p: [] for p in range(PARTITIONS)}
+        self.clock = ManualClock(NOW_MS)
+        self.publisher = RecordingPublisher(self.clock)
+        self.wheel = WheelConfig(PRECISION_MS, 4096, window_ms=40_000, margin_ms=0)
+        config = DequeueConfig(0, 1, {}, chunk_records, progress_interval_ms=PRECISION_MS)
+        self.shard = LocalShard(self.path, self.wheel, self.publisher, self.clock, config)
+        starts = {(TIMER_TOPIC, p): 0 for p in range(PARTITIONS)}
+        self.shard.offsets_at = lambda _: starts
+        self.shard.start_dequeue(starts)
+        self.shard.start_ingest()
+
+    def write(self, partition: int, *due_slots: int) -> None:
+        """Timers due at the end of slots, counted from the start."""
+        timers = self.kafka[partition]
+        for slot in due_slots:
+            timers.append(Timer(partition, len(timers), NOW_MS + slot * PRECISION_MS))
+
+    def ingest(self, rows: int = 1_000) -> None:
+        """A batch of up to `rows` per partition."""
+        assert self.shard.ingest is not None
+        batch, ends = [], {}
+        for number, timers in self.kafka.items():
+            partition: TopicPartition = (TIMER_TOPIC, number)
+            begin = self.shard.ingest.marks[partition]
+            batch += timers[begin : begin + rows]
+            ends[partition] = min(begin + rows, len(timers))
+        self.shard.append(batch, ends)
+
+    def at_slot(self, slot: int, ticks: int = 10_000) -> None:
+        self.clock.set(NOW_MS + slot * PRECISION_MS)
+        assert self.shard.dequeue is not None
+        for _ in range(ticks):
+            if not self.shard.dequeue.tick():
+                break
+
+    def checkpoint(self) -> Path:
+        """Make the durable checkpoint; returns what would be on the disk then."""
+        checkpoints = DurableCheckpoints(self.path)
+        checkpoints.write()
+        checkpoints.close()
+        disk = self.path.with_name("disk")
+        shutil.rmtree(disk, ignore_errors=True)
+        shutil.copytree(self.path, disk)
+        return disk
+
+    def kill(self) -> None:
+        for role in Role:
+            self.shard.kill(role)
+
+    def become(self, directory: Path) -> None:
+        """Everything is killed, and the files are those of another time."""
+        self.kill()
+        shutil.rmtree(self.path)
+        shutil.copytree(directory, self.path)
+
+    def start(self, *, take_over: bool = False) -> str:
+        """Both processes; returns how the start went on."""
+        self.shard.start_dequeue(take_over=take_over)
+        self.shard.start_ingest()
+        record = RecoveryRecord.read(self.path)
+        assert record is not None
+        return record.case
+
+    def finish(self) -> None:
+        """Everything is delivered, once, in order; the files are whole."""
+        for _ in range(3):
+            self.ingest()
+            self.at_slot(5_000)
+        counted = Counter(self.publisher.sources())
+        everything = {timer.source.encode() for timers in self.kafka.values() for timer in timers}
+        assert {s: n for s, n in counted.items() if n > 1} == {}
+        assert everything - counted.keys() == set()
+        assert check(self.path, self.wheel).findings == []
+        self.kill()
+
+
+def half_delivered(world: RecoveryWorld) -> None:
+    """Some are delivered, one slot is half delivered, some are pending, some not yet taken."""
+    world.write(0, 1, 5, 5, 5, 5, 900, 9)
+    world.write(1, 2, 5, 5, 30, 5, 5)
+    world.ingest()
+    world.at_slot(3)
+    world.at_slot(6, ticks=2)
+    world.write(0, 4, 4, 8)
+    world.write(1, 7)
