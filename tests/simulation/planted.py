@@ -13,6 +13,7 @@ Not planted, because a second line of defence makes them harmless:
     durable checkpoint, after a loss of power    read again, and dequeue waits for it
     descriptors kept over a recovery             dequeue reads no hour before the files are whole,
                                                  and decides on the next recovery in a new start
+    files of which nothing is kept not unlinked  the engine cuts them to nothing at its start
 """
 
 from __future__ import annotations
@@ -406,13 +407,6 @@ PLANTED = {
         "keep = Keep.DURABLE if local.durable and local.durable.close else Keep.NOTHING",
         "keep = Keep.ALL",
     ),
-    "not-unlinked": Planted(
-        "2",
-        "files of which nothing is kept stay",
-        "wheel/recovery/rebuild.py",
-        "                    folder.unlink(hour)",
-        "                    pass",
-    ),
     "not-verified": Planted(
         "refused",
         "what was kept is not verified",
@@ -503,6 +497,7 @@ PLANTED = {
         "    records = _rebuild(directory, kept, r) if kept else None\n",
         "    state.set_recovered(record.generation)\n"
         "    records = _rebuild(directory, kept, r) if kept else None\n",
+        test="unit/wheel/recovery/test_rebuild.py::test_a_recovery_that_was_killed_is_done_again",
     ),
     "read-from-c": Planted(
         "2",
@@ -517,6 +512,7 @@ PLANTED = {
         "wheel/recovery/rebuild.py",
         "slot * config.precision_ms - reach_ms",
         "slot * config.precision_ms",
+        seed=78,
     ),
     "directory-entry": Planted(
         "refused",

@@ -180,7 +180,9 @@ def _next_batch(directory: DataDirectory, kept: int) -> int:
 def _unlink_others(
     directory: DataDirectory, hours: Container[int], segments: Container[int]
 ) -> None:
-    """Hours and segments go, but for these."""
+    """Hours and segments go, but for these. Were they left for the engine to cut to nothing, a
+    `check` that has mapped them would be killed (SIGBUS): unlinked, they last until it has ended.
+    """
     for folders, kept in ((directory.hour_folders, hours), (directory.cancels.folders, segments)):
         for folder in folders:
             for hour in folder.hours():

@@ -233,15 +233,24 @@ def test_two_copies_that_have_parted_are_told_apart(make_world: MakeWorld) -> No
     world.finish()
 
 
-@pytest.mark.parametrize("step", ["remove", "clear", "write_commit", "set_recovered"])
+@pytest.mark.parametrize(
+    ("case", "step"),
+    [
+        *(("files lost", step) for step in ("remove", "clear", "write_commit", "set_recovered")),
+        *(("power lost", step) for step in ("clear", "link", "write_commit", "set_recovered")),
+    ],
+)
 def test_a_recovery_that_was_killed_is_done_again(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, step: str
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, case: str, step: str
 ) -> None:
     world = make_world()
-    world.checkpoint()
-    half_delivered(world)
-    world.kill()
-    shutil.rmtree(world.path / "messages")
+    if case == "power lost":
+        lose_power_behind_a_checkpoint(world)
+    else:
+        world.checkpoint()
+        half_delivered(world)
+        world.kill()
+        shutil.rmtree(world.path / "messages")
 
     def die(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -249,6 +258,7 @@ def test_a_recovery_that_was_killed_is_done_again(
     owners: dict[str, object] = {
         "remove": fs,
         "clear": TimerWheel,
+        "link": TimerWheel,
         "write_commit": State,
         "set_recovered": State,
     }
@@ -258,7 +268,7 @@ def test_a_recovery_that_was_killed_is_done_again(
             with pytest.raises(KeyboardInterrupt):
                 world.start()
         world.kill()
-    assert world.start() == "files lost"
+    assert world.start() == case
     world.finish()
 
 
