@@ -34,6 +34,7 @@ from duewheel.wheel.publisher import Publisher
 from duewheel.wheel.recovery.rebuild import OffsetsAt, first_marks
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
+from duewheel.wheel.storage.integrity import survey_files
 
 log = structlog.get_logger(__name__)
 
@@ -231,7 +232,7 @@ def skip(
 
 def _look(directory: DataDirectory) -> Local:
     with directory.engine_lock.held(LOCK_DEADLINE_S):
-        return directory.survey()
+        return survey_files(directory)
 
 
 def commit(

@@ -29,6 +29,7 @@ from duewheel.wheel.append.placement import PlacedRows, first_of_each, slot_orde
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.far_slots import ChainEnds
+from duewheel.wheel.storage.integrity import require_entries
 from duewheel.wheel.storage.layout import MAGIC_ABANDONED, RECORD_BYTES
 from duewheel.wheel.storage.record_builder import RowPositions, log_records, seal, stored_messages
 from duewheel.wheel.storage.timer_log import Records
@@ -161,7 +162,7 @@ class StagedBatch:
         """Newest committed record of each slot; `slots` rise."""
         directory = self._directory
         linked = int(np.searchsorted(slots, directory.state.linked, "right"))
-        directory.require_entries(slots[:linked])
+        require_entries(directory, slots[:linked])
         return np.concatenate(
             [
                 directory.wheel.last_positions(slots[:linked]),

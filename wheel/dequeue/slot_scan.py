@@ -19,6 +19,7 @@ from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.wheel.slots import hour_of, last_slot_of_hour
 from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.integrity import require_entries
 from duewheel.wheel.storage.layout import MAGIC_ROLL, RECORD_BYTES
 from duewheel.wheel.storage.timer_log import Records, Stretches
 
@@ -133,7 +134,7 @@ class SlotScan:
                 self._scanned + slots_at_once,
                 last_slot_of_hour(hour, precision_ms),
             )
-            self._directory.require_entries(np.arange(self._scanned + 1, end + 1))
+            require_entries(self._directory, np.arange(self._scanned + 1, end + 1))
             entries = self._directory.wheel.range(self._scanned, end)
             if len(entries):
                 within = np.cumsum(entries["num"].astype(np.int64)) <= WINDOW_RECORDS

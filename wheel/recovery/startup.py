@@ -43,6 +43,7 @@ from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.publisher import Publisher
 from duewheel.wheel.slots import closable_slot
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
+from duewheel.wheel.storage.integrity import survey_files
 
 NO_PROGRESS = (
     "Kafka has no progress for this shard, and it is not a new one: run `duewheel init` if nothing "
@@ -182,7 +183,7 @@ def publish_decision(
     """
     state = directory.state
     with directory.engine_lock.held(LOCK_DEADLINE_S):
-        local = directory.survey()
+        local = survey_files(directory)
         decision = deciding(found, local)
         if decision.case != "killed" or local.mirror != found:
             # Before anything is resolved on files that do not hold all that they did: also where

@@ -15,6 +15,7 @@ from duewheel.errors import CorruptFile
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage import cancel_log, message_store, timer_log, timer_wheel, topic_registry
 from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.integrity import files_are_there
 from duewheel.wheel.storage.timer_wheel import TimerWheel
 
 # Opening a directory that lacks one of them makes it.
@@ -58,7 +59,7 @@ def _damage(path: Path, config: WheelConfig, known: State) -> Damage:
         newest_batch = directory.wheel.newest_batch(known.commit().batch)
         commit = known.commit()
         directory.require_whole_state(commit, newest_batch)
-        return Damage.NONE if directory.files_are_there(commit) else Damage.FILES_LOST
+        return Damage.NONE if files_are_there(directory, commit) else Damage.FILES_LOST
     except CorruptFile:
         return Damage.CACHE_LOST
     finally:

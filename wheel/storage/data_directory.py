@@ -26,18 +26,16 @@ from duewheel.checkpoints import fs
 from duewheel.checkpoints.fs import FileLock
 from duewheel.checkpoints.page_codec import Commit
 from duewheel.checkpoints.page_codec import HourFiles as Lengths
-from duewheel.checkpoints.recovery_decision import Local, read_local_state
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile, RecoveryPending
-from duewheel.schemas.arrays import Int64
 from duewheel.wheel.slots import WheelConfig, hour_of
 from duewheel.wheel.storage import timer_wheel
 from duewheel.wheel.storage.cancel_log import CancelLog
 from duewheel.wheel.storage.cancelled_records import CancelledRecords
 from duewheel.wheel.storage.creation import with_files
 from duewheel.wheel.storage.hour_segments import HourFiles
-from duewheel.wheel.storage.layout import ENTRY_BYTES, MAGIC_ABANDONED
+from duewheel.wheel.storage.layout import MAGIC_ABANDONED
 from duewheel.wheel.storage.message_store import MessageStore, pieces
 from duewheel.wheel.storage.timer_log import TimerLog, runs_in
 from duewheel.wheel.storage.timer_wheel import OnProgress, Runs, TimerWheel
@@ -74,7 +72,6 @@ class DataDirectory:
         self.topics = TopicNames(path)
         self.engine_lock = FileLock(path / ENGINE_LOCK)
         self._recovered = self.state.recovered
-        self._role: Role | None = None
         self._life_lock: FileLock | None = None
 
     @classmethod
@@ -112,7 +109,7 @@ class DataDirectory:
             raise
         finally:
             engine_lock.close()
-        directory._role, directory._life_lock = role, life_lock
+        directory._life_lock = life_lock
         return directory
 
     @classmethod
@@ -251,69 +248,6 @@ class DataDirectory:
         self.cancels.close()
         self.topics.forget()
         self._recovered = self.state.recovered
-
-    def survey(self) -> Local:
-        """What the directory says of itself, files that are missing or cut included. Under
-        engine.lock.
-        """
-        local = read_local_state(self.state, self.path)
-        if local.damage is Damage.NONE and not self.files_are_there(local.commit):
-            self.state.note_damage(Damage.FILES_LOST)
-            return read_local_state(self.state, self.path)
-        return local
-
-    def files_are_there(self, commit: Commit) -> bool:
-        """Whether every file that counts is as long as the commit page says."""
-        try:
-            self.topics.require(commit.topics)
-        except CorruptFile as error:
-            log.warning("topic names are missing", reason=str(error))
-            return False
-        hours = {hour: known.lengths for hour, known in commit.hours.items()}
-        return all(
-            folder.size(hour) >= length
-            for folders, lengths, gone in (
-                (self.hour_folders, hours, self.state.live.gc_hour),
-                (self.cancels.folders, commit.cancels, self.state.live.gc_cancels),
-            )
-            for hour, of_hour in lengths.items()
-            if hour >= gone
-            for folder, length in zip(folders, of_hour, strict=True)
-        )
-
-    def require_entries(self, slots: Int64) -> None:
-        """Refuse slots that look empty in the wheel because their entry is damaged. Only before
-        they are delivered: once the progress has passed a slot, its messages count as done, and a
-        later lap may have its entry.
-
-        The place of an empty slot was never used, or still is an earlier lap's. If damage to `time`
-        makes a slot's own entry look like that, then its last_pos leads to a record of the slot:
-        a committed one, for ingest may have been killed over any other.
-
-        Raises:
-            CorruptFile: naming the first one.
-        """
-        try:
-            slots, last_pos = self.wheel.require_sound(slots)
-        except CorruptFile:
-            close = self.state.close()
-            open_slots = slots[slots > close.lower] if close else slots
-            if len(open_slots) == len(slots):
-                raise
-            self.require_entries(open_slots)
-            return
-        if not len(slots):
-            return
-        hours, committed = hour_of(slots, self.config.precision_ms), self.state.commit().hours
-        for hour in committed.keys() & np.unique(hours).tolist():
-            rows = np.flatnonzero(hours == hour)
-            log_bytes = committed[hour].log_bytes
-            found = self.log.slots_at(hour, log_bytes, last_pos[rows], self.config.precision_ms)
-            lost = rows[found == slots[rows]]
-            if len(lost):
-                place = int(slots[lost[0]]) % self.config.ring
-                detail = f"slot {slots[lost[0]]} has records and no entry"
-                raise CorruptFile(self.wheel.path, place * ENTRY_BYTES, detail)
 
     def give_up(self, error: CorruptFile) -> RecoveryPending:
         """Note durably that a file is damaged on which timers depend; returns what to raise.

@@ -35,6 +35,7 @@ from duewheel.errors import ConfigError, Fenced, Locked, RecoveryPending, Recove
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory, declare_stopped
+from duewheel.wheel.storage.integrity import survey_files
 
 P: TopicPartition = ("timers", 0)
 Q: TopicPartition = ("timers", 1)
@@ -154,7 +155,7 @@ def test_a_damaged_state_is_set_aside(tmp_path: Path) -> None:
     path.write_bytes(damaged)
     directory = DataDirectory.start(tmp_path, WHEEL, Role.INGEST)
     assert (tmp_path / "state.damaged").read_bytes() == damaged
-    assert directory.survey().is_fresh
+    assert survey_files(directory).is_fresh
     directory.close()
 
 
