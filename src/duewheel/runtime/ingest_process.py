@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -29,6 +29,7 @@ import structlog
 from duewheel import factory
 from duewheel.audit.history import AuditHistory
 from duewheel.checkpoints import fs
+from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.ownership import require_same_shard
 from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.recovery_decision import RecoveryRecord, dequeue_has_decided, recovering
@@ -66,7 +67,7 @@ from duewheel.streaming.gaps import GapWatch, LogStart
 from duewheel.streaming.query import QueryOptions, run_query
 from duewheel.streaming.query_progress import QueryProgress
 from duewheel.streaming.session import Session
-from duewheel.streaming.sink import TimerSink
+from duewheel.streaming.sink import Parse, TimerSink
 from duewheel.streaming.source import SourceOptions, timer_stream
 from duewheel.streaming.spark_checkpoint import Resume, resume_point, set_aside
 from duewheel.wheel.append.engine import Engine
@@ -106,90 +107,145 @@ def run_ingest(settings: Settings) -> None:
                         offsets_at = partial(_offsets_at, settings, directory.state, admin)
                         apply_recovery(directory, record, offsets_at)
                         with _checkpoint_forgiven(directory.path / SPARK_DIR):
-                            _run(settings, directory, spark, admin, clock, stopping)
+                            IngestRun(settings, directory, spark, admin, clock, stopping).run()
         finally:
             directory.stop()
 
 
-def _run(
-    settings: Settings,
-    directory: DataDirectory,
-    spark: Session,
-    admin: KafkaAdmin,
-    clock: Clock,
-    stopping: threading.Event,
-) -> None:
-    watch = TopicWatch(settings, directory.state, clock, lambda: directory.state.commit().marks)
-    engine = Engine(directory, clock, watch.find(admin))
-    _require_same_settings(settings, directory.state, engine)
-    checkpoint = directory.path / SPARK_DIR / CHECKPOINT
-    limit = _row_limit(settings, directory.path / SPARK_DIR)
-    limit.settle(checkpoint, engine.marks)
-    source = _source(settings, watch, admin, checkpoint, engine)
-    gaps = GapWatch(_log_start(admin), clock)
-    judges = contracts(engine.epochs, settings.dead_letter_topic)
-    parsers = [partial(parse, contract=contract) for contract in judges]
-    sink = TimerSink(
-        engine,
-        partial(
-            parse_but_skipped,
-            parser=partial(parse_by_epoch, parsers=parsers, epochs=engine.epochs),
-            skipped=engine.epochs.skipped,
-            dead_letter_topic=settings.dead_letter_topic,
-        ),
-        checkpoint,
-        gaps,
-        clock,
-        paused=partial(directory.state.live.paused, Role.INGEST),
-        guard=_guard(settings, directory),
-    )
-    query = QueryOptions(_name(settings), checkpoint, settings.ingest.trigger_ms)
-    state = State.open(directory.path)
-    metrics = IngestMetrics(
-        state,
-        clock,
-        lambda: sink.statistics,
-        settings.storage.min_free,
-        AuditHistory(settings.audit_dir),
-    )
-    interval_s = settings.storage.durable_interval.total_seconds()
-    durable = CheckpointThread(directory.path, interval_s, stopping)
-    durable.start()
-    tick = _tick(directory, clock, sink, gaps, watch, metrics, durable, limit)
-    told = Together(metrics, ShardMetrics(settings, clock))
-    with state, served(told, settings.metrics.host, settings.metrics.ingest_port), _told(limit):
-        while True:
-            stream = timer_stream(spark, replace(source, max_offsets_per_trigger=limit.rows))
-            limit.begun(engine.marks, sink.statistics.batches)
-            with _topics_forgiven(watch):
-                if not run_query(stream, sink, query, stopping, tick):
-                    break
-            engine.know_topics(watch.find(admin))
-            source = _source(settings, watch, admin, checkpoint, engine)
-        counted = sink.statistics
-        _log.info(
-            "ingest stopped",
-            batches=counted.batches,
-            rows=counted.rows,
-            rows_replayed=counted.rows_replayed,
-            rows_lost=counted.rows_lost,
+class IngestRun:
+    """Steps 3 to 5, in a directory that is recovered. Not thread-safe."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        directory: DataDirectory,
+        spark: Session,
+        admin: KafkaAdmin,
+        clock: Clock,
+        stopping: threading.Event,
+    ) -> None:
+        """
+        Args:
+            settings: of the shard.
+            directory: started as ingest's.
+            spark: with the Kafka connector.
+            admin: asks about the timer topics.
+            clock: for waiting.
+            stopping: ends `run`.
+
+        Raises:
+            DuewheelError: see `run_ingest`.
+        """
+        self._settings, self._directory, self._stopping = settings, directory, stopping
+        self._spark, self._admin, self._clock = spark, admin, clock
+        state, spark_dir = directory.state, directory.path / SPARK_DIR
+        self._watch = TopicWatch(settings, state, clock, lambda: state.commit().marks)
+        self._engine = Engine(directory, clock, self._watch.find(admin))
+        _require_same_settings(settings, state, self._engine)
+        self._checkpoint = spark_dir / CHECKPOINT
+        wanted = settings.ingest
+        self._limit = RowLimit(spark_dir, wanted.max_offsets_per_trigger, wanted.bytes_per_trigger)
+        self._limit.settle(self._checkpoint, self._engine.marks)
+        self._gaps = GapWatch(_log_start(admin), clock)
+        self._sink = TimerSink(
+            self._engine,
+            _parser(self._engine.epochs, settings.dead_letter_topic),
+            self._checkpoint,
+            self._gaps,
+            clock,
+            paused=partial(state.live.paused, Role.INGEST),
+            guard=_guard(settings, directory),
+        )
+        interval_s = settings.storage.durable_interval.total_seconds()
+        self._durable = CheckpointThread(directory.path, interval_s, stopping)
+
+    def run(self) -> None:
+        """Queries, one after another, until the stop; a new one where the topics have changed.
+
+        Raises:
+            DuewheelError: see `run_ingest`.
+        """
+        settings, sink, limit = self._settings, self._sink, self._limit
+        source = self._source()
+        query = QueryOptions(_name(settings), self._checkpoint, settings.ingest.trigger_ms)
+        self._durable.start()
+        with self._metrics() as metrics, _told(limit):
+            while True:
+                stream = timer_stream(
+                    self._spark, replace(source, max_offsets_per_trigger=limit.rows)
+                )
+                limit.begun(self._engine.marks, sink.statistics.batches)
+                with _topics_forgiven(self._watch):
+                    if not run_query(
+                        stream, sink, query, self._stopping, partial(self._tick, metrics)
+                    ):
+                        break
+                self._engine.know_topics(self._watch.find(self._admin))
+                source = self._source()
+            counted = sink.statistics
+            _log.info(
+                "ingest stopped",
+                batches=counted.batches,
+                rows=counted.rows,
+                rows_replayed=counted.rows_replayed,
+                rows_lost=counted.rows_lost,
+            )
+
+    def _source(self) -> SourceOptions:
+        """What the next query reads, and from where."""
+        settings = self._settings
+        starts = self._watch.starts(self._admin)
+        ends = self._admin.stable_offsets(sorted({topic for topic, _ in starts}))
+        settle_checkpoint(self._checkpoint, self._engine.marks, starts, ends)
+        return SourceOptions(
+            bootstrap_servers=settings.kafka.servers,
+            topics=self._watch.found.topics,
+            starting_offsets=starts,
+            max_offsets_per_trigger=settings.ingest.max_offsets_per_trigger,
+            only=settings.shard.count > 1,
+            kafka=settings.kafka.source_options(),
         )
 
+    @contextmanager
+    def _metrics(self) -> Iterator[IngestMetrics]:
+        """The metrics, served while the queries run."""
+        settings, clock = self._settings, self._clock
+        with State.open(self._directory.path) as state:
+            metrics = IngestMetrics(
+                state,
+                clock,
+                lambda: self._sink.statistics,
+                settings.storage.min_free,
+                AuditHistory(settings.audit_dir),
+            )
+            told = Together(metrics, ShardMetrics(settings, clock))
+            with served(told, settings.metrics.host, settings.metrics.ingest_port):
+                yield metrics
 
-def _source(
-    settings: Settings, watch: TopicWatch, admin: KafkaAdmin, checkpoint: Path, engine: Engine
-) -> SourceOptions:
-    """What the next query reads, and from where."""
-    starts = watch.starts(admin)
-    ends = admin.stable_offsets(sorted({topic for topic, _ in starts}))
-    settle_checkpoint(checkpoint, engine.marks, starts, ends)
-    return SourceOptions(
-        bootstrap_servers=settings.kafka.servers,
-        topics=watch.found.topics,
-        starting_offsets=starts,
-        max_offsets_per_trigger=settings.ingest.max_offsets_per_trigger,
-        only=settings.shard.count > 1,
-        kafka=settings.kafka.source_options(),
+    def _tick(self, metrics: IngestMetrics, progress: QueryProgress) -> bool:
+        """What is done about twice a second beside the query; whether another one is to begin."""
+        state = self._directory.state
+        if state.needs_recovery:
+            raise RecoveryPending("dequeue has decided on a recovery: starting anew")
+        metrics.progress, metrics.topics_left_out = progress, self._watch.left_out
+        known = self._sink.statistics
+        state.live.note_rows_without_room(known.rows_without_room)
+        state.live.beat(Role.INGEST, os.getpid(), self._clock.now_ms(), 0)
+        self._gaps.settle()
+        self._durable.require_alive()
+        outgrown = self._limit.is_outgrown(known.batches, known.row_bytes, progress.behind)
+        return self._watch.look() or outgrown
+
+
+def _parser(epochs: Epochs, dead_letter_topic: str) -> Parse:
+    """Records to timers, as each one's epoch has it."""
+    judges = contracts(epochs, dead_letter_topic)
+    parsers = [partial(parse, contract=contract) for contract in judges]
+    return partial(
+        parse_but_skipped,
+        parser=partial(parse_by_epoch, parsers=parsers, epochs=epochs),
+        skipped=epochs.skipped,
+        dead_letter_topic=dead_letter_topic,
     )
 
 
@@ -215,11 +271,6 @@ def _guard(settings: Settings, directory: DataDirectory) -> DiskGuard:
     )
 
 
-def _row_limit(settings: Settings, directory: Path) -> RowLimit:
-    known = settings.ingest
-    return RowLimit(directory, known.max_offsets_per_trigger, known.bytes_per_trigger)
-
-
 @contextmanager
 def _told(limit: RowLimit) -> Iterator[None]:
     """The next start hears how this one has ended, unless nobody knows why."""
@@ -243,34 +294,6 @@ def _require_same_settings(settings: Settings, state: State, engine: Engine) -> 
     changes = engine.epochs.newest.changes(factory.slot_values(settings))
     if changes:
         raise RecoveryRefused(f"dequeue was started with other settings: {', '.join(changes)}")
-
-
-def _tick(
-    directory: DataDirectory,
-    clock: Clock,
-    sink: TimerSink,
-    gaps: GapWatch,
-    watch: TopicWatch,
-    metrics: IngestMetrics,
-    durable: CheckpointThread,
-    limit: RowLimit,
-) -> Callable[[QueryProgress], bool]:
-    """What is done about twice a second beside the query."""
-    pid = os.getpid()
-
-    def tick(progress: QueryProgress) -> bool:
-        if directory.state.needs_recovery:
-            raise RecoveryPending("dequeue has decided on a recovery: starting anew")
-        metrics.progress, metrics.topics_left_out = progress, watch.left_out
-        known = sink.statistics
-        directory.state.live.note_rows_without_room(known.rows_without_room)
-        directory.state.live.beat(Role.INGEST, pid, clock.now_ms(), 0)
-        gaps.settle()
-        durable.require_alive()
-        outgrown = limit.is_outgrown(known.batches, known.row_bytes, progress.behind)
-        return watch.look() or outgrown
-
-    return tick
 
 
 # ---- Spark and Kafka ----------------------------------------------------------------------------
