@@ -11,8 +11,8 @@ again: from the end of the batch before, or, for batch 0, from where batch 0 beg
 is not named there is new to it and is read from its beginning.
 
 Spark writes these files without fsync: after a power failure they may be empty. Whatever does not
-read as above is refused as CorruptFile; the caller sets the checkpoint aside and starts from the
-engine's own marks, so nothing here is ever repaired.
+read as above is refused as CorruptFile; `settle_checkpoint` then sets it aside and the query starts
+from the engine's own marks, so nothing here is ever repaired.
 """
 
 from __future__ import annotations
@@ -24,13 +24,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import structlog
+
 from duewheel.checkpoints.json_fields import MISSHAPEN, integer, name, partition_number
+from duewheel.checkpoints.page_codec import Marks
 from duewheel.errors import CorruptFile
 from duewheel.schemas.batches import TopicPartition
 
 _VERSION = b"v1"
 _ASIDE = ".aside-"
 ASIDE_COUNT_MAX = 3  # old checkpoints kept for whoever asks what happened
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,53 @@ def set_aside(checkpoint: Path) -> Path | None:
     for old in numbers[: max(0, len(numbers) + 1 - ASIDE_COUNT_MAX)]:
         shutil.rmtree(checkpoint.with_name(f"{checkpoint.name}{_ASIDE}{old}"), ignore_errors=True)
     return aside
+
+
+def settle_checkpoint(
+    checkpoint: Path, marks: Marks, partitions: Mapping[TopicPartition, int], ends: Marks
+) -> None:
+    """Set Spark's checkpoint aside if going on with it could skip messages.
+
+    Args:
+        checkpoint: its directory; need not exist.
+        marks: the engine's next offset per partition.
+        partitions: those that there are.
+        ends: up to where each partition can be read: all before it is committed, or aborted.
+    """
+    try:
+        resume = resume_point(checkpoint)
+        reason = _misfit(resume, marks, partitions, ends) if resume else None
+    except CorruptFile as error:
+        reason = str(error)
+    if reason is None:
+        return
+    aside = set_aside(checkpoint)
+    _log.warning(
+        "Spark's checkpoint does not fit, starting from the marks", reason=reason, aside=str(aside)
+    )
+
+
+def _misfit(
+    resume: Resume, marks: Marks, partitions: Mapping[TopicPartition, int], ends: Marks
+) -> str | None:
+    """Why the query must not go on where its checkpoint says; None if it may."""
+    topics = {topic for topic, _ in partitions}
+    for (topic, number), offset in resume.offsets.items():
+        name, mark = f"{topic}-{number}", marks.get((topic, number))
+        if (topic, number) not in partitions:
+            return f"it reads {name}, which is no partition of the timer topics"
+        if mark is None and resume.batch_id > 0:
+            return f"it has read {name}, of which the engine knows nothing"
+        if mark is not None and offset > mark:
+            return f"it goes on at offset {offset} of {name}, the engine at {mark}"
+    for (topic, number), until in resume.until.items():
+        end = ends.get((topic, number), until)
+        if until > end:  # what is committed there later would count as read
+            return f"its next batch ends at offset {until} of {topic}-{number}, its log at {end}"
+    missing = topics - {topic for topic, _ in resume.offsets}
+    if missing:
+        return f"it does not read {', '.join(sorted(missing))}"
+    return None
 
 
 def _newest(directory: Path) -> int | None:

@@ -163,7 +163,7 @@ PLANTED = {
     "checkpoint-ahead": Planted(
         "2",
         "a Spark checkpoint ahead of the marks is believed",
-        "runtime/ingest_process.py",
+        "streaming/spark_checkpoint.py",
         "if mark is not None and offset > mark:",
         "if mark is not None and offset > mark + 10**9:",
     ),

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -56,7 +56,6 @@ from duewheel.runtime.checkpointer import CheckpointThread
 from duewheel.runtime.ingest_metrics import IngestMetrics
 from duewheel.runtime.shard_metrics import ShardMetrics
 from duewheel.runtime.topic_watch import TopicWatch
-from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.request.contract import parse
 from duewheel.schemas.request.skipped_records import parse_but_skipped
 from duewheel.streaming.batch_attempt import SPARK_DIR, End
@@ -69,7 +68,7 @@ from duewheel.streaming.query_progress import QueryProgress
 from duewheel.streaming.session import Session
 from duewheel.streaming.sink import Parse, TimerSink
 from duewheel.streaming.source import SourceOptions, timer_stream
-from duewheel.streaming.spark_checkpoint import Resume, resume_point, set_aside
+from duewheel.streaming.spark_checkpoint import settle_checkpoint
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.recovery.rebuild import apply_recovery
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -382,50 +381,3 @@ def _checkpoint_forgiven(spark_dir: Path) -> Iterator[None]:
         if not error.path.is_relative_to(spark_dir):
             raise
         raise RecoveryPending(f"{error}: starting anew without it") from error
-
-
-def settle_checkpoint(
-    checkpoint: Path, marks: Marks, partitions: Mapping[TopicPartition, int], ends: Marks
-) -> None:
-    """Set Spark's checkpoint aside if going on with it could skip messages.
-
-    Args:
-        checkpoint: its directory; need not exist.
-        marks: the engine's next offset per partition.
-        partitions: those that there are.
-        ends: up to where each partition can be read: all before it is committed, or aborted.
-    """
-    try:
-        resume = resume_point(checkpoint)
-        reason = _misfit(resume, marks, partitions, ends) if resume else None
-    except CorruptFile as error:
-        reason = str(error)
-    if reason is None:
-        return
-    aside = set_aside(checkpoint)
-    _log.warning(
-        "Spark's checkpoint does not fit, starting from the marks", reason=reason, aside=str(aside)
-    )
-
-
-def _misfit(
-    resume: Resume, marks: Marks, partitions: Mapping[TopicPartition, int], ends: Marks
-) -> str | None:
-    """Why the query must not go on where its checkpoint says; None if it may."""
-    topics = {topic for topic, _ in partitions}
-    for (topic, number), offset in resume.offsets.items():
-        name, mark = f"{topic}-{number}", marks.get((topic, number))
-        if (topic, number) not in partitions:
-            return f"it reads {name}, which is no partition of the timer topics"
-        if mark is None and resume.batch_id > 0:
-            return f"it has read {name}, of which the engine knows nothing"
-        if mark is not None and offset > mark:
-            return f"it goes on at offset {offset} of {name}, the engine at {mark}"
-    for (topic, number), until in resume.until.items():
-        end = ends.get((topic, number), until)
-        if until > end:  # what is committed there later would count as read
-            return f"its next batch ends at offset {until} of {topic}-{number}, its log at {end}"
-    missing = topics - {topic for topic, _ in resume.offsets}
-    if missing:
-        return f"it does not read {', '.join(sorted(missing))}"
-    return None

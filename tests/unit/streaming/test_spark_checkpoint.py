@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from duewheel.errors import CorruptFile
-from duewheel.runtime.ingest_process import settle_checkpoint
 from duewheel.streaming.spark_checkpoint import (
     ASIDE_COUNT_MAX,
     Resume,
     end_offsets,
     resume_point,
     set_aside,
+    settle_checkpoint,
 )
 
 Offsets = dict[str, dict[str, int]]
