@@ -1,4 +1,4 @@
-"""The kinds of numpy columns that rows are made of."""
+"""Type aliases of the numpy columns that rows consist of."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""What crosses the seams: timers on their way into the wheel, deliveries on their way out of it.
+"""The two batch types at the wheel's seams: TimerBatch on the way in, Deliveries on the way out.
 
-Both are columns, one array per field, all of the same length; no object per message exists
+Both are columns: one array per field, all of the same length. No object per message exists
 anywhere between Spark and Kafka. Encoded parts are Kafka v2 record bytes (see record_codec.py):
 
     key_value   varint(len key) key varint(len value) value      (-1 for null)
     headers     { varint(len name) name varint(len value) value } * header_count
 
-so that publishing joins bytes and decodes nothing.
+Publishing therefore joins bytes and decodes nothing.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ import pyarrow as pa
 
 from duewheel.schemas.arrays import Bool, Int32, Int64
 
-NO_PARTITION = -1  # target partition not asked for
+NO_PARTITION = -1  # no target partition requested
 NO_KEY = -1  # key hash of a null key
 ACCEPTED = -1  # code of a row that is not rejected
-NO_LEVEL = 0  # a due time that was not asked for by a level
+NO_LEVEL = 0  # a due time that was not requested by a level
 LEVEL_MAX = 255  # one byte on disk
 ANY_TIME = -(2**62)  # not_before_ms of what was not parked
-ANY_OFFSET = -1  # named_offset of a cancel that is for all timers of its id
+ANY_OFFSET = -1  # named_offset of a cancel that matches all timers of its id
 NO_SLOT = -(2**62)  # chase_slot of a user's cancel
 NEVER = 2**62  # not_before_ms of what may not go to its target at all
 
 TopicPartition = tuple[str, int]
 OffsetRanges = Mapping[TopicPartition, tuple[int, int]]  # first offset, and one behind the last
 
-RETIRED = "~"  # in the name of a timer topic that is gone, or was recreated: Kafka allows no such
+RETIRED = "~"  # in the name of a deleted or recreated timer topic: Kafka forbids the character
 
 
 def is_retired(topic: str) -> bool:
-    """Whether rows of this name can only be those that are left of a topic that was."""
+    """Whether rows of this name can only be leftovers of a deleted or recreated topic."""
     return RETIRED in topic
 
 
@@ -57,13 +57,13 @@ class TimerBatch:
         code: row → index in `codes`, or ACCEPTED. Any other row goes to the dead-letter topic as
             soon as possible; `targets[target]` is that topic and `headers` already end with the
             error headers.
-        timer: the row is a timer, or rejected; else a pure cancel: its due time and target mean
-            nothing, key, value and user's headers go to its answer.
+        timer: the row is a timer, or rejected. A pure cancel has False: its due time and target
+            mean nothing; its key, value and user's headers go into its reply.
         cancels: the row cancels the timers of its partition with the same id and a lower origin
             offset: a pure cancel, or the first copy of a reschedule. Its `timer_id` is not empty.
             A chase (wheel/dequeue/cancel_replies.py) is a pure cancel, too: its `origin_offset` is
             that of the request, and lies below `offset`.
-        named_offset: of such a row: origin offset of the one timer that it is for, or ANY_OFFSET.
+        named_offset: of such a row: origin offset of the one timer that it matches, or ANY_OFFSET.
         targets: the topic names that `target` indexes.
         target: row → index in `targets`.
         target_partition: requested partition or NO_PARTITION.
@@ -74,9 +74,9 @@ class TimerBatch:
         headers: large_binary: the user's headers, request headers taken out.
         header_count: how many headers `headers` holds.
         roll_times: how often the timer has been rolled.
-        retries: how often in a row it was parked, for its target took no writes.
-        level: the DELAY level that its due time was asked for with, 0 for none.
-        timestamp_ms: of the record; what is due more than the roll window later is rolled.
+        retries: how often in a row it was parked because its target took no writes.
+        level: the DELAY level that requested its due time, 0 for none.
+        timestamp_ms: of the record; a timer due more than the roll window later is rolled.
         chase_slot: of a chase, the last slot delivered in full when it was written, else NO_SLOT.
         chase_flags: of a chase, CHASE_FLAG_FOUND and CHASE_FLAG_RESCHEDULE, else 0.
     """
@@ -151,10 +151,10 @@ def _renamed(
     batch: TimerBatch, partitions: list[TopicPartition], targets: list[str], codes: list[str]
 ) -> TimerBatch:
     """The same rows with other lists for their indexes."""
-    places = {partition: place for place, partition in enumerate(partitions)}
-    named = {name: place for place, name in enumerate(targets)}  # there may be one for every row
-    partition = np.array([places[p] for p in batch.partitions], np.int32)
-    target = np.array([named[name] for name in batch.targets], np.int32)
+    partition_index = {partition: i for i, partition in enumerate(partitions)}
+    target_index = {name: i for i, name in enumerate(targets)}  # a target per row is possible
+    partition = np.array([partition_index[p] for p in batch.partitions], np.int32)
+    target = np.array([target_index[name] for name in batch.targets], np.int32)
     code = np.array([*(codes.index(name) for name in batch.codes), ACCEPTED], np.int32)
     return replace(
         batch,
@@ -177,10 +177,10 @@ class Deliveries:
         target_partition: requested partition or NO_PARTITION.
         key_hash: as in TimerBatch.
         due_ms: requested due time, epoch ms.
-        homes: the timer partitions that `home` indexes.
-        home: row → index in `homes`: where the timer came from.
-        origin_offset: as in TimerBatch; or NO_ORIGIN, if the topic that it lay in is no more.
-        source: large_binary "topic-partition@offset": home and origin.
+        source_partitions: the timer partitions that `source_partition` indexes.
+        source_partition: row → index in `source_partitions`: where the timer came from.
+        origin_offset: as in TimerBatch; NO_ORIGIN if the topic was deleted or recreated.
+        source: large_binary "topic-partition@offset": source partition and origin offset.
         timer_id: large_binary, never empty: default ids are filled in.
         key_value, headers, header_count, roll_times, retries, level: as in TimerBatch.
         dead_letter: the row is a dead letter: of the added headers it gets TIMER_SOURCE only.
@@ -189,8 +189,8 @@ class Deliveries:
         not_before_ms: of a row in excess of its slot (wheel/slot_overflow.py): it goes back to its
             timer topic and leaves no earlier, or becomes a dead letter if that is NEVER; else
             ANY_TIME.
-        answer: the row tells what has become of a cancel: of the added headers it gets TIMER_SOURCE
-            only, and it never waits.
+        answer: the row is the reply to a cancel: of the added headers it gets TIMER_SOURCE only,
+            and it never waits.
     """
 
     targets: list[str]
@@ -198,8 +198,8 @@ class Deliveries:
     target_partition: Int32
     key_hash: Int32
     due_ms: Int64
-    homes: list[TopicPartition]
-    home: Int32
+    source_partitions: list[TopicPartition]
+    source_partition: Int32
     origin_offset: Int64
     source: pa.LargeBinaryArray
     timer_id: pa.LargeBinaryArray
@@ -238,12 +238,15 @@ class Deliveries:
     def followed_by(self, other: Deliveries) -> Deliveries:
         """The rows of both, these first; they have the same targets."""
         assert self.targets == other.targets, "rows of one kind"
-        homes = list(dict.fromkeys([*self.homes, *other.homes]))
-        at = np.array([homes.index(home) for home in other.homes], np.int32)
-        joined: dict[str, Any] = {"homes": homes, "home": np.append(self.home, at[other.home])}
+        partitions = list(dict.fromkeys([*self.source_partitions, *other.source_partitions]))
+        index = np.array([partitions.index(p) for p in other.source_partitions], np.int32)
+        joined: dict[str, Any] = {
+            "source_partitions": partitions,
+            "source_partition": np.append(self.source_partition, index[other.source_partition]),
+        }
         for field in fields(self):
             first, second = getattr(self, field.name), getattr(other, field.name)
-            if isinstance(first, np.ndarray) and field.name != "home":
+            if isinstance(first, np.ndarray) and field.name != "source_partition":
                 joined[field.name] = np.concatenate([first, second])
             elif isinstance(first, pa.Array):
                 joined[field.name] = pa.concat_arrays([first, second])
@@ -261,7 +264,7 @@ def _taken(rows_of: Rows, rows: Int64) -> Rows:
 def _picked(
     rows_of: Rows, from_array: Callable[[Any], Any], from_column: Callable[[Any], Any]
 ) -> Rows:
-    """The same fields with some rows of every column; the lists that columns index stay."""
+    """The same fields with some rows of every column. The lists that columns index stay as is."""
     columns = {}
     for field in fields(rows_of):
         value = getattr(rows_of, field.name)

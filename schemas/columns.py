@@ -1,16 +1,16 @@
-"""Small columnar tools over Arrow's LargeBinaryArray, the form in which all bytes travel here.
+"""Small columnar tools over Arrow's LargeBinaryArray, which holds all keys, values and headers.
 
 A LargeBinaryArray is two buffers: the values' bytes end to end, and n + 1 int64 offsets into them.
-Two facts follow, and most of this module is made of them:
+Most of this module follows from two facts:
 
 - Neighbouring values are neighbouring bytes, so joining groups of neighbours copies nothing: the
   same bytes get fewer offsets (`join_groups`). With empty values between them they get more
   (`spread`).
-- A question about bytes ("how many digits?") is asked once of all bytes, and a running sum turns
-  it into an answer per value (`count_bytes`).
+- A count over bytes ("how many digits?") runs once over all bytes; a running sum then gives the
+  count per value (`count_bytes`).
 
-A null value's piece of the data buffer is undefined: except where a function says otherwise, its
-columns hold no nulls (`filled`).
+The data buffer of a null value is undefined. Columns therefore hold no nulls (`filled`), except
+where a function says otherwise.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ _ASCII = np.arange(256) < 128
 
 
 def ascii_text(column: Column) -> pa.LargeStringArray:
-    """The column as text. A value with a byte beyond ASCII becomes NOT_ASCII, which none of the
-    callers accepts: whatever the bytes are, the result is valid.
+    """The column as text. A value with a byte beyond ASCII becomes NOT_ASCII, which no caller
+    accepts. Without that, Arrow's cast would raise on bytes that are not UTF-8.
     """
     foreign = count_bytes(column, _ASCII) < np.diff(offsets(column))
     if foreign.any():

@@ -1,17 +1,17 @@
-"""Dead letters: what is kept in them, and what becomes of one when it is replayed.
+"""Dead letters: their format, and the message that a replay makes of one.
 
 Key and value are the message's own. The headers are, in this order:
 
     the message's headers       rejected at ingest: all, request headers too; else the user's
     TIMER_ERROR_CODE            one word, for programs
     TIMER_ERROR                 a sentence, for people
-    REAL_TOPIC, [REAL_QID]      ┐ only where the delivery failed: where it was to go,
-    TIMER_DUE_MS, UNIQ_KEY      │ and what it would have carried; of an answer
-    [TIMER_ROLL_TIMES]          ┘ REAL_TOPIC only: the rest is among its own
+    REAL_TOPIC, [REAL_QID]      ┐ only of a failed delivery: its target and the headers
+    TIMER_DUE_MS, UNIQ_KEY      │ that it would have had; of a reply REAL_TOPIC only,
+    [TIMER_ROLL_TIMES]          ┘ the rest is among its own
     TIMER_SOURCE                topic-partition@offset of the timer
 
-A message may have brought headers of these names itself: the last TIMER_ERROR_CODE is the one that
-counts, and what follows it was added by duewheel.
+A message may have headers of these names itself. The last TIMER_ERROR_CODE counts, and duewheel has
+added all that follows it.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _PARTITION = NAME_OF[Request.TARGET_PARTITION]
 _DELIVERED = (names.DUE_MS, names.TIMER_ID, names.ROLL_TIMES)  # beside TIMER_SOURCE
 _SOURCE = re.compile(r"(.+)-([0-9]{1,9})@([0-9]{1,19})")
 _NUMBER = re.compile(r"[0-9]{1,9}")
-# Refused as such by ingest, for good: the replayed record would have another offset and might pass.
+# Never replayed: the new record has another offset, and might pass the rule by accident.
 _NEVER_AGAIN = "bad_origin"
 
 
 def kept_headers(deliveries: Deliveries) -> tuple[Column, Int32]:
-    """What a failed delivery's dead letter keeps beside the error: the headers from REAL_TOPIC to
-    TIMER_ROLL_TIMES, encoded, and how many they are in each row.
+    """The headers from REAL_TOPIC to TIMER_ROLL_TIMES of failed deliveries, encoded, and their
+    number in each row.
     """
     topics = take(binary(topic.encode() for topic in deliveries.targets), deliveries.target)
-    asked = deliveries.target_partition != NO_PARTITION
+    has_partition = deliveries.target_partition != NO_PARTITION
     partition = join(header_name(_PARTITION), *framed(decimals(deliveries.target_partition)))
     rolled = deliveries.roll_times > 0
     times = join(header_name(names.ROLL_TIMES), *framed(decimals(deliveries.roll_times)))
@@ -58,20 +58,20 @@ def kept_headers(deliveries: Deliveries) -> tuple[Column, Int32]:
     )
     encoded = join(
         *(header_name(_TOPIC), *framed(topics)),
-        choose(asked, partition, EMPTY),
+        choose(has_partition, partition, EMPTY),
         choose(deliveries.answer, EMPTY, carried),
     )
     count = np.where(deliveries.answer, 0, 2 + rolled)
-    return encoded, (1 + asked + count).astype(np.int32)
+    return encoded, (1 + has_partition + count).astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A dead letter's message as it is to be written again.
+    """The message of a dead letter, ready to be written again.
 
     Attributes:
-        topic: where to.
-        partition: asked for, or NO_PARTITION.
+        topic: where it goes.
+        partition: the requested one, or NO_PARTITION.
         partition_needed: without it the message cannot be written; else it is only preferred.
         headers: all of them.
     """
@@ -91,7 +91,7 @@ class Refusal:
 
 
 def why_no_target(contract: Contract, topic: str) -> Refusal | None:
-    """What the rules say of every timer that is to go to a topic; None: nothing."""
+    """The rule that rejects every timer with this target; None if no rule does."""
     rule = contract.refused_targets([topic]).get(topic)
     return None if rule is None else Refusal(rule.code, f"topic {topic!r}: {rule.reason}")
 
@@ -133,7 +133,7 @@ class DeadLetter:
 
     @property
     def code(self) -> str:
-        """TIMER_ERROR_CODE; empty if somebody else has written this record."""
+        """TIMER_ERROR_CODE; empty if another program has written this record."""
         return self._added.get(names.ERROR_CODE, "")
 
     @property
@@ -166,17 +166,17 @@ class DeadLetter:
         to_topic: str | None,
         reply_topic: str | None,
     ) -> Outgoing | Refusal:
-        """The message as it is to be written again.
+        """The message, ready to be written again.
 
-        Rejected at ingest, it goes to its timer topic and is judged anew, preferably in the same
-        partition; a failed delivery goes to its real topic. With `to_topic` either goes there. The
-        reply topic, to which no timer may go, is open to answers.
+        A message rejected at ingest goes to its timer topic, preferably to the same partition, and
+        ingest validates it again. A failed delivery goes to its real topic. `to_topic` overrides
+        both. The reply topic is no target of timers, but takes replies.
 
         Args:
             timer_topics: those that ingest reads.
-            why_no_target: asked why timers may not go to a topic.
+            why_no_target: gives the rule that bars a topic from timers.
             to_topic: a real topic, or None.
-            reply_topic: where answers go, if they are given.
+            reply_topic: the target of replies, if they are configured.
         """
         source = _SOURCE.fullmatch(self.source)
         if not self.code or source is None:
@@ -186,14 +186,14 @@ class DeadLetter:
         topic = to_topic or self._added.get(_TOPIC)
         if topic is None:
             return self._to_timer_topic(source[1], int(source[2]), timer_topics)
-        asked = None if to_topic else self._added.get(_PARTITION)
-        if not may_name_topic(topic) or not _NUMBER.fullmatch(asked or "0"):
-            return Refusal("not_a_dead_letter", f"{_TOPIC} or {_PARTITION} is none")
+        number = None if to_topic else self._added.get(_PARTITION)
+        if not may_name_topic(topic) or not _NUMBER.fullmatch(number or "0"):
+            return Refusal("not_a_dead_letter", f"{_TOPIC} or {_PARTITION} is malformed")
         is_answer = any(name == names.ANSWER for name, _ in self.message_headers)
         refusal = None if is_answer and topic == reply_topic else why_no_target(topic)
         if refusal is not None:
             return refusal
-        partition = int(asked) if asked else NO_PARTITION
+        partition = int(number) if number else NO_PARTITION
         return Outgoing(topic, partition, partition_needed=True, headers=self._delivered())
 
     def _to_timer_topic(
@@ -206,9 +206,7 @@ class DeadLetter:
         return Outgoing(topic, partition, partition_needed=False, headers=self.message_headers)
 
     def _delivered(self) -> tuple[Header, ...]:
-        """The headers of the delivery that failed; of a rejected message, its own and its source,
-        as far as they say what a delivery's do.
-        """
+        """The headers of the failed delivery; of a rejected message, its own and TIMER_SOURCE."""
         headers = [*self.message_headers, (names.SOURCE, self.source.encode())]
         if _TOPIC in self._added:
             added = self._added
@@ -217,6 +215,6 @@ class DeadLetter:
 
     @property
     def _without_content(self) -> bool:
-        """Too large even for the dead-letter topic: only the pointer to the source was kept."""
+        """Whether the letter is only a pointer: its content exceeded the dead-letter topic too."""
         nothing = self.key is None and self.value is None and self._cut == 0
         return nothing and self.code == "record_too_large" and _TOPIC not in self._added

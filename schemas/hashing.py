@@ -1,6 +1,6 @@
-"""What a timer is called, and the hashes by which names and keys are found again.
+"""Names of timers, and the hashes of ids, keys and topics.
 
-- The source "topic-partition@offset" names the record that asked for the timer. It is also the
+- The source "topic-partition@offset" names the record that requested the timer. It is also the
   timer's id where the user gave none.
 - Kafka's murmur2 of the key chooses the partition, as Kafka's Java client does.
 - 40 bits of two murmur2 with other seeds stand for the id in the timer log.
@@ -115,7 +115,7 @@ def _add_words(hashes: list[Uint32], words: Uint32, starts: Int64, counts: Int64
 
 
 def _mixed(words: Uint32) -> Uint32:
-    """What murmur2 does to a word before it takes it in."""
+    """A word after murmur2's first mixing step."""
     mixed = words * _M
     mixed ^= mixed >> np.uint32(24)
     mixed *= _M

@@ -1,11 +1,12 @@
-"""The names of all headers, in one place: those a user may set, and those duewheel adds.
+"""The names of all headers: those that a user may set, and those that duewheel adds.
 
-A request header under another name is one more line in REQUEST; those of other delay services are
-in DROP_IN, and are request headers only in topics of that mode (topic_contracts.py), beside the
-native ones: where both give a due time, the mode's own counts. Of headers with the same meaning
-the last one in a record counts; all are taken out at delivery. Copies (record_codec.py) speak
-natively in every topic.
-Only the standard library: producers know these names without any of the engine's libraries.
+- A request header under another name is one more line in REQUEST.
+- The names of other delay services are in DROP_IN. They are request headers only in topics of that
+  mode (topic_contracts.py), beside the native ones. Where both give a due time, the mode's counts.
+- Of headers with the same meaning the last one in a record counts. Delivery removes all of them.
+- Copies (record_codec.py) have native headers in every topic.
+
+This module needs only the standard library: producers import it without the engine's libraries.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from enum import IntEnum, StrEnum, auto
 SOURCE = "TIMER_SOURCE"  # topic-partition@offset of the timer
 DUE_MS = "TIMER_DUE_MS"  # requested due time, epoch ms
 TIMER_ID = "UNIQ_KEY"  # the timer's id, the given one or the default: that of SOURCE
-ID_BYTES_MAX = 255  # what an id that was given may have
+ID_BYTES_MAX = 255  # of an id that the user gave
 ROLL_TIMES = "TIMER_ROLL_TIMES"  # how often the timer was rolled, if it was
 
 # On copies only, which go back to their timer topic: rolled or parked.
 ORIGIN = "TIMER_ORIGIN"  # offset of the timer's first copy, in the same partition
-NOT_BEFORE_MS = "TIMER_NOT_BEFORE_MS"  # of a parked one: when it leaves if it is due by then
+NOT_BEFORE_MS = "TIMER_NOT_BEFORE_MS"  # of a parked one: it leaves no earlier
 RETRIES = "TIMER_RETRIES"  # how often in a row it was parked, or spread
-ASKED_LEVEL = "TIMER_LEVEL"  # the level that the due time was asked for with, if it was
+REQUESTED_LEVEL = "TIMER_LEVEL"  # the level that requested the due time, if one did
 LETTER = "TIMER_DEAD_LETTER"  # of a dead letter that waits for its topic: it stays one
 
 # On chases only: cancels that dequeue writes again behind copies that may be in flight. They have
@@ -33,10 +34,10 @@ CHASE_FLAGS = "TIMER_CANCEL_FLAGS"  # CHASE_FLAG_FOUND and CHASE_FLAG_RESCHEDULE
 CHASE_FLAG_FOUND = 1  # the request, or an earlier chase of it, has marked a timer
 CHASE_FLAG_RESCHEDULE = 2  # the request was a reschedule
 
-# Added to answers to cancels and reschedules, whose value is a JSON object (ANSWER_*).
-ANSWER = "TIMER_ANSWER"  # an Answer: what became of the timers that were met
+# Added to replies to cancels and reschedules. Their value is a JSON object (ANSWER_*).
+ANSWER = "TIMER_ANSWER"  # an Answer: the outcome
 ANSWER_WORD = "answer"  # the same word
-ANSWER_ID = "id"  # of the timers that were to be met
+ANSWER_ID = "id"  # of the timers to be cancelled
 ANSWER_SOURCE = "source"  # topic-partition@offset of the cancel or reschedule
 ANSWER_REQUEST = "request"  # "cancel" or "reschedule"
 
@@ -46,17 +47,17 @@ ERROR = "TIMER_ERROR"  # a sentence, for people
 
 
 class Answer(StrEnum):
-    """What became of the timers that a cancel or reschedule was to meet."""
+    """The outcome of a cancel or reschedule."""
 
     CANCELLED = (
         "cancelled"  # at least one was pending, or the newest was cancelled before; none leaves
     )
     ALREADY_DELIVERED = "already_delivered"
-    UNKNOWN = "unknown"  # there was none, or nobody can tell any more
+    UNKNOWN = "unknown"  # no such timer, or no trace of it is left
 
 
 class Request(IntEnum):
-    """What a request header can mean. The first seven are in order of precedence."""
+    """The meaning of a request header. The first seven are in order of precedence."""
 
     EPOCH_SEC = 0  # these two in drop-in modes only
     WHEN = auto()
@@ -71,18 +72,18 @@ class Request(IntEnum):
     TIMER_ID = auto()
     CANCEL = auto()
     RESCHEDULE = auto()
-    CANCEL_OFFSET = auto()  # beside these two: the one timer that they are for
+    CANCEL_OFFSET = auto()  # beside these two: the one timer that they match
     ORIGIN = auto()
-    ROLL_TIMES = auto()  # counts beside ORIGIN; without it an earlier delivery has added it
+    ROLL_TIMES = auto()  # counts beside ORIGIN only: without it an earlier delivery has added it
     NOT_BEFORE = auto()  # these two beside ORIGIN only
     RETRIES = auto()
-    ASKED_LEVEL = auto()  # beside ORIGIN only
-    LETTER = auto()  # the last header of a dead letter that waits; nothing anywhere else
+    REQUESTED_LEVEL = auto()  # beside ORIGIN only
+    LETTER = auto()  # only as the last header of a dead letter that waits
     CHASE_SLOT = auto()  # these two beside CANCEL and ORIGIN only
     CHASE_FLAGS = auto()
-    IGNORED = auto()  # added by an earlier delivery: taken out, else it would be there twice
+    IGNORED = auto()  # added by an earlier delivery: removed, or the next one would double it
     TARGET_KEY = auto()  # from here on in drop-in modes only
-    PARTITION_KEY = auto()  # not taken out: read again in copies
+    PARTITION_KEY = auto()  # not removed: copies need it
     SOURCE_TYPE = auto()
     SCHEMA_VERSION = auto()
     RECURRING = auto()
@@ -108,15 +109,15 @@ REQUEST: dict[str, Request] = {
     ROLL_TIMES: Request.ROLL_TIMES,
     NOT_BEFORE_MS: Request.NOT_BEFORE,
     RETRIES: Request.RETRIES,
-    ASKED_LEVEL: Request.ASKED_LEVEL,
+    REQUESTED_LEVEL: Request.REQUESTED_LEVEL,
     LETTER: Request.LETTER,
     CHASE_SLOT: Request.CHASE_SLOT,
     CHASE_FLAGS: Request.CHASE_FLAGS,
 }
 NAME_OF = {request: name for name, request in reversed(REQUEST.items())}
-"""The name under which duewheel itself makes each request: the first one in REQUEST."""
+"""The name that duewheel itself writes for each request: the first one in REQUEST."""
 
-# Added to what is delivered out of a topic of another service's mode.
+# Added to deliveries from a topic of another service's mode.
 ETF1_TIMESTAMP = "scheduler-timestamp"  # of the schedule's record, epoch seconds
 ETF1_KEY = "scheduler-key"  # of the schedule's record
 ETF1_TOPIC = "scheduler-topic"

@@ -1,9 +1,9 @@
 """Patterns over topic names: which are timer topics, which may be targets.
 
-All of them become regular expressions that Python's, Arrow's and Java's engines read alike: the
-same pattern finds topics in Kafka, judges targets in the suite's rules, and may be run by Great
-Expectations. A regular expression is searched for anywhere in a name unless it is anchored; `whole`
-anchors it.
+Each becomes a regular expression with the same meaning in Python's, Arrow's and Java's engines. The
+same pattern selects topics in Kafka, checks targets in the suite's rules, and runs in Great
+Expectations. A regular expression matches anywhere in a name unless it is anchored; `whole` anchors
+it.
 
     shell style   *  any characters    ?  one    [a-c]  one of these    [!a-c]  one of the others
 """
@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from duewheel.errors import ConfigError
 
 ANY = "^"
-"""Found in every name."""
+"""Matches every name."""
 NONE = ".^"
-"""Found in no name."""
+"""Matches no name."""
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _UNPORTABLE = re.compile(r"\$|\\[0-9A-Za-z]|\(\?(?!:)|\[\[|\[:|[*+?}]\+|--|&&|~~|\|\|")
-_PIECE = re.compile(r"\*|\?|\[(!?)([a-zA-Z0-9._-]+)\]|[a-zA-Z0-9._-]")
+_PART = re.compile(r"\*|\?|\[(!?)([a-zA-Z0-9._-]+)\]|[a-zA-Z0-9._-]")
 
 
 def may_name_topic(name: str) -> bool:
@@ -32,14 +32,14 @@ def may_name_topic(name: str) -> bool:
 
 
 def require_portable(regex: str) -> None:
-    """Refuse what does not mean the same everywhere. A `$` may stand at the end, see `for_arrow`.
+    """Refuse syntax whose meaning differs between engines. A final `$` is fine, see `for_arrow`.
 
     Raises:
         ConfigError: naming the part.
     """
-    found = _UNPORTABLE.search(regex.removesuffix("$"))
-    if found or regex.endswith("\\$"):
-        part = found[0] if found else "\\$"
+    match = _UNPORTABLE.search(regex.removesuffix("$"))
+    if match or regex.endswith("\\$"):
+        part = match[0] if match else "\\$"
         raise ConfigError(f"{part!r} in {regex!r} does not mean the same everywhere")
     try:
         re.compile(regex)
@@ -48,7 +48,9 @@ def require_portable(regex: str) -> None:
 
 
 def for_arrow(regex: str) -> str:
-    """The same for Arrow's engine. Python's `$` also matches before a final line feed."""
+    """The same for Arrow's engine, where `$` does not match before a final line feed as Python's
+    does.
+    """
     return f"{regex.removesuffix('$')}\\n?\\z" if regex.endswith("$") else regex
 
 
@@ -63,42 +65,42 @@ def of_shell(patterns: Iterable[str]) -> str:
     Raises:
         ConfigError: a pattern has characters that no topic's name has.
     """
-    alternatives = ["".join(_pieces(pattern)) for pattern in patterns]
+    alternatives = ["".join(_regex_parts(pattern)) for pattern in patterns]
     regex = whole("|".join(alternatives)) if alternatives else NONE
     require_portable(regex)
     return regex
 
 
-def _pieces(pattern: str) -> Iterator[str]:
+def _regex_parts(pattern: str) -> Iterator[str]:
     at = 0
     while at < len(pattern) or not pattern:
-        found = _PIECE.match(pattern, at)
-        if found is None:
+        match = _PART.match(pattern, at)
+        if match is None:
             raise ConfigError(
                 f"{pattern!r} is neither a topic's name nor a pattern of one: it may have letters, "
                 "digits, '.', '_', '-', and *, ?, [a-c], [!a-c]"
             )
-        text, at = found[0], found.end()
+        text, at = match[0], match.end()
         if text == "*":
             yield ".*"
         elif text == "?":
             yield "."
         elif text in {".", "-"}:  # two hyphens in a row are not portable
             yield f"[{text}]"
-        elif found[2]:
-            yield f"[{'^' if found[1] else ''}{found[2]}]"
+        elif match[2]:
+            yield f"[{'^' if match[1] else ''}{match[2]}]"
         else:
             yield text
 
 
 @dataclass(frozen=True)
 class TimerTopics:
-    """Which names are timer topics', whether there are such topics or not.
+    """The names of timer topics, whether such topics exist or not.
 
     Attributes:
-        listed: those that are named.
+        listed: the names in the settings.
         pattern: of further ones: a regular expression that matches the whole name; None: no others.
-        never: what the pattern does not speak of: duewheel's own topics.
+        never: excluded from the pattern: duewheel's own topics.
     """
 
     listed: tuple[str, ...]
@@ -109,12 +111,12 @@ class TimerTopics:
         return name in self.listed or self.matches(name)
 
     def matches(self, name: str) -> bool:
-        """Whether the pattern speaks of a topic. It never does of internal ones."""
+        """Whether the pattern matches a topic. It never matches internal ones."""
         if self.pattern is None or name in self.never or name.startswith("__"):
             return False
         return re.search(whole(self.pattern), name) is not None
 
     @property
     def regex(self) -> str:
-        """Of the pattern, for rules."""
+        """The pattern, as rules need it."""
         return NONE if self.pattern is None else whole(self.pattern)

@@ -1,19 +1,19 @@
-"""What timers are called and which rows cancel timers; what is wrong with those that cannot.
+"""Timer ids, and the rows that cancel timers; a verdict on each malformed cancel.
 
-    TIMER_DEL_UNIQKEY: id     a pure cancel: no timer. It has no due time and no target: headers
-                              that say so mean nothing
-    TIMER_RESCHEDULE: true    a timer that cancels the earlier ones of its own id; "false" is as
-                              good as no such header
-    a null value              where the topic's settings say so (row_settings.py), a pure cancel of
-                              the id that is the record's key
-    the key as id             where the topic's settings say so, a timer that cancels the earlier
-                              ones of its own id
+    TIMER_DEL_UNIQKEY: id     a pure cancel: no timer. Headers for due time and target have no
+                              meaning
+    TIMER_RESCHEDULE: true    a timer that cancels the earlier ones of its own id; "false" equals
+                              no such header
+    a null value              where the topic's settings allow it (row_settings.py), a pure cancel
+                              of the id that is the record's key
+    the key as id             where the topic's settings require it, a timer that cancels the
+                              earlier ones of its own id
     TIMER_CANCEL_OFFSET: n    beside any of these: only the timer whose first copy has offset n
 
 All act on timers of their own partition with a lower offset. Copies (record_codec.py) cancel
-nothing: the cancel half of a reschedule is a matter of its first copy. A pure cancel with
-TIMER_ORIGIN and TIMER_CANCEL_SLOT is a chase, which dequeue has written: it acts on the timers that
-its request, at that lower offset, was for.
+nothing: the first copy of a reschedule has done so. A pure cancel with TIMER_ORIGIN and
+TIMER_CANCEL_SLOT is a chase, written by dequeue: it acts on the timers that its request, at that
+lower offset, matches.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _pa: Any = pa
 _pc: Any = pyarrow.compute
 
 NOTHING = -1
-WORDS = ("cancel", "reschedule", "bad_id", "bad_flag", "no_id", "both", "copy")
-"""What a row is (the first two), or why it cannot be that."""
-_CANCEL, _RESCHEDULE, _BAD_ID, _BAD_FLAG, _NO_ID, _BOTH, _COPY = range(len(WORDS))
+VERDICTS = ("cancel", "reschedule", "bad_id", "bad_flag", "no_id", "both", "copy")
+"""The kind of cancel (the first two), or the defect."""
+_CANCEL, _RESCHEDULE, _BAD_ID, _BAD_FLAG, _NO_ID, _BOTH, _COPY = range(len(VERDICTS))
 
 _OF_COPIES = (Request.ORIGIN, Request.NOT_BEFORE, Request.RETRIES)
-# What means something beside a cancel.
+# The headers that have a meaning beside a cancel.
 _OF_CANCELS = frozenset(
     {
         Request.CANCEL,
@@ -56,27 +56,27 @@ _OF_CANCELS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CancelRequests:
-    """What the rows of a batch cancel.
+    """The cancels of a batch, and the ids of its rows.
 
     Attributes:
-        word: row → index in WORDS, or NOTHING.
-        pure: the row is no timer.
-        ids: of the rows that do not have the default id: of timers their own, of pure cancels the
-            one that they cancel.
+        verdict: row → index in VERDICTS, or NOTHING.
+        pure: the row is a cancel and no timer.
+        ids: of the rows without the default id: a timer's own, or the one that a pure cancel
+            cancels.
         named_offset: as in TimerBatch.
     """
 
-    word: Int8
+    verdict: Int8
     pure: Bool
     ids: Field
     named_offset: Int64
 
     def accepted(self, rejected: Bool) -> tuple[Bool, Bool]:
         """`timer` and `cancels` of TimerBatch."""
-        return ~self.pure | rejected, (self.word != NOTHING) & ~rejected
+        return ~self.pure | rejected, (self.verdict != NOTHING) & ~rejected
 
     def of_timers(self, fields: Mapping[Request, Field]) -> Mapping[Request, Field]:
-        """The requests without those that mean nothing, because the row is no timer."""
+        """The requests without those that have no meaning in a pure cancel."""
         if not self.pure.any():
             return fields
         kept = {}
@@ -90,7 +90,7 @@ class CancelRequests:
 def read_cancels(
     fields: Mapping[Request, Field], cancelling_keys: Field, keys_as_ids: Field, count: int
 ) -> CancelRequests:
-    """What `count` rows are called and cancel.
+    """The ids and cancels of `count` rows.
 
     Args:
         fields: the requests.
@@ -98,49 +98,49 @@ def read_cancels(
         keys_as_ids: rows without UNIQ_KEY whose key is their id.
         count: of rows.
     """
-    word = np.full(count, NOTHING, np.int8)
+    verdict = np.full(count, NOTHING, np.int8)
     pure = np.zeros(count, np.bool_)
     named_offset = np.full(count, ANY_OFFSET)
     cancelled = fields.get(Request.CANCEL, Field.none()).beside(cancelling_keys)
     own = fields.get(Request.TIMER_ID, Field.none()).beside(keys_as_ids)
     flags = fields.get(Request.RESCHEDULE, Field.none())
     if not (len(cancelled.rows) or len(flags.rows) or len(keys_as_ids.rows)):
-        return CancelRequests(word, pure, own, named_offset)
-    word[keys_as_ids.rows] = _RESCHEDULE
-    asked, unclear = _flags(flags)
+        return CancelRequests(verdict, pure, own, named_offset)
+    verdict[keys_as_ids.rows] = _RESCHEDULE
+    is_true, unclear = _flags(flags)
     named = np.zeros(count, np.bool_)
     named[own.rows] = True
-    word[flags.rows[asked]] = np.where(named[flags.rows[asked]], _RESCHEDULE, _NO_ID)
-    word[flags.rows[unclear]] = _BAD_FLAG
+    verdict[flags.rows[is_true]] = np.where(named[flags.rows[is_true]], _RESCHEDULE, _NO_ID)
+    verdict[flags.rows[unclear]] = _BAD_FLAG
     given = np.zeros(count, np.bool_)
-    given[flags.rows[asked | unclear]] = True
+    given[flags.rows[is_true | unclear]] = True
     size = lengths(cancelled.values)
     of_id = np.where((size > 0) & (size <= ID_BYTES_MAX), _CANCEL, _BAD_ID)
-    word[cancelled.rows] = np.where(given[cancelled.rows], _BOTH, of_id)
-    chase = (word == _CANCEL) & rows_of(fields, [Request.CHASE_SLOT], count)
+    verdict[cancelled.rows] = np.where(given[cancelled.rows], _BOTH, of_id)
+    chase = (verdict == _CANCEL) & rows_of(fields, [Request.CHASE_SLOT], count)
     chase &= ~rows_of(fields, [Request.NOT_BEFORE, Request.RETRIES], count)
-    word[(word != NOTHING) & rows_of(fields, _OF_COPIES, count) & ~chase] = _COPY
-    _name_one(fields.get(Request.CANCEL_OFFSET, Field.none()), word, named_offset)
+    verdict[(verdict != NOTHING) & rows_of(fields, _OF_COPIES, count) & ~chase] = _COPY
+    _name_one(fields.get(Request.CANCEL_OFFSET, Field.none()), verdict, named_offset)
     pure[cancelled.rows] = True
-    return CancelRequests(word, pure, own.where(~pure[own.rows]).beside(cancelled), named_offset)
+    return CancelRequests(verdict, pure, own.where(~pure[own.rows]).beside(cancelled), named_offset)
 
 
-def _name_one(field: Field, word: Int8, named_offset: Int64) -> None:
-    """Write down which one of the timers with its id a row cancels that names one.
+def _name_one(field: Field, verdict: Int8, named_offset: Int64) -> None:
+    """Note the one timer that each row with TIMER_CANCEL_OFFSET cancels.
 
     Args:
-        field: TIMER_CANCEL_OFFSET; what is no offset names no timer, so it never cancels others.
-        word: of all rows.
+        field: TIMER_CANCEL_OFFSET; a malformed offset matches no timer, so it cancels no others.
+        verdict: of all rows.
         named_offset: of all rows; changed.
     """
     number, good = parse_numbers(field.values)
     named = np.where(good & (number >= 0), number, SATURATED)
-    cancels = (word[field.rows] == _CANCEL) | (word[field.rows] == _RESCHEDULE)
+    cancels = (verdict[field.rows] == _CANCEL) | (verdict[field.rows] == _RESCHEDULE)
     named_offset[field.rows[cancels]] = named[cancels]
 
 
 def _flags(flags: Field) -> tuple[Bool, Bool]:
     """Which of the values are true, and which are neither true nor false."""
     text = _pc.ascii_lower(ascii_text(flags.values))
-    asked = np.asarray(_pc.equal(text, "true"))
-    return asked, ~asked & ~np.asarray(_pc.equal(text, "false"))
+    is_true = np.asarray(_pc.equal(text, "true"))
+    return is_true, ~is_true & ~np.asarray(_pc.equal(text, "false"))

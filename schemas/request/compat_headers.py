@@ -1,16 +1,16 @@
-"""Messages of topics that speak as another delay service does: what is delivered of them.
+"""Delivered keys and headers of messages in the drop-in modes of other delay services.
 
-The record's key is the timer's id there. The message's key is what the target-key header says; it
-has none without that header. (A record that has neither that header nor the service's due time is a
-native one: its message keeps its key, and nothing is added.) Consumers of two of the services find
-headers at the end of the message's own that say where it came from:
+The record's key is the timer's id. The message's key is the value of the target-key header, or null
+without that header. A record with neither that header nor the service's due time is a native one:
+its message keeps its key and gets no headers. Two of the services add headers that name the source,
+behind the message's own:
 
     etf1     scheduler-timestamp (the record's, epoch seconds), scheduler-key, scheduler-topic
     karafka  schedule_source_topic, schedule_source_partition, schedule_source_offset and, if the
              record has a key, schedule_source_key
 
-Karafka's partition key, too, is only for choosing a partition: hashed in the place of the key. It
-stays among the headers, for copies to be read by.
+Karafka's partition key replaces the key in the hash that chooses a partition. It stays among the
+headers because copies need it.
 """
 
 from __future__ import annotations
@@ -47,34 +47,34 @@ def delivered_keys(key: Column, rows: Bool, fields: Mapping[Request, Field]) -> 
 
     Args:
         key: of the records.
-        rows: those that speak as another service does.
+        rows: those of a drop-in mode.
         fields: the requests.
     """
     if not rows.any():
         return key
-    asked = fields.get(Request.TARGET_KEY, Field.none())
-    index = np.full(len(key), len(asked.rows))  # of the null behind those that are asked for
-    index[asked.rows] = np.arange(len(asked.rows))
-    return choose(rows, take(concat([asked.values, binary([None])]), index), key)
+    target_key = fields.get(Request.TARGET_KEY, Field.none())
+    index = np.full(len(key), len(target_key.rows))  # of the null behind the requested keys
+    index[target_key.rows] = np.arange(len(target_key.rows))
+    return choose(rows, take(concat([target_key.values, binary([None])]), index), key)
 
 
 def placing_hashes(key: Column, rows: Bool, fields: Mapping[Request, Field]) -> Int32:
-    """By which partitions are chosen: hashes of keys, or of partition keys in the given rows."""
+    """The hashes that choose partitions: of keys, or of partition keys in the given rows."""
     hashes = key_hashes(key)
     if Request.PARTITION_KEY in fields:
         field = fields[Request.PARTITION_KEY]
-        asked = field.where(rows[field.rows])
-        hashes[asked.rows] = key_hashes(asked.values)
+        partition_key = field.where(rows[field.rows])
+        hashes[partition_key.rows] = key_hashes(partition_key.values)
     return hashes
 
 
 def traces(records: KafkaRecords, mode: Int8, rows: Bool) -> tuple[Column, Int32]:
-    """The headers that tell where messages came from, encoded, and how many they are in each row.
+    """The headers that name the source of messages, encoded, and their number in each row.
 
     Args:
         records: the batch.
         mode: row → index in MODES.
-        rows: those that speak as another service does.
+        rows: those of a drop-in mode.
     """
     all_rows, count = Field.none(), np.zeros(len(mode), np.int32)
     for one, encoded in ((_ETF1, _etf1), (_KARAFKA, _karafka)):

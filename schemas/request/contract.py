@@ -1,7 +1,8 @@
-"""The message contract: from a batch of Kafka records, as Spark gives them, to timers.
+"""The message contract: parses a batch of Kafka records, as Spark gives them, into timers.
 
-Any bytes in key, value and headers make a timer or a dead letter, never an error. A rejected row
-keeps all its headers, request headers too, and gets TIMER_ERROR_CODE and TIMER_ERROR after them.
+Any bytes in key, value and headers make a timer or a dead letter, never an exception. A rejected
+row keeps all its headers, request headers too, and gets TIMER_ERROR_CODE and TIMER_ERROR after
+them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,12 @@ from duewheel.schemas.request.headers import (
     rows_of,
 )
 from duewheel.schemas.request.kafka_records import KafkaRecords, read_records
-from duewheel.schemas.request.request_columns import Asked, copies, judged_columns, waiting_letters
+from duewheel.schemas.request.request_columns import (
+    RequestColumns,
+    copies,
+    rule_columns,
+    waiting_letters,
+)
 from duewheel.schemas.request.row_settings import RowSettings
 from duewheel.schemas.request.rules import VALUE, Rule, Rules, compile_suite
 from duewheel.schemas.request.topic_contracts import DEFAULT, TopicContract
@@ -57,11 +63,11 @@ WAITED = "waited"  # the code of dead letters that came again: their own was cou
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """What the configuration says about messages.
+    """The settings that apply to messages.
 
     Attributes:
         levels_ms: delay of DELAY level 1, 2, …
-        topics: timer topic → what holds for its messages; for those of others, the defaults.
+        topics: timer topic → its settings; all other topics have the defaults.
         dead_letter_topic: where rejected rows go.
         rules: what an acceptable timer is.
     """
@@ -79,11 +85,11 @@ class Contract:
         self._check_targets()
 
     def topic(self, name: str) -> TopicContract:
-        """What holds for the messages of a timer topic."""
+        """The settings of a timer topic."""
         return self.topics.get(name, DEFAULT)
 
     def _check_targets(self) -> None:
-        """A configured target must be one that a message could ask for."""
+        """Refuse a configured target that no message could request."""
         given = {n: each.target for n, each in self.topics.items() if each.target is not None}
         refused = self.refused_targets(given.values())
         for topic, target in given.items():
@@ -92,9 +98,9 @@ class Contract:
                 raise ConfigError(f"{topic!r} cannot be mapped to {target!r}: {reason}")
 
     def refused_targets(self, names: Iterable[str]) -> dict[str, Rule]:
-        """Those that no message may ask for, and the rule that says so."""
+        """The names that no message may request, and the rule that rejects each."""
         targets = list(dict.fromkeys(names))
-        columns = judged_columns(Asked.of_targets(targets))
+        columns = rule_columns(RequestColumns.of_targets(targets))
         failures = self.rules.first_failure(columns).tolist()
         return {
             target: self.rules.rules[failure]
@@ -105,7 +111,7 @@ class Contract:
     def slot_values(self) -> dict[str, Any]:
         """The settings that decide a row's due time and whether it is accepted, for JSON.
 
-        The rules are among them as they are: another version may come with others.
+        They include the rules in full: another version may ship others.
         """
         return {
             "levels_ms": list(self.levels_ms),
@@ -117,7 +123,7 @@ class Contract:
 
     @classmethod
     def from_slot_values(cls, values: Mapping[str, Any], dead_letter_topic: str) -> Contract:
-        """The contract that once gave these values; but rejected rows go where they go now.
+        """The contract that gave these values, with today's dead-letter topic.
 
         Raises:
             ConfigError: they cannot be read.
@@ -130,7 +136,7 @@ class Contract:
                 compile_suite(values["suite"], values["parameters"]),
             )
         except (LookupError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
-            raise ConfigError(f"these are no settings of a contract: {error!r}") from error
+            raise ConfigError(f"not the settings of a contract: {error!r}") from error
 
 
 def parse(table: pa.Table, contract: Contract) -> TimerBatch:
@@ -140,89 +146,91 @@ def parse(table: pa.Table, contract: Contract) -> TimerBatch:
         table: columns of Spark's Kafka source: topic string, partition int32, offset int64,
             timestamp timestamp[us, UTC], key binary, value binary, headers
             list<struct<key: string, value: binary>>.
-        contract: what the configuration says.
+        contract: the settings.
     """
-    return parse_judged(table, contract)[0]
+    return parse_with_columns(table, contract)[0]
 
 
-def parse_judged(table: pa.Table, contract: Contract) -> tuple[TimerBatch, pa.Table]:
-    """The same, and the columns that the rules have judged (`requests.JUDGED`)."""
+def parse_with_columns(table: pa.Table, contract: Contract) -> tuple[TimerBatch, pa.Table]:
+    """The same, and the columns that the rules have checked (request_columns.RULE_COLUMNS)."""
     records = read_records(table)
     settings = RowSettings([contract.topic(name) for name in records.topics], records.topic)
-    found = read_headers(table.column("headers"), settings.mode)
-    asked = _asked(found.fields(), records, settings, contract.levels_ms)
-    columns = judged_columns(asked)
-    failure, letters = contract.rules.first_failure(columns), waiting_letters(found)
+    headers = read_headers(table.column("headers"), settings.mode)
+    requests = _requests(headers.fields(), records, settings, contract.levels_ms)
+    columns = rule_columns(requests)
+    failure, letters = contract.rules.first_failure(columns), waiting_letters(headers)
     failure[letters] = ACCEPTED
     rejected = (failure != ACCEPTED) | letters
-    timer, cancelling = asked.cancels.accepted(rejected)
+    timer, cancelling = requests.cancels.accepted(rejected)
     placed = timer & ~rejected
     target, targets = _targets(columns.column("target_topic"), placed, contract)
-    known = copies(asked.fields, records.offset, ~rejected)
+    copy = copies(requests.fields, records.offset, ~rejected)
     if letters.any():
-        known = known.where(~letters, copies(found.fields(), records.offset, letters).unrolled())
-    timer_id, id_hash = _ids(asked.cancels.ids, rejected, records, known.origin_offset)
-    foreign = settings.drop_in(asked.fields) & placed
-    key = delivered_keys(records.key, foreign, asked.fields)
-    headers, header_count = _headers(found, failure, letters, columns, contract.rules)
+        copy = copy.where(~letters, copies(headers.fields(), records.offset, letters).unrolled())
+    timer_id, id_hash = _ids(requests.cancels.ids, rejected, records, copy.origin_offset)
+    foreign = settings.drop_in(requests.fields) & placed
+    key = delivered_keys(records.key, foreign, requests.fields)
+    encoded, header_count = _headers(headers, failure, letters, columns, contract.rules)
     if settings.mode is not None:
         added, added_count = traces(records, settings.mode, foreign)
-        headers, header_count = join(headers, added), header_count + added_count
+        encoded, header_count = join(encoded, added), header_count + added_count
     batch = TimerBatch(
         partitions=records.partitions,
         partition=records.partition,
         offset=records.offset,
-        origin_offset=known.origin_offset,
-        due_ms=_due_ms(asked.due, placed, key, id_hash),
-        not_before_ms=known.not_before_ms,
+        origin_offset=copy.origin_offset,
+        due_ms=_due_ms(requests.due, placed, key, id_hash),
+        not_before_ms=copy.not_before_ms,
         codes=[*(rule.code for rule in contract.rules.rules), WAITED],
         code=np.where(letters, len(contract.rules.rules), failure).astype(np.int32),
         timer=timer,
         cancels=cancelling,
-        named_offset=asked.cancels.named_offset,
+        named_offset=requests.cancels.named_offset,
         targets=targets,
         target=target,
         target_partition=_target_partitions(columns, rejected),
-        key_hash=placing_hashes(key, placed, asked.fields),
+        key_hash=placing_hashes(key, placed, requests.fields),
         id_hash=id_hash,
         timer_id=timer_id,
         key_value=key_values(key, records.value),
-        headers=headers,
+        headers=encoded,
         header_count=header_count,
-        roll_times=known.roll_times,
-        retries=known.retries,
-        level=np.where(placed, np.maximum(asked.due.level, known.level), NO_LEVEL).astype(np.int32),
+        roll_times=copy.roll_times,
+        retries=copy.retries,
+        level=np.where(placed, np.maximum(requests.due.level, copy.level), NO_LEVEL).astype(
+            np.int32
+        ),
         timestamp_ms=records.timestamp_ms,
-        chase_slot=known.chase_slot,
-        chase_flags=known.chase_flags,
+        chase_slot=copy.chase_slot,
+        chase_flags=copy.chase_flags,
     )
     return batch, columns
 
 
-def _asked(
+def _requests(
     fields: Mapping[Request, Field],
     records: KafkaRecords,
     settings: RowSettings,
     levels_ms: Sequence[int],
-) -> Asked:
-    """What the records ask for, under the settings of their topics."""
+) -> RequestColumns:
+    """The requests of the records under the settings of their topics."""
     count = len(records)
     cancelling = settings.cancelling_keys(fields, records.key, records.value)
     named = settings.keys_as_ids(fields, records.key)
     cancels = read_cancels(fields, cancelling, named, count)
     fields = cancels.of_timers(fields)
-    told = cancels.pure | rows_of(fields, [Request.ORIGIN], count)
-    due = due_times(fields, records.timestamp_ms, levels_ms, settings.delay_ms(told))
+    excepted = cancels.pure | rows_of(fields, [Request.ORIGIN], count)
+    due = due_times(fields, records.timestamp_ms, levels_ms, settings.delay_ms(excepted))
     default_target, targets = settings.default_targets()
-    return Asked(
+    return RequestColumns(
         *(fields, cancels, due, records.timestamp_ms, records.offset, default_target, targets),
-        condemned=settings.condemns_past_due(),
+        rejects_past_due=settings.rejects_past_due(),
     )
 
 
 def _targets(column: Any, placed: Bool, contract: Contract) -> tuple[Int32, list[str]]:
-    """Row → index in the list of targets; the dead-letter topic for rows that are not placed. Only
-    names that some other row uses are looked at: those of rejected rows can be anything.
+    """Row → index in the list of targets; the dead-letter topic for rows that are not placed. The
+    list has no names of rejected rows: these can be any bytes.
     """
     encoded = column.combine_chunks()
     index = np.asarray(_pc.fill_null(encoded.indices, 0)).astype(np.int64)
@@ -237,13 +245,13 @@ def _targets(column: Any, placed: Bool, contract: Contract) -> tuple[Int32, list
 
 
 def _target_partitions(columns: pa.Table, rejected: Bool) -> Int32:
-    asked: Any = columns.column("target_partition")
-    number = np.asarray(_pc.fill_null(asked, NO_PARTITION))
+    requested: Any = columns.column("target_partition")
+    number = np.asarray(_pc.fill_null(requested, NO_PARTITION))
     return np.where(rejected, NO_PARTITION, number).astype(np.int32)
 
 
 def _due_ms(due: DueTimes, placed: Bool, key: Column, id_hash: Int64) -> Int64:
-    """Due times, spread inside their windows: timers of a key, or else of an id, alike."""
+    """Due times, spread inside their windows by key, or by id where the key is null."""
     rows = np.flatnonzero(placed & (due.window_ms > 0))
     if not len(rows):
         return due.due_ms
@@ -256,7 +264,7 @@ def _ids(
     field: Field, rejected: Bool, records: KafkaRecords, origin_offset: Int64
 ) -> tuple[Column, Int64]:
     """The timers' ids (empty for the default) and their hashes (of the default too). A rejected
-    row's own id may be of any length: it has the default.
+    row gets the default, because its own id may be of any length.
     """
     given = field.where(~rejected[field.rows])
     default = np.ones(len(origin_offset), np.bool_)
@@ -270,29 +278,29 @@ def _ids(
 
 
 def _headers(
-    found: Headers, failure: Int32, letters: Bool, columns: pa.Table, rules: Rules
+    headers: Headers, failure: Int32, letters: Bool, columns: pa.Table, rules: Rules
 ) -> tuple[Column, Int32]:
-    """The users' headers; in rejected rows all headers, and the reason; in dead letters that have
-    waited all but those that say so.
+    """The users' headers; in rejected rows all headers and the reason; in dead letters that have
+    waited all but LETTER_END.
     """
-    keep = (found.request == USERS) | (found.request == Request.PARTITION_KEY)
+    keep = (headers.request == USERS) | (headers.request == Request.PARTITION_KEY)
     rejected = failure != ACCEPTED
     if letters.any():
-        keep |= letters[found.rows()]
-        ends = found.firsts[1:][letters]
-        for back in range(1, len(LETTER_END) + 1):
-            keep[ends - back] = False
+        keep |= letters[headers.rows()]
+        ends = headers.firsts[1:][letters]
+        for i in range(1, len(LETTER_END) + 1):
+            keep[ends - i] = False
     if not rejected.any():
-        return header_groups(found, keep)
-    encoded, count = header_groups(found, keep | rejected[found.rows()])
+        return header_groups(headers, keep)
+    encoded, count = header_groups(headers, keep | rejected[headers.rows()])
     errors = _errors(failure, columns, rules.rules)
     return join(encoded, errors), count + 2 * rejected.astype(np.int32)
 
 
 def _errors(failure: Int32, columns: pa.Table, rules: Sequence[Rule]) -> Column:
     """TIMER_ERROR_CODE and TIMER_ERROR of rejected rows, nothing in the others."""
-    known = [b"" if rule.names_value else error_headers(rule) for rule in rules]
-    errors = take(binary([b"", *known]), failure + 1)
+    constants = [b"" if rule.names_value else error_headers(rule) for rule in rules]
+    errors = take(binary([b"", *constants]), failure + 1)
     for i, rule in enumerate(rules):
         rows = np.flatnonzero(failure == i)
         if rule.names_value and len(rows):

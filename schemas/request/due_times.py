@@ -1,27 +1,25 @@
-"""When a row is due. Decided by its record, its Kafka timestamp and the configuration, never by the
-clock.
+"""When a row is due: a function of its record, its Kafka timestamp and the settings, never of the
+clock. A record that is read again therefore gets the same due time.
 
-Of the ways to ask for a time the first in the order of precedence wins, and only the winner must be
-well-formed:
+The first request in the order of precedence wins, and only the winner must be well-formed:
 
     scheduler-epoch …        epoch seconds, in the drop-in modes that have it
     kafka-scheduler-when     an ISO-8601 instant, in UTC if it has no zone
-    DELAY                    a level; 0 and below count as not given, above the highest as the
-                             highest
+    DELAY                    a level; 0 and below count as not given, a higher one than the highest
+                             as the highest
     TIMER_DELAY_SEC          seconds from the record's timestamp
     TIMER_DELAY_MS           milliseconds from the record's timestamp
     TIMER_DELIVER_MS         an instant (header_values.py)
-    deliverAfter             the field that KIP-1277 proposes, as a header; whether it is to be a
-                             delay or an instant is not settled there. A number below 10**12 is
+    deliverAfter             the field that KIP-1277 proposes, as a header. The KIP leaves open
+                             whether it is a delay or an instant. A number below 10**12 is
                              milliseconds from the record's timestamp (31 years; as an instant it
                              would be before 2001); anything else is an instant
 
 Without any of them the topic's own delay counts, if it has one.
 
-TIMER_WINDOW_MS w spreads timers: one is due at a whole millisecond from the time asked for to w
-after it, by a hash of its key, or of its id if it has none. So the timers of a key keep their
-order, and one that is read again is due when it was at first. A copy is due at a fixed instant: it
-has no window.
+TIMER_WINDOW_MS w spreads timers: one is due at a whole millisecond from the requested time to w
+after it, chosen by a hash of its key, or of its id without a key. The timers of a key thus keep
+their order. A copy has no window, because it is due at a fixed instant.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ PRECEDENCE = (
     Request.DELIVER_AFTER,
 )
 NO_DELAY = -1  # of a topic
-DELAY_MS_END = 10**12  # of what deliverAfter takes for a delay
+DELAY_MS_END = 10**12  # deliverAfter: a delay below it, an instant from there on
 _NONE = -1
 
 # Values, and the timestamps of their rows → epoch ms, and which are well-formed.
@@ -65,22 +63,22 @@ class DueTimes:
     """When each row is due.
 
     Attributes:
-        due_ms: epoch ms, 0 where not known; without the window.
-        known: which rows have a due time.
+        due_ms: epoch ms, 0 where not valid; without the window.
+        valid: which rows have a due time.
         bad: index in the order of precedence of the winning header if it is malformed, else -1.
         window_ms: 0 if there is none, -1 if it is malformed.
         level: the delay level that counts, NO_LEVEL where another header does.
     """
 
     due_ms: Int64
-    known: Bool
+    valid: Bool
     bad: Int8
     window_ms: Int64
     level: Int32
 
     @classmethod
     def at(cls, due_ms: Int64) -> DueTimes:
-        """All known, without windows."""
+        """All valid, without windows."""
         count = len(due_ms)
         none, zeros = np.full(count, _NONE, np.int8), np.zeros(count, np.int64)
         level = np.full(count, NO_LEVEL, np.int32)
@@ -109,43 +107,43 @@ def due_times(
     levels_ms: Sequence[int],
     delay_ms: Int64 | None = None,
 ) -> DueTimes:
-    """Read the due times that the requests ask for.
+    """Read the requested due times.
 
     Args:
         fields: the requests.
         timestamp_ms: the records' timestamps.
         levels_ms: delay of level 1, 2, …
-        delay_ms: of rows that do not say when, or NO_DELAY; None if no row has one.
+        delay_ms: of rows without a requested time, or NO_DELAY; None if no row has one.
     """
     base_ms = np.clip(timestamp_ms, -SATURATED, SATURATED)
     count = len(base_ms)
     due_ms = np.zeros(count, np.int64)
-    known = np.zeros(count, np.bool_)
+    valid = np.zeros(count, np.bool_)
     bad = np.full(count, _NONE, np.int8)
     level = np.full(count, NO_LEVEL, np.int32)
     if delay_ms is not None:
-        known |= delay_ms != NO_DELAY
-        due_ms[known] = base_ms[known] + delay_ms[known]
-    for place in reversed(range(len(PRECEDENCE))):  # what takes precedence overwrites
+        valid |= delay_ms != NO_DELAY
+        due_ms[valid] = base_ms[valid] + delay_ms[valid]
+    for place in reversed(range(len(PRECEDENCE))):  # a higher precedence overwrites
         field = fields.get(PRECEDENCE[place])
         if field is None:
             continue
         rows = field.rows
         if PRECEDENCE[place] is Request.LEVEL:
-            rows, asked, well_formed = _levels(field, len(levels_ms))
-            due = base_ms[rows] + np.array(levels_ms, np.int64)[asked - 1]
-            level[rows] = np.where(well_formed, asked, NO_LEVEL)
+            rows, level_number, well_formed = _levels(field, len(levels_ms))
+            due = base_ms[rows] + np.array(levels_ms, np.int64)[level_number - 1]
+            level[rows] = np.where(well_formed, level_number, NO_LEVEL)
         else:
             due, well_formed = _READ[PRECEDENCE[place]](field.values, base_ms[rows])
             level[rows] = NO_LEVEL
         due_ms[rows] = np.where(well_formed, due, 0)
-        known[rows] = well_formed
+        valid[rows] = well_formed
         bad[rows] = np.where(well_formed, _NONE, place)
-    return DueTimes(due_ms, known, bad, _windows(fields, count), level)
+    return DueTimes(due_ms, valid, bad, _windows(fields, count), level)
 
 
 def _levels(field: Field, highest: int) -> tuple[Int64, Int64, Bool]:
-    """The rows that give a level, or something else than a number; the level; which have one."""
+    """The rows with a level or with a malformed one; the level; which are well-formed."""
     level, well_formed = parse_numbers(field.values)
     given = ~well_formed | (level > 0)
     return field.rows[given], np.clip(level[given], 1, highest), well_formed[given]

@@ -1,8 +1,8 @@
-"""The headers of a batch of records as columns, and what they ask for (names: header_names.py).
+"""The headers of a batch of records as columns, and their meanings (names: header_names.py).
 
-What a name means depends on the mode of its topic; in a copy it has the native meaning, except that
-a partition key is read again. Of headers with the same meaning the last one in a record counts. A
-null value reads as an empty one, except where it is a key.
+The meaning of a name depends on the mode of its topic. In a copy it has the native meaning, except
+for a partition key. Of headers with the same meaning the last one in a record counts. A null value
+reads as an empty one, except where it is a key.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Headers:
         names: large_binary, no nulls.
         values: large_binary; a null is a header without a value.
         firsts: row → index of its first header; one more entry at the end.
-        request: what each header asks for, a Request or USERS.
+        request: the meaning of each header, a Request or USERS.
     """
 
     names: Column
@@ -53,7 +53,7 @@ class Headers:
     request: Int8
 
     def where(self, keep: Bool) -> Headers:
-        """Only the wanted ones, as one group of all rows."""
+        """Only those headers, as one group of all rows."""
         kept = np.flatnonzero(keep)
         firsts = np.array([0, len(kept)], np.int64)
         return Headers(take(self.names, kept), take(self.values, kept), firsts, self.request[kept])
@@ -64,14 +64,14 @@ class Headers:
         return np.repeat(np.arange(len(counts)), counts)
 
     def fields(self) -> dict[Request, Field]:
-        """The requests made, by what they ask for; the last header of a row counts."""
-        asked = np.flatnonzero(self.request >= 0)
-        requests, rows = self.request[asked], self.rows()[asked]
+        """The requests by their meaning; the last header of a row counts."""
+        with_request = np.flatnonzero(self.request >= 0)
+        requests, rows = self.request[with_request], self.rows()[with_request]
         fields = {}
         for request in Request:
             mine = requests == request
             if mine.any():
-                row, header = rows[mine], asked[mine]
+                row, header = rows[mine], with_request[mine]
                 last = np.append(row[1:] != row[:-1], True)
                 values = take(self.values, header[last])
                 is_key = request is Request.TARGET_KEY
@@ -81,10 +81,10 @@ class Headers:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One request, where it is made.
+    """One request, in the rows that make it.
 
     Attributes:
-        rows: which rows make it, rising.
+        rows: those rows, rising.
         values: large_binary: the header's value in those rows, empty for null.
     """
 
@@ -98,7 +98,7 @@ class Field:
         return Field(self.rows[keep], take(self.values, np.flatnonzero(keep)))
 
     def beside(self, other: Field) -> Field:
-        """The same request by other rows, too."""
+        """The same request with the rows of `other`, too."""
         if not len(other.rows):
             return self
         rows = np.concatenate([self.rows, other.rows])
@@ -113,25 +113,25 @@ class Field:
 
 def rows_of(fields: Mapping[Request, Field], requests: Iterable[Request], count: int) -> Bool:
     """Which of `count` rows make one of the requests."""
-    found = np.zeros(count, np.bool_)
+    rows = np.zeros(count, np.bool_)
     for request in requests:
         if request in fields:
-            found[fields[request].rows] = True
-    return found
+            rows[fields[request].rows] = True
+    return rows
 
 
 USERS = -1
 MODES = (NATIVE, *DROP_IN)
 """The modes of topics; `mode` of a row is an index in them."""
 _NAMES = [*dict.fromkeys(name for names in (REQUEST, *DROP_IN.values()) for name in names)]
-_KNOWN = _pa.array([name.encode() for name in _NAMES], pa.large_binary())
+_NAME_SET = _pa.array([name.encode() for name in _NAMES], pa.large_binary())
 _ORIGIN = _NAMES.index(ORIGIN)
 
 
 def _meanings(*names: dict[str, Request]) -> list[int]:
-    """Of each of _NAMES, and of all other names."""
-    known = {name: request for each in names for name, request in each.items()}
-    return [*(known.get(name, USERS) for name in _NAMES), USERS]
+    """The meaning of each of _NAMES, then of all other names."""
+    requests = {name: request for each in names for name, request in each.items()}
+    return [*(requests.get(name, USERS) for name in _NAMES), USERS]
 
 
 def _of_copies(names: dict[str, Request]) -> dict[str, Request]:
@@ -160,25 +160,25 @@ def read_headers(column: Any, mode: Int8 | None = None) -> Headers:
     flat = _pc.list_flatten(column)
     names = filled(large_binary(_pc.struct_field(flat, 0)))
     values = large_binary(_pc.struct_field(flat, 1))
-    found = np.asarray(_pc.fill_null(_pc.index_in(names, value_set=_KNOWN), len(_NAMES)))
+    name = np.asarray(_pc.fill_null(_pc.index_in(names, value_set=_NAME_SET), len(_NAMES)))
     if mode is None:
-        return Headers(names, values, firsts, _MEANING[0][found])
+        return Headers(names, values, firsts, _MEANING[0][name])
     row = np.repeat(np.arange(len(counts)), counts)
     meaning = mode.copy()
-    meaning[row[found == _ORIGIN]] += len(MODES)
-    return Headers(names, values, firsts, _MEANING[np.repeat(meaning, counts), found])
+    meaning[row[name == _ORIGIN]] += len(MODES)
+    return Headers(names, values, firsts, _MEANING[np.repeat(meaning, counts), name])
 
 
-def header_groups(found: Headers, keep: Bool) -> tuple[Column, Int32]:
-    """Each row's headers as they stand in records, and how many they are.
+def header_groups(headers: Headers, keep: Bool) -> tuple[Column, Int32]:
+    """Each row's headers as they stand in records, and their number.
 
     Args:
-        found: the headers of a batch of rows.
-        keep: which of all those headers to write.
+        headers: those of a batch of rows.
+        keep: which of them to write.
     """
     kept = np.zeros(len(keep) + 1, np.int64)
     np.cumsum(keep, out=kept[1:])
-    firsts = kept[found.firsts]
-    written = found if keep.all() else found.where(keep)
+    firsts = kept[headers.firsts]
+    written = headers if keep.all() else headers.where(keep)
     encoded = join(*framed(written.names), *framed(written.values))
     return join_groups(encoded, firsts), np.diff(firsts).astype(np.int32)

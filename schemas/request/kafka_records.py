@@ -43,7 +43,7 @@ class KafkaRecords:
         return len(self.offset)
 
     def take(self, rows: Int64) -> KafkaRecords:
-        """Some of them."""
+        """The given rows, in the given order."""
         return KafkaRecords(
             topics=self.topics,
             topic=self.topic[rows],

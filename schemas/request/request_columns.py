@@ -1,9 +1,9 @@
-"""From request headers to the columns that the rules judge.
+"""Turns request headers into the columns that the rules check.
 
-What a copy (record_codec.py) asks for was accepted with its first one, under other settings
-perhaps: the length of its delay, and whether it is past due, is not judged again, all else is.
-Whoever may write to the timer topic can make a record look like a copy: he may let a timer wait for
-longer, as by sending it over and over, but reaches no topic that is closed to timers.
+A copy (record_codec.py) was accepted with its first one, perhaps under other settings. Its delay
+and past-due check are therefore not repeated; all other checks are. A client with write access to
+the timer topic can forge a copy. A forged copy may wait longer than the rules allow, as a timer
+that is sent over and over does, but reaches no topic that is closed to timers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from duewheel.schemas.header_names import (
     NAME_OF,
     Request,
 )
-from duewheel.schemas.request.cancel_requests import WORDS, CancelRequests, read_cancels
+from duewheel.schemas.request.cancel_requests import VERDICTS, CancelRequests, read_cancels
 from duewheel.schemas.request.due_times import PRECEDENCE, DueTimes
 from duewheel.schemas.request.header_values import SATURATED, parse_numbers
 from duewheel.schemas.request.headers import Field, Headers, Int8, rows_of
@@ -38,24 +38,24 @@ _pa: Any = pa
 _pc: Any = pyarrow.compute
 
 _NAME = pa.dictionary(pa.int8(), pa.string())
-JUDGED = pa.schema(
+RULE_COLUMNS = pa.schema(
     [
-        pa.field("cancel", _NAME),  # what it cancels, or why it cannot (cancel_requests.py)
-        pa.field("unsupported", _NAME),  # of a drop-in mode: what cannot be done
+        pa.field("cancel", _NAME),  # a kind of cancel, or its defect (cancel_requests.py)
+        pa.field("unsupported", _NAME),  # of a drop-in mode: the feature that duewheel lacks
         pa.field("due_ms", pa.int64()),  # epoch ms; null: not given, or malformed
-        pa.field("delay_ms", pa.int64()),  # until the window's end; null: not asked for, or a copy
+        pa.field("delay_ms", pa.int64()),  # until the window's end; null: not requested, or a copy
         pa.field("past_ms", pa.int64()),  # since its end, where that matters; null: in the future
         pa.field("window_ms", pa.int64()),  # null: not given; -1: malformed, or in a copy
         pa.field("bad_header", _NAME),  # the header that gives the due time, if malformed
-        pa.field("missing", _NAME),  # what a timer needs and this one lacks: due_time, target_topic
+        pa.field("missing", _NAME),  # due_time or target_topic, if the timer lacks it
         pa.field("target_topic", pa.dictionary(pa.int32(), pa.large_string())),
-        pa.field("target_partition", pa.int64()),  # null: not asked for; -1: malformed
+        pa.field("target_partition", pa.int64()),  # null: not requested; -1: malformed
         pa.field("timer_id_bytes", pa.int64()),  # length of the id; null: not given
         pa.field("origin_distance", pa.int64()),  # offset - origin's; null: no copy; -1: malformed
-        pa.field("retries", pa.int64()),  # null: not parked; -1: malformed, or on what is no copy
+        pa.field("retries", pa.int64()),  # null: not parked; -1: malformed, or not on a copy
     ]
 )
-"""The columns that rules may name. A null passes every rule that does not ask for a value."""
+"""The columns that rules may name. A null passes every rule but "not null"."""
 
 DUE_NAMES = ["epoch_seconds", "when", *(NAME_OF[request] for request in PRECEDENCE[2:])]
 _MISSING = ("due_time", "target_topic")
@@ -67,18 +67,18 @@ COUNT_MAX = 65_535  # of rolls and retries: two bytes on disk; the counts stop t
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What the rows of a batch ask for.
+class RequestColumns:
+    """The requests of a batch's rows.
 
     Attributes:
-        fields: the requests; of pure cancels only those that mean something.
-        cancels: what the rows cancel.
-        due: their due times.
+        fields: the requests; of pure cancels only those that have a meaning.
+        cancels: the cancels and ids.
+        due: the due times.
         timestamp_ms: of the records.
-        offset: their own.
+        offset: of the records.
         default_target: row → index in `named` of the target without REAL_TOPIC, or -1 for none.
-        named: the targets that the configuration names.
-        condemned: rows of topics that condemn what is past due.
+        named: the targets that the settings name.
+        rejects_past_due: rows of topics that reject timers past due.
     """
 
     fields: Mapping[Request, Field]
@@ -88,11 +88,11 @@ class Asked:
     offset: Int64
     default_target: Int32
     named: Sequence[str]
-    condemned: Bool
+    rejects_past_due: Bool
 
     @classmethod
-    def of_targets(cls, targets: Sequence[str]) -> Asked:
-        """Timers that are due at once, for these targets."""
+    def of_targets(cls, targets: Sequence[str]) -> RequestColumns:
+        """One timer for each target, due at once."""
         count = len(targets)
         zeros, none = np.zeros(count, np.int64), Field.none()
         return cls(
@@ -102,53 +102,53 @@ class Asked:
 
     @property
     def copy(self) -> Bool:
-        """Rows that say that they are copies."""
+        """Rows with the header of a copy."""
         return rows_of(self.fields, [Request.ORIGIN], len(self.offset))
 
 
-def judged_columns(asked: Asked) -> pa.Table:
-    """The columns of JUDGED."""
-    fields, due, count = asked.fields, asked.due, len(asked.offset)
-    delay_ms = due.latest_ms - np.clip(asked.timestamp_ms, -SATURATED, SATURATED)
-    judged = due.known & ~asked.copy
-    target = _targets(fields.get(Request.TARGET_TOPIC), asked.default_target, asked.named)
-    ids = asked.cancels.ids
+def rule_columns(requests: RequestColumns) -> pa.Table:
+    """The columns of RULE_COLUMNS."""
+    fields, due, count = requests.fields, requests.due, len(requests.offset)
+    delay_ms = due.latest_ms - np.clip(requests.timestamp_ms, -SATURATED, SATURATED)
+    has_delay = due.valid & ~requests.copy
+    target = _targets(fields.get(Request.TARGET_TOPIC), requests.default_target, requests.named)
+    ids = requests.cancels.ids
     columns = [
-        _named(asked.cancels.word, WORDS),
+        _named(requests.cancels.verdict, VERDICTS),
         _named(_unsupported(fields, count), UNSUPPORTED),
-        _pa.array(due.due_ms, mask=~due.known),
-        _pa.array(delay_ms, mask=~judged),
-        _pa.array(-delay_ms, mask=~(judged & asked.condemned & (delay_ms <= 0))),
+        _pa.array(due.due_ms, mask=~due.valid),
+        _pa.array(delay_ms, mask=~has_delay),
+        _pa.array(-delay_ms, mask=~(has_delay & requests.rejects_past_due & (delay_ms <= 0))),
         _pa.array(due.window_ms, mask=~rows_of(fields, [Request.WINDOW_MS], count)),
         _named(due.bad, DUE_NAMES),
-        _named(_missing(asked, target), _MISSING),
+        _named(_missing(requests, target), _MISSING),
         target,
         _sparse(fields.get(Request.TARGET_PARTITION), _partitions, count),
-        _sparse(ids.where(~asked.cancels.pure[ids.rows]), lengths, count),
-        _sparse(fields.get(Request.ORIGIN), partial(_distances, fields, asked.offset), count),
+        _sparse(ids.where(~requests.cancels.pure[ids.rows]), lengths, count),
+        _sparse(fields.get(Request.ORIGIN), partial(_distances, fields, requests.offset), count),
         _retries(fields, count),
     ]
-    table: pa.Table = _pa.table(columns, schema=JUDGED)
+    table: pa.Table = _pa.table(columns, schema=RULE_COLUMNS)
     return table
 
 
-def _missing(asked: Asked, target: pa.DictionaryArray[Any, Any]) -> Int8:
+def _missing(requests: RequestColumns, target: pa.DictionaryArray[Any, Any]) -> Int8:
     missing = np.where(np.asarray(target.is_null()), np.int8(1), np.int8(_NONE))
-    missing[~asked.due.known & (asked.due.bad == _NONE)] = 0
-    missing[asked.cancels.pure] = _NONE
+    missing[~requests.due.valid & (requests.due.bad == _NONE)] = 0
+    missing[requests.cancels.pure] = _NONE
     return missing
 
 
 def _unsupported(fields: Mapping[Request, Field], count: int) -> Int8:
     unsupported = np.full(count, _NONE, np.int8)
-    for i, request, known in (
+    for i, request, supported in (
         (2, Request.SOURCE_TYPE, _SOURCE_TYPES),
         (1, Request.SCHEMA_VERSION, _SCHEMA_VERSIONS),
         (0, Request.RECURRING, ()),
     ):
         if request in fields:
             field = fields[request]
-            value_set = _pa.array(known, pa.large_binary())
+            value_set = _pa.array(supported, pa.large_binary())
             strange = ~np.asarray(_pc.is_in(field.values, value_set=value_set))
             unsupported[field.rows[strange]] = i
     return unsupported
@@ -169,13 +169,13 @@ def _dictionary(index: Int8 | Int32, values: Any) -> pa.DictionaryArray[Any, Any
 def _targets(
     field: Field | None, default_target: Int32, mapped: Sequence[str]
 ) -> pa.DictionaryArray[Any, Any]:
-    """REAL_TOPIC, else what the mapping says. A dictionary: rules then look once at each name."""
+    """REAL_TOPIC, or the mapped target. A dictionary, so that rules check each name once."""
     values = _pa.array(list(mapped), pa.large_string())
     index = default_target.copy()
     if field is not None:
-        asked = _pc.dictionary_encode(field.values)
-        index[field.rows] = np.asarray(asked.indices) + len(values)
-        values = _pa.concat_arrays([values, ascii_text(asked.dictionary)])
+        encoded = _pc.dictionary_encode(field.values)
+        index[field.rows] = np.asarray(encoded.indices) + len(values)
+        values = _pa.concat_arrays([values, ascii_text(encoded.dictionary)])
     return _dictionary(index, values)
 
 
@@ -214,25 +214,25 @@ def _retries(fields: Mapping[Request, Field], count: int) -> pa.Int64Array:
     return column
 
 
-def waiting_letters(found: Headers) -> Bool:
-    """Rows that are dead letters which wait for their topic: by their last headers. Nothing else of
-    them is judged again: whatever their first copy was refused for, they stay dead letters.
+def waiting_letters(headers: Headers) -> Bool:
+    """Dead letters that wait for their topic, recognised by their last headers. They skip all other
+    checks and stay dead letters, even if the rule that rejected them has changed.
     """
-    size, ends = len(LETTER_END), found.firsts[1:]
-    letters: Bool = np.diff(found.firsts) >= size
+    size, ends = len(LETTER_END), headers.firsts[1:]
+    letters: Bool = np.diff(headers.firsts) >= size
     for place, request in enumerate(LETTER_END):
         at = ends[letters] - size + place
-        letters[letters] = found.request[at] == request
+        letters[letters] = headers.request[at] == request
     return letters
 
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """What rows say of themselves as copies.
+    """The copy headers of rows.
 
     Attributes:
-        origin_offset: offset of the first copy of each timer, the row's own if that is it, or
-            if it is no more.
+        origin_offset: offset of each timer's first copy; the row's own if the row is the first, or
+            if the first is lost.
         roll_times: how often it was rolled.
         not_before_ms: see TimerBatch.
         retries: how often it was parked.
@@ -249,12 +249,12 @@ class Copies:
     chase_flags: Int32
 
     def where(self, rows: Bool, others: Copies) -> Copies:
-        """Of these rows what is known here, of all else what `others` say."""
+        """These values in `rows`, those of `others` in all other rows."""
         pairs = ((getattr(self, each.name), getattr(others, each.name)) for each in fields_of(self))
         return Copies(*(np.where(rows, mine, its) for mine, its in pairs))
 
     def unrolled(self) -> Copies:
-        """The same of dead letters, of which nothing but waiting counts."""
+        """The same for dead letters, which have no rolls and no level."""
         return replace(
             self,
             roll_times=np.zeros_like(self.roll_times),
@@ -263,15 +263,15 @@ class Copies:
 
 
 def copies(fields: Mapping[Request, Field], offset: Int64, accepted: Bool) -> Copies:
-    """What is known of copies, of every row.
+    """The copy headers of every row.
 
     Args:
         fields: the requests.
         offset: the records' own.
-        accepted: rows whose ORIGIN, NOT_BEFORE and RETRIES, if there are any, were found good.
+        accepted: rows whose ORIGIN, NOT_BEFORE and RETRIES, if present, passed the rules.
     """
     count = len(offset)
-    known = Copies(
+    result = Copies(
         offset.copy(),
         np.zeros(count, np.int32),
         np.full(count, ANY_TIME, np.int64),
@@ -281,24 +281,24 @@ def copies(fields: Mapping[Request, Field], offset: Int64, accepted: Bool) -> Co
         np.zeros(count, np.int32),
     )
     if Request.ORIGIN not in fields:
-        return known
+        return result
     is_copy = rows_of(fields, [Request.ORIGIN], count) & accepted
-    known.roll_times[is_copy] = 1
+    result.roll_times[is_copy] = 1
     for request, column, last in (
-        (Request.ORIGIN, known.origin_offset, SATURATED),
-        (Request.ROLL_TIMES, known.roll_times, COUNT_MAX),
-        (Request.NOT_BEFORE, known.not_before_ms, SATURATED),
-        (Request.RETRIES, known.retries, COUNT_MAX),
-        (Request.ASKED_LEVEL, known.level, LEVEL_MAX),
-        (Request.CHASE_SLOT, known.chase_slot, SATURATED),
-        (Request.CHASE_FLAGS, known.chase_flags, CHASE_FLAG_FOUND | CHASE_FLAG_RESCHEDULE),
+        (Request.ORIGIN, result.origin_offset, SATURATED),
+        (Request.ROLL_TIMES, result.roll_times, COUNT_MAX),
+        (Request.NOT_BEFORE, result.not_before_ms, SATURATED),
+        (Request.RETRIES, result.retries, COUNT_MAX),
+        (Request.REQUESTED_LEVEL, result.level, LEVEL_MAX),
+        (Request.CHASE_SLOT, result.chase_slot, SATURATED),
+        (Request.CHASE_FLAGS, result.chase_flags, CHASE_FLAG_FOUND | CHASE_FLAG_RESCHEDULE),
     ):
         given = fields.get(request)
         if given is not None:
             number, well_formed = parse_numbers(given.values)
             good = well_formed & (number >= 0) & is_copy[given.rows]
             column[given.rows[good]] = np.minimum(number[good], last)
-    return known
+    return result
 
 
 def _partitions(values: Column) -> Int64:

@@ -1,7 +1,7 @@
-"""What the settings of its topic (topic_contracts.py) mean for each row of a batch.
+"""The settings of each row's topic (topic_contracts.py), as columns of a batch.
 
-Nothing of it is for copies: all that they ask for is in their own, native headers. A key of 1 byte
-or more can be an id; an empty one is none.
+They do not apply to copies: a copy has everything in its own, native headers. A key of 1 byte or
+more can be an id; an empty one cannot.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from duewheel.schemas.request.topic_contracts import DEAD_LETTER, NATIVE, TopicC
 
 _pa: Any = pa
 
-# What tells a record of another service from a native one in a topic of its mode.
+# The headers that distinguish a record of another service from a native one.
 _FOREIGN = (Request.EPOCH_SEC, Request.WHEN, Request.TARGET_KEY)
 CANCEL_TYPE = b"cancel"  # of schedule_source_type
 
@@ -56,7 +56,7 @@ class RowSettings:
         return self._of_rows(index, np.int32), named
 
     def delay_ms(self, excepted: Bool) -> Int64 | None:
-        """How long rows wait that do not say when, or NO_DELAY; None if no topic tells.
+        """The delay of rows without a requested time, or NO_DELAY; None if no topic has one.
 
         Args:
             excepted: copies and pure cancels.
@@ -64,20 +64,20 @@ class RowSettings:
         given = [each.delay_ms for each in self.contracts]
         if all(delay is None for delay in given):
             return None
-        known = [NO_DELAY if delay is None else delay for delay in given]
-        return np.where(excepted, NO_DELAY, self._of_rows(known, np.int64))
+        delays = [NO_DELAY if delay is None else delay for delay in given]
+        return np.where(excepted, NO_DELAY, self._of_rows(delays, np.int64))
 
-    def condemns_past_due(self) -> Bool:
-        """Rows of topics where what is past due becomes a dead letter."""
+    def rejects_past_due(self) -> Bool:
+        """Rows of topics where a timer that is past due becomes a dead letter."""
         return self._flags([each.past_due == DEAD_LETTER for each in self.contracts])
 
     def drop_in(self, fields: Mapping[Request, Field]) -> Bool:
-        """First copies that ask as another service does, in topics of its mode."""
+        """First copies with another service's headers, in topics of its mode."""
         rows = self._first_copies([each.headers != NATIVE for each in self.contracts], fields)
         return rows & rows_of(fields, _FOREIGN, len(rows))
 
     def cancelling_keys(self, fields: Mapping[Request, Field], key: Column, value: Column) -> Field:
-        """Rows that are pure cancels by their null value, or by their source type, and keys."""
+        """Rows that are pure cancels by their null value or source type, and their keys."""
         by_null = [each.null_cancels for each in self.contracts]
         types = fields.get(Request.SOURCE_TYPE)
         if types is None and (not any(by_null) or not value.null_count):
@@ -92,7 +92,7 @@ class RowSettings:
         return _field(key, cancels)
 
     def keys_as_ids(self, fields: Mapping[Request, Field], key: Column) -> Field:
-        """Rows whose key is the id of their timer, and keys."""
+        """Rows whose key is the id of their timer, and these keys."""
         by_key = [each.key_is_id for each in self.contracts]
         if not any(by_key):
             return Field.none()
@@ -101,7 +101,7 @@ class RowSettings:
         return _field(key, named)
 
     def _first_copies(self, of_topics: list[bool], fields: Mapping[Request, Field]) -> Bool:
-        """Those rows of some topics that are no copies."""
+        """The rows of these topics that are no copies."""
         if not any(of_topics):
             return np.zeros(len(self.topic), np.bool_)
         return self._flags(of_topics) & ~rows_of(fields, [Request.ORIGIN], len(self.topic))

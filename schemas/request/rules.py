@@ -1,17 +1,17 @@
 """What an acceptable timer is: a Great Expectations suite, compiled to Arrow predicates.
 
 The suite (timer_suite.json) is the one definition. Great Expectations itself can run it, over a
-sample or in a test; on the way of every message its compiled form gives the same verdict row by
-row, at a hundredth of the cost. Hence the limits on what compiles, all checked once, at start:
+sample or in a test. Ingest runs the compiled form, which gives the same verdict row by row at a
+hundredth of the cost. Not every suite compiles; the limits are checked once, at start:
 
-- only expectation types that judge a row by itself;
-- only arguments whose meaning is the same in both, so no `mostly`, no row conditions;
-- only patterns that Python's and Arrow's regular expressions read alike (name_patterns.py). Both
-  search anywhere in the value.
+- only expectation types that check a row by itself;
+- only arguments with the same meaning in both, so no `mostly`, no row conditions;
+- only patterns with the same meaning in Python's and Arrow's regular expressions
+  (name_patterns.py). Both search anywhere in the value.
 
 As in Great Expectations a null passes every rule except "not null". The first rule in the suite
 that a row fails gives the reason: `meta.code` for programs, `meta.reason` for people. In a reason
-{parameter} stands for a parameter's value and {value} for the number judged.
+{parameter} stands for a parameter's value and {value} for the checked number.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from duewheel.errors import ConfigError
 from duewheel.schemas.arrays import Bool, Int32
 from duewheel.schemas.batches import ACCEPTED
 from duewheel.schemas.name_patterns import for_arrow, require_portable
-from duewheel.schemas.request.request_columns import JUDGED
+from duewheel.schemas.request.request_columns import RULE_COLUMNS
 
 _pc: Any = pyarrow.compute
 _pa: Any = pa
@@ -49,8 +49,8 @@ def load_suite(name: str = "timer") -> dict[str, Any]:
     """A suite that ships with duewheel, as `ExpectationSuite.to_json_dict` would give it.
 
     Args:
-        name: "timer": what an acceptable timer is; or "audit": what only an audit looks at, for it
-            looks across rows.
+        name: "timer": what an acceptable timer is; or "audit": rules across rows, which only an
+            audit checks.
     """
     text = importlib.resources.files(__package__).joinpath(f"{name}_suite.json").read_text("utf-8")
     suite: dict[str, Any] = json.loads(text)
@@ -79,7 +79,7 @@ class Rule:
 
     Attributes:
         code, reason: why a row that fails it is rejected; the reason may have VALUE once.
-        column: the column that it judges.
+        column: the column that it checks.
         predicate: an Arrow array of values → a boolean array: which of them are good.
         nulls_pass: whether a null is good.
     """
@@ -92,7 +92,7 @@ class Rule:
 
     @property
     def names_value(self) -> bool:
-        """Whether the reason tells the value that was judged."""
+        """Whether the reason contains the checked value."""
         return VALUE in self.reason.encode()
 
     def failing(self, table: pa.Table) -> Bool:
@@ -115,8 +115,8 @@ class Rules:
     Attributes:
         rules: in the suite's order.
         parameters: the values of the suite's parameters.
-        suite: what they were compiled from, and can be again: plain JSON.
-        digest: short stable name for what the suite decides, parameters apart.
+        suite: their source, as plain JSON: they can be compiled from it again.
+        digest: a short hash of the suite's decisions, parameters apart.
     """
 
     rules: tuple[Rule, ...]
@@ -128,12 +128,12 @@ class Rules:
         """For each row the index of the first rule that it fails, or ACCEPTED.
 
         Args:
-            columns: see `duewheel.schemas.request.request_columns.JUDGED`.
+            columns: see `duewheel.schemas.request.request_columns.RULE_COLUMNS`.
         """
         failure = np.full(columns.num_rows, ACCEPTED, np.int32)
         for i, rule in enumerate(self.rules):
             if rule.nulls_pass and columns.column(rule.column).null_count == len(failure):
-                continue  # most rules are about what most batches have nothing of
+                continue  # most rules check headers that most batches lack
             failing = rule.failing(columns)
             if failing.any():
                 failure[failing & (failure == ACCEPTED)] = i
@@ -148,7 +148,7 @@ def compile_suite(suite: Suite, parameters: Mapping[str, Any]) -> Rules:
         parameters: what {"$PARAMETER": name} in the suite stands for.
 
     Raises:
-        ConfigError: the suite holds what cannot be compiled with the same meaning; says where.
+        ConfigError: a rule cannot be compiled with the same meaning; names the rule.
     """
     rules = []
     for i, expectation in enumerate(suite["expectations"]):
@@ -158,15 +158,15 @@ def compile_suite(suite: Suite, parameters: Mapping[str, Any]) -> Rules:
             name = f"rule {i + 1} ({expectation.get('type')}) of suite {suite.get('name')!r}"
             what = f"lacks {error}" if isinstance(error, KeyError) else error
             raise ConfigError(f"{name}: {what}") from error
-    # What decides whether a row is accepted; how the refusal is worded may change.
-    judged = [{k: e[k] for k in ("type", "kwargs")} for e in suite["expectations"]]
-    canonical = json.dumps(judged, sort_keys=True, separators=(",", ":"))
+    # Only the decisions: a reworded refusal must not start a new settings epoch.
+    decisive = [{k: e[k] for k in ("type", "kwargs")} for e in suite["expectations"]]
+    canonical = json.dumps(decisive, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(canonical.encode()).hexdigest()[:16]
     return Rules(tuple(rules), dict(parameters), _essence(suite), digest)
 
 
 def _essence(suite: Suite) -> dict[str, Any]:
-    """The suite without what neither judges nor words a refusal."""
+    """The suite without entries that neither decide nor word a refusal."""
     kept = ("type", "kwargs", "meta")
     return {"expectations": [{k: e[k] for k in kept} for e in suite["expectations"]]}
 
@@ -185,10 +185,10 @@ def _compile(expectation: Mapping[str, Any], parameters: Mapping[str, Any]) -> R
         raise ConfigError(f"not one of {', '.join(sorted(_TYPES))}")
     kwargs = {key: _resolve(value, parameters) for key, value in expectation["kwargs"].items()}
     if kwargs.pop("mostly", 1) != 1:
-        raise ConfigError("mostly must be 1: each row is judged by itself")
+        raise ConfigError("mostly must be 1: each row is checked by itself")
     column = kwargs.pop("column")
-    if column not in JUDGED.names:
-        raise ConfigError(f"there is no column {column!r}, only {', '.join(JUDGED.names)}")
+    if column not in RULE_COLUMNS.names:
+        raise ConfigError(f"there is no column {column!r}, only {', '.join(RULE_COLUMNS.names)}")
     predicate = make(_value_type(column), **kwargs)
     nulls_pass = expectation["type"] != "expect_column_values_to_not_be_null"
     meta = expectation["meta"]
@@ -204,7 +204,7 @@ def _worded(reason: str, parameters: Mapping[str, Any]) -> str:
     unknown = set(_PLACEHOLDER.findall(reason)) - named.keys()
     if unknown:
         raise ConfigError(f"no value for {', '.join(sorted(unknown))!r} in the reason")
-    return _PLACEHOLDER.sub(lambda found: str(named[found[1]]), reason)
+    return _PLACEHOLDER.sub(lambda match: str(named[match[1]]), reason)
 
 
 def _resolve(value: Any, parameters: Mapping[str, Any]) -> Any:
@@ -220,7 +220,7 @@ def _resolve(value: Any, parameters: Mapping[str, Any]) -> Any:
 
 
 def _value_type(column: str) -> pa.DataType:
-    kind: Any = JUDGED.field(column).type
+    kind: Any = RULE_COLUMNS.field(column).type
     value_type: pa.DataType = kind.value_type if pa.types.is_dictionary(kind) else kind
     return value_type
 

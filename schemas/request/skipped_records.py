@@ -1,7 +1,7 @@
-"""Records that the operator has skipped: dead letters whatever they say.
+"""Records that the operator has skipped: they become dead letters unread.
 
-Their headers are neither read nor kept: what nothing gets past may lie there. Key and value stay,
-and the dead letter names the place in Kafka.
+Their headers are neither parsed nor kept: the bytes that stop ingest may lie there. Key and value
+stay, and the dead letter names the record's offset.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def parse_but_skipped(
     skipped: Mapping[TopicPartition, Sequence[int]],
     dead_letter_topic: str,
 ) -> TimerBatch:
-    """What `parser` makes of the records, but for those that are skipped.
+    """The rows of `parser`, with dead letters in the place of the skipped records.
 
     Args:
         table: as of `contract.parse`, in offset order within a partition.
         parser: of the others.
         skipped: offsets, by partition.
-        dead_letter_topic: where those go.
+        dead_letter_topic: where the skipped ones go.
     """
     rows = _rows(table, skipped)
     if not len(rows):
@@ -57,7 +57,7 @@ def parse_but_skipped(
 
 
 def _rows(table: pa.Table, skipped: Mapping[TopicPartition, Sequence[int]]) -> Int64:
-    """Which rows are, rising."""
+    """The skipped rows, rising."""
     if not skipped:
         return np.empty(0, np.int64)
     offsets = _pa.array(sorted({offset for each in skipped.values() for offset in each}))

@@ -1,4 +1,4 @@
-"""What the configuration says about the messages of one timer topic.
+"""The settings that apply to the messages of one timer topic.
 
     headers     which names request headers have: "native" (duewheel's own), or those of another
                 delay service: "etf1", "karafka", "eifinger"
@@ -6,13 +6,13 @@
                 record's key is the id, and a timer replaces the earlier ones of the same id
     null_value  what a record with a key and without a value is: a "message", or "cancel": it
                 cancels the timers whose id is its key
-    target      where messages go that name no target topic
-    delay_ms    how long messages wait that do not say when they are due
-    past_due    what becomes of a message that is due at its record's timestamp or before: "fire"
+    target      the target of messages that name none
+    delay_ms    the delay of messages without a requested time
+    past_due    the outcome of a message that is due at its record's timestamp or before: "fire"
                 (at once), or "dead-letter"
 
-The other services know no ids but keys, and cancel by null values: their modes imply both. Nothing
-of this is said about copies (request_columns.py): what they ask for is in their own headers.
+The other services have no ids but keys, and cancel by null values: their modes imply both. None of
+this applies to copies (request_columns.py), which have everything in their own headers.
 """
 
 from __future__ import annotations
@@ -69,16 +69,16 @@ class TopicContract:
         return self.null_value == CANCEL or self.headers != NATIVE
 
     def to_json(self) -> dict[str, Any]:
-        """What differs from the default."""
+        """The values that differ from the default."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {f.name: values[f.name] for f in fields(self) if values[f.name] != f.default}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> TopicContract:
-        """From what `to_json` gave.
+        """The inverse of `to_json`.
 
         Raises:
-            ConfigError, TypeError: it did not give this.
+            ConfigError, TypeError: the values are not of that form.
         """
         return cls(**values)
 

@@ -1,8 +1,8 @@
-"""Kafka v2 record batches: ready-made bodies, and the 61 bytes before them.
+"""Kafka v2 record batches: bodies encoded ahead, and the 61-byte header before them.
 
-The body (the records) is made as soon as the rows are known; the header is filled in when the
-producer has given the batch its sequence number (`seal`). A batch without compression, of records
-that all have the batch's timestamp.
+The body (the records) is encoded as soon as the rows are ready. `seal` writes the header once the
+producer has assigned the batch its sequence number. Batches are uncompressed, and all records have
+the batch's timestamp.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Batch:
 
     Attributes:
         body: their bytes.
-        count: how many they are.
+        count: their number.
     """
 
     body: memoryview
@@ -67,7 +67,7 @@ def split(deliveries: Deliveries, bytes_max: int) -> list[Batch]:
     """Batches of at most `bytes_max` bytes, header included, that hold the rows in their order.
 
     The rows must be of one topic-partition. A row that is too large even alone gets a batch of its
-    own, larger than asked for: see `bytes_alone`.
+    own, larger than `bytes_max`: see `bytes_alone`.
     """
     records = Records(deliveries)
     firsts = _cut(records.sizes(np.arange(len(records), dtype=np.int64)), bytes_max - HEADER_BYTES)
@@ -84,8 +84,8 @@ def split(deliveries: Deliveries, bytes_max: int) -> list[Batch]:
 def _cut(sizes: Int64, bytes_max: int) -> Int64:
     """First row of each batch, then the number of rows.
 
-    The sizes are those at each row's place among all rows; places, and so sizes, are never larger
-    inside a batch: what fits by these sizes fits.
+    The sizes are those with each row's place among all rows as offset delta. Inside a batch the
+    delta, and so the size, is never larger: rows that fit by these sizes fit.
     """
     ends = np.cumsum(sizes)
     firsts = [0]

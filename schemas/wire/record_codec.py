@@ -1,18 +1,18 @@
-"""Kafka v2 records, columnar: taken apart once at ingest, completed once at publishing.
+"""Kafka v2 records, columnar: parsed once at ingest, completed once at publishing.
 
 A record in a batch is
 
     varint  length of what follows
     int8    attributes: 0
-    varint  timestamp delta: 0, all records of a batch leave at the same time
+    varint  timestamp delta: 0, all records of a batch have the same timestamp
     varint  offset delta: place in the batch
     varint  key length, key              ┐ key_value
     varint  value length, value          ┘
     varint  header count
     { varint name length, name, varint value length, value } * count
 
-with length -1 for null. What a timer keeps on disk is `key_value`, `headers` and how many those
-are; the place in the batch and the added headers are known only when it leaves.
+with length -1 for null. The disk holds `key_value`, `headers` and the header count. The offset delta
+and the added headers follow at publishing, because they depend on the batch.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def header_name(name: str) -> pa.LargeBinaryScalar:
 
 
 def added_headers(deliveries: Deliveries) -> tuple[Column, Int32]:
-    """The headers added at publishing, encoded, and how many they are in each row."""
+    """The headers added at publishing, encoded, and their number in each row."""
     rolled = deliveries.roll_times > 0
     parts: list[Column | pa.LargeBinaryScalar] = [
         *(header_name(names.DUE_MS), *framed(decimals(deliveries.due_ms))),
@@ -81,7 +81,7 @@ def added_headers(deliveries: Deliveries) -> tuple[Column, Int32]:
     return added, count
 
 
-NO_ORIGIN = -1  # of a copy whose first copy is no more: it counts as the first one itself
+NO_ORIGIN = -1  # of a copy whose first copy is lost: it counts as the first one itself
 
 
 def copy_headers(
@@ -93,18 +93,18 @@ def copy_headers(
     origin_offset: Int64,
     level: Int32,
 ) -> tuple[Column, Int32]:
-    """The request headers of copies, encoded, and how many they are in each row.
+    """The request headers of copies, encoded, and their number in each row.
 
     Args:
         target: name of the real topic.
-        target_partition: asked for, or NO_PARTITION.
+        target_partition: the requested one, or NO_PARTITION.
         due_ms: absolute, epoch ms.
         timer_id: empty where the id is the default one, which the origin gives.
         roll_times: this roll included.
         origin_offset: of the timer's first copy; NO_ORIGIN where there is none.
-        level: that the due time was asked for with, or NO_LEVEL.
+        level: the level that requested the due time, or NO_LEVEL.
     """
-    asked = target_partition != NO_PARTITION
+    has_partition = target_partition != NO_PARTITION
     partition = join(
         header_name(NAME_OF[Request.TARGET_PARTITION]), *framed(decimals(target_partition))
     )
@@ -113,13 +113,13 @@ def copy_headers(
     encoded = join(
         *(header_name(NAME_OF[Request.TARGET_TOPIC]), *framed(target)),
         *(header_name(NAME_OF[Request.DELIVER_AT]), *framed(decimals(due_ms))),
-        choose(asked, partition, EMPTY),
+        choose(has_partition, partition, EMPTY),
         choose(named, join(header_name(names.TIMER_ID), *framed(timer_id)), EMPTY),
         *(header_name(names.ROLL_TIMES), *framed(decimals(roll_times))),
         origin_header(origin_offset),
-        choose(by_level, join(header_name(names.ASKED_LEVEL), *framed(decimals(level))), EMPTY),
+        choose(by_level, join(header_name(names.REQUESTED_LEVEL), *framed(decimals(level))), EMPTY),
     )
-    optional = np.stack([asked, named, by_level])
+    optional = np.stack([has_partition, named, by_level])
     return encoded, 4 + optional.sum(axis=0, dtype=np.int32)
 
 
@@ -137,7 +137,7 @@ def parking_headers(not_before_ms: Int64, retries: Int32) -> Column:
 
 
 def letter_headers(origin_offset: Int64, not_before_ms: Int64, retries: Int32) -> Column:
-    """The headers behind those of a dead letter that waits, encoded: one for each of LETTER_END."""
+    """The last headers of a dead letter that waits, encoded: one for each of LETTER_END."""
     return join(
         origin_header(origin_offset),
         parking_headers(not_before_ms, retries),
@@ -149,7 +149,7 @@ LETTER_END = (Request.ORIGIN, Request.NOT_BEFORE, Request.RETRIES, Request.LETTE
 
 
 class Records:
-    """Deliveries as records that lack only their place in a batch."""
+    """Deliveries as records that lack only their offset deltas."""
 
     def __init__(self, deliveries: Deliveries) -> None:
         added, added_count = added_headers(deliveries)
@@ -164,13 +164,13 @@ class Records:
     def __len__(self) -> int:
         return len(self._body_bytes)
 
-    def sizes(self, places: Int64) -> Int64:
-        """Bytes of each record at these places in a batch. Never smaller at a later place."""
-        rest = self._body_bytes + lengths(varints(places))
+    def sizes(self, offset_deltas: Int64) -> Int64:
+        """Bytes of each record with these offset deltas. Never smaller with a larger delta."""
+        rest = self._body_bytes + lengths(varints(offset_deltas))
         return rest + lengths(varints(rest))
 
-    def encode(self, places: Int64) -> Column:
-        """The complete records at these places in a batch."""
-        deltas = varints(places)
-        rest = varints(self._body_bytes + lengths(deltas))
-        return join(rest, _ATTRIBUTES_AND_TIMESTAMP_DELTA, deltas, *self._body)
+    def encode(self, offset_deltas: Int64) -> Column:
+        """The complete records with these offset deltas."""
+        encoded_deltas = varints(offset_deltas)
+        rest = varints(self._body_bytes + lengths(encoded_deltas))
+        return join(rest, _ATTRIBUTES_AND_TIMESTAMP_DELTA, encoded_deltas, *self._body)

@@ -1,4 +1,4 @@
-"""Kafka v2 records one at a time, for what is rare: progress, dead letters on their way back.
+"""Kafka v2 records one at a time, for rare records: progress, replayed dead letters.
 
 The format is that of record_codec.py, which does the same for columns.
 """
@@ -19,12 +19,12 @@ def framed(value: bytes | None) -> bytes:
 
 
 def encode(
-    place: int, key: bytes | None, value: bytes | None, headers: Iterable[Header] = ()
+    offset_delta: int, key: bytes | None, value: bytes | None, headers: Iterable[Header] = ()
 ) -> bytes:
-    """A record at its place in a batch."""
+    """A record with its offset delta in the batch."""
     encoded = [framed(name.encode()) + framed(content) for name, content in headers]
     tail = b"".join(
-        (b"\0\0", varint(place), framed(key), framed(value), varint(len(encoded)), *encoded)
+        (b"\0\0", varint(offset_delta), framed(key), framed(value), varint(len(encoded)), *encoded)
     )
     return varint(len(tail)) + tail
 
@@ -36,5 +36,5 @@ def single(key: bytes, value: bytes | None) -> Batch:
 
 def several(keys: Sequence[bytes], value: bytes | None) -> Batch:
     """A batch of records with the same value, without headers."""
-    records = b"".join(encode(place, key, value) for place, key in enumerate(keys))
+    records = b"".join(encode(offset_delta, key, value) for offset_delta, key in enumerate(keys))
     return Batch(memoryview(records), len(keys))

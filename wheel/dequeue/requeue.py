@@ -97,10 +97,14 @@ def _headers(deliveries: Deliveries, roll_times: Int32) -> tuple[Column, Int32]:
 
 def _sent_home(deliveries: Deliveries, rows: Bool, headers: Column, count: Int32) -> Deliveries:
     """The deliveries with the given rows addressed to their timer partitions."""
-    topics = list(dict.fromkeys([*deliveries.targets, *(topic for topic, _ in deliveries.homes)]))
-    topic_of = np.array([topics.index(topic) for topic, _ in deliveries.homes], np.int32)
-    partition_of = np.array([number for _, number in deliveries.homes], np.int32)
-    home = deliveries.home
+    topics = list(
+        dict.fromkeys([*deliveries.targets, *(topic for topic, _ in deliveries.source_partitions)])
+    )
+    topic_of = np.array(
+        [topics.index(topic) for topic, _ in deliveries.source_partitions], np.int32
+    )
+    partition_of = np.array([number for _, number in deliveries.source_partitions], np.int32)
+    home = deliveries.source_partition
     return replace(
         deliveries,
         targets=topics,

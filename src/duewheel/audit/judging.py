@@ -33,7 +33,7 @@ from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import ACCEPTED, TimerBatch, TopicPartition
 from duewheel.schemas.columns import lengths
 from duewheel.schemas.hashing import murmur2, source_names
-from duewheel.schemas.request.contract import Contract, error_headers, parse_judged
+from duewheel.schemas.request.contract import Contract, error_headers, parse_with_columns
 from duewheel.schemas.request.rules import VALUE, Rule, Rules, load_suite
 
 _pa: Any = pa
@@ -176,7 +176,7 @@ class AuditJudge:
     def _by_epoch(self, records: pa.Table) -> Iterator[tuple[int, TimerBatch, pa.Table]]:
         """Records as ingest reads them, those of each epoch by themselves; in their order."""
         newest = len(self._contracts) - 1
-        batch, columns = parse_judged(records, self._contracts[newest])
+        batch, columns = parse_with_columns(records, self._contracts[newest])
         index = self._epochs.of_rows(batch.partitions, batch.partition, batch.offset)
         if (index == newest).all():
             if len(batch):
@@ -184,7 +184,7 @@ class AuditJudge:
             return
         for number in np.unique(index).tolist():
             some = records.take(np.flatnonzero(index == number))
-            yield number, *parse_judged(some, self._contracts[number])
+            yield number, *parse_with_columns(some, self._contracts[number])
 
     def _compare_rules(
         self, piece: _Piece, columns: pa.Table, failing: Sequence[Bool], rules: Rules

@@ -75,7 +75,7 @@ def route(
     waiting &= ~deliveries.answer
     spread = (reason == Reason.NONE) & spread_rows(deliveries)
     if (waiting | spread).any():
-        targets = learn(topic for topic, _ in deliveries.homes)
+        targets = learn(topic for topic, _ in deliveries.source_partitions)
         deliveries, waiting = _parked(deliveries, waiting, spread, targets, reason, now_ms)
     if reason.any():
         deliveries = router.condemned(deliveries, reason, targets, dead_letter_topic)
@@ -84,7 +84,7 @@ def route(
         targets = learn([dead_letter_topic])
         deliveries = router.to_dead_letters(deliveries, dead_letter_topic)
         if not targets[dead_letter_topic].takes_letters:
-            targets = learn(topic for topic, _ in deliveries.homes)
+            targets = learn(topic for topic, _ in deliveries.source_partitions)
             deliveries, letters = _letters_kept(deliveries, targets, now_ms)
         deliveries = _dead_letters_fitted(deliveries, targets)
     reason[letters] = Reason.NONE
@@ -167,9 +167,9 @@ def _letters_kept(
     """The deliveries with all dead letters that can waiting in their timer topics, and which these
     are. Where the timer topic does not take a copy, what waits is the pointer to the original.
     """
-    missing = [topic for topic, _ in deliveries.homes if targets[topic].refusal]
-    there = np.array([topic not in missing for topic, _ in deliveries.homes], np.bool_)
-    rows = deliveries.dead_letter & there[deliveries.home]
+    missing = [topic for topic, _ in deliveries.source_partitions if targets[topic].refusal]
+    there = np.array([topic not in missing for topic, _ in deliveries.source_partitions], np.bool_)
+    rows = deliveries.dead_letter & there[deliveries.source_partition]
     waiting = requeue.waiting_letters(deliveries, rows, now_ms)
     too_large = router.too_large(waiting, targets) & rows
     if too_large.any():

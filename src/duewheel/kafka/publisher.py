@@ -421,7 +421,9 @@ class KafkaPublisher:
         if len(prepared.deliveries):
             encoded = self._encoder.encoded(prepared, look_up, self._waits_from_ms())
             parts, aside = encoded.parts, encoded.aside
-        returning = {(p.topic, p.partition) for p in parts}.intersection(prepared.deliveries.homes)
+        returning = {(p.topic, p.partition) for p in parts}.intersection(
+            prepared.deliveries.source_partitions
+        )
         moves, closed = Moved(held=held), set[Place]()
         if held or returning:
             places = returning.union(held)

@@ -132,7 +132,7 @@ def test_it_tells_the_due_time_that_ingest_reads(asked: dict[str, Any], timestam
     name, value = when.header
     field = Field(np.zeros(1, np.int64), binary([value]))
     read = due_times({REQUEST[name]: field}, np.array([timestamp_ms]), LEVELS_MS)
-    assert read.known.tolist() == [True]
+    assert read.valid.tolist() == [True]
     assert read.due_ms.tolist() == [when.due_ms(timestamp_ms, LEVELS_MS)]
 
 

@@ -119,7 +119,7 @@ def due(*rows: list[Header]) -> list[int | str]:
     fields = read_headers(column(*rows)).fields()
     found = due_times(fields, np.full(len(rows), NOW_MS), LEVELS_MS)
     out: list[int | str] = []
-    for due_ms, known, bad in zip(found.due_ms, found.known, found.bad, strict=True):
+    for due_ms, known, bad in zip(found.due_ms, found.valid, found.bad, strict=True):
         assert not (known and bad >= 0)
         out.append(int(due_ms) - NOW_MS if known else "none" if bad < 0 else Request(bad).name)
     return out

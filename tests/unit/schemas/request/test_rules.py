@@ -13,8 +13,8 @@ import pytest
 from duewheel.audit.expectations import GreatExpectations
 from duewheel.errors import ConfigError
 from duewheel.schemas.name_patterns import of_shell, whole
-from duewheel.schemas.request.cancel_requests import WORDS
-from duewheel.schemas.request.request_columns import DUE_NAMES, JUDGED, UNSUPPORTED
+from duewheel.schemas.request.cancel_requests import VERDICTS
+from duewheel.schemas.request.request_columns import DUE_NAMES, RULE_COLUMNS, UNSUPPORTED
 from duewheel.schemas.request.rules import Rules, compile_suite, load_suite
 from duewheel.testing import suite_parameters
 
@@ -92,11 +92,11 @@ def judged(rows: int, seed: int) -> pa.Table:
             "target_partition": pick(None, -1, 0, 3, 2**31 - 1, 2**31, 10**15),
             "timer_id_bytes": pick(None, 0, 1, 255, 256, 10**6),
             "missing": pick(None, None, None, "due_time", "target_topic"),
-            "cancel": pick(*[None] * 9, *WORDS),
+            "cancel": pick(*[None] * 9, *VERDICTS),
             "origin_distance": pick(None, None, None, -1, 0, 1, 10**12),
             "retries": pick(None, None, None, -1, 1, 10**12),
         },
-        schema=JUDGED,
+        schema=RULE_COLUMNS,
     )
 
 
@@ -131,7 +131,7 @@ def one(**values: Any) -> pa.Table:
         "timer_id_bytes": None,
         "cancel": None,
     }
-    return pa.Table.from_pylist([{**row, **values}], schema=JUDGED)
+    return pa.Table.from_pylist([{**row, **values}], schema=RULE_COLUMNS)
 
 
 ORDERS: dict[str, Any] = {"column": "target_topic"}
@@ -204,7 +204,7 @@ def test_a_column_of_nulls_fails_where_a_value_is_needed() -> None:
 
 
 def test_no_rows(timer_rules: Rules) -> None:
-    assert timer_rules.first_failure(JUDGED.empty_table()).tolist() == []
+    assert timer_rules.first_failure(RULE_COLUMNS.empty_table()).tolist() == []
 
 
 def test_the_digest_follows_the_rules(timer_rules: Rules) -> None:

@@ -95,7 +95,10 @@ class Shard:
         rows: list[Leaving] = []
         for deliveries, _ in self.publisher.committed:
             if deliveries is not None:
-                partition = [deliveries.homes[home][1] for home in deliveries.home.tolist()]
+                partition = [
+                    deliveries.source_partitions[home][1]
+                    for home in deliveries.source_partition.tolist()
+                ]
                 level, offset = deliveries.level.tolist(), deliveries.origin_offset.tolist()
                 rows += zip(partition, level, offset, strict=True)
         return rows
