@@ -1,15 +1,15 @@
-"""How many rows a batch of Spark's may have: kept over restarts, for the memory decides.
+"""Persists the limit and the exit reason of each query, so that the next start can shrink batches.
 
-A batch that is too large for the memory would be replayed unchanged for ever. So each start of the
-query writes down (file `batch-limit`, JSON behind its CRC-32) where it begins, the engine's marks,
-and how many rows its batches may have; and at its end, how it has ended. The next start takes half
-as many rows if
+Spark replays a planned batch unchanged. A batch that is too large for the memory would therefore
+fail for ever. Each start of the query writes the file `batch-limit` (JSON behind its CRC-32): the
+engine's marks and the rows that a batch may have; its end adds the reason. The next start halves
+the rows if
 
-- the last one has ended for want of memory, or
-- it has ended without a word (killed, by the kernel perhaps), a batch was planned, and the marks
-  have not moved: whatever it was, that batch will not come to an end as it is.
+- the last query ran out of memory, or
+- it left no reason (a kill, perhaps by the kernel), a batch was planned, and the marks have not
+  moved: that batch would fail again.
 
-A mere kill in the first batch costs a few smaller batches: they grow again.
+A harmless kill in the first batch costs a few smaller batches; the limit grows again.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pathlib import Path
 from duewheel.checkpoints.json_fields import MISSHAPEN, integer, read_json, write_json
 from duewheel.checkpoints.page_codec import Marks, marks_from, marks_to
 
-SPARK_DIR = "spark"  # in the data directory: everything of Spark's
+SPARK_DIR = "spark"  # in the data directory: all files of Spark
 FILE_NAME = "batch-limit"
 ROWS_MIN = 1  # of all partitions together; Spark still reads one of each
 
 
 class End(Enum):
-    """How a query has ended; RUNS until it has."""
+    """The exit reason of a query; RUNS before its end."""
 
     RUNS = "runs"
     ORDERLY = "orderly"
@@ -39,9 +39,9 @@ class Attempt:
     """A start of the query.
 
     Attributes:
-        marks: the engine's then.
+        marks: the engine's at the start.
         rows: of one batch, at most.
-        end: how it has ended.
+        end: the exit reason.
     """
 
     marks: Marks
@@ -50,12 +50,12 @@ class Attempt:
 
     def write(self, directory: Path) -> None:
         """Replace the file, durably."""
-        told = {"marks": marks_to(self.marks), "rows": self.rows, "end": self.end.value}
-        write_json(directory / FILE_NAME, told)
+        fields = {"marks": marks_to(self.marks), "rows": self.rows, "end": self.end.value}
+        write_json(directory / FILE_NAME, fields)
 
     @classmethod
     def read(cls, directory: Path) -> Attempt | None:
-        """The last one; None if there was none, or if the file is damaged: it is only a hint."""
+        """The last one; None without a file, or with a damaged one: it is only a hint."""
         try:
             raw = read_json(directory / FILE_NAME)
             rows = max(ROWS_MIN, integer(raw["rows"]))

@@ -1,7 +1,7 @@
-"""Records to timers, each under the settings of its epoch.
+"""Parses records into timers, each under the settings epoch of its offset.
 
-Usually all rows of a batch belong to the newest epoch, and are parsed once. Rows of older ones come
-only when they are read again after a loss: these are parsed anew, under their own contract.
+Usually all rows of a batch belong to the newest epoch, and one pass suffices. Rows of older epochs
+come only when a recovery reads them again: a second pass parses them under their own contract.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from duewheel.schemas.request.contract import Contract
 
 
 class Rows(Protocol):
-    """What is parsed: an Arrow table of records."""
+    """The part of an Arrow table that the parser needs."""
 
     def take(self, rows: Int64) -> Self:
-        """Some of them, in this order."""
+        """The given rows, in the given order."""
         ...
 
 
@@ -32,11 +32,11 @@ Records = TypeVar("Records", bound=Rows)
 def parse_by_epoch(
     records: Records, parsers: Sequence[Callable[[Records], TimerBatch]], epochs: Epochs
 ) -> TimerBatch:
-    """The timers in `records`, each as its epoch has it; in offset order within a partition.
+    """The timers in `records`, each under its epoch; in offset order within a partition.
 
     Args:
         records: of any epochs.
-        parsers: what makes timers of records, for each of `epochs`.
+        parsers: one for each of `epochs`.
         epochs: oldest first.
     """
     batch = parsers[-1](records)
@@ -44,7 +44,7 @@ def parse_by_epoch(
     newest = len(epochs) - 1
     if (index == newest).all():
         return batch
-    # An older epoch's offsets are the lower ones: this keeps them in order.
+    # An older epoch has the lower offsets: oldest first keeps the offset order.
     parts = [
         parse(records.take(rows))
         for number, parse in enumerate(parsers[:-1])
@@ -58,10 +58,10 @@ def parse_by_epoch(
 
 
 def contracts(epochs: Epochs, dead_letter_topic: str) -> list[Contract]:
-    """What the messages of each epoch may say.
+    """The message contract of each epoch.
 
     Raises:
-        RecoveryRefused: this version cannot judge as an epoch demands.
+        RecoveryRefused: this version cannot compile the rules of an epoch.
     """
     try:
         return [
@@ -69,5 +69,5 @@ def contracts(epochs: Epochs, dead_letter_topic: str) -> list[Contract]:
         ]
     except ConfigError as error:
         raise RecoveryRefused(
-            f"this version cannot judge messages as the progress demands: {error}"
+            f"this version cannot apply the message rules of the progress: {error}"
         ) from error

@@ -1,11 +1,11 @@
-"""Offsets that never came: tells the harmless ones from messages that retention has deleted.
+"""Reports messages that retention deleted before ingest read them.
 
-Between a partition's mark and the first row of a batch there may be transaction markers and
-aborted records, which are nobody's messages. If the log now starts above the mark, retention has
-deleted records that were never read: a loss, which is reported and counted.
+Between a partition's mark and the first row of a batch there may be transaction markers and aborted
+records: a harmless gap. If the log now starts above the mark, retention has deleted unread records.
+The watch counts and logs this loss.
 
-The log start is asked for after the gap was seen: an older answer could hide a loss. It is asked
-for once a second at most, for all gaps seen until then; the answer only reports, so it may wait.
+The log start is fetched after the gap was seen, because an older one could hide a loss. One fetch
+per LOG_START_INTERVAL_MS covers all gaps until then; it only feeds a report, so it may wait.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from duewheel.clock import Clock, Interval
 from duewheel.errors import KafkaUnavailable
 from duewheel.schemas.batches import TopicPartition
 
-ASK_INTERVAL_MS = 1_000
+LOG_START_INTERVAL_MS = 1_000
 
 _log = structlog.get_logger(__name__)
 
@@ -27,17 +27,17 @@ LogStart = Callable[[str, int], int]
 
 
 class GapWatch:
-    """Collects gaps and settles them. Thread-safe: the sink notes, anybody may settle.
+    """Collects gaps and classifies them. Thread-safe: the sink notes, any thread may settle.
 
     Args:
         log_start: (topic, partition) → lowest offset that the partition still holds. May raise
-            KafkaUnavailable; the gap is then looked at again later.
-        clock: for the interval.
+            KafkaUnavailable; a later call then retries the gap.
+        clock: of the interval.
     """
 
     def __init__(self, log_start: LogStart, clock: Clock) -> None:
         self._log_start = log_start
-        self._asking = Interval(clock, ASK_INTERVAL_MS)
+        self._interval = Interval(clock, LOG_START_INTERVAL_MS)
         self._lock = threading.Lock()
         self._gaps: list[tuple[TopicPartition, int, int]] = []
         self._rows_lost = 0
@@ -48,28 +48,28 @@ class GapWatch:
         return self._rows_lost
 
     def note(self, partition: TopicPartition, mark: int, first: int) -> None:
-        """Nothing came for the offsets mark … first − 1."""
+        """Spark has delivered no rows for the offsets mark … first − 1."""
         assert first > mark
         with self._lock:
             self._gaps.append((partition, mark, first))
 
     def settle(self) -> None:
-        """Judge the gaps noted so far, if it is time to ask again."""
+        """Classify the gaps noted so far, if the interval is over."""
         with self._lock:
-            if not self._gaps or not self._asking.is_over():
+            if not self._gaps or not self._interval.is_over():
                 return
             try:
                 starts = {
                     p: self._log_start(*p) for p in {partition for partition, _, _ in self._gaps}
                 }
             except KafkaUnavailable as error:
-                _log.warning("cannot ask where the log starts", error=str(error))
+                _log.warning("cannot read the log start", error=str(error))
                 return
             for partition, mark, first in self._gaps:
-                self._judge(partition, mark, min(first, starts[partition]))
+                self._report_loss(partition, mark, min(first, starts[partition]))
             self._gaps.clear()
 
-    def _judge(self, partition: TopicPartition, mark: int, end: int) -> None:
+    def _report_loss(self, partition: TopicPartition, mark: int, end: int) -> None:
         if end <= mark:
             return
         self._rows_lost += end - mark

@@ -1,8 +1,8 @@
-"""Runs the streaming query until it is told to stop, or ends with the error that stopped it.
+"""Runs the streaming query until `stop` is set, or raises the error that ended it.
 
-Nothing is restarted after an error. A query that ends by itself ends the process, whose supervisor
-starts it again after a pause: every start then takes the same path, and compares the checkpoint
-with the engine's marks. A broker that is away for seconds does not end the query; minutes do.
+A query that ends by itself ends the process, and the supervisor restarts the process after a pause.
+Every start therefore takes the same path, and compares the checkpoint with the engine's marks. The
+query survives a broker outage of seconds, not of minutes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from duewheel.streaming.sink import StoppedWaitingError, TimerSink
 # How often the caller's `tick` is called, and the longest that a request to stop goes unseen.
 TICK_S = 0.5
 
-# In the text of what Spark raises when the brokers did not answer; the JVM's class is all it says.
+# Spark's exception names only the JVM's class when the brokers do not answer.
 _KAFKA_TIMEOUTS = (
     "org.apache.kafka.common.errors.TimeoutException",
     "org.apache.kafka.common.errors.DisconnectException",
@@ -35,8 +35,8 @@ _KAFKA_TIMEOUTS = (
 
 _OUT_OF_MEMORY = "java.lang.OutOfMemoryError"
 _DISK_FULL = "No space left on device"
-_LAST_BATCH_S = 30  # until another query takes over, at most
-_LOOK_S = 0.05
+_LAST_BATCH_S = 30  # longest wait for the running batch before the next query starts
+_POLL_S = 0.05
 
 _log = structlog.get_logger(__name__)
 
@@ -63,23 +63,23 @@ def run_query(
     stop: threading.Event,
     tick: Callable[[QueryProgress], bool],
 ) -> bool:
-    """Start the query and stay with it.
+    """Start the query and wait for its end.
 
     Args:
         stream: the timer topics.
         sink: takes the batches.
         options: how.
-        stop: set by somebody else to end it; the batch that is being taken is finished first,
-            unless it waits for the ring.
-        tick: called about twice a second while the query runs, with its progress; says whether
-            another query is to take its place, behind the batch that is being taken.
+        stop: another thread sets it to end the query. The running batch finishes first, unless it
+            has to wait.
+        tick: called about twice a second while the query runs, with its progress; returns whether
+            another query is to replace this one after the running batch.
 
     Returns:
         Whether another one is to be started.
 
     Raises:
         DiskFull: Spark's files found no room.
-        BatchTooLarge: the memory did not suffice, here or in the JVM.
+        BatchTooLarge: out of memory, here or in the JVM.
         KafkaUnavailable: the brokers did not answer for minutes.
         DuewheelError: Spark ended the query.
         BaseException: what the sink raised, unchanged.
@@ -108,29 +108,29 @@ def run_query(
     finally:
         _stop(query, sink)
     if not stop.is_set() and not renew:
-        raise DuewheelError("the streaming query ended by itself, without saying why")
+        raise DuewheelError("the streaming query ended by itself, without an error")
     return renew
 
 
 def _await_batch(query: StreamingQuery, sink: TimerSink) -> None:
-    """Let the batch that is being taken come to its end: else it comes again."""
+    """Let the running batch finish: otherwise the next query repeats it."""
     end_s = time.monotonic() + _LAST_BATCH_S
     while sink.is_busy and time.monotonic() < end_s:
-        if query.awaitTermination(_LOOK_S):  # type: ignore[arg-type]
+        if query.awaitTermination(_POLL_S):  # type: ignore[arg-type]
             return
 
 
 def _stop(query: StreamingQuery, sink: TimerSink) -> None:
-    """End the query. Spark waits for a running sink; its batch comes again at the next start."""
+    """End the query. Spark waits for a running sink; the next start repeats its batch."""
     sink.stop()
-    with suppress(Py4JError, OSError):  # the JVM is gone
+    with suppress(Py4JError, OSError):  # the JVM has ended already
         query.stop()
     if sink.error is not None and not isinstance(sink.error, StoppedWaitingError):
         _log.error("the last batch failed", exc_info=sink.error)
 
 
 def cause(error: PySparkException, sink_error: BaseException | None) -> BaseException:
-    """What really happened. An error of a Spark task also comes out of the sink's first step."""
+    """The original error. An error of a Spark task also comes out of the sink's first step."""
     if isinstance(sink_error, MemoryError):
         return BatchTooLarge(f"a batch did not fit the memory: {sink_error}")
     if sink_error is not None and not isinstance(sink_error, PySparkException):

@@ -1,7 +1,7 @@
-"""What Spark says about the query's newest batch, as one frozen snapshot.
+"""Spark's report on the query's newest batch, as one frozen snapshot.
 
-Read a few times a second from the query itself. A listener would be told of every batch, which
-costs several times as much Python time as taking a small batch does.
+The process polls the query a few times a second. A listener would be called for every batch, which
+costs several times as much Python time as a small batch itself.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class QueryProgress:
         batch_id: in Spark's count; -1 before the first.
         rows: rows in it, replayed ones included.
         end_offsets: behind its last rows, per partition.
-        behind: how many offsets all partitions together were then behind their logs' ends.
+        behind: offsets between it and the logs' ends, of all partitions together.
         behind_min, behind_max: the same of the best and of the worst partition.
-        durations_ms: where its time went, by Spark's names (triggerExecution is the whole).
-        input_rows_per_s, processed_rows_per_s: how fast rows came in, and were worked off.
+        durations_ms: of its phases, by Spark's names (triggerExecution is the whole).
+        input_rows_per_s, processed_rows_per_s: the rates of arrival and of processing.
     """
 
     batch_id: int = -1
@@ -58,7 +58,7 @@ def read_progress(reported: StreamingQueryProgress | None) -> QueryProgress:
         behind_min=min(behind.values(), default=0),
         behind_max=max(behind.values(), default=0),
         durations_ms=raw["durationMs"],
-        # Left out where they are no finite numbers.
+        # Spark omits them where they are not finite.
         input_rows_per_s=raw.get("inputRowsPerSecond", 0.0),
         processed_rows_per_s=raw.get("processedRowsPerSecond", 0.0),
     )

@@ -1,7 +1,7 @@
-"""A range of the timer topics, read once: a batch query, as wide as the stream's (source.py).
+"""Reads a range of the timer topics with a batch query, with the stream's columns (source.py).
 
-Values are not read further than whether they are null: no rule looks at them, and they are most of
-what a message has. So the memory that a range takes does not depend on how large messages are.
+Non-null values are replaced by empty ones: no rule checks them, and they are most of a message. The
+memory of a range thus does not depend on the size of messages.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from duewheel.streaming.source import starting_offsets_json as offsets_json
 def read_range(
     spark: SparkSession, bootstrap_servers: str, kafka: Mapping[str, str], between: OffsetRanges
 ) -> pa.Table:
-    """The committed records of a range, with the columns of the stream; any non-null value is
-    empty. Rows of a partition come in offset order.
+    """The committed records of a range with the stream's columns; each non-null value is empty.
+    Rows of a partition are in offset order.
 
     Args:
         spark: a session with the Kafka connector.
         bootstrap_servers: host:port, comma separated.
         kafka: further consumer options, without the prefix `kafka.`.
-        between: for each partition the first offset, and the one behind the last: no higher than
-            the last stable offset, or the query would wait for what is not committed.
+        between: for each partition the first offset, and the one behind the last. A bound above
+            the last stable offset would make the query wait for an open transaction.
 
     Raises:
         KafkaUnavailable: the brokers did not answer for minutes.
-        DuewheelError: Spark has failed.
+        DuewheelError: Spark failed.
     """
     reader = spark.read.format("kafka").options(**consumer_options(kafka))
     frame = (

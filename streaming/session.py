@@ -1,13 +1,13 @@
-"""The Spark session that ingest runs in: one JVM on this host, driven by the measured recipe.
+"""Starts the Spark session of ingest: one JVM on this host, with settings chosen by measurement.
 
 - Classic Spark only: with Spark Connect the sink would run in another process, away from its files.
-- Everything Spark writes lies below one work directory: nothing is left in the current one.
-- All settings go through a file that only this user can read and that is gone once the JVM has
-  started: an option on the command line could be read by everybody, secrets included.
+- Spark writes below one work directory only, and leaves nothing in the current one.
+- All settings pass through a file that only this user can read, deleted once the JVM has started.
+  Options on the command line, secrets included, would be visible to every user of the host.
 - The JVM logs in the same form as this process, to the same stderr.
 
-The two checkpoint settings spare Spark several forked processes per batch (about 50 ms); they are
-for a local directory only, which the data directory is.
+The two checkpoint settings spare Spark several forked processes per batch (about 50 ms). They fit a
+local directory only, such as the data directory.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ appender.stderr.layout.type=PatternLayout
 appender.stderr.layout.alwaysWriteExceptions=false
 appender.stderr.layout.pattern={pattern}
 """
-# These warn of what is usual here: no native Hadoop, a batch longer than its trigger while there is
-# much to catch up with, nothing to cancel when an idle query is stopped.
+# Their warnings are normal here: no native Hadoop, a batch longer than its trigger during catch-up,
+# no job to cancel at the stop of an idle query.
 _QUIET_LOGGERS = (
     "org.apache.hadoop.util.NativeCodeLoader",
     "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor",
@@ -66,12 +66,12 @@ _QUIET_LOGGERS = (
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """What a session is started with.
+    """The parameters of a session.
 
     Attributes:
         app_name: shown by cluster managers.
-        work_dir: for everything that Spark writes but its checkpoint.
-        java_home: what Spark gets as JAVA_HOME.
+        work_dir: of all files that Spark writes, except its checkpoint.
+        java_home: Spark's JAVA_HOME.
         jars: the Kafka connector's.
         driver_memory: heap of the JVM, such as "2g".
         log_pattern: log4j2 pattern of a line.
@@ -89,11 +89,11 @@ class SessionOptions:
 
 _log = structlog.get_logger(__name__)
 
-Session = SparkSession  # for those who pass one on and must not import pyspark
+Session = SparkSession  # for modules that pass one on and must not import pyspark
 
 
 def start_session(options: SessionOptions) -> Session:
-    """Start the JVM and the session; for the main thread. Sets this process's environment.
+    """Start the JVM and the session, on the main thread only. Sets this process's environment.
 
     Raises:
         ConfigError: the environment asks for Spark Connect.
@@ -102,7 +102,7 @@ def start_session(options: SessionOptions) -> Session:
     _refuse_connect()
     work = options.work_dir.absolute()
     scratch, properties, log4j2 = work / "scratch", work / "properties", work / "log4j2.properties"
-    # What a killed JVM left there; the data directory's lock lets one process use it at a time.
+    # A killed JVM leaves files there. The data directory's lock keeps other processes out.
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     log4j2.write_text(_log4j2(options.log_pattern))
@@ -110,7 +110,7 @@ def start_session(options: SessionOptions) -> Session:
     _write_properties(properties, conf)
     _set_environment(options.java_home, properties, scratch, local=_is_local(conf))
     on_interrupt, before = signal.getsignal(signal.SIGINT), tempfile.tempdir
-    # pyspark makes a folder for the JVM's port: a kill during the start would leave it in /tmp.
+    # pyspark creates a folder for the JVM's port: a kill during the start would leave it in /tmp.
     tempfile.tempdir = str(scratch)
     try:
         session = SparkSession.builder.getOrCreate()
@@ -119,7 +119,7 @@ def start_session(options: SessionOptions) -> Session:
     finally:
         properties.unlink()
         tempfile.tempdir = before
-        # pyspark has put its own in place.
+        # pyspark has installed its own handler.
         signal.signal(signal.SIGINT, on_interrupt)
     assert hasattr(session, "_jvm"), "a classic session, not Spark Connect's"
     return session
@@ -130,7 +130,7 @@ def stop_session(session: Session) -> None:
     try:
         session.stop()
     except (Py4JError, OSError) as error:
-        _log.warning("Spark's JVM is gone", reason=str(error))
+        _log.warning("Spark's JVM has ended already", reason=str(error))
 
 
 def _refuse_connect() -> None:
@@ -175,13 +175,13 @@ def _is_local(conf: Mapping[str, str]) -> bool:
 
 
 def _set_environment(java_home: Path, properties: Path, scratch: Path, *, local: bool) -> None:
-    """What pyspark reads from the environment, and nothing else tells it."""
+    """Set the variables that pyspark reads only from the environment."""
     os.environ["JAVA_HOME"] = str(java_home)
-    # Else Spark's workers take the `python3` of the PATH.
+    # Without it Spark's workers run the `python3` of the PATH.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_SUBMIT_ARGS"] = f'--properties-file "{properties}" pyspark-shell'
     os.environ["SPARK_LOCAL_DIRS"] = str(scratch)
-    # Another Spark on this host does not fit the pinned connector.
+    # Another Spark installation on this host does not match the pinned connector.
     os.environ.pop("SPARK_HOME", None)
     if local:
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -196,7 +196,7 @@ def _write_properties(path: Path, conf: Mapping[str, str]) -> None:
 
 
 def _escape(text: str) -> str:
-    r"""As java.util.Properties reads it: \uXXXX for all that is not a plain letter or digit."""
+    r"""Text for java.util.Properties: \uXXXX for all characters but ASCII letters and digits."""
     units = text.encode("utf-16-be")
     pairs = (int.from_bytes(units[i : i + 2], "big") for i in range(0, len(units), 2))
     return "".join(

@@ -1,18 +1,17 @@
-"""What Spark calls for every batch: records to timers, timers into the engine.
+"""The sink of Spark's query: parses each batch into timers and appends them to the engine.
 
-One batch:
-
-    1. all columns come over in one Arrow transfer
-    2. the batch's end offsets are read from Spark's offset log: they are the new marks, since
-       transaction markers leave gaps and an empty batch has no rows
-    3. records become timers (schemas/request/contract.py)
+    1. one Arrow transfer fetches all columns
+    2. Spark's offset log gives the batch's end offsets, the new marks: rows do not give them, since
+       transaction markers leave gaps and a batch may be empty
+    3. records are parsed into timers (schemas/request/contract.py)
     4. rows below the engine's marks are dropped: Spark has delivered them before
-    5. offsets that were skipped are noted as gaps
-    6. the engine takes the rest. All of it waits here while ingest is paused; what the disk has no
-       room for waits, and what a standby must not take yet
+    5. skipped offsets are noted as gaps
+    6. the engine takes the rest. A pause holds all rows here, a full disk those without room, and a
+       standby those that its owner has not taken yet
 
-The engine's marks decide what is new, nothing else: a batch that is replayed, or planned anew after
-its checkpoint was lost, changes nothing. The batch id only finds the file of step 2.
+Invariant: only the engine's marks decide which rows are new. A failure at any step therefore costs
+nothing: Spark repeats the batch, and step 4 drops the rows that the engine has. The batch id only
+names the file of step 2.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from duewheel.wheel.append.engine import Appended
 WAIT_S = 0.05  # between attempts while ingest is paused, or the engine cannot take all of a batch
 NO_ROOM_LOG_INTERVAL_MS = 60_000
 _NEVER = np.iinfo(np.int64).max
-_FADES = 0.9  # what large rows count for, from batch to batch
+_DECAY = 0.9  # of the largest row size, per batch
 
 _log = structlog.get_logger(__name__)
 
@@ -50,7 +49,7 @@ Parse = Callable[[pa.Table], TimerBatch]
 
 
 class TimerEngine(Protocol):
-    """What the sink asks of the engine; see wheel/append/engine.py."""
+    """The engine, as the sink needs it; see wheel/append/engine.py."""
 
     @property
     def marks(self) -> Marks:
@@ -58,21 +57,21 @@ class TimerEngine(Protocol):
         ...
 
     def append(self, batch: TimerBatch, marks: Marks) -> Appended:
-        """Take the batch, or what of it may be taken now, and move the marks."""
+        """Take the batch, or the part allowed now, and move the marks."""
         ...
 
     def close_expired_files(self) -> None:
-        """Close the files of hours that are given up: until then unlinking them frees nothing."""
+        """Close the files of unlinked hours: an open file keeps its disk space."""
         ...
 
 
 class StoppedWaitingError(Exception):
-    """The sink was told to stop while it waited; Spark will deliver the batch again."""
+    """A stop request ended a wait of the sink; Spark will deliver the batch again."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkStatistics:
-    """What the sink has done since it was made.
+    """Counts since the sink was created.
 
     Attributes:
         batches: finished ones, empty ones included.
@@ -81,10 +80,10 @@ class SinkStatistics:
         rows_replayed: rows that were dropped because the engine had them.
         rows_held: rows that wait because ingest is paused.
         rows_without_room: rows that wait because the disk would be too full with them.
-        rows_ahead: rows that wait because the owner that a standby follows has not come so far.
+        rows_ahead: rows that wait because a standby must stay behind its owner.
         rows_lost: see GapWatch.
         newest_ms: greatest timestamp of a row taken, 0 before the first.
-        row_bytes: of a row as it comes from Spark, lately; rather too much. 0 before the first.
+        row_bytes: recent size of a row from Spark, rather too large. 0 before the first.
     """
 
     batches: int = 0
@@ -105,7 +104,7 @@ class TimerSink:
     `stop`, `is_busy` and `statistics` may be used from other threads.
 
     Attributes:
-        error: what ended the last call, the object itself: Spark only passes its text on.
+        error: the exception that ended the last call. Spark passes only its text on.
     """
 
     def __init__(
@@ -124,9 +123,9 @@ class TimerSink:
             engine: takes the timers.
             parse: Arrow table of the source's columns → timers.
             checkpoint: of the query that calls.
-            gaps: told of offsets that were skipped.
-            clock: for waiting.
-            paused: whether to take nothing for now.
+            gaps: collects skipped offsets.
+            clock: of the waits.
+            paused: whether ingest is paused.
             guard: of the disk.
         """
         self._engine = engine
@@ -146,7 +145,7 @@ class TimerSink:
         """Take one batch; returns when the engine has all of it.
 
         Raises:
-            StoppedWaitingError: `stop` was called before, or while something had to wait.
+            StoppedWaitingError: `stop` was called before, or during a wait.
         """
         self._busy = True
         try:
@@ -167,11 +166,11 @@ class TimerSink:
         return self._busy
 
     def stop(self) -> None:
-        """Let a waiting call end soon."""
+        """End a waiting call soon."""
         self._stopping.set()
 
     def resume(self) -> None:
-        """Take batches again, of another query."""
+        """Take the batches of the next query."""
         self._stopping.clear()
         self.error = None
 
@@ -182,8 +181,8 @@ class TimerSink:
 
     def _note_bytes(self, table: pa.Table) -> None:
         if table.num_rows:
-            lately = max(table.nbytes / table.num_rows, _FADES * self._statistics.row_bytes)
-            self._statistics = replace(self._statistics, row_bytes=lately)
+            row_bytes = max(table.nbytes / table.num_rows, _DECAY * self._statistics.row_bytes)
+            self._statistics = replace(self._statistics, row_bytes=row_bytes)
 
     def take(self, table: pa.Table, ends: Marks) -> None:
         """Steps 3 to 6.
@@ -196,14 +195,14 @@ class TimerSink:
             RecoveryRefused: the ends have fallen.
         """
         self._require_forward(ends)
-        known = self._engine.marks
+        marks_before = self._engine.marks
         batch = self._parse(table)
-        fresh = _rows_from(batch, known)
+        fresh = _rows_from(batch, marks_before)
         replayed = len(batch) - len(fresh)
         if replayed:
             batch = batch.take(fresh)
-        self._note_gaps(batch, known, ends)
-        marks = {partition: max(end, known.get(partition, 0)) for partition, end in ends.items()}
+        self._note_gaps(batch, marks_before, ends)
+        marks = {p: max(end, marks_before.get(p, 0)) for p, end in ends.items()}
         self._wait_while_paused(len(batch))
         self._append_as_room_permits(batch, marks)
         done = self._statistics
@@ -218,8 +217,7 @@ class TimerSink:
         self._gaps.settle()
 
     def _require_forward(self, ends: Marks) -> None:
-        """Within the life of a query offsets only rise; a fall is a log that has lost its end, and
-        what is written there now would be taken for replayed.
+        """Refuse a log that has lost its end. Step 4 would drop its new messages as replayed ones.
 
         Raises:
             RecoveryRefused: naming the partition and both offsets.
@@ -229,16 +227,16 @@ class TimerSink:
             if end < reached:
                 raise RecoveryRefused(
                     f"{topic}-{number} ends at offset {end}, but messages up to {reached} were "
-                    "taken from it: it has lost its end, and new messages would be taken for old. "
+                    "taken from it: it has lost its end, and new messages would count as replayed. "
                     f"`duewheel reconfigure --accept-loss {topic}-{number}` lets the shard go on"
                 )
         self._reached.update(ends)
 
-    def _note_gaps(self, batch: TimerBatch, known: Marks, ends: Marks) -> None:
+    def _note_gaps(self, batch: TimerBatch, marks_before: Marks, ends: Marks) -> None:
         first_row = _first_offsets(batch)
         for partition, end in ends.items():
             first = min(first_row.get(partition, end), end)
-            mark = known.get(partition, first)
+            mark = marks_before.get(partition, first)
             if first > mark:
                 self._gaps.note(partition, mark, first)
 
@@ -250,10 +248,10 @@ class TimerSink:
         while self._paused():
             self._wait("ingest was paused")
         self._statistics = replace(self._statistics, rows_held=0)
-        _log.warning("goes on taking timers")
+        _log.warning("ingest resumes")
 
     def _append_as_room_permits(self, batch: TimerBatch, marks: Marks) -> None:
-        """All of it, in parts if the disk has no room for all: each part that is taken stays."""
+        """Append the batch in parts as the disk has room: a part that is taken stays taken."""
         while (count := self._rows_with_room(batch)) < len(batch):
             rest = batch.take(np.arange(count, len(batch)))
             first = _first_offsets(rest)
@@ -263,7 +261,7 @@ class TimerSink:
         self._append(batch, marks)
 
     def _rows_with_room(self, batch: TimerBatch) -> int:
-        """How many rows the disk has room for; waits until it is one at least."""
+        """How many rows the disk has room for; waits until there is room for one."""
         sizes = written_bytes(batch)
         rows = self._guard.rows(sizes, waited=False)
         if rows or not len(batch):
@@ -272,19 +270,19 @@ class TimerSink:
         warning = Interval(self._clock, NO_ROOM_LOG_INTERVAL_MS)
         while not (rows := self._guard.rows(sizes, waited=True)):
             if warning.is_over():
-                found = self._guard.look()
+                room = self._guard.room()
                 _log.error(
                     "the disk is nearly full: nothing is taken, see storage.min_free",
                     rows_held=len(batch),
                     row_bytes=int(sizes[0]),
-                    free_mib=found.free_bytes >> 20,
-                    min_free_mib=found.min_free_bytes >> 20,
-                    remedy="make room, or enlarge the disk: it goes on by itself",
+                    free_mib=room.free_bytes >> 20,
+                    min_free_mib=room.min_free_bytes >> 20,
+                    remedy="free or add disk space: ingest then resumes by itself",
                 )
             self._wait("the disk was nearly full")
             self._engine.close_expired_files()
         self._statistics = replace(self._statistics, rows_without_room=0)
-        _log.warning("the disk has room: goes on taking timers", rows=rows, rows_held=len(batch))
+        _log.warning("the disk has room: ingest resumes", rows=rows, rows_held=len(batch))
         return rows
 
     def _append(self, batch: TimerBatch, marks: Marks) -> None:
@@ -294,7 +292,7 @@ class TimerSink:
             if len(rows) < len(batch):
                 batch = batch.take(rows)
             self._statistics = replace(self._statistics, rows_ahead=len(batch))
-            self._wait("the owner that this standby follows has not come so far")
+            self._wait("the owner was behind this standby")
         self._statistics = replace(self._statistics, rows_ahead=0)
 
     def _wait(self, why: str) -> None:
@@ -307,8 +305,8 @@ def _first_offsets(batch: TimerBatch) -> Marks:
     """The lowest offset of each partition that has rows."""
     firsts = np.full(len(batch.partitions), _NEVER)
     np.minimum.at(firsts, batch.partition, batch.offset)
-    found = zip(batch.partitions, firsts.tolist(), strict=True)
-    return {partition: first for partition, first in found if first != _NEVER}
+    offsets = zip(batch.partitions, firsts.tolist(), strict=True)
+    return {partition: first for partition, first in offsets if first != _NEVER}
 
 
 def _rows_from(batch: TimerBatch, marks: Marks) -> Int64:

@@ -1,9 +1,9 @@
-"""The timer topics as a stream of Kafka records, raw: nothing is parsed in Spark.
+"""The timer topics as a stream of raw Kafka records: Spark parses nothing.
 
 - Only committed records (`read_committed`), with their headers.
-- Where to start is said for every partition by number: from the engine's marks.
+- Every partition has an explicit starting offset, from the engine's marks.
 - Data loss does not fail the query: it would fail again at every restart. The sink compares
-  offsets with the engine's marks instead and reports what is missing.
+  offsets with the engine's marks instead and reports the missing ones.
 """
 
 from __future__ import annotations
@@ -20,30 +20,29 @@ COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers
 
 EARLIEST = -2  # as a starting offset
 
-# What the tasks' consumers are set to, unless the configuration says otherwise.
+# Defaults of the tasks' consumers; the configuration overrides them.
 _CONSUMER = {
-    # So many a poll hands Spark at most: 10–15 % faster than the default of 500.
+    # 10–15 % faster than the default of 500.
     "max.poll.records": "5000",
-    # So long the broker holds a fetch that finds nothing, by default 500 ms, and answers nothing
-    # else on that connection. With each poll the consumer sends the next fetch ahead, and then
-    # Spark asks on the same connection for the partition's bounds: in each batch, every partition
-    # with new messages kept its core waiting for as long. Spark polls only for what is there, so
-    # little is asked twice, unless messages vanish after the batch was planned.
+    # The broker holds an empty fetch this long, by default 500 ms, and blocks the connection
+    # meanwhile. Each poll sends the next fetch ahead, and Spark then requests the partition's
+    # bounds on the same connection: with the default, every partition with new messages blocks its
+    # core for 500 ms in each batch. Spark polls only for existing offsets, so a short wait repeats
+    # few fetches.
     "fetch.max.wait.ms": "5",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What to read.
+    """The topics and offsets to read.
 
     Attributes:
         bootstrap_servers: host:port, comma separated.
         topics: the timer topics.
-        starting_offsets: next offset, or EARLIEST, for every partition that is read. Counts
-            only where there is no checkpoint.
-        only: whether those partitions are all that is read; else the topics are, with whatever
-            partitions they come to have.
+        starting_offsets: next offset, or EARLIEST, for every partition that is read. Ignored where
+            a checkpoint exists.
+        only: whether to read only those partitions; otherwise all of the topics, later ones too.
         max_offsets_per_trigger: most rows of one batch.
         kafka: further consumer options, without the prefix `kafka.`.
     """
@@ -57,12 +56,12 @@ class SourceOptions:
 
 
 def consumer_options(given: Mapping[str, str]) -> dict[str, str]:
-    """What a reader's consumers are set to, as Spark takes it; `given` is without `kafka.`."""
+    """The options of a reader's consumers in Spark's form; `given` is without `kafka.`."""
     return {f"kafka.{name}": value for name, value in {**_CONSUMER, **given}.items()}
 
 
 def timer_stream(spark: SparkSession, options: SourceOptions) -> DataFrame:
-    """The stream, with COLUMNS; rows of a partition come in offset order."""
+    """The stream with COLUMNS. Rows of a partition are in offset order."""
     reader = spark.readStream.format("kafka").options(**consumer_options(options.kafka))
     if options.only:
         reader = reader.option("assign", partitions_json(options.starting_offsets))
@@ -81,7 +80,7 @@ def timer_stream(spark: SparkSession, options: SourceOptions) -> DataFrame:
 
 
 def partitions_json(partitions: Iterable[TopicPartition]) -> str:
-    """As the source's option takes them."""
+    """The value of the source's option `assign`."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         topics.setdefault(topic, []).append(partition)
@@ -89,7 +88,7 @@ def partitions_json(partitions: Iterable[TopicPartition]) -> str:
 
 
 def starting_offsets_json(offsets: Mapping[TopicPartition, int]) -> str:
-    """As the source's option takes it. Spark refuses it unless every partition is named."""
+    """The value of an offsets option of the source. Spark refuses it if a partition is missing."""
     topics: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         topics.setdefault(topic, {})[str(partition)] = offset

@@ -1,4 +1,4 @@
-"""Reads Spark's checkpoint of a streaming query: where it stands, and where it would go on.
+"""Reads Spark's checkpoint of a streaming query: its state, and the offsets of its next batch.
 
     offsets/<n>     planned before batch n runs:  "v1", a line of metadata, a line per source
     commits/<n>     written after it:             "v1", a line of metadata
@@ -6,13 +6,13 @@
 
 A line of offsets is {"topic": {"partition": next offset, …}, …}. There is one source, Kafka.
 
-The query goes on behind the newest planned batch if that is committed; else it runs that batch
-again: from the end of the batch before, or, for batch 0, from where batch 0 began. A partition that
-is not named there is new to it and is read from its beginning.
+The query continues behind the newest planned batch if that is committed. Otherwise it repeats that
+batch from the end of the batch before; batch 0 from where it began. A partition that is missing
+there is new, and is read from its beginning.
 
-Spark writes these files without fsync: after a power failure they may be empty. Whatever does not
-read as above is refused as CorruptFile; `settle_checkpoint` then sets it aside and the query starts
-from the engine's own marks, so nothing here is ever repaired.
+Spark writes these files without fsync: after a power failure they may be empty. A file of another
+form raises CorruptFile. `settle_checkpoint` then sets the checkpoint aside, and the query starts
+from the engine's own marks; nothing is ever repaired.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from duewheel.schemas.batches import TopicPartition
 
 _VERSION = b"v1"
 _ASIDE = ".aside-"
-ASIDE_COUNT_MAX = 3  # old checkpoints kept for whoever asks what happened
+ASIDE_COUNT_MAX = 3  # old checkpoints kept for a post-mortem
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Where a query on this checkpoint would go on.
+    """The next batch of a query on this checkpoint.
 
     Attributes:
-        batch_id: the next batch to run, counted by Spark; no identity of its rows.
-        offsets: next offset to read, per partition; partitions not named are read in full.
+        batch_id: counted by Spark; no identity of its rows.
+        offsets: next offset to read, per partition; missing partitions are read in full.
         until: where that batch ends, if it was planned before.
     """
 
@@ -54,7 +54,7 @@ class Resume:
 
 
 def end_offsets(checkpoint: Path, batch_id: int) -> dict[TopicPartition, int]:
-    """The offsets behind the last ones of a batch, for every partition known to the query.
+    """The offsets behind the last ones of a batch, for every partition of the query.
 
     Raises:
         CorruptFile: the batch was not planned in this checkpoint, or its file cannot be read.
@@ -70,10 +70,10 @@ def end_offsets(checkpoint: Path, batch_id: int) -> dict[TopicPartition, int]:
 
 
 def resume_point(checkpoint: Path) -> Resume | None:
-    """Where the query would go on; None if the checkpoint says nothing: it starts as configured.
+    """The next batch; None if the checkpoint is empty: the query then starts as configured.
 
     Raises:
-        CorruptFile: a file that decides it is missing or cannot be read.
+        CorruptFile: a needed file is missing or cannot be read.
     """
     planned = _newest(checkpoint / "offsets")
     committed = _newest(checkpoint / "commits")
@@ -198,7 +198,7 @@ def _check_commit(path: Path) -> None:
 
 
 def _lines(path: Path, leading: bytes = b"") -> list[bytes]:
-    """The lines of a file of the known version."""
+    """The lines of a file of version _VERSION."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -223,14 +223,14 @@ def _object(path: Path, before: bytes, line: bytes) -> dict[str, object]:
 def _offsets(path: Path, position: int, line: bytes) -> dict[TopicPartition, int]:
     try:
         topics = json.loads(line)
-        found = {
+        offsets = {
             (name(topic), partition_number(number)): integer(offset)
             for topic, partitions in topics.items()
             for number, offset in partitions.items()
         }
     except MISSHAPEN as error:
         raise CorruptFile(path, position, f"no offsets of a Kafka source: {error}") from None
-    for (topic, number), offset in found.items():
+    for (topic, number), offset in offsets.items():
         if offset < 0:
             raise CorruptFile(path, position, f"{topic}-{number} has offset {offset}")
-    return found
+    return offsets

@@ -11,8 +11,8 @@ A record in a batch is
     varint  header count
     { varint name length, name, varint value length, value } * count
 
-with length -1 for null. The disk holds `key_value`, `headers` and the header count. The offset delta
-and the added headers follow at publishing, because they depend on the batch.
+with length -1 for null. The disk holds `key_value`, `headers` and the header count. Publishing adds
+the offset delta and further headers, because they depend on the batch.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def test_messages_that_exceed_the_heap_come_in_with_fewer_at_a_time(shard: Inges
             time.sleep(0.2)
         if not shard.is_running:
             assert shard.wait_for_the_end() == 1
-    fewer = shard.events("the last batch did not come to an end: taking fewer rows at a time")
+    fewer = shard.events("the last batch did not finish: taking fewer rows at a time")
     assert fewer, "it failed at first"
     assert starts == len(fewer) + 1, "a batch that has failed for its size is not tried again"
     assert fewer[-1]["next_rows"] < COUNT

@@ -17,8 +17,8 @@ LETTERS = {
         "bytes",
         "ingest takes a dead letter that waits for a message like any other",
         "schemas/request/request_columns.py",
-        "    letters: Bool = np.diff(found.firsts) >= size\n",
-        "    letters: Bool = np.diff(found.firsts) < 0\n",
+        "    letters: Bool = np.diff(headers.firsts) >= size\n",
+        "    letters: Bool = np.diff(headers.firsts) < 0\n",
     ),
     "letters-always": Planted(
         "6",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from duewheel.streaming.batch_attempt import FILE_NAME, ROWS_MIN, Attempt, End
-from duewheel.streaming.batch_size import PASSED_BATCHES, RowLimit
+from duewheel.streaming.batch_size import GROWTH_BATCHES, RowLimit
 
 MARKS = {("timers", 0): 7, ("timers", 1): 0}
 MOVED = {("timers", 0): 7, ("timers", 1): 1}
@@ -78,16 +78,16 @@ def test_what_was_halved_stays_so_over_restarts_and_grows_once_batches_pass(shar
     shard.start().ended(End.ORDERLY)
     limit = shard.start()
     assert limit.rows == 250
-    assert not limit.is_outgrown(PASSED_BATCHES - 1, 1.0, behind=5)
-    assert not limit.is_outgrown(PASSED_BATCHES, 1.0, behind=0), "it does not matter now"
-    assert limit.is_outgrown(PASSED_BATCHES, 1.0, behind=5)
+    assert not limit.is_outgrown(GROWTH_BATCHES - 1, 1.0, behind=5)
+    assert not limit.is_outgrown(GROWTH_BATCHES, 1.0, behind=0), "it does not matter now"
+    assert limit.is_outgrown(GROWTH_BATCHES, 1.0, behind=5)
     assert limit.rows == 500
-    limit.begun(MARKS, PASSED_BATCHES)
-    assert not limit.is_outgrown(2 * PASSED_BATCHES - 1, 1.0, behind=5)
-    assert limit.is_outgrown(2 * PASSED_BATCHES, 1.0, behind=5)
-    limit.begun(MARKS, 2 * PASSED_BATCHES)
+    limit.begun(MARKS, GROWTH_BATCHES)
+    assert not limit.is_outgrown(2 * GROWTH_BATCHES - 1, 1.0, behind=5)
+    assert limit.is_outgrown(2 * GROWTH_BATCHES, 1.0, behind=5)
+    limit.begun(MARKS, 2 * GROWTH_BATCHES)
     assert limit.rows == ROWS_MAX
-    assert not limit.is_outgrown(9 * PASSED_BATCHES, 1.0, behind=5)
+    assert not limit.is_outgrown(9 * GROWTH_BATCHES, 1.0, behind=5)
 
 
 def test_large_rows_come_fewer_at_a_time(shard: Shard) -> None:
@@ -98,8 +98,8 @@ def test_large_rows_come_fewer_at_a_time(shard: Shard) -> None:
     assert limit.rows == 100
     assert limit.is_outgrown(1, 10_000_000.0, behind=0)
     assert limit.rows == ROWS_MIN
-    assert not limit.is_outgrown(5 * PASSED_BATCHES, 60_000.0, behind=5), "nor for a little more"
-    assert limit.is_outgrown(5 * PASSED_BATCHES, 100.0, behind=5)
+    assert not limit.is_outgrown(5 * GROWTH_BATCHES, 60_000.0, behind=5), "nor for a little more"
+    assert limit.is_outgrown(5 * GROWTH_BATCHES, 100.0, behind=5)
     assert limit.rows == 2
 
 

@@ -19,7 +19,7 @@ from duewheel.schemas.batches import TimerBatch, TopicPartition
 from duewheel.schemas.request.contract import Contract, parse
 from duewheel.schemas.request.rules import compile_suite, load_suite
 from duewheel.streaming.disk_guard import DiskGuard, written_bytes
-from duewheel.streaming.gaps import ASK_INTERVAL_MS, GapWatch
+from duewheel.streaming.gaps import LOG_START_INTERVAL_MS, GapWatch
 from duewheel.streaming.sink import WAIT_S, StoppedWaitingError, TimerSink
 from duewheel.testing import ManualClock, suite_parameters
 from duewheel.wheel.append.engine import Appended
@@ -352,11 +352,11 @@ def test_the_log_start_is_asked_for_after_the_gap_and_not_too_often() -> None:
     bench.sink.take(table((A0, 9)), {A0: 10})
     assert bench.starts.asked == 1
     assert bench.gaps.rows_lost == 0
-    bench.clock.sleep(ASK_INTERVAL_MS / 1000)
+    bench.clock.sleep(LOG_START_INTERVAL_MS / 1000)
     bench.gaps.settle()
     assert bench.starts.asked == 2
     assert bench.gaps.rows_lost == 7
-    bench.clock.sleep(ASK_INTERVAL_MS / 1000)
+    bench.clock.sleep(LOG_START_INTERVAL_MS / 1000)
     bench.gaps.settle()
     assert bench.starts.asked == 2
 
@@ -367,7 +367,7 @@ def test_a_gap_waits_until_the_brokers_answer() -> None:
     bench.sink.take(table((A0, 5)), {A0: 6})
     assert bench.engine.taken == [(A0, 5)]
     bench.starts.reachable, bench.starts.starts = True, {A0: 5}
-    bench.clock.sleep(ASK_INTERVAL_MS / 1000)
+    bench.clock.sleep(LOG_START_INTERVAL_MS / 1000)
     bench.gaps.settle()
     assert bench.gaps.rows_lost == 5
 
