@@ -215,7 +215,7 @@ PLANTED = {
         "3",
         "a batch that Spark repeats is taken again",
         "streaming/sink.py",
-        "fresh = _rows_from(batch, known)",
+        "fresh = _rows_from(batch, marks_before)",
         "fresh = np.arange(len(batch))",
     ),
     "order-of-closed": Planted(
