@@ -254,28 +254,24 @@ class DelayProducer:
         handle = self._handle(timer, timer_topic)
         timer_id = timer if handle is None else handle.id
         given = _users(headers)
-        if topic is not None:
-            if value is SAME:
-                raise InvalidTimer("give the value, too: with a topic no message is read back")
-            number = self._number(timer, handle, key, partition, timer_topic)
-            given += _target(topic, partition, timer_topic)
-        elif handle is None:
-            raise InvalidTimer("an id does not tell the message: give topic and value")
-        elif key is not None or partition is not None or given:
-            raise InvalidTimer("without topic the message is read back: give no more than a value")
+        if topic is None:
+            alone = key is None and partition is None and not given
+            key, value, given = self._read_back(handle, value, alone=alone)
+        elif value is SAME:
+            raise InvalidTimer("give the value, too: with a topic no message is read back")
         else:
-            number = handle.partition
-            message = self._messages.read(handle)
-            key, given = message.key, message.kept
-            value = message.value if value is SAME else value
-        given += [when.header, *window_headers(window)]
-        given += [
+            given += _target(topic, partition, timer_topic)
+        number = self._number(timer, handle, key, partition, timer_topic)
+        request = [
+            *given,
+            when.header,
+            *window_headers(window),
             (NAME_OF[Request.TIMER_ID], id_bytes(timer_id)),
             (NAME_OF[Request.RESCHEDULE], b"true"),
             *_only(handle),
         ]
         return self._ask(
-            lambda: self._producer.send(timer_topic, value, key, given, number),
+            lambda: self._producer.send(timer_topic, value, key, request, number),
             lambda at, reply: Rescheduled(*self._timer(timer_id, when, at), reply),
         )
 
@@ -341,6 +337,23 @@ class DelayProducer:
         """The attributes of the timer whose record is there."""
         due_ms = when.due_ms(at.timestamp, self._levels_ms)
         return _source(at) if id is None else id, at.topic, at.partition, at.offset, due_ms
+
+    def _read_back(
+        self, handle: RecallHandle | None, value: Any, *, alone: bool
+    ) -> tuple[Any, Any, list[NonNullHeader]]:
+        """Key, value and headers of a timer's message, or this value in the place of its own.
+
+        Args:
+            handle: of the timer.
+            value: a value, or SAME.
+            alone: nothing else of the message was given.
+        """
+        if handle is None:
+            raise InvalidTimer("an id does not tell the message: give topic and value")
+        if not alone:
+            raise InvalidTimer("without topic the message is read back: give no more than a value")
+        message = self._messages.read(handle)
+        return message.key, message.value if value is SAME else value, message.kept
 
     def _modulo(self, partition: int, timer_topic: str) -> int:
         return partition % len(self._producer.partitions_for(timer_topic))

@@ -101,6 +101,8 @@ class Demo:
             data_dir: kept; None: a temporary one that is removed.
             bootstrap_servers: a Kafka that is there; the demo's topics are deleted afterwards.
         """
+        self._name = f"duewheel-demo-{uuid.uuid4().hex[:8]}"
+        self._timer_topic, self._target = f"{self._name}.timers", f"{self._name}.orders"
         self._timers = timers
         self._over_ms = max(over_ms, _SHORTEST_DELAY_MS)
         self._random = random.Random(seed)
@@ -150,19 +152,17 @@ class Demo:
             return stack.enter_context(DevBroker()).bootstrap_servers
 
     def _settings(self, work: Path, servers: str) -> Settings:
-        name = f"duewheel-demo-{uuid.uuid4().hex[:8]}"
+        name = self._name
         path = work / "duewheel.toml"
         path.write_text(
             f'[app]\nid = "{name}"\n'
             f'[kafka]\nbootstrap_servers = "{servers}"\n'
-            f'[timer]\ntopics = ["{name}.timers"]\nreply_topic = "{name}.replies"\n'
+            f'[timer]\ntopics = ["{self._timer_topic}"]\nreply_topic = "{name}.replies"\n'
             f'[storage]\ndata_dir = "{work / "data"}"\n'
         )
         return load(path)
 
     def _make_topics(self, stack: ExitStack, settings: Settings) -> None:
-        self._timer_topic = settings.timer.topics[0]
-        self._target = f"{settings.app.id}.orders"
         admin = stack.enter_context(KafkaAdmin(settings.kafka.client_options("admin")))
         if self._given_servers:
             stack.callback(

@@ -29,6 +29,7 @@ class DeadLetterReader:
 
     Attributes:
         client: settings of the cluster's clients.
+        topic_id: Kafka's, of the topic.
 
     Example:
         with dead_letter_reader(settings) as reader:
@@ -37,16 +38,16 @@ class DeadLetterReader:
     """
 
     client: ClientSettings
+    topic_id: str
     _settings: Settings
     _admin: KafkaAdmin
-    _topic_id: str
     _records: BoundedReader
 
     def position(self) -> ReplayPosition:
         """How far the dead letters have been replayed."""
         place = place_of(self._settings.state_topic, 0)
         found = newest_of(self.client, place, KEY, Deadline(_DEADLINE_S))
-        return ReplayPosition.decode(found.value if found else None, self._topic_id)
+        return ReplayPosition.decode(found.value if found else None, self.topic_id)
 
     def bounds(self, since: Bound = BEGINNING) -> dict[int, tuple[int, int]]:
         """First offset to read and the end, by partition."""
@@ -88,7 +89,7 @@ def dead_letter_reader(settings: Settings) -> Iterator[DeadLetterReader]:
                 "`duewheel init` creates it"
             )
         with BoundedReader(client, _CHUNK_RECORDS) as records:
-            yield DeadLetterReader(client, settings, admin, str(found[topic]), records)
+            yield DeadLetterReader(client, str(found[topic]), settings, admin, records)
 
 
 def _letter(record: Any) -> DeadLetter:

@@ -124,6 +124,7 @@ class _Replay:
         self._producer = TransactionalProducer(
             self._client, f"{settings.app.id}.dlq-replay", self._limits
         )
+        self._position = ReplayPosition.decode(None, reader.topic_id)
         self._left = selection.limit
         self._topics: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
