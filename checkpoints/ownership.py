@@ -1,6 +1,6 @@
 """Whether a process may go on with the progress of a shard: refusals, each with its way out.
 
-    sealed      nobody may: its partitions are being dealt to another number of shards
+    sealed      nobody may: its partitions are being reassigned to another number of shards
     shard       it was written as that one, of as many as the configuration says
     settings    those that decide when a timer is due are the same as in its newest epoch
     owner       it is this directory's own; or its owner is nobody, is said to be gone, or has been
@@ -66,7 +66,7 @@ def require_not_sealed(progress: Progress) -> None:
             f"{progress.sealed_for} of them, or is about to"
         )
     raise RecoveryRefused(
-        f"shard {progress.shard} is sealed: its partitions are being dealt to "
+        f"shard {progress.shard} is sealed: its partitions are being reassigned to "
         f"{progress.sealed_for} shards; `duewheel reshard --to {progress.sealed_for}` finishes "
         f"that, `--to {progress.shards}` undoes it"
     )
@@ -118,7 +118,7 @@ def require_may_own(
 
 def _is_claimed(progress: Progress, local: Local) -> bool:
     """Whether the last start was allowed to follow this very progress, and ended before it said so
-    in Kafka. An owner that has started since has drawn another lineage.
+    in Kafka. An owner that has started since has drawn another incarnation.
     """
-    found, drawn = local.lineages
-    return drawn != 0 and progress.lineage == found
+    found, drawn = local.incarnations
+    return drawn != 0 and progress.incarnation == found

@@ -89,13 +89,13 @@ class Progress:
     Attributes:
         shard, shards: this shard's index and how many there are.
         owner: UUID of the data directory that delivers; or NOBODY.
-        lineage: drawn by every start of dequeue. A copy of the directory that does not know it is
-            not an earlier state of the same files: theirs and its have parted.
+        incarnation: drawn by every start of dequeue. A copy of the directory
+            without it is no earlier state of the same files: their histories have parted.
         epoch: raised by every start of dequeue.
         epochs: the settings that decide a row's slot, and from which offsets they hold.
         partitions: every timer partition known when the record was written.
-        deal: how often partitions have changed their shards (reshard_records.py), or were given up
-            (wheel/admin/accept_loss.py): what a standby has followed before says nothing of them.
+        assignment_epoch: how often partitions have changed their shards (reshard_records.py), or
+            were given up (wheel/admin/accept_loss.py): a standby keeps no files of an earlier one.
         sealed_for: while partitions move to another number of shards, that number: nobody may own
             the shard then.
         topic_ids: Kafka's id of each timer topic whose offsets these are, as far as it is known.
@@ -105,11 +105,11 @@ class Progress:
     shard: int
     shards: int
     owner: str
-    lineage: int
+    incarnation: int
     epoch: int
     epochs: Epochs
     partitions: Mapping[TopicPartition, PartitionProgress]
-    deal: int = 0
+    assignment_epoch: int = 0
     sealed_for: int | None = None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     held: Mapping[TopicPartition, Held] = field(default_factory=dict)
@@ -181,10 +181,10 @@ class Progress:
                 "shard": self.shard,
                 "shards": self.shards,
                 "owner": self.owner,
-                "lineage": self.lineage,
+                "lineage": self.incarnation,
                 "epoch": self.epoch,
                 "partitions": numbers,
-                "deal": self.deal,
+                "deal": self.assignment_epoch,
                 "sealed_for": self.sealed_for,
                 "topic_ids": dict(self.topic_ids),
                 "held": [[*p, of.start_offset, of.records] for p, of in sorted(self.held.items())],

@@ -103,7 +103,7 @@ class Local:
 
     Attributes:
         uuid: its name.
-        lineages: those that its last start found and drew; a progress of any other is not its own.
+        incarnations: those that its last start followed and drew; no other progress is its own.
         damage: what has happened to it.
         commit, close: its newest pages.
         mirror: its copy of the progress, None if there never was one.
@@ -114,7 +114,7 @@ class Local:
     """
 
     uuid: str
-    lineages: tuple[int, int]
+    incarnations: tuple[int, int]
     damage: Damage
     commit: Commit
     close: Close | None
@@ -155,7 +155,7 @@ def read_local_state(state: State, directory: Path) -> Local:
     undone = pending is not None or state.generation > state.recovered
     return Local(
         state.uuid,
-        state.lineages,
+        state.incarnations,
         damage,
         commit,
         close,
@@ -244,7 +244,7 @@ def close_at(progress: Progress) -> Close:
 
 def is_own(progress: Progress, local: Local) -> bool:
     """Whether this directory has written the progress, or an earlier state of it has."""
-    return progress.owner == local.uuid and progress.lineage in local.lineages
+    return progress.owner == local.uuid and progress.incarnation in local.incarnations
 
 
 def _follows_only(progress: Progress, local: Local) -> bool:
@@ -253,7 +253,8 @@ def _follows_only(progress: Progress, local: Local) -> bool:
 
 
 def _may_keep(progress: Progress, local: Local) -> bool:
-    followed = local.mirror is not None and local.mirror.deal == progress.deal
+    mirror = local.mirror
+    followed = mirror is not None and mirror.assignment_epoch == progress.assignment_epoch
     return (local.standby and followed) or is_own(progress, local)
 
 

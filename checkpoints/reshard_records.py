@@ -49,14 +49,14 @@ def asks_to_yield(value: bytes) -> bool:
         return False
 
 
-def sealed(progress: Progress, shards: int, lineage: int) -> Progress:
+def sealed(progress: Progress, shards: int, incarnation: int) -> Progress:
     """The record of a shard that nobody may own until there are `shards` of them."""
     return replace(
-        progress, owner=NOBODY, lineage=lineage, epoch=progress.epoch + 1, sealed_for=shards
+        progress, owner=NOBODY, incarnation=incarnation, epoch=progress.epoch + 1, sealed_for=shards
     )
 
 
-def nothing(like: Progress, shard: int, shards: int, lineage: int) -> Progress:
+def nothing(like: Progress, shard: int, shards: int, incarnation: int) -> Progress:
     """The record of a shard that is not there: not yet, or no more.
 
     Args:
@@ -64,16 +64,16 @@ def nothing(like: Progress, shard: int, shards: int, lineage: int) -> Progress:
     """
     epochs = Epochs.first(like.epochs.newest.values)
     empty = replace(like, shard=shard, shards=shards, epochs=epochs, partitions={}, held={})
-    return sealed(empty, shards, lineage)
+    return sealed(empty, shards, incarnation)
 
 
-def dealt(old: Sequence[Progress], shards: int, draw: Callable[[], int]) -> list[Progress]:
+def reassigned(old: Sequence[Progress], shards: int, draw: Callable[[], int]) -> list[Progress]:
     """The records of the new shards.
 
     Args:
         old: sealed records of all shards with partitions.
         shards: how many there will be.
-        draw: a lineage for each.
+        draw: an incarnation for each.
 
     Raises:
         RecoveryRefused: the old ones do not agree on what decides a row's slot; or a partition is
@@ -85,7 +85,9 @@ def dealt(old: Sequence[Progress], shards: int, draw: Callable[[], int]) -> list
     # What is left of a topic that was is in files that no new shard keeps.
     parts = {p: at for record in old for p, at in record.partitions.items() if not is_retired(p[0])}
     epochs = functools.reduce(Epochs.beside, (record.epochs for record in old))
-    epoch, deal = (max(getattr(r, name) for r in old) + 1 for name in ("epoch", "deal"))
+    epoch, assignment_epoch = (
+        max(getattr(r, name) for r in old) + 1 for name in ("epoch", "assignment_epoch")
+    )
     topic_ids = {topic: i for record in old for topic, i in record.topic_ids.items()}
     records = []
     for shard in range(shards):
@@ -96,7 +98,15 @@ def dealt(old: Sequence[Progress], shards: int, draw: Callable[[], int]) -> list
         own_epochs = epochs.without(p for p in named if shard_of(p, shards) != shard)
         records.append(
             Progress(
-                shard, shards, NOBODY, draw(), epoch, own_epochs, mine, deal, topic_ids=topic_ids
+                shard,
+                shards,
+                NOBODY,
+                draw(),
+                epoch,
+                own_epochs,
+                mine,
+                assignment_epoch,
+                topic_ids=topic_ids,
             )
         )
     for record in records:
@@ -104,21 +114,21 @@ def dealt(old: Sequence[Progress], shards: int, draw: Callable[[], int]) -> list
     return records
 
 
-def given_back(old: Sequence[Progress], draw: Callable[[], int]) -> list[Progress]:
+def unsealed(old: Sequence[Progress], draw: Callable[[], int]) -> list[Progress]:
     """The records of as many shards as before, nobody's; what they say of partitions is unchanged.
 
     Args:
         old: sealed records of all shards with partitions.
-        draw: a lineage for each.
+        draw: an incarnation for each.
     """
     return [
         replace(
             record,
             owner=NOBODY,
-            lineage=draw(),
+            incarnation=draw(),
             epoch=record.epoch + 1,
             sealed_for=None,
-            deal=record.deal + 1,
+            assignment_epoch=record.assignment_epoch + 1,
         )
         for record in old
     ]

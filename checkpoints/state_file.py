@@ -278,12 +278,12 @@ class State:
         self.sync()
 
     @property
-    def lineages(self) -> tuple[int, int]:
-        """The lineage that this directory's last start found in Kafka, and the one it drew."""
+    def incarnations(self) -> tuple[int, int]:
+        """The incarnation that this directory's last start found in Kafka, and the one it drew."""
         return self._words[Word.FOUND], self._words[Word.CLAIMED]
 
     def claim(self, found: int, drawn: int) -> None:
-        """Before a progress of the drawn lineage is written: so that it is known again. Durable."""
+        """Makes both durable before progress of the drawn one is written: see `is_own`."""
         self._words[Word.FOUND] = found
         self._words[Word.CLAIMED] = drawn
         self.sync()

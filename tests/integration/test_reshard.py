@@ -79,7 +79,7 @@ def test_a_running_shard_finds_out(application: Application) -> None:
     dequeue = shard.start_dequeue(take_over=True)
     application.reshard(2)
     application.clock.sleep(0.01)
-    with pytest.raises(Fenced, match="dealt anew"):
+    with pytest.raises(Fenced, match="reassigned"):
         dequeue.tick()
     shard.kill(Role.DEQUEUE)
     assert application.parts().keys() == {(application.topic, n) for n in range(4)}
@@ -139,10 +139,10 @@ def test_settings_changed_half_way_through_a_reshard_are_kept_by_its_undo(
     shorter = application.of(1, 2)
     application.config.write_text(text)
 
-    def one(found: Progress, shards: int, lineage: int) -> Progress:
+    def one(found: Progress, shards: int, incarnation: int) -> Progress:
         if found.shard == 1:
             raise Killed
-        return sealed(found, shards, lineage)
+        return sealed(found, shards, incarnation)
 
     with monkeypatch.context() as patch:
         patch.setattr(reshard, "sealed", one)

@@ -84,9 +84,9 @@ class Clauses:
     durable_goes_before_the_files: bool = True
     pending_recovery_is_finished: bool = True
     pending_recovery_keeps_the_lesser: bool = True
-    other_lineage_is_dropped: bool = True
-    lineage_is_never_used_twice: bool = True
-    lineage_is_new_at_each_start: bool = True
+    other_incarnation_is_dropped: bool = True
+    incarnation_is_never_used_twice: bool = True
+    incarnation_is_new_at_each_start: bool = True
     running_ingest_sees_the_generation: bool = True
     floor_is_that_of_the_close_page: bool = True
     floor_of_what_is_kept_counts: bool = True
@@ -102,7 +102,7 @@ class Clauses:
     moved_partition_keeps_its_progress: bool = True
     floor_of_a_shard_is_its_highest: bool = True
     partitions_apart_stay_apart: bool = True
-    standby_is_of_the_same_deal: bool = True
+    standby_is_of_the_same_assignment: bool = True
     row_is_judged_by_the_epoch_of_its_offset: bool = True
     epoch_begins_above_c: bool = True
     reading_starts_by_the_longest_window: bool = True

@@ -81,7 +81,7 @@ class Dequeue:
         self._owed: list[Leave] = []
         self._answered: dict[int, int] = {}  # by this process; `a` of the progress has all
 
-    def start(self, lineage: int) -> None:
+    def start(self, incarnation: int) -> None:
         """Take the shard, and decide."""
         directory = self.directory
         self._producer = self._kafka.init_transactions(self._shard)
@@ -90,7 +90,7 @@ class Dequeue:
         goes_on = directory.mirror == self._committed
         if not self._clauses.blind_is_raised_where_progress_is_newer_than_its_mirror:
             goes_on = True
-        progress = decide(directory, self._committed, lineage, self._clauses)
+        progress = decide(directory, self._committed, incarnation, self._clauses)
         if directory.standby or directory.generation != generation or not goes_on:
             if self._clauses.blind_is_raised_at_a_start:
                 directory.blind = {}
@@ -218,7 +218,7 @@ class Dequeue:
         self.directory.lock(self._clauses)
         return not pending_from(self.directory, self.r, partition, end, self._clauses)
 
-    def accept_loss(self, partition: int, end: int, deal: int) -> None:
+    def accept_loss(self, partition: int, end: int, assignment_epoch: int) -> None:
         """Go on without what lay at or behind `end`; it is gone from Kafka."""
         cut(self.directory, partition, end)
         if self._clauses.cut_counts_as_a_start:
@@ -230,7 +230,9 @@ class Dequeue:
             a = min(known.a, end) if self._clauses.cut_lowers_a else known.a
             partitions[partition] = replace(known, c=min(known.c, end), a=a)
         self._answered.pop(partition, None)
-        self._publish(replace(self._committed, partitions=partitions, deal=deal), [])
+        self._publish(
+            replace(self._committed, partitions=partitions, assignment_epoch=assignment_epoch), []
+        )
 
     def learn_end(self, partition: int) -> None:
         """Kafka has said how long a partition is. The producer of before is fenced: copies that it

@@ -129,8 +129,8 @@ class Directory:
         self.epoch = 0
         self.generation = 0
         self.recovered = 0
-        self.lineage = 0
-        self.lineage_before = 0
+        self.incarnation = 0
+        self.incarnation_before = 0
         self.recovery: Recovery | None = None
         self.page_cache_lost = False
         self.files = Files()

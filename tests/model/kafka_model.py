@@ -97,11 +97,11 @@ class Progress:
 
     owner: int
     epoch: int
-    lineage: int
+    incarnation: int
     partitions: Mapping[int, PartitionProgress]
     windows: Mapping[int, Windows]
     window: int
-    deal: int = 0
+    assignment_epoch: int = 0
 
     def windows_of(self, partition: int) -> Windows:
         """Of a partition that was added since the last change, the present window."""

@@ -86,8 +86,10 @@ class Processes:
         windows: dict[int, Windows],
     ) -> Shard:
         name = f"{self._reshards}: {index} of {count}"
-        deal = self._reshards
-        self.kafka.progress[name] = Progress(0, 0, 0, partitions, windows, self.window, deal)
+        assignment_epoch = self._reshards
+        self.kafka.progress[name] = Progress(
+            0, 0, 0, partitions, windows, self.window, assignment_epoch
+        )
         return Shard(name, Instance(Directory(self.number())))
 
     def _partitions(self, shard: Shard) -> list[int]:

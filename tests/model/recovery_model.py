@@ -35,11 +35,13 @@ from tests.model.kafka_model import (
 MARGIN = 2  # how far a record's timestamp may lie in the past
 
 
-def decide(directory: Directory, progress: Progress, lineage: int, clauses: Clauses) -> Progress:
+def decide(
+    directory: Directory, progress: Progress, incarnation: int, clauses: Clauses
+) -> Progress:
     """Dequeue's part of a start: what is kept, and the close page it goes on with.
 
     Args:
-        lineage: a name for the local history from here on.
+        incarnation: a name for the local history from here on.
 
     Returns:
         The progress to publish before anything else happens.
@@ -64,21 +66,23 @@ def decide(directory: Directory, progress: Progress, lineage: int, clauses: Clau
     if recovers:
         directory.recovery = Recovery(keep)
         directory.generation += 1
-    if recovers or clauses.lineage_is_new_at_each_start:
-        if not clauses.lineage_is_never_used_twice:
-            lineage = directory.lineage + 1
-        directory.lineage, directory.lineage_before = lineage, progress.lineage
+    if recovers or clauses.incarnation_is_new_at_each_start:
+        if not clauses.incarnation_is_never_used_twice:
+            incarnation = directory.incarnation + 1
+        directory.incarnation, directory.incarnation_before = incarnation, progress.incarnation
     directory.mirror = rebased
     directory.write_close(close)
     directory.page_cache_lost = False
     directory.epoch = max(directory.epoch, progress.epoch) + 1
-    return replace(rebased, owner=directory.uuid, epoch=directory.epoch, lineage=directory.lineage)
+    return replace(
+        rebased, owner=directory.uuid, epoch=directory.epoch, incarnation=directory.incarnation
+    )
 
 
 def begin_to_follow(directory: Directory, progress: Progress, clauses: Clauses) -> None:
     """A standby's start: what is kept does not depend on who has written the progress."""
     keep = _whole(directory, clauses)
-    followed = directory.standby and _is_of_the_same_deal(directory, progress, clauses)
+    followed = directory.standby and _is_of_the_same_assignment(directory, progress, clauses)
     if not followed and clauses.standby_begins_with_nothing:
         keep = Keep.NOTHING
     if directory.is_pending or keep is not Keep.ALL:
@@ -99,25 +103,28 @@ def follow(directory: Directory, progress: Progress, clauses: Clauses) -> None:
 
 def _kept(directory: Directory, progress: Progress, clauses: Clauses) -> Keep:
     keep = _whole(directory, clauses)
-    follows = directory.standby and _is_of_the_same_deal(directory, progress, clauses)
+    follows = directory.standby and _is_of_the_same_assignment(directory, progress, clauses)
     return keep if follows or _is_own(directory, progress, clauses) else Keep.NOTHING
 
 
-def _is_of_the_same_deal(directory: Directory, progress: Progress, clauses: Clauses) -> bool:
+def _is_of_the_same_assignment(directory: Directory, progress: Progress, clauses: Clauses) -> bool:
     """Whether a standby's files have followed these partitions since they are in this shard."""
-    same = directory.mirror is not None and directory.mirror.deal == progress.deal
-    return same or not clauses.standby_is_of_the_same_deal
+    same = (
+        directory.mirror is not None
+        and directory.mirror.assignment_epoch == progress.assignment_epoch
+    )
+    return same or not clauses.standby_is_of_the_same_assignment
 
 
 def _is_own(directory: Directory, progress: Progress, clauses: Clauses) -> bool:
     """Whether an earlier state of these files is what the progress was written for."""
     if progress.owner != directory.uuid:
         return False
-    if clauses.lineage_is_never_used_twice:
-        same = progress.lineage in {directory.lineage, directory.lineage_before}
+    if clauses.incarnation_is_never_used_twice:
+        same = progress.incarnation in {directory.incarnation, directory.incarnation_before}
     else:
-        same = progress.lineage <= directory.lineage
-    return same or not clauses.other_lineage_is_dropped
+        same = progress.incarnation <= directory.incarnation
+    return same or not clauses.other_incarnation_is_dropped
 
 
 def _whole(directory: Directory, clauses: Clauses) -> Keep:

@@ -210,7 +210,9 @@ class History:
             self.cancels.replied(found, copies, after, done.down, done.absent)
         elif found is not None:
             self._left_with(found, done, copies, before, after)
-        self.cancels.advanced(after, dealt=before is None or before.deal != after.deal)
+        self.cancels.advanced(
+            after, dealt=before is None or before.assignment_epoch != after.assignment_epoch
+        )
 
     def _moved(self, copy: Copy) -> None:
         """It has waited for its partition, and is there now."""
@@ -315,7 +317,7 @@ class History:
         if progress.partitions and self.settings.learn(progress):
             self.say(f"  settings change: {progress.epochs.newest}")
             self.counts["settings changed"] += 1
-        if before is None or before.deal != progress.deal:
+        if before is None or before.assignment_epoch != progress.assignment_epoch:
             return
         for partition, known in before.partitions.items():
             now = progress.partitions.get(partition)
@@ -330,8 +332,8 @@ class History:
             ):
                 self.violated("7 floor", f"progress of {partition} falls from {known} to {now}")
 
-    def dealt(self, records: list[Progress]) -> None:
-        """The partitions are dealt anew."""
+    def reassigned(self, records: list[Progress]) -> None:
+        """The partitions are reassigned."""
         before, after = _parts(self._progress.values()), _parts(records)
         self.say(f"  dealt: {[sorted(record.partitions) for record in records]}")
         if before != after:
@@ -344,7 +346,7 @@ class History:
             self.counts["dealt: stand apart"] += len({part.delivered_slot for part in parts}) > 1
             self.counts["dealt: within a slot"] += any(part.half_below for part in parts)
         self._progress = {record.shard: record for record in records}
-        if not self.settings.dealt([record for record in records if record.partitions]):
+        if not self.settings.reassigned([record for record in records if record.partitions]):
             self.violated("moved", "a partition has other settings than it had")
 
     def waiting(self) -> list[Timer]:

@@ -58,7 +58,7 @@ def _other(world: World) -> Setup:
     wheel, config = setup.wheel, setup.config
     others = [each.setup for each in world.host.shards if each is not world]
     if others and rng.random() < 0.7:
-        # Those of another shard: the partitions may be dealt anew only if all have the same.
+        # Those of another shard: the partitions may be reassigned only if all have the same.
         other = rng.choice(others)
         config = replace(config, slot_config=other.config.slot_config)
         return replace(setup, wheel=other.wheel, config=config)

@@ -344,11 +344,11 @@ PLANTED = {
         "return kept",
         test="unit/wheel/recovery/test_rebuild.py::test_a_damaged_commit_page_brings_back_no_batch_that_was_not_kept",
     ),
-    "foreign-lineage": Planted(
+    "foreign-incarnation": Planted(
         "2",
         "files are kept that have parted from the progress",
         "checkpoints/recovery_decision.py",
-        "return progress.owner == local.uuid and progress.lineage in local.lineages",
+        "return progress.owner == local.uuid and progress.incarnation in local.incarnations",
         "return progress.owner == local.uuid",
     ),
     "divided-in-reverse": Planted(
@@ -372,26 +372,26 @@ PLANTED = {
         "if may_follow and silent_ms > patience_ms:",
         "if may_follow:",
     ),
-    "same-lineage": Planted(
+    "same-incarnation": Planted(
         "2",
-        "a start draws no lineage of its own",
+        "a start draws no incarnation of its own",
         "wheel/recovery/startup.py",
         "secrets.randbits(62)",
-        "found.lineage",
+        "found.incarnation",
     ),
     "no-claim": Planted(
         "refused",
-        "a lineage is published before it is known locally",
+        "an incarnation is published before it is known locally",
         "wheel/recovery/startup.py",
-        "    state.claim(found.lineage, lineage)\n",
+        "    state.claim(found.incarnation, incarnation)\n",
         "",
     ),
     "not-fenced": Planted(
         "fenced",
         "the former owner does not know that it was followed",
         "wheel/dequeue/commit.py",
-        "        if (found.owner, found.lineage) !=",
-        "        if False and (found.owner, found.lineage) !=",
+        "        if (found.owner, found.incarnation) !=",
+        "        if False and (found.owner, found.incarnation) !=",
     ),
     "power-forgotten": Planted(
         "2",

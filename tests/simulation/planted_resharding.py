@@ -101,8 +101,8 @@ RESHARDING = {
         "3",
         "a standby keeps what it has followed before the partitions were dealt",
         RECOVERY,
-        "followed = local.mirror is not None and local.mirror.deal == progress.deal",
-        "followed = local.mirror is not None",
+        "followed = mirror is not None and mirror.assignment_epoch == progress.assignment_epoch",
+        "followed = mirror is not None",
         test=DEALT + "test_a_standby_killed_while_partitions_come_to_its_shard",
     ),
     "reshard-undo-compared": Planted(

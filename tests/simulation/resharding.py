@@ -118,7 +118,7 @@ class SimulatedCluster:
                 lane.progress.append((told[key], now_ms))
                 records.append(record)
         if records:
-            self._host.history.dealt(records)
+            self._host.history.reassigned(records)
             kafka.deals += 1
 
     def publisher(self, shard: int) -> SimulatedPublisher:
@@ -216,8 +216,8 @@ class Resharding:
             self._halve()
         for each in host.shards:
             if self._rng.random() < 0.3:
-                each.stop("dequeue", "to be dealt anew", {})
-                each.stop("ingest", "to be dealt anew", {})
+                each.stop("dequeue", "to be reassigned", {})
+                each.stop("ingest", "to be reassigned", {})
         self._to = to
         self._run()
 
@@ -401,5 +401,5 @@ class Resharding:
 
 
 def happens(seed: int) -> bool:
-    """Whether the partitions of a run may be dealt anew: such runs take some four times as long."""
+    """Whether the partitions of a run may be reassigned: such runs take some four times as long."""
     return Random(f"reshard {seed}").random() < 0.1

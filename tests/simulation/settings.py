@@ -47,7 +47,7 @@ class Settings:
                 known.append(newest)
         return before != newest
 
-    def dealt(self, records: Sequence[Progress]) -> bool:
+    def reassigned(self, records: Sequence[Progress]) -> bool:
         """The partitions are those of other shards from here on; returns whether each is still
         judged as it was.
         """

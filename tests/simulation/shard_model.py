@@ -234,7 +234,7 @@ class SimulatedPublisher:
         self._epoch = lane.epoch
         if self._was_started and self._is_asked_to_yield():
             self.close()
-            raise Fenced("the partitions are being dealt anew")
+            raise Fenced("the partitions are being reassigned")
         self._was_started = True
         return self._shard.newest()
 

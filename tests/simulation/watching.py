@@ -7,7 +7,7 @@
   marks of cancelled records. Between the lookup of timers for cancels and engine.lock there is no
   store: what may come between is planned as one.
 - The threads of dequeue's pipeline run in their caller's turn: a seed must not be a matter of luck.
-- The boot id of the host is the simulation's, and so is what is drawn: lineages, names.
+- The boot id of the host is the simulation's, and so is what is drawn: incarnations, names.
 """
 
 from __future__ import annotations

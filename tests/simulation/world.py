@@ -46,7 +46,7 @@ from duewheel.wheel.storage.timer_wheel import Runs
 from duewheel.wheel.storage.verify import check
 
 TOPIC_IDS = {TOPIC: "an id"}
-# How a start is refused while partitions are dealt anew, or by whom nobody has told.
+# How a start is refused while partitions are reassigned, or by whom nobody has told.
 _DEALT = (" is sealed", "there is no shard", "the progress was written as shard")
 WAITS_MAX = 2  # of a batch that has to wait, before the query is stopped
 
@@ -145,7 +145,7 @@ class World:
         return bool(getattr(error, "retriable", False))
 
     def _may_be_fenced(self, actor: Actor) -> bool:
-        """Whether another instance has followed, or the partitions are, or were, dealt anew."""
+        """Whether another instance has followed, or the partitions are, or were, reassigned."""
         told, deals = self.shard.lane.told, self.kafka.deals
         if told is not None and asks_to_yield(told[0]):
             return True

@@ -322,7 +322,7 @@ def _accepted(found: Progress, accepted: Losses, ids: Mapping[str, str]) -> Prog
         epochs=found.epochs.cut({p: loss.start or 0 for p, loss in accepted.items()}),
         topic_ids=_ids_after(found.topic_ids, accepted, ids),
         epoch=found.epoch + 1,
-        deal=found.deal + 1,  # a standby of the shard keeps nothing
+        assignment_epoch=found.assignment_epoch + 1,  # a standby of the shard keeps nothing
     )
 
 

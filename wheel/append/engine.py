@@ -104,7 +104,7 @@ class Engine:
         if directory.state.close() is None or mirror is None:
             raise RecoveryRefused(f"{directory.path}: dequeue must have started here once")
         self._epochs = mirror.progress.epochs
-        self._lineages = directory.state.lineages
+        self._incarnations = directory.state.incarnations
         try:
             with directory.locked() as commit:
                 require_same_topics(commit.topic_ids, self._topic_ids)
@@ -218,12 +218,12 @@ class Engine:
         Args:
             progress: the newest, if it is known.
         """
-        lineages = self._directory.state.lineages
-        if progress is None and lineages == self._lineages:
+        incarnations = self._directory.state.incarnations
+        if progress is None and incarnations == self._incarnations:
             return
         if (progress or self._progress()).epochs != self._epochs:
             raise RecoveryPending("the slot configuration has changed: starting anew")
-        self._lineages = lineages
+        self._incarnations = incarnations
 
     # ---- 2.: slots -------------------------------------------------------------------------
 

@@ -177,14 +177,14 @@ class Committer:
             return True
         if found.encode() == self.committed.encode():
             return False
-        if found.lineage == self.committed.lineage != self._claimed.lineage:
+        if found.incarnation == self.committed.incarnation != self._claimed.incarnation:
             # Before it knew of this start it took the id back and committed.
             raise Overtaken(
                 f"the last owner goes on: epoch {found.epoch}, slot {found.delivered_slot}"
             )
         if found.owner == NOBODY:
-            raise Fenced(f"the partitions of shard {self._claimed.shard} have been dealt anew")
-        if (found.owner, found.lineage) != (self._claimed.owner, self._claimed.lineage):
+            raise Fenced(f"the partitions of shard {self._claimed.shard} have been reassigned")
+        if (found.owner, found.incarnation) != (self._claimed.owner, self._claimed.incarnation):
             raise Fenced(
                 f"shard {self._claimed.shard} now belongs to the data directory {found.owner}, as "
                 f"of epoch {found.epoch}: this one had {self._claimed.epoch}"

@@ -210,11 +210,12 @@ class Follower:
                 found=seen.progress.delivered_slot,
             )
             raise RecoveryPending("the progress has fallen: starting anew, keeping nothing")
-        if seen.progress.deal != before.progress.deal or seen.progress.sealed_for:
+        reassigned = seen.progress.assignment_epoch != before.progress.assignment_epoch
+        if reassigned or seen.progress.sealed_for:
             raise RecoveryPending("partitions change their shards, or are given up: starting anew")
         if seen.progress.epochs != before.progress.epochs:
             raise RecoveryPending("the slot configuration has changed: starting anew")
-        if seen.progress.lineage != before.progress.lineage:
+        if seen.progress.incarnation != before.progress.incarnation:
             log.info("the shard is served by another start", owner=seen.progress.owner)
         with self._directory.engine_lock.held(LOCK_DEADLINE_S):
             state.write_mirror(Mirror.of(seen.progress, 0))

@@ -8,8 +8,8 @@
        mirrored, close page written, in this order: the last two are what was compared, and the
        record must outlive them. A running ingest sees the generation and stops; a starting one
        carries out the record
-    4. a lineage is drawn and claimed locally; the caller publishes it with the progress, before
-       anything else
+    4. an incarnation is drawn and claimed locally; the caller publishes it with the progress,
+       before anything else
 
 A kill in between changes nothing that the next start does not decide in the same way.
 """
@@ -104,9 +104,9 @@ def start(
     elif seen is None or found.encode() != seen.encode():
         _require_may_own(directory, publisher, config, found, take_over)
     decision = publish_decision(directory, found, decide)
-    state, lineage = directory.state, secrets.randbits(62)
-    state.claim(found.lineage, lineage)
-    progress = replace(found, owner=state.uuid, lineage=lineage, epoch=found.epoch + 1)
+    state, incarnation = directory.state, secrets.randbits(62)
+    state.claim(found.incarnation, incarnation)
+    progress = replace(found, owner=state.uuid, incarnation=incarnation, epoch=found.epoch + 1)
     return Started(decision, found, progress, begun_s)
 
 
@@ -217,6 +217,6 @@ def first_progress(
         for partition, offset in starts.items()
     }
     owner = directory.state.uuid
-    lineage = directory.state.lineages[1]
+    incarnation = directory.state.incarnations[1]
     epochs = Epochs.first(config.slot_values(directory.config))
-    return Progress(config.shard, config.shards, owner, lineage, 0, epochs, partitions)
+    return Progress(config.shard, config.shards, owner, incarnation, 0, epochs, partitions)

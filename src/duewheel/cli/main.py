@@ -404,9 +404,9 @@ def reshard(settings: Settings, to: int, *, dry_run: bool, output: str) -> None:
     then start as many as there are, with the new [shard] count. Killed, it goes on when it is run
     again.
     """
-    from duewheel.ops.reshard import reshard as deal
+    from duewheel.ops.reshard import reshard as run_reshard
 
-    result = deal(settings, to, dry_run=dry_run)
+    result = run_reshard(settings, to, dry_run=dry_run)
     if output == "text" and result["from_shards"] == to:
         click.echo(f"there are {to} shards")
     else:

@@ -265,7 +265,7 @@ class KafkaPublisher:
                 would be a ConfigError: what Kafka had and granted once may come back.
             ConfigError: a topic is missing, or kafka-python or the broker does not fit.
             RecoveryRefused: the record there cannot be read.
-            Fenced: once there was a successful start: partitions are being dealt anew.
+            Fenced: once there was a successful start: partitions are being reassigned.
         """
         self.close()
         deadline = Deadline(self._limits.start_deadline_s, self._stopping)
@@ -275,7 +275,7 @@ class KafkaPublisher:
             self._producer.open([self._state_partition.topic], deadline)
             found = self._read_progress(self._admin, deadline)
             if self._was_started and self._last_read and is_asked_to_yield(self._last_read):
-                raise Fenced("the partitions are being dealt anew: `duewheel reshard` was run")
+                raise Fenced("the partitions are being reassigned: `duewheel reshard` was run")
         except ConfigError as error:
             self.close()
             if not self._was_started:

@@ -66,5 +66,5 @@ def require_as_many(settings: Settings, shards: Mapping[int, ShardRecord]) -> No
         if written.progress.partitions and count != settings.shard.count:
             raise RecoveryRefused(
                 f"shard {index} is one of {count}, the configuration says {settings.shard.count}: "
-                f"`duewheel reshard --to {settings.shard.count}` deals the partitions anew"
+                f"`duewheel reshard --to {settings.shard.count}` reassigns the partitions"
             )

@@ -44,7 +44,7 @@ def reconfigure(settings: Settings, *, dry_run: bool) -> dict[str, Any]:
         Locked: a process of the shard runs.
         ConfigError: a setting cannot be changed so, or the directory has another geometry.
         RecoveryRefused: the directory is not the owner's, or has to recover first; or a reshard has
-            sealed a shard, this one or another: shards whose settings differ cannot be dealt.
+            sealed a shard, this one or another: shards whose settings differ cannot be reassigned.
         KafkaUnavailable: no answer in time.
     """
     config = factory.dequeue_config(settings)

@@ -122,7 +122,7 @@ def _look(settings: Settings) -> tuple[Progress | None, Local]:
         return local.mirror, local
     # A dequeue that runs has committed more since; its copy is never ahead of Kafka.
     runs = fs.lock_is_held(settings.storage.data_dir / Role.DEQUEUE.lock_name)
-    if runs and local.mirror and local.mirror.lineage == found.lineage:
+    if runs and local.mirror and local.mirror.incarnation == found.incarnation:
         found = max(found, local.mirror, key=_reached)
     return found, local
 

@@ -36,11 +36,11 @@ from duewheel.checkpoints.config_epochs import PRECISION
 from duewheel.checkpoints.progress import Progress, record_key, shard_of
 from duewheel.checkpoints.reshard_records import (
     NOTICE_KEY,
-    dealt,
-    given_back,
     nothing,
     notice,
+    reassigned,
     sealed,
+    unsealed,
 )
 from duewheel.config.settings import Settings
 from duewheel.errors import (
@@ -81,9 +81,9 @@ def reshard(settings: Settings, to: int, *, dry_run: bool) -> dict[str, Any]:
         took_s.
 
     Raises:
-        ConfigError: there is no record, so nothing that could be dealt.
-        RecoveryRefused: the partitions cannot be dealt so; nothing has changed, unless the text
-            says that the shards are sealed.
+        ConfigError: there is no record, so nothing that could be reassigned.
+        RecoveryRefused: they cannot be reassigned so; nothing has changed, unless the text says
+            that the shards are sealed.
         Fenced: another run of this command has begun.
         KafkaUnavailable: no answer in time; a new run finishes it.
         PublishDoubt: whoever serves a shard takes it back every time.
@@ -153,7 +153,7 @@ class Dealing:
     def run(self, *, dry_run: bool) -> dict[str, Any]:
         """All of them, unless there is nothing to do, or it is not to be; see `reshard`."""
         old = self._look(past_open=False)
-        told = _told(len(old), self._dealt(old))
+        told = _told(len(old), self._reassigned(old))
         begun = any(written.progress.sealed_for is not None for written in old)
         if dry_run or (len(old) == self._to and not begun):
             return told
@@ -161,8 +161,8 @@ class Dealing:
         self._cluster.take_lock()
         like, count = old[0].progress, len(self._look(past_open=True))
         all_sealed = [self._seal(shard, count, like) for shard in range(max(count, self._to))]
-        records = self._dealt(all_sealed[:count])
-        gone = [nothing(like, shard, self._to, _lineage()) for shard in range(self._to, count)]
+        records = self._reassigned(all_sealed[:count])
+        gone = [nothing(like, shard, self._to, _incarnation()) for shard in range(self._to, count)]
         done = notice(count, self._to, done=True)
         self._cluster.write(
             {
@@ -170,16 +170,16 @@ class Dealing:
                 for record in [*records, *gone]
             }
         )
-        log.info("partitions are dealt anew", from_shards=count, to_shards=self._to)
+        log.info("partitions are reassigned", from_shards=count, to_shards=self._to)
         return _told(count, records)
 
-    def _dealt(self, old: Sequence[ShardRecord]) -> list[Progress]:
+    def _reassigned(self, old: Sequence[ShardRecord]) -> list[Progress]:
         """The records of the new shards; those of before, if as many are wanted."""
         records = [written.progress for written in old]
         if len(records) == self._to:
-            return given_back(records, _lineage)
+            return unsealed(records, _incarnation)
         try:
-            return dealt(records, self._to, _lineage)
+            return reassigned(records, self._to, _incarnation)
         except RecoveryRefused as error:
             shut = [str(record.shard) for record in records if record.sealed_for is not None]
             if not shut:
@@ -220,9 +220,9 @@ class Dealing:
                 if found is None or wanted is None or found.encode() != wanted.encode():
                     self._require_expected(shard, count, found)
                     if found is None:
-                        wanted = nothing(like, shard, self._to, _lineage())
+                        wanted = nothing(like, shard, self._to, _incarnation())
                     else:
-                        wanted = sealed(found, self._to, _lineage())
+                        wanted = sealed(found, self._to, _incarnation())
                     publisher.publish(None, wanted)
                 log.info("sealed", shard=shard, to_shards=self._to)
                 return ShardRecord(wanted, at_ms)
@@ -264,7 +264,7 @@ class _Kafka:
         """See ReshardCluster."""
         shards = all_shards(self._settings, self._clock.stopping, past_open=past_open)
         if 0 not in shards:
-            raise ConfigError(f"{self._settings.state_topic} has no progress: nothing to deal")
+            raise ConfigError(f"{self._settings.state_topic} has no progress: nothing to reassign")
         return shards
 
     def take_lock(self) -> None:
@@ -304,7 +304,7 @@ class _Kafka:
         return factory.publisher(self._settings, self._clock, shard)
 
 
-def _lineage() -> int:
+def _incarnation() -> int:
     return secrets.randbits(62)
 
 

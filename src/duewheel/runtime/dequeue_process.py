@@ -217,7 +217,7 @@ def init_progress(settings: Settings) -> bool:
         Whether it was written.
 
     Raises:
-        RecoveryRefused: there is no such shard: partitions are dealt to others.
+        RecoveryRefused: there is no such shard: partitions belong to others.
     """
     with stop_signals() as stopping:
         clock = factory.StoppableClock(stopping)

@@ -155,10 +155,10 @@ class _Claim:
         return ["--take-over"] if self._wanted else []
 
     def _drawn(self) -> int:
-        """The lineage that the last start drew when it claimed the shard; 0 before the first."""
+        """The incarnation that the last start drew to claim the shard; 0 before the first."""
         try:
             with State.open(self._data_dir) as known:
-                return known.lineages[1]
+                return known.incarnations[1]
         except (FileNotFoundError, DuewheelError):
             return 0
 

@@ -16,7 +16,7 @@ from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.held_copies import Held, batch_of, key_of, partition_of, value_of
 from duewheel.checkpoints.progress import RECORD_BYTES_MAX, PartitionProgress, Progress
-from duewheel.checkpoints.reshard_records import dealt, given_back
+from duewheel.checkpoints.reshard_records import reassigned, unsealed
 from duewheel.checkpoints.role import Role
 from duewheel.errors import RecoveryRefused
 from duewheel.kafka.held_queue import _READ_BYTES, Bounds, _taken, closed_to_copies, split
@@ -241,8 +241,8 @@ def test_nothing_goes_to_a_topic_that_was_made_anew_until_that_is_accepted() -> 
 def test_a_shard_with_copies_that_wait_is_given_back_but_not_dealt() -> None:
     progress = progress_with({P1: Held(17, 2)})
     with pytest.raises(RecoveryRefused, match="shard 0 holds 2 copies for timers-1"):
-        dealt([progress], 2, lambda: 7)
-    assert given_back([progress], lambda: 7)[0].held == progress.held
+        reassigned([progress], 2, lambda: 7)
+    assert unsealed([progress], lambda: 7)[0].held == progress.held
 
 
 class HoldingPublisher(RecordingPublisher):

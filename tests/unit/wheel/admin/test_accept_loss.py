@@ -20,7 +20,7 @@ from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.reshard_records import dealt, sealed
+from duewheel.checkpoints.reshard_records import reassigned, sealed
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import ConfigError, RecoveryPending, RecoveryRefused
 from duewheel.schemas import header_names
@@ -139,7 +139,7 @@ def test_a_slot_that_holds_rows_of_a_topic_that_was_leaves_no_trace_in_the_progr
     assert any(is_retired(topic) for topic, _ in half.partitions)
     assert half.topics == {TIMER_TOPIC}
     assert first_marks(shop.wheel, half, lambda _: {}).keys() == {P, Q}
-    records = dealt([sealed(half, 2, lineage=1)], 2, lambda: 2)
+    records = reassigned([sealed(half, 2, incarnation=1)], 2, lambda: 2)
     assert [record.partitions.keys() for record in records] == [{P}, {Q}]
     shop.restart()
     shop.at_slot(30)

@@ -41,9 +41,9 @@ def test_an_epoch_begins_behind_everything_that_was_judged(world: RecoveryWorld)
     assert planned.changes == {"levels_ms": (None, [1])}
     after = world.publisher.peek()
     assert after is not None
-    assert (after.owner, after.lineage, after.epoch) == (
+    assert (after.owner, after.incarnation, after.epoch) == (
         before.owner,
-        before.lineage,
+        before.incarnation,
         before.epoch + 1,
     )
     assert after.partitions == before.partitions

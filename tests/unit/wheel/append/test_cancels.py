@@ -467,7 +467,7 @@ def test_in_a_partition_that_is_ahead_a_cancel_is_replied_to_once(
             replied_below=1,
         ),
     }
-    apart = replace(found, owner=NOBODY, lineage=77, partitions=parts)
+    apart = replace(found, owner=NOBODY, incarnation=77, partitions=parts)
     world.publisher.committed.append((None, apart))
     world.shard = LocalShard(
         tmp_path / "other", world.wheel, world.publisher, world.clock, world.config

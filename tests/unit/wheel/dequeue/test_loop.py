@@ -366,7 +366,7 @@ def test_the_local_copy_of_the_progress_is_never_ahead(make_world: MakeWorld) ->
     ("change", "error"),
     [
         ({"owner": "another directory"}, Fenced),
-        ({"lineage": 77}, Fenced),
+        ({"incarnation": 77}, Fenced),
         ({"partitions": {P0: PartitionProgress(SLOT + 77, 0)}}, RecoveryRefused),
     ],
 )

@@ -242,13 +242,16 @@ def test_what_lies_beyond_a_smaller_ring_is_delivered_after_a_take_over(
     world.finish()
 
 
-def test_files_that_followed_partitions_of_another_deal_are_not_kept(
+def test_files_that_followed_partitions_of_another_assignment_are_not_kept(
     world: RecoveryWorld, tmp_path: Path
 ) -> None:
     standby = half_way(world, tmp_path)
     before = world.publisher.peek()
     assert before is not None
-    for after in (replace(before, sealed_for=2), replace(before, deal=before.deal + 1)):
+    for after in (
+        replace(before, sealed_for=2),
+        replace(before, assignment_epoch=before.assignment_epoch + 1),
+    ):
         world.publisher.committed.append((None, replace(after, owner=NOBODY)))
         with pytest.raises(RecoveryPending, match="change their shards, or are given up"):
             standby.follower.tick()

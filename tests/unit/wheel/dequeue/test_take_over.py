@@ -31,14 +31,14 @@ def test_an_owner_that_goes_on_is_overcome(
     config = DequeueConfig(0, 1, {}, 1, progress_interval_ms=10)
     second = LocalShard(other, world.wheel, world.publisher, world.clock, config)
     second.offsets_at = world.shard.offsets_at
-    publish, lineages, left = world.publisher.publish, [], rounds
+    publish, incarnations, left = world.publisher.publish, [], rounds
 
     def taken_back(prepared: Prepared | None, progress: Progress) -> int | None:
         nonlocal left
         if not left:
             return publish(prepared, progress)
         left -= 1
-        lineages.append(progress.lineage)
+        incarnations.append(progress.incarnation)
         with monkeypatch.context() as undone:
             undone.setattr(world.publisher, "publish", publish)
             world.at_slot(12 + rounds, ticks=1)
@@ -47,7 +47,7 @@ def test_an_owner_that_goes_on_is_overcome(
     monkeypatch.setattr(world.publisher, "publish", taken_back)
     second.start_dequeue(take_over=True)
     monkeypatch.setattr(world.publisher, "publish", publish)
-    assert len(set(lineages)) == rounds
+    assert len(set(incarnations)) == rounds
     # The first one is fenced at its next transaction, and reads why.
     with monkeypatch.context() as patch:
         patch.setattr(world.publisher, "fate", lambda: "lose")

@@ -21,9 +21,9 @@ from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.reshard_records import (
     NOTICE_KEY,
     asks_to_yield,
-    dealt,
     nothing,
     notice,
+    reassigned,
     sealed,
 )
 from duewheel.checkpoints.role import Role
@@ -149,7 +149,7 @@ class Cluster:
             shard.kill()
         self._left += [source for shard in self._publishers for source in shard.sources()]
         old = [sealed(shard.progress, shards, draw()) for shard in self.shards]
-        records = dealt(old, shards, draw)
+        records = reassigned(old, shards, draw)
         for publisher in self._publishers:
             publisher.committed.clear()
         self._serve(records, shards)
@@ -332,24 +332,29 @@ OTHER = Epochs.first({PRECISION: 10, WINDOW_MS: 200})
 
 def record(shard: int, shards: int, *numbers: int) -> Progress:
     parts = {PARTITIONS[n]: PartitionProgress(10 + n, n, n, 1, 7, n) for n in numbers}
-    return Progress(shard, shards, "a directory", 5, 3 + shard, EPOCHS, parts, deal=2)
+    return Progress(shard, shards, "a directory", 5, 3 + shard, EPOCHS, parts, assignment_epoch=2)
 
 
 def test_partitions_are_dealt_unchanged() -> None:
     old = [sealed(record(0, 2, 0, 2), 4, 1), sealed(record(1, 2, 1, 3), 4, 2)]
-    assert [(o.owner, o.lineage, o.epoch, o.sealed_for) for o in old] == [
+    assert [(o.owner, o.incarnation, o.epoch, o.sealed_for) for o in old] == [
         (NOBODY, 1, 4, 4),
         (NOBODY, 2, 5, 4),
     ]
-    new = dealt(old, 4, count(10).__next__)
-    assert [(n.shard, n.shards, n.owner, n.lineage, n.epoch, n.sealed_for) for n in new] == [
+    new = reassigned(old, 4, count(10).__next__)
+    assert [(n.shard, n.shards, n.owner, n.incarnation, n.epoch, n.sealed_for) for n in new] == [
         (shard, 4, NOBODY, 10 + shard, 6, None) for shard in range(4)
     ]
     before = {p: part for o in old for p, part in o.partitions.items()}
     assert [dict(n.partitions) for n in new] == [{p: before[p]} for p in PARTITIONS]
-    assert [(n.epochs, n.deal) for n in new] == [(EPOCHS, 3)] * 4
+    assert [(n.epochs, n.assignment_epoch) for n in new] == [(EPOCHS, 3)] * 4
     empty = nothing(old[0], 4, 2, 7)
-    assert (empty.shard, empty.sealed_for, empty.lineage, dict(empty.partitions)) == (4, 2, 7, {})
+    assert (empty.shard, empty.sealed_for, empty.incarnation, dict(empty.partitions)) == (
+        4,
+        2,
+        7,
+        {},
+    )
 
 
 class NoWait(ManualClock):
@@ -415,9 +420,19 @@ def test_an_undo_asks_for_no_common_history(begun: int) -> None:
     assert Dealing(cluster, 2, backoff).run(dry_run=True)["moved"] == 0
     Dealing(cluster, 2, backoff).run(dry_run=False)
     for was, now in zip(before, cluster.records, strict=False):
-        assert (now.owner, now.sealed_for, now.deal) == (NOBODY, None, was.deal + 1)
+        assert (now.owner, now.sealed_for, now.assignment_epoch) == (
+            NOBODY,
+            None,
+            was.assignment_epoch + 1,
+        )
         assert now.epoch > was.epoch
-        owned = replace(now, owner=was.owner, lineage=was.lineage, epoch=was.epoch, deal=was.deal)
+        owned = replace(
+            now,
+            owner=was.owner,
+            incarnation=was.incarnation,
+            epoch=was.epoch,
+            assignment_epoch=was.assignment_epoch,
+        )
         assert owned == was
 
 
@@ -427,8 +442,8 @@ def test_a_shard_is_told_of_no_partition_of_another() -> None:
     since = {(TIMER_TOPIC, number): 7 for number in numbers}
     epochs = Epochs.first({"x": 0}).followed_by({"x": 1}, since)
     parts = {(TIMER_TOPIC, number): PartitionProgress(5, 9) for number in numbers[:2]}
-    one = sealed(Progress(0, 1, "uuid", 4, 7, epochs, parts), 2, lineage=1)
-    told = [record.epochs.newest.since.keys() for record in dealt([one], 2, lambda: 2)]
+    one = sealed(Progress(0, 1, "uuid", 4, 7, epochs, parts), 2, incarnation=1)
+    told = [record.epochs.newest.since.keys() for record in reassigned([one], 2, lambda: 2)]
     assert told == [{(TIMER_TOPIC, 0), (TIMER_TOPIC, 2)}, {(TIMER_TOPIC, 1), (TIMER_TOPIC, 3)}]
 
 
@@ -439,7 +454,7 @@ def test_each_partition_keeps_the_settings_that_it_had() -> None:
         replace(record(shard, 2, shard), epochs=Epochs.first(old).followed_by(new, {at: offset}))
         for shard, (at, offset) in enumerate(((p, 3), (q, 8)))
     ]
-    (joined,) = dealt([sealed(each, 1, 1) for each in records], 1, lambda: 2)
+    (joined,) = reassigned([sealed(each, 1, 1) for each in records], 1, lambda: 2)
     assert joined.epochs.newest.since == {p: 3, q: 8}
     assert [dict(epoch.values) for epoch in joined.epochs.epochs] == [dict(old), dict(new)]
 
@@ -479,9 +494,9 @@ def test_the_histories_of_two_shards_become_one() -> None:
         ),
     ],
 )
-def test_what_cannot_be_dealt(old: list[Progress], shards: int, reason: str) -> None:
+def test_what_cannot_be_reassigned(old: list[Progress], shards: int, reason: str) -> None:
     with pytest.raises(RecoveryRefused, match=reason):
-        dealt(old, shards, lambda: 0)
+        reassigned(old, shards, lambda: 0)
 
 
 def test_a_notice_asks_to_yield_until_it_is_done() -> None:

@@ -240,7 +240,7 @@ LOST = {"damage": Damage.CACHE_LOST}
         ({"damage": Damage.FILES_LOST}, "files lost", Keep.NOTHING),
         ({"close": None}, "files lost", Keep.NOTHING),
         ({"uuid": "another"}, "taken over", Keep.NOTHING),
-        ({"lineages": (3, 5)}, "taken over", Keep.NOTHING),
+        ({"incarnations": (3, 5)}, "taken over", Keep.NOTHING),
     ],
 )
 def test_how_much_is_kept(change: dict[str, Any], case: str, keep: Keep) -> None:
@@ -267,7 +267,7 @@ def test_what_was_decided_to_be_given_up_stays_given_up() -> None:
 def test_a_fresh_directory_is_new_to_its_own_progress_and_follows_another() -> None:
     fresh = Local("uuid", (0, 0), Damage.NONE, NO_COMMIT, None, None, None, False, None)
     assert fresh.is_fresh
-    first = replace(progress(100, 7), lineage=0, epoch=0)
+    first = replace(progress(100, 7), incarnation=0, epoch=0)
     close = Close(100, marks(7), 100, marks(7))
     assert decide(first, fresh) == Decision("new", Keep.NOTHING, close, 100, {})
     assert decide(progress(100, 7), fresh).case == "taken over"
@@ -325,10 +325,12 @@ def apart(p: PartitionProgress, q: PartitionProgress) -> Progress:
 def test_partitions_that_come_from_different_shards(
     p: tuple[int, ...], q: tuple[int, ...], close: Close, below: dict[TopicPartition, int]
 ) -> None:
-    found = replace(apart(PartitionProgress(*p), PartitionProgress(*q)), owner=NOBODY, lineage=1)
+    found = replace(
+        apart(PartitionProgress(*p), PartitionProgress(*q)), owner=NOBODY, incarnation=1
+    )
     assert decide(found, LOCAL) == Decision("taken over", Keep.NOTHING, close, close.lower, below)
     # Killed before the lower one has come to the higher one, everything is kept.
-    ours = replace(found, owner="uuid", lineage=4)
+    ours = replace(found, owner="uuid", incarnation=4)
     local = replace(LOCAL, close=close)
     assert decide(ours, local) == Decision("killed", Keep.ALL, close, close.lower, below)
 
@@ -385,12 +387,12 @@ def test_other_settings_are_refused() -> None:
         require_same_settings(changed, shard=0, shards=1, slot_config=VALUES)
 
 
-OWN = {"uuid": "uuid", "lineages": (1, 4)}
-COPY = {"uuid": "uuid", "lineages": (1, 2)}
-OTHER = {"uuid": "another", "lineages": (0, 0)}
-CLAIMED = {"uuid": "another", "lineages": (4, 9)}  # by a start that did not live to say so
-UNCLAIMED = {"uuid": "another", "lineages": (4, 0)}
-FRESH = {"uuid": "new", "lineages": (0, 0), "close": None, "commit": NO_COMMIT}
+OWN = {"uuid": "uuid", "incarnations": (1, 4)}
+COPY = {"uuid": "uuid", "incarnations": (1, 2)}
+OTHER = {"uuid": "another", "incarnations": (0, 0)}
+CLAIMED = {"uuid": "another", "incarnations": (4, 9)}  # by a start that did not live to say so
+UNCLAIMED = {"uuid": "another", "incarnations": (4, 0)}
+FRESH = {"uuid": "new", "incarnations": (0, 0), "close": None, "commit": NO_COMMIT}
 
 
 @pytest.mark.parametrize(
