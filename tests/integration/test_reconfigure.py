@@ -75,7 +75,7 @@ def test_a_topic_that_was_made_anew_is_accepted_and_the_old_one_delivered(
         Restartable(config)
     both = [word for number in (0, 1) for word in ("--accept-loss", f"{timers}-{number}")]
     _, (done,) = objects(config, "reconfigure", *both)
-    expected = {"kind": "made anew", "was": 6, "start": 0, "unread": 0}
+    expected = {"kind": "recreated", "was": 6, "start": 0, "unread": 0}
     assert done["accepted"] == {f"{timers}-{number}": expected for number in (0, 1)}
     with running(config) as shard:
         wanted = sorted([b"new", *(b"old %d" % n for n in (0, 0, 1, 1, 2, 2))])

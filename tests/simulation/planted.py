@@ -383,7 +383,7 @@ PLANTED = {
         "refused",
         "an incarnation is published before it is known locally",
         "wheel/recovery/startup.py",
-        "    state.claim(found.incarnation, incarnation)\n",
+        "    state.claim(committed.incarnation, incarnation)\n",
         "",
     ),
     "not-fenced": Planted(
@@ -503,7 +503,7 @@ PLANTED = {
         "2",
         "a lost directory is read again from C on",
         "wheel/recovery/rebuild.py",
-        "                found[part.delivered_slot].get(p, part.delivered_mark),\n",
+        "                offsets[part.delivered_slot].get(p, part.delivered_mark),\n",
         "",
     ),
     "read-from-r": Planted(

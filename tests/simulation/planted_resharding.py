@@ -78,8 +78,8 @@ RESHARDING = {
         "2",
         "a partition that is behind is read again from where another one stands",
         RECOVERING,
-        "found = {slot: offsets_at(slot * config",
-        "found = {slot: offsets_at(max(slots) * config",
+        "offsets = {slot: offsets_at(slot * config",
+        "offsets = {slot: offsets_at(max(slots) * config",
         test=DEALT + "test_each_partition_is_read_again_from_its_own_r",
     ),
     "reshard-floor": Planted(

@@ -1,18 +1,17 @@
 """Accepts losses of timer partitions: `duewheel reconfigure --accept-loss topic-partition`.
 
-A timer partition may be gone, made anew, or cut short: what the marks speak of is no longer there.
-Ingest is refused then, for it would take new messages for old ones, while dequeue delivers what is
-in the wheel. To accept the loss is to make the partition one of which nothing was ever read:
+Kafka no longer has what the marks of a lost partition point to. Ingest is refused, because it would
+take new messages for old ones; dequeue still delivers what is in the wheel. Accepting the loss
+treats the partition as one that was never read:
 
-    gone        dropped from the progress and from the marks
-    made anew   marks and C are the log start; the new topic's id is known from then on
-    cut short   marks and C are the log end, if they lie behind it: what lies below stays as it was
+    deleted     dropped from the progress and from the marks
+    recreated   marks and C become the log start; the new topic's id is recorded
+    cut short   marks and C fall to the log end; offsets below it stay as they were
 
-What is in the wheel is still delivered. Its topic, if it is gone or made anew, gets another name
-here (`retire` in topic_registry.py): offsets of the old one are not those of the new one, and D of
-a slot that holds rows of both counts each by itself. Of a partition that was cut short only a part
-is lost, and there is no such name: no timer from behind the cut may be pending, and none that a
-cancel from behind the cut has cancelled: its reply may have said so.
+Timers in the wheel are still delivered. A deleted or recreated topic gets another name here
+(`retire` in topic_registry.py), because old and new offsets differ, and a slot may hold rows of
+both. A partition that was cut short keeps its name. So no timer from behind the cut may be pending,
+and none that a cancel from behind the cut has cancelled: its reply may have left.
 
     1. locks and transactional id, as in reconfigure.py
     2. the old topic gets its other name; cancels from behind a cut get no replies
@@ -21,8 +20,8 @@ cancel from behind the cut has cancelled: its reply may have said so.
     5. the durable checkpoint goes, then the commit page is written: marks and topic ids. Only now
        is ingest let in
 
-A kill before 5 leaves ingest refused, and the command is to be run again: every step may be done
-twice. Dequeue may run in between.
+A kill before 5 leaves ingest refused: run the command again. Every step may be done twice, and
+dequeue may run in between.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from duewheel.wheel.storage.layout import RECORD_BYTES, slots_in
 from duewheel.wheel.storage.log_scan import pieces
 from duewheel.wheel.storage.message_store import Prefixes
 
-GONE, MADE_ANEW, CUT_SHORT = "gone", "made anew", "cut short"
+DELETED, RECREATED, CUT_SHORT = "deleted", "recreated", "cut short"
 _NEVER = np.iinfo(np.int64).max
 
 log = structlog.get_logger(__name__)
@@ -75,10 +74,10 @@ class Loss:
     """A partition whose messages are lost.
 
     Attributes:
-        kind: GONE, MADE_ANEW or CUT_SHORT.
+        kind: DELETED, RECREATED or CUT_SHORT.
         was: next offset that would have been taken.
-        start: where it goes on; None if it is gone.
-        unread: how many offsets below C have to be read again, and never will be.
+        start: next offset to take; None if the partition is deleted.
+        unread: how many offsets below C ingest would have to read again, and cannot.
     """
 
     kind: str
@@ -92,16 +91,16 @@ Losses = Mapping[TopicPartition, Loss]
 
 def losses(
     named: Iterable[TopicPartition],
-    found: Progress | None,
+    committed: Progress | None,
     local: Local,
     config: DequeueConfig,
     topics: KafkaTopics,
 ) -> tuple[Progress, dict[TopicPartition, Loss]]:
-    """What has become of the partitions that the operator has named; changes nothing.
+    """The loss of each partition that the operator has named; changes nothing.
 
     Args:
         named: those whose loss is accepted.
-        found: the newest progress in Kafka.
+        committed: the newest progress in Kafka.
         local: the data directory.
         config: of the shard.
         topics: what Kafka has.
@@ -110,63 +109,61 @@ def losses(
         ConfigError: the shard knows no such partition, or another one of its topic is lost, too.
         RecoveryRefused: nothing is lost; or it cannot be accepted now.
     """
-    progress = _require_ready(found, local, config)
-    known_ids = {**progress.topic_ids, **local.commit.topic_ids}
+    progress = _require_ready(committed, local, config)
+    recorded_ids = {**progress.topic_ids, **local.commit.topic_ids}
     accepted: dict[TopicPartition, Loss] = {}
     for partition in sorted(set(named)):
-        loss = _loss(partition, progress, local, known_ids, topics)
+        loss = _loss(partition, progress, local, recorded_ids, topics)
         if loss is None:
             name = f"{partition[0]}-{partition[1]}"
             raise RecoveryRefused(f"nothing is lost of {name}: Kafka has it, as it was")
         accepted[partition] = loss
     _require_whole_topics(accepted, progress, local)
-    gone = {partition for partition, loss in accepted.items() if loss.start is None}
-    if not progress.partitions.keys() - gone:
+    deleted = {partition for partition, loss in accepted.items() if loss.start is None}
+    if not progress.partitions.keys() - deleted:
         raise RecoveryRefused(
-            "the shard would have no timer partition left: make the topic anew (`duewheel init`) "
+            "the shard would have no timer partition left: recreate the topic (`duewheel init`) "
             "and accept the loss then, or let `duewheel dequeue` deliver what is in the wheel"
         )
     return progress, accepted
 
 
-def _require_ready(found: Progress | None, local: Local, config: DequeueConfig) -> Progress:
-    if found is None:
+def _require_ready(committed: Progress | None, local: Local, config: DequeueConfig) -> Progress:
+    if committed is None:
         raise RecoveryRefused("Kafka has no progress for this shard: there is nothing to give up")
-    require_owned(found, local, config)
-    if not decide(found, local).is_whole:
+    require_owned(committed, local, config)
+    if not decide(committed, local).is_whole:
         raise RecoveryRefused(
             "the files have to be recovered first: start the shard, and stop it once ingest has "
             "been refused"
         )
-    half = any(known.half_below is not None for known in found.partitions.values())
+    half = any(part.half_below is not None for part in committed.partitions.values())
     if half and local.commit.hours:
         raise RecoveryRefused(
-            f"slot {found.delivered_slot + 1} is half delivered: start `duewheel dequeue`, which "
-            "runs without ingest, and let it finish the slot first"
+            f"slot {committed.delivered_slot + 1} is half delivered: start `duewheel dequeue`, "
+            "which runs without ingest, and let it finish the slot first"
         )
-    return found
+    return committed
 
 
 def _loss(
     partition: TopicPartition,
     progress: Progress,
     local: Local,
-    known_ids: Mapping[str, str],
+    recorded_ids: Mapping[str, str],
     topics: KafkaTopics,
 ) -> Loss | None:
     """What is lost of a partition; None if nothing is."""
     topic, mark = partition[0], local.commit.marks.get(partition)
-    known, close = progress.partitions.get(partition), local.close
-    closed = max(
-        close.marks.get(partition, 0) if close else 0, known.delivered_mark if known else 0
-    )
-    if mark is None and known is None and (close is None or partition not in close.marks):
+    part, close = progress.partitions.get(partition), local.close
+    closed = max(close.marks.get(partition, 0) if close else 0, part.delivered_mark if part else 0)
+    if mark is None and part is None and (close is None or partition not in close.marks):
         raise ConfigError(f"the shard knows no timer partition {topic}-{partition[1]}")
     was, unread = max(mark or 0, closed), max(0, closed - (mark or 0))
     if partition not in topics.ends:
-        return Loss(GONE, was, None, unread)
-    if topics.ids[topic] != known_ids.get(topic, topics.ids[topic]):
-        return Loss(MADE_ANEW, was, topics.starts[partition], unread)
+        return Loss(DELETED, was, None, unread)
+    if topics.ids[topic] != recorded_ids.get(topic, topics.ids[topic]):
+        return Loss(RECREATED, was, topics.starts[partition], unread)
     if topics.ends[partition] < was:
         end = topics.ends[partition]
         return Loss(CUT_SHORT, was, end, max(0, closed - max(mark or 0, end)))
@@ -176,20 +173,20 @@ def _loss(
 def _require_whole_topics(accepted: Losses, progress: Progress, local: Local) -> None:
     """A topic is recreated with all of its partitions."""
     for topic in _topics_lost(accepted):
-        known = progress.partitions.keys() | local.commit.marks.keys()
-        others = sorted(p for p in known if p[0] == topic and p not in accepted)
+        partitions = progress.partitions.keys() | local.commit.marks.keys()
+        others = sorted(p for p in partitions if p[0] == topic and p not in accepted)
         if others:
-            words = " ".join(f"--accept-loss {name}-{number}" for name, number in others)
-            raise ConfigError(f"all of topic {topic!r} is lost: add {words}")
+            options = " ".join(f"--accept-loss {name}-{number}" for name, number in others)
+            raise ConfigError(f"all of topic {topic!r} is lost: add {options}")
 
 
-# ---- carrying it out -----------------------------------------------------------------------------
+# ---- accepting -----------------------------------------------------------------------------------
 
 
 def accept(
     directory: DataDirectory,
     publisher: Publisher,
-    found: Progress,
+    committed: Progress,
     accepted: Losses,
     ids: Mapping[str, str],
 ) -> None:
@@ -197,9 +194,9 @@ def accept(
 
     Args:
         directory: started as DEQUEUE, while no process can be INGEST.
-        publisher: started; `found` is what it has read.
-        found: the newest progress.
-        accepted: what `losses` has found.
+        publisher: started; `committed` is what it has read.
+        committed: the newest progress.
+        accepted: what `losses` has returned.
         ids: of the timer topics as they are now.
 
     Raises:
@@ -214,11 +211,11 @@ def accept(
             _cut_off_cancels(directory, cuts, before)
         close = directory.state.close()
         assert close is not None, "the shard has run"
-        # Copies and cancels may be lost: nothing on disk says what has become of a timer.
-        CancelBounds.blind_of(close.floor, found.partitions).write(directory.path)
+        # Copies and cancels may be lost: without bounds a cancel would be decided without them.
+        CancelBounds.blind_of(close.floor, committed.partitions).write(directory.path)
         for topic in sorted(_topics_lost(accepted)):
             directory.topics.retire(topic)
-    commit(directory, publisher, found, _accepted(found, accepted, ids))
+    commit(directory, publisher, committed, _accepted(committed, accepted, ids))
     _write_pages(directory, accepted, ids)
     for (topic, number), loss in accepted.items():
         log.warning("loss accepted", partition=f"{topic}-{number}", kind=loss.kind, was=loss.was)
@@ -229,7 +226,7 @@ def _topics_lost(accepted: Losses) -> set[str]:
 
 
 def _require_none_behind(directory: DataDirectory, cuts: Marks) -> None:
-    """Refuse a cut with timers pending from behind it: new ones will have the same offsets.
+    """Refuse a cut while timers from behind it are pending: new ones will have the same offsets.
 
     Raises:
         RecoveryRefused: how many, and until when.
@@ -252,8 +249,7 @@ def _require_none_behind(directory: DataDirectory, cuts: Marks) -> None:
 
 
 def _require_none_cancelled(directory: DataDirectory, cuts: Marks, before: Commit) -> None:
-    """Refuse a cut with timers pending that were cancelled from behind it: they would have to be
-    delivered.
+    """Refuse a cut while timers are pending that were cancelled from behind it: they would leave.
 
     Raises:
         RecoveryRefused: how many, and until when.
@@ -282,7 +278,7 @@ def _require_none_cancelled(directory: DataDirectory, cuts: Marks, before: Commi
 
 
 def _cut_off_cancels(directory: DataDirectory, cuts: Marks, before: Commit) -> None:
-    """Cancels from behind a cut get no replies: other records will have their offsets."""
+    """Cancels from behind a cut get no replies: new records will have their offsets."""
     for hour, (length, _) in before.cancels.items():
         if hour < directory.state.live.gc_cancels:
             continue
@@ -299,30 +295,30 @@ def _ends(directory: DataDirectory, prefix: Prefixes, cuts: Marks) -> Int64:
     return ends
 
 
-def _accepted(found: Progress, accepted: Losses, ids: Mapping[str, str]) -> Progress:
-    partitions = dict(found.partitions)
+def _accepted(committed: Progress, accepted: Losses, ids: Mapping[str, str]) -> Progress:
+    partitions = dict(committed.partitions)
     for partition, loss in accepted.items():
-        known = partitions.pop(partition, PartitionProgress(found.delivered_slot, 0))
+        before = partitions.pop(partition, PartitionProgress(committed.delivered_slot, 0))
         if loss.start is not None:
             mark = half_mark = replied = loss.start
             if loss.kind == CUT_SHORT:
-                # Raised, C would call done what came late and is still pending.
-                mark = min(known.delivered_mark, mark)
-                half_mark = min(known.half_mark or 0, half_mark)
-                replied = min(known.replied_below, replied)
+                # A raised C would count late timers as done that are still pending.
+                mark = min(before.delivered_mark, mark)
+                half_mark = min(before.half_mark or 0, half_mark)
+                replied = min(before.replied_below, replied)
             partitions[partition] = replace(
-                known,
+                before,
                 delivered_mark=mark,
-                half_mark=None if known.half_mark is None else half_mark,
+                half_mark=None if before.half_mark is None else half_mark,
                 replied_below=replied,
             )
     return replace(
-        found,
+        committed,
         partitions=partitions,
-        epochs=found.epochs.cut({p: loss.start or 0 for p, loss in accepted.items()}),
-        topic_ids=_ids_after(found.topic_ids, accepted, ids),
-        epoch=found.epoch + 1,
-        assignment_epoch=found.assignment_epoch + 1,  # a standby of the shard keeps nothing
+        epochs=committed.epochs.cut({p: loss.start or 0 for p, loss in accepted.items()}),
+        topic_ids=_ids_after(committed.topic_ids, accepted, ids),
+        epoch=committed.epoch + 1,
+        assignment_epoch=committed.assignment_epoch + 1,  # a standby of the shard keeps nothing
     )
 
 
@@ -336,7 +332,7 @@ def _write_pages(directory: DataDirectory, accepted: Losses, ids: Mapping[str, s
             _marks_after(each, accepted) for each in (close.marks_before, close.marks)
         )
         state.restart_close(Close(close.lower, marks_before, close.floor, marks))
-        # It names marks of topics that are no more; what it kept cannot be read again.
+        # It has marks of the lost topic: a recovery would read from offsets that are gone.
         fs.remove(directory.path / durable_checkpoint.FILE_NAME)
         after = replace(
             before,
@@ -345,14 +341,14 @@ def _write_pages(directory: DataDirectory, accepted: Losses, ids: Mapping[str, s
             topic_ids=_ids_after(before.topic_ids, accepted, ids),
             applied=False,
         )
-        # Both of the pair: were the newest damaged, marks from behind a cut would count again.
+        # Both pages: were only the newest written, damage to it would restore the old marks.
         for batch in (before.batch + 1, before.batch + 2):
             state.write_commit(replace(after, batch=batch))
             state.mark_applied()
 
 
 def _marks_after(marks: Marks, accepted: Losses) -> dict[TopicPartition, int]:
-    """Marks, those of slots that were closed among them, once the losses are accepted."""
+    """Marks, of a commit or a close page, once the losses are accepted."""
     after = {p: o for p, o in marks.items() if p not in accepted}
     for partition, loss in accepted.items():
         if loss.start is not None:
@@ -362,8 +358,8 @@ def _marks_after(marks: Marks, accepted: Losses) -> dict[TopicPartition, int]:
 
 
 def _ids_after(
-    known: Mapping[str, str], accepted: Losses, ids: Mapping[str, str]
+    topic_ids: Mapping[str, str], accepted: Losses, ids: Mapping[str, str]
 ) -> dict[str, str]:
     lost = _topics_lost(accepted)
-    kept = {topic: topic_id for topic, topic_id in known.items() if topic not in lost}
+    kept = {topic: topic_id for topic, topic_id in topic_ids.items() if topic not in lost}
     return kept | {topic: ids[topic] for topic in lost if topic in ids}

@@ -1,11 +1,9 @@
 """Gives a shard another slot configuration from the next row on: `duewheel reconfigure`.
 
     1. the locks of both processes are held: neither runs, neither can start
-    2. the newest progress is read; refused, before anything is changed, unless this directory
-       is its owner's, whole, and has caught up: only then have its marks passed every row that was
-       ever judged
-    3. the transactional id is taken, and 2 done again: whoever serves the shard elsewhere,
-       forgotten, finds out
+    2. the newest progress is read. The change is refused unless this directory is its owner's,
+       whole, and has caught up: only then do its marks lie behind every row that was ever placed
+    3. the transactional id is taken, and 2 done again: a forgotten instance elsewhere is fenced
     4. one transaction: the same progress, with an epoch that begins at max(marks, C) in every
        partition, and without the epochs that no recovery reads any more
     5. the progress is mirrored
@@ -46,14 +44,14 @@ class Plan:
     """A change of settings that is to be committed.
 
     Attributes:
-        found: the progress that it follows from.
+        committed: the progress that it follows from.
         changes: old and new value of every setting that changes, by name; empty: none does.
         since: where the new epoch begins.
         dropped: how many old epochs go.
-        progress: with the new epoch; equal to `found` if nothing changes.
+        progress: with the new epoch; equal to `committed` if nothing changes.
     """
 
-    found: Progress
+    committed: Progress
     changes: Mapping[str, tuple[Any, Any]]
     since: Marks
     dropped: int
@@ -61,7 +59,7 @@ class Plan:
 
 
 def plan(
-    found: Progress | None,
+    committed: Progress | None,
     local: Local,
     wheel: WheelConfig,
     config: DequeueConfig,
@@ -70,7 +68,7 @@ def plan(
     """2. and 4. of the module's head; changes nothing.
 
     Args:
-        found: the newest progress in Kafka.
+        committed: the newest progress in Kafka.
         local: the data directory.
         wheel, config: the settings that are to hold.
         offsets_at: as of `apply_recovery` in wheel/recovery/rebuild.py.
@@ -80,7 +78,7 @@ def plan(
             many changes.
         ConfigError: what changes cannot be changed.
     """
-    progress = require_settled(found, local, config)
+    progress = require_settled(committed, local, config)
     old, values = progress.epochs, config.slot_values(wheel)
     changes = old.newest.changes(values)
     if not changes:
@@ -89,9 +87,9 @@ def plan(
         raise ConfigError(
             f"timer.precision_ms was {changes[PRECISION][0]}, is {changes[PRECISION][1]}: the "
             "progress counts in slots of that length. Restore it, or let everything that is "
-            "pending run out and begin anew: another app.id, an empty data directory"
+            "pending run out and start over: another app.id, an empty data directory"
         )
-    since = judged_until(progress, local)
+    since = taken_until(progress, local)
     lowest = first_marks(wheel, progress, offsets_at)
     epochs = old.followed_by(values, since).reaching(lowest)
     dropped = len(old) + 1 - len(epochs)
@@ -100,16 +98,16 @@ def plan(
     return Plan(progress, changes, since, dropped, wanted)
 
 
-def require_settled(found: Progress | None, local: Local, config: DequeueConfig) -> Progress:
+def require_settled(committed: Progress | None, local: Local, config: DequeueConfig) -> Progress:
     """The progress, if this directory is its owner's and lacks nothing.
 
     Raises:
-        RecoveryRefused: it is not, or does.
+        RecoveryRefused: this is another directory, or one that has to recover.
     """
-    if found is None:
+    if committed is None:
         raise RecoveryRefused("Kafka has no progress for this shard: there is nothing to change")
-    require_owned(found, local, config)
-    decision = decide(found, local)
+    require_owned(committed, local, config)
+    decision = decide(committed, local)
     missing = decision.close.missing(local.commit.marks)
     if not decision.is_whole or missing:
         reason = f"case {decision.case!r}" if not decision.is_whole else f"missing {dict(missing)}"
@@ -117,34 +115,34 @@ def require_settled(found: Progress | None, local: Local, config: DequeueConfig)
             f"the data directory has to recover first ({reason}): start the shard, wait until "
             "`duewheel status` shows no recovery, stop it, and try again"
         )
-    return found
+    return committed
 
 
-def require_owned(found: Progress, local: Local, config: DequeueConfig) -> None:
+def require_owned(committed: Progress, local: Local, config: DequeueConfig) -> None:
     """Refuse a directory that is not the owner's.
 
     Raises:
         RecoveryRefused: naming the owner; or the progress is another shard's.
     """
-    require_same_shard(found, shard=config.shard, shards=config.shards)
-    if local.standby or not is_own(found, local):
+    require_same_shard(committed, shard=config.shard, shards=config.shards)
+    if local.standby or not is_own(committed, local):
         raise RecoveryRefused(
-            f"shard {found.shard} belongs to the data directory {found.owner}, not to this one: "
-            "run this where its owner ran last"
+            f"shard {committed.shard} belongs to the data directory {committed.owner}, not to this "
+            "one: run this where its owner ran last"
         )
 
 
-def judged_until(progress: Progress, local: Local) -> dict[tuple[str, int], int]:
-    """Behind the last row of each partition that was ever judged."""
+def taken_until(progress: Progress, local: Local) -> dict[tuple[str, int], int]:
+    """For each partition the offset behind the last row that was ever placed."""
     closed = local.close.marks if local.close else {}
-    known = progress.partitions
+    parts = progress.partitions
     return {
         p: max(
             local.commit.marks.get(p, 0),
             closed.get(p, 0),
-            known[p].closed_mark if p in known else 0,
+            parts[p].closed_mark if p in parts else 0,
         )
-        for p in local.commit.marks.keys() | closed.keys() | known.keys()
+        for p in local.commit.marks.keys() | closed.keys() | parts.keys()
         if not is_retired(p[0])
     }
 
@@ -166,20 +164,20 @@ def take(
         Fenced: another instance has taken the shard meanwhile.
     """
     wheel = directory.config
-    planned = plan(publisher.peek(), _look(directory), wheel, config, offsets_at)
+    planned = plan(publisher.peek(), _survey(directory), wheel, config, offsets_at)
     if not planned.changes:
         return planned
-    planned = plan(publisher.start(), _look(directory), wheel, config, offsets_at)
-    commit(directory, publisher, planned.found, planned.progress)
+    planned = plan(publisher.start(), _survey(directory), wheel, config, offsets_at)
+    commit(directory, publisher, planned.committed, planned.progress)
     return planned
 
 
-# ---- records that nothing gets past --------------------------------------------------------------
+# ---- skipping records ----------------------------------------------------------------------------
 
 
 def skip(
     named: Collection[tuple[TopicPartition, int]],
-    found: Progress | None,
+    committed: Progress | None,
     local: Local,
     wheel: WheelConfig,
     config: DequeueConfig,
@@ -188,12 +186,12 @@ def skip(
 ) -> Progress:
     """The progress with these records among the skipped ones; changes nothing.
 
-    They need not be caught up with: what was never judged may be judged in any way. What was may
-    be out already.
+    Ingest need not have caught up: a row that was never placed may be skipped. A row that was
+    placed may be delivered already.
 
     Args:
         named: partition and offset of each.
-        found: the newest progress in Kafka.
+        committed: the newest progress in Kafka.
         local: the data directory.
         wheel, config: of the shard.
         offsets_at: as of `plan`.
@@ -204,44 +202,44 @@ def skip(
             has no room.
         ConfigError: there is no such record yet, or there would be too many.
     """
-    if found is None:
+    if committed is None:
         raise RecoveryRefused("Kafka has no progress for this shard: there is nothing to skip in")
-    require_owned(found, local, config)
-    judged = judged_until(found, local)
+    require_owned(committed, local, config)
+    taken_below = taken_until(committed, local)
     for partition, offset in sorted(named):
-        name, taken = f"{partition[0]}-{partition[1]}@{offset}", judged.get(partition, 0)
+        name, taken = f"{partition[0]}-{partition[1]}@{offset}", taken_below.get(partition, 0)
         if partition not in ends or shard_of(partition, config.shards) != config.shard:
             raise ConfigError(f"--skip {name}: this shard reads no such partition")
         if offset >= ends[partition]:
             raise ConfigError(f"--skip {name}: the partition ends at {ends[partition]}")
-        if offset < taken and offset not in found.epochs.skipped.get(partition, ()):
+        if offset < taken and offset not in committed.epochs.skipped.get(partition, ()):
             raise RecoveryRefused(
                 f"--skip {name}: taken already, as everything below {taken}. Its timer can be "
                 "cancelled (`duewheel cancel`)"
             )
-    epochs = found.epochs.reaching(first_marks(wheel, found, offsets_at)).skipping(named)
+    epochs = committed.epochs.reaching(first_marks(wheel, committed, offsets_at)).skipping(named)
     count = sum(map(len, epochs.skipped.values()))
     if count > SKIPPED_MAX:
         raise ConfigError(f"--skip: {count} records would be skipped, {SKIPPED_MAX} may be")
-    if epochs == found.epochs:
-        return found
-    wanted = replace(found, epochs=epochs, epoch=found.epoch + 1)
+    if epochs == committed.epochs:
+        return committed
+    wanted = replace(committed, epochs=epochs, epoch=committed.epoch + 1)
     wanted.require_room()
     return wanted
 
 
-def _look(directory: DataDirectory) -> Local:
+def _survey(directory: DataDirectory) -> Local:
     with directory.engine_lock.held(LOCK_DEADLINE_S):
         return survey_files(directory)
 
 
 def commit(
-    directory: DataDirectory, publisher: Publisher, found: Progress, wanted: Progress
+    directory: DataDirectory, publisher: Publisher, committed: Progress, wanted: Progress
 ) -> None:
-    """Put `wanted` in the place of `found`, in Kafka and then locally.
+    """Put `wanted` in the place of `committed`, in Kafka and then locally.
 
     Raises:
-        Fenced: another progress has come between.
+        Fenced: another instance has committed a progress in between.
         KafkaUnavailable: no answer in time.
     """
     while True:
@@ -253,7 +251,7 @@ def commit(
             seen = publisher.start()
             if seen is not None and seen.encode() == wanted.encode():
                 break
-            if seen is None or seen.encode() != found.encode():
+            if seen is None or seen.encode() != committed.encode():
                 raise Fenced("another instance has written the progress meanwhile") from doubt
     state = directory.state
     with directory.engine_lock.held(LOCK_DEADLINE_S):

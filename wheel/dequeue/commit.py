@@ -83,7 +83,7 @@ class Committer:
             beat: says that this process lives.
             stopping: whether to end.
         """
-        self.committed = started.found
+        self.committed = started.committed
         self.delivered_rows = 0
         self._claimed = started.progress  # what each progress has besides its partitions
         self._directory = directory

@@ -109,7 +109,7 @@ class Loop:
         self._bounds = BoundsKeeper(directory.path, publisher, clock)
         self._replies = CancelReplies(
             directory,
-            {p: part.replied_below for p, part in started.found.partitions.items()},
+            {p: part.replied_below for p, part in started.committed.partitions.items()},
             config.reply_topic,
             config.chunk_bytes,
         )
@@ -248,7 +248,7 @@ class Loop:
         `below` is D of the first.
         """
         self._move_ring()
-        known = self._started.found.partitions
+        known = self._started.committed.partitions
         end = min(self.position.close.floor, self._directory.state.linked)
         self._chunks.begin(self.position.delivered_slot, end, below, half_rows_by_slot(known))
 
@@ -333,7 +333,7 @@ class Loop:
     def _progress(self, position: Position, replied_below: Marks | None = None) -> Progress:
         """The progress at a position; `replied_below`: `a` of what is replied to with it."""
         reached = advanced(
-            self._started.found.partitions,
+            self._started.committed.partitions,
             position.close,
             position.delivered_slot,
             position.half_below or None,

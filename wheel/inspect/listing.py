@@ -1,11 +1,11 @@
-"""Lists pending timers, the one that leaves first before the others, a page at a time.
+"""Lists pending timers in the order in which they leave, a page at a time.
 
-Order: by slot, inside a slot as delivered. A page is found by one pass over the logs of the hours
-that it touches, 52 bytes a timer; only the page's own messages are read. A page's place is
-"slot-position" of its last timer: nothing is remembered between two pages, and what comes or goes
-meanwhile moves no other timer to another page.
+Order: by slot, inside a slot as delivered. One pass over the logs of the hours that a page touches
+finds its rows, 52 bytes a timer; only the page's own messages are read. The next page begins behind
+"slot-position" of the last timer. So no state is kept between pages, and timers that come or go
+move no other timer to another page.
 
-Memory: two pieces of the log's columns, the places of a page, and 8 MiB of messages.
+Memory: two chunks of the log's columns, the rows of a page, and 8 MiB of messages.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class PendingTimer:
         target: topic that it goes to in the end.
         key: None for null.
         value_bytes: length of the value, None for null.
-        level: that it was asked for with, 0 for none.
-        rolled: whether it is to be written to its timer topic again when it leaves.
-        place: what the next page begins behind.
+        level: the delay level that it named, 0 for none.
+        rolled: whether it rolls when it leaves.
+        place: "slot-position": `Filter.after` of the next page.
     """
 
     id: bytes
@@ -70,7 +70,7 @@ class Filter:
         topic: only timers with this target.
         first_slot, last_slot: only timers that leave in these slots or between.
         after: place of the last timer of the page before.
-        level: only timers asked for with this delay level.
+        level: only timers that named this delay level.
     """
 
     topic: str | None = None
@@ -93,8 +93,8 @@ def list_pending(directory: DataDirectory, wanted: Filter, limit: int) -> Iterat
         if match is None:
             raise ConfigError(f"{wanted.after!r} is no page: take it from the timer listed last")
         after = (int(match[1]), int(match[2]))
-    found = consistently(directory, lambda now: _places(directory, now, wanted, after, limit))
-    for hour, slot, position in found:
+    page = consistently(directory, lambda now: _page_rows(directory, now, wanted, after, limit))
+    for hour, slot, position in page:
         records = directory.log.view(hour, int(position.max()) + RECORD_BYTES)
         records = records[position // RECORD_BYTES]
         ends = np.cumsum(records["size_py"].astype(np.int64))
@@ -107,7 +107,7 @@ def list_pending(directory: DataDirectory, wanted: Filter, limit: int) -> Iterat
             first = end
 
 
-def _places(
+def _page_rows(
     directory: DataDirectory,
     snapshot: Snapshot,
     wanted: Filter,
@@ -122,7 +122,7 @@ def _places(
     last = wanted.last_slot
     precision_ms = directory.config.precision_ms
     topic = None if wanted.topic is None else java_hash(wanted.topic)
-    found: list[tuple[int, Int64, Int64]] = []
+    page: list[tuple[int, Int64, Int64]] = []
     for hour, log_bytes in snapshot.log_bytes.items():
         if limit == 0 or (last is not None and hour > hour_of(last, precision_ms)):
             break
@@ -145,9 +145,9 @@ def _places(
             kept = _first(slots, limit)
             slots, positions = slots[kept], positions[kept]
         if len(slots):
-            found.append((hour, slots, positions))
+            page.append((hour, slots, positions))
             limit -= len(slots)
-    return found
+    return page
 
 
 def _first(slots: Int64, limit: int) -> Int64:

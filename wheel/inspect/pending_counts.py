@@ -1,16 +1,15 @@
-"""Counts what is pending, by topic, by delay level and by time, from the timer log.
+"""Counts pending timers by topic, by delay level and by time, from the timer log.
 
-A count reads, in each hour's log, only what has been committed since the one before, and takes off
-what has been delivered. It is exact, and so is the first one after a restart: see snapshot.py
-for the moment that it speaks of.
+A count reads in each hour's log only what was committed since the count before, and subtracts what
+was delivered. It is exact, also the first one after a restart; snapshot.py defines its moment.
 
-A timer counts under its target, a rejected one under the dead-letter topic, and at the slot in
-which it leaves the wheel: that of its due time; the earliest open one, if that was closed when the
-timer came; that of its roll instant, if it is to be rolled. One that is cancelled counts until that
-slot has passed. Between a roll and its copy's way back through ingest a timer is not in the wheel.
-The log knows topics by a 32-bit hash: topics with the same one are counted together, under the name
-of the first. Producers choose the names: of an hour's topics the first TOPICS_MAX are counted by
-name, the rest as OTHER. Level and number of the topic in its hour make a record's *kind*.
+- A timer counts under its target, a rejected one under the dead-letter topic.
+- It counts at the slot in which it leaves the wheel: the slot of its due time, or the earliest open
+  one if the timer came later, or the slot of its roll instant. A cancelled timer counts until then.
+- A rolled timer is not in the wheel until ingest has taken its copy.
+- The log has a 32-bit hash of each topic: topics with the same hash count under the name of the
+  first. Producers choose names, so the first TOPICS_MAX topics of an hour are counted by name, the
+  rest as OTHER. Level and number of the topic in its hour make a record's *kind*.
 
 Memory: 8 bytes per slot that the wheel reaches, TOPICS_MAX names per hour, and 16 bytes for every
 slot and kind that the current hour has.
@@ -47,15 +46,15 @@ class Pending:
     Attributes:
         total: timers that are pending.
         by_topic: how many of them by target topic, or under OTHER; topics without any left out.
-        by_level: how many by the level that they were asked for with, levels without any left out;
-            timers that named none are not among them.
+        by_level: how many by the level that they named, levels without any left out; timers that
+            named none are not counted.
         next_slot: of the same levels, the first slot with such timers.
-        within: how many leave up to each of the slots asked for.
+        within: how many leave up to each of the slots in `until`.
         oldest_slot: the first slot with pending timers, None if there is none.
         slot_max: most timers of one slot.
-        beyond_ring: how many are not in the wheel yet: it reaches less far than they do.
-        rolls: how many of them all leave to be rolled.
-        rolls_ahead: how many of these up to the last of the slots asked for.
+        beyond_ring: how many lie beyond the ring.
+        rolls: how many will roll.
+        rolls_ahead: how many of these up to the last slot in `ahead`.
         rolls_per_second: the most in a second of these slots, or in a slot if those are longer.
         delivered_slot: R, -1 before the first start of dequeue.
     """
@@ -76,7 +75,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class _Out:
-    """What of the half-delivered slot is out.
+    """The rows of the half-delivered slot that are out.
 
     Attributes:
         slot: r + 1.
@@ -140,22 +139,22 @@ class PendingTimers:
         )
 
     def _update(self, snapshot: Snapshot) -> _Out:
-        """Take in what was committed, drop what was delivered since the last count."""
+        """Add what was committed, drop what was delivered since the last count."""
         directory, current = self._directory, snapshot.current
-        self._hours = {hour: known for hour, known in self._hours.items() if hour >= current}
+        self._hours = {hour: counts for hour, counts in self._hours.items() if hour >= current}
         directory.log.forget_below(current)
         directory.messages.files.forget_below(current)
         for hour, log_bytes in snapshot.log_bytes.items():
-            # If the log vanishes on the way, the hour is counted from its beginning.
-            known = self._hours.pop(hour, None)
-            if known is None or (hour == current and not known.detailed):
-                known = _HourCounts(hour, self._precision_ms, detailed=hour == current)
-            for _, slot, records in pieces(directory, hour, known.log_bytes, log_bytes):
-                known.topics.add(directory, records)
-                known.add(slot, known.topics.kinds(records), _is_roll(records))
-            known.log_bytes = log_bytes
-            known.drop(snapshot.delivered_slot)
-            self._hours[hour] = known
+            # Popped: if the log is unlinked meanwhile, the next count starts the hour again.
+            counts = self._hours.pop(hour, None)
+            if counts is None or (hour == current and not counts.detailed):
+                counts = _HourCounts(hour, self._precision_ms, detailed=hour == current)
+            for _, slot, records in pieces(directory, hour, counts.log_bytes, log_bytes):
+                counts.topics.add(directory, records)
+                counts.add(slot, counts.topics.kinds(records), _is_roll(records))
+            counts.log_bytes = log_bytes
+            counts.drop(snapshot.delivered_slot)
+            self._hours[hour] = counts
         out = _Out(snapshot.delivered_slot + 1, current, Counter(), 0)
         positions = positions_out(directory, snapshot)
         for first in range(0, len(positions), ROWS_AT_ONCE):
@@ -168,10 +167,10 @@ class PendingTimers:
 
     def _next_slots(self, out: _Out) -> dict[int, int]:
         """By level, the first slot with timers of it. The hours are in order."""
-        found: dict[int, int] = {}
+        first_slots: dict[int, int] = {}
         for hour in self._hours.values():
-            found = {**hour.first_of_levels(out), **found}
-        return dict(sorted(found.items()))
+            first_slots = {**hour.first_of_levels(out), **first_slots}
+        return dict(sorted(first_slots.items()))
 
     def _rolls(self, ahead: range, out: _Out) -> Int64:
         """How many timers roll in each of these slots."""
@@ -203,9 +202,9 @@ class PendingTimers:
 
 
 class _Topics:
-    """Target topics of one hour, numbered from 1 in the order in which they come; 0: the rest.
+    """Target topics of one hour, numbered from 1 in order of arrival; 0: the rest.
 
-    Gone with its hour, so that names which producers make up make room for others.
+    Dropped with its hour: names that producers invent would fill the table for good.
     """
 
     def __init__(self, hour: int) -> None:
@@ -262,7 +261,7 @@ class _HourCounts:
         self.kinds: Counter[int] = Counter()
         self.detailed = detailed
         self._first = first_slot_of_hour(hour, precision_ms)
-        # Memory is taken where something is counted: hours beyond the ring may be many.
+        # np.zeros: pages without counts take no memory, and hours beyond the ring may be many.
         self._per_slot = np.zeros(HOUR_MS // precision_ms + 1, np.int32)
         self.rolls = np.zeros(len(self._per_slot), np.int32)
         # By level: slots before the first one with such timers.
@@ -282,9 +281,9 @@ class _HourCounts:
             np.minimum.at(self._first_of_level, kind >> _TOPIC_BITS, place)
             return
         keys, counts = np.unique((place << _KIND_BITS) | kind, return_counts=True)
-        known, self._keys = self._keys, np.union1d(self._keys, keys)
+        keys_before, self._keys = self._keys, np.union1d(self._keys, keys)
         merged = np.zeros(len(self._keys), np.int64)
-        merged[np.searchsorted(self._keys, known)] = self._counts
+        merged[np.searchsorted(self._keys, keys_before)] = self._counts
         merged[np.searchsorted(self._keys, keys)] += counts
         self._counts = merged
 
@@ -296,9 +295,9 @@ class _HourCounts:
         assert self.detailed, "only the current hour has slots that are delivered"
         self._per_slot[:place] = 0
         self.rolls[:place] = 0
-        gone = int(np.searchsorted(self._keys, place << _KIND_BITS))
-        self.kinds.subtract(_counts(_kind(self._keys[:gone]), self._counts[:gone]))
-        self._keys, self._counts = self._keys[gone:].copy(), self._counts[gone:].copy()
+        dropped = int(np.searchsorted(self._keys, place << _KIND_BITS))
+        self.kinds.subtract(_counts(_kind(self._keys[:dropped]), self._counts[:dropped]))
+        self._keys, self._counts = self._keys[dropped:].copy(), self._counts[dropped:].copy()
 
     def count_until(self, slot: int) -> int:
         """Timers up to `slot`."""
@@ -339,8 +338,8 @@ class _HourCounts:
         else:
             levels = np.flatnonzero(self._first_of_level != _NONE)
             places = self._first_of_level[levels]
-        found = zip(levels.tolist(), places.tolist(), strict=True)
-        return {level: self._first + place for level, place in found if level != NO_LEVEL}
+        slots = zip(levels.tolist(), places.tolist(), strict=True)
+        return {level: self._first + place for level, place in slots if level != NO_LEVEL}
 
     def fullest(self, half_slot: int, rows_out: int) -> int:
         """Most timers of one slot, `rows_out` of `half_slot` left out."""
@@ -365,8 +364,8 @@ def _is_roll(records: Records) -> Bool:
 def _counts(numbers: Int64, weights: Int64 | None = None) -> dict[int, int]:
     """How often each number is there, or the sum of its weights."""
     if weights is None:
-        found, sums = np.unique(numbers, return_counts=True)
+        values, sums = np.unique(numbers, return_counts=True)
     else:
-        found, row = np.unique(numbers, return_inverse=True)
+        values, row = np.unique(numbers, return_inverse=True)
         sums = np.bincount(row, weights).astype(np.int64)
-    return dict(zip(found.tolist(), sums.tolist(), strict=True))
+    return dict(zip(values.tolist(), sums.tolist(), strict=True))

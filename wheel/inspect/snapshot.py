@@ -1,15 +1,14 @@
-"""Which records of the timer log are pending, seen from beside the running processes.
+"""Decides which records of the timer log are pending, beside the running processes.
 
-The pending timers are those of the newest commit page but those that the mirror of the progress,
-read after it, says are out. Both are read once (`Snapshot`), and then every record can be judged by
-itself: committed records never change. The mirror is written right after Kafka's commit, so it may
-be one transaction behind Kafka, never ahead of it.
+Pending are the timers of the newest commit page without those that are out by the mirror of the
+progress, read after it. `Snapshot` reads both once; committed records never change, so each record
+is decided by itself. The mirror is written right after Kafka's commit: it may be one transaction
+behind Kafka, never ahead.
 
-Of a half-delivered slot each row is judged by partition and offset, which its message says: the
-files of a standby, or of who has taken over, may have the partitions of that slot in another order
-than the owner that delivered a part of it.
+In a half-delivered slot, partition and offset of the message decide. Positions would not do: the
+files of a standby, or of a new owner, may have the partitions of that slot in another order.
 
-Takes no lock. An hour that is delivered may be unlinked at any moment: `consistently` starts again.
+Takes no lock. A delivered hour may be unlinked at any moment: `consistently` starts again.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Snapshot:
         log_bytes: committed length of the log of every hour that can hold pending timers, in order.
         current: the first hour that can.
         delivered_slot: last one delivered in full, -1 before the first start of dequeue.
-        half_below: D of the next slot, of the partitions of which that is half delivered.
+        half_below: D of the next slot, for the partitions that have it half delivered.
     """
 
     log_bytes: Mapping[int, int]
@@ -51,7 +50,7 @@ class Snapshot:
 
     @classmethod
     def take(cls, directory: DataDirectory) -> Snapshot:
-        """The present one. The commit page is read first: what is out was committed before."""
+        """The present one. The commit page first: else rows might be out that it does not have."""
         commit, mirror = directory.state.commit(), directory.state.mirror()
         slot, half_below = -1, {}
         if mirror is not None:
@@ -67,7 +66,7 @@ class Snapshot:
 
 
 def consistently(directory: DataDirectory, work: Callable[[Snapshot], Result]) -> Result:
-    """`work` of a present snapshot; again if an hour of it was delivered and unlinked meanwhile.
+    """`work` on a new snapshot; again if an hour of it was delivered and unlinked meanwhile.
 
     Raises:
         CorruptFile: a file is damaged.
@@ -82,8 +81,7 @@ def consistently(directory: DataDirectory, work: Callable[[Snapshot], Result]) -
 
 
 def positions_out(directory: DataDirectory, snapshot: Snapshot) -> Int64:
-    """Log positions of the rows of slot r + 1 that are out, rising; each row's message is asked
-    for its partition and offset.
+    """Log positions of the rows of slot R + 1 that are out, rising.
 
     Raises:
         CorruptFile: log or messages are damaged.
@@ -93,12 +91,14 @@ def positions_out(directory: DataDirectory, snapshot: Snapshot) -> Int64:
     log, hour, half_slot = directory.log, snapshot.current, snapshot.delivered_slot + 1
     positions = log.walk(hour, directory.wheel.range(half_slot - 1, half_slot)).positions()
     view = log.view(hour, int(positions.max(initial=-RECORD_BYTES)) + RECORD_BYTES)
-    found = [np.empty(0, np.int64)]
+    positions_by_batch = [np.empty(0, np.int64)]
     for first in range(0, len(positions), ROWS_AT_ONCE):
         rows = positions[first : first + ROWS_AT_ONCE]
         prefix = directory.messages.prefixes(hour, view.take(rows // RECORD_BYTES))
         sources, source = directory.topics.sources(prefix)
         d = np.array([snapshot.half_below.get(p, 0) for p in sources], np.int64)[source]
         offset = prefix["source_offset"].astype(np.int64)
-        found.append(rows[is_out(np.full(len(rows), half_slot), offset, half_slot - 1, d)])
-    return np.concatenate(found)
+        positions_by_batch.append(
+            rows[is_out(np.full(len(rows), half_slot), offset, half_slot - 1, d)]
+        )
+    return np.concatenate(positions_by_batch)

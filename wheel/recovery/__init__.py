@@ -1,1 +1,1 @@
-"""How a start goes on: what is kept of the files, and what is rebuilt."""
+"""Decides at a start which files are kept, and rebuilds the rest."""

@@ -1,15 +1,15 @@
-"""Ingest's part of a recovery: what dequeue has decided is carried out before Spark starts.
+"""Ingest's part of a recovery: applies the decision of dequeue before Spark starts.
 
     1. names of topics behind a damaged line are dropped
     2. keeping something: the files of other hours are unlinked, the wheel is rebuilt from the logs
        as far as the ring reaches, and everything is verified. Bytes behind the lengths kept belong
        to no batch then: the engine cuts them at its start, as after any kill (staged_batch.py)
-    3. keeping nothing, or if that fails: the durable checkpoint goes first, then every hour; the
-       marks go back to where the oldest pending message may lie
-    4. a new commit page; the files are whole from then on: `state.set_recovered`
+    3. keeping nothing, or if 2 fails: the durable checkpoint goes first, then every hour; the marks
+       fall to where the oldest pending message may lie
+    4. a new commit page, then `state.set_recovered`: the files are whole
 
-A kill leaves the recovery undone, and the next start does all of it again: nothing that it needs is
-changed before its last step. Rows that come a second time are judged by `place_replayed`.
+A kill leaves the recovery undone, and the next start repeats all of it: no step changes what the
+decision was made from. `place_replayed` places the rows that are read again.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ OffsetsAt = Callable[[int], Marks]
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a recovery has kept.
+    """The outcome of a recovery.
 
     Attributes:
-        keep: how much was kept in the end.
+        keep: how much was kept; less than decided if the files were damaged.
         records: log records kept.
-        marks: where reading goes on, per partition.
+        marks: per partition the next offset to read.
     """
 
     keep: Keep
@@ -55,11 +55,11 @@ class Recovered:
 def apply_recovery(
     directory: DataDirectory, record: RecoveryRecord, offsets_at: OffsetsAt
 ) -> Recovered | None:
-    """Do what the record says, unless it has been done.
+    """Apply the record, unless that was done before.
 
     Args:
         directory: started as INGEST.
-        record: of the dequeue that lives.
+        record: of the running dequeue.
         offsets_at: the first offset of each timer partition whose timestamp is that time, in epoch
             milliseconds, or later; partitions without any may be left out.
 
@@ -67,15 +67,15 @@ def apply_recovery(
         None if there was nothing to do.
 
     Raises:
-        RecoveryPending: that dequeue lives no more, and may not have written all of it.
+        RecoveryPending: that dequeue has ended, perhaps before it had written everything.
     """
     state, begun_s = directory.state, time.monotonic()
     with directory.engine_lock.held(LOCK_DEADLINE_S):
-        # What belongs to a record is written behind it, all under the lock.
+        # Under the lock: mirror and close page are written after their record.
         if record.generation <= state.recovered:
             return None
         if dequeue_has_decided(state, directory.path) != record:
-            raise RecoveryPending("dequeue has ended, or decided anew: starting anew")
+            raise RecoveryPending("dequeue has ended, or decided again: starting again")
         mirror, close = state.mirror(), state.close()
     assert mirror is not None and close is not None, "dequeue has decided"
     progress = mirror.progress
@@ -86,7 +86,7 @@ def apply_recovery(
     records = _rebuild(directory, kept, r) if kept else None
     if kept is None or records is None:
         marks = first_marks(directory.config, progress, offsets_at)
-        _start_anew(directory, marks, r, progress)
+        _discard_all(directory, marks, r, progress)
         recovered = Recovered(Keep.NOTHING, 0, marks)
     else:
         recovered = Recovered(record.keep, records, kept.marks)
@@ -103,27 +103,27 @@ def apply_recovery(
 
 
 def _kept(directory: DataDirectory, keep: Keep) -> Commit | None:
-    """What was committed, as far as it is kept."""
+    """The commit page of what is kept; None if nothing is."""
     if keep is Keep.ALL:
         return directory.state.commit()
     if keep is Keep.NOTHING:
         return None
     try:
-        known = Durable.read(directory.path)
+        durable = Durable.read(directory.path)
     except CorruptFile as error:
         log.warning("the durable checkpoint cannot be read", reason=str(error))
         return None
-    if known is None:
+    if durable is None:
         return None
-    hours = {h: HourFiles.applied(lengths) for h, lengths in known.hours.items()}
+    hours = {h: HourFiles.applied(lengths) for h, lengths in durable.hours.items()}
     return Commit(
-        known.batch,
-        known.marks,
+        durable.batch,
+        durable.marks,
         hours,
-        known.placed,
-        known.topic_ids,
-        known.topics,
-        known.cancels,
+        durable.placed,
+        durable.topic_ids,
+        durable.topics,
+        durable.cancels,
     )
 
 
@@ -131,7 +131,7 @@ def _kept(directory: DataDirectory, keep: Keep) -> Commit | None:
 
 
 def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
-    """Make files and wheel what `kept` says; returns the records kept, None if they are damaged."""
+    """Make files and wheel hold what `kept` has; returns how many records, None if damaged."""
     state = directory.state
     first = hour_of(r + 1, directory.config.precision_ms)
     hours = {h: lengths for h, lengths in kept.hours.items() if h >= first}
@@ -146,11 +146,11 @@ def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
             directory.restore_marks(hour, lengths)
         findings = _verify(directory, hours, segments, r)
     except (CorruptFile, ValueError, IndexError) as error:
-        # Of damaged bytes anything may be read.
-        log.error("files are damaged: all is read again", reason=repr(error))  # noqa: TRY400
+        # Damaged bytes may decode to anything, so they raise more than CorruptFile.
+        log.error("files are damaged: reading everything again", reason=repr(error))  # noqa: TRY400
         return None
     if findings:
-        log.error("files are damaged: all is read again", findings=findings[:10])
+        log.error("files are damaged: reading everything again", findings=findings[:10])
         return None
     state.write_commit(
         replace(
@@ -168,8 +168,8 @@ def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
 
 
 def _next_batch(directory: DataDirectory, kept: int) -> int:
-    """A batch number above all that a commit page has had. With an earlier one, damage to the new
-    page would bring the old one back unnoticed: the entries would name no later batch.
+    """A batch number above those of both commit pages. With a lower one, damage to the new page
+    would restore the old page unnoticed: no entry of the wheel would name a later batch.
     """
     try:
         return max(kept, directory.state.commit().batch) + 1
@@ -180,8 +180,8 @@ def _next_batch(directory: DataDirectory, kept: int) -> int:
 def _unlink_others(
     directory: DataDirectory, hours: Container[int], segments: Container[int]
 ) -> None:
-    """Hours and segments go, but for these. Were they left for the engine to cut to nothing, a
-    `check` that has mapped them would be killed (SIGBUS): unlinked, they last until it has ended.
+    """Unlink all hours and segments except these. Were they left for the engine to cut to nothing,
+    a `check` that has mapped them would be killed (SIGBUS): unlinked, they last until it has ended.
     """
     for folders, kept in ((directory.hour_folders, hours), (directory.cancels.folders, segments)):
         for folder in folders:
@@ -218,19 +218,20 @@ def _verify(
 
 
 def first_marks(config: WheelConfig, progress: Progress, offsets_at: OffsetsAt) -> Marks:
-    """Nothing below is pending: it is done, or older than any pending message can be.
+    """For each partition an offset below which nothing is pending: rows below it are done, or older
+    than any pending message can be.
 
-    Nor is anything read of epochs that were dropped: no settings are left to judge it by.
+    Not below the first epoch that is kept: its settings decide what becomes of a row.
     """
     epochs = progress.epochs
     reach_ms = epochs.longest_window_ms + config.margin_ms
     slots = {part.delivered_slot for part in progress.partitions.values()}
-    found = {slot: offsets_at(slot * config.precision_ms - reach_ms) for slot in slots}
+    offsets = {slot: offsets_at(slot * config.precision_ms - reach_ms) for slot in slots}
     return {
         p: max(
             min(
                 part.delivered_mark,
-                found[part.delivered_slot].get(p, part.delivered_mark),
+                offsets[part.delivered_slot].get(p, part.delivered_mark),
                 part.replied_below,
             ),
             epochs.begins_at(p),
@@ -240,8 +241,8 @@ def first_marks(config: WheelConfig, progress: Progress, offsets_at: OffsetsAt) 
     }
 
 
-def _start_anew(directory: DataDirectory, marks: Marks, r: int, progress: Progress) -> None:
-    # It names files that are about to go: first of all, and for good.
+def _discard_all(directory: DataDirectory, marks: Marks, r: int, progress: Progress) -> None:
+    # First: after a kill, a later loss of power would keep files that it names and that are gone.
     fs.remove(directory.path / durable_checkpoint.FILE_NAME)
     _unlink_others(directory, (), ())
     directory.wheel.clear()

@@ -1,17 +1,16 @@
-"""How dequeue starts: whose the shard is, how much of the files is kept, what ingest is to do.
+"""Starts dequeue: takes the shard, decides how much of the files is kept, and informs ingest.
 
     1. the newest progress is read without taking the shard: its owner may be alive
     2. the shard is taken (which ends an open transaction of a predecessor) and the progress read
        again
-    3. under engine.lock it is compared with the files (checkpoints/recovery_decision.py):
-       generation raised, unless nothing is to be recovered, recovery record written, progress
-       mirrored, close page written, in this order: the last two are what was compared, and the
-       record must outlive them. A running ingest sees the generation and stops; a starting one
-       carries out the record
+    3. under engine.lock progress and files are compared (checkpoints/recovery_decision.py). Then,
+       in this order: generation raised, unless nothing is to be recovered; recovery record;
+       mirror; close page. The decision was made from the last two, so the record comes before
+       them. A running ingest sees the generation and stops; a starting one applies the record
     4. an incarnation is drawn and claimed locally; the caller publishes it with the progress,
        before anything else
 
-A kill in between changes nothing that the next start does not decide in the same way.
+After a kill in between the next start decides the same.
 """
 
 from __future__ import annotations
@@ -55,17 +54,17 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """What a start has found and decided: where the loop begins.
+    """The outcome of a start: where the loop begins.
 
     Attributes:
         decision: about the files.
-        found: the progress as it is in Kafka.
-        progress: the same, in the name of this directory and start: to be published first.
+        committed: the progress as it is in Kafka.
+        progress: the same with this owner, incarnation and epoch: to be published first.
         begun_s: when the start began, by `time.monotonic`.
     """
 
     decision: Decision
-    found: Progress
+    committed: Progress
     progress: Progress
     begun_s: float
 
@@ -98,16 +97,18 @@ def start(
     seen = publisher.peek()
     if seen is not None:
         _require_may_own(directory, publisher, config, seen, take_over)
-    found = publisher.start()
-    if found is None:
-        found = _without_progress(directory, publisher, config, first, take_over=take_over)
-    elif seen is None or found.encode() != seen.encode():
-        _require_may_own(directory, publisher, config, found, take_over)
-    decision = publish_decision(directory, found, decide)
+    committed = publisher.start()
+    if committed is None:
+        committed = _without_progress(directory, publisher, config, first, take_over=take_over)
+    elif seen is None or committed.encode() != seen.encode():
+        _require_may_own(directory, publisher, config, committed, take_over)
+    decision = publish_decision(directory, committed, decide)
     state, incarnation = directory.state, secrets.randbits(62)
-    state.claim(found.incarnation, incarnation)
-    progress = replace(found, owner=state.uuid, incarnation=incarnation, epoch=found.epoch + 1)
-    return Started(decision, found, progress, begun_s)
+    state.claim(committed.incarnation, incarnation)
+    progress = replace(
+        committed, owner=state.uuid, incarnation=incarnation, epoch=committed.epoch + 1
+    )
+    return Started(decision, committed, progress, begun_s)
 
 
 def _require_may_own(
@@ -142,7 +143,7 @@ def _without_progress(
     *,
     take_over: bool,
 ) -> Progress:
-    """What counts when Kafka has no progress: the local copy, else that the shard is new."""
+    """The progress to go on from if Kafka has none: the mirror, else that of a new shard."""
     mirror = directory.state.mirror()
     if directory.state.standby and not take_over:
         raise RecoveryRefused(
@@ -158,7 +159,7 @@ def _without_progress(
         copy = mirror.progress
         _require_same_settings(copy, directory, config)
         if copy.held:
-            log.error("and the copies that were held in it", copies=named(copy.held))
+            log.error("the copies held in it are lost, too", copies=named(copy.held))
         return replace(copy, held={})
     if first is None:
         raise RecoveryRefused(NO_PROGRESS)
@@ -168,7 +169,7 @@ def _without_progress(
 
 def publish_decision(
     directory: DataDirectory,
-    found: Progress,
+    committed: Progress,
     deciding: Callable[[Progress, Local], Decision],
     *,
     follows: bool = False,
@@ -177,18 +178,21 @@ def publish_decision(
 
     Args:
         directory: started as DEQUEUE.
-        found: the newest progress.
-        deciding: on the files.
-        follows: whether this is a standby from here on. Ingest finds both at once.
+        committed: the newest progress.
+        deciding: makes the decision.
+        follows: whether this is a standby from here on. Written under the same lock, so that
+            ingest never sees one without the other.
     """
     state = directory.state
     with directory.engine_lock.held(LOCK_DEADLINE_S):
         local = survey_files(directory)
-        decision = deciding(found, local)
-        if decision.case != "killed" or local.mirror != found:
-            # Before anything is resolved on files that do not hold all that they did: also where
-            # what a backup lacks has left since, and is not read back.
-            CancelBounds.blind_of(decision.delivered_slot, found.partitions).write(directory.path)
+        decision = deciding(committed, local)
+        if decision.case != "killed" or local.mirror != committed:
+            # The files may lack logs of copies, also those of a backup that was restored: ingest
+            # would decide a cancel without them, and its timer would be delivered after the reply.
+            CancelBounds.blind_of(decision.delivered_slot, committed.partitions).write(
+                directory.path
+            )
         generation = state.recovered
         if not decision.is_whole:
             generation = max(generation, state.generation) + 1
@@ -196,7 +200,7 @@ def publish_decision(
         RecoveryRecord(
             decision.case, decision.keep, generation, fs.boot_id(), state.dequeue_starts
         ).write(directory.path)
-        state.write_mirror(Mirror.of(found, 0))
+        state.write_mirror(Mirror.of(committed, 0))
         if decision.close != local.close or not decision.is_whole:
             state.restart_close(decision.close)
         if follows and not state.standby:
@@ -210,7 +214,7 @@ def first_progress(
     starts: Mapping[TopicPartition, int],
     now_ms: int,
 ) -> Progress:
-    """The progress of a shard that never had any: R is now, and nothing below `starts` counts."""
+    """The progress of a shard that never had any: R is now, offsets below `starts` are done."""
     r = closable_slot(now_ms, directory.config.precision_ms)
     partitions = {
         partition: PartitionProgress(r, offset, replied_below=offset)

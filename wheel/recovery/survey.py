@@ -1,7 +1,7 @@
-"""A data directory seen from outside: what a start of dequeue would find, without making one.
+"""Reads a data directory from outside: the state from which a start of dequeue would decide.
 
-Takes no lock, makes and changes nothing, so that it works beside running processes, and where there
-is no data directory.
+Takes no lock and writes nothing, so it works beside running processes, and where there is no data
+directory.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ _MADE_WHEN_OPENED = (
 
 
 def survey(path: Path, config: WheelConfig) -> Local:
-    """What the data directory at `path` says of itself, damage included that a start would note.
+    """The state of the data directory at `path`, with the damage that a start would note.
 
     Raises:
         ConfigError: it was made with another geometry.
     """
     try:
-        known = State.open(path)
+        state = State.open(path)
     except (FileNotFoundError, CorruptFile):
         return Local.absent()
-    with known:
-        known.require(config.precision_ms, config.slots)
-        damage = _damage(path, config, known)
-        local = read_local_state(known, path)
-        # Each mirror goes with the close page that is the same before and after it.
-        while (now := read_local_state(known, path)).close != local.close:
+    with state:
+        state.require(config.precision_ms, config.slots)
+        damage = _damage(path, config, state)
+        local = read_local_state(state, path)
+        # Dequeue may close meanwhile: a mirror read between two close pages would fit neither.
+        while (now := read_local_state(state, path)).close != local.close:
             local = now
         return replace(local, damage=max(local.damage, damage))
 
 
-def _damage(path: Path, config: WheelConfig, known: State) -> Damage:
-    if not known.starts:
+def _damage(path: Path, config: WheelConfig, state: State) -> Damage:
+    if not state.starts:
         return Damage.NONE
-    there = all((path / name).exists() for name in _MADE_WHEN_OPENED)
-    if not there or not TimerWheel.is_there(path / timer_wheel.FILE_NAME, config.ring):
+    all_exist = all((path / name).exists() for name in _MADE_WHEN_OPENED)
+    if not all_exist or not TimerWheel.is_there(path / timer_wheel.FILE_NAME, config.ring):
         return Damage.FILES_LOST
     directory = DataDirectory(path, config)
     try:
-        # In this order: a batch is in its page before it is in the wheel.
-        newest_batch = directory.wheel.newest_batch(known.commit().batch)
-        commit = known.commit()
+        # Wheel before page: a batch that is committed in between would look like a lost page.
+        newest_batch = directory.wheel.newest_batch(state.commit().batch)
+        commit = state.commit()
         directory.require_whole_state(commit, newest_batch)
         return Damage.NONE if files_are_there(directory, commit) else Damage.FILES_LOST
     except CorruptFile:

@@ -115,7 +115,7 @@ def test_a_topic_made_anew_begins_at_its_start_and_what_was_there_is_delivered(s
     with pytest.raises(RecoveryRefused, match=r"duewheel reconfigure --accept-loss"):
         shop.restart()
     told = shop.accept(P, Q)
-    assert told == {P: Loss("made anew", 5, 0, 0), Q: Loss("made anew", 3, 0, 0)}
+    assert told == {P: Loss("recreated", 5, 0, 0), Q: Loss("recreated", 3, 0, 0)}
     assert shop.progress().topic_ids == NEW
     assert {p: at.delivered_mark for p, at in shop.progress().partitions.items()} == {P: 0, Q: 0}
     shop.restart()
@@ -153,7 +153,7 @@ def test_a_partition_that_is_gone_is_dropped_and_what_was_there_is_delivered(sho
     with_timers(shop)
     shop.make_anew()
     del shop.kafka[1]
-    assert shop.accept(P, Q) == {P: Loss("made anew", 5, 0, 0), Q: Loss("gone", 3, None, 0)}
+    assert shop.accept(P, Q) == {P: Loss("recreated", 5, 0, 0), Q: Loss("deleted", 3, None, 0)}
     assert shop.progress().partitions.keys() == {P}
     shop.restart()
     assert State.open(shop.path).commit().marks == {P: 0}
@@ -201,7 +201,7 @@ def test_a_lost_directory_does_not_take_the_new_topic_for_the_old_one(shop: Shop
     with pytest.raises(RecoveryRefused, match="made anew"):
         shop.restart()
     # As much as the old topic had below C is to be read again, and never will be.
-    assert shop.accept(P, Q)[P] == Loss("made anew", 3, 0, 3)
+    assert shop.accept(P, Q)[P] == Loss("recreated", 3, 0, 3)
     shop.restart()
     shop.finish()
 
@@ -333,7 +333,7 @@ def test_a_partition_that_was_given_up_is_no_progress_that_kafka_has_lost(shop: 
         shop.accept(P, Q)
     shop.kill()
     shop.shard.start_dequeue()
-    assert shop.accept(P, Q)[Q] == Loss("gone", 3, None, 0)
+    assert shop.accept(P, Q)[Q] == Loss("deleted", 3, None, 0)
     shop.restart()
     shop.finish()
 

@@ -162,7 +162,7 @@ def test_precision_cannot_be_changed(world: RecoveryWorld) -> None:
     local = survey(world.path, world.wheel)
     config = world.shard._config
     finer = replace(world.wheel, precision_ms=5, window_ms=20_000)
-    with pytest.raises(ConfigError, match=r"precision_ms was 10, is 5.*begin anew"):
+    with pytest.raises(ConfigError, match=r"precision_ms was 10, is 5.*start over"):
         plan(found, local, finer, config, lambda _: {})
     with pytest.raises(ConfigError, match="made with precision_ms=10"):
         DataDirectory.start(world.path, finer, Role.DEQUEUE)
