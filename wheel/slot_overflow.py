@@ -1,7 +1,7 @@
 """Slots with more timers than should leave at once: which of them are in excess, and what becomes
 of those.
 
-Let i be a row's place in its slot, from 0, in delivery order over the whole slot, and c the limit.
+Let i be a row's rank in its slot, from 0, in delivery order over the whole slot, and c the limit.
 It is in excess with the probability
 
     0 for i <= c        (i - c) / c between        1 for i >= 2c
@@ -67,24 +67,24 @@ class HotSlots:
     window_ms: int = 60_000
 
     def mark_overflow(
-        self, deliveries: Deliveries, slot: Int64, place: Int64, precision_ms: int
+        self, deliveries: Deliveries, slot: Int64, rank: Int64, precision_ms: int
     ) -> Deliveries:
         """The deliveries, with `not_before_ms` of the rows in excess.
 
         Args:
             deliveries: rows that leave the wheel.
             slot: that each of them leaves.
-            place: i of each.
+            rank: i of each.
             precision_ms: of a slot.
         """
         if self.policy == "none":
             return deliveries
         free = deliveries.rolled | deliveries.dead_letter | (deliveries.retries > 0)
-        rows = np.flatnonzero((place > self.limit) & ~free)
+        rows = np.flatnonzero((rank > self.limit) & ~free)
         if not len(rows):
             return deliveries
         fraction, other = _fractions(deliveries, rows)
-        excess = fraction < self.probability(place[rows])
+        excess = fraction < self.probability(rank[rows])
         rows, other = rows[excess], other[excess]
         not_before_ms = deliveries.not_before_ms.copy()
         if self.policy == "spread":
@@ -94,9 +94,9 @@ class HotSlots:
             not_before_ms[rows] = NEVER
         return replace(deliveries, not_before_ms=not_before_ms)
 
-    def probability(self, place: Int64) -> Float64:
-        """That a row at this place is in excess."""
-        risen: Float64 = (place - self.limit) / self.limit
+    def probability(self, rank: Int64) -> Float64:
+        """That a row of this rank is in excess."""
+        risen: Float64 = (rank - self.limit) / self.limit
         return np.clip(risen, 0.0, 1.0)
 
 
@@ -112,7 +112,7 @@ def spread_rows(deliveries: Deliveries) -> Bool:
     return rows
 
 
-class PlaceCounter:
+class RankCounter:
     """Counts the rows of one slot after another, from chunk to chunk. Not thread-safe."""
 
     def __init__(self, out: Mapping[int, int]) -> None:
@@ -125,7 +125,7 @@ class PlaceCounter:
         self._counted = 0
 
     def of(self, slot: Int64, counted: Bool) -> Int64:
-        """The places of the rows of the next chunk.
+        """The ranks of the rows of the next chunk.
 
         Args:
             slot: of each row; not falling, from chunk to chunk either.
@@ -134,10 +134,10 @@ class PlaceCounter:
         before: Int64 = np.cumsum(counted) - counted
         firsts = np.concatenate([[0], np.flatnonzero(np.diff(slot)) + 1])
         base = np.array([self._base(s) for s in slot[firsts].tolist()], np.int64)
-        place: Int64 = before + np.repeat(base - before[firsts], np.diff(firsts, append=len(slot)))
+        rank: Int64 = before + np.repeat(base - before[firsts], np.diff(firsts, append=len(slot)))
         self._slot = int(slot[-1])
-        self._counted = int(place[-1]) + int(counted[-1])
-        return place
+        self._counted = int(rank[-1]) + int(counted[-1])
+        return rank
 
     def _base(self, slot: int) -> int:
         return self._counted if slot == self._slot else self._out.get(slot, 0)

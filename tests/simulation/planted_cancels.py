@@ -163,8 +163,8 @@ CANCELS = {
         "bytes",
         "a chase carries the slot that was closed last, and not the one delivered",
         REPLYING,
-        "partitions[p].delivered_slot if p in partitions else 0 for p in homes",
-        "self._directory.state.close().floor for _ in homes",
+        "partitions[p].delivered_slot if p in partitions else 0 for p in sources",
+        "self._directory.state.close().floor for _ in sources",
         seed=0,
     ),
     "chase-slot-is-out": Planted(
@@ -291,8 +291,8 @@ CANCELS = {
         "9",
         "replies leave before a progress says that the cancel was there when slots were closed",
         REPLYING,
-        "early = np.flatnonzero((offset >= np.array(c, np.int64)[home]) & ~over)",
-        "early = np.flatnonzero((offset >= np.array(c, np.int64)[home]) & over)",
+        "early = np.flatnonzero((offset >= np.array(c, np.int64)[source]) & ~over)",
+        "early = np.flatnonzero((offset >= np.array(c, np.int64)[source]) & over)",
         seed=0,
     ),
     "answer-not-read-again": Planted(

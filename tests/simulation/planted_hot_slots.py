@@ -7,10 +7,10 @@ from tests.simulation.planting import Planted
 HOT_SLOTS = {
     "hot-from-zero": Planted(
         "6",
-        "the places of a half-delivered slot begin anew after a loss",
+        "the ranks of a half-delivered slot start at 0 after a loss",
         "wheel/dequeue/pipeline.py",
-        "PlaceCounter(half_rows_by_slot)",
-        "PlaceCounter({})",
+        "RankCounter(half_rows_by_slot)",
+        "RankCounter({})",
     ),
     "hot-by-id": Planted(
         "4",
@@ -39,7 +39,7 @@ HOT_SLOTS = {
         "6",
         "what is spread is chosen the other way round",
         "wheel/slot_overflow.py",
-        "excess = fraction < self.probability(place[rows])",
-        "excess = fraction > self.probability(place[rows])",
+        "excess = fraction < self.probability(rank[rows])",
+        "excess = fraction > self.probability(rank[rows])",
     ),
 }

@@ -111,7 +111,7 @@ class Engine:
                 directory.topics.require(commit.topics)
                 cut_uncommitted(directory, commit)
         except CorruptFile as error:
-            raise directory.give_up(error) from error
+            raise directory.mark_damaged(error) from error
 
     def know_topics(self, topic_ids: Mapping[str, str]) -> None:
         """Kafka's ids of the timer topics, of which some may have come since.
@@ -148,7 +148,7 @@ class Engine:
         try:
             return self._append(batch, marks)
         except CorruptFile as error:
-            raise self._directory.give_up(error) from error
+            raise self._directory.mark_damaged(error) from error
 
     def close_expired_files(self) -> None:
         """See retention.py; while the disk is full, ingest calls it without a batch."""

@@ -128,14 +128,14 @@ class CancelReplies:
         for hour, (length, _) in sorted(commit.cancels.items()):
             while hour >= unlinked_below and (start := self._read.get(hour, 0)) < length:
                 rows = self._next_rows(hour, start, length)
-                homes, home = self._homes(rows)
-                ready, leaves = self._take_ready(rows, homes, home, partitions)
+                sources, source = self._sources(rows)
+                ready, leaves = self._take_ready(rows, sources, source, partitions)
                 if not ready:
                     return None
                 end = start + ready * RECORD_BYTES
                 if len(leaves):
                     self._end = {hour: end}
-                    return self._leaving(rows, leaves, homes, home, partitions)
+                    return self._leaving(rows, leaves, sources, source, partitions)
                 self._read[hour] = end
         # Of what was closed with this commit nothing is left to do.
         self._replied_below |= {p: part.closed_mark for p, part in partitions.items()}
@@ -166,45 +166,45 @@ class CancelReplies:
         for hour, (length, _) in sorted(commit.cancels.items()):
             while (start := self._read.get(hour, 0)) < length:
                 rows = self._next_rows(hour, start, length)
-                left = np.flatnonzero(~self._is_over(rows, *self._homes(rows)))
+                left = np.flatnonzero(~self._is_over(rows, *self._sources(rows)))
                 count = int(left[0]) if len(left) else len(rows)
                 self._read[hour] = start + count * RECORD_BYTES
                 if len(left):
                     return
 
-    def _homes(self, rows: CancelRows) -> tuple[list[TopicPartition], Int32]:
+    def _sources(self, rows: CancelRows) -> tuple[list[TopicPartition], Int32]:
         """The partitions of some rows, and the one of each."""
         return self._directory.topics.sources(rows.requests.prefix)
 
-    def _is_over(self, rows: CancelRows, homes: list[TopicPartition], home: Int32) -> Bool:
+    def _is_over(self, rows: CancelRows, sources: list[TopicPartition], source: Int32) -> Bool:
         """Rows for which nothing leaves any more."""
-        retired = np.array([is_retired(topic) for topic, _ in homes], np.bool_)[home]
-        a = np.array([self._replied_below.get(p, 0) for p in homes], np.int64)[home]
+        retired = np.array([is_retired(topic) for topic, _ in sources], np.bool_)[source]
+        a = np.array([self._replied_below.get(p, 0) for p in sources], np.int64)[source]
         over: Bool = (_offsets(rows) < a) | retired | rows.cut_off
         return over
 
     def _take_ready(
         self,
         rows: CancelRows,
-        homes: list[TopicPartition],
-        home: Int32,
+        sources: list[TopicPartition],
+        source: Int32,
         partitions: Mapping[TopicPartition, PartitionProgress],
     ) -> tuple[int, Int64]:
         """How many rows, from the first on, need not wait for C; and those of them for which
         something leaves. Notes `a` for them: at once if nothing leaves, else once `committed` is
         called: if it rose before, a kill would lose their replies.
         """
-        c = [partitions[p].closed_mark if p in partitions else 0 for p in homes]
-        offset, over = _offsets(rows), self._is_over(rows, homes, home)
-        early = np.flatnonzero((offset >= np.array(c, np.int64)[home]) & ~over)
+        c = [partitions[p].closed_mark if p in partitions else 0 for p in sources]
+        offset, over = _offsets(rows), self._is_over(rows, sources, source)
+        early = np.flatnonzero((offset >= np.array(c, np.int64)[source]) & ~over)
         ready = int(early[0]) if len(early) else len(rows)
         leaves = ~over[:ready]
         if self._reply_topic is None:
             leaves &= rows.outcome[:ready] >= CHASE
         done = np.flatnonzero(~over[:ready])
-        ends = np.zeros(len(homes), np.int64)
-        np.maximum.at(ends, home[done], offset[done] + 1)
-        replied_below = {p: end for p, end in zip(homes, ends.tolist(), strict=True) if end}
+        ends = np.zeros(len(sources), np.int64)
+        np.maximum.at(ends, source[done], offset[done] + 1)
+        replied_below = {p: end for p, end in zip(sources, ends.tolist(), strict=True) if end}
         if leaves.any():
             self._given = replied_below
         else:
@@ -215,18 +215,19 @@ class CancelReplies:
         self,
         rows: CancelRows,
         leaves: Int64,
-        homes: list[TopicPartition],
-        home: Int32,
+        sources: list[TopicPartition],
+        source: Int32,
         partitions: Mapping[TopicPartition, PartitionProgress],
     ) -> Replies:
         requests, outcome = rows.requests, rows.outcome[leaves]
         columns = (requests.timer_id, requests.target, requests.key_value, requests.headers)
         kept = StoredMessages(requests.prefix[leaves], *(take(each, leaves) for each in columns))
         r = np.array(
-            [partitions[p].delivered_slot if p in partitions else 0 for p in homes], np.int64
+            [partitions[p].delivered_slot if p in partitions else 0 for p in sources],
+            np.int64,
         )
-        places = home[leaves]
-        made = reply_rows(kept, places, homes, outcome, r[places], self._reply_topic)
+        source = source[leaves]
+        made = reply_rows(kept, source, sources, outcome, r[source], self._reply_topic)
         counts = np.bincount(outcome, minlength=len(OUTCOMES)).tolist()
         outcomes = {str(OUTCOMES[index]): counts[index] for index in range(CHASE) if counts[index]}
         return Replies(made, self._given, outcomes, sum(counts[CHASE:]))

@@ -1,15 +1,16 @@
-"""One transaction, tried until it happened exactly once: 3. and 4. of loop.py.
+"""Commits each transaction exactly once: 3. and 4. of loop.py.
 
-    3. publish: the messages and the progress, atomically. In doubt (time-out, broker gone) a new
-       producer ends the transaction, and the progress in Kafka shows what became of it. If it is
-       the one tried, it happened. If it is the last one committed, it did not, and is tried again
-       after a wait. If it is another one, the shard is lost
-    4. mirror the progress locally: for `status`, and for a start that finds Kafka's copy lost
+    3. publish the messages and the progress, atomically. In doubt (time-out, lost broker) a new
+       producer ends the transaction, and the progress in Kafka decides:
+           the attempted one           it was committed
+           the last committed one      it was aborted: try again after a wait
+           another one                 the shard belongs to another instance
+    4. mirror the progress locally: for `status`, and for a start after Kafka has lost its copy
 
-- Messages leave only with a progress that differs from the last one: in doubt, nothing else shows
+- Messages leave only with a progress that differs from the last one: in doubt nothing else shows
   whether they have left.
-- A kill between 3 and 4 leaves an old mirror. So does a disk that refuses it: deliveries go on.
-- Each attempt waits longer than the one before, and each wait says that this process lives.
+- A kill between 3 and 4 leaves an old mirror. So does a full disk; deliveries go on.
+- Each wait is longer than the one before, and gives a sign of life.
 
 Not thread-safe: the loop owns it.
 """
@@ -50,15 +51,15 @@ class TooLarge(Exception):
 
 
 class Overtaken(Exception):
-    """Before this start could say that the shard is its own, the last owner has committed more."""
+    """The last owner has committed once more before this start could claim the shard."""
 
 
 class Committer:
-    """Commits deliveries with their progress, and knows what is committed; see the module's head.
+    """Commits deliveries with their progress; see the module's head.
 
     Attributes:
-        committed: the newest progress that Kafka is known to have.
-        delivered_rows: how many of all the rows that ingest has placed have left, for the mirror.
+        committed: the newest progress that is certainly in Kafka.
+        delivered_rows: how many of the rows that ingest has placed have left, for the mirror.
     """
 
     def __init__(
@@ -74,13 +75,13 @@ class Committer:
     ) -> None:
         """
         Args:
-            directory: started as DEQUEUE; takes the mirror.
+            directory: started as DEQUEUE; stores the mirror.
             publisher: of the shard.
             clock: this host's.
             guard: reads the brokers' clock off each commit.
             totals: where commits and doubts are counted.
-            started: the progress that was found, and the one that claims it.
-            beat: says that this process lives.
+            started: the progress as committed, and the one that claims it.
+            beat: gives a sign of life.
             stopping: whether to end.
         """
         self.committed = started.committed
@@ -99,8 +100,8 @@ class Committer:
 
     @property
     def claimed(self) -> Progress:
-        """The progress in the name of this start, with what is held; its partitions are those that
-        the start has found.
+        """The progress in the name of this start, with the held copies, and with the partitions as
+        the start has read them.
         """
         return self._claimed
 
@@ -109,18 +110,16 @@ class Committer:
         return replace(self._claimed, partitions=partitions)
 
     def add_topic_ids(self, topic_ids: Mapping[str, str]) -> None:
-        """Kafka's ids of timer topics: each progress from now on names them."""
+        """Kafka's ids of timer topics: each later progress holds them."""
         self._claimed = replace(self._claimed, topic_ids={**self._claimed.topic_ids, **topic_ids})
 
     def is_stale(self, interval_ms: int) -> bool:
-        """Whether the last commit was that long ago; boottime knows, also when the host's clock is
-        set.
-        """
+        """Whether the last commit was that long ago. By boottime: the host's clock may be set."""
         last_ms = self._committed_at_ms
         return last_ms is None or self._clock.boottime_ms() - last_ms >= interval_ms
 
     def make_stale(self) -> None:
-        """The last commit said nothing new: the next one need not wait for its interval."""
+        """The next commit does not wait for its interval."""
         self._committed_at_ms = None
 
     def commit(self, prepared: Prepared | None, progress: Progress, rows: int) -> None:
@@ -129,7 +128,7 @@ class Committer:
         Args:
             prepared: what of the chunk is not delivered yet.
             progress: how far the shard is afterwards.
-            rows: of the chunk. A slot found half delivered was counted as pending in full.
+            rows: of the chunk, with those that are out: a half-delivered slot counts as pending.
 
         Raises:
             TooLarge: it ran out of time, did not happen, and had more than one row.
@@ -138,7 +137,7 @@ class Committer:
             RecoveryRefused: Kafka's progress is not what this loop wrote.
             KafkaUnavailable: stopped while in doubt.
         """
-        # In doubt, the progress alone shows whether they have left.
+        # With an equal progress a doubt could not be resolved: messages would be lost or doubled.
         leaves = prepared is not None and len(prepared.deliveries)
         assert not leaves or progress != self.committed, "messages leave as the progress says"
         begun_ms = self._clock.boottime_ms()
@@ -178,7 +177,7 @@ class Committer:
         if found.encode() == self.committed.encode():
             return False
         if found.incarnation == self.committed.incarnation != self._claimed.incarnation:
-            # Before it knew of this start it took the id back and committed.
+            # It has taken the transactional id back and committed.
             raise Overtaken(
                 f"the last owner goes on: epoch {found.epoch}, slot {found.delivered_slot}"
             )
@@ -201,24 +200,24 @@ class Committer:
             try:
                 return self._publisher.start()
             except (KafkaUnavailable, PublishDoubt) as error:
-                log.warning("kafka is away", reason=str(error))
+                log.warning("kafka is unavailable", reason=str(error))
                 self._wait()
         raise KafkaUnavailable("stopped while waiting for Kafka")
 
     def _wait(self) -> None:
-        """Between two attempts at Kafka; says that this process lives."""
+        """Wait between two attempts, with a sign of life."""
         self._beat()
         wait_ms = self._backoff.next_ms()
         log.info("trying again", next_try_ms=wait_ms)
         self._backoff.wait(wait_ms)
 
     def _with_held(self, progress: Progress) -> Progress:
-        """The progress as the publisher has written it: it knows which partitions take writes."""
+        """The progress as the publisher has written it, with the copies that it holds now."""
         held = self._publisher.aside.held
         return progress if held == progress.held else replace(progress, held=held)
 
     def _count(self, prepared: Prepared | None, took_ms: int) -> None:
-        """For metrics; and for `status`, which asks neither Kafka nor this process."""
+        """For metrics, and in `state` for `status`."""
         deliveries = None if prepared is None else prepared.deliveries
         now = self._totals.now.after_commit(
             deliveries, self._publisher.aside, self._clock.now_ms(), took_ms
@@ -229,9 +228,7 @@ class Committer:
         )
 
     def _mirror(self, progress: Progress) -> None:
-        """4. of the module's head. An old mirror is as good as a kill before this, so whatever the
-        disk refuses, deliveries go on.
-        """
+        """4. of the module's head. A failure is only logged: a kill leaves an old mirror, too."""
         try:
             self._directory.state.write_mirror(Mirror.of(progress, self.delivered_rows))
         except OSError as error:

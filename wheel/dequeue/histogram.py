@@ -33,8 +33,8 @@ class Histogram:
     def with_values(self, values: Int64) -> Histogram:
         """This histogram and more values; negative ones count as 0, as after a clock's step."""
         values = np.maximum(values, 0)
-        found = np.bincount(
+        added = np.bincount(
             np.searchsorted(self.bounds, values, "left"), minlength=len(self.counts)
         )
-        counts = tuple((found + self.counts).tolist())
+        counts = tuple((added + self.counts).tolist())
         return Histogram(self.bounds, counts, self.total + int(values.sum()))

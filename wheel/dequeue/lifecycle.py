@@ -1,11 +1,11 @@
 """Starts, runs and ends one shard's loop (loop.py).
 
-A start takes the shard, decides how the files go on (wheel/recovery/startup.py), and commits the
-progress in its own name. If the owner before it commits once more just then, it decides again. A
-damaged file that is found while the loop runs is noted, and the process ends: its next start
+A start takes the shard, decides which files are kept (wheel/recovery/startup.py), and commits the
+progress in its own name. If the owner before it commits once more in between, the start decides
+again. Damage found by the loop is recorded in `state`, and the process ends: its next start
 recovers.
 
-Not thread-safe, but for what says so.
+Not thread-safe, except where a docstring says so.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Dequeue:
         self._loop: Loop | None = None  # until the shard is this directory's
 
     def start(self, first: Progress | None = None, *, take_over: bool = False) -> None:
-        """Take the shard, decide where delivery goes on, let ingest know, and claim the progress.
+        """Take the shard, decide where delivery goes on, inform ingest, and claim the progress.
 
         Args:
             first: progress of a shard that never had any; None where that is not known to be so.
@@ -87,29 +87,29 @@ class Dequeue:
             try:
                 loop.begin()
             except Overtaken as overtaken:
-                log.warning("deciding anew", reason=str(overtaken))
+                log.warning("deciding again", reason=str(overtaken))
             except CorruptFile as error:
-                raise self._directory.give_up(error) from error
+                raise self._directory.mark_damaged(error) from error
             else:
                 return
 
     @property
     def statistics(self) -> Statistics:
-        """A frozen copy of the counters. May be asked from any thread."""
+        """A frozen copy of the counters. May be read from any thread."""
         return self._totals.now
 
     @property
     def delivered_slot(self) -> int:
-        """R: the last slot delivered in full. May be asked from any thread."""
+        """R: the last slot delivered in full. May be read from any thread."""
         return self._started.position.delivered_slot
 
     @property
     def is_ready(self) -> bool:
-        """Whether no recovery is going on, in which files go. May be asked from any thread."""
+        """Whether no recovery, which unlinks files, is going on. May be read from any thread."""
         return self._started.phase is not Phase.RECOVERING
 
     def close(self) -> None:
-        """Let go of the files; the directory may be stopped then."""
+        """Close the files; the directory may be stopped then."""
         if self._loop is not None:
             self._loop.close()
 
@@ -131,7 +131,7 @@ class Dequeue:
         try:
             return self._started.turn()
         except CorruptFile as error:
-            raise self._directory.give_up(error) from error
+            raise self._directory.mark_damaged(error) from error
 
     @property
     def _started(self) -> Loop:

@@ -2,25 +2,25 @@
 
     1. when everything closed is delivered: under engine.lock, floor = floor(now / p), C = marks;
        beside the deliveries, slots that the ring has come to are linked (far_slots.py)
-    2. the closed slots' records are found, their messages read and encoded, a bounded chunk at a
-       time, ahead of the transactions (pipeline.py)
+    2. the pipeline finds the closed slots' records, reads and encodes their messages, a bounded
+       chunk at a time, ahead of the transactions (pipeline.py)
     3. one transaction per chunk: the messages and the progress (commit.py)
     4. the progress is mirrored locally (commit.py)
     5. cancels are replied to, in a transaction of its own (cancel_replies.py)
 
 Each turn does what its `Phase` says (position.py). lifecycle.py starts and ends the loop.
 
-- One closed range at a time, with one vector C for all its slots. A range without rows counts as
-  delivered without a commit; the next commit says so. A range that goes on beyond the ring, after a
-  long stop or where partitions come from different shards, is delivered up to there; then its rest
-  is the closed range, with the same C.
-- A kill between 3 and 4, or an unknown outcome of 3: the progress in Kafka says what is delivered.
-- A start (startup.py) first writes the progress again, in its own name and otherwise as it was
-  found: the owner before it learns that it is deposed, and no standby takes it for dead. After a
-  recovery nothing is closed or delivered until ingest has caught up.
-- Nothing is published before its slot is closed, and a slot is closed when its last due time is
-  past: never early. While this host's clock is ahead of the brokers' nothing is closed
-  (clock_guard.py); what is closed already is delivered, whatever the clock does meanwhile.
+- One closed range at a time, with one vector C for all its slots. A range without rows needs no
+  commit of its own; the next commit counts it as delivered. A range beyond the ring, after a long
+  stop or after a reshard, is delivered up to the ring's end; its rest is the next closed range,
+  with the same C.
+- After a kill between 3 and 4, or an unknown outcome of 3, the progress in Kafka decides.
+- A start (startup.py) first commits the unchanged progress in its own name: that fences the owner
+  before it, and a standby sees a sign of life. After a recovery nothing is closed or delivered
+  until ingest has caught up.
+- No timer leaves early: a slot is closed when its last due time is past, and only closed slots are
+  published. No slot is closed while this host's clock is ahead of the brokers' (clock_guard.py);
+  slots that are closed already are delivered, whatever the clock does meanwhile.
 
 Not thread-safe; the loop is the only user of its publisher and of the wheel's closed half.
 """
@@ -82,8 +82,8 @@ class Loop:
         """
         Args:
             directory, publisher, clock, config, stopping: as of Dequeue.
-            started: how the start goes on.
-            totals: where all that is done is counted.
+            started: the outcome of the start.
+            totals: where commits, replies and hot slots are counted.
         """
         decision = started.decision
         self.phase = Phase.RECOVERING
@@ -119,7 +119,7 @@ class Loop:
         self._collecting = Interval(clock, _COLLECT_MS)
 
     def begin(self) -> None:
-        """Commit where the loop begins, so that the owner before it learns that it is deposed.
+        """Commit where the loop begins: that fences the owner before it.
 
         Raises:
             Overtaken: the last owner was quicker.
@@ -139,12 +139,12 @@ class Loop:
         self._end_standby()
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._chunks.close()
         self._linker.close()
 
     def _end_standby(self) -> None:
-        """Only now that the shard is its own: the last owner could still place rows above C."""
+        """After the first commit, not before: the last owner could still place rows above C."""
         if self._directory.state.standby:
             with self._directory.engine_lock.held(LOCK_DEADLINE_S):
                 self._directory.state.set_standby(on=False)
@@ -183,10 +183,8 @@ class Loop:
         return Phase.CLOSING if self.position.at_floor else Phase.DELIVERING
 
     def _try_to_resume(self) -> None:
-        """Leave RECOVERING once the files hold everything that was there when slots were closed.
-
-        After a recovery ingest must make the files whole, and read again what is missing: until
-        then nothing is closed and nothing delivered.
+        """Leave RECOVERING once the files hold every row below C. Delivering before that would
+        count missing rows as delivered.
         """
         state, r = self._directory.state, self.position.delivered_slot
         if state.needs_recovery:
@@ -244,8 +242,8 @@ class Loop:
         self._directory.state.write_close(close)
 
     def _begin_range(self, below: Marks) -> None:
-        """Have the slots behind R prepared, up to the floor, or as far as the ring reaches.
-        `below` is D of the first.
+        """Start preparing the slots above R, up to the floor or the ring's end; `below` is D of the
+        first.
         """
         self._move_ring()
         known = self._started.committed.partitions
@@ -253,7 +251,7 @@ class Loop:
         self._chunks.begin(self.position.delivered_slot, end, below, half_rows_by_slot(known))
 
     def _move_ring(self) -> None:
-        """Of a range that goes on beyond the ring: what is delivered makes room for its rest."""
+        """For a closed range beyond the ring: raise `lower`, and link its next slots."""
         state, r = self._directory.state, self.position.delivered_slot
         floor = self.position.close.floor
         while state.linked <= r < floor:
@@ -278,7 +276,7 @@ class Loop:
         return True
 
     def _end_range(self) -> bool:
-        """All of it is delivered, or was empty; returns whether there was more to do."""
+        """The range is delivered, or was empty; returns whether there was more to do."""
         self.position = self.position.after(self._chunks.end, None)
         replied = self._reply()
         self._commit_when_stale(self._progress(self.position))
@@ -356,7 +354,7 @@ class Loop:
             self._commits.commit(moves, progress, 0)
 
     def _beat(self) -> None:
-        """Say that this process lives, and how far it is behind."""
+        """A sign of life, with how far the deliveries are behind."""
         if self._beating.is_over():
             now_ms, state = self._clock.now_ms(), self._directory.state
             delivered_ms = self.position.delivered_slot * self._directory.config.precision_ms

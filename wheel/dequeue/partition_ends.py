@@ -1,8 +1,8 @@
-"""Asks Kafka where timer partitions end, and notes it in the file `cancel_bounds`.
+"""Loads the ends of timer partitions from Kafka into the file `cancel_bounds`.
 
-Below its end at the time when logs were unlinked, a partition may hold copies whose originals have
-no log any more (checkpoints/cancel_bounds.py). Until its end is noted every cancel in it is chased.
-A partition without an answer keeps no other one waiting, and nothing from being delivered.
+When logs were unlinked, a partition may hold copies below its end whose originals have no log
+(checkpoints/cancel_bounds.py). Until its end is known every cancel in it is chased. A partition
+without an answer delays neither other partitions nor deliveries.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _WRITE_AGAIN_MS = 1_000  # after the disk took nothing
 
 
 class BoundsKeeper:
-    """Lowers the file's bounds to the ends that Kafka names. Not thread-safe: one loop owns it."""
+    """Lowers the file's bounds to the ends in Kafka. Not thread-safe: one loop owns it."""
 
     def __init__(self, path: Path, publisher: Publisher, clock: Clock) -> None:
         """
         Args:
             path: the data directory.
-            publisher: who asks.
-            clock: spaces questions and writes that failed.
+            publisher: loads the ends.
+            clock: spaces requests and writes that failed.
         """
         self._path = path
         self._clock = clock
@@ -42,23 +42,23 @@ class BoundsKeeper:
         self._failed_at_ms: int | None = None  # by boottime; None: no write has failed
 
     def read(self, r: int, partitions: Iterable[TopicPartition]) -> None:
-        """Read the file again: a start, or a collection of hours, has written it.
+        """Read the file again, after a start or a collection of hours has written it.
 
         Args:
             r: without the file, all is out up to this slot, and no further: what is still to leave
                 may be rolled.
-            partitions: without it, those of which no end is known.
+            partitions: without the file, those without a known end.
         """
-        found = CancelBounds.read(self._path)
-        self._bounds = CancelBounds.blind_of(r, partitions) if found is None else found
+        bounds = CancelBounds.read(self._path)
+        self._bounds = CancelBounds.blind_of(r, partitions) if bounds is None else bounds
 
     def lower(self, held: Container[TopicPartition]) -> None:
-        """Ask for ends that are not known, and note the answers.
+        """Load missing ends, and write them to the file.
 
         Args:
-            held: partitions for which copies are held. They are not asked for: the copies will lie
-                above an end taken now, and a cancel between would be decided without them, and its
-                timer delivered after the reply.
+            held: partitions for which copies are held; left out. Their copies will lie above an
+                end loaded now: a cancel between would be decided without them, and its timer
+                delivered after the reply.
         """
         failed_ms = self._failed_at_ms
         if failed_ms is not None and self._clock.boottime_ms() - failed_ms < _WRITE_AGAIN_MS:
@@ -70,29 +70,29 @@ class BoundsKeeper:
         try:
             bounds.write(self._path)
         except OSError as error:
-            log.warning("the ends of timer partitions cannot be kept", reason=str(error))
+            log.warning("the ends of timer partitions cannot be written", reason=str(error))
             self._failed_at_ms = self._clock.boottime_ms()
             return
         self._bounds = bounds
 
 
 class LogEnds:
-    """Asks Kafka for the ends of partitions, again where there was no answer. Not thread-safe."""
+    """Loads the ends of partitions from Kafka, with retries. Not thread-safe."""
 
     def __init__(self, publisher: Publisher, clock: Clock) -> None:
         """
         Args:
-            publisher: who asks.
-            clock: spaces questions that had no answer.
+            publisher: loads the ends.
+            clock: spaces requests that had no answer.
         """
         self._publisher = publisher
         self._clock = clock
         self._next_ms: dict[TopicPartition, int] = {}  # of those without an answer
 
     def of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The ends that Kafka gives now; others may be asked for again.
+        """The ends that Kafka has now; the others are requested again later.
 
-        What had no answer before does not keep others waiting: it has a request of its own.
+        Partitions without an answer before have a request of their own: it may time out alone.
         """
         now_ms, again = self._clock.boottime_ms(), self._next_ms
         due = [p for p in partitions if again.get(p, 0) <= now_ms]
@@ -106,11 +106,11 @@ class LogEnds:
         return ends
 
     def _ask(self, wanted: list[TopicPartition]) -> dict[TopicPartition, int]:
-        # What was given up sends its copies to another topic, where they begin anew.
+        # Copies of a retired topic go to its successor: none can lie behind a cancel here.
         ends = {p: 0 for p in wanted if is_retired(p[0])}
-        there = [p for p in wanted if p not in ends]
+        existing = [p for p in wanted if p not in ends]
         try:
-            answers = self._publisher.log_ends(there) if there else {}
+            answers = self._publisher.log_ends(existing) if existing else {}
         except (KafkaUnavailable, ConfigError) as error:
             log.warning("the ends of timer partitions are not known", reason=str(error))
             return ends

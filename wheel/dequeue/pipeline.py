@@ -18,7 +18,7 @@ A range of one chunk, which is the usual case, passes through both stages in the
 A chunk whose transaction ran out of time is divided, and so is what comes behind it. One that takes
 a quarter of that time, or less, lets the next be twice as large.
 
-Whatever a stage raises comes to the caller in its place, behind the chunks before it. A range that
+Whatever a stage raises comes to the caller in order, behind the chunks before it. A range that
 has failed once fails ever after: the stages have gone on, so its next chunk would be the wrong one.
 
 Log and wheel are the scanning thread's, messages and topic names the reading one's; all of them are
@@ -42,7 +42,7 @@ from duewheel.wheel.dequeue.bounded_queue import BoundedQueue, QueueClosed
 from duewheel.wheel.dequeue.decode import DecodedChunk, decode_chunk, split_by_limits
 from duewheel.wheel.dequeue.slot_scan import ScannedChunk, SlotScan
 from duewheel.wheel.publisher import Prepared
-from duewheel.wheel.slot_overflow import HotSlots, PlaceCounter, overflow_rows
+from duewheel.wheel.slot_overflow import HotSlots, RankCounter, overflow_rows
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import is_cancelled
 
@@ -55,7 +55,7 @@ class PreparedChunk:
         prepared: the rows that are not delivered yet.
         cancelled: how many were left out because they are cancelled.
         decoded: the rows that there were, with these and those that a predecessor has delivered.
-        place: of each in its slot.
+        rank: of each in its slot.
         ends: if the slot after it is half delivered, the offset behind its last row, by source
             partition of this chunk; else None.
         half_rows: how many rows of that slot are out then.
@@ -65,7 +65,7 @@ class PreparedChunk:
     prepared: Prepared
     cancelled: int
     decoded: DecodedChunk
-    place: Int64
+    rank: Int64
     ends: Mapping[TopicPartition, int] | None
     half_rows: int
     hot: list[int]
@@ -100,14 +100,14 @@ class _Range:
         half_slot: the first slot.
         end: the last slot.
         below: D: per source partition, the offset below which its rows are out.
-        places: counts the rows of each slot.
+        ranks: counts the rows of each slot.
     """
 
     scan: SlotScan
     half_slot: int
     end: int
     below: Mapping[TopicPartition, int]
-    places: PlaceCounter
+    ranks: RankCounter
 
 
 class Pipeline:
@@ -156,7 +156,7 @@ class Pipeline:
         """
         assert self._stages is None and not self._ready, "chunks were made and not used"
         scan = SlotScan(self._directory, after, until)
-        self._range = _Range(scan, after + 1, until, below, PlaceCounter(half_rows_by_slot))
+        self._range = _Range(scan, after + 1, until, below, RankCounter(half_rows_by_slot))
 
     @property
     def end(self) -> int:
@@ -194,12 +194,12 @@ class Pipeline:
         ready = self._next_whole()
         if ready is None or ready.rows <= self._rows_max:
             return ready
-        slots, whole, place = self._range, ready.decoded, ready.place
+        slots, whole, rank = self._range, ready.decoded, ready.rank
         assert slots is not None
         firsts = range(0, ready.rows, self._rows_max)
         parts = [(first, min(first + self._rows_max, ready.rows)) for first in firsts]
         self._ready.extendleft(
-            self._prepared(slots, whole.part(first, end), place[first:end])
+            self._prepared(slots, whole.part(first, end), rank[first:end])
             for first, end in reversed(parts)
         )
         return self._ready.popleft()
@@ -230,37 +230,37 @@ class Pipeline:
             self._stages.close()
 
     def _start(self, slots: _Range, first: ScannedChunk) -> _Stages:
-        found: BoundedQueue[ScannedChunk] = BoundedQueue(*self._bounds)
+        scanned: BoundedQueue[ScannedChunk] = BoundedQueue(*self._bounds)
         made: BoundedQueue[PreparedChunk] = BoundedQueue(*self._bounds)
 
         def scan() -> None:
             chunk: ScannedChunk | None = first
             while chunk is not None:
-                found.put(chunk, len(chunk), chunk.stored_bytes)
+                scanned.put(chunk, len(chunk), chunk.stored_bytes)
                 chunk = None if chunk.last else slots.scan.next_chunk(*self._bounds)
 
         def read() -> None:
-            while (chunk := found.get()) is not None:
+            while (chunk := scanned.get()) is not None:
                 made.wait_for_room(len(chunk), chunk.stored_bytes)
                 for ready in self._make(slots, chunk):
                     made.put(ready, ready.rows, ready.stored_bytes)
 
-        return _Stages(scan, found, read, made)
+        return _Stages(scan, scanned, read, made)
 
     def _make(self, slots: _Range, chunk: ScannedChunk) -> Iterator[PreparedChunk]:
         """The second stage, for one chunk of the first."""
         store, topics = self._directory.messages, self._directory.topics
         precision_ms = self._directory.config.precision_ms
         whole = decode_chunk(chunk, store.read(chunk.hour, chunk.records), topics)
-        # Also what is cancelled has a place in its slot: it may be out already elsewhere.
-        place = slots.places.of(chunk.slot, ~_delivered(slots, whole))
-        marked = self._hot_slots.mark_overflow(whole.deliveries, chunk.slot, place, precision_ms)
+        # Also what is cancelled has a rank in its slot: it may be out already elsewhere.
+        rank = slots.ranks.of(chunk.slot, ~_delivered(slots, whole))
+        marked = self._hot_slots.mark_overflow(whole.deliveries, chunk.slot, rank, precision_ms)
         end = 0
         for decoded in split_by_limits(replace(whole, deliveries=marked)):
             first, end = end, end + len(decoded.chunk)
-            yield self._prepared(slots, decoded, place[first:end])
+            yield self._prepared(slots, decoded, rank[first:end])
 
-    def _prepared(self, slots: _Range, decoded: DecodedChunk, place: Int64) -> PreparedChunk:
+    def _prepared(self, slots: _Range, decoded: DecodedChunk, rank: Int64) -> PreparedChunk:
         """Leave out what is cancelled or out already, and prepare the rest."""
         slot, deliveries = decoded.chunk.slot, decoded.deliveries
         pending = ~_delivered(slots, decoded)
@@ -272,9 +272,9 @@ class Pipeline:
             self._prepare(deliveries),
             int(cancelled.sum()),
             decoded,
-            place,
+            rank,
             _ends(decoded),
-            int(place[-1]) + int(pending[-1]) if decoded.chunk.slot_open else 0,
+            int(rank[-1]) + int(pending[-1]) if decoded.chunk.slot_open else 0,
             np.unique(slot[overflow_rows(deliveries)]).tolist(),
         )
 
@@ -285,15 +285,15 @@ class _Stages:
     def __init__(
         self,
         scan: Callable[[], None],
-        found: BoundedQueue[ScannedChunk],
+        scanned: BoundedQueue[ScannedChunk],
         read: Callable[[], None],
         made: BoundedQueue[PreparedChunk],
     ) -> None:
         self.made = made
-        self._found = found
+        self._scanned = scanned
         self._threads = [
             Worker(name, partial(_run, stage, queue))
-            for name, stage, queue in (("scan", scan, found), ("read", read, made))
+            for name, stage, queue in (("scan", scan, scanned), ("read", read, made))
         ]
         for thread in self._threads:
             thread.start()
@@ -303,7 +303,7 @@ class _Stages:
             thread.join()
 
     def close(self) -> None:
-        self._found.close()
+        self._scanned.close()
         self.made.close()
         self.join()
 

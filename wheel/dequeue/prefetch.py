@@ -10,7 +10,7 @@ budget of bytes (shared evenly where the coming slots lie in two hours):
     3. else the messages of the coming slots only, soonest first, found along the chains, asked for
        in file order without waiting: the disk works on many at a time
 
-A cold page costs the loop about 58 µs when it is read on demand, 13 µs when it is asked for ahead
+A cold page costs the loop about 58 µs when it is read on demand, 13 µs when it is requested ahead
 among many (3.), and 10 µs in sequence (1., 2.; measured on a virtual disk at 400 MB/s). An hour's
 messages lie in order of arrival, so that a page of them holds some of almost every minute: whole
 hours are read rather than parts wherever they fit.
@@ -74,13 +74,13 @@ class _HourRead:
         log_bytes: of the log, from its beginning.
         whole: the messages have been read whole.
         slot: messages of slots up to this one have been asked for.
-        asked: last slot and bytes of what was asked for and may not be delivered yet.
+        requested: last slot and bytes of what was asked for and may not be delivered yet.
     """
 
     log_bytes: int = 0
     whole: bool = False
     slot: int = -1
-    asked: list[tuple[int, int]] = field(default_factory=list)
+    requested: list[tuple[int, int]] = field(default_factory=list)
 
 
 class ReadAhead:
@@ -117,7 +117,7 @@ class ReadAhead:
             now_ms: the time.
 
         Returns:
-            How many bytes were asked for.
+            How many bytes were requested.
         """
         until = slot_of(now_ms + self._config.ahead_ms, self._precision_ms)
         until = min(until, delivered + self._wheel.ring)
@@ -134,27 +134,29 @@ class ReadAhead:
         self._messages.close()
 
     def _forget_below(self, hour: int) -> None:
-        for old in [known for known in self._hours if known < hour]:
+        for old in [each for each in self._hours if each < hour]:
             del self._hours[old]
         self._log.forget_below(hour)
         self._messages.forget_below(hour)
 
     def _read_hour(self, hour: int, delivered: int, until: int, bytes_max: int) -> int:
-        known = self._hours.setdefault(hour, _HourRead())
+        hour_read = self._hours.setdefault(hour, _HourRead())
         log_bytes, message_bytes = self._log.files.size(hour), self._messages.size(hour)
         if log_bytes > bytes_max or not message_bytes:
             return 0  # a part of the log is of no use: chains lead everywhere
-        count = self._read(self._log.files.fd(hour), known.log_bytes, log_bytes)
-        known.log_bytes = log_bytes
-        if known.whole:
+        count = self._read(self._log.files.fd(hour), hour_read.log_bytes, log_bytes)
+        hour_read.log_bytes = log_bytes
+        if hour_read.whole:
             return count
         left = bytes_max - log_bytes
         if message_bytes <= left:
-            known.whole = True
+            hour_read.whole = True
             return count + self._read(self._messages.fd(hour), 0, message_bytes)
-        known.slot = max(delivered, known.slot, last_slot_of_hour(hour - 1, self._precision_ms))
+        hour_read.slot = max(
+            delivered, hour_read.slot, last_slot_of_hour(hour - 1, self._precision_ms)
+        )
         end = min(until, last_slot_of_hour(hour, self._precision_ms))
-        return count + self._ask_for_slots(hour, known, delivered, end, left)
+        return count + self._ask_for_slots(hour, hour_read, delivered, end, left)
 
     def _read(self, fd: int, start: int, end: int) -> int:
         """Read a stretch from disk; its bytes are not wanted."""
@@ -165,30 +167,32 @@ class ReadAhead:
         return max(0, min(position, end) - start)
 
     def _ask_for_slots(
-        self, hour: int, known: _HourRead, delivered: int, until: int, bytes_max: int
+        self, hour: int, hour_read: _HourRead, delivered: int, until: int, bytes_max: int
     ) -> int:
         """3. of the module's head, up to slot `until`."""
-        known.asked = [(slot, count) for slot, count in known.asked if slot > delivered]
-        left = bytes_max - sum(count for _, count in known.asked)
-        asked = 0
-        while known.slot < until and asked + _PAGE <= left and not self._stopping():
-            end = min(until, known.slot + _ENTRIES_MAX)
-            entries = self._wheel.range(known.slot, end)
+        hour_read.requested = [
+            (slot, count) for slot, count in hour_read.requested if slot > delivered
+        ]
+        left = bytes_max - sum(count for _, count in hour_read.requested)
+        requested = 0
+        while hour_read.slot < until and requested + _PAGE <= left and not self._stopping():
+            end = min(until, hour_read.slot + _ENTRIES_MAX)
+            entries = self._wheel.range(hour_read.slot, end)
             within = max(1, int((np.cumsum(entries["num"]) <= _RECORDS_MAX).sum()))
             if within < len(entries):
                 end = int(entries["time"][within]) - 1
             count = 0
             if len(entries):
                 pages, slots = self._pages(hour, entries[:within])
-                fits = (left - asked) // _PAGE
+                fits = (left - requested) // _PAGE
                 if fits < len(pages):
                     # A slot that fills the budget alone is not asked for again.
                     end = max(int(slots[fits]) - 1, int(slots[0]))
                 count = self._ask_for(hour, pages[:fits])
-            known.asked.append((end, count))
-            asked += count
-            known.slot = end
-        return asked
+            hour_read.requested.append((end, count))
+            requested += count
+            hour_read.slot = end
+        return requested
 
     def _pages(self, hour: int, entries: Entries) -> tuple[Int64, Int64]:
         """The pages that the slots' messages lie on, soonest needed first, and by which slot.

@@ -137,7 +137,7 @@ class Follower:
         except KafkaUnavailable as error:
             # Without Kafka the owner cannot be heard of: that is no silence of the owner.
             self._last_sign_ms = self._clock.boottime_ms()
-            self._warn("kafka is away", reason=str(error))
+            self._warn("kafka is unavailable", reason=str(error))
             self._beat()
             return None
         if seen is None:
@@ -232,7 +232,7 @@ class Follower:
         try:
             self._linker.step(close.lower)
         except CorruptFile as error:
-            raise self._directory.give_up(error) from error
+            raise self._directory.mark_damaged(error) from error
 
     def _verdict(self) -> Verdict | None:
         if self._is_promoted():

@@ -1,4 +1,4 @@
-"""What the dequeue loop has done: counters and histograms in one frozen object."""
+"""The dequeue loop's counters and histograms, in one frozen object."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ REJECTED, WAITED = "rejected", "waited"
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What the loop has done since it started.
+    """Counters of the loop since its start.
 
     Attributes:
         delivered: timers published to their topics.
         dead_letters: messages published to the dead-letter topic, by reason: REJECTED by ingest,
             WAITED until that topic took them, or why they could not be published.
-        letters_kept: dead letters sent back to wait because that topic took nothing; again each
+        letters_kept: dead letters sent back to wait because that topic took nothing, counted each
             time.
-        cancelled: timers that a cancel has kept from leaving.
+        cancelled: timers that a cancel has suppressed.
         replies: to cancels and reschedules, by outcome.
         chases: cancels that were written again to the end of their partition.
         rolled: timers sent back to their timer topic, by that topic; not among `delivered`.
-        parked: the same because their target took no writes then, by the target.
+        parked: the same because their target took no writes, by target.
         spread: the same because they were in excess of their slot.
         hot_slots: slots with rows in excess.
         transactions: commits, those without messages included.
         doubts: transactions whose outcome had to be read back.
         held: copies that wait in the state topic for their timer partition to take writes.
         lateness_max_ms: greatest time of the acknowledgement − due time of accepted messages.
-        lateness_ms: the same of each of them, rolled timers left out.
-        commit_ms: from handing a transaction over until it is known to be committed.
+        lateness_ms: the same of each, without rolled timers.
+        commit_ms: from handing a transaction over until it is certainly committed.
     """
 
     delivered: int = 0
@@ -62,30 +62,30 @@ class Statistics:
     commit_ms: Histogram = field(default_factory=Histogram)
 
     def after_doubt(self) -> Statistics:
-        """These, and one transaction whose outcome had to be read back."""
+        """With one more transaction whose outcome had to be read back."""
         return replace(self, doubts=self.doubts + 1)
 
     def after_hot_slots(self, count: int) -> Statistics:
-        """These, and so many slots with rows in excess."""
+        """With `count` more slots with rows in excess."""
         return replace(self, hot_slots=self.hot_slots + count)
 
     def after_cancels(self, cancelled: int) -> Statistics:
-        """These, and so many timers that were left out."""
+        """With `cancelled` more suppressed timers."""
         return replace(self, cancelled=self.cancelled + cancelled) if cancelled else self
 
     def after_replies(self, outcomes: Mapping[str, int], chases: int) -> Statistics:
-        """These, and so many replies by outcome, and chases."""
+        """With more replies, by outcome, and chases."""
         replies = Counter(self.replies) + Counter(outcomes)
         return replace(self, replies=replies, chases=self.chases + chases)
 
     def after_commit(
         self, deliveries: Deliveries | None, aside: Aside, committed_at_ms: int, took_ms: int
     ) -> Statistics:
-        """These, and one committed transaction.
+        """With one more committed transaction.
 
         Args:
-            deliveries: what was in it, None if that was the progress only.
-            aside: which of these rows did not go where they were addressed.
+            deliveries: its rows, None if it had only the progress.
+            aside: those of its rows that went elsewhere than addressed.
             committed_at_ms: when it was acknowledged.
             took_ms: from handing it over until then.
         """
@@ -130,7 +130,7 @@ class Totals:
 
 
 def _with(counts: Mapping[str, int], deliveries: Deliveries, rows: Int64) -> Mapping[str, int]:
-    """Counts by topic, and some rows more."""
+    """Counts by topic, with these rows added."""
     if not len(rows):
         return counts
     total = Counter(counts)

@@ -249,7 +249,7 @@ class DataDirectory:
         self.topics.forget()
         self._recovered = self.state.recovered
 
-    def give_up(self, error: CorruptFile) -> RecoveryPending:
+    def mark_damaged(self, error: CorruptFile) -> RecoveryPending:
         """Note durably that a file is damaged on which timers depend; returns what to raise.
 
         The next start of dequeue decides on a recovery, which ingest carries out: what is pending

@@ -32,7 +32,7 @@ from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import decode
 from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.encoded import Aside, Known, Target
-from duewheel.wheel.slot_overflow import HotSlots, PlaceCounter, overflow_rows, spread_rows
+from duewheel.wheel.slot_overflow import HotSlots, RankCounter, overflow_rows, spread_rows
 from duewheel.wheel.slots import WheelConfig
 
 PRECISION_MS = 10
@@ -165,7 +165,7 @@ def test_places_are_the_same_however_the_rows_are_cut(
     for s, known in zip(slot.tolist(), counted.tolist(), strict=True):
         expected.append(seen.get(s, 0))
         seen[s] = seen.get(s, 0) + known
-    places, found = PlaceCounter(out), []
+    places, found = RankCounter(out), []
     bounds = sorted({0, len(slot), *(cut for cut in cuts if cut < len(slot))})
     for first, end in itertools.pairwise(bounds):
         found += places.of(slot[first:end], counted[first:end]).tolist()
