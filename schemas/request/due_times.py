@@ -52,7 +52,8 @@ PRECEDENCE = (
 )
 NO_DELAY = -1  # of a topic
 DELAY_MS_END = 10**12  # deliverAfter: a delay below it, an instant from there on
-_NONE = -1
+NO_NAME = -1  # an index into names of headers, where no header is meant
+MALFORMED_WINDOW = -1
 
 # Values, and the timestamps of their rows → epoch ms, and which are well-formed.
 _Read = Callable[[Column, Int64], tuple[Int64, Bool]]
@@ -65,8 +66,8 @@ class DueTimes:
     Attributes:
         due_ms: epoch ms, 0 where not valid; without the window.
         valid: which rows have a due time.
-        bad: index in the order of precedence of the winning header if it is malformed, else -1.
-        window_ms: 0 if there is none, -1 if it is malformed.
+        bad: index in the order of precedence of the winning header if malformed, else NO_NAME.
+        window_ms: 0 if there is none, or MALFORMED_WINDOW.
         level: the delay level that counts, NO_LEVEL where another header does.
     """
 
@@ -80,7 +81,7 @@ class DueTimes:
     def at(cls, due_ms: Int64) -> DueTimes:
         """All valid, without windows."""
         count = len(due_ms)
-        none, zeros = np.full(count, _NONE, np.int8), np.zeros(count, np.int64)
+        none, zeros = np.full(count, NO_NAME, np.int8), np.zeros(count, np.int64)
         level = np.full(count, NO_LEVEL, np.int32)
         return cls(due_ms, np.ones(count, np.bool_), none, zeros, level)
 
@@ -119,7 +120,7 @@ def due_times(
     count = len(base_ms)
     due_ms = np.zeros(count, np.int64)
     valid = np.zeros(count, np.bool_)
-    bad = np.full(count, _NONE, np.int8)
+    bad = np.full(count, NO_NAME, np.int8)
     level = np.full(count, NO_LEVEL, np.int32)
     if delay_ms is not None:
         valid |= delay_ms != NO_DELAY
@@ -138,7 +139,7 @@ def due_times(
             level[rows] = NO_LEVEL
         due_ms[rows] = np.where(well_formed, due, 0)
         valid[rows] = well_formed
-        bad[rows] = np.where(well_formed, _NONE, place)
+        bad[rows] = np.where(well_formed, NO_NAME, place)
     return DueTimes(due_ms, valid, bad, _windows(fields, count), level)
 
 
@@ -194,8 +195,8 @@ def _windows(fields: Mapping[Request, Field], count: int) -> Int64:
     field = fields.get(Request.WINDOW_MS)
     if field is not None:
         number, well_formed = parse_numbers(field.values)
-        window_ms[field.rows] = np.where(well_formed & (number >= 0), number, _NONE)
+        window_ms[field.rows] = np.where(well_formed & (number >= 0), number, MALFORMED_WINDOW)
         if Request.ORIGIN in fields:
             copies = fields[Request.ORIGIN].rows
-            window_ms[np.intersect1d(field.rows, copies)] = _NONE
+            window_ms[np.intersect1d(field.rows, copies)] = MALFORMED_WINDOW
     return window_ms

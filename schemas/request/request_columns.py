@@ -28,7 +28,7 @@ from duewheel.schemas.header_names import (
     Request,
 )
 from duewheel.schemas.request.cancel_requests import VERDICTS, CancelRequests, read_cancels
-from duewheel.schemas.request.due_times import PRECEDENCE, DueTimes
+from duewheel.schemas.request.due_times import NO_NAME, PRECEDENCE, DueTimes
 from duewheel.schemas.request.header_values import SATURATED, parse_numbers
 from duewheel.schemas.request.headers import Field, Headers, Int8, rows_of
 from duewheel.schemas.request.row_settings import CANCEL_TYPE
@@ -62,7 +62,6 @@ _MISSING = ("due_time", "target_topic")
 UNSUPPORTED = ("recurring", "schema_version", "source_type")
 _SCHEMA_VERSIONS = (b"1.0.0",)
 _SOURCE_TYPES = (b"schedule", CANCEL_TYPE)
-_NONE = -1
 COUNT_MAX = 65_535  # of rolls and retries: two bytes on disk; the counts stop there
 
 
@@ -133,14 +132,14 @@ def rule_columns(requests: RequestColumns) -> pa.Table:
 
 
 def _missing(requests: RequestColumns, target: pa.DictionaryArray[Any, Any]) -> Int8:
-    missing = np.where(np.asarray(target.is_null()), np.int8(1), np.int8(_NONE))
-    missing[~requests.due.valid & (requests.due.bad == _NONE)] = 0
-    missing[requests.cancels.pure] = _NONE
+    missing = np.where(np.asarray(target.is_null()), np.int8(1), np.int8(NO_NAME))
+    missing[~requests.due.valid & (requests.due.bad == NO_NAME)] = 0
+    missing[requests.cancels.pure] = NO_NAME
     return missing
 
 
 def _unsupported(fields: Mapping[Request, Field], count: int) -> Int8:
-    unsupported = np.full(count, _NONE, np.int8)
+    unsupported = np.full(count, NO_NAME, np.int8)
     for i, request, supported in (
         (2, Request.SOURCE_TYPE, _SOURCE_TYPES),
         (1, Request.SCHEMA_VERSION, _SCHEMA_VERSIONS),

@@ -31,6 +31,7 @@ from duewheel.kafka.clients import ClientSettings, close, open_reader
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.polling import records_until
 from duewheel.kafka.state_topic import ends_of
+from duewheel.kafka.topic_specs import FRAME_BYTES
 from duewheel.schemas.batches import TopicPartition as Place
 from duewheel.schemas.hashing import source_names
 from duewheel.schemas.header_names import LETTER, ORIGIN, TIMER_ID
@@ -43,7 +44,6 @@ _BYTES_AT_ONCE = 4 * 1024 * 1024
 # Batches for one partition go one after the other, each with a round trip to its replicas.
 BATCHES_AT_ONCE = 256
 _READ_BYTES = 64 * 1024 * 1024  # of the state topic, for one transaction
-_FRAME_BYTES = 1024  # at most, of the key and the record around the value
 
 log = structlog.get_logger(__name__)
 
@@ -268,7 +268,7 @@ def split(
     now, records, waits = list[Part](), list[Batch](), dict(held)
     for part in parts:
         place = part.topic, part.partition
-        fits = len(part.batch.body) + _FRAME_BYTES <= RECORD_BYTES_MAX
+        fits = len(part.batch.body) + FRAME_BYTES <= RECORD_BYTES_MAX
         if not fits or not (place in closed or place in waits):
             now.append(part)
             continue

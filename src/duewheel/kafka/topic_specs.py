@@ -37,7 +37,7 @@ _ANSWERS_KEPT_MS = 24 * 60 * 60 * 1000
 _STATE_SEGMENT_BYTES = 16 * 1024 * 1024
 _STATE_SEGMENT_MS = 10 * 60 * 1000
 _STATE_MESSAGE_BYTES = RECORD_BYTES_MAX + 4096  # 8 MiB, the most that some hosted brokers take
-_FRAME_BYTES = 1024  # of a batch with one record, beside its value
+FRAME_BYTES = 1024  # at most, of a batch with one record of the state topic, beside its value
 _READ_WHOLE = (
     "what is not compacted is read by the first start of a shard, `dlq`, `doctor` and `reshard`; "
     "1 GiB takes some 10 s, or more"
@@ -241,7 +241,7 @@ def state_plan(settings: Settings) -> TopicPlan:
                 str(_STATE_MESSAGE_BYTES),
                 "the progress of a shard is one record",
                 ">=",
-                RECORD_BYTES_MAX + _FRAME_BYTES,
+                RECORD_BYTES_MAX + FRAME_BYTES,
             ),
             _plain(),
         ),
