@@ -40,6 +40,14 @@ class HourFiles:
     cancelled_from: int = 0
 
     @property
+    def is_sound(self) -> bool:
+        """Whether the last batch began within the files: asserted of what is written, required of
+        what is read.
+        """
+        in_log = 0 <= self.batch_from <= self.log_bytes
+        return in_log and 0 <= self.cancelled_from <= self.cancelled_bytes
+
+    @property
     def lengths(self) -> tuple[int, int, int]:
         """Of the hour's files: log, messages, cancelled."""
         return self.log_bytes, self.message_bytes, self.cancelled_bytes
@@ -47,6 +55,7 @@ class HourFiles:
     def followed_by(self, lengths: tuple[int, ...]) -> HourFiles:
         """These lengths, after a batch that began where the files have ended until now."""
         log_bytes, message_bytes, cancelled_bytes = lengths
+        assert message_bytes >= self.message_bytes, "a batch only appends"
         return HourFiles(
             log_bytes, message_bytes, self.log_bytes, cancelled_bytes, self.cancelled_bytes
         )
@@ -85,6 +94,7 @@ class Commit:
 
     def to_json(self) -> dict[str, Any]:
         """As its page holds it; whether it is applied is a mark beside that."""
+        assert all(files.is_sound for files in self.hours.values()), "a batch only appends"
         return {
             "batch": self.batch,
             "marks": marks_to(self.marks),
@@ -108,10 +118,13 @@ class Commit:
         Raises:
             MISSHAPEN: it has another shape.
         """
+        hours = {int(h): HourFiles(*map(integer, lengths)) for h, lengths in raw["hours"].items()}
+        if not all(files.is_sound for files in hours.values()):
+            raise ValueError("the last batch begins behind the end of a file")
         return cls(
             integer(raw["batch"]),
             marks_from(raw["marks"]),
-            {int(h): HourFiles(*map(integer, lengths)) for h, lengths in raw["hours"].items()},
+            hours,
             integer(raw["placed"]),
             names_from(raw["topic_ids"]),
             integer(raw["topics"]),
@@ -139,12 +152,18 @@ class Close:
     floor: int
     marks: Marks
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether it names a range: asserted of what is written, required of what is read."""
+        return self.lower <= self.floor
+
     def missing(self, marks: Marks) -> dict[TopicPartition, int]:
         """How many offsets below C are still to be taken; partitions without any are left out."""
         return {p: c - marks.get(p, 0) for p, c in self.marks.items() if marks.get(p, 0) < c}
 
     def to_json(self) -> dict[str, Any]:
         """As pages and checkpoints hold it."""
+        assert self.is_sound, "the floor never falls"
         return {
             "lower": self.lower,
             "c_before": marks_to(self.marks_before),
@@ -154,9 +173,16 @@ class Close:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Close:
-        """From what `to_json` gave."""
-        before, c = marks_from(raw["c_before"]), marks_from(raw["c"])
-        return cls(integer(raw["lower"]), before, integer(raw["floor"]), c)
+        """From what `to_json` gave.
+
+        Raises:
+            MISSHAPEN: it has another shape, or names no range.
+        """
+        before, marks = marks_from(raw["c_before"]), marks_from(raw["c"])
+        close = cls(integer(raw["lower"]), before, integer(raw["floor"]), marks)
+        if not close.is_sound:
+            raise ValueError(f"closed from slot {close.lower} down to {close.floor}")
+        return close
 
 
 def marks_to(marks: Marks) -> dict[str, dict[int, int]]:

@@ -265,6 +265,9 @@ def _held_from(raw: Sequence[Sequence[object]]) -> dict[TopicPartition, Held]:
 
 
 def _columns_of(parts: Sequence[PartitionProgress]) -> dict[str, Int64]:
+    for part in parts:
+        half = (part.half_mark is None, part.half_below is None, part.half_rows is None)
+        assert half[0] == half[1] == half[2], "decode refuses c1, d and n apart from each other"
     columns = {}
     for each, field_name in _COLUMNS.items():
         values = (getattr(part, field_name) for part in parts)

@@ -129,7 +129,11 @@ _MAGIC_AT = 12  # in a record
 
 
 def hour_name(hour: int) -> str:
-    """File name of an hour: its UTC start, yyyymmddhh; behind the calendar its number."""
+    """File name of an hour: its UTC start, yyyymmddhh; behind the calendar its number.
+
+    >>> hour_name(500_000), hour_from_name("2027011508")
+    ('2027011508', 500000)
+    """
     if hour > _LAST_DATED_HOUR:
         return f"h{hour}"
     return datetime.fromtimestamp(hour * 3600, UTC).strftime("%Y%m%d%H")
@@ -152,12 +156,16 @@ def pack_magic(rolled: Bool, level: Int32) -> Int32:
     Args:
         rolled: whether each timer leaves the wheel to be written to Kafka again.
         level: of each, 0 … 255.
+
+    >>> [hex(magic) for magic in pack_magic(np.array([False, True]), np.array([0, 18], np.int32))]
+    ['0x1', '0x1203']
     """
     return with_level(np.where(rolled, MAGIC_TIMER | MAGIC_ROLL, MAGIC_TIMER), level)
 
 
 def with_level(kind: npt.NDArray[np.int_] | Int32, level: Int32) -> Int32:
     """Magic without a level, and the level."""
+    assert 0 <= level.min(initial=0) <= level.max(initial=0) <= LEVEL_MASK >> _LEVEL_BITS
     magic: Int32 = (kind | level << _LEVEL_BITS).astype(np.int32)
     return magic
 
@@ -169,13 +177,26 @@ def level_of(magic: npt.NDArray[np.int32]) -> Int32:
 
 
 def slots_in(records: npt.NDArray[np.void], precision_ms: int) -> Int64:
-    """The slot of each log record."""
+    """The slot of each log record: its write time and delay add up to the slot's end.
+
+    >>> record = np.zeros(1, RECORD)
+    >>> record["write_time"], record["delay"] = 1_000_020, 30
+    >>> slots_in(record, 50)
+    array([20001])
+    """
     slots: Int64 = (records["write_time"].astype(np.int64) + records["delay"]) // precision_ms
     return slots
 
 
 def pack_reserved(distance: Int64, id_hash: Int64) -> Int64:
-    """The record's last field from its two parts."""
+    """The record's last field from its two parts.
+
+    >>> field = pack_reserved(np.array([7]), np.array([0xAB]))
+    >>> hex(field[0]), int(distance_of(field)[0]), int(id_hash_of(field)[0])
+    ('0x700000000ab', 7, 171)
+    """
+    assert 0 <= distance.min(initial=0) <= distance.max(initial=0) < RUN_RECORDS_MAX
+    assert 0 <= id_hash.min(initial=0) <= id_hash.max(initial=0) < 1 << ID_HASH_BITS
     return (distance << ID_HASH_BITS) | id_hash
 
 

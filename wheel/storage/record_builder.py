@@ -32,6 +32,8 @@ from duewheel.wheel.storage.message_store import as_column, at_every_byte, check
 from duewheel.wheel.storage.timer_log import Records
 from duewheel.wheel.storage.timer_wheel import Runs
 
+_U2 = 1 << 16  # what does not fit into two bytes of the prefix would be cut to them unseen
+
 
 @dataclass(frozen=True, slots=True)
 class RowPositions:
@@ -80,6 +82,8 @@ def stored_messages(batch: TimerBatch, source_ids: Int32) -> Column:
     prefix = np.zeros(len(batch), PREFIX)
     target = columns.take(columns.binary(map(str.encode, batch.targets)), batch.target)
     partitions = np.array([number for _, number in batch.partitions], np.int32)
+    for column in (columns.lengths(batch.timer_id), batch.roll_times, batch.retries):
+        assert 0 <= column.min(initial=0) <= column.max(initial=0) < _U2, "requests are bounded"
     prefix["flags"] = np.where(batch.rejected, FLAG_DEAD_LETTER, 0)
     replaces = batch.timer & batch.cancels | (batch.chase_flags & CHASE_FLAG_RESCHEDULE != 0)
     prefix["flags"] |= np.where(replaces, FLAG_RESCHEDULE, 0).astype(np.uint16)
@@ -114,6 +118,8 @@ def log_records(
         size: of each row's stored message, in bytes.
         now_ms: for the write time, which is kept within the reach of the 4-byte delay.
     """
+    assert np.all(places.slot[1:] >= places.slot[:-1]), "rows lie in slot order"
+    assert np.all(places.prev_pos < places.log_position), "a chain leads back"
     slot_ms = places.slot * precision_ms
     write_time = np.clip(now_ms, slot_ms - DELAY_MS_MAX + 1, slot_ms + DELAY_MS_MAX - 1)
     topic_hash = np.array([java_hash(name) for name in batch.targets], np.int32)

@@ -191,6 +191,7 @@ class TimerWheel:
         Whether a slot was empty is read from prev_pos, never from the entry: a half-applied
         batch has already put its name there.
         """
+        assert np.all(runs.first_pos > runs.prev_pos), "a chain leads back"
         magic = batch_magic(batch)
         at = runs.slot % self.ring
         entries = self._entries.take(at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import struct
 
 import hypothesis.strategies as st
@@ -24,6 +25,7 @@ from duewheel.wheel.slots import (
     last_slot_of_hour,
     slot_of,
 )
+from duewheel.wheel.storage import layout
 from duewheel.wheel.storage.layout import (
     ENTRY,
     RECORD,
@@ -231,3 +233,8 @@ def test_the_defaults_hold_a_day_and_an_hour() -> None:
 def test_an_impossible_geometry_is_refused(values: dict[str, int], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         WheelConfig(**values)
+
+
+def test_the_examples_of_the_formats_are_right() -> None:
+    found = doctest.testmod(layout)
+    assert found.attempted > 0 and not found.failed
