@@ -48,8 +48,8 @@ class CancelBounds:
 
     def write(self, directory: Path) -> None:
         """Replace the file, durably."""
-        told = {"since": self.since, "blind": marks_to(self.blind)}
-        write_json(directory / FILE_NAME, told)
+        content = {"since": self.since, "blind": marks_to(self.blind)}
+        write_json(directory / FILE_NAME, content)
 
     def write_or_remove(self, directory: Path) -> None:
         """Replace the file; on a full disk remove it: without it each cancel is chased, while an

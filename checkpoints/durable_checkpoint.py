@@ -61,7 +61,7 @@ class Durable:
 
     def write(self, directory: Path) -> None:
         """Replace the file, durably."""
-        told = {
+        content = {
             "format": FORMAT,
             "batch": self.batch,
             "marks": marks_to(self.marks),
@@ -73,7 +73,7 @@ class Durable:
             "topics": self.topics,
             "cancels": dict(self.cancels),
         }
-        write_json(directory / FILE_NAME, told)
+        write_json(directory / FILE_NAME, content)
 
     @classmethod
     def read(cls, directory: Path) -> Durable | None:

@@ -205,6 +205,6 @@ class LiveFields:
 
     def note_lag(self, lag: Lag) -> None:
         """Called by dequeue. That it was asked is told last."""
-        told = (lag.asked_ms, lag.messages, lag.oldest_ms, lag.stuck_ms, lag.open)
+        values = (lag.asked_ms, lag.messages, lag.oldest_ms, lag.stuck_ms, lag.open)
         for field in (1, 2, 3, 4, 0):
-            self._words[Word.LAG + field] = told[field]
+            self._words[Word.LAG + field] = values[field]

@@ -34,8 +34,8 @@ class TopicSet:
     def write(self, directory: Path) -> None:
         """Replace the file, durably."""
         left_out, faulty = dict(self.left_out), dict(self.faulty)
-        told = {"topics": self.topics, "left_out": left_out, "faulty": faulty}
-        write_json(directory / FILE_NAME, told)
+        content = {"topics": self.topics, "left_out": left_out, "faulty": faulty}
+        write_json(directory / FILE_NAME, content)
 
     @classmethod
     def read(cls, directory: Path) -> TopicSet | None:

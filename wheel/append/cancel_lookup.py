@@ -36,7 +36,7 @@ from duewheel.wheel.storage.layout import (
     is_cancelled,
     slots_in,
 )
-from duewheel.wheel.storage.message_store import Prefixes, pieces
+from duewheel.wheel.storage.message_store import Prefixes, split_by_limits
 from duewheel.wheel.storage.timer_log import Records
 
 FORGET_FROM = 64  # rows of one id
@@ -187,7 +187,7 @@ class CancelLookup:
         alive = records["magic"] != MAGIC_ABANDONED
         records, positions = records[alive], positions[alive]
         end = 0
-        for piece in pieces(records):
+        for piece in split_by_limits(records):
             begin, end = end, end + len(piece)
             prefix, timer_id = self._directory.messages.read_ids(hour, piece)
             yield _Part(piece, prefix, timer_id, positions[begin:end])

@@ -36,7 +36,7 @@ from duewheel.wheel.storage.cancelled_records import CancelledRecords
 from duewheel.wheel.storage.creation import with_files
 from duewheel.wheel.storage.hour_segments import HourFiles
 from duewheel.wheel.storage.layout import MAGIC_ABANDONED
-from duewheel.wheel.storage.message_store import MessageStore, pieces
+from duewheel.wheel.storage.message_store import MessageStore, split_by_limits
 from duewheel.wheel.storage.timer_log import TimerLog, runs_in
 from duewheel.wheel.storage.timer_wheel import OnProgress, Runs, TimerWheel
 from duewheel.wheel.storage.topic_registry import TopicNames
@@ -199,7 +199,7 @@ class DataDirectory:
             if lengths.batch_from < lengths.log_bytes:
                 records = self.log.read(hour, lengths.batch_from, lengths.log_bytes)
                 # A damaged one could take another slot's entry.
-                for piece in pieces(records[records["magic"] != MAGIC_ABANDONED]):
+                for piece in split_by_limits(records[records["magic"] != MAGIC_ABANDONED]):
                     self.messages.read(hour, piece)
                 batch.append(runs_in(records, lengths.batch_from, self.config.precision_ms))
         for runs in batch:

@@ -143,7 +143,7 @@ class _Stretch:
                 if np.any(hour_of(slot, self._precision_ms) != hour):
                     path = self._log.files.path(hour)
                     raise CorruptFile(path, int(position[0]), "a record of another hour")
-                for piece in message_store.pieces(records):
+                for piece in message_store.split_by_limits(records):
                     self._messages.read(hour, piece)
                     yield True
                 self._note(position, slot)

@@ -5,7 +5,7 @@ What checks one file lies with that file. Here is what only several of them show
     the commit page and the files    each file that counts is there, and as long as the page says
     the wheel and the log            a slot that looks empty in the wheel has no record in the log
 
-Whoever finds damage notes it in `state` (DataDirectory.give_up): the next start recovers.
+Whoever finds damage notes it in `state` (DataDirectory.mark_damaged): the next start recovers.
 """
 
 from __future__ import annotations

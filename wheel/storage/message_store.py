@@ -77,7 +77,7 @@ def as_column(rows: npt.NDArray[np.void]) -> Column:
     return columns.from_parts(bounds, np.frombuffer(rows.tobytes(), np.uint8))
 
 
-def pieces(
+def split_by_limits(
     records: Records, records_max: int = 20_000, bytes_max: int = 8 << 20
 ) -> Iterator[Records]:
     """Neighbours whose messages may be read at once: one, or as many as stay below the bounds."""

@@ -348,7 +348,7 @@ def _bad_messages(
     beyond = end > message_bytes
     yield from _at(name, end, beyond, "message_outside", "behind the committed length")
     inside = records[~beyond]
-    for piece in message_store.pieces(inside):
+    for piece in message_store.split_by_limits(inside):
         try:
             directory.messages.read(hour, piece)
         except CorruptFile as error:

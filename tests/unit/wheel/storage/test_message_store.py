@@ -17,7 +17,7 @@ from duewheel.schemas.columns import binary, lengths
 from duewheel.testing import Timer, timer_batch
 from duewheel.wheel.append.placement import first_of_each
 from duewheel.wheel.storage.layout import NO_POSITION, PREFIX_BYTES
-from duewheel.wheel.storage.message_store import MessageStore, pieces
+from duewheel.wheel.storage.message_store import MessageStore, split_by_limits
 from duewheel.wheel.storage.record_builder import RowPositions, log_records, seal, stored_messages
 from duewheel.wheel.storage.timer_log import Records
 
@@ -145,6 +145,7 @@ def test_a_record_that_asks_for_gigabytes_is_refused_without_them(tmp_path: Path
 def test_what_is_verified_at_once_is_bounded(tmp_path: Path) -> None:
     records = write(MessageStore(tmp_path), some(9), np.arange(9) * 1_000)
     records["size_py"] = [1, 2, 3, 100, 1, 1, 1, -1, 8]
-    found = [piece["size_py"].tolist() for piece in pieces(records, records_max=3, bytes_max=8)]
+    parts = split_by_limits(records, records_max=3, bytes_max=8)
+    found = [part["size_py"].tolist() for part in parts]
     assert found == [[1, 2, 3], [100], [1, 1, 1], [-1, 8]]
-    assert list(pieces(records[:0])) == []
+    assert list(split_by_limits(records[:0])) == []
