@@ -70,8 +70,8 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What is known of a topic, as far as encoding goes.
+class EncodingTarget:
+    """A topic as encoding sees it.
 
     Attributes:
         target: its partitions and limits.
@@ -91,15 +91,15 @@ class Aside:
             they are in excess of their slot.
         letters: dead letters that went back because the dead-letter topic takes nothing; some of
             them may have become dead letters only now.
-        condemned: became dead letters.
-        reasons: of `condemned`, how many for which reason.
+        dead_lettered: became dead letters.
+        reasons: of `dead_lettered`, how many for which reason.
         held: what waits for timer partitions then, in the state topic.
         moved: whether some of it was moved to its partition.
     """
 
     parked: Int64 = field(default_factory=lambda: NO_ROWS)
     letters: Int64 = field(default_factory=lambda: NO_ROWS)
-    condemned: Int64 = field(default_factory=lambda: NO_ROWS)
+    dead_lettered: Int64 = field(default_factory=lambda: NO_ROWS)
     reasons: Mapping[str, int] = field(default_factory=dict)
     held: Mapping[TopicPartition, Held] = field(default_factory=dict)
     moved: bool = False
@@ -130,11 +130,11 @@ class Encoded:
     Attributes:
         parts: the batches; those of a partition are neighbours, in their order.
         aside: rows that do not go where they were addressed.
-        known: what was known of each topic that mattered.
+        used_targets: each topic that the encoding depends on, as it was then.
         refused: sources of the records that the broker had refused.
     """
 
     parts: list[Part]
     aside: Aside
-    known: Mapping[str, Known]
+    used_targets: Mapping[str, EncodingTarget]
     refused: frozenset[bytes]

@@ -40,7 +40,7 @@ from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.producer_internals import stop
 from duewheel.kafka.publisher_limits import PublisherLimits
-from duewheel.kafka.transactions import meet, open_producer, transact
+from duewheel.kafka.transactions import open_producer, transact, warm_metadata
 from duewheel.ops.status import status
 from duewheel.osutil.child_process import Child
 from duewheel.runtime.dequeue_process import init_progress
@@ -106,7 +106,7 @@ class Rig:
         deadline = Deadline(DEADLINE_S)
         limits = PublisherLimits(publish_deadline_s=30.0, transaction_timeout_ms=60_000)
         producer = open_producer(settings, "bench.load", limits, deadline)
-        meet(settings, producer, ["bench.timers"], deadline)
+        warm_metadata(settings, producer, ["bench.timers"], deadline)
         return producer
 
     def start(self, command: str, stack: ExitStack) -> None:

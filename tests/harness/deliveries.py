@@ -20,7 +20,7 @@ from duewheel.schemas.request.contract import Contract, parse
 from duewheel.schemas.request.rules import compile_suite, load_suite
 from duewheel.schemas.wire.record_codec import key_values
 from duewheel.testing import suite_parameters
-from duewheel.wheel.encoded import Known, Target
+from duewheel.wheel.encoded import EncodingTarget, Target
 
 
 def rows(targets: Sequence[str], partitions: Sequence[int]) -> Deliveries:
@@ -63,10 +63,10 @@ CONTRACT = Contract((1_000,), {}, "dead", RULES)
 NOW_MS = 1_800_000_000_000
 
 
-ROOM = Known(Target(4, 1_000), 1_000)
+ROOM = EncodingTarget(Target(4, 1_000), 1_000)
 
 
-DOWN = Known(Target(4, 1_000, unavailable=frozenset([1, 2])), 1_000)
+DOWN = EncodingTarget(Target(4, 1_000, unavailable=frozenset([1, 2])), 1_000)
 
 
 def keyed(deliveries: Deliveries, keys: Sequence[bytes | None]) -> Deliveries:
@@ -75,10 +75,10 @@ def keyed(deliveries: Deliveries, keys: Sequence[bytes | None]) -> Deliveries:
     return replace(deliveries, key_hash=key_hashes(column), key_value=key_values(column, values))
 
 
-def routed(deliveries: Deliveries, known: Mapping[str, Known]) -> Routed:
+def routed(deliveries: Deliveries, known: Mapping[str, EncodingTarget]) -> Routed:
     known = {"timers": ROOM, "dead": ROOM, **known}
 
-    def look_up(topics: Sequence[str]) -> Mapping[str, Known]:
+    def look_up(topics: Sequence[str]) -> Mapping[str, EncodingTarget]:
         return {topic: known[topic] for topic in topics}
 
     return route(deliveries, look_up, frozenset(), "dead", NOW_MS)

@@ -23,7 +23,7 @@ from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.publisher_limits import PublisherLimits
-from duewheel.kafka.transactions import meet, open_producer, transact
+from duewheel.kafka.transactions import open_producer, transact, warm_metadata
 from duewheel.ops import dlq_replay
 from duewheel.ops.dlq_replay import Selection
 from duewheel.runtime.dequeue_process import init_progress
@@ -84,7 +84,7 @@ class SparklessShard:
         limits = PublisherLimits(publish_deadline_s=30, transaction_timeout_ms=60_000)
         producer = open_producer(client, f"{topic}.test", limits, deadline)
         body = b"".join(encode(place, *message) for place, message in enumerate(messages))
-        meet(client, producer, [topic], deadline)
+        warm_metadata(client, producer, [topic], deadline)
         batch = Batch(memoryview(body), len(messages))
         now_ms = self._clock.now_ms()
         outcomes = transact(producer, [(TopicPartition(topic, partition), batch)], now_ms, deadline)

@@ -37,7 +37,7 @@ from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.publisher import KafkaPublisher
 from duewheel.kafka.publisher_limits import PublisherLimits
-from duewheel.kafka.transactions import meet, open_producer, transact
+from duewheel.kafka.transactions import open_producer, transact, warm_metadata
 from duewheel.schemas.wire.single_record import single
 from duewheel.testing import LocalShard
 from duewheel.wheel.config import DequeueConfig
@@ -352,7 +352,7 @@ def test_nothing_is_committed_once_a_batch_has_expired(
     with consumer(broker.bootstrap_servers) as stranger:
         starts = stranger.end_offsets(places)
     producer = owner()
-    meet(settings, producer, topics.targets, deadline)
+    warm_metadata(settings, producer, topics.targets, deadline)
     outcomes = transact(producer, batches, CLOCK.now_ms(), deadline)
     assert outcomes[0].error is None
     assert isinstance(outcomes[1].error, KafkaTimeoutError)

@@ -105,7 +105,7 @@ def test_differences_are_named_and_nothing_is_changed(
 
     findings = admin.init_topics(settings)
     assert findings == admin.init_topics(settings)
-    assert [(f.topic, f.setting, f.found) for f in findings if f.state == "differs"] == [
+    assert [(f.topic, f.setting, f.actual) for f in findings if f.state == "differs"] == [
         (first, "retention.ms", "3600000"),
         (second, "message.timestamp.type", "CreateTime"),
         (settings.dead_letter_topic, "max.message.bytes", "1052684"),

@@ -255,10 +255,10 @@ def test_a_shard_of_several_reads_a_partition_that_is_added(application: Applica
         client.create_partitions({application.topic: count})
         clock.sleep(60)
         if count == 5:
-            assert not watch.look()  # the other shard's
+            assert not watch.poll()  # the other shard's
     client.close()
     with pytest.raises(RecoveryPending, match=f"{application.topic}-5 was added"):
-        watch.look()
+        watch.poll()
     directory.stop()
 
 

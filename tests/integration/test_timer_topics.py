@@ -35,7 +35,7 @@ from duewheel.doctor.cluster import Topic
 from duewheel.errors import ConfigError, RecoveryPending, RecoveryRefused
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.topic_discovery import KnownTopics, look_up, timer_topics
+from duewheel.kafka.topic_discovery import TakenTopics, discover, timer_topics
 from duewheel.runtime.topic_watch import TopicWatch
 from duewheel.streaming.source import EARLIEST
 from duewheel.testing import ManualClock
@@ -68,8 +68,8 @@ class Cluster:
         self.client.wait_for_topics([self.name(end)], 30_000)
         return self.name(end)
 
-    def read(self, known: KnownTopics | None = None) -> tuple[str, ...]:
-        return look_up(self.settings, self.admin, known).topics
+    def read(self, known: TakenTopics | None = None) -> tuple[str, ...]:
+        return discover(self.settings, self.admin, known).topics
 
 
 @pytest.fixture
@@ -99,19 +99,19 @@ def test_what_the_shard_has_no_room_for_is_left_out(
     first, second = cluster.make("a-first"), cluster.make("b-second")
     needed = [partition_limit.needed_bytes(topic, 1) for topic in (cluster.listed, first, second)]
     monkeypatch.setattr(partition_limit, "ROOM_BYTES", sum(needed) - 1)
-    found = look_up(cluster.settings, cluster.admin)
+    found = discover(cluster.settings, cluster.admin)
     assert found.topics == tuple(sorted([cluster.listed, first]))
     assert found.left_out.keys() == {second}
     assert f"take up to {needed[2]} bytes" in found.left_out[second]
     # What timers were taken from has its room; doctor says the same.
-    taken = KnownTopics(frozenset({second}))
-    assert look_up(cluster.settings, cluster.admin, taken).left_out.keys() == {first}
+    taken = TakenTopics(frozenset({second}))
+    assert discover(cluster.settings, cluster.admin, taken).left_out.keys() == {first}
     told = list(topics._room(*examined(cluster)))
     assert [(f.severity, f.subject) for f in told] == [("warning", f"topic {second}")]
 
     monkeypatch.setattr(partition_limit, "ROOM_BYTES", needed[0] - 1)
     with pytest.raises(ConfigError, match=f"timer topic {cluster.listed}: 1 partitions of it"):
-        look_up(cluster.settings, cluster.admin)
+        discover(cluster.settings, cluster.admin)
 
 
 def examined(cluster: Cluster) -> tuple[DoctorCluster, list[Topic]]:
@@ -127,7 +127,7 @@ def test_what_is_not_right_is_left_out_and_stops_nobody(cluster: Cluster) -> Non
     wrong = cluster.make("wrong", cleanup_policy="compact")
     large = cluster.make("large", max_message_bytes="5000000")
 
-    found = look_up(cluster.settings, cluster.admin)
+    found = discover(cluster.settings, cluster.admin)
     assert found.topics == tuple(sorted([cluster.listed, right]))
     assert found.left_out.keys() == {wrong, large}
     assert found.faulty == {}
@@ -146,23 +146,23 @@ def test_what_is_not_right_is_left_out_and_stops_nobody(cluster: Cluster) -> Non
     timer = cluster.settings.timer.model_copy(update=others)
     roomy = cluster.settings.model_copy(update={"timer": timer})
     cluster.admin.init_topics(roomy, partitions=1)  # what is created has room for all
-    assert large in look_up(roomy, cluster.admin).topics
+    assert large in discover(roomy, cluster.admin).topics
 
-    before = KnownTopics(frozenset([wrong, cluster.name("gone")]))
-    found = look_up(cluster.settings, cluster.admin, before)
+    before = TakenTopics(frozenset([wrong, cluster.name("gone")]))
+    found = discover(cluster.settings, cluster.admin, before)
     assert found.topics == tuple(sorted([cluster.listed, right, wrong]))
     assert found.faulty.keys() == {wrong}
     assert found.left_out.keys() == {large, cluster.name("gone")}
     assert "it is gone" in found.left_out[cluster.name("gone")]
 
-    anew = KnownTopics(frozenset([right]), {right: "another"})
-    found = look_up(cluster.settings, cluster.admin, anew)
+    anew = TakenTopics(frozenset([right]), {right: "another"})
+    found = discover(cluster.settings, cluster.admin, anew)
     assert found.topics == (cluster.listed,)
     assert "made anew" in found.left_out[right]
 
-    follows = KnownTopics(frozenset([right]), only=True)
+    follows = TakenTopics(frozenset([right]), only=True)
     assert cluster.read(follows) == tuple(sorted([cluster.listed, right]))
-    assert cluster.read(KnownTopics(only=True)) == (cluster.listed,)
+    assert cluster.read(TakenTopics(only=True)) == (cluster.listed,)
 
     resource = ConfigResource("TOPIC", wrong, {"cleanup.policy": "delete"})
     cluster.client.alter_configs([resource])
@@ -191,27 +191,27 @@ def test_the_watch_says_when_another_query_is_to_begin(cluster: Cluster, state: 
     assert watch.find(cluster.admin).keys() == {cluster.listed}
     assert watch.starts(cluster.admin) == {(cluster.listed, 0): 0}
     clock.sleep(10)
-    assert not watch.look()
+    assert not watch.poll()
 
     wrong, right = cluster.make("wrong", retention_bytes="1000"), cluster.make("right")
-    assert not watch.look(), "it is not time yet"
+    assert not watch.poll(), "it is not time yet"
     with capture_logs() as logs:
         clock.sleep(10)
-        assert watch.look()
+        assert watch.poll()
         assert watch.has_changed()
     assert [each["topic"] for each in logs if each["log_level"] == "error"] == [wrong]
     with capture_logs() as logs:
         assert watch.find(cluster.admin).keys() == {cluster.listed, right}
         clock.sleep(50)
-        assert not watch.look()
+        assert not watch.poll()
         assert not [each for each in logs if each["log_level"] == "error"], "said once a minute"
         clock.sleep(10)
-        assert not watch.look()
+        assert not watch.poll()
     assert [each["topic"] for each in logs if each["log_level"] == "error"] == [wrong]
     assert watch.starts(cluster.admin) == {(cluster.listed, 0): 0, (right, 0): EARLIEST}
     known = TopicSet.read(cluster.settings.storage.data_dir)
     assert known is not None
-    assert known == watch.found
+    assert known == watch.topic_set
     assert known.left_out.keys() == {wrong}
     assert not watch.has_changed()
 
@@ -246,10 +246,10 @@ def test_a_standby_reads_what_its_owner_has_taken(cluster: Cluster, state: State
     watch = TopicWatch(cluster.settings, state, clock, dict)
     assert watch.find(cluster.admin).keys() == {cluster.listed}
     clock.sleep(10)
-    assert not watch.look(), "its owner knows nothing of it"
+    assert not watch.poll(), "its owner knows nothing of it"
     state.write_mirror(Mirror(1, 0, progress(cluster.listed, later)))
     clock.sleep(10)
-    assert watch.look()
+    assert watch.poll()
     assert watch.find(cluster.admin).keys() == {cluster.listed, later}
     # As the owner it reads what there is.
     state.set_standby(on=False)

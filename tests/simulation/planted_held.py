@@ -25,8 +25,8 @@ HELD = {
         "held",
         "copies go to a partition that has lost its end",
         "kafka/held_queue.py",
-        "if found.get(p, -1) >= (of[p].closed_mark if p in of else 0)]",
-        "if found.get(p, -1) >= 0]",
+        "if log_ends.get(p, -1) >= (of[p].closed_mark if p in of else 0)]",
+        "if log_ends.get(p, -1) >= 0]",
         test="unit/kafka/test_held_queue.py::test_nothing_goes_to_a_partition_that_has_lost_its_end",
     ),
     "held-of-another-topic": Planted(

@@ -27,12 +27,12 @@ from duewheel.checkpoints.progress import Progress, shard_of
 from duewheel.checkpoints.reshard_records import NOTICE_KEY
 from duewheel.errors import Fenced, PublishDoubt, TransactionTooSlow
 from duewheel.kafka.batch_encoder import Routed, route
-from duewheel.kafka.publisher import is_asked_to_yield
+from duewheel.kafka.publisher import is_yield_requested
 from duewheel.kafka.router import grouped
 from duewheel.kafka.state_topic import StateRecord
 from duewheel.schemas import header_names as names
 from duewheel.schemas.batches import Deliveries, TopicPartition
-from duewheel.wheel.encoded import Aside, Known, Reason, Target
+from duewheel.wheel.encoded import Aside, EncodingTarget, Reason, Target
 from duewheel.wheel.publisher import Prepared, Seen
 
 FATES = ("lost", "doubt", "open", "die before", "die open", "die after")
@@ -242,7 +242,7 @@ class SimulatedPublisher:
         told = self._shard.lane.told
         beside = {} if told is None else {NOTICE_KEY: StateRecord(*told)}
         records = self._shard.progress
-        return bool(records) and is_asked_to_yield(StateRecord(*records[-1], beside))
+        return bool(records) and is_yield_requested(StateRecord(*records[-1], beside))
 
     def prepare(self, deliveries: Deliveries) -> Prepared:
         return Prepared(deliveries)
@@ -318,7 +318,7 @@ class SimulatedPublisher:
 
     def _require_taken(self, routed: Routed) -> None:
         """Fail as the transaction does of which a partition refuses a batch."""
-        targets = {topic: known.target for topic, known in routed.known.items()}
+        targets = {topic: used.target for topic, used in routed.used_targets.items()}
         _, groups = grouped(routed.deliveries, targets, Random(0))
         refused = {(group.topic, group.partition) for group in groups} & self._kafka.refusing
         if refused:
@@ -327,7 +327,7 @@ class SimulatedPublisher:
             self.close()
             raise PublishDoubt(f"refused: {sorted(refused)}")
 
-    def _known(self, topics: Sequence[str]) -> dict[str, Known]:
+    def _known(self, topics: Sequence[str]) -> dict[str, EncodingTarget]:
         """What metadata says."""
         found = {}
         for topic in topics:
@@ -336,7 +336,7 @@ class SimulatedPublisher:
             target = Target(count, _BATCH_BYTES, unavailable=down)
             if topic in self._kafka.absent:
                 target = Target(0, _BATCH_BYTES, refusal=Reason.UNKNOWN_TARGET_TOPIC)
-            found[topic] = Known(target, _BATCH_BYTES)
+            found[topic] = EncodingTarget(target, _BATCH_BYTES)
         return found
 
 

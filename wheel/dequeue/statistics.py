@@ -98,7 +98,7 @@ class Statistics:
         if deliveries is None or not len(deliveries) or deliveries.answer.all():
             return counted  # answers have a transaction of their own
         went = np.ones(len(deliveries), np.bool_)
-        went[np.concatenate([aside.parked, aside.letters, aside.condemned])] = False
+        went[np.concatenate([aside.parked, aside.letters, aside.dead_lettered])] = False
         dead, rolled = went & deliveries.dead_letter, went & deliveries.rolled
         waited = int((dead & (deliveries.retries > 0)).sum())
         counts = {**aside.reasons, REJECTED: int(dead.sum()) - waited, WAITED: waited}

@@ -40,7 +40,7 @@ from duewheel.java.spark_session import spark_session
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.bounded_reader import Bound
-from duewheel.kafka.topic_discovery import KnownTopics, look_up, require_some
+from duewheel.kafka.topic_discovery import TakenTopics, discover, require_some
 from duewheel.osutil.signals import stop_signals
 from duewheel.osutil.terminal import progress_bar
 from duewheel.schemas.batches import OffsetRanges, TopicPartition
@@ -159,8 +159,8 @@ def _topics(
     settings: Settings, admin: KafkaAdmin, wanted: Wanted, progress: Progress | None
 ) -> Sequence[str]:
     """Those of the timer topics that are wanted."""
-    known = KnownTopics(frozenset(progress.topics), progress.topic_ids) if progress else None
-    there = require_some(settings, look_up(settings, admin, known))
+    known = TakenTopics(frozenset(progress.topics), progress.topic_ids) if progress else None
+    there = require_some(settings, discover(settings, admin, known))
     strangers = set(wanted.topics) - set(there)
     if strangers:
         raise ConfigError(f"--topic {', '.join(sorted(strangers))}: no timer topic that is read")

@@ -34,13 +34,13 @@ def main() -> None:
         code = ConfigError.exit_code
     except DuewheelError as error:
         click.echo(f"duewheel: {error}", err=True)
-        exit_reason.say(str(error))
+        exit_reason.write(str(error))
         code = error.exit_code
     except (KeyboardInterrupt, click.Abort):
         click.echo("duewheel: interrupted", err=True)
         code = 130
     except Exception as error:
-        exit_reason.say(f"{type(error).__name__}: {error}")
+        exit_reason.write(f"{type(error).__name__}: {error}")
         raise
     sys.exit(code or 0)
 

@@ -35,7 +35,7 @@ class _Answer:
 
 def examine(cluster: Cluster) -> Iterator[Diagnosis]:
     """All brokers, in parallel: one that is away costs one deadline, not one after the other."""
-    brokers = internals.known_brokers(cluster.admin)
+    brokers = internals.advertised_brokers(cluster.admin)
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
         answers = list(pool.map(lambda broker: _answer(cluster, *broker), brokers))
     for answer in answers:

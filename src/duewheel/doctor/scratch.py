@@ -18,7 +18,7 @@ from kafka.errors import TopicAlreadyExistsError, for_code
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Diagnosis
 from duewheel.errors import DuewheelError
-from duewheel.kafka.producer_internals import known_brokers
+from duewheel.kafka.producer_internals import advertised_brokers
 
 _SETTINGS = {"message.timestamp.type": "LogAppendTime", "retention.ms": "3600000"}
 
@@ -57,7 +57,7 @@ def scratch_topic(cluster: Cluster) -> Iterator[ScratchTopic | Diagnosis]:
 
 def _create(cluster: Cluster, name: str) -> str:
     """Create it and wait until it is known; why that is refused, if it is."""
-    brokers = known_brokers(cluster.admin)
+    brokers = advertised_brokers(cluster.admin)
     wanted = {
         name: {
             "num_partitions": max(1, len(brokers)),

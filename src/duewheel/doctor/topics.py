@@ -75,13 +75,13 @@ def as_finding(found: TopicFinding, address: str) -> Diagnosis:
             f"--operation DescribeConfigs --topic {found.topic}",
         )
     about = f"wanted is {found.wanted}: {found.reason}"
-    if found.state == "untold":
-        text = f"{found.setting} is not told by the broker, {about}"
+    if found.state == "withheld":
+        text = f"{found.setting} is not disclosed by the broker, {about}"
         return Diagnosis(code, "warning", topic, text, "ask the broker's vendor for its value")
     if found.state in {"differs", "costly"}:
         severity: Severity = "error" if found.state == "differs" else "warning"
         remedy = remedy_command(address, found.topic, found.remedy) if found.remedy else ""
-        text = f"{found.setting} is {found.found}, {about}"
+        text = f"{found.setting} is {found.actual}, {about}"
         return Diagnosis(code, severity, topic, text, remedy or found.reason)
     return Diagnosis(code, "ok", topic, "as it must be")
 

@@ -28,7 +28,7 @@ from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.kafka import producer_internals as internals
 from duewheel.kafka import shard_settings
 from duewheel.kafka.state_topic import newest_records
-from duewheel.kafka.transactions import meet, open_producer
+from duewheel.kafka.transactions import open_producer, warm_metadata
 from duewheel.schemas.wire.single_record import single
 
 T = TypeVar("T")
@@ -194,7 +194,7 @@ class _Trial:
             deadline,
         )
         self._producers.append(producer)
-        meet(self._cluster.client, producer, [self._partition.topic], deadline)
+        warm_metadata(self._cluster.client, producer, [self._partition.topic], deadline)
         return producer
 
     def _write(self, producer: KafkaProducer, key: bytes) -> None:

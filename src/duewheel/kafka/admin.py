@@ -149,9 +149,9 @@ class KafkaAdmin:
         matching = self.matching_topics(settings)
         # What is created has room for the messages of all of them; what is there need not.
         roomy = service_plans(settings, (found | self._readable_configs(matching)).values())
-        there = self.describe_partitions([plan.name for plan in plans])
+        existing = self.describe_partitions([plan.name for plan in plans])
         plans = [
-            small if small.name in there else large
+            small if small.name in existing else large
             for small, large in zip(plans, roomy, strict=True)
         ]
         findings += self._ensure(plans, replication_factor)
@@ -214,10 +214,10 @@ class KafkaAdmin:
         """
         services = sorted(settings.service_topics.values())
         configs = self._readable_configs([*topics, *services]) if topics else {}
-        found: dict[str, list[TopicFinding]] = {}
+        findings: dict[str, list[TopicFinding]] = {}
         for topic in topics:
             if topic not in configs:
-                found[topic] = [TopicFinding(topic, "unreadable")]
+                findings[topic] = [TopicFinding(topic, "unreadable")]
                 continue
             plans = [timer_topic_plan(settings, topic)]
             plans += room_plans(settings, configs[topic])
@@ -227,8 +227,8 @@ class KafkaAdmin:
                 if plan.name in configs
                 for finding in compare(plan, 0, configs[plan.name])
             ]
-            found[topic] = [finding for finding in compared if finding.state == "differs"]
-        return found
+            findings[topic] = [finding for finding in compared if finding.state == "differs"]
+        return findings
 
     def _compare(
         self, plans: Sequence[TopicPlan], configs: Mapping[str, Mapping[str, str]]
@@ -258,9 +258,9 @@ class KafkaAdmin:
                 topics=unreadable,
             )
         for finding in findings:
-            if finding.state == "untold":
+            if finding.state == "withheld":
                 log.warning(
-                    "a topic setting cannot be checked: the broker does not tell it",
+                    "a topic setting cannot be checked: the broker does not disclose it",
                     topic=finding.topic,
                     setting=finding.setting,
                     wanted=finding.wanted,
@@ -292,7 +292,7 @@ class KafkaAdmin:
             ConfigError: there is no such topic, or it may not be altered.
         """
         deadline = Deadline(self._deadline_s, self._stopping)
-        asked = False
+        requested = False
         while True:
             rows = self._describe([topic])
             if topic not in rows:
@@ -300,13 +300,13 @@ class KafkaAdmin:
             partitions = rows[topic]["partitions"]
             if len(partitions) >= count and all(row["leader_id"] >= 0 for row in partitions):
                 return
-            if len(partitions) < count and not asked:
+            if len(partitions) < count and not requested:
                 # Refused where another shard's `init` was quicker: the next look tells.
                 self._call(
                     f"add partitions to {topic}",
                     lambda c: c.create_partitions({topic: count}, raise_errors=False),
                 )
-                asked = True
+                requested = True
             if not deadline.remaining_s():
                 raise KafkaUnavailable(
                     f"Kafka at {self._settings.address}: topic {topic!r} needs {count} partitions "
@@ -317,9 +317,9 @@ class KafkaAdmin:
 
     def delete_topics(self, topics: Sequence[str]) -> None:
         """Delete topics; those that do not exist are left out."""
-        there = list(self.describe_partitions(topics))
-        if there:
-            self._call("delete topics", lambda c: c.delete_topics(there))
+        existing = list(self.describe_partitions(topics))
+        if existing:
+            self._call("delete topics", lambda c: c.delete_topics(existing))
 
     def _ensure(self, plans: Sequence[TopicPlan], replication_factor: int) -> list[TopicFinding]:
         names = [plan.name for plan in plans]
@@ -327,10 +327,10 @@ class KafkaAdmin:
         missing = [plan for plan in plans if plan.name not in partitions]
         plain = self._create(missing, replication_factor) if missing else set()
         findings = [TopicFinding(plan.name, "created") for plan in missing]
-        there = [plan for plan in plans if plan.name in partitions or plan.name in plain]
-        configs = self._configs([plan.name for plan in there])
+        existing = [plan for plan in plans if plan.name in partitions or plan.name in plain]
+        configs = self._configs([plan.name for plan in existing])
         partitions |= self.describe_partitions(sorted(plain))
-        for plan in there:
+        for plan in existing:
             if plan.partitions and plan.lacks_partitions(partitions[plan.name]):
                 self.have_partitions(plan.name, plan.partitions)
                 partitions[plan.name] = plan.partitions
@@ -386,7 +386,7 @@ class KafkaAdmin:
 
     def _describe(self, topics: Sequence[str]) -> dict[str, dict[str, Any]]:
         rows = self._call("look up topics", lambda c: c.describe_topics(list(topics)))
-        found: dict[str, dict[str, Any]] = {}
+        by_name: dict[str, dict[str, Any]] = {}
         for row in rows if topics else ():
             if row["error_code"] in _ABSENT:
                 continue
@@ -394,8 +394,8 @@ class KafkaAdmin:
                 error = for_code(row["error_code"]).__name__
                 where = f"Kafka at {self._settings.address}: topic {row['name']!r}"
                 raise KafkaUnavailable(f"{where}: {error}")
-            found[row["name"]] = row
-        return found
+            by_name[row["name"]] = row
+        return by_name
 
     def _configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
         """The settings of topics, all of which must be readable."""

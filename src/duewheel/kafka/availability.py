@@ -17,25 +17,25 @@ from dataclasses import replace
 
 import structlog
 
-from duewheel.kafka.ttl_cache import Believed
+from duewheel.kafka.ttl_cache import TtlCache
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.encoded import Target
 
 VERDICT_S = (5.0, 60.0)  # the first one, and the longest
-_TOLD_MAX = 10_000
+_LOGGED_MAX = 10_000
 
 log = structlog.get_logger(__name__)
 
 
-class Outages:
-    """What has been noticed. Its publisher's thread changes it; `judged` may be asked by any."""
+class TargetAvailability:
+    """Failed partitions. The publisher's thread changes it; any thread may call `with_failures`."""
 
     def __init__(self) -> None:
-        self._failures: Believed[TopicPartition, int] = Believed()  # in a row
+        self._failures: TtlCache[TopicPartition, int] = TtlCache()  # in a row
         self._failed: dict[str, set[int]] = {}  # whose are remembered, by topic; never changed
-        self._told: dict[str, frozenset[int]] = {}
+        self._logged: dict[str, frozenset[int]] = {}
 
-    def judged(self, topic: str, target: Target) -> Target:
+    def with_failures(self, topic: str, target: Target) -> Target:
         """What metadata says of the topic, and the verdicts that are in force."""
         failed = self._failed.get(topic, ())
         down = {number for number in failed if self._failures.get((topic, number)) is not None}
@@ -43,44 +43,46 @@ class Outages:
 
     def failed(self, partition: TopicPartition, why: str) -> None:
         """A transaction failed because of this partition."""
-        times = (self._failures.latest(partition) or 0) + 1
+        times = (self._failures.get_stale(partition) or 0) + 1
         first_s, longest_s = VERDICT_S
         verdict_s = min(first_s * 2.0 ** min(times - 1, 10), longest_s)
         self._failures.put(partition, times, verdict_s)
         self._sort_failed()
-        self._tell(partition[0], self._told.get(partition[0], frozenset()) | {partition[1]}, why)
+        self._log_change(
+            partition[0], self._logged.get(partition[0], frozenset()) | {partition[1]}, why
+        )
 
     def succeeded(self, partitions: Iterable[TopicPartition]) -> None:
         """A transaction with rows for these partitions was committed."""
-        if not self._told:
+        if not self._logged:
             return
         for topic, number in set(partitions):
             if number in self._failed.get(topic, ()):
                 self._failures.pop((topic, number))
                 self._sort_failed()
-            self._tell(topic, self._told.get(topic, frozenset()) - {number})
+            self._log_change(topic, self._logged.get(topic, frozenset()) - {number})
 
-    def noticed(self, topic: str, target: Target) -> None:
-        """What `judged` has just said counts; a partition that is on trial is not available yet."""
-        if not target.unavailable and topic not in self._told:
+    def on_metadata(self, topic: str, target: Target) -> None:
+        """Log what metadata has changed. A partition on trial stays unavailable until a commit."""
+        if not target.unavailable and topic not in self._logged:
             return
         on_trial = self._failed.get(topic, set())
-        down = target.unavailable | (on_trial & self._told.get(topic, frozenset()))
-        self._tell(topic, down, "no leader, or too few replicas in sync")
+        down = target.unavailable | (on_trial & self._logged.get(topic, frozenset()))
+        self._log_change(topic, down, "no leader, or too few replicas in sync")
 
     def _sort_failed(self) -> None:
         """Failures are few; topics are looked up for every chunk."""
         failed: dict[str, set[int]] = {}
-        for topic, number in self._failures.remembered():
+        for topic, number in self._failures.all_keys():
             failed.setdefault(topic, set()).add(number)
         self._failed = failed
 
-    def _tell(self, topic: str, down: frozenset[int], why: str = "") -> None:
-        before = self._told.pop(topic, frozenset())
+    def _log_change(self, topic: str, down: frozenset[int], why: str = "") -> None:
+        before = self._logged.pop(topic, frozenset())
         if down:
-            if len(self._told) >= _TOLD_MAX:
-                self._told.clear()
-            self._told[topic] = down
+            if len(self._logged) >= _LOGGED_MAX:
+                self._logged.clear()
+            self._logged[topic] = down
         if down - before:
             log.warning(
                 "target takes no writes: its timers are parked",

@@ -18,11 +18,11 @@ from duewheel.schemas.arrays import Bool, Int32
 from duewheel.schemas.batches import ANY_TIME, Deliveries
 from duewheel.schemas.wire.record_batch import split
 from duewheel.wheel.dequeue import requeue
-from duewheel.wheel.encoded import Aside, Encoded, Known, Part, Reason, Target
+from duewheel.wheel.encoded import Aside, Encoded, EncodingTarget, Part, Reason, Target
 from duewheel.wheel.slot_overflow import spread_rows
 
 # What is known of each of these topics; may raise to say that it is not.
-LookUp = Callable[[Sequence[str]], Mapping[str, Known]]
+TopicLookup = Callable[[Sequence[str]], Mapping[str, EncodingTarget]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +31,17 @@ class Routed:
 
     Attributes:
         deliveries: in the order in which they came.
-        aside, known: as in Encoded.
+        aside, used_targets: as in Encoded.
     """
 
     deliveries: Deliveries
     aside: Aside
-    known: Mapping[str, Known]
+    used_targets: Mapping[str, EncodingTarget]
 
 
 def route(
     deliveries: Deliveries,
-    look_up: LookUp,
+    lookup: TopicLookup,
     refused: frozenset[bytes],
     dead_letter_topic: str,
     now_ms: int,
@@ -51,7 +51,7 @@ def route(
 
     Args:
         deliveries: the rows.
-        look_up: asked for the topics that rows name and, only if they are needed, for timer
+        lookup: asked for the topics that rows name and, only if they are needed, for timer
             topics and for `dead_letter_topic`.
         refused: sources of records that the broker has refused.
         dead_letter_topic: where unpublishable rows go.
@@ -59,50 +59,52 @@ def route(
 
     Raises:
         PublishDoubt: neither the dead-letter topic nor a row's timer topic is there.
-        Exception: whatever `look_up` raises.
+        Exception: whatever `lookup` raises.
     """
-    known = dict(look_up(router.used_topics(deliveries)))
+    used_targets = dict(lookup(router.used_topics(deliveries)))
 
-    def learn(topics: Iterable[str]) -> dict[str, Target]:
+    def fetch(topics: Iterable[str]) -> dict[str, Target]:
         """Of these topics, and all that were asked for before."""
-        known.update(look_up([topic for topic in dict.fromkeys(topics) if topic not in known]))
-        return _targets(known)
+        used_targets.update(
+            lookup([topic for topic in dict.fromkeys(topics) if topic not in used_targets])
+        )
+        return _targets(used_targets)
 
-    targets = _targets(known)
+    targets = _targets(used_targets)
     reason = router.why_not(deliveries, targets, list(refused))
     waiting = router.without_target(deliveries, targets) & (reason == Reason.NONE)
     reason[waiting & deliveries.answer] = Reason.TARGET_UNAVAILABLE
     waiting &= ~deliveries.answer
     spread = (reason == Reason.NONE) & spread_rows(deliveries)
     if (waiting | spread).any():
-        targets = learn(topic for topic, _ in deliveries.source_partitions)
+        targets = fetch(topic for topic, _ in deliveries.source_partitions)
         deliveries, waiting = _parked(deliveries, waiting, spread, targets, reason, now_ms)
     if reason.any():
-        deliveries = router.condemned(deliveries, reason, targets, dead_letter_topic)
+        deliveries = router.dead_lettered(deliveries, reason, targets, dead_letter_topic)
     letters = np.zeros_like(waiting)
     if deliveries.dead_letter.any():
-        targets = learn([dead_letter_topic])
+        targets = fetch([dead_letter_topic])
         deliveries = router.to_dead_letters(deliveries, dead_letter_topic)
         if not targets[dead_letter_topic].takes_letters:
-            targets = learn(topic for topic, _ in deliveries.source_partitions)
+            targets = fetch(topic for topic, _ in deliveries.source_partitions)
             deliveries, letters = _letters_kept(deliveries, targets, now_ms)
         deliveries = _dead_letters_fitted(deliveries, targets)
     reason[letters] = Reason.NONE
-    return Routed(deliveries, _aside(waiting, letters, reason), known)
+    return Routed(deliveries, _aside(waiting, letters, reason), used_targets)
 
 
 def _aside(waiting: Bool, letters: Bool, reason: Int32) -> Aside:
     if not (waiting.any() or letters.any() or reason.any()):
         return Aside()
     counts = enumerate(np.bincount(reason).tolist())
-    parked, kept, condemned = (np.flatnonzero(rows) for rows in (waiting, letters, reason))
+    parked, kept, dead_lettered = (np.flatnonzero(rows) for rows in (waiting, letters, reason))
     reasons = {Reason(n).name.lower(): c for n, c in counts if n and c}
-    return Aside(parked, kept, condemned, reasons)
+    return Aside(parked, kept, dead_lettered, reasons)
 
 
 def encode(
     deliveries: Deliveries,
-    look_up: LookUp,
+    lookup: TopicLookup,
     refused: frozenset[bytes],
     dead_letter_topic: str,
     chance: random.Random,
@@ -111,28 +113,28 @@ def encode(
     """Route the rows, and join them.
 
     Args:
-        deliveries, look_up, refused, dead_letter_topic, now_ms: as in `route`.
+        deliveries, lookup, refused, dead_letter_topic, now_ms: as in `route`.
         chance: chooses partitions for rows without key and request.
 
     Raises:
         PublishDoubt, Exception: as `route`.
     """
-    routed = route(deliveries, look_up, refused, dead_letter_topic, now_ms)
-    known = routed.known
-    rest, groups = router.grouped(routed.deliveries, _targets(known), chance)
+    routed = route(deliveries, lookup, refused, dead_letter_topic, now_ms)
+    used_targets = routed.used_targets
+    rest, groups = router.grouped(routed.deliveries, _targets(used_targets), chance)
     parts = []
     for group in groups:
         rows = rest.slice(group.first, group.end)
         first = 0
-        for batch in split(rows, known[group.topic].batch_bytes):
+        for batch in split(rows, used_targets[group.topic].batch_bytes):
             source = rows.source[first].as_py() if batch.count == 1 else None
             parts.append(Part(group.topic, group.partition, batch, source))
             first += batch.count
-    return Encoded(parts, routed.aside, known, refused)
+    return Encoded(parts, routed.aside, used_targets, refused)
 
 
-def _targets(known: Mapping[str, Known]) -> dict[str, Target]:
-    return {topic: one.target for topic, one in known.items()}
+def _targets(used_targets: Mapping[str, EncodingTarget]) -> dict[str, Target]:
+    return {topic: one.target for topic, one in used_targets.items()}
 
 
 def _parked(
@@ -168,8 +170,10 @@ def _letters_kept(
     are. Where the timer topic does not take a copy, what waits is the pointer to the original.
     """
     missing = [topic for topic, _ in deliveries.source_partitions if targets[topic].refusal]
-    there = np.array([topic not in missing for topic, _ in deliveries.source_partitions], np.bool_)
-    rows = deliveries.dead_letter & there[deliveries.source_partition]
+    existing = np.array(
+        [topic not in missing for topic, _ in deliveries.source_partitions], np.bool_
+    )
+    rows = deliveries.dead_letter & existing[deliveries.source_partition]
     waiting = requeue.waiting_letters(deliveries, rows, now_ms)
     too_large = router.too_large(waiting, targets) & rows
     if too_large.any():

@@ -24,7 +24,7 @@ from kafka.errors import (
 from kafka.net.compat import KafkaNetClient
 
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable
-from duewheel.kafka.deadline import Deadline, DeadlinePassed, within
+from duewheel.kafka.deadline import Deadline, DeadlineExceeded, within
 
 T = TypeVar("T")
 Client = TypeVar("Client", KafkaAdminClient, KafkaConsumer, KafkaProducer)
@@ -130,7 +130,7 @@ class ClientSettings:
             raise
         except _MISCONFIGURED as error:
             raise ConfigError(f"Kafka at {self.address}: {what}: {self.explain(error)}") from None
-        except (KafkaError, DeadlinePassed, OSError, RuntimeError) as error:
+        except (KafkaError, DeadlineExceeded, OSError, RuntimeError) as error:
             text = f"Kafka at {self.address}: {what}: {self.explain(error)}"
             raise KafkaUnavailable(text) from None
 
@@ -204,5 +204,5 @@ def close(client: KafkaAdminClient | KafkaConsumer) -> None:
 
 
 def _close_quietly(what: str, call: Callable[[], object]) -> None:
-    with contextlib.suppress(KafkaError, DeadlinePassed, OSError, RuntimeError, ValueError):
+    with contextlib.suppress(KafkaError, DeadlineExceeded, OSError, RuntimeError, ValueError):
         within(Deadline(_CLOSE_DEADLINE_S), f"close {what}", call)

@@ -21,10 +21,10 @@ from duewheel.threads import Worker
 T = TypeVar("T")
 
 STOP_GRACE_S = 2.0  # once told to stop
-_LOOK_S = 0.1  # between looks whether that has happened
+_CHECK_S = 0.1  # between looks whether that has happened
 
 
-class DeadlinePassed(Exception):
+class DeadlineExceeded(Exception):
     """A call did not return in time; what became of it is unknown."""
 
 
@@ -67,23 +67,23 @@ class Deadline:
             self._ends_at = time.monotonic() + self.seconds
 
     def check(self, what: str, ahead_s: float = 0.0) -> None:
-        """Raise DeadlinePassed, naming `what`, when no time is left; or `ahead_s` before, so that
+        """Raise DeadlineExceeded, naming `what`, when no time is left; or `ahead_s` before, so that
         it is heard, and not a call around it that ends then.
         """
         if self.remaining_s() <= ahead_s:
-            raise self.passed(what, "not done")
+            raise self.exceeded(what, "not done")
 
-    def passed(self, what: str, how: str) -> DeadlinePassed:
+    def exceeded(self, what: str, how: str) -> DeadlineExceeded:
         """The error that says so."""
         limit = "before the stop" if self._stop_seen else f"within {self.seconds:g} s"
-        return DeadlinePassed(f"{what}: {how} {limit}")
+        return DeadlineExceeded(f"{what}: {how} {limit}")
 
 
 def within(deadline: Deadline, what: str, call: Callable[[], T]) -> T:
     """The result of `call`, which runs in a daemon thread of its own.
 
     Raises:
-        DeadlinePassed: no result at the deadline; the call may still be running.
+        DeadlineExceeded: no result at the deadline; the call may still be running.
         Exception: whatever the call raised.
     """
     future: concurrent.futures.Future[T] = concurrent.futures.Future()
@@ -97,7 +97,7 @@ def within(deadline: Deadline, what: str, call: Callable[[], T]) -> T:
     Worker(f"deadline: {what}", run).start()
     # Waiting apart from reading the result: the call may itself raise a TimeoutError.
     while left_s := deadline.remaining_s():
-        concurrent.futures.wait([future], timeout=min(left_s, _LOOK_S))
+        concurrent.futures.wait([future], timeout=min(left_s, _CHECK_S))
         if future.done():
             return future.result()
-    raise deadline.passed(what, "no answer")
+    raise deadline.exceeded(what, "no answer")

@@ -38,7 +38,7 @@ from duewheel.schemas.header_names import LETTER, ORIGIN, TIMER_ID
 from duewheel.schemas.wire.record_batch import Batch, seal
 from duewheel.schemas.wire.record_codec import NO_ORIGIN
 from duewheel.schemas.wire.single_record import Header, encode, several, single
-from duewheel.wheel.encoded import Known, Part
+from duewheel.wheel.encoded import EncodingTarget, Part
 
 _BYTES_AT_ONCE = 4 * 1024 * 1024
 # Batches for one partition go one after the other, each with a round trip to its replicas.
@@ -64,33 +64,33 @@ class Moved:
 
 
 def closed_to_copies(
-    places: Iterable[Place],
-    known: Mapping[str, Known],
+    partitions: Iterable[Place],
+    targets: Mapping[str, EncodingTarget],
     progress: Progress,
     ends: Callable[[Sequence[Place]], Mapping[Place, int]],
 ) -> set[Place]:
     """Those of these timer partitions to which no copy may go for now: see the module's head.
 
     Args:
-        places: partitions.
-        known: of their topics.
+        partitions: to check.
+        targets: of their topics.
         progress: of the shard.
         ends: asked where partitions that take writes end; one that it leaves out is closed.
     """
-    every = list(places)
+    every = list(partitions)
     open_ = [
         p
         for p in every
-        if _takes_writes(p, known) and progress.has_topic(p[0], known[p[0]].target.topic_id)
+        if _takes_writes(p, targets) and progress.has_topic(p[0], targets[p[0]].target.topic_id)
     ]
-    found = ends(open_) if open_ else {}
+    log_ends = ends(open_) if open_ else {}
     of = progress.partitions
-    whole = [p for p in open_ if found.get(p, -1) >= (of[p].closed_mark if p in of else 0)]
+    whole = [p for p in open_ if log_ends.get(p, -1) >= (of[p].closed_mark if p in of else 0)]
     return set(every).difference(whole)
 
 
-def _takes_writes(place: Place, known: Mapping[str, Known]) -> bool:
-    target = known[place[0]].target
+def _takes_writes(place: Place, targets: Mapping[str, EncodingTarget]) -> bool:
+    target = targets[place[0]].target
     return place[1] < target.partitions and place[1] not in target.unavailable
 
 
@@ -279,7 +279,7 @@ def split(
     return Split(now, records, waits)
 
 
-def tell_held(before: Collection[Place], after: Collection[Place]) -> None:
+def log_held(before: Collection[Place], after: Collection[Place]) -> None:
     """Log for which timer partitions copies are held now, and for which no longer."""
     for topic, number in after:
         if (topic, number) not in before:

@@ -41,7 +41,7 @@ def next_records(
         Records, also such as lie behind the end; and how far each partition has been read.
 
     Raises:
-        DeadlinePassed: no position has moved in time.
+        DeadlineExceeded: no position has moved in time.
     """
     while True:
         polled = consumer.poll(timeout_ms=_POLL_MS)
@@ -62,7 +62,7 @@ def records_until(
     Each headway renews the deadline.
 
     Raises:
-        DeadlinePassed: no headway in time.
+        DeadlineExceeded: no headway in time.
     """
     at = -1
     while at < end:

@@ -25,7 +25,7 @@ from kafka.producer.producer_batch import FinalState, ProducerBatch
 from kafka.structs import TopicPartition
 
 from duewheel.errors import ConfigError
-from duewheel.kafka.deadline import Deadline, DeadlinePassed
+from duewheel.kafka.deadline import Deadline, DeadlineExceeded
 from duewheel.schemas.wire.record_batch import HEADER_BYTES, Batch, seal
 
 SUPPORTED_VERSION = "3.0.12"
@@ -154,13 +154,13 @@ class Outcome:
 
     Attributes:
         error: None if it was acknowledged.
-        judged: the broker refused this very batch; otherwise it fell together with another one.
+        failed_itself: this batch caused the error; otherwise it was aborted with another one.
         stamp_ms: the broker's time when it took the batch; None unless the topic has
             LogAppendTime, and if the batch had been taken before its answer was lost.
     """
 
     error: Exception | None
-    judged: bool
+    failed_itself: bool
     stamp_ms: int | None = None
 
 
@@ -176,7 +176,7 @@ class NoAnswer(Exception):
         self.partitions = partitions
 
 
-def known_brokers(admin: KafkaAdminClient) -> list[tuple[int, str, int]]:
+def advertised_brokers(admin: KafkaAdminClient) -> list[tuple[int, str, int]]:
     """Id, host and port of every broker as the bootstrap server told them, in order of the ids.
 
     It is known even where none of them can be reached: then no public call gets that far.
@@ -205,7 +205,7 @@ def enqueue(
     """
     accumulator = producer._accumulator
     if accumulator._closed:
-        raise DeadlinePassed("the producer was closed before its batches were queued")
+        raise DeadlineExceeded("the producer was closed before its batches were queued")
     # All partitions first: they then reach the coordinator in one request.
     for partition in dict.fromkeys(partition for partition, _ in batches):
         producer._transaction_manager.maybe_add_partition_to_transaction(partition)
@@ -232,7 +232,7 @@ def await_outcomes(
         quiet_s: how long there may be no result while there is one of the last batch.
 
     Raises:
-        DeadlinePassed: a batch has no result yet.
+        DeadlineExceeded: a batch has no result yet.
         NoAnswer: nothing has moved for `quiet_s`.
     """
     outcomes = []
@@ -254,7 +254,7 @@ def _await(
     done = -1
     while not batch.produce_future.wait(timeout=min(quiet_s, deadline.remaining_s())):
         if deadline.remaining_s() <= 0:
-            raise DeadlinePassed(
+            raise DeadlineExceeded(
                 f"{batch.topic_partition.topic}-{batch.topic_partition.partition}: "
                 f"no answer to a batch within {deadline.seconds:g} s"
             )
@@ -268,13 +268,13 @@ def commit(producer: KafkaProducer, deadline: Deadline) -> None:
     """Commit, without the unlimited wait of `commit_transaction`.
 
     Raises:
-        DeadlinePassed: no answer; the transaction may be committed.
+        DeadlineExceeded: no answer; the transaction may be committed.
         KafkaError: not committed, or fenced.
     """
     result = producer._transaction_manager.begin_commit()
     producer._sender.wakeup()
     if not result.wait(timeout_ms=deadline.remaining_ms()):
-        raise DeadlinePassed(f"commit: no answer within {deadline.seconds:g} s")
+        raise DeadlineExceeded(f"commit: no answer within {deadline.seconds:g} s")
 
 
 def stop(producer: KafkaProducer, seconds: float) -> bool:

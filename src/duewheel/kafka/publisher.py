@@ -54,15 +54,15 @@ from duewheel.errors import (
 from duewheel.kafka import producer_internals as internals
 from duewheel.kafka import router
 from duewheel.kafka.clients import ClientSettings, close, open_admin
-from duewheel.kafka.deadline import Deadline, DeadlinePassed
+from duewheel.kafka.deadline import Deadline, DeadlineExceeded
 from duewheel.kafka.held_queue import (
     BATCHES_AT_ONCE,
     Bounds,
     Moved,
     closed_to_copies,
+    log_held,
     moved,
     split,
-    tell_held,
 )
 from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.kafka.state_topic import (
@@ -81,7 +81,7 @@ from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.batches import TopicPartition as Place
 from duewheel.schemas.wire.record_batch import HEADER_BYTES, Batch
 from duewheel.schemas.wire.single_record import single
-from duewheel.wheel.encoded import Aside, Known, Part
+from duewheel.wheel.encoded import Aside, EncodingTarget, Part
 from duewheel.wheel.publisher import Prepared
 
 # Records have this host's time, but never further from the brokers' clock than this: topics may
@@ -89,8 +89,8 @@ from duewheel.wheel.publisher import Prepared
 _OFF_MAX_MS = 1_000
 # A notice that was not followed up is forgotten once progress goes on for so long.
 _NOTICE_AGE_MS = 60_000
-_OUT_OF_TIME = (DeadlinePassed, KafkaTimeoutError, RequestTimedOutError)
-_EXPECTED = (KafkaError, DeadlinePassed, DuewheelError, internals.NoAnswer)
+_OUT_OF_TIME = (DeadlineExceeded, KafkaTimeoutError, RequestTimedOutError)
+_EXPECTED = (KafkaError, DeadlineExceeded, DuewheelError, internals.NoAnswer)
 
 log = structlog.get_logger(__name__)
 
@@ -274,7 +274,7 @@ class KafkaPublisher:
             self._require_topics(self._admin, deadline)
             self._producer.open([self._state_partition.topic], deadline)
             found = self._read_progress(self._admin, deadline)
-            if self._was_started and self._last_read and is_asked_to_yield(self._last_read):
+            if self._was_started and self._last_read and is_yield_requested(self._last_read):
                 raise Fenced("the partitions are being reassigned: `duewheel reshard` was run")
         except ConfigError as error:
             self.close()
@@ -331,7 +331,7 @@ class KafkaPublisher:
             stamp_ms = self._transact(attempt)
             deliveries = None if prepared is None else prepared.deliveries
             self._catalog.settle(deliveries, {(p.topic, p.partition) for p in attempt.parts})
-            tell_held(progress.held.keys(), attempt.aside.held.keys())
+            log_held(progress.held.keys(), attempt.aside.held.keys())
             self._moves_max = min(2 * self._moves_max, BATCHES_AT_ONCE)
             return stamp_ms
         except Exception as error:  # noqa: BLE001 - kafka-python raises what it likes
@@ -342,7 +342,7 @@ class KafkaPublisher:
         """3 to 5 of the module's head; the brokers' clock, if they said it."""
         batches = attempt.batches(self._state_partition, self._key)
         outcomes = self._producer.transact("publish", batches, self._now_ms(), self._limits.quiet_s)
-        self._judge(attempt.parts, outcomes)
+        self._require_acknowledged(attempt.parts, outcomes)
         stamp_ms = outcomes[-1].stamp_ms
         if stamp_ms is not None:
             self._stamp = Stamp(stamp_ms, self._clock.boottime_ms())
@@ -352,7 +352,7 @@ class KafkaPublisher:
         """What is to be raised; what the error has taught is kept."""
         if isinstance(error, internals.NoAnswer):
             for late in error.partitions:
-                self._catalog.found_unavailable((late.topic, late.partition), "no answer")
+                self._catalog.mark_unavailable((late.topic, late.partition), "no answer")
         reason = self._settings.explain(error)
         log.warning(
             "publish in doubt",
@@ -408,33 +408,33 @@ class KafkaPublisher:
         topics = len(held) + len(router.used_topics(prepared.deliveries))
         deadline = preparation_deadline(self._limits.publish_deadline_s, topics, self._stopping)
 
-        def look_up(topics: Sequence[str]) -> Mapping[str, Known]:
-            return self._encoder.known(self._catalog.resolve(admin, topics, deadline))
+        def lookup(topics: Sequence[str]) -> Mapping[str, EncodingTarget]:
+            return self._encoder.encoding_targets(self._catalog.resolve(admin, topics, deadline))
 
         def end() -> int:
             return ends_of(self._settings, admin, self._state_partition, deadline)[1]
 
-        def ends(places: Sequence[Place]) -> Mapping[Place, int]:
-            return log_ends(self._settings, admin, places, deadline)
+        def ends(partitions: Sequence[Place]) -> Mapping[Place, int]:
+            return log_ends(self._settings, admin, partitions, deadline)
 
         parts, aside = list[Part](), Aside()
         if len(prepared.deliveries):
-            encoded = self._encoder.encoded(prepared, look_up, self._waits_from_ms())
+            encoded = self._encoder.encoded(prepared, lookup, self._waits_from_ms())
             parts, aside = encoded.parts, encoded.aside
         returning = {(p.topic, p.partition) for p in parts}.intersection(
             prepared.deliveries.source_partitions
         )
         moves, closed = Moved(held=held), set[Place]()
         if held or returning:
-            places = returning.union(held)
-            known = look_up(list({topic for topic, _ in places}))
-            closed = closed_to_copies(places, known, progress, ends)
+            partitions = returning.union(held)
+            targets = lookup(list({topic for topic, _ in partitions}))
+            closed = closed_to_copies(partitions, targets, progress, ends)
             bounds, where = Bounds.beside(parts, self._moves_max), self._state_partition
             free = held.keys() - closed
             moves = moved(self._settings, admin, where, progress, free, bounds, deadline)
         batches = split(parts, closed, moves.held, progress.topic_ids, end)
         parts = [*moves.parts, *batches.now]
-        self._producer.meet(dict.fromkeys(part.topic for part in parts), deadline)
+        self._producer.warm_metadata(dict.fromkeys(part.topic for part in parts), deadline)
         return PublishAttempt(
             progress if batches.held == held else replace(progress, held=batches.held),
             parts,
@@ -442,28 +442,30 @@ class KafkaPublisher:
             replace(aside, held=batches.held, moved=moves.held != held),
         )
 
-    def _judge(self, parts: Sequence[Part], outcomes: list[internals.Outcome]) -> None:
+    def _require_acknowledged(
+        self, parts: Sequence[Part], outcomes: list[internals.Outcome]
+    ) -> None:
         """Learn from the refusals among the outcomes; raise if there was any error."""
         errors = [outcome.error for outcome in outcomes if outcome.error is not None]
         if not errors:
             return
-        judged = [
+        failed = [
             (part, outcome.error)
             for part, outcome in zip(parts, outcomes, strict=False)  # the state topic's come last
-            if outcome.judged and outcome.error is not None
+            if outcome.failed_itself and outcome.error is not None
         ]
-        told = outcomes[-1]  # of the progress record
-        for part, error in judged:
+        progress = outcomes[-1]
+        for part, error in failed:
             size = HEADER_BYTES + len(part.batch.body)
             sent = SentBatch(part.topic, part.partition, size, part.source, part.is_whole)
-            fell_with_it = not told.judged and not isinstance(error, NO_VERDICT)
-            self._catalog.learn(sent, error, alone=told.error is None or fell_with_it)
-        raise judged[0][1] if judged else errors[0]
+            fell_with_it = not progress.failed_itself and not isinstance(error, NO_VERDICT)
+            self._catalog.note_refusal(sent, error, alone=progress.error is None or fell_with_it)
+        raise failed[0][1] if failed else errors[0]
 
 
-def is_asked_to_yield(progress: StateRecord) -> bool:
+def is_yield_requested(progress: StateRecord) -> bool:
     """Whether a notice of `duewheel reshard` was met beside the progress, no older than that."""
-    told = progress.beside.get(NOTICE_KEY)
-    if told is None or progress.timestamp_ms - told.timestamp_ms > _NOTICE_AGE_MS:
+    notice = progress.beside.get(NOTICE_KEY)
+    if notice is None or progress.timestamp_ms - notice.timestamp_ms > _NOTICE_AGE_MS:
         return False
-    return asks_to_yield(told.value)
+    return asks_to_yield(notice.value)

@@ -71,17 +71,17 @@ def why_not(
     partitions = np.array([t.partitions for t in known], np.int32)[per_target]
     key_required = np.array([t.key_required for t in known], np.bool_)[per_target]
 
-    def judge(rows: Bool, verdict: Reason) -> None:
+    def mark(rows: Bool, verdict: Reason) -> None:
         reason[rows & (reason == Reason.NONE)] = verdict
 
-    judge(deliveries.target_partition >= partitions, Reason.BAD_TARGET_PARTITION)
-    judge(deliveries.target_partition < NO_PARTITION, Reason.BAD_TARGET_PARTITION)
-    judge(key_required & (deliveries.key_hash == NO_KEY), Reason.KEY_REQUIRED)
-    judge(too_large(deliveries, targets), Reason.RECORD_TOO_LARGE)
+    mark(deliveries.target_partition >= partitions, Reason.BAD_TARGET_PARTITION)
+    mark(deliveries.target_partition < NO_PARTITION, Reason.BAD_TARGET_PARTITION)
+    mark(key_required & (deliveries.key_hash == NO_KEY), Reason.KEY_REQUIRED)
+    mark(too_large(deliveries, targets), Reason.RECORD_TOO_LARGE)
     if refused:
         named = pa.array(refused, pa.large_binary())
-        judge(np.asarray(pc.is_in(deliveries.source, value_set=named)), Reason.RECORD_REFUSED)
-    judge(deliveries.not_before_ms == NEVER, Reason.HOT_SLOT)
+        mark(np.asarray(pc.is_in(deliveries.source, value_set=named)), Reason.RECORD_REFUSED)
+    mark(deliveries.not_before_ms == NEVER, Reason.HOT_SLOT)
     reason[deliveries.dead_letter] = Reason.NONE
     return reason
 
@@ -102,15 +102,15 @@ def without_target(deliveries: Deliveries, targets: Mapping[str, Target]) -> Boo
 
 def _unavailable(deliveries: Deliveries, targets: Mapping[str, Target], partition: Int64) -> Bool:
     """Rows that would go to a partition that takes no writes for now."""
-    places = [
+    packed = [
         index << _PARTITION_BITS | number
         for index, topic in enumerate(deliveries.targets)
         if topic in targets
         for number in targets[topic].unavailable
     ]
-    if not places:
+    if not packed:
         return np.zeros(len(deliveries), np.bool_)
-    return np.isin(_places(deliveries, partition), places)
+    return np.isin(_packed_partitions(deliveries, partition), packed)
 
 
 def too_large(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
@@ -132,7 +132,7 @@ def too_large(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
     return rows
 
 
-def condemned(
+def dead_lettered(
     deliveries: Deliveries, reason: Int32, targets: Mapping[str, Target], dead_letter_topic: str
 ) -> Deliveries:
     """The deliveries with every row that has a reason turned into a dead letter, in its place."""
@@ -197,7 +197,7 @@ def grouped(
     deliveries: Deliveries, targets: Mapping[str, Target], chance: random.Random
 ) -> tuple[Deliveries, list[Group]]:
     """The rows sorted by topic-partition, each one's order kept, and where each group lies."""
-    place = _places(deliveries, _partitions(deliveries, targets, chance.choice))
+    place = _packed_partitions(deliveries, _partitions(deliveries, targets, chance.choice))
     if (place[1:] < place[:-1]).any():
         order: Int64 = np.argsort(place, kind="stable")
         deliveries, place = deliveries.take(order), place[order]
@@ -234,14 +234,14 @@ def _partitions(
         # They need no key's partition: any that takes writes will do.
         astray = deliveries.dead_letter & _unavailable(deliveries, targets, free)
         free = np.where(astray, sticky[deliveries.target], free)
-    asked = deliveries.target_partition
-    return np.where(asked == NO_PARTITION, free, asked)
+    requested = deliveries.target_partition
+    return np.where(requested == NO_PARTITION, free, requested)
 
 
-def _places(deliveries: Deliveries, partition: Int64) -> Int64:
+def _packed_partitions(deliveries: Deliveries, partition: Int64) -> Int64:
     """Target and partition of each row in one number."""
-    places: Int64 = (deliveries.target.astype(np.int64) << _PARTITION_BITS) + partition
-    return places
+    packed: Int64 = (deliveries.target.astype(np.int64) << _PARTITION_BITS) + partition
+    return packed
 
 
 def _where(rows: Bool, value: int, otherwise: Int32) -> Int32:
@@ -261,17 +261,17 @@ def _error_headers(reason: Reason, topic: str, targets: Mapping[str, Target]) ->
     return _header(names.ERROR_CODE, reason.name.lower()) + _header(names.ERROR, text)
 
 
-def reason_text(reason: Reason, topic: str, known: Target) -> str:
+def reason_text(reason: Reason, topic: str, target: Target) -> str:
     """The reason as a sentence, with what is known of the topic."""
     named = f"topic {topic[:_TOPIC_SHOWN_MAX]!r}"
     return {
         Reason.NONE: "",
         Reason.UNKNOWN_TARGET_TOPIC: f"{named} does not exist",
         Reason.TARGET_NOT_AUTHORIZED: f"no right to write to {named}",
-        Reason.BAD_TARGET_PARTITION: f"{named} has partitions 0 to {known.partitions - 1}, "
+        Reason.BAD_TARGET_PARTITION: f"{named} has partitions 0 to {target.partitions - 1}, "
         "the requested one is not among them",
         Reason.KEY_REQUIRED: f"{named} is compacted, its records need a key",
-        Reason.RECORD_TOO_LARGE: f"{named} takes {known.batch_bytes_max} bytes at most, "
+        Reason.RECORD_TOO_LARGE: f"{named} takes {target.batch_bytes_max} bytes at most, "
         "the record with its headers needs more",
         Reason.RECORD_REFUSED: f"the broker refused this record for {named}",
         Reason.TARGET_UNAVAILABLE: f"{named} takes no writes for now, and the record cannot wait: "

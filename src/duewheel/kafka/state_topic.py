@@ -131,8 +131,8 @@ def newest_records(
         return _read(consumer, where, bounds[1], deadline)
 
     rows = settings.call(deadline, f"look up {topic}", lambda: admin.describe_topics([topic]))
-    places = [TopicPartition(topic, n) for row in rows for n in range(len(row["partitions"]))]
-    found = _within_ends(settings, admin, places, read, deadline, past_open=past_open)
+    partitions = [TopicPartition(topic, n) for row in rows for n in range(len(row["partitions"]))]
+    found = _within_ends(settings, admin, partitions, read, deadline, past_open=past_open)
     return {key: record for each in found for key, record in each.items()}
 
 
@@ -188,7 +188,7 @@ def ends_of(
 def _within_ends(
     settings: ClientSettings,
     admin: KafkaAdminClient,
-    places: Sequence[TopicPartition],
+    partitions: Sequence[TopicPartition],
     reading: Callable[[KafkaConsumer, TopicPartition, tuple[int, int]], T],
     deadline: Deadline,
     *,
@@ -202,18 +202,18 @@ def _within_ends(
                 _offset(admin, place, OffsetSpec.EARLIEST),
                 _offset(admin, place, OffsetSpec.LATEST, committed=not past_open),
             )
-            for place in places
+            for place in partitions
         ]
-        return [each for each in zip(places, bounds, strict=True) if each[1][0] < each[1][1]]
+        return [each for each in zip(partitions, bounds, strict=True) if each[1][0] < each[1][1]]
 
-    bounds = settings.call(deadline, f"ask for the ends of {places[0].topic}", ends)
+    bounds = settings.call(deadline, f"ask for the ends of {partitions[0].topic}", ends)
     if not bounds:
         return []
     consumer = open_reader(settings, deadline)
     try:
         return settings.call(
             deadline,
-            f"read the progress in {places[0].topic}",
+            f"read the progress in {partitions[0].topic}",
             lambda: [reading(consumer, place, within) for place, within in bounds],
         )
     finally:
@@ -253,7 +253,7 @@ class KafkaProgressReader:
         self._deadline_s = deadline_s
         self._consumer: KafkaConsumer | None = None
         self._end = 0
-        self._found: StateRecord | None = None
+        self._newest: StateRecord | None = None
         self._seen: Seen | None = None
 
     def newest(self) -> Seen | None:
@@ -261,21 +261,21 @@ class KafkaProgressReader:
         deadline = Deadline(self._deadline_s, self._stopping)
         try:
             if self._consumer is None:
-                self._end, self._found = 0, None
+                self._end, self._newest = 0, None
                 self._consumer = open_reader(self._settings, deadline)
             consumer = self._consumer
             found = self._settings.call(
                 deadline,
                 f"read the progress in {self._partition.topic}",
-                lambda: self._look(consumer, deadline),
+                lambda: self._poll(consumer, deadline),
             )
         except DuewheelError:
             self.close()
             raise
         if found is None:
             return None
-        if self._seen is None or found is not self._found:
-            self._found = found
+        if self._seen is None or found is not self._newest:
+            self._newest = found
             self._seen = Seen(Progress.decode(found.value), found.timestamp_ms)
         return self._seen
 
@@ -294,15 +294,15 @@ class KafkaProgressReader:
         finally:
             close(admin)
 
-    def _look(self, consumer: KafkaConsumer, deadline: Deadline) -> StateRecord | None:
+    def _poll(self, consumer: KafkaConsumer, deadline: Deadline) -> StateRecord | None:
         """Asked each time: a client to whom nobody answers would only seem to have no news."""
         where = self._partition
         end = int(consumer.end_offsets([where], timeout_ms=deadline.remaining_ms())[where])
         before, self._end = self._end, end
         if end == before:
-            return self._found
+            return self._newest
         if 0 < before < end:
-            return _read(consumer, where, end, deadline).get(self._key, self._found)
+            return _read(consumer, where, end, deadline).get(self._key, self._newest)
         # The first look, or a topic that was recreated.
         firsts = consumer.beginning_offsets([where], timeout_ms=deadline.remaining_ms())
         return _search(consumer, where, self._key, (int(firsts[where]), end), deadline)
@@ -360,8 +360,8 @@ def log_ends(
         KafkaUnavailable: there was no answer at all in time.
     """
 
-    def ask(places: Sequence[Place]) -> dict[Place, int]:
-        wanted = {TopicPartition(*place): OffsetSpec.LATEST for place in places}
+    def ask(partitions: Sequence[Place]) -> dict[Place, int]:
+        wanted = {TopicPartition(*place): OffsetSpec.LATEST for place in partitions}
         level = IsolationLevel.READ_UNCOMMITTED
         found = admin.list_partition_offsets(wanted, isolation_level=level)
         return {(p.topic, p.partition): int(end.offset) for p, end in found.items()}

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 
-from duewheel.kafka.batch_encoder import LookUp, encode
+from duewheel.kafka.batch_encoder import TopicLookup, encode
 from duewheel.kafka.target_metadata import TargetCatalog
 from duewheel.schemas.batches import Deliveries
-from duewheel.wheel.encoded import Encoded, Known, Target
+from duewheel.wheel.encoded import Encoded, EncodingTarget, Target
 from duewheel.wheel.publisher import Prepared
 
 log = structlog.get_logger(__name__)
@@ -39,10 +39,10 @@ class TargetEncoder:
         self._chance = chance
         self.letters_wait = False
 
-    def known(self, targets: Mapping[str, Target]) -> Mapping[str, Known]:
+    def encoding_targets(self, targets: Mapping[str, Target]) -> Mapping[str, EncodingTarget]:
         """What encoding goes by, of these targets."""
         return {
-            topic: Known(target, self._catalog.batch_bytes(topic, target))
+            topic: EncodingTarget(target, self._catalog.batch_bytes(topic, target))
             for topic, target in targets.items()
         }
 
@@ -54,43 +54,43 @@ class TargetEncoder:
             now_ms: from which parked rows wait.
         """
 
-        def recall(topics: Sequence[str]) -> Mapping[str, Known]:
+        def recall(topics: Sequence[str]) -> Mapping[str, EncodingTarget]:
             targets = self._catalog.recall(topics)
             if len(targets) < len(topics):
                 raise LookupError("a topic that nobody has asked for yet")
-            return self.known(targets)
+            return self.encoding_targets(targets)
 
         try:
             return Prepared(deliveries, self._encode(deliveries, recall, now_ms))
         except Exception:  # noqa: BLE001 - whatever it is, `publish` meets it again and tells
             return Prepared(deliveries)
 
-    def encoded(self, prepared: Prepared, look_up: LookUp, now_ms: int) -> Encoded:
+    def encoded(self, prepared: Prepared, lookup: TopicLookup, now_ms: int) -> Encoded:
         """The deliveries as they must be encoded now.
 
         Args:
             prepared: maybe encoded already, maybe by what is no longer true.
-            look_up: asked for topics.
+            lookup: asked for topics.
             now_ms: from which parked rows wait.
 
         Raises:
-            Exception: whatever `look_up` or `encode` raises.
+            Exception: whatever `lookup` or `encode` raises.
         """
         deliveries, encoded = prepared.deliveries, prepared.encoded
-        if encoded is None or not self._holds(encoded, look_up):
-            encoded = self._encode(deliveries, look_up, now_ms)
+        if encoded is None or not self._holds(encoded, lookup):
+            encoded = self._encode(deliveries, lookup, now_ms)
         if encoded.aside.reasons:
             log.warning("rows became dead letters", **encoded.aside.reasons)
-        self._note_dead_letters(encoded.known.get(self._dead_letter_topic))
+        self._note_dead_letters(encoded.used_targets.get(self._dead_letter_topic))
         return encoded
 
-    def _note_dead_letters(self, known: Known | None) -> None:
+    def _note_dead_letters(self, letters: EncodingTarget | None) -> None:
         """Whether dead letters wait, as the last chunk that has any has found it; told once."""
-        if known is None or known.target.takes_letters != self.letters_wait:
+        if letters is None or letters.target.takes_letters != self.letters_wait:
             return
-        self.letters_wait = not known.target.takes_letters
-        topic, refusal = self._dead_letter_topic, known.target.refusal
-        reason = "it is compacted" if known.target.key_required else "no partition takes writes"
+        self.letters_wait = not letters.target.takes_letters
+        topic, refusal = self._dead_letter_topic, letters.target.refusal
+        reason = "it is compacted" if letters.target.key_required else "no partition takes writes"
         if self.letters_wait:
             log.error(
                 "the dead-letter topic takes nothing: dead letters wait in their timer topics",
@@ -101,13 +101,13 @@ class TargetEncoder:
         else:
             log.info("the dead-letter topic takes dead letters again", topic=topic)
 
-    def _holds(self, encoded: Encoded, look_up: LookUp) -> bool:
+    def _holds(self, encoded: Encoded, lookup: TopicLookup) -> bool:
         """Whether the rows would be encoded the same way now."""
         return (
             encoded.refused == self._catalog.refused
-            and look_up(list(encoded.known)) == encoded.known
+            and lookup(list(encoded.used_targets)) == encoded.used_targets
         )
 
-    def _encode(self, deliveries: Deliveries, look_up: LookUp, now_ms: int) -> Encoded:
+    def _encode(self, deliveries: Deliveries, lookup: TopicLookup, now_ms: int) -> Encoded:
         refused = self._catalog.refused
-        return encode(deliveries, look_up, refused, self._dead_letter_topic, self._chance, now_ms)
+        return encode(deliveries, lookup, refused, self._dead_letter_topic, self._chance, now_ms)

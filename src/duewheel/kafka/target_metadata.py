@@ -38,11 +38,11 @@ from kafka.errors import (
 )
 
 from duewheel.errors import KafkaUnavailable
-from duewheel.kafka.availability import Outages
+from duewheel.kafka.availability import TargetAvailability
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.publisher_limits import PublisherLimits
-from duewheel.kafka.ttl_cache import Believed
+from duewheel.kafka.ttl_cache import TtlCache
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.schemas.name_patterns import may_name_topic
 from duewheel.wheel.encoded import Reason, Target
@@ -60,7 +60,7 @@ NO_VERDICT = (
 )
 _NO_SUCH_TOPIC = (UnknownTopicOrPartitionError.errno, InvalidTopicError.errno)
 _NOT_AUTHORIZED = TopicAuthorizationFailedError.errno
-_ASKED_MAX = 1_000  # topics of one request, so that its answer stays small
+_TOPICS_PER_REQUEST = 1_000  # topics of one request, so that its answer stays small
 # A broker drops the connection over a name of more than 32 KiB instead of refusing it.
 _NONE_SUCH = Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC)
 
@@ -103,10 +103,10 @@ class TargetCatalog:
         """
         self._settings = settings
         self._limits = limits
-        self._outages = Outages()
-        self._known: Believed[str, Target] = Believed()
-        self._smaller: Believed[str, int] = Believed()  # bytes of a batch
-        self._record_limit: Believed[str, int] = Believed()
+        self._availability = TargetAvailability()
+        self._cache: TtlCache[str, Target] = TtlCache()
+        self._smaller: TtlCache[str, int] = TtlCache()  # bytes of a batch
+        self._record_limit: TtlCache[str, int] = TtlCache()
         self.refused: frozenset[bytes] = frozenset()
 
     def resolve(
@@ -117,39 +117,45 @@ class TargetCatalog:
         Raises:
             KafkaUnavailable: no answer, or a topic without a leader just now.
         """
-        targets = {topic: self._known.get(topic) for topic in topics}
+        targets = {topic: self._cache.get(topic) for topic in topics}
         unknown = iter([topic for topic, target in targets.items() if target is None])
-        while some := list(itertools.islice(unknown, _ASKED_MAX)):
-            for believed in (self._known, self._smaller, self._record_limit):
-                believed.drop_old()
-            targets.update(self._look_up(admin, some, deadline))
-        found = self._judged(targets)
+        while some := list(itertools.islice(unknown, _TOPICS_PER_REQUEST)):
+            for cache in (self._cache, self._smaller, self._record_limit):
+                cache.drop_expired()
+            targets.update(self._fetch(admin, some, deadline))
+        found = self._with_failures(targets)
         for topic, target in found.items():
-            self._outages.noticed(topic, target)
+            self._availability.on_metadata(topic, target)
         return found
 
     def recall(self, topics: Iterable[str]) -> dict[str, Target]:
         """What was known of those topics that are remembered, however long ago; asks nobody."""
-        return self._judged(
-            {t: self._known.latest(t) if may_name_topic(t) else _NONE_SUCH for t in topics}
+        return self._with_failures(
+            {t: self._cache.get_stale(t) if may_name_topic(t) else _NONE_SUCH for t in topics}
         )
 
-    def _judged(self, targets: Mapping[str, Target | None]) -> dict[str, Target]:
-        return {t: self._outages.judged(t, target) for t, target in targets.items() if target}
+    def _with_failures(self, targets: Mapping[str, Target | None]) -> dict[str, Target]:
+        return {
+            t: self._availability.with_failures(t, target)
+            for t, target in targets.items()
+            if target
+        }
 
-    def _look_up(
+    def _fetch(
         self, admin: KafkaAdminClient, topics: list[str], deadline: Deadline
     ) -> dict[str, Target]:
         named = [topic for topic in topics if may_name_topic(topic)]
         targets = dict.fromkeys(topics, _NONE_SUCH)
         if named:
-            found = self._settings.call(deadline, "look up topics", lambda: self._ask(admin, named))
+            found = self._settings.call(
+                deadline, "look up topics", lambda: self._describe(admin, named)
+            )
             for topic, target in found.items():
-                self._known.put(topic, target, self._believed_s(target))
+                self._cache.put(topic, target, self._ttl_s(target))
             targets.update(found)
         return targets
 
-    def _believed_s(self, target: Target) -> float:
+    def _ttl_s(self, target: Target) -> float:
         if target.refusal:
             return self._limits.missing_target_age_s
         return (
@@ -160,13 +166,13 @@ class TargetCatalog:
 
     def forget(self) -> None:
         """Ask again for everything; what refusals have taught is kept."""
-        self._known.clear()
+        self._cache.clear()
 
     def batch_bytes(self, topic: str, target: Target) -> int:
         """How large to make this topic's batches, in bytes."""
         return min(self._smaller.get(topic) or self._limits.batch_bytes, target.batch_bytes_max)
 
-    def learn(self, batch: SentBatch, error: Exception, *, alone: bool = False) -> bool:
+    def note_refusal(self, batch: SentBatch, error: Exception, *, alone: bool = False) -> bool:
         """Draw the conclusion from a refused batch; False if the error says nothing about it.
 
         Args:
@@ -179,42 +185,42 @@ class TargetCatalog:
         if batch.is_whole or not is_refusal:
             if not (alone or is_refusal):
                 return False
-            self.found_unavailable((batch.topic, batch.partition), type(error).__name__)
+            self.mark_unavailable((batch.topic, batch.partition), type(error).__name__)
         elif batch.source is None:
             self._smaller.put(batch.topic, batch.size // 2, self._limits.target_age_s)
         elif isinstance(error, _TOO_LARGE):
             self._record_limit.put(batch.topic, batch.size - 1, self._limits.target_age_s)
-            self._known.pop(batch.topic)
+            self._cache.pop(batch.topic)
         else:
             self.refused |= {batch.source}
         return True
 
-    def found_unavailable(self, partition: TopicPartition, why: str) -> None:
+    def mark_unavailable(self, partition: TopicPartition, why: str) -> None:
         """A transaction failed because of this partition, while others were acknowledged."""
-        self._outages.failed(partition, why)
+        self._availability.failed(partition, why)
 
     def settle(self, deliveries: Deliveries | None, partitions: Iterable[TopicPartition]) -> None:
         """These rows are out for good: forget which of them were refused before, and what was held
         against the partitions that have taken them.
         """
-        self._outages.succeeded(partitions)
+        self._availability.succeeded(partitions)
         if self.refused and deliveries is not None:
             self.refused = self.refused.difference(deliveries.source.to_pylist())
 
-    def _ask(self, admin: KafkaAdminClient, topics: list[str]) -> dict[str, Target]:
+    def _describe(self, admin: KafkaAdminClient, topics: list[str]) -> dict[str, Target]:
         found = {row["name"]: row for row in admin.describe_topics(topics)}
-        targets = {topic: self._judge(topic, found.get(topic, {})) for topic in topics}
-        there = [topic for topic, target in targets.items() if not target.refusal]
+        targets = {topic: self._classify(topic, found.get(topic, {})) for topic in topics}
+        usable = [topic for topic, target in targets.items() if not target.refusal]
         wanted = ["max.message.bytes", "cleanup.policy", "min.insync.replicas"]
-        resources = [ConfigResource("TOPIC", topic, wanted) for topic in there]
-        if there:
+        resources = [ConfigResource("TOPIC", topic, wanted) for topic in usable]
+        if usable:
             configs = admin.describe_configs(resources, config_filter="all").get("topic", {})
-            for topic in there:
+            for topic in usable:
                 config = {name: row["value"] for name, row in configs.get(topic, {}).items()}
                 targets[topic] = self._limited(topic, targets[topic], config, found[topic])
         return targets
 
-    def _judge(self, topic: str, row: dict[str, object]) -> Target:
+    def _classify(self, topic: str, row: dict[str, object]) -> Target:
         error = row.get("error_code", UnknownTopicOrPartitionError.errno)
         partitions = row.get("partitions")
         if error in _NO_SUCH_TOPIC or row.get("is_internal"):
@@ -236,10 +242,10 @@ class TargetCatalog:
         """
         limit = int(config.get("max.message.bytes", self._limits.batch_bytes_max))
         in_sync_min = int(config.get("min.insync.replicas", 1))
-        learned = self._record_limit.get(topic) or self._limits.batch_bytes_max
+        record_bytes_max = self._record_limit.get(topic) or self._limits.batch_bytes_max
         return replace(
             target,
-            batch_bytes_max=min(limit, learned, self._limits.batch_bytes_max),
+            batch_bytes_max=min(limit, record_bytes_max, self._limits.batch_bytes_max),
             key_required="compact" in config.get("cleanup.policy", ""),
             unavailable=frozenset(
                 partition["partition_index"]

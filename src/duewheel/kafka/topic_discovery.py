@@ -39,7 +39,7 @@ from duewheel.schemas.batches import is_retired
 
 
 @dataclass(frozen=True, slots=True)
-class KnownTopics:
+class TakenTopics:
     """What a shard knows of timer topics.
 
     Attributes:
@@ -53,7 +53,7 @@ class KnownTopics:
     only: bool = False
 
     @classmethod
-    def of(cls, state: State) -> KnownTopics:
+    def of(cls, state: State) -> TakenTopics:
         """From the data directory: its marks, and its copy of the progress."""
         mirror = state.mirror()
         progress = None if mirror is None else mirror.progress
@@ -67,42 +67,42 @@ class KnownTopics:
         return cls(frozenset(followed | own), ids, only=state.standby)
 
 
-def look_up(settings: Settings, admin: KafkaAdmin, known: KnownTopics | None = None) -> TopicSet:
+def discover(settings: Settings, admin: KafkaAdmin, taken: TakenTopics | None = None) -> TopicSet:
     """The timer topics as Kafka has them now; see the module's head.
 
     Args:
         settings: name them.
         admin: asks.
-        known: what the shard has taken before; None: nothing.
+        taken: what the shard has taken before; None: nothing.
 
     Raises:
         KafkaUnavailable: no answer in time.
     """
-    known = known or KnownTopics()
+    taken = taken or TakenTopics()
     listed = settings.timer.topics
     if settings.timer.topics_pattern is None:
         _beyond_room(settings, admin, [], [])
         return TopicSet(tuple(sorted(listed)))
     names = settings.timer_topics
     ids = admin.topic_ids(admin.matching_topics(settings))
-    there = set(ids)
-    before = {n for n in known.topics if n not in listed and names.matches(n)}
-    left_out = dict.fromkeys(before - there, _GONE)
-    if known.only:
-        there &= before
-    anew = {n for n in there & known.ids.keys() if str(ids[n]) != known.ids[n]}
-    left_out |= dict.fromkeys(anew, _MADE_ANEW)
-    faulty = _faulty(settings, admin, sorted(there - anew))
+    existing = set(ids)
+    before = {n for n in taken.topics if n not in listed and names.matches(n)}
+    left_out = dict.fromkeys(before - existing, _DELETED)
+    if taken.only:
+        existing &= before
+    recreated = {n for n in existing & taken.ids.keys() if str(ids[n]) != taken.ids[n]}
+    left_out |= dict.fromkeys(recreated, _RECREATED)
+    faulty = _faulty(settings, admin, sorted(existing - recreated))
     for topic in [n for n, why in faulty.items() if n not in before and why != _UNREADABLE]:
         left_out[topic] = faulty.pop(topic)
-    right = sorted(there - left_out.keys())
-    left_out |= _beyond_room(settings, admin, sorted(before & there), right)
-    read = sorted({*listed, *there} - left_out.keys())
+    right = sorted(existing - left_out.keys())
+    left_out |= _beyond_room(settings, admin, sorted(before & existing), right)
+    read = sorted({*listed, *existing} - left_out.keys())
     return TopicSet(tuple(read), dict(sorted(left_out.items())), faulty)
 
 
 def _beyond_room(
-    settings: Settings, admin: KafkaAdmin, before: Sequence[str], there: Sequence[str]
+    settings: Settings, admin: KafkaAdmin, before: Sequence[str], existing: Sequence[str]
 ) -> dict[str, str]:
     """Why topics that match do not fit beside the listed ones and those of before.
 
@@ -110,19 +110,19 @@ def _beyond_room(
         ConfigError: a listed one does not fit.
     """
     listed = sorted(settings.timer.topics)
-    mine = own_counts(settings, admin.describe_partitions([*listed, *there]))
-    beyond = beyond_room(mine, dict.fromkeys([*listed, *before, *there]))
+    mine = own_counts(settings, admin.describe_partitions([*listed, *existing]))
+    beyond = beyond_room(mine, dict.fromkeys([*listed, *before, *existing]))
     for topic in listed:
         if topic in beyond:
             raise ConfigError(f"timer topic {topic}: {beyond[topic]}")
     return {topic: why for topic, why in beyond.items() if topic not in before}
 
 
-_GONE = (
+_DELETED = (
     "it is gone: what was taken from it is delivered, what was not taken is lost. `duewheel "
     "reconfigure --accept-loss` for each of its partitions lets the shard forget it"
 )
-_MADE_ANEW = (
+_RECREATED = (
     "it was deleted and made anew: offsets in it are not those that were taken. `duewheel "
     "reconfigure --accept-loss` for each of its partitions lets the shard read it"
 )
@@ -148,19 +148,19 @@ def _sentence(settings: Settings, finding: TopicFinding) -> str:
     return f"{described(finding)}: {remedy}"
 
 
-def require_some(settings: Settings, found: TopicSet) -> Sequence[str]:
+def require_some(settings: Settings, topic_set: TopicSet) -> Sequence[str]:
     """The topics that are read.
 
     Raises:
         ConfigError: there are none.
     """
-    if not found.topics:
-        wrong = "".join(f"\n  {topic}: {why}" for topic, why in found.left_out.items())
+    if not topic_set.topics:
+        wrong = "".join(f"\n  {topic}: {why}" for topic, why in topic_set.left_out.items())
         raise ConfigError(
             f"no topic matches timer.topics_pattern = {settings.timer.topics_pattern!r} that could "
             f"be read: create one first{wrong}"
         )
-    return found.topics
+    return topic_set.topics
 
 
 def timer_topics(settings: Settings, admin: KafkaAdmin) -> Sequence[str]:
@@ -170,4 +170,4 @@ def timer_topics(settings: Settings, admin: KafkaAdmin) -> Sequence[str]:
         ConfigError: there are none.
         KafkaUnavailable: no answer in time.
     """
-    return require_some(settings, look_up(settings, admin))
+    return require_some(settings, discover(settings, admin))

@@ -61,14 +61,14 @@ class Requirement:
     advisory: bool = False
     also: tuple[str, ...] = ()
 
-    def holds(self, found: str) -> bool:
+    def holds(self, actual: str) -> bool:
         """Whether an existing topic's value will do."""
         if self.relation == "=":
-            return found == self.value or found in self.also
-        number = float(found)
+            return actual == self.value or actual in self.also
+        number = float(actual)
         if self.relation == "<=":
             return number <= self.bound
-        return found == _UNLIMITED or number >= self.bound
+        return actual == _UNLIMITED or number >= self.bound
 
     @property
     def wanted(self) -> str:
@@ -118,18 +118,18 @@ class TopicFinding:
         state: `init` has created it; it is there, and as it must be; a setting differs; one does
             that keeps a topic from being read that only matches; one does that only costs time; the
             broker does not tell it; there is no such topic; its settings may not be read.
-        setting, wanted, found: the difference.
+        setting, wanted, actual: the difference.
         reason: why it matters.
         remedy: what would mend it, as kafka-configs.sh takes it; empty where that cannot.
     """
 
     topic: str
     state: Literal[
-        "created", "found", "differs", "unread", "costly", "untold", "missing", "unreadable"
+        "created", "found", "differs", "unread", "costly", "withheld", "missing", "unreadable"
     ]
     setting: str = ""
     wanted: str = ""
-    found: str = ""
+    actual: str = ""
     reason: str = ""
     remedy: str = ""
 
@@ -169,10 +169,10 @@ def service_plans(
     settings: Settings, timer_configs: Iterable[Mapping[str, str]]
 ) -> list[TopicPlan]:
     """The other topics as they must be, given the timer topics' settings as far as known."""
-    known = list(timer_configs)
-    plans = [dead_letter_plan(settings, known), state_plan(settings)]
+    timer_configs = list(timer_configs)
+    plans = [dead_letter_plan(settings, timer_configs), state_plan(settings)]
     if settings.timer.reply_topic is not None:
-        plans.append(reply_plan(settings.timer.reply_topic, known))
+        plans.append(reply_plan(settings.timer.reply_topic, timer_configs))
     return plans
 
 
@@ -268,16 +268,16 @@ def compare(plan: TopicPlan, partitions: int, config: Mapping[str, str]) -> list
     """What of an existing topic is not as planned; one line "found" if all is."""
     differences = []
     for r in plan.requirements:
-        found = config.get(r.setting)
-        if found is None:
+        actual = config.get(r.setting)
+        if actual is None:
             differences.append(
-                TopicFinding(plan.name, "untold", r.setting, r.wanted, reason=r.reason)
+                TopicFinding(plan.name, "withheld", r.setting, r.wanted, reason=r.reason)
             )
-        elif not r.holds(found) and not _bounded_create_time(plan, r, config):
+        elif not r.holds(actual) and not _bounded_create_time(plan, r, config):
             state: Literal["costly", "differs"] = "costly" if r.advisory else "differs"
             remedy = f"{r.setting}={r.value}"
             differences.append(
-                TopicFinding(plan.name, state, r.setting, r.wanted, found, r.reason, remedy)
+                TopicFinding(plan.name, state, r.setting, r.wanted, actual, r.reason, remedy)
             )
     if plan.lacks_partitions(partitions):
         wanted, reason = f">= {plan.partitions}", "one for each shard: `duewheel init` adds them"
@@ -311,7 +311,7 @@ def refusal(address: str, differences: Iterable[TopicFinding]) -> str:
 
 def described(each: TopicFinding) -> str:
     """A difference in a sentence."""
-    return f"{each.topic}: {each.setting} is {each.found}, wanted is {each.wanted}: {each.reason}"
+    return f"{each.topic}: {each.setting} is {each.actual}, wanted is {each.wanted}: {each.reason}"
 
 
 def remedy_command(address: str, topic: str, setting: str) -> str:

@@ -59,7 +59,7 @@ class TransactionalProducer:
         self._limits = limits
         self._stopping = stopping
         self._producer: KafkaProducer | None = None
-        self._met: set[str] = set()  # topics whose leaders the producer knows
+        self._warm: set[str] = set()  # topics whose leaders the producer knows
 
     @property
     def is_open(self) -> bool:
@@ -71,23 +71,24 @@ class TransactionalProducer:
         open is stopped before.
 
         Raises:
-            KafkaUnavailable, ConfigError: as `open_producer` and `meet`; then there is none.
+            KafkaUnavailable, ConfigError: as `open_producer` and `warm_metadata`. No producer is
+                left open.
         """
         self.stop()
         self._producer = open_producer(
             self._settings, self._transactional_id, self._limits, deadline
         )
         try:
-            self.meet(topics, deadline)
+            self.warm_metadata(topics, deadline)
         except DuewheelError:
             self.stop()
             raise
 
-    def meet(self, topics: Iterable[str], deadline: Deadline) -> None:
+    def warm_metadata(self, topics: Iterable[str], deadline: Deadline) -> None:
         """As the function of that name; topics that the producer knows cost nothing."""
-        new = [topic for topic in topics if topic not in self._met]
-        meet(self._settings, self._opened(), new, deadline)
-        self._met.update(new)
+        new = [topic for topic in topics if topic not in self._warm]
+        warm_metadata(self._settings, self._opened(), new, deadline)
+        self._warm.update(new)
 
     def transact(
         self,
@@ -110,7 +111,7 @@ class TransactionalProducer:
     def stop(self) -> None:
         """Drop the producer; an open transaction is left to the next `open` or its time-out."""
         producer, self._producer = self._producer, None
-        self._met.clear()
+        self._warm.clear()
         stop_s = Deadline(self._limits.stop_s, self._stopping).remaining_s()
         if producer is not None and not internals.stop(producer, stop_s):
             log.warning("old sender is still ending", transactional_id=self._transactional_id)
@@ -178,7 +179,7 @@ def preparation_deadline(
     return Deadline(seconds + _TOPIC_S * topics, stopping)
 
 
-def meet(
+def warm_metadata(
     settings: ClientSettings, producer: KafkaProducer, topics: Iterable[str], deadline: Deadline
 ) -> None:
     """Have the producer know the topics' leaders: a batch for an unknown one never leaves.
@@ -192,7 +193,7 @@ def meet(
     """
     names = list(topics)
 
-    def look_up() -> None:
+    def load() -> None:
         internals.announce(producer, names)
         for name in names:
             deadline.check(f"look up {name}")  # ends an abandoned thread
@@ -200,7 +201,7 @@ def meet(
 
     if names:
         shown = names[0] if len(names) == 1 else f"{len(names)} topics"
-        settings.call(deadline, f"look up {shown}", look_up)
+        settings.call(deadline, f"look up {shown}", load)
 
 
 def transact(
@@ -220,7 +221,7 @@ def transact(
         quiet_s: as in `await_outcomes`; a second is added for each MiB of the largest batch.
 
     Raises:
-        DeadlinePassed, NoAnswer: as `await_outcomes`; or the commit has no answer.
+        DeadlineExceeded, NoAnswer: as `await_outcomes`; or the commit has no answer.
 
     Returns:
         What became of each batch. With an error among them the transaction is still open: drop the

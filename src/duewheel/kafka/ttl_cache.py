@@ -12,7 +12,7 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
-class Believed(Generic[K, T]):
+class TtlCache(Generic[K, T]):
     """Values by key, each believed for a while. The oldest make room for new ones.
 
     One thread changes it; any may look up an entry.
@@ -29,11 +29,11 @@ class Believed(Generic[K, T]):
         value, until = self._entries.get(key, (None, 0.0))
         return value if until > time.monotonic() else None
 
-    def latest(self, key: K) -> T | None:
+    def get_stale(self, key: K) -> T | None:
         """The value however old."""
         return self._entries.get(key, (None, 0.0))[0]
 
-    def remembered(self) -> list[K]:
+    def all_keys(self) -> list[K]:
         """The keys, also of what is no longer believed."""
         return list(self._entries)
 
@@ -44,7 +44,7 @@ class Believed(Generic[K, T]):
         if len(self._entries) > _ENTRIES_MAX:
             del self._entries[next(iter(self._entries))]
 
-    def drop_old(self) -> None:
+    def drop_expired(self) -> None:
         """Forget what is no longer believed."""
         now = time.monotonic()
         for key in [key for key, (_, until) in self._entries.items() if until <= now]:

@@ -300,7 +300,7 @@ class _Replay:
         state = place_of(self._settings.state_topic, 0)
         batches.append((state, single(KEY, self._position.encode())))
         try:
-            self._producer.meet(topics, preparation_deadline(seconds, len(topics)))
+            self._producer.warm_metadata(topics, preparation_deadline(seconds, len(topics)))
             outcomes = self._producer.transact("replay", batches, self._clock.now_ms())
         except Exception as error:  # noqa: BLE001 - kafka-python raises what it likes
             raise PublishDoubt(
@@ -308,9 +308,9 @@ class _Replay:
             ) from None
         errors = [outcome.error for outcome in outcomes if outcome.error is not None]
         learned = [
-            self._catalog.learn(batch, outcome.error)
+            self._catalog.note_refusal(batch, outcome.error)
             for batch, outcome in zip(sent, outcomes, strict=False)  # the position is last
-            if outcome.judged and outcome.error is not None
+            if outcome.failed_itself and outcome.error is not None
         ]
         if errors and not any(learned):
             raise PublishDoubt(f"nothing was replayed: {self._client.explain(errors[0])}")

@@ -15,7 +15,7 @@ from duewheel.clock import Clock
 from duewheel.config.durations import format_duration_ms
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.runtime.dequeue_metrics import look
+from duewheel.runtime.dequeue_metrics import count_pending
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.slots import slot_of
@@ -56,7 +56,7 @@ def stats(settings: Settings, clock: Clock) -> dict[str, Any]:
         within an hour, and of that hour the mean and the most per second.
     """
     with opened(settings) as directory:
-        pending, within = look(PendingTimers(directory), directory, clock.now_ms())
+        pending, within = count_pending(PendingTimers(directory), directory, clock.now_ms())
         role = "standby" if directory.state.standby else "owner"
     oldest = pending.oldest_slot
     return {
@@ -88,7 +88,7 @@ def levels(settings: Settings, clock: Clock) -> Iterator[dict[str, Any]]:
     delays = dict(enumerate(settings.timer.levels_ms, 1))
     precision_ms = settings.timer.precision_ms
     with opened(settings) as directory:
-        pending, _ = look(PendingTimers(directory), directory, clock.now_ms())
+        pending, _ = count_pending(PendingTimers(directory), directory, clock.now_ms())
         delivered = pending.delivered_slot
         for level in sorted(delays.keys() | pending.by_level.keys()):
             following = _next_of(directory, level, pending.next_slot.get(level))

@@ -52,7 +52,7 @@ def stop_signals() -> Iterator[threading.Event]:
 
 
 @contextmanager
-def forgiven_once(stopping: threading.Event) -> Iterator[None]:
+def ignore_kafka_errors_after_stop(stopping: threading.Event) -> Iterator[None]:
     """Once the event is set, an answer of Kafka's that is missing is no error: it is not awaited.
 
     Raises:

@@ -61,8 +61,8 @@ class DurableCheckpoints:
             durable = take_durable(self._state)
         if durable == self._last:
             return durable
-        known, state = self._last, self._state
-        hours, segments = (known.hours, known.cancels) if known else ({}, {})
+        synced, state = self._last, self._state
+        hours, segments = (synced.hours, synced.cancels) if synced else ({}, {})
         self._sync(_FOLDERS, hours, durable.hours, lambda: state.live.gc_hour)
         self._sync(cancel_log.FOLDERS, segments, durable.cancels, lambda: state.live.gc_cancels)
         fs.sync_path(self._directory / topic_registry.FILE_NAME)
@@ -73,26 +73,26 @@ class DurableCheckpoints:
     def _sync(
         self,
         folders: Sequence[str],
-        known: Mapping[int, tuple[int, ...]],
+        synced: Mapping[int, tuple[int, ...]],
         lengths: Mapping[int, tuple[int, ...]],
-        gone: Callable[[], int],
+        first_kept: Callable[[], int],
     ) -> None:
-        """The files of these folders that have grown; `gone`: hours below it have none any more."""
+        """Sync the files of these folders that have grown; hours below `first_kept` have none."""
         for hour, length in lengths.items():
-            if known.get(hour) != length and hour >= gone():
+            if synced.get(hour) != length and hour >= first_kept():
                 # A file is made with its first bytes.
                 for folder in itertools.compress(folders, length):
-                    self._sync_hour(folder, hour, gone)
-        if lengths.keys() != known.keys():
+                    self._sync_hour(folder, hour, first_kept)
+        if lengths.keys() != synced.keys():
             for folder in folders:
                 fs.sync_directory(self._directory / folder)
 
-    def _sync_hour(self, folder: str, hour: int, gone: Callable[[], int]) -> None:
+    def _sync_hour(self, folder: str, hour: int, first_kept: Callable[[], int]) -> None:
         try:
             fs.sync_path(self._directory / folder / hour_name(hour))
         except FileNotFoundError:
             # Unlinked by dequeue meanwhile: nothing in it is needed.
-            assert hour < gone(), "only hours that were given up vanish"
+            assert hour < first_kept(), "only hours that were given up vanish"
 
     def close(self) -> None:
         """Let go of the files."""

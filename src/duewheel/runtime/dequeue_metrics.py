@@ -55,32 +55,32 @@ class DequeueMetrics:
         if self._directory.state.needs_recovery:
             return  # files may be cut at any moment
         try:
-            found = look(self._pending, self._directory, now_ms)
-            yield from pending_families(*found, self._topics["pending"])
+            pending = count_pending(self._pending, self._directory, now_ms)
+            yield from pending_families(*pending, self._topics["pending"])
         except CorruptFile as error:
             # The deliveries, which read the same files, will say more.
             log.warning("pending timers cannot be counted", reason=str(error))
 
     def _deliveries(self) -> Iterator[Metric]:
-        known = self._statistics()
-        yield counter("delivered", "Timers published to their topics.", known.delivered)
-        yield from self._dead_letters(known)
-        yield from self._sent_back(known)
-        yield from self._cancels(known)
-        yield from self._transactions(known)
+        statistics = self._statistics()
+        yield counter("delivered", "Timers published to their topics.", statistics.delivered)
+        yield from self._dead_letters(statistics)
+        yield from self._copies(statistics)
+        yield from self._cancels(statistics)
+        yield from self._transactions(statistics)
 
-    def _dead_letters(self, known: Statistics) -> Iterator[Metric]:
+    def _dead_letters(self, statistics: Statistics) -> Iterator[Metric]:
         yield counters(
             "dead_letters",
             "Messages written to the dead-letter topic; `rejected` ones had not been accepted, "
             "`waited` ones had been sent back before, while it took nothing.",
             "reason",
-            {REJECTED: 0, **known.dead_letters},
+            {REJECTED: 0, **statistics.dead_letters},
         )
         yield counter(
             "dead_letters_kept",
             "Dead letters written to their timer topic because theirs took nothing; each time.",
-            known.letters_kept,
+            statistics.letters_kept,
         )
         yield gauge(
             "dead_letters_wait",
@@ -88,58 +88,68 @@ class DequeueMetrics:
             int(self._letters_wait()),
         )
 
-    def _sent_back(self, known: Statistics) -> Iterator[Metric]:
+    def _copies(self, statistics: Statistics) -> Iterator[Metric]:
         """What went to its timer topic once more, or is to."""
         yield gauge(
             "copies_held",
             "Copies, chases and dead letters held until their timer partition takes writes.",
-            known.held,
+            statistics.held,
         )
         yield counters(
             "rolled",
             "Timers written to their timer topic again, for they are due beyond the roll window.",
             "topic",
-            self._topics["rolled"].of(known.rolled),
+            self._topics["rolled"].of(statistics.rolled),
         )
         yield counters(
             "parked",
             "The same because their target took no writes for now; again each time that they wait.",
             "topic",
-            self._topics["parked"].of(known.parked),
+            self._topics["parked"].of(statistics.parked),
         )
         yield counter(
-            "hot_slot_slots", "Slots with more timers than may leave at once.", known.hot_slots
+            "hot_slot_slots", "Slots with more timers than may leave at once.", statistics.hot_slots
         )
         yield counters(
             "hot_slot_excess",
             "Timers in excess of their slot, by what became of them.",
             "policy",
-            {"spread": known.spread, "dead-letter": known.dead_letters.get("hot_slot", 0)},
+            {
+                "spread": statistics.spread,
+                "dead-letter": statistics.dead_letters.get("hot_slot", 0),
+            },
         )
 
-    def _cancels(self, known: Statistics) -> Iterator[Metric]:
-        yield counter("cancelled", "Timers that a cancel has kept from leaving.", known.cancelled)
+    def _cancels(self, statistics: Statistics) -> Iterator[Metric]:
+        yield counter(
+            "cancelled", "Timers that a cancel has kept from leaving.", statistics.cancelled
+        )
         yield counters(
-            "answers", "Replies to cancels and reschedules, by outcome.", "answer", known.replies
+            "answers",
+            "Replies to cancels and reschedules, by outcome.",
+            "answer",
+            statistics.replies,
         )
         yield counter(
             "cancels_chased",
             "Cancels written again behind copies of their timers that may be in flight.",
-            known.chases,
+            statistics.chases,
         )
 
-    def _transactions(self, known: Statistics) -> Iterator[Metric]:
-        yield counter("transactions", "Committed transactions.", known.transactions)
-        yield counter("doubts", "Transactions whose outcome had to be read back.", known.doubts)
+    def _transactions(self, statistics: Statistics) -> Iterator[Metric]:
+        yield counter("transactions", "Committed transactions.", statistics.transactions)
+        yield counter(
+            "doubts", "Transactions whose outcome had to be read back.", statistics.doubts
+        )
         yield histogram(
             "delivery_lateness_seconds",
             "Acknowledgement of the transaction minus due time, of accepted timers.",
-            known.lateness_ms,
+            statistics.lateness_ms,
         )
         yield histogram(
             "commit_duration_seconds",
             "From handing a transaction over until it is known to be committed.",
-            known.commit_ms,
+            statistics.commit_ms,
         )
 
     def _standing(self) -> Iterator[Metric]:
@@ -187,11 +197,11 @@ class DequeueMetrics:
         )
 
     def _following(self, behind_s: float) -> Iterator[Metric]:
-        known = recovering(self._directory.state)
+        statistics = recovering(self._directory.state)
         yield gauge(
             "standby_missing_messages",
             "Offsets that the owner has closed and the standby has not, markers included.",
-            sum(known.missing.values()) if known else 0,
+            sum(statistics.missing.values()) if statistics else 0,
         )
         yield gauge(
             "standby_behind_seconds",
@@ -200,7 +210,7 @@ class DequeueMetrics:
         )
 
 
-def look(
+def count_pending(
     timers: PendingTimers, directory: DataDirectory, now_ms: int
 ) -> tuple[Pending, dict[str, float]]:
     """What is pending, and how many timers leave within so many seconds from now."""

@@ -23,7 +23,7 @@ from duewheel.kafka.publisher import KafkaPublisher
 from duewheel.kafka.shard_records import all_shards, require_as_many
 from duewheel.kafka.topic_discovery import timer_topics
 from duewheel.osutil.metrics_server import Together, served
-from duewheel.osutil.signals import forgiven_once, stop_signals
+from duewheel.osutil.signals import ignore_kafka_errors_after_stop, stop_signals
 from duewheel.runtime.dequeue_metrics import DequeueMetrics
 from duewheel.runtime.lag_watch import LagWatch
 from duewheel.runtime.shard_metrics import ShardMetrics
@@ -61,7 +61,7 @@ def run_dequeue(settings: Settings, *, take_over: bool = False, standby: bool = 
         config = factory.dequeue_config(settings)
         dequeue = Dequeue(directory, publisher, clock, config, stopping.is_set)
         try:
-            with LagWatch(settings, clock), forgiven_once(stopping):
+            with LagWatch(settings, clock), ignore_kafka_errors_after_stop(stopping):
                 with _admin(settings, clock) as admin:
                     fresh = read_local_state(directory.state, directory.path).is_fresh
                     admin.require_topics(settings, served=not fresh)
@@ -155,17 +155,17 @@ def _admin(settings: Settings, clock: factory.StoppableClock) -> KafkaAdmin:
 
 
 def _counters(dequeue: Dequeue) -> dict[str, int]:
-    known = dequeue.statistics
+    statistics = dequeue.statistics
     return {
-        "delivered": known.delivered,
-        "dead_letters": sum(known.dead_letters.values()),
-        "dead_letters_kept": known.letters_kept,
-        "rolled": sum(known.rolled.values()),
-        "parked": sum(known.parked.values()),
-        "cancelled": known.cancelled,
-        "transactions": known.transactions,
-        "doubts": known.doubts,
-        "lateness_max_ms": known.lateness_max_ms,
+        "delivered": statistics.delivered,
+        "dead_letters": sum(statistics.dead_letters.values()),
+        "dead_letters_kept": statistics.letters_kept,
+        "rolled": sum(statistics.rolled.values()),
+        "parked": sum(statistics.parked.values()),
+        "cancelled": statistics.cancelled,
+        "transactions": statistics.transactions,
+        "doubts": statistics.doubts,
+        "lateness_max_ms": statistics.lateness_max_ms,
     }
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-VARIABLE = "DUEWHEEL_LAST_WORDS"  # of the environment: the number of the descriptor
+VARIABLE = "DUEWHEEL_EXIT_REASON_FD"  # of the environment: the number of the descriptor
 BYTES_MAX = 500
 
 
-def say(text: str) -> None:
+def write(text: str) -> None:
     """Called by a process that is about to end with an error."""
     number = os.environ.get(VARIABLE, "")
     if number.isdigit():
@@ -21,7 +21,7 @@ def say(text: str) -> None:
             os.pwrite(int(number), text.encode()[:BYTES_MAX], 0)
 
 
-class LastWords:
+class ExitReasonFile:
     """The supervisor's side, of one process. Its descriptor is to be inherited."""
 
     def __init__(self) -> None:
@@ -29,14 +29,14 @@ class LastWords:
         Raises:
             OSError: there are no descriptors left.
         """
-        self.descriptor = os.memfd_create("duewheel last words")
+        self.descriptor = os.memfd_create("duewheel exit reason")
 
     @property
     def environment(self) -> dict[str, str]:
         """For the process, on top of this one's."""
         return {**os.environ, VARIABLE: str(self.descriptor)}
 
-    def heard(self) -> str:
+    def read(self) -> str:
         """What was said; empty if nothing was."""
         text = os.pread(self.descriptor, BYTES_MAX, 0).decode(errors="replace")
         return " ".join(text.split())

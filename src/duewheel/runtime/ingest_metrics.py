@@ -51,10 +51,10 @@ class IngestMetrics:
 
     def families(self) -> Iterator[Metric]:
         """See metrics.Source."""
-        known = self._statistics()
-        yield from _taken(known)
-        yield from self._waiting(known)
-        yield from _spark(self.progress, known)
+        statistics = self._statistics()
+        yield from _taken(statistics)
+        yield from self._waiting(statistics)
+        yield from _spark(self.progress, statistics)
         yield gauge(
             "timer_topics_left_out",
             "Topics that match timer.topics_pattern and are not read: see `duewheel status`.",
@@ -66,12 +66,12 @@ class IngestMetrics:
         if checkpoint.exists():
             age_s = self._clock.now_ms() / 1000 - checkpoint.stat().st_mtime
             yield gauge("checkpoint_age_seconds", "Since the last durable checkpoint.", age_s)
-        yield from self._disk(known)
+        yield from self._disk(statistics)
         audit = self._audits.newest()
         if audit is not None:
             yield from audit_metrics.families(audit)
 
-    def _disk(self, known: SinkStatistics) -> Iterator[Metric]:
+    def _disk(self, statistics: SinkStatistics) -> Iterator[Metric]:
         space = fs.space(self._state.path.parent)
         yield gauge("disk_free_bytes", "Of the data directory's file system.", space.free_bytes)
         yield gauge(
@@ -82,30 +82,30 @@ class IngestMetrics:
         yield gauge(
             "disk_waiting",
             "Messages read that wait, for the disk would be too full with them.",
-            known.rows_without_room,
+            statistics.rows_without_room,
         )
 
-    def _waiting(self, known: SinkStatistics) -> Iterator[Metric]:
-        yield gauge("paused_waiting", "Messages read that wait for a resume.", known.rows_held)
+    def _waiting(self, statistics: SinkStatistics) -> Iterator[Metric]:
+        yield gauge("paused_waiting", "Messages read that wait for a resume.", statistics.rows_held)
         yield gauge(
             "standby_waiting",
             "Messages read that a standby must not take until the owner has closed as far.",
-            known.rows_ahead,
+            statistics.rows_ahead,
         )
 
 
-def _taken(known: SinkStatistics) -> Iterator[Metric]:
-    rejected = sum(known.rejected.values())
-    yield counter("timers_accepted", "Timers taken into the wheel.", known.rows - rejected)
+def _taken(statistics: SinkStatistics) -> Iterator[Metric]:
+    rejected = sum(statistics.rejected.values())
+    yield counter("timers_accepted", "Timers taken into the wheel.", statistics.rows - rejected)
     yield counters(
-        "rejected", "Messages on their way to the dead-letter topic.", "reason", known.rejected
+        "rejected", "Messages on their way to the dead-letter topic.", "reason", statistics.rejected
     )
-    yield counter("replayed", "Messages read again and dropped: known.", known.rows_replayed)
-    yield counter("rows_lost", "Offsets that retention deleted unread.", known.rows_lost)
+    yield counter("replayed", "Messages read again and dropped: known.", statistics.rows_replayed)
+    yield counter("rows_lost", "Offsets that retention deleted unread.", statistics.rows_lost)
 
 
-def _spark(progress: QueryProgress, known: SinkStatistics) -> Iterator[Metric]:
-    yield counter("spark_batches", "Batches of the streaming query.", known.batches)
+def _spark(progress: QueryProgress, statistics: SinkStatistics) -> Iterator[Metric]:
+    yield counter("spark_batches", "Batches of the streaming query.", statistics.batches)
     yield gauge("spark_batch_rows", "Rows of the newest batch.", progress.rows)
     yield gauge(
         "spark_input_rows_per_second", "Rate at which rows came in.", progress.input_rows_per_s

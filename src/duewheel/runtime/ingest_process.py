@@ -49,9 +49,9 @@ from duewheel.errors import (
 from duewheel.java.spark_session import spark_session
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.topic_discovery import KnownTopics, look_up
+from duewheel.kafka.topic_discovery import TakenTopics, discover
 from duewheel.osutil.metrics_server import Together, served
-from duewheel.osutil.signals import forgiven_once, stop_signals
+from duewheel.osutil.signals import ignore_kafka_errors_after_stop, stop_signals
 from duewheel.runtime.checkpointer import CheckpointThread
 from duewheel.runtime.ingest_metrics import IngestMetrics
 from duewheel.runtime.shard_metrics import ShardMetrics
@@ -97,7 +97,7 @@ def run_ingest(settings: Settings) -> None:
         clock = factory.StoppableClock(stopping)
         directory = factory.start_directory(settings, Role.INGEST)
         try:
-            with forgiven_once(stopping):
+            with ignore_kafka_errors_after_stop(stopping):
                 with _admin(settings, stopping) as admin:
                     admin.require_timer_topics(settings)
                 with _session(settings) as spark, _admin(settings, stopping) as admin:
@@ -105,7 +105,7 @@ def run_ingest(settings: Settings) -> None:
                     if record is not None:
                         offsets_at = partial(_offsets_at, settings, directory.state, admin)
                         apply_recovery(directory, record, offsets_at)
-                        with _checkpoint_forgiven(directory.path / SPARK_DIR):
+                        with _damage_pending(directory.path / SPARK_DIR):
                             IngestRun(settings, directory, spark, admin, clock, stopping).run()
         finally:
             directory.stop()
@@ -168,13 +168,13 @@ class IngestRun:
         source = self._source()
         query = QueryOptions(_name(settings), self._checkpoint, settings.ingest.trigger_ms)
         self._durable.start()
-        with self._metrics() as metrics, _told(limit):
+        with self._metrics() as metrics, _persist_exit(limit):
             while True:
                 stream = timer_stream(
                     self._spark, replace(source, max_offsets_per_trigger=limit.rows)
                 )
                 limit.begun(self._engine.marks, sink.statistics.batches)
-                with _topics_forgiven(self._watch):
+                with _restart_on_topic_change(self._watch):
                     if not run_query(
                         stream, sink, query, self._stopping, partial(self._tick, metrics)
                     ):
@@ -198,7 +198,7 @@ class IngestRun:
         settle_checkpoint(self._checkpoint, self._engine.marks, starts, ends)
         return SourceOptions(
             bootstrap_servers=settings.kafka.servers,
-            topics=self._watch.found.topics,
+            topics=self._watch.topic_set.topics,
             starting_offsets=starts,
             max_offsets_per_trigger=settings.ingest.max_offsets_per_trigger,
             only=settings.shard.count > 1,
@@ -217,8 +217,8 @@ class IngestRun:
                 settings.storage.min_free,
                 AuditHistory(settings.audit_dir),
             )
-            told = Together(metrics, ShardMetrics(settings, clock))
-            with served(told, settings.metrics.host, settings.metrics.ingest_port):
+            families = Together(metrics, ShardMetrics(settings, clock))
+            with served(families, settings.metrics.host, settings.metrics.ingest_port):
                 yield metrics
 
     def _tick(self, metrics: IngestMetrics, progress: QueryProgress) -> bool:
@@ -233,7 +233,7 @@ class IngestRun:
         self._gaps.settle()
         self._durable.require_alive()
         outgrown = self._limit.is_outgrown(known.batches, known.row_bytes, progress.behind)
-        return self._watch.look() or outgrown
+        return self._watch.poll() or outgrown
 
 
 def _parser(epochs: Epochs, dead_letter_topic: str) -> Parse:
@@ -249,7 +249,7 @@ def _parser(epochs: Epochs, dead_letter_topic: str) -> Parse:
 
 
 @contextmanager
-def _topics_forgiven(watch: TopicWatch) -> Iterator[None]:
+def _restart_on_topic_change(watch: TopicWatch) -> Iterator[None]:
     """A query that fails because a topic that it reads is gone, or was recreated, is followed by
     one of the topics that there are, unless the topic is listed.
     """
@@ -271,7 +271,7 @@ def _guard(settings: Settings, directory: DataDirectory) -> DiskGuard:
 
 
 @contextmanager
-def _told(limit: RowLimit) -> Iterator[None]:
+def _persist_exit(limit: RowLimit) -> Iterator[None]:
     """The next start hears how this one has ended, unless nobody knows why."""
     try:
         yield
@@ -347,16 +347,16 @@ def _decision(
 
 def _offsets_at(settings: Settings, state: State, admin: KafkaAdmin, time_ms: int) -> Marks:
     """Where a time begins in the timer topics, for a recovery that reads everything again."""
-    known = KnownTopics.of(state)
-    there = look_up(settings, admin, known)
-    for topic in known.topics & there.left_out.keys():
+    taken = TakenTopics.of(state)
+    existing = discover(settings, admin, taken)
+    for topic in taken.topics & existing.left_out.keys():
         _log.error(
             "a timer topic cannot be read again: those of its messages that were pending are lost",
             topic=topic,
-            reason=there.left_out[topic],
+            reason=existing.left_out[topic],
         )
-    found = shard_settings.own(settings, admin.offsets_at(there.topics, time_ms))
-    starts = shard_settings.own(settings, admin.log_start_offsets(there.topics))
+    found = shard_settings.own(settings, admin.offsets_at(existing.topics, time_ms))
+    starts = shard_settings.own(settings, admin.log_start_offsets(existing.topics))
     for partition, start in starts.items():
         if 0 < start == found.get(partition):
             _log.error(
@@ -369,7 +369,7 @@ def _offsets_at(settings: Settings, state: State, admin: KafkaAdmin, time_ms: in
 
 
 @contextmanager
-def _checkpoint_forgiven(spark_dir: Path) -> Iterator[None]:
+def _damage_pending(spark_dir: Path) -> Iterator[None]:
     """A checkpoint that Spark's own query stumbles over is set aside by the next start.
 
     Raises:

@@ -26,7 +26,7 @@ from duewheel.checkpoints.state_file import State
 from duewheel.clock import Clock
 from duewheel.errors import ConfigError, DuewheelError, Fenced, Locked, RecoveryRefused
 from duewheel.osutil.child_process import Child
-from duewheel.runtime.exit_reason import LastWords
+from duewheel.runtime.exit_reason import ExitReasonFile
 from duewheel.runtime.run_file import Supervised
 
 BACKOFF_MS = 2_000, 60_000  # so the log tells of one that cannot start about once a minute
@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 
 class KeptProcess:
-    """Not thread-safe. Asked several times a second to `look`.
+    """Not thread-safe. Asked several times a second to `poll`.
 
     Attributes:
         child: the process that runs now, or None.
@@ -74,7 +74,7 @@ class KeptProcess:
         self._is_needed = is_needed
         self.child: Child | None = None
         self.final_code = 0
-        self._words: LastWords | None = None
+        self._reason_file: ExitReasonFile | None = None
         self._starts = 0
         self._has_run = False
         self._lives = False
@@ -86,7 +86,7 @@ class KeptProcess:
         self._reason = ""
 
     @property
-    def known(self) -> Supervised:
+    def status(self) -> Supervised:
         """For others."""
         waits_s = self._start_at_s - time.monotonic()
         return Supervised(
@@ -103,7 +103,7 @@ class KeptProcess:
         """The exit code of a process that has been refused, and not run since; else 0."""
         return self._code if self._code in _REFUSALS and not self._lives else 0
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Start it if it is time to, note whether it lives; returns whether anything changed."""
         if self.final_code:
             return False
@@ -122,11 +122,11 @@ class KeptProcess:
         self._starts, self._last_beat = self._starts + 1, self._beat()
         self._started_s = time.monotonic()
         try:
-            self._words = self._words or LastWords()
+            self._reason_file = self._reason_file or ExitReasonFile()
             self.child = Child(
                 self._command(),
-                env=self._words.environment,
-                pass_fds=[self._words.descriptor],
+                env=self._reason_file.environment,
+                pass_fds=[self._reason_file.descriptor],
                 on_parent_death=signal.SIGTERM,
             )
         except (DuewheelError, OSError) as error:
@@ -138,7 +138,7 @@ class KeptProcess:
 
     def _note_end(self, code: int) -> None:
         self.child, self._lives, self._code = None, False, code
-        self._reason = self._last_words() or (
+        self._reason = self._read_exit_reason() or (
             f"killed by {_signal(-code)}" if code < 0 else f"exit code {code}"
         )
         refused_at_first = self._is_needed and not self._has_run and code in _AT_FIRST
@@ -166,14 +166,14 @@ class KeptProcess:
             restart_in_s=round(wait_s, 1),
         )
 
-    def _last_words(self) -> str:
-        words, self._words = self._words, None
-        if words is None:
+    def _read_exit_reason(self) -> str:
+        reason_file, self._reason_file = self._reason_file, None
+        if reason_file is None:
             return ""
         try:
-            return words.heard()
+            return reason_file.read()
         finally:
-            words.close()
+            reason_file.close()
 
     def _gives_signs(self, pid: int, beat: Heartbeat | None) -> bool:
         """In a container a process often has the id of its predecessor."""

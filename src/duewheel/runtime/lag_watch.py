@@ -47,7 +47,7 @@ class LagNotes:
         self._batch = -1
         self._stuck_since_ms: int | None = None
 
-    def look(self, now_ms: int, batch: int, marks: Marks, ends: Marks) -> tuple[int, int, int]:
+    def measure(self, now_ms: int, batch: int, marks: Marks, ends: Marks) -> tuple[int, int, int]:
         """One look.
 
         Args:
@@ -118,7 +118,7 @@ class LagWatch:
             while not self._stop.wait(max(_INTERVAL_S, _SHARE * took_ms / 1000)):
                 begun_ms = self._clock.boottime_ms()
                 try:
-                    self._look(admin)
+                    self._poll(admin)
                 except (DuewheelError, OSError) as error:
                     if warning.is_over():
                         _log.warning(
@@ -128,26 +128,27 @@ class LagWatch:
                     warning = Interval(self._clock, _REMIND_MS)
                 took_ms = self._clock.boottime_ms() - begun_ms
 
-    def _look(self, admin: KafkaAdmin) -> None:
-        settings, asked_ms = self._settings, self._clock.now_ms()
+    def _poll(self, admin: KafkaAdmin) -> None:
+        settings, requested_ms = self._settings, self._clock.now_ms()
         found = TopicSet.read(settings.storage.data_dir)
         topics = sorted({*settings.timer.topics, *(found.topics if found else ())})
         stable = shard_settings.own(settings, admin.stable_offsets(topics))
         ends = shard_settings.own(settings, admin.end_offsets(topics))
         with State.open(settings.storage.data_dir) as state:
             commit, close = state.commit(), state.close()
-            known = {**(close.marks if close else {}), **commit.marks}
-            marks = self._marks(admin, known, stable, topics)
+            committed = {**(close.marks if close else {}), **commit.marks}
+            marks = self._marks(admin, committed, stable, topics)
             now_ms = self._clock.boottime_ms()
-            count, oldest_ms, stuck_ms = self._notes.look(now_ms, commit.batch, marks, stable)
+            count, oldest_ms, stuck_ms = self._notes.measure(now_ms, commit.batch, marks, stable)
             held = sum(max(0, ends.get(p, end) - end) for p, end in stable.items())
             wall_ms = self._clock.now_ms()
-            state.live.note_lag(Lag(asked_ms, count, wall_ms - oldest_ms, wall_ms - stuck_ms, held))
+            lag = Lag(requested_ms, count, wall_ms - oldest_ms, wall_ms - stuck_ms, held)
+            state.live.note_lag(lag)
 
     def _marks(
-        self, admin: KafkaAdmin, known: Marks, ends: Marks, topics: list[str]
+        self, admin: KafkaAdmin, committed: Marks, ends: Marks, topics: list[str]
     ) -> Mapping[TopicPartition, int]:
         """Of a partition from which nothing was taken yet, where its log begins."""
-        new = [partition for partition in ends if partition not in known]
+        new = [partition for partition in ends if partition not in committed]
         starts = admin.log_start_offsets(topics) if new else {}
-        return {p: known.get(p, starts.get(p, 0)) for p in ends}
+        return {p: committed.get(p, starts.get(p, 0)) for p in ends}

@@ -48,15 +48,15 @@ class Supervised:
         return bool(self.last_reason) and not self.lives
 
 
-def write(fd: int, known: Mapping[str, Supervised]) -> None:
+def write(fd: int, processes: Mapping[str, Supervised]) -> None:
     """Overwrite the page.
 
     Args:
         fd: of the file.
-        known: by name of the process.
+        processes: by name of the process.
     """
-    told = {name: asdict(each) for name, each in known.items()}
-    line = fs.checked_line(json.dumps(told).encode())
+    encoded = {name: asdict(each) for name, each in processes.items()}
+    line = fs.checked_line(json.dumps(encoded).encode())
     fs.write_at(fd, line.ljust(_PAGE_BYTES, b"\0")[:_PAGE_BYTES], 0)
 
 

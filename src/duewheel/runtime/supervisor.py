@@ -90,9 +90,9 @@ def run(
         lock, notes = _LockWatch(data_dir), _Notes(data_dir)
         try:
             while not dequeue.final_code and not stopping.wait(_POLL_S):
-                if [each for each in kept if each.look()]:
+                if [each for each in kept if each.poll()]:
                     notes.write(kept)
-                lock.look([each.child.pid for each in kept if each.child])
+                lock.poll([each.child.pid for each in kept if each.child])
                 audits.look()
         finally:
             _stop([c for c in (audits.child, *(each.child for each in kept)) if c])
@@ -116,7 +116,7 @@ class _Notes:
     def write(self, kept: Sequence[KeptProcess]) -> None:
         """Tell the others what is known of the processes."""
         try:
-            run_file.write(self._fd, {each.name: each.known for each in kept})
+            run_file.write(self._fd, {each.name: each.status for each in kept})
         except OSError as error:  # the processes are kept alive all the same
             log.warning("`status` is not told of the processes", reason=str(error))
 
@@ -170,7 +170,7 @@ class _LockWatch:
         self._lock = FileLock(data_dir / ENGINE_LOCK)
         self._taken_since: tuple[int, float] | None = None
 
-    def look(self, children: list[int]) -> None:
+    def poll(self, children: list[int]) -> None:
         """Called several times a second."""
         if self._lock.is_free():
             self._taken_since = None

@@ -20,12 +20,12 @@ from duewheel.config.values import as_millis
 from duewheel.errors import ConfigError, KafkaUnavailable, RecoveryPending, RecoveryRefused
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.topic_discovery import KnownTopics, look_up, require_some
+from duewheel.kafka.topic_discovery import TakenTopics, discover, require_some
 from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.source import EARLIEST
 from duewheel.wheel.append.engine import require_same_topics
 
-_LOOK_DEADLINE_S = 3.0
+_POLL_DEADLINE_S = 3.0
 _REMIND_MS = 60_000
 
 _log = structlog.get_logger(__name__)
@@ -35,7 +35,7 @@ class TopicWatch:
     """Not thread-safe.
 
     Attributes:
-        found: the timer topics of the query that runs, or is to begin.
+        topic_set: the timer topics of the query that runs, or is to begin.
     """
 
     def __init__(
@@ -52,17 +52,17 @@ class TopicWatch:
         self._state = state
         self._clock = clock
         self._marks = marks
-        self._looking = Interval(clock, as_millis(settings.ingest.topics_interval))
-        self._told: TopicSet | None = None
+        self._poll_interval = Interval(clock, as_millis(settings.ingest.topics_interval))
+        self._logged: TopicSet | None = None
         self._errors: dict[str, Interval] = {}  # by topic
         self._ids: dict[str, str] = {}
         self._partitions: frozenset[TopicPartition] = frozenset()
-        self.found = TopicSet(())
+        self.topic_set = TopicSet(())
 
     @property
     def left_out(self) -> int:
         """How many topics that match are not read, as far as is known."""
-        return len(self._told.left_out) if self._told else 0
+        return len(self._logged.left_out) if self._logged else 0
 
     # ---- before a query ------------------------------------------------------------------------
 
@@ -73,11 +73,11 @@ class TopicWatch:
             ConfigError: a listed topic does not exist.
             RecoveryPending: there is none at all.
         """
-        self._looking.begin()
-        self.found = look_up(self._settings, admin, KnownTopics.of(self._state))
-        self._tell(self.found)
+        self._poll_interval.begin()
+        self.topic_set = discover(self._settings, admin, TakenTopics.of(self._state))
+        self._log_changes(self.topic_set)
         try:
-            topics = require_some(self._settings, self.found)
+            topics = require_some(self._settings, self.topic_set)
         except ConfigError as error:
             raise RecoveryPending(f"nothing to read yet: {error}") from error
         self._ids = _ids(admin, topics)
@@ -95,17 +95,17 @@ class TopicWatch:
                 read again that are no more.
         """
         marks, close = self._marks(), self._state.close()
-        ends = shard_settings.own(self._settings, admin.end_offsets(self.found.topics))
+        ends = shard_settings.own(self._settings, admin.end_offsets(self.topic_set.topics))
         require_not_below(close.marks if close else {}, ends)
         require_not_below(marks, ends)
         missing = close.missing(marks) if close else {}
-        _require_there([p for p in missing if p not in ends])
+        _require_readable([p for p in missing if p not in ends])
         self._partitions = frozenset(ends)
         return {partition: marks.get(partition, EARLIEST) for partition in ends}
 
     # ---- beside a query ------------------------------------------------------------------------
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Look, if it is time to; whether another query is to be begun.
 
         Raises:
@@ -113,16 +113,16 @@ class TopicWatch:
                 taken for old ones.
             RecoveryPending: a partition has come that the query does not find by itself.
         """
-        if not self._looking.is_over():
+        if not self._poll_interval.is_over():
             return False
         with suppress(KafkaUnavailable), self._admin() as admin:
             if self._has_changed(admin):
                 return True
-            require_same_topics(self._ids, _ids(admin, self.found.topics))
+            require_same_topics(self._ids, _ids(admin, self.topic_set.topics))
             marks = self._marks()  # before the ends: those never fall, unless messages are lost
-            ends = shard_settings.own(self._settings, admin.end_offsets(self.found.topics))
+            ends = shard_settings.own(self._settings, admin.end_offsets(self.topic_set.topics))
             require_not_below(marks, ends)
-            self._require_known(ends)
+            self._require_no_new_partitions(ends)
         return False
 
     def has_changed(self) -> bool:
@@ -132,30 +132,30 @@ class TopicWatch:
         return False
 
     def _has_changed(self, admin: KafkaAdmin) -> bool:
-        found = look_up(self._settings, admin, KnownTopics.of(self._state))
-        self._tell(found)
-        return found.topics != self.found.topics
+        topic_set = discover(self._settings, admin, TakenTopics.of(self._state))
+        self._log_changes(topic_set)
+        return topic_set.topics != self.topic_set.topics
 
     def _admin(self) -> KafkaAdmin:
         """A client of its own: the other one is the sink's, and the heartbeat must not wait."""
-        return KafkaAdmin(self._settings.kafka.client_options("admin"), _LOOK_DEADLINE_S)
+        return KafkaAdmin(self._settings.kafka.client_options("admin"), _POLL_DEADLINE_S)
 
-    def _require_known(self, partitions: Iterable[TopicPartition]) -> None:
+    def _require_no_new_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         if self._settings.shard.count > 1:
             added = [f"{p[0]}-{p[1]}" for p in partitions if p not in self._partitions]
             if added:
                 raise RecoveryPending(f"{', '.join(added)} was added: starting anew to read it too")
 
-    def _tell(self, found: TopicSet) -> None:
+    def _log_changes(self, topic_set: TopicSet) -> None:
         """Say what is new, and every minute what is wrong."""
-        if found != self._told:
-            found.write(self._state.path.parent)
-            _log.info("timer topics", read=list(found.topics))
+        if topic_set != self._logged:
+            topic_set.write(self._state.path.parent)
+            _log.info("timer topics", read=list(topic_set.topics))
         problems = {
             topic: (text, reason)
             for text, reasons in (
-                ("a timer topic is not read", found.left_out),
-                ("a timer topic is read that is not right", found.faulty),
+                ("a timer topic is not read", topic_set.left_out),
+                ("a timer topic is read that is not right", topic_set.faulty),
             )
             for topic, reason in reasons.items()
         }
@@ -165,11 +165,11 @@ class TopicWatch:
         for topic, problem in problems.items():
             if self._errors[topic].is_over(problem):
                 _log.error(problem[0], topic=topic, reason=problem[1])
-        self._told = found
+        self._logged = topic_set
 
 
 def _ids(admin: KafkaAdmin, topics: Iterable[str]) -> dict[str, str]:
-    return {topic: str(found) for topic, found in admin.topic_ids(list(topics)).items()}
+    return {topic: str(topic_id) for topic, topic_id in admin.topic_ids(list(topics)).items()}
 
 
 def require_not_below(marks: Marks, ends: Marks) -> None:
@@ -188,7 +188,7 @@ def require_not_below(marks: Marks, ends: Marks) -> None:
             )
 
 
-def _require_there(lost: Iterable[TopicPartition]) -> None:
+def _require_readable(lost: Iterable[TopicPartition]) -> None:
     """Refuse to wait for messages that nobody can read again.
 
     Raises:

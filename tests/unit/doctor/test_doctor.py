@@ -242,7 +242,7 @@ def test_a_target_takes_what_a_timer_topic_takes() -> None:
         ("found", "ok"),
         ("missing", "error"),
         ("unreadable", "warning"),
-        ("untold", "warning"),
+        ("withheld", "warning"),
         ("differs", "error"),
         ("costly", "warning"),
     ],

@@ -13,25 +13,27 @@ from tests.harness.deliveries import rows
 from duewheel.errors import PublishDoubt
 from duewheel.kafka.batch_encoder import encode
 from duewheel.schemas.batches import NO_PARTITION, Deliveries
-from duewheel.wheel.encoded import Encoded, Known, Reason, Target
+from duewheel.wheel.encoded import Encoded, EncodingTarget, Reason, Target
 
 LIMIT = 1_000
 NOW_MS = 1_800_000_000_000
-THERE = Known(Target(4, LIMIT), 300)
-NOWHERE = Known(Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC), 0)
+THERE = EncodingTarget(Target(4, LIMIT), 300)
+NOWHERE = EncodingTarget(Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC), 0)
 
 
 def encoded(
-    deliveries: Deliveries, known: Mapping[str, Known], refused: frozenset[bytes] = frozenset()
+    deliveries: Deliveries,
+    known: Mapping[str, EncodingTarget],
+    refused: frozenset[bytes] = frozenset(),
 ) -> tuple[Encoded, list[str]]:
     """The result, and the topics that were asked for."""
     asked: list[str] = []
 
-    def look_up(topics: Sequence[str]) -> Mapping[str, Known]:
+    def lookup(topics: Sequence[str]) -> Mapping[str, EncodingTarget]:
         asked.extend(topics)
         return {topic: known[topic] for topic in topics}
 
-    return encode(deliveries, look_up, refused, "dead", random.Random(0), NOW_MS), asked
+    return encode(deliveries, lookup, refused, "dead", random.Random(0), NOW_MS), asked
 
 
 def places(found: Encoded) -> list[tuple[str, int, int]]:
@@ -40,20 +42,20 @@ def places(found: Encoded) -> list[tuple[str, int, int]]:
 
 def test_rows_go_to_their_partitions_in_batches_of_the_size_asked_for() -> None:
     sent = rows(["b", "a"] * 20, [1, 3] * 20)
-    found, asked = encoded(sent, {"a": THERE, "b": Known(Target(4, LIMIT), 10_000)})
+    found, asked = encoded(sent, {"a": THERE, "b": EncodingTarget(Target(4, LIMIT), 10_000)})
     assert [(topic, partition) for topic, partition, _ in places(found)][-1] == ("b", 1)
     assert len(places(found)) > 2, "the batches of a are smaller"
     assert sum(count for topic, _, count in places(found) if topic == "a") == 20
     assert places(found)[-1] == ("b", 1, 20)
-    assert asked == ["a", "b"] == list(found.known)
+    assert asked == ["a", "b"] == list(found.used_targets)
     assert (found.aside.reasons, found.refused) == ({}, frozenset())
 
 
 def test_the_dead_letter_topic_matters_only_if_there_are_dead_letters() -> None:
     sent = rows(["a", "gone", "a"], [9, NO_PARTITION, 0])
-    known = {"a": THERE, "gone": NOWHERE, "dead": Known(Target(1, LIMIT), 300)}
+    known = {"a": THERE, "gone": NOWHERE, "dead": EncodingTarget(Target(1, LIMIT), 300)}
     found, asked = encoded(sent, known, frozenset([b"timers-0@2"]))
-    assert asked == ["a", "gone", "dead"] == list(found.known)
+    assert asked == ["a", "gone", "dead"] == list(found.used_targets)
     assert sum(count for topic, _, count in places(found) if topic == "dead") == 3
     assert found.aside.reasons == {
         "bad_target_partition": 1,
@@ -70,14 +72,14 @@ def test_a_record_alone_in_its_batch_is_named() -> None:
 def test_a_piece_of_a_chunk_is_encoded_like_rows_of_their_own() -> None:
     """Its columns begin in the middle of others, its topics are a few of many."""
     whole = rows(["a", "b", "gone", "a", "b", "gone", "a"], [0, 1, NO_PARTITION, 9, 2, 0, 3])
-    known = {"a": THERE, "b": THERE, "gone": NOWHERE, "dead": Known(Target(1, LIMIT), 300)}
+    known = {"a": THERE, "b": THERE, "gone": NOWHERE, "dead": EncodingTarget(Target(1, LIMIT), 300)}
     piece, _ = encoded(whole.slice(2, 6), known)
     own, _ = encoded(whole.take(np.arange(2, 6)), known)
     assert places(piece) == places(own)
     assert [bytes(part.batch.body) for part in piece.parts] == [
         bytes(part.batch.body) for part in own.parts
     ]
-    assert (piece.aside.reasons, piece.known) == (own.aside.reasons, own.known)
+    assert (piece.aside.reasons, piece.used_targets) == (own.aside.reasons, own.used_targets)
 
 
 def test_without_a_place_for_a_dead_letter_nothing_is_decided() -> None:
@@ -91,13 +93,15 @@ def test_without_a_place_for_a_dead_letter_nothing_is_decided() -> None:
     ("replies", "reason"),
     [
         (NOWHERE, "unknown_target_topic"),
-        (Known(Target(4, LIMIT, unavailable=frozenset({0})), 300), "target_unavailable"),
+        (EncodingTarget(Target(4, LIMIT, unavailable=frozenset({0})), 300), "target_unavailable"),
     ],
 )
-def test_an_answer_waits_for_nothing_and_goes_nowhere_else(replies: Known, reason: str) -> None:
+def test_an_answer_waits_for_nothing_and_goes_nowhere_else(
+    replies: EncodingTarget, reason: str
+) -> None:
     sent = rows(["a", "replies", "a"], [1, 0, 2])
     sent = replace(sent, answer=np.array([False, True, False]))
-    known = {"a": THERE, "replies": replies, "dead": Known(Target(1, LIMIT), 300)}
+    known = {"a": THERE, "replies": replies, "dead": EncodingTarget(Target(1, LIMIT), 300)}
     found, _ = encoded(sent, known | {"timers": THERE})
     assert (found.aside.reasons, len(found.aside.parked)) == ({reason: 1}, 0)
     assert sorted(place for place in places(found) if place[0] == "dead") == [("dead", 0, 1)]

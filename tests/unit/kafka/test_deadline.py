@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from duewheel.kafka.deadline import STOP_GRACE_S, Deadline, DeadlinePassed, within
+from duewheel.kafka.deadline import STOP_GRACE_S, Deadline, DeadlineExceeded, within
 
 HOUR_S = 3600.0
 
@@ -20,7 +20,7 @@ def test_a_result_and_an_error_come_through() -> None:
 
 def test_a_call_that_does_not_return_is_left_at_the_deadline() -> None:
     never = threading.Event()
-    with pytest.raises(DeadlinePassed, match=r"call: no answer within 0\.2 s"):
+    with pytest.raises(DeadlineExceeded, match=r"call: no answer within 0\.2 s"):
         within(Deadline(0.2), "call", never.wait)
     never.set()
 
@@ -28,7 +28,7 @@ def test_a_call_that_does_not_return_is_left_at_the_deadline() -> None:
 def test_a_request_to_stop_leaves_a_call_no_more_than_a_moment() -> None:
     never, stopping = threading.Event(), threading.Event()
     threading.Timer(0.2, stopping.set).start()
-    with pytest.raises(DeadlinePassed, match="call: no answer before the stop"):
+    with pytest.raises(DeadlineExceeded, match="call: no answer before the stop"):
         within(Deadline(HOUR_S, stopping), "call", never.wait)
     never.set()
 
@@ -47,7 +47,7 @@ def test_a_request_to_stop_gives_no_time() -> None:
     deadline = Deadline(0, stopping)
     stopping.set()
     assert deadline.remaining_s() == 0
-    with pytest.raises(DeadlinePassed):
+    with pytest.raises(DeadlineExceeded):
         deadline.check("step")
 
 
@@ -66,7 +66,7 @@ def test_headway_gives_the_whole_time_again_but_not_after_the_end_or_a_stop(
     assert (deadline.remaining_s(), stopped.remaining_s()) == (30, STOP_GRACE_S)
     clock.now_s = 49.5
     deadline.check("step")
-    with pytest.raises(DeadlinePassed, match="step: not done within 30 s"):
+    with pytest.raises(DeadlineExceeded, match="step: not done within 30 s"):
         deadline.check("step", ahead_s=0.5)
     clock.now_s = 50
     deadline.renew()

@@ -24,7 +24,7 @@ from duewheel.errors import ConfigError
 from duewheel.kafka import producer_internals as internals
 from duewheel.kafka import router, ttl_cache
 from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline, DeadlinePassed, within
+from duewheel.kafka.deadline import Deadline, DeadlineExceeded, within
 from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.kafka.target_metadata import SentBatch, TargetCatalog
 from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
@@ -102,7 +102,7 @@ def test_stopping_ends_the_thread_and_the_producer_for_good(producer: KafkaProdu
     assert not producer._sender.is_alive()
     assert internals.stop(producer, 0), "again is harmless"
     producer.close()
-    with pytest.raises(DeadlinePassed, match="closed"):
+    with pytest.raises(DeadlineExceeded, match="closed"):
         internals.enqueue(producer, [(PARTITION, body(b"x"))], 0)
 
 
@@ -158,12 +158,12 @@ def test_outcomes_tell_refused_from_fallen() -> None:
     fallen.abort(error)
     outcomes = internals.await_outcomes([good, stamped, refused, fallen], Deadline(1))
     assert outcomes == [
-        internals.Outcome(None, judged=False),
-        internals.Outcome(None, judged=False, stamp_ms=1_800_000_000_000),
-        internals.Outcome(error, judged=True),
-        internals.Outcome(error, judged=False),
+        internals.Outcome(None, failed_itself=False),
+        internals.Outcome(None, failed_itself=False, stamp_ms=1_800_000_000_000),
+        internals.Outcome(error, failed_itself=True),
+        internals.Outcome(error, failed_itself=False),
     ]
-    with pytest.raises(DeadlinePassed, match="orders-2"):
+    with pytest.raises(DeadlineExceeded, match="orders-2"):
         internals.await_outcomes([good, waiting], Deadline(0))
 
 
@@ -180,7 +180,7 @@ def test_calls_within_a_deadline() -> None:
         within(Deadline(60), "fail", time_out)
 
     release = threading.Event()
-    with pytest.raises(DeadlinePassed, match=r"wait for ever.*0\.01 s"):
+    with pytest.raises(DeadlineExceeded, match=r"wait for ever.*0\.01 s"):
         within(Deadline(0.01), "wait for ever", release.wait)
     release.set()
 
@@ -292,14 +292,16 @@ def test_refusals_narrow_down_to_the_bad_record() -> None:
     )
     target = Target(1, 90_000)
     error = InvalidRecordError("bad")
-    assert not catalog.learn(SentBatch("t", 0, 8_000, None), NotLeaderForPartitionError("moved"))
+    assert not catalog.note_refusal(
+        SentBatch("t", 0, 8_000, None), NotLeaderForPartitionError("moved")
+    )
     sizes = []
     while (size := catalog.batch_bytes("t", target)) > 100:
         sizes.append(size)
-        assert catalog.learn(SentBatch("t", 0, size, None), error)
+        assert catalog.note_refusal(SentBatch("t", 0, size, None), error)
     assert sizes == [8_000, 4_000, 2_000, 1_000, 500, 250, 125]
     assert catalog.batch_bytes("other", target) == 8_000
-    assert catalog.learn(SentBatch("t", 0, 60, b"orders.delayed-0@7"), error)
+    assert catalog.note_refusal(SentBatch("t", 0, 60, b"orders.delayed-0@7"), error)
     catalog.settle(rows([1, 2]), [])
     assert catalog.refused == {b"orders.delayed-0@7"}
     catalog.settle(
@@ -310,7 +312,7 @@ def test_refusals_narrow_down_to_the_bad_record() -> None:
 
 def test_what_is_known_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ttl_cache, "_ENTRIES_MAX", 10)
-    known: ttl_cache.Believed[str, int] = ttl_cache.Believed()
+    known: ttl_cache.TtlCache[str, int] = ttl_cache.TtlCache()
     for number in range(100):
         known.put(f"t{number}", number, 60)
     assert len(known) == 10
@@ -318,5 +320,5 @@ def test_what_is_known_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert known.get("t90") == 90
     known.put("old", 1, -1)
     assert known.get("old") is None
-    known.drop_old()
+    known.drop_expired()
     assert len(known) == 9

@@ -29,7 +29,7 @@ from duewheel.kafka.target_metadata import SentBatch, TargetCatalog
 from duewheel.schemas.columns import binary
 from duewheel.schemas.wire.record_codec import key_values
 from duewheel.wheel.dequeue.requeue import rolled_back
-from duewheel.wheel.encoded import Known, Reason, Target
+from duewheel.wheel.encoded import EncodingTarget, Reason, Target
 
 NOW_MS = 1_800_000_000_000
 
@@ -153,17 +153,17 @@ def test_what_is_missing_or_not_allowed_is_refused_and_not_waited_for() -> None:
 def test_any_error_of_a_partition_is_a_verdict(error: Exception) -> None:
     """On the partition alone, whether anybody expected it or not: its timers are parked."""
     cluster, asked = Cluster({"t": topic(partition(0), partition(1))}, {}), catalog()
-    assert not asked.learn(SentBatch("t", 1, 500, None), error, alone=False)
-    assert asked.learn(SentBatch("t", 1, 500, None), error, alone=True)
+    assert not asked.note_refusal(SentBatch("t", 1, 500, None), error, alone=False)
+    assert asked.note_refusal(SentBatch("t", 1, 500, None), error, alone=True)
     assert look_up(asked, cluster, "t")["t"].unavailable == {1}
 
 
 def test_a_failure_while_others_were_taken_is_held_against_the_partition() -> None:
     cluster, asked = Cluster({"t": topic(partition(0), partition(1))}, {}), catalog()
     sent = SentBatch("t", 1, 500, None)
-    assert not asked.learn(sent, KafkaTimeoutError("expired"), alone=False)
+    assert not asked.note_refusal(sent, KafkaTimeoutError("expired"), alone=False)
     assert look_up(asked, cluster, "t")["t"].unavailable == frozenset()
-    assert asked.learn(sent, NotEnoughReplicasError("19"), alone=True)
+    assert asked.note_refusal(sent, NotEnoughReplicasError("19"), alone=True)
     assert look_up(asked, cluster, "t")["t"].unavailable == {1}
     assert asked.recall(["t"])["t"].unavailable == {1}
     asked.settle(rows(["t"], [1]), [("t", 1)])
@@ -173,7 +173,7 @@ def test_a_failure_while_others_were_taken_is_held_against_the_partition() -> No
 # ---- neighbours ---------------------------------------------------------------------------------
 
 
-def routed(known: Mapping[str, Known]) -> Routed:
+def routed(known: Mapping[str, EncodingTarget]) -> Routed:
     """Rows of one slot: good, bad, and rolled ones between each other."""
     names = ["good", "bad", "good", "far", "good"]
     sent = replace(rows(names, [0] * 5), origin_offset=np.arange(5))
@@ -190,7 +190,7 @@ def routed(known: Mapping[str, Known]) -> Routed:
     )
 
 
-ROOM = Known(Target(1, 2_000), 2_000)
+ROOM = EncodingTarget(Target(1, 2_000), 2_000)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ ROOM = Known(Target(1, 2_000), 2_000)
     ],
 )
 def test_neighbours_of_what_can_never_be_published_leave_with_it(bad: Target, code: str) -> None:
-    found = routed({"bad": Known(bad, 2_000)})
+    found = routed({"bad": EncodingTarget(bad, 2_000)})
     targets = [found.deliveries.targets[index] for index in found.deliveries.target.tolist()]
     assert targets == ["good", "dead", "good", "timers", "good"]
     assert found.aside.reasons == {code: 1}
@@ -211,7 +211,7 @@ def test_neighbours_of_what_can_never_be_published_leave_with_it(bad: Target, co
 
 def test_a_rolled_copy_that_its_timer_topic_does_not_take_becomes_a_dead_letter() -> None:
     """With its request, so that a replay can judge it anew; its neighbours leave."""
-    found = routed({"bad": ROOM, "timers": Known(Target(1, 500), 500)})
+    found = routed({"bad": ROOM, "timers": EncodingTarget(Target(1, 500), 500)})
     targets = [found.deliveries.targets[index] for index in found.deliveries.target.tolist()]
     assert targets == ["good", "bad", "good", "dead", "good"]
     headers = found.deliveries.headers[3].as_py()
@@ -220,8 +220,8 @@ def test_a_rolled_copy_that_its_timer_topic_does_not_take_becomes_a_dead_letter(
 
 
 def test_a_dead_letter_that_its_topic_does_not_take_is_cut_down_to_its_source() -> None:
-    small = Known(Target(1, 400), 400)
-    found = routed({"bad": ROOM, "timers": Known(Target(1, 500), 500), "dead": small})
+    small = EncodingTarget(Target(1, 400), 400)
+    found = routed({"bad": ROOM, "timers": EncodingTarget(Target(1, 500), 500), "dead": small})
     assert found.deliveries.key_value[3].as_py() == b"\x01\x01"
     assert b"record_too_large" in found.deliveries.headers[3].as_py()
     assert found.deliveries.source[3].as_py() == b"timers-0@3"
@@ -232,7 +232,7 @@ def test_a_refusal_of_a_batch_that_cannot_be_divided_is_a_verdict_on_its_partiti
     known = look_up(asked, cluster, "t")["t"]
     size = asked.batch_bytes("t", known)
     batch = SentBatch("t", 1, 500, None, is_whole=True)
-    assert not asked.learn(batch, KafkaTimeoutError("expired"), alone=False)
-    assert asked.learn(batch, RecordListTooLargeError("18"), alone=False)
+    assert not asked.note_refusal(batch, KafkaTimeoutError("expired"), alone=False)
+    assert asked.note_refusal(batch, RecordListTooLargeError("18"), alone=False)
     assert look_up(asked, cluster, "t")["t"].unavailable == {1}
     assert asked.batch_bytes("t", known) == size, "other batches stay as large"

@@ -9,7 +9,7 @@ import pytest
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import CorruptFile
-from duewheel.kafka.topic_discovery import KnownTopics
+from duewheel.kafka.topic_discovery import TakenTopics
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
@@ -34,14 +34,14 @@ def state(shard: LocalShard) -> State:
 
 def test_what_was_taken_and_what_the_progress_names(shard: LocalShard) -> None:
     shard.append([], {(TIMER_TOPIC, 0): 0, ("of the marks", 3): 0})
-    assert KnownTopics.of(state(shard)) == KnownTopics(
+    assert TakenTopics.of(state(shard)) == TakenTopics(
         frozenset([TIMER_TOPIC, "of the progress", "of the marks"]), ID
     )
 
 
 def test_a_standby_follows_its_owner(shard: LocalShard) -> None:
     state(shard).set_standby(on=True)
-    assert KnownTopics.of(state(shard)).only
+    assert TakenTopics.of(state(shard)).only
 
 
 def test_a_commit_page_that_cannot_be_read_says_nothing(
@@ -54,4 +54,4 @@ def test_a_commit_page_that_cannot_be_read_says_nothing(
         raise CorruptFile(shard.path, 0, "neither page is whole")
 
     monkeypatch.setattr(State, "commit", damaged)
-    assert KnownTopics.of(state(shard)).topics == {TIMER_TOPIC, "of the progress"}
+    assert TakenTopics.of(state(shard)).topics == {TIMER_TOPIC, "of the progress"}

@@ -16,7 +16,7 @@ def test_a_setting_that_the_broker_does_not_tell_is_not_taken_for_a_difference()
 
     told = {name: value for name, value in whole.items() if name != "retention.bytes"}
     assert [(f.state, f.setting, f.wanted) for f in compare(plan, 1, told)] == [
-        ("untold", "retention.bytes", "-1")
+        ("withheld", "retention.bytes", "-1")
     ]
     create_time = {**whole, "message.timestamp.type": "CreateTime"}
     assert [f.setting for f in compare(plan, 1, create_time)] == ["message.timestamp.type"]

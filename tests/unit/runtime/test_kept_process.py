@@ -31,8 +31,10 @@ LIVES = (
 )
 
 
-def ends(code: int, words: str = "") -> str:
-    said = f"import os; os.pwrite(int(os.environ['{VARIABLE}']), b'{words}', 0); " if words else ""
+def ends(code: int, reason: str = "") -> str:
+    said = (
+        f"import os; os.pwrite(int(os.environ['{VARIABLE}']), b'{reason}', 0); " if reason else ""
+    )
     return f"{said}import sys; sys.exit({code})"
 
 
@@ -61,8 +63,8 @@ def worker(tmp_path: Path) -> Iterator[Callable[..., KeptProcess]]:
 def look_until(worker: KeptProcess, done: Callable[[], bool]) -> None:
     end_s = time.monotonic() + DEADLINE_S
     while not done():
-        assert time.monotonic() < end_s, worker.known
-        worker.look()
+        assert time.monotonic() < end_s, worker.status
+        worker.poll()
         time.sleep(0.01)
 
 
@@ -73,22 +75,22 @@ def test_what_may_pass_is_tried_again_once_it_has_run(
     worker: Callable[..., KeptProcess], tmp_path: Path, code: int
 ) -> None:
     it = worker(LIVES + ends(code, "a stale answer"), FOR_EVER, is_needed=True)
-    look_until(it, lambda: it.known.lives)
+    look_until(it, lambda: it.status.lives)
     (tmp_path / "seen").touch()
     look_until(it, lambda: it.child is None)
-    known = it.known
-    assert (known.last_exit_code, known.last_reason) == (code, "a stale answer")
-    assert known.is_failing and known.next_try_ms
+    status = it.status
+    assert (status.last_exit_code, status.last_reason) == (code, "a stale answer")
+    assert status.is_failing and status.next_try_ms
     assert it.refused_with in {0, code}
     look_until(it, lambda: it.child is not None)
-    assert (it.known.restarts, it.final_code) == (1, 0)
+    assert (it.status.restarts, it.final_code) == (1, 0)
 
 
 def test_fencing_is_final(worker: Callable[..., KeptProcess]) -> None:
     it = worker(ends(Fenced.exit_code))
     look_until(it, lambda: bool(it.final_code))
     assert it.final_code == Fenced.exit_code
-    assert not it.look()
+    assert not it.poll()
 
 
 @pytest.mark.parametrize("kind", [ConfigError, RecoveryRefused])
@@ -99,7 +101,7 @@ def test_a_refusal_is_told_at_once_where_nothing_has_run_yet(
     look_until(it, lambda: bool(it.final_code))
     assert it.final_code == kind.exit_code
     other = worker(ends(kind.exit_code), FOR_EVER, is_needed=False)
-    look_until(other, lambda: other.known.restarts == 1)
+    look_until(other, lambda: other.status.restarts == 1)
     assert other.final_code == 0
 
 
@@ -112,9 +114,9 @@ def test_a_process_that_cannot_be_started_is_tried_again(
         def no_room(*_: object) -> int:
             raise OSError(11, "Resource temporarily unavailable")
 
-        patch.setattr("duewheel.runtime.kept_process.LastWords", no_room)
-        look_until(it, lambda: bool(it.known.last_reason))
-    assert "temporarily unavailable" in it.known.last_reason
+        patch.setattr("duewheel.runtime.kept_process.ExitReasonFile", no_room)
+        look_until(it, lambda: bool(it.status.last_reason))
+    assert "temporarily unavailable" in it.status.last_reason
     assert it.child is None
     look_until(it, lambda: it.child is not None)
 
@@ -130,17 +132,17 @@ def test_waits_grow_to_a_minute_and_start_over() -> None:
 
 def test_what_is_known_is_read_only_while_a_run_holds_its_lock(tmp_path: Path) -> None:
     fd = open_file(tmp_path / run_file.FILE_NAME)
-    known = {
+    status = {
         "ingest": run_file.Supervised(pid=7, lives=True),
         "dequeue": run_file.Supervised(
             restarts=3, last_exit_code=6, last_reason="x" * 500, next_try_ms=1_000
         ),
     }
-    run_file.write(fd, known)
+    run_file.write(fd, status)
     assert run_file.read(tmp_path) is None
     lock = FileLock(tmp_path / run_file.LOCK_NAME)
     assert lock.try_acquire()
-    assert run_file.read(tmp_path) == known
+    assert run_file.read(tmp_path) == status
     os.pwrite(fd, b"garbage", 0)
     assert run_file.read(tmp_path) is None
     lock.close()

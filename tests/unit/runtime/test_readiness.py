@@ -29,20 +29,22 @@ P0, P1 = ("timers", 0), ("timers", 1)
 
 def test_the_oldest_message_that_is_not_taken_is_as_old_as_the_first_look_at_it() -> None:
     notes = LagNotes()
-    assert notes.look(0, 1, {P0: 5}, {P0: 5}) == (0, 0, 0)
-    assert notes.look(1_000, 1, {P0: 5}, {P0: 7}) == (2, 0, 0)
-    assert notes.look(4_000, 1, {P0: 5}, {P0: 9}) == (4, 3_000, 3_000)
+    assert notes.measure(0, 1, {P0: 5}, {P0: 5}) == (0, 0, 0)
+    assert notes.measure(1_000, 1, {P0: 5}, {P0: 7}) == (2, 0, 0)
+    assert notes.measure(4_000, 1, {P0: 5}, {P0: 9}) == (4, 3_000, 3_000)
     # A batch came to its end: not stuck, and what it left was first seen at 4 s.
-    assert notes.look(6_000, 2, {P0: 7}, {P0: 9}) == (2, 2_000, 0)
-    assert notes.look(9_000, 2, {P0: 7}, {P0: 9}) == (2, 5_000, 3_000)
-    assert notes.look(9_500, 3, {P0: 9}, {P0: 9}) == (0, 0, 0)
-    assert notes.look(9_900, 3, {P0: 9}, {P0: 10}) == (1, 0, 0), "ages count from the new message"
+    assert notes.measure(6_000, 2, {P0: 7}, {P0: 9}) == (2, 2_000, 0)
+    assert notes.measure(9_000, 2, {P0: 7}, {P0: 9}) == (2, 5_000, 3_000)
+    assert notes.measure(9_500, 3, {P0: 9}, {P0: 9}) == (0, 0, 0)
+    assert notes.measure(9_900, 3, {P0: 9}, {P0: 10}) == (1, 0, 0), (
+        "ages count from the new message"
+    )
 
 
 def test_a_reader_that_is_always_as_late_is_said_to_be_so() -> None:
     """One offset a second, taken 40 s later, in a batch each."""
     notes = LagNotes()
-    seen = [notes.look(s * 1000, s, {P0: max(0, s - 40)}, {P0: s})[1:] for s in range(1, 1_000)]
+    seen = [notes.measure(s * 1000, s, {P0: max(0, s - 40)}, {P0: s})[1:] for s in range(1, 1_000)]
     later = [late_ms for late_ms, _ in seen[100:]]
     assert max(later) <= 40_000
     assert min(later) >= 30_000
@@ -53,14 +55,14 @@ def test_one_partition_that_stands_still_is_not_hidden_by_the_others() -> None:
     notes = LagNotes()
     for second in range(100):
         marks, ends = {P0: 3, P1: second}, {P0: 4, P1: second}
-        count, late_ms, _ = notes.look(second * 1000, second, marks, ends)
+        count, late_ms, _ = notes.measure(second * 1000, second, marks, ends)
         assert (count, late_ms) == (1, second * 1000)
 
 
 def test_what_was_cut_off_or_is_gone_is_not_waited_for() -> None:
     notes = LagNotes()
-    notes.look(0, 1, {P0: 5, P1: 0}, {P0: 9, P1: 4})
-    assert notes.look(1_000, 1, {P0: 5}, {P0: 5}) == (0, 0, 0)
+    notes.measure(0, 1, {P0: 5, P1: 0}, {P0: 9, P1: 4})
+    assert notes.measure(1_000, 1, {P0: 5}, {P0: 5}) == (0, 0, 0)
 
 
 # ---- what makes a shard not ready ---------------------------------------------------------------

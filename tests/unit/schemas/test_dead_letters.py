@@ -74,10 +74,10 @@ def decoded(rows: Deliveries) -> list[Any]:
     return found
 
 
-def condemned(rolled: bool = False) -> list[DeadLetter]:
+def dead_lettered(rolled: bool = False) -> list[DeadLetter]:
     rows = deliveries(rolled)
     reason = np.full(2, Reason.UNKNOWN_TARGET_TOPIC, np.int32)
-    return letters_of(router.condemned(rows, reason, {"gone": Target(0, 0)}, DEAD))
+    return letters_of(router.dead_lettered(rows, reason, {"gone": Target(0, 0)}, DEAD))
 
 
 def letters_of(rows: Deliveries) -> list[DeadLetter]:
@@ -88,7 +88,7 @@ def letters_of(rows: Deliveries) -> list[DeadLetter]:
 
 
 def test_a_failed_delivery_keeps_what_it_would_have_carried() -> None:
-    plain, other = condemned()
+    plain, other = dead_lettered()
     error = ("TIMER_ERROR", b"topic 'gone' does not exist")
     reason = [("TIMER_ERROR_CODE", b"unknown_target_topic"), error]
     assert list(plain.headers) == [
@@ -125,7 +125,7 @@ def sent(letter: DeadLetter) -> Outgoing:
 
 def test_a_rolled_copy_goes_back_to_its_timer_topic() -> None:
     """Its headers are a complete request already."""
-    for letter, partition in zip(condemned(rolled=True), (0, 2), strict=True):
+    for letter, partition in zip(dead_lettered(rolled=True), (0, 2), strict=True):
         out = sent(letter)
         assert (out.topic, out.partition) == (TIMERS, partition)
         assert out.headers == tuple(USERS)
@@ -213,7 +213,7 @@ def test_an_answer_is_replayed_as_it_was_to_the_reply_topic_and_to_no_other_clos
             answer=np.ones(2, np.bool_),
         )
         reason = np.full(2, Reason.UNKNOWN_TARGET_TOPIC, np.int32)
-        dead = router.condemned(rows, reason, {topic: Target(0, 0)}, DEAD)
+        dead = router.dead_lettered(rows, reason, {topic: Target(0, 0)}, DEAD)
         return decoded(rows), letters_of(dead)
 
     for answer, letter in zip(*answers(REPLIES), strict=True):
@@ -228,7 +228,7 @@ def test_an_answer_is_replayed_as_it_was_to_the_reply_topic_and_to_no_other_clos
 
 
 def test_dead_again_with_todays_reason() -> None:
-    plain = condemned()[0]
+    plain = dead_lettered()[0]
     again = plain.again(Refusal("key_required", "why"))
     letter = replace(plain, headers=again)
     assert (letter.code, letter.error, letter.source) == ("key_required", "why", plain.source)

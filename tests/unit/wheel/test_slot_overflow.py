@@ -31,7 +31,7 @@ from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPubl
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import decode
 from duewheel.wheel.dequeue.statistics import Statistics
-from duewheel.wheel.encoded import Aside, Known, Target
+from duewheel.wheel.encoded import Aside, EncodingTarget, Target
 from duewheel.wheel.slot_overflow import HotSlots, RankCounter, overflow_rows, spread_rows
 from duewheel.wheel.slots import WheelConfig
 
@@ -205,7 +205,9 @@ def test_what_may_not_leave_becomes_a_dead_letter_that_says_so() -> None:
 
 
 def test_a_copy_that_its_timer_topic_does_not_take_leaves_with_its_slot() -> None:
-    found = routed(held_back([NOW_MS + 9] * 2), {"a": ROOM, "timers": Known(Target(1, 90), 90)})
+    found = routed(
+        held_back([NOW_MS + 9] * 2), {"a": ROOM, "timers": EncodingTarget(Target(1, 90), 90)}
+    )
     assert (topics(found), found.aside.parked.tolist()) == (["a", "a"], [])
     assert not found.aside.reasons
 
@@ -225,7 +227,7 @@ def test_what_is_in_excess_of_a_target_without_writes_waits_for_the_later_of_bot
 
 def test_the_statistics_tell_them_from_what_is_parked() -> None:
     sent = held_back([NOW_MS + 9, ANY_TIME, NEVER, ANY_TIME])
-    aside = Aside(np.array([0, 1]), condemned=np.array([2]), reasons={"hot_slot": 1})
+    aside = Aside(np.array([0, 1]), dead_lettered=np.array([2]), reasons={"hot_slot": 1})
     known = Statistics().after_commit(sent, aside, NOW_MS, 5).after_hot_slots(2)
     assert (known.spread, known.parked, known.dead_letters) == (1, {"a": 1}, {"hot_slot": 1})
     assert (known.delivered, known.hot_slots) == (1, 2)

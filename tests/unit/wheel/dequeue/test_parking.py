@@ -23,7 +23,7 @@ from tests.simulation.contract_check import decoded
 
 from duewheel.errors import PublishDoubt
 from duewheel.kafka import ttl_cache
-from duewheel.kafka.availability import Outages
+from duewheel.kafka.availability import TargetAvailability
 from duewheel.kafka.batch_encoder import encode
 from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
@@ -31,12 +31,12 @@ from duewheel.schemas.wire.record_codec import NO_ORIGIN
 from duewheel.wheel.append.placement import requested_slots
 from duewheel.wheel.dequeue.requeue import parked, waits_ms
 from duewheel.wheel.dequeue.statistics import Statistics
-from duewheel.wheel.encoded import Aside, Known, Reason, Target
+from duewheel.wheel.encoded import Aside, EncodingTarget, Reason, Target
 from duewheel.wheel.slots import WheelConfig
 
 WHEEL = WheelConfig(1_000, 100_000, window_ms=86_400_000, margin_ms=3_600_000)
 ORIGIN = ("TIMER_ORIGIN", b"17")
-ALL_DOWN = Known(Target(4, 1_000, unavailable=frozenset(range(4))), 1_000)
+ALL_DOWN = EncodingTarget(Target(4, 1_000, unavailable=frozenset(range(4))), 1_000)
 
 
 # ---- the copy -----------------------------------------------------------------------------------
@@ -175,13 +175,15 @@ def test_dead_letters_and_rolled_copies_are_never_parked() -> None:
 
 
 def test_what_can_never_be_published_is_not_parked() -> None:
-    found = routed(rows(["a", "gone"], [9, 1]), {"a": DOWN, "gone": Known(Target(0, 0), 0)})
+    found = routed(
+        rows(["a", "gone"], [9, 1]), {"a": DOWN, "gone": EncodingTarget(Target(0, 0), 0)}
+    )
     assert (found.aside.parked.tolist(), topics(found)) == ([], ["dead", "dead"])
 
 
 def test_a_copy_that_its_timer_topic_does_not_take_becomes_a_dead_letter() -> None:
     sent = keyed(rows(["a"] * 3, [1, 1, 0]), [b"k", b"k" * 450, b"k" * 450])
-    small = Known(Target(1, 600), 600)
+    small = EncodingTarget(Target(1, 600), 600)
     found = routed(sent, {"a": DOWN, "timers": small})
     assert (found.aside.parked.tolist(), topics(found)) == ([0], ["timers", "dead", "a"])
     assert found.aside.reasons == {"target_unavailable": 1}
@@ -192,7 +194,7 @@ def test_a_copy_that_its_timer_topic_does_not_take_becomes_a_dead_letter() -> No
 
 # ---- dead letters whose topic takes nothing ------------------------------------------------------
 
-GONE = Known(Target(0, 1_000, refusal=Reason.UNKNOWN_TARGET_TOPIC), 1_000)
+GONE = EncodingTarget(Target(0, 1_000, refusal=Reason.UNKNOWN_TARGET_TOPIC), 1_000)
 
 
 def condemned_rows() -> Deliveries:
@@ -206,11 +208,11 @@ def condemned_rows() -> Deliveries:
     )
 
 
-COMPACTED = Known(Target(4, 1_000, key_required=True), 1_000)
+COMPACTED = EncodingTarget(Target(4, 1_000, key_required=True), 1_000)
 
 
 @pytest.mark.parametrize("dead", [GONE, ALL_DOWN, COMPACTED])
-def test_dead_letters_wait_while_their_topic_takes_nothing(dead: Known) -> None:
+def test_dead_letters_wait_while_their_topic_takes_nothing(dead: EncodingTarget) -> None:
     found = routed(condemned_rows(), {"a": ROOM, "gone": GONE, "dead": dead})
     assert topics(found) == ["a", "timers", "timers"], "in their places"
     assert (found.aside.letters.tolist(), found.aside.reasons) == ([1, 2], {})
@@ -238,7 +240,9 @@ def test_dead_letters_wait_while_their_topic_takes_nothing(dead: Known) -> None:
 
 def test_a_dead_letter_that_its_timer_topic_does_not_take_waits_without_its_content() -> None:
     large = keyed(rows(["gone"], [0]), [b"k" * 900])
-    found = routed(large, {"gone": GONE, "dead": GONE, "timers": Known(Target(1, 700), 700)})
+    found = routed(
+        large, {"gone": GONE, "dead": GONE, "timers": EncodingTarget(Target(1, 700), 700)}
+    )
     assert (topics(found), found.aside.letters.tolist()) == (["timers"], [0])
     said = found.deliveries.headers[0].as_py()
     assert b"record_too_large" in said and b"TIMER_DEAD_LETTER" in said
@@ -287,7 +291,7 @@ def test_what_ends_otherwise_is_no_waiting_letter() -> None:
 
 def test_the_statistics_count_dead_letters_by_reason() -> None:
     sent = condemned_rows()
-    aside = Aside(condemned=np.array([1]), reasons={"unknown_target_topic": 1})
+    aside = Aside(dead_lettered=np.array([1]), reasons={"unknown_target_topic": 1})
     known = Statistics().after_commit(sent, aside, NOW_MS, 5)
     assert known.dead_letters == {"unknown_target_topic": 1, "rejected": 1}
     assert (known.delivered, known.letters_kept) == (1, 0)
@@ -325,52 +329,52 @@ def test_verdicts_last_longer_each_time_and_end_with_a_success(
 ) -> None:
     time = Seconds()
     monkeypatch.setattr(ttl_cache, "time", time)
-    outages, target = Outages(), Target(4, 1_000)
+    availability, target = TargetAvailability(), Target(4, 1_000)
     lasted: list[float] = []
     for _ in range(6):
-        outages.failed(("a", 2), "no answer")
+        availability.failed(("a", 2), "no answer")
         begun = time.now
-        while outages.judged("a", target).unavailable:
-            assert outages.judged("a", target).unavailable == {2}
-            assert outages.judged("b", target) == target
+        while availability.with_failures("a", target).unavailable:
+            assert availability.with_failures("a", target).unavailable == {2}
+            assert availability.with_failures("b", target) == target
             time.now += 1
         lasted.append(time.now - begun)
     assert lasted == [5, 10, 20, 40, 60, 60]
-    outages.succeeded([("a", 2)])
-    outages.failed(("a", 2), "no answer")
+    availability.succeeded([("a", 2)])
+    availability.failed(("a", 2), "no answer")
     time.now += 5
-    assert outages.judged("a", target) == target
+    assert availability.with_failures("a", target) == target
 
 
 def test_failures_are_not_searched_for_each_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    outages, target = Outages(), Target(4, 1_000)
+    availability, target = TargetAvailability(), Target(4, 1_000)
     for topic in ("a", "b"):
-        outages.failed((topic, 2), "no answer")
-    outages.succeeded([("b", 2), ("c", 1)])
-    monkeypatch.setattr(ttl_cache.Believed, "remembered", None)
+        availability.failed((topic, 2), "no answer")
+    availability.succeeded([("b", 2), ("c", 1)])
+    monkeypatch.setattr(ttl_cache.TtlCache, "all_keys", None)
     for topic, down in (("a", {2}), ("b", set()), ("c", set())):
-        assert outages.judged(topic, target).unavailable == down
-        outages.noticed(topic, target)
+        assert availability.with_failures(topic, target).unavailable == down
+        availability.on_metadata(topic, target)
 
 
 def test_each_change_is_logged_once() -> None:
-    outages = Outages()
+    availability = TargetAvailability()
 
     def look(*unavailable: int) -> list[dict[str, Any]]:
         with structlog.testing.capture_logs() as lines:
             for _ in range(3):
                 target = Target(4, 1_000, unavailable=frozenset(unavailable))
-                outages.noticed("a", outages.judged("a", target))
+                availability.on_metadata("a", availability.with_failures("a", target))
         return [dict(line) for line in lines]
 
     assert look() == []
     assert [line["partitions"] for line in look(1, 3)] == [[1, 3]]
     assert [(line["log_level"], line["partitions"]) for line in look(1)] == [("info", [3])]
     with structlog.testing.capture_logs() as lines:
-        outages.failed(("a", 0), "no answer")
-        outages.failed(("a", 0), "no answer")
+        availability.failed(("a", 0), "no answer")
+        availability.failed(("a", 0), "no answer")
     assert [line["partitions"] for line in lines] == [[0]]
     assert look(1) == [], "a partition that failed takes writes only once it has taken some"
     with structlog.testing.capture_logs() as lines:
-        outages.succeeded([("a", 0), ("a", 2)])
+        availability.succeeded([("a", 0), ("a", 2)])
     assert [line["partitions"] for line in lines] == [[0]]
