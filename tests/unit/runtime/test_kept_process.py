@@ -26,7 +26,7 @@ FOR_EVER = "import time; time.sleep(600)"
 LIVES = (
     "import os, sys, time; from pathlib import Path; "
     "from duewheel.checkpoints.state_file import State; "
-    "State.open(Path(sys.argv[1])).beat(1, os.getpid(), 1, 0)\n"
+    "State.open(Path(sys.argv[1])).live.beat(1, os.getpid(), 1, 0)\n"
     "while not (Path(sys.argv[1]) / 'seen').exists(): time.sleep(0.01)\n"
 )
 
