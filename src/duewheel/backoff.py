@@ -1,4 +1,4 @@
-"""How long to wait before something is tried again: twice as long after each failure in a row."""
+"""Waits between attempts: twice as long after each failure in a row."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _DOUBLINGS_MAX = 7  # beyond the longest
 
 
 class Backoff:
-    """The only wait between attempts of one loop, whatever has failed. Not thread-safe.
+    """The wait between attempts of one loop, whatever has failed. Not thread-safe.
 
-    A wait is drawn from its upper half, so that the shards of a cluster that was away do not come
-    back in one instant.
+    Each wait is random, between half of its length and all of it: otherwise all shards would return
+    to a recovered cluster at the same instant.
     """
 
     def __init__(
@@ -25,16 +25,16 @@ class Backoff:
         self._failures = 0
 
     def next_ms(self) -> int:
-        """How long the next wait takes; each call counts one more failure."""
+        """The length of the next wait; counts one more failure."""
         doubled_ms = self._first_ms << min(self._failures, _DOUBLINGS_MAX)
         longest_ms = min(doubled_ms, self._longest_ms)
         self._failures += 1
         return self._chance.randint(longest_ms // 2, longest_ms)
 
     def wait(self, wait_ms: int) -> None:
-        """Let that much time pass."""
+        """Sleep for so long."""
         self._clock.sleep(wait_ms / 1000)
 
     def succeeded(self) -> None:
-        """The next failure is the first one again."""
+        """Reset: the next failure counts as the first."""
         self._failures = 0

@@ -1,7 +1,7 @@
-"""The only place that reads the host's clocks. Everything below the shell takes a Clock.
+"""The only module that reads the host's clocks; everything else takes a Clock.
 
-The wall clock says when something is due; it may be set, forward or back. Boottime says how long
-something took: it goes on while the host is suspended, and nobody sets it.
+The wall clock decides when a timer is due; it may be set forward or back. Boottime measures
+durations: it also counts while the host is suspended, and cannot be set.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """The host's clocks and sleep, handed in so that tests can turn them."""
+    """The host's clocks and sleep, a parameter so that tests can control them."""
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch."""
         ...
 
     def boottime_ms(self) -> int:
-        """Milliseconds since the host booted, those included in which it was suspended."""
+        """Milliseconds since the host booted, suspended time included."""
         ...
 
     def sleep(self, seconds: float) -> None:
@@ -27,7 +27,7 @@ class Clock(Protocol):
 
 
 class Interval:
-    """For what is done at most once in an interval, by boottime; first at once. Not thread-safe."""
+    """Limits an action to once per interval, by boottime; the first is at once. Not thread-safe."""
 
     def __init__(self, clock: Clock, interval_ms: int) -> None:
         self._clock, self._interval_ms = clock, interval_ms
@@ -35,7 +35,7 @@ class Interval:
         self._since_ms = 0
 
     def is_over(self, subject: object = True) -> bool:
-        """Whether to do it now: then the next interval begins. A new subject does not wait."""
+        """Whether to act now; if so, the next interval begins. A new subject does not wait."""
         now_ms = self._clock.boottime_ms()
         if subject == self._subject and now_ms - self._since_ms < self._interval_ms:
             return False
@@ -43,7 +43,7 @@ class Interval:
         return True
 
     def begin(self) -> None:
-        """It has just been done in another way: the next interval begins."""
+        """Begin the next interval: the action was done without `is_over`."""
         self._subject, self._since_ms = True, self._clock.boottime_ms()
 
 

@@ -1,16 +1,16 @@
-"""The one tree of errors, and the exit code that each carries to the shell.
+"""The tree of errors, and the exit code of each.
 
-DuewheelError                     1  findings, or anything without a better code
-├── ConfigError                   2  usage or configuration: mend it and start again
-│   └── InvalidTimer              2  what a program asks of a timer is impossible: mend the call
+DuewheelError                     1  findings, or any error without a code of its own
+├── ConfigError                   2  usage or configuration: correct it and start again
+│   └── InvalidTimer              2  a program requests an impossible timer: correct the call
 ├── KafkaUnavailable              3  no answer from Kafka in time: check address, network, broker
 ├── Fenced                        4  another instance owns the shard: this one must stop for good
-├── RecoveryRefused               5  files and Kafka disagree in a way that is not mended alone
+├── RecoveryRefused               5  files and Kafka disagree: an operator must decide
 ├── CorruptFile                   5  bytes on disk fail their check: `duewheel check` lists them
 ├── DiskFull                      1  the disk lacks room: make room and start again (retriable)
 ├── Locked                        6  another process holds a lock of the data directory: try again
 ├── PublishDoubt                  1  the outcome of a transaction is unknown (retriable)
-└── RecoveryPending               1  the files are to be recovered first: start again (retriable)
+└── RecoveryPending               1  the files must be recovered first: start again (retriable)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ConfigError(DuewheelError):
 
 
 class InvalidTimer(ConfigError, ValueError):
-    """What is asked of a timer is contradictory or cannot be read; nothing was sent."""
+    """The requested timer is contradictory or cannot be parsed; nothing was sent."""
 
 
 class KafkaUnavailable(DuewheelError):
@@ -52,7 +52,7 @@ class Locked(DuewheelError):
 
 
 class Fenced(DuewheelError):
-    """Another instance has taken the shard over; publishing anything more would double messages."""
+    """Another instance has taken the shard over; publishing more would duplicate messages."""
 
     exit_code = 4
 
@@ -82,11 +82,11 @@ class CorruptFile(DuewheelError):
 
 
 class BatchTooLarge(DuewheelError):
-    """A batch of Spark's did not fit the memory: the next start takes fewer rows at a time."""
+    """A batch of Spark's exceeded the memory: the next start takes fewer rows at a time."""
 
 
 class DiskFull(DuewheelError):
-    """The disk has too little room: the message says how much is wanted and how much is free."""
+    """The disk is too full; the message has the bytes needed and the bytes free."""
 
     retriable = True
 
@@ -98,10 +98,10 @@ class PublishDoubt(DuewheelError):
 
 
 class TransactionTooSlow(PublishDoubt):
-    """The same, because it did not come to its end in time: the next one is to be smaller."""
+    """A PublishDoubt because the transaction took too long: the next one must be smaller."""
 
 
 class RecoveryPending(DuewheelError):
-    """Dequeue has decided that the files are to be recovered: this ingest must start anew."""
+    """Dequeue has decided on a recovery of the files: this ingest must restart."""
 
     retriable = True

@@ -1,4 +1,4 @@
-"""From settings to parts: the one place that knows which setting goes into which part."""
+"""Builds parts from settings: the one module that maps settings to parts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COPIES_ON_WRITE = (
 
 
 class StoppableClock(SystemClock):
-    """This host's clock, whose sleep ends early once the process has been told to stop."""
+    """This host's clock; a sleep ends early once the process is stopping."""
 
     def __init__(self, stopping: threading.Event) -> None:
         self.stopping = stopping
@@ -45,7 +45,7 @@ class StoppableClock(SystemClock):
 
 
 def start_directory(settings: Settings, role: Role) -> DataDirectory:
-    """Start the data directory in this role; a bar shows how far a new wheel is.
+    """Start the data directory in this role; a bar shows the progress of creating a wheel.
 
     Raises:
         DuewheelError: as `DataDirectory.start`.
@@ -59,7 +59,7 @@ def start_directory(settings: Settings, role: Role) -> DataDirectory:
 
 
 def contract(settings: Settings) -> Contract:
-    """What messages may say."""
+    """The rules for messages."""
     timer = settings.timer
     parameters = {
         "max_delay_ms": as_millis(timer.max_delay),
@@ -77,7 +77,7 @@ def contract(settings: Settings) -> Contract:
 
 
 def slot_values(settings: Settings) -> dict[str, Any]:
-    """Everything that decides a record's slot, as it is kept in the progress."""
+    """The settings that decide a record's slot, as the progress stores them."""
     return dequeue_config(settings).slot_values(settings.wheel)
 
 
@@ -101,7 +101,7 @@ def dequeue_config(settings: Settings) -> DequeueConfig:
 
 
 def read_ahead_config(settings: Settings) -> ReadAheadConfig:
-    """What dequeue brings into the page cache before it is due."""
+    """Bounds of reading ahead into the page cache."""
     return ReadAheadConfig(
         ahead_ms=as_millis(settings.dequeue.read_ahead),
         bytes_max=settings.dequeue.read_ahead_bytes,
@@ -111,7 +111,7 @@ def read_ahead_config(settings: Settings) -> ReadAheadConfig:
 def publisher(
     settings: Settings, clock: StoppableClock, shard: int | None = None
 ) -> KafkaPublisher:
-    """The shard's publisher, or another one's; it does not wait for Kafka once told to stop."""
+    """The publisher of a shard, by default this one; its calls end soon once it is stopping."""
     number = settings.shard.index if shard is None else shard
     return KafkaPublisher(
         settings.kafka.client_options("producer"),
@@ -126,7 +126,7 @@ def publisher(
 
 
 def progress_reader(settings: Settings, clock: StoppableClock) -> KafkaProgressReader:
-    """What a standby reads the shard's progress with."""
+    """The reader by which a standby follows the shard's progress."""
     return KafkaProgressReader(
         ClientSettings(settings.kafka.client_options("consumer")),
         place_of(settings.state_topic, settings.shard.index),

@@ -1,8 +1,8 @@
-"""Threads beside a loop: none of them dies in silence.
+"""Background threads whose errors are never lost.
 
-All of duewheel's own are `Worker`s. An error that one lets out is logged with its stack, counted
-(metric `thread_failures`), and raised where the loop asks (`require_alive`); or the work is started
-again after a pause. `watch_libraries` logs and counts errors of threads that libraries start.
+All of duewheel's own threads are `Worker`s. An error of its work is logged with its stack, counted
+(metric `thread_failures`), and either raised in the loop by `require_alive`, or the work is
+restarted after a pause. `watch_libraries` logs and counts errors of threads that libraries start.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Worker(threading.Thread):
         while True:
             try:
                 self._work()
-            except BaseException as error:  # noqa: BLE001 - said, and raised by require_alive
+            except BaseException as error:  # noqa: BLE001 - logged, and raised by require_alive
                 _failed(self.name, error)
                 if self._again_after_s is None:
                     self._error = error
@@ -57,13 +57,13 @@ class Worker(threading.Thread):
             return
 
     def end(self) -> None:
-        """Start no work again, and wait for the end; `work` has been told to return."""
+        """Wait for the end, without a restart. The caller has made `work` return."""
         self._ending.set()
         if self.ident is not None:
             self.join()
 
     def require_alive(self) -> None:
-        """Raise what has ended the thread, if anything has.
+        """Raise the error that ended the thread, if any.
 
         Raises:
             DuewheelError: naming the thread and the error.
@@ -73,13 +73,13 @@ class Worker(threading.Thread):
 
 
 def watch_libraries() -> None:
-    """From here on an error that ends any other thread of this process is logged and counted."""
+    """From now on log and count an error that ends any other thread of this process."""
 
-    def said(found: threading.ExceptHookArgs) -> None:
-        if found.exc_value is not None and not isinstance(found.exc_value, SystemExit):
-            _failed(LIBRARY, found.exc_value)
+    def log_failure(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
+            _failed(LIBRARY, args.exc_value)
 
-    threading.excepthook = said
+    threading.excepthook = log_failure
 
 
 def _failed(name: str, error: BaseException) -> None:

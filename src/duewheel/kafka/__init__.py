@@ -1,1 +1,1 @@
-"""All that knows Kafka's client: connections, topics, metadata, transactions."""
+"""Everything that uses Kafka's client: connections, topics, metadata, transactions."""

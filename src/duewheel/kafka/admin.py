@@ -1,6 +1,6 @@
-"""Topics: creating and checking duewheel's own, and asking where partitions begin and end.
+"""Creates and checks duewheel's topics, and reads where partitions begin and end.
 
-What each of them must be: topic_specs.py.
+What each topic must be: topic_specs.py.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ log = structlog.get_logger(__name__)
 
 
 class KafkaAdmin:
-    """Asks and tells Kafka about topics. One connection, opened by the first call.
+    """Administers topics. One connection, opened by the first call.
 
     Not thread-safe. Every call has a deadline and raises KafkaUnavailable, naming the address,
     when it passes.
@@ -96,7 +96,7 @@ class KafkaAdmin:
             close(client)
 
     def topic_names(self) -> list[str]:
-        """All topics of the cluster that may be seen."""
+        """All topics of the cluster that this user may describe."""
         return self._call("list topics", lambda c: [str(name) for name in c.list_topics()])
 
     def describe_partitions(self, topics: Sequence[str]) -> dict[str, int]:
@@ -110,7 +110,7 @@ class KafkaAdmin:
         }
 
     def log_start_offsets(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
-        """The first offset that is still there, by partition; missing topics are left out."""
+        """Where each partition's log begins; missing topics are left out."""
         return self._offsets(topics, OffsetSpec.EARLIEST)
 
     def end_offsets(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
@@ -118,7 +118,7 @@ class KafkaAdmin:
         return self._offsets(topics, OffsetSpec.LATEST)
 
     def stable_offsets(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
-        """The first offset of which it is open whether it is committed, by partition."""
+        """The last stable offset of each partition: an open transaction may begin there."""
         return self._offsets(topics, OffsetSpec.LATEST, committed=True)
 
     def offsets_at(self, topics: Sequence[str], time_ms: int) -> dict[TopicPartition, int]:
@@ -131,8 +131,8 @@ class KafkaAdmin:
     def init_topics(
         self, settings: Settings, *, partitions: int | None = None, replication_factor: int = -1
     ) -> list[TopicFinding]:
-        """Create what is missing of duewheel's topics, compare the rest, and what matches the
-        pattern of timer topics.
+        """Create the topics that are missing; compare the others and those that match the pattern
+        of timer topics.
 
         Args:
             settings: names and times.
@@ -147,7 +147,7 @@ class KafkaAdmin:
         found = self._configs([plan.name for plan in timer_plans])
         plans = service_plans(settings, found.values())
         matching = self.matching_topics(settings)
-        # What is created has room for the messages of all of them; what is there need not.
+        # New topics get room for the messages of all of these; existing ones need not have it.
         roomy = service_plans(settings, (found | self._readable_configs(matching)).values())
         existing = self.describe_partitions([plan.name for plan in plans])
         plans = [
@@ -168,10 +168,10 @@ class KafkaAdmin:
         return sorted(matching - set(settings.timer.topics))
 
     def require_timer_topics(self, settings: Settings) -> None:
-        """Refuse to work on timer topics that could lose or misjudge messages.
+        """Refuse to work on timer topics that could lose messages or misread their due times.
 
-        Without the right DescribeConfigs their settings are not known: that is a warning only, for
-        on many clusters that right is not given, and topics are the operators' care.
+        Without the right DescribeConfigs the check only warns: many clusters do not grant it, and
+        there the operators care for the topics.
 
         Raises:
             ConfigError: a topic is missing, or not as it must be: the numbers and the remedy.
@@ -181,12 +181,12 @@ class KafkaAdmin:
         self._require(self._compare(plans, configs))
 
     def require_topics(self, settings: Settings, *, served: bool = False) -> None:
-        """The same for all of duewheel's topics.
+        """As `require_timer_topics`, for all of duewheel's topics.
 
         Args:
             settings: of the shard.
-            served: it has been before, so that timers are waiting: while the topics of dead letters
-                and answers are missing these wait, and all else is delivered.
+            served: the shard has run before, so that timers are waiting: missing topics of dead
+                letters and replies then only hold up dead letters and replies.
         """
         findings = self.topic_findings(settings)
         if served:
@@ -198,7 +198,7 @@ class KafkaAdmin:
         self._require(findings)
 
     def topic_findings(self, settings: Settings) -> list[TopicFinding]:
-        """All that is to be said of duewheel's topics; nothing is created, changed or refused."""
+        """The findings on duewheel's topics; nothing is created, changed or refused."""
         timer_plans = timer_topic_plans(settings, None)
         names = [*settings.timer.topics, *settings.service_topics.values()]
         configs = self._readable_configs(names)
@@ -208,9 +208,9 @@ class KafkaAdmin:
     def timer_topic_findings(
         self, settings: Settings, topics: Sequence[str]
     ) -> dict[str, list[TopicFinding]]:
-        """What speaks against reading topics that are there as timer topics, by topic: settings of
-        their own, or room for their messages in the topics of dead letters and answers; or that
-        none of this can be told.
+        """Why existing topics should not be read as timer topics, by topic: their own settings,
+        too little room for their messages in the topics of dead letters and replies, or no right
+        to check either.
         """
         services = sorted(settings.service_topics.values())
         configs = self._readable_configs([*topics, *services]) if topics else {}
@@ -285,8 +285,8 @@ class KafkaAdmin:
         self._create([TopicPlan(name, partitions, False, ())], -1)
 
     def have_partitions(self, topic: str, count: int) -> None:
-        """Give a topic partitions until it has so many, and wait until all of them have a leader;
-        one that has more is left as it is.
+        """Raise a topic's partitions to `count`, and wait until all of them have a leader. A topic
+        with more is left as it is.
 
         Raises:
             ConfigError: there is no such topic, or it may not be altered.
@@ -301,7 +301,7 @@ class KafkaAdmin:
             if len(partitions) >= count and all(row["leader_id"] >= 0 for row in partitions):
                 return
             if len(partitions) < count and not requested:
-                # Refused where another shard's `init` was quicker: the next look tells.
+                # Refused if another shard's `init` was quicker: the next turn sees its partitions.
                 self._call(
                     f"add partitions to {topic}",
                     lambda c: c.create_partitions({topic: count}, raise_errors=False),
@@ -338,10 +338,10 @@ class KafkaAdmin:
         return findings
 
     def _create(self, plans: Sequence[TopicPlan], replication_factor: int) -> set[str]:
-        """Create topics; if that is refused, without the settings that only cost time.
+        """Create topics; those that Kafka refuses, once more without advisory settings.
 
         Returns:
-            The names of those that have come to be so.
+            The names of those created without advisory settings.
 
         Raises:
             ConfigError: Kafka refuses to create one; the message says why.
@@ -368,7 +368,7 @@ class KafkaAdmin:
     def _try_to_create(
         self, plans: Sequence[TopicPlan], replication_factor: int
     ) -> dict[str, KafkaError]:
-        """Why topics are not created, by name; one that exists by now is left as it is."""
+        """Kafka's refusals by topic; a topic that exists by now counts as created."""
         wanted = {
             plan.name: {
                 "num_partitions": plan.partitions or -1,
@@ -446,6 +446,6 @@ class KafkaAdmin:
             client = self._client
             return self._settings.call(deadline, what, lambda: call(client))
         except KafkaUnavailable:
-            # A call that may still hang in the old client ends when that is closed.
+            # Without this a call that hangs in the old client would never end.
             self.close()
             raise

@@ -1,13 +1,14 @@
-"""Which target partitions take no writes for now.
+"""Tracks the target partitions that take no writes for now.
 
 Two sources:
 
-    metadata    no leader, or fewer replicas in sync than `min.insync.replicas`: as long as it is so
-    verdicts    a transaction failed because of the partition while others were acknowledged: for
-                some seconds, then the next transaction with rows for it tries; each time that this
-                fails the verdict lasts twice as long, for a trial holds up the others
+    metadata    no leader, or fewer replicas in sync than `min.insync.replicas`, until metadata
+                says otherwise
+    failures    a transaction failed because of the partition while others were acknowledged. For
+                some seconds its rows are parked, then one transaction tries it. Each further
+                failure doubles that time, because a trial holds up all other rows
 
-Each change is logged once, however many rows it concerns.
+Each change is logged once, however many rows it affects.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from duewheel.kafka.ttl_cache import TtlCache
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.encoded import Target
 
-VERDICT_S = (5.0, 60.0)  # the first one, and the longest
+VERDICT_S = (5.0, 60.0)  # after the first failure, and at most
 _LOGGED_MAX = 10_000
 
 log = structlog.get_logger(__name__)
@@ -32,11 +33,11 @@ class TargetAvailability:
 
     def __init__(self) -> None:
         self._failures: TtlCache[TopicPartition, int] = TtlCache()  # in a row
-        self._failed: dict[str, set[int]] = {}  # whose are remembered, by topic; never changed
+        self._failed: dict[str, set[int]] = {}  # keys of `_failures`, by topic; replaced as a whole
         self._logged: dict[str, frozenset[int]] = {}
 
     def with_failures(self, topic: str, target: Target) -> Target:
-        """What metadata says of the topic, and the verdicts that are in force."""
+        """The target with failed partitions added to the unavailable ones of its metadata."""
         failed = self._failed.get(topic, ())
         down = {number for number in failed if self._failures.get((topic, number)) is not None}
         return replace(target, unavailable=target.unavailable | down) if down else target
@@ -71,7 +72,7 @@ class TargetAvailability:
         self._log_change(topic, down, "no leader, or too few replicas in sync")
 
     def _sort_failed(self) -> None:
-        """Failures are few; topics are looked up for every chunk."""
+        """Index the failures by topic: every chunk reads them, and they seldom change."""
         failed: dict[str, set[int]] = {}
         for topic, number in self._failures.all_keys():
             failed.setdefault(topic, set()).add(number)

@@ -1,7 +1,8 @@
-"""From deliveries to ready record batches, one topic-partition after another.
+"""Encodes deliveries into ready record batches, one topic-partition after another.
 
-Depends on nothing but the rows, the time and what is known of their targets, so that it can be done
-long before the transaction; the result says what it took for true. No Kafka here.
+The result depends only on the rows, the time and their targets' metadata, and names the metadata
+that it used: so batches are encoded ahead of their transaction, and encoded again if the metadata
+has changed. Pure functions: no client, any thread.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from duewheel.wheel.dequeue import requeue
 from duewheel.wheel.encoded import Aside, Encoded, EncodingTarget, Part, Reason, Target
 from duewheel.wheel.slot_overflow import spread_rows
 
-# What is known of each of these topics; may raise to say that it is not.
+# The metadata of these topics; raises if it has none.
 TopicLookup = Callable[[Sequence[str]], Mapping[str, EncodingTarget]]
 
 
@@ -46,8 +47,8 @@ def route(
     dead_letter_topic: str,
     now_ms: int,
 ) -> Routed:
-    """Address rows that can never be published to the dead-letter topic, and those that cannot be
-    for now to their timer topic.
+    """Address rows that can never be published to the dead-letter topic, and rows that cannot be
+    published for now to their timer topic.
 
     Args:
         deliveries: the rows.
@@ -58,13 +59,13 @@ def route(
         now_ms: from which parked rows wait.
 
     Raises:
-        PublishDoubt: neither the dead-letter topic nor a row's timer topic is there.
+        PublishDoubt: neither the dead-letter topic nor a row's timer topic exists.
         Exception: whatever `lookup` raises.
     """
     used_targets = dict(lookup(router.used_topics(deliveries)))
 
     def fetch(topics: Iterable[str]) -> dict[str, Target]:
-        """Of these topics, and all that were asked for before."""
+        """The targets of these topics, and of all fetched before."""
         used_targets.update(
             lookup([topic for topic in dict.fromkeys(topics) if topic not in used_targets])
         )
@@ -145,13 +146,13 @@ def _parked(
     reason: Int32,
     now_ms: int,
 ) -> tuple[Deliveries, Bool]:
-    """The deliveries with rows parked, and which they are.
+    """The deliveries with rows parked, and which rows those are.
 
-    Where the timer topic takes no such copy, what waits for its target is given a reason, and what
-    would only be spread leaves now.
+    If the timer topic refuses the copy, a row that waits for its target becomes a dead letter, and
+    a row that would only be spread is delivered now.
     """
     back = waiting | spread
-    # The later of the two: a key's rows before this one may wait for either.
+    # The later of the two: otherwise this row could overtake an earlier one of its key.
     retry_ms = np.where(waiting, now_ms + requeue.waits_ms(deliveries), ANY_TIME)
     not_before_ms = np.maximum(retry_ms, np.where(spread, deliveries.not_before_ms, ANY_TIME))
     parked = requeue.parked(deliveries, back, not_before_ms)
@@ -166,8 +167,8 @@ def _parked(
 def _letters_kept(
     deliveries: Deliveries, targets: Mapping[str, Target], now_ms: int
 ) -> tuple[Deliveries, Bool]:
-    """The deliveries with all dead letters that can waiting in their timer topics, and which these
-    are. Where the timer topic does not take a copy, what waits is the pointer to the original.
+    """The deliveries with dead letters sent to their timer topics to wait, and which rows those
+    are. A copy too large for its timer topic is reduced to a pointer to the original.
     """
     missing = [topic for topic, _ in deliveries.source_partitions if targets[topic].refusal]
     existing = np.array(
@@ -183,7 +184,7 @@ def _letters_kept(
 
 
 def _dead_letters_fitted(deliveries: Deliveries, targets: Mapping[str, Target]) -> Deliveries:
-    """The deliveries with every dead letter cut down to what its topic takes."""
+    """The deliveries with too large dead letters reduced to pointers to their originals."""
     leaving = deliveries.dead_letter & ~deliveries.rolled
     for index in np.unique(deliveries.target[leaving]).tolist():
         topic = deliveries.targets[index]

@@ -1,4 +1,4 @@
-"""Committed records between given offsets, in chunks; and where such a range begins or ends."""
+"""Reads committed records between given offsets, in chunks; and parses such bounds."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Bound:
         return cls(time_ms=int(time.timestamp() * 1000))
 
     def offsets(self, ends: Marks, at_time: Callable[[int], Marks]) -> Marks:
-        """Where that is in each partition, the end of what is there if it lies behind that.
+        """The offset of the bound in each partition, at most the partition's end.
 
         Args:
             ends: where the partitions end.
@@ -70,8 +70,8 @@ class Chunk:
 
     Attributes:
         records: in offset order within each partition.
-        reached: up to where those are all of a partition, of the partitions that were still read.
-        offsets: by how much that is more than before.
+        reached: the offset below which each partition is read; partitions still being read only.
+        offsets: how many offsets this chunk has covered, gaps included.
     """
 
     records: list[Any]
@@ -102,7 +102,7 @@ class BoundedReader:
         close(self._consumer)
 
     def read(self, bounds: OffsetRanges) -> Iterator[Chunk]:
-        """The records within the bounds. However long the caller takes for a chunk does not count.
+        """The records within the bounds. The caller's time for a chunk does not count as delay.
 
         Raises:
             KafkaUnavailable: no headway for long.

@@ -1,8 +1,9 @@
-"""Making and closing Kafka clients: settings passed through, a deadline, no secret ever shown.
+"""Opens and closes Kafka clients.
 
-kafka-python's constructors block until a broker answers, and one that fails leaves its socket and
-its thread behind. Here the network part is caught as it is made, so that a failed constructor
-leaves nothing; every call is bounded; error texts have the values of secret settings taken out.
+- Every call has a deadline: kafka-python's constructors block until a broker answers.
+- A constructor that fails leaves nothing: its network client is caught when it is made, and closed.
+  kafka-python would leave a socket and a thread behind.
+- No error text contains the value of a secret setting.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from duewheel.kafka.deadline import Deadline, DeadlineExceeded, within
 T = TypeVar("T")
 Client = TypeVar("Client", KafkaAdminClient, KafkaConsumer, KafkaProducer)
 
-# What duewheel's guarantees rest on is not to be set from outside.
+# duewheel's guarantees depend on these: an operator's value could break them.
 _OWNED = frozenset(
     {
         "bootstrap_timeout_ms",
@@ -58,7 +59,7 @@ _CLOSE_DEADLINE_S = 5.0
 
 
 class _NoSettings(logging.Filter):
-    """Keeps the one log line of kafka-python that holds all settings, secrets included, away."""
+    """Drops the log line of kafka-python that shows all settings, secrets included."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return "with configuration" not in str(record.msg)
@@ -74,7 +75,7 @@ class ClientSettings:
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        """Check `settings`, given by kafka-python's names.
+        """Check `settings`, which have kafka-python's names.
 
         Raises:
             ConfigError: an unknown setting, or one that duewheel decides itself.
@@ -94,7 +95,7 @@ class ClientSettings:
 
     @classmethod
     def of_producer(cls, options: Mapping[str, Any]) -> Self:
-        """What other clients of the same cluster need of a KafkaProducer's options."""
+        """The options of a KafkaProducer that other clients of its cluster share."""
         return cls({name: value for name, value in options.items() if name in _ALLOWED})
 
     @property
@@ -107,7 +108,7 @@ class ClientSettings:
         return f"ClientSettings({self.address})"
 
     def explain(self, error: BaseException) -> str:
-        """What happened, in one line, without the value of any secret setting."""
+        """The error in one line, without the value of any secret setting."""
         name = type(error).__name__
         return self.redacted(f"{name}: {str(error).removeprefix(f'{name}: ')}".replace("\n", " "))
 
@@ -135,7 +136,7 @@ class ClientSettings:
             raise KafkaUnavailable(text) from None
 
     def open(self, kind: type[Client], deadline: Deadline, **own: Any) -> Client:
-        """A new client; nothing of it is left behind if that fails.
+        """A new client; a failure leaves no socket and no thread behind.
 
         Args:
             kind: KafkaAdminClient, KafkaConsumer or KafkaProducer.
@@ -175,9 +176,9 @@ def open_admin(settings: ClientSettings, deadline: Deadline) -> KafkaAdminClient
 
 
 def open_reader(settings: ClientSettings, deadline: Deadline, **own: Any) -> KafkaConsumer:
-    """A consumer, of committed records unless told otherwise, that belongs to no group: it is
-    assigned, and keeps no offsets. Where retention or compaction has moved a log's start, it goes
-    on there.
+    """A consumer without a group: partitions are assigned, offsets are not stored. It reads
+    committed records unless `own` says otherwise, and continues at a log's start where retention
+    or compaction has moved that.
 
     Args:
         settings: of the cluster.
@@ -199,7 +200,7 @@ def open_reader(settings: ClientSettings, deadline: Deadline, **own: Any) -> Kaf
 
 
 def close(client: KafkaAdminClient | KafkaConsumer) -> None:
-    """Close a client with a thread of its own, whatever state it is in. Never raises."""
+    """Close a client in any state. Bounded in time; never raises."""
     _close_quietly("client", client.close)
 
 

@@ -1,11 +1,11 @@
-"""One deadline over a sequence of calls, and a way to keep it although a call may never return.
+"""One deadline over a sequence of calls, kept even if a call never returns.
 
-kafka-python has calls that wait without any limit. `within` runs such a call in a daemon thread
-of its own and stops waiting for it at the deadline. The thread itself cannot be stopped: whoever
-abandons a call must also take away what it waits for (close the client), so that it ends.
+Some calls of kafka-python wait without any limit. `within` runs a call in a daemon thread and stops
+waiting for it at the deadline. The thread cannot be stopped: the caller must close the client, or
+the thread stays for ever.
 
-A process that has been told to stop does not wait for a Kafka that is away: a deadline that watches
-for that leaves the calls a moment more, in which a Kafka that is there answers.
+Once a process is stopping, a deadline with a `stopping` event shrinks to STOP_GRACE_S: enough for a
+Kafka that answers, and a stop does not hang on one that is down.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from duewheel.threads import Worker
 
 T = TypeVar("T")
 
-STOP_GRACE_S = 2.0  # once told to stop
-_CHECK_S = 0.1  # between looks whether that has happened
+STOP_GRACE_S = 2.0  # once the process is stopping
+_CHECK_S = 0.1  # between checks of the stop event
 
 
 class DeadlineExceeded(Exception):
-    """A call did not return in time; what became of it is unknown."""
+    """A call did not return in time; its outcome is unknown."""
 
 
 class Deadline:
@@ -62,19 +62,19 @@ class Deadline:
         return max(1, int(self.remaining_s() * 1000))
 
     def renew(self) -> None:
-        """Begin anew: what is waited for makes headway. Not after the stop."""
+        """Restart the time, after headway. No effect once the process is stopping."""
         if self.remaining_s() and not self._stop_seen:
             self._ends_at = time.monotonic() + self.seconds
 
     def check(self, what: str, ahead_s: float = 0.0) -> None:
-        """Raise DeadlineExceeded, naming `what`, when no time is left; or `ahead_s` before, so that
-        it is heard, and not a call around it that ends then.
+        """Raise DeadlineExceeded, naming `what`, when less than `ahead_s` is left: so its message
+        is raised, and not that of an enclosing call that ends at the same time.
         """
         if self.remaining_s() <= ahead_s:
             raise self.exceeded(what, "not done")
 
     def exceeded(self, what: str, how: str) -> DeadlineExceeded:
-        """The error that says so."""
+        """The error for a call that has run out of time."""
         limit = "before the stop" if self._stop_seen else f"within {self.seconds:g} s"
         return DeadlineExceeded(f"{what}: {how} {limit}")
 
@@ -95,7 +95,7 @@ def within(deadline: Deadline, what: str, call: Callable[[], T]) -> T:
             future.set_exception(error)
 
     Worker(f"deadline: {what}", run).start()
-    # Waiting apart from reading the result: the call may itself raise a TimeoutError.
+    # Waiting is apart from reading: the call's own TimeoutError would look like the deadline's.
     while left_s := deadline.remaining_s():
         concurrent.futures.wait([future], timeout=min(left_s, _CHECK_S))
         if future.done():

@@ -1,16 +1,16 @@
-"""Copies whose timer partition is closed to them: held in the state topic, moved when it is not.
+"""Holds copies in the state topic while their timer partition is closed, and moves them later.
 
 A partition is closed to copies (`closed_to_copies`) while
 
     it takes no writes          no leader, or too few replicas in sync
     its topic was recreated     TIMER_ORIGIN would name messages of another topic
-    it has lost its end         its log ends below C: what comes there lies at offsets that ingest
-                                has read, and would never be read
+    it has lost its end         its log ends below C: a copy would get an offset that ingest has
+                                already read, and would never be read
 
 The last two end when the operator accepts the loss (accept_loss.py).
 
-The format, and why the order of copies matters: checkpoints/held_copies.py. Batches are held and
-moved whole.
+Batches are held and moved whole. The format, and why the order of copies matters:
+checkpoints/held_copies.py. The publisher's thread only.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from duewheel.schemas.wire.single_record import Header, encode, several, single
 from duewheel.wheel.encoded import EncodingTarget, Part
 
 _BYTES_AT_ONCE = 4 * 1024 * 1024
-# Batches for one partition go one after the other, each with a round trip to its replicas.
+# The sender sends one batch of a partition at a time: more would exceed the deadline.
 BATCHES_AT_ONCE = 256
 _READ_BYTES = 64 * 1024 * 1024  # of the state topic, for one transaction
 
@@ -54,8 +54,8 @@ class Moved:
 
     Attributes:
         parts: the copies.
-        deletions: of the records of the state topic that had them.
-        held: what waits once that is committed.
+        deletions: tombstones of their records in the state topic.
+        held: the copies that still wait once this is committed.
     """
 
     parts: Sequence[Part] = ()
@@ -69,13 +69,13 @@ def closed_to_copies(
     progress: Progress,
     ends: Callable[[Sequence[Place]], Mapping[Place, int]],
 ) -> set[Place]:
-    """Those of these timer partitions to which no copy may go for now: see the module's head.
+    """The timer partitions that are closed to copies now: see the module's head.
 
     Args:
         partitions: to check.
         targets: of their topics.
         progress: of the shard.
-        ends: asked where partitions that take writes end; one that it leaves out is closed.
+        ends: gives the log ends of partitions; a partition without one counts as closed.
     """
     every = list(partitions)
     open_ = [
@@ -96,7 +96,7 @@ def _takes_writes(place: Place, targets: Mapping[str, EncodingTarget]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of what one transaction moves.
+    """Bounds of what one transaction moves.
 
     Attributes:
         batches: how many.
@@ -108,8 +108,8 @@ class Bounds:
 
     @classmethod
     def beside(cls, parts: Sequence[Part], batches: int) -> Bounds:
-        """More than a transaction adds with these parts. With less a backlog might never end: while
-        there is one every cancel is chased, and the chases go behind it.
+        """More than a transaction adds with these parts. Otherwise a backlog might never end: while
+        it exists every cancel is chased, and the chases join it.
         """
         own = sum(len(part.batch.body) for part in parts)
         return cls(batches + len(parts), _BYTES_AT_ONCE + own)
@@ -163,8 +163,8 @@ def _taken(
     *,
     all_seen: bool,
 ) -> Moved:
-    """`all_seen`: no open transaction hides records. Only then missing copies are given up as lost;
-    else the next transaction looks again.
+    """`all_seen`: no open transaction hides records. Only then do missing copies count as lost;
+    otherwise the next transaction searches again.
     """
     held = progress.held
     left = {place: held[place] for place in free}
@@ -190,7 +190,7 @@ def _taken(
             break
     else:  # all records were read
         if all_seen and left:
-            text = "copies are lost, for the state topic has lost its records"
+            text = "copies are lost: the state topic has lost their records"
             log.error(text, copies=named(left))
             left.clear()
     stay = {place: of for place, of in held.items() if place not in free}
@@ -199,8 +199,8 @@ def _taken(
 
 
 def _as_first_copies(place: Place, batch: Batch) -> Batch:
-    """Copies of a timer topic that was recreated since: each counts as its timer's first one, and
-    keeps the timer's id.
+    """Copies for a timer topic that was recreated since: each becomes its timer's first record,
+    and keeps the timer's id.
     """
     sealed = bytes(seal(batch.body, batch.count, timestamp_ms=0))
     records = (
@@ -212,7 +212,7 @@ def _as_first_copies(place: Place, batch: Batch) -> Batch:
 
 def _of_first_copy(place: Place, headers: Sequence[Header]) -> list[Header]:
     names = [name for name, _ in headers]
-    at = len(names) - 1 - names[::-1].index(ORIGIN)  # one before it may be a producer's
+    at = len(names) - 1 - names[::-1].index(ORIGIN)  # an earlier one may be a producer's
     origin = headers[at][1]
     first = [*headers[:at], (ORIGIN, b"%d" % NO_ORIGIN), *headers[at + 1 :]]
     if names[-1] == LETTER or TIMER_ID in names or origin is None:
@@ -222,7 +222,7 @@ def _of_first_copy(place: Place, headers: Sequence[Header]) -> list[Header]:
 
 
 def _behind(held: Held, offset: int) -> Held:
-    """None of these copies lies below the offset: the next transaction reads on from there."""
+    """None of these copies lies below the offset: the next transaction reads from there."""
     return Held(max(held.start_offset, offset), held.records)
 
 
@@ -248,20 +248,20 @@ def split(
     topic_ids: Mapping[str, str],
     end: Callable[[], int],
 ) -> Split:
-    """Those for a timer partition that is closed to copies, or for which copies are held already,
-    become records of the state topic.
+    """Turn batches for closed partitions into records of the state topic; also batches for
+    partitions with held copies, which they would overtake.
 
-    A batch that is larger than such a record may be goes to its partition at once. While that takes
-    no writes its transaction fails and is tried again, which holds up the shard; later it may
-    overtake held copies. Batches that large hold one message: a copy of a timer, whose order is
-    lost then. A chase is never that large unless its request was.
+    A batch that is too large for such a record goes to its partition at once. If the partition
+    takes no writes, the transaction fails and is repeated, which holds up the shard; later the
+    batch may overtake held copies. A batch that large holds one copy of a timer, whose order is
+    lost then; a chase is that large only if its request was.
 
     Args:
         parts: of a transaction.
         closed: timer partitions that are closed to copies.
-        held: what waits.
+        held: the copies that wait already.
         topic_ids: of the timer topics whose offsets the copies name.
-        end: asked for the offset at or behind which the records will lie in the state topic.
+        end: gives the end of the state topic's partition: the records will lie there or later.
     """
     if not closed and not held:
         return Split(parts, (), held)
@@ -280,17 +280,19 @@ def split(
 
 
 def log_held(before: Collection[Place], after: Collection[Place]) -> None:
-    """Log for which timer partitions copies are held now, and for which no longer."""
+    """Log the timer partitions for which holding copies has begun or ended."""
     for topic, number in after:
         if (topic, number) not in before:
             log.warning(
-                "a timer partition takes no writes, or is not the one that was read: what goes "
-                "back there is held",
+                "a timer partition takes no writes, or is not the one that was read: its copies "
+                "are held",
                 topic=topic,
                 partition=number,
             )
     for topic, number in before:
         if (topic, number) not in after:
             log.info(
-                "a timer partition has all that was held for it", topic=topic, partition=number
+                "a timer partition has all copies that were held for it",
+                topic=topic,
+                partition=number,
             )

@@ -1,8 +1,8 @@
 """The one loop that polls until a position has moved, or reached an end.
 
-Offsets have gaps (compaction, transaction markers), so only the position tells how far a reader has
-come, never the last record. Where a transaction is open the position stays below it, however long
-one polls: a deadline bounds the time without headway.
+Offsets have gaps (compaction, transaction markers): a reader that waited for the last record could
+wait for ever, so the position decides. An open transaction keeps the position below it however long
+the loop polls: a deadline bounds the time without headway.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kafka.structs import TopicPartition
 from duewheel.kafka.deadline import Deadline
 
 _POLL_MS = 20
-_AHEAD_S = 0.5  # so that what is said of a reading that ends is heard
+_AHEAD_S = 0.5  # before the enclosing call ends, whose message would not say why
 _HELD_BACK = (
     "held back by an open transaction; if it stays open, kafka-transactions.sh find-hanging names "
     "it"
@@ -33,12 +33,12 @@ def next_records(
 
     Args:
         consumer: assigned, and at its position.
-        left: of each partition that is read, how far it has been, and the end.
+        left: for each partition that is read, its position and its end.
         deadline: for the call.
-        why: what it means if none moves.
+        why: for the error, what it means if no position moves.
 
     Returns:
-        Records, also such as lie behind the end; and how far each partition has been read.
+        Records, some perhaps beyond the end; and the position of each partition.
 
     Raises:
         DeadlineExceeded: no position has moved in time.
@@ -58,8 +58,8 @@ def next_records(
 def records_until(
     consumer: KafkaConsumer, partition: TopicPartition, end: int, deadline: Deadline
 ) -> Iterator[Any]:
-    """The records from the consumer's position up to `end`, and what was polled with the last ones.
-    Each headway renews the deadline.
+    """The records from the consumer's position to `end`, and later ones of the last poll. Headway
+    renews the deadline.
 
     Raises:
         DeadlineExceeded: no headway in time.

@@ -1,16 +1,17 @@
-"""Ready-made record batches through kafka-python's sender: all that is known of its inside.
+"""Sends ready-made record batches through kafka-python's sender; all use of its internals.
 
-kafka-python takes one record per call and encodes it in Python, 12 to 17 µs each. A ready batch
-handed to its accumulator costs the same whatever it holds, while sequence numbers, retries,
-partitions of the transaction and the commit stay kafka-python's. What is relied upon:
+kafka-python takes one record per call and encodes it in Python, 12 to 17 µs each. A ready batch in
+its accumulator costs the same whatever it holds; sequence numbers, retries, the transaction's
+partitions and the commit stay kafka-python's. This module relies on:
 
     accumulator   a deque of ProducerBatch per partition, the set of incomplete ones, a lock each
     sender        one thread; drains one batch per partition at a time (idempotence mutes the rest)
-    metadata      asks one question about the set of topics it is told to watch; knows the brokers
+    metadata      one request covers all topics in its set; it lists the brokers
     batch         asks its records for set_producer_state, close, buffer, size_in_bytes, next_offset
     transactions  partitions are added before their first batch; EndTxn waits for incomplete batches
 
-None of this is public: the version is pinned exactly, and `check_internals` refuses any other.
+None of this is public: the version is pinned exactly, and `check_internals` refuses any other. The
+publisher's thread only; `ReadyRecords` also serves kafka-python's sender.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from duewheel.kafka.deadline import Deadline, DeadlineExceeded
 from duewheel.schemas.wire.record_batch import HEADER_BYTES, Batch, seal
 
 SUPPORTED_VERSION = "3.0.12"
-# InitProducerId v4: an older broker lets a fenced producer re-initialise itself and fence its heir.
+# Without InitProducerId v4 a fenced producer re-initialises itself, and fences its successor.
 OLDEST_BROKER = (2, 7)
 _NO_STAMP = -1
 _NAMES_SHOWN = 5
@@ -105,7 +106,7 @@ class ReadyRecords:
         self._sealed = None
 
     def append(self, *_record: object) -> None:
-        """No room: kafka-python then opens a batch of its own."""
+        """Refuse the record: kafka-python then opens a batch of its own."""
 
     def is_full(self) -> bool:
         return True
@@ -137,10 +138,10 @@ class ReadyRecords:
 
 
 class WholeBatch(ProducerBatch):  # type: ignore[misc]  # kafka-python carries no types
-    """A batch that is never split.
+    """A batch that kafka-python never splits.
 
-    Splitting decodes the records and loses null header values; with a count of 1 a refusal for
-    size fails the batch instead. The sequence numbers take their count from next_offset.
+    Splitting would decode the records and lose null header values. With a count of 1 a refusal for
+    size fails the batch instead; sequence numbers take their count from next_offset.
     """
 
     @property
@@ -150,13 +151,13 @@ class WholeBatch(ProducerBatch):  # type: ignore[misc]  # kafka-python carries n
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one batch.
+    """The result of one batch.
 
     Attributes:
         error: None if it was acknowledged.
         failed_itself: this batch caused the error; otherwise it was aborted with another one.
-        stamp_ms: the broker's time when it took the batch; None unless the topic has
-            LogAppendTime, and if the batch had been taken before its answer was lost.
+        stamp_ms: the broker's time when it took the batch; None without LogAppendTime, or if the
+            batch was sent twice because the first answer was lost.
     """
 
     error: Exception | None
@@ -165,8 +166,8 @@ class Outcome:
 
 
 class NoAnswer(Exception):
-    """Batches of other partitions were acknowledged, and those of these were not: nothing has
-    moved for a while.
+    """Batches of other partitions were acknowledged, and for a while none of these partitions'
+    batches was.
     """
 
     def __init__(self, partitions: frozenset[TopicPartition], seconds: float) -> None:
@@ -177,18 +178,18 @@ class NoAnswer(Exception):
 
 
 def advertised_brokers(admin: KafkaAdminClient) -> list[tuple[int, str, int]]:
-    """Id, host and port of every broker as the bootstrap server told them, in order of the ids.
+    """Id, host and port of every broker as the bootstrap server advertises them, by id.
 
-    It is known even where none of them can be reached: then no public call gets that far.
+    Works even if none of those addresses can be reached: no public call gets that far then.
     """
     brokers = admin._manager.cluster.brokers()
     return sorted((broker.node_id, broker.host, broker.port) for broker in brokers)
 
 
 def announce(producer: KafkaProducer, topics: Iterable[str]) -> None:
-    """Have the producer ask for the metadata of all these topics at once. Does not block.
+    """Make the producer request the metadata of all these topics at once. Does not block.
 
-    The set is replaced as a whole: another thread may be going through the old one.
+    The set is replaced as a whole: another thread may be iterating over the old one.
     """
     metadata = producer._metadata
     metadata.set_topics(metadata._topics.union(topics))
@@ -201,7 +202,7 @@ def enqueue(
 ) -> list[WholeBatch]:
     """Hand batches to the sender, in order within each partition. Does not block.
 
-    Every topic's metadata must be known to the producer, or its batches never leave.
+    The producer must have every topic's metadata: a batch for another topic is never sent.
     """
     accumulator = producer._accumulator
     if accumulator._closed:
@@ -223,17 +224,17 @@ def enqueue(
 def await_outcomes(
     batches: Sequence[WholeBatch], deadline: Deadline, quiet_s: float = math.inf
 ) -> list[Outcome]:
-    """Wait for every batch and look at every result.
+    """Wait for every batch, and return every result.
 
     Args:
-        batches: the last one stands for the cluster: while it has no result, that is away as a
-            whole.
+        batches: the last one stands for the cluster: without a result of it, the cluster as a
+            whole may be down.
         deadline: for all of them.
-        quiet_s: how long there may be no result while there is one of the last batch.
+        quiet_s: how long no further result may come once the last batch has its own.
 
     Raises:
         DeadlineExceeded: a batch has no result yet.
-        NoAnswer: nothing has moved for `quiet_s`.
+        NoAnswer: no further result for `quiet_s`.
     """
     outcomes = []
     for batch in batches:
@@ -250,7 +251,7 @@ def await_outcomes(
 def _await(
     batch: WholeBatch, batches: Sequence[WholeBatch], deadline: Deadline, quiet_s: float
 ) -> None:
-    """Wait for one batch, as long as any of them get results."""
+    """Wait for one batch while any of them still get results."""
     done = -1
     while not batch.produce_future.wait(timeout=min(quiet_s, deadline.remaining_s())):
         if deadline.remaining_s() <= 0:
@@ -265,7 +266,7 @@ def _await(
 
 
 def commit(producer: KafkaProducer, deadline: Deadline) -> None:
-    """Commit, without the unlimited wait of `commit_transaction`.
+    """Commit; unlike `commit_transaction`, within a deadline.
 
     Raises:
         DeadlineExceeded: no answer; the transaction may be committed.
@@ -278,7 +279,7 @@ def commit(producer: KafkaProducer, deadline: Deadline) -> None:
 
 
 def stop(producer: KafkaProducer, seconds: float) -> bool:
-    """Stop the sender for good: nothing queued is sent any more, nothing is flushed.
+    """Stop the sender for good; queued batches are dropped, not flushed.
 
     Args:
         producer: to be dropped.

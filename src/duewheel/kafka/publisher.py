@@ -1,30 +1,31 @@
 """Publishes deliveries and progress in Kafka transactions: exactly once, or an honest doubt.
 
-`prepare`, in another thread, before it is known whether the transaction will ever be:
+`prepare`, ahead of the transaction:
 
-    0. rows that can never be published become dead letters, the others are grouped by
-       topic-partition and joined into ready batches (batch_encoder.py): all of it from what is
-       known of the targets just then
+    0. turn rows that can never be published into dead letters, group the others by
+       topic-partition, join them into ready batches (batch_encoder.py); from cached metadata
 
 `publish`, one transaction:
 
-    1. look up the targets, where that was long ago; read those held copies from the state topic
-       whose timer partition is open to them again (held_queue.py)
-    2. do 0 again if it was not done, or if what it was done with is no longer true; what goes back
-       to a timer partition that is closed to it becomes records of the state topic
+    1. fetch expired metadata of the targets; read the held copies from the state topic whose timer
+       partition is open again (held_queue.py)
+    2. repeat 0 if it was not done, or if the metadata has changed since; turn copies for closed
+       timer partitions into records of the state topic
     3. begin; queue moved copies, messages, records of the state topic and, last, the progress
-    4. look at the result of every batch: kafka-python commits happily after losing one
-    5. commit; from its acknowledgement on, messages and progress are visible, together
+    4. check the result of every batch: kafka-python commits even after it has lost one
+    5. commit; its acknowledgement makes messages and progress visible together
 
-So only `publish` asks Kafka, judges what cannot be published, and fails. Whatever goes wrong from 3
-on leaves a doubt: the transaction may be committed. The producer is then stopped for good and
-`PublishDoubt` raised; `start` makes a new one, whose `init_transactions` ends the doubtful
-transaction either way, and reads what was committed.
+A failure in 1 or 2 writes nothing. A failure from 3 on leaves a doubt: the transaction may be
+committed. Either stops the producer for good and raises `PublishDoubt`; `start` opens another one,
+whose `init_transactions` ends the doubtful transaction, and reads what was committed.
 
 Every call has a deadline: one for the whole of `start`; in `publish` one for 1 and 2, which grows
-with the number of topics, and one for the transaction, 3 to 5. One that runs out of time raises
-`TransactionTooSlow`: what is merely too large for its deadline would fail for ever. The time stays
-as it is: until a transaction ends, read_committed consumers of the same partitions wait.
+with the number of topics, and one for 3 to 5. A transaction that exceeds it raises
+`TransactionTooSlow`, and the next one is smaller: a chunk too large for its deadline would fail for
+ever. A longer deadline is no remedy: until a transaction ends, read_committed consumers of its
+partitions wait.
+
+Threads: any one thread may call `prepare`; the dequeue loop's calls everything else.
 """
 
 from __future__ import annotations
@@ -84,10 +85,10 @@ from duewheel.schemas.wire.single_record import single
 from duewheel.wheel.encoded import Aside, EncodingTarget, Part
 from duewheel.wheel.publisher import Prepared
 
-# Records have this host's time, but never further from the brokers' clock than this: topics may
-# refuse what is (message.timestamp.before.max.ms, message.timestamp.after.max.ms).
+# How far records' timestamps, which this host's clock gives, may be from the brokers' clock. Topics
+# may refuse others (message.timestamp.before.max.ms, message.timestamp.after.max.ms).
 _OFF_MAX_MS = 1_000
-# A notice that was not followed up is forgotten once progress goes on for so long.
+# A `reshard` that has died leaves its notice: progress that goes on for so long overrules it.
 _NOTICE_AGE_MS = 60_000
 _OUT_OF_TIME = (DeadlineExceeded, KafkaTimeoutError, RequestTimedOutError)
 _EXPECTED = (KafkaError, DeadlineExceeded, DuewheelError, internals.NoAnswer)
@@ -103,8 +104,8 @@ class Stamp:
     boottime_ms: int
 
     def now_ms(self, clock: Clock) -> int:
-        """Now by this host's clock, bounded by the brokers': these are a commit's duration behind
-        at most.
+        """Now by this host's clock, kept near the brokers' clock. `brokers_ms` is behind by the
+        duration of a commit at most.
         """
         brokers_ms = self.brokers_ms + clock.boottime_ms() - self.boottime_ms
         return min(max(clock.now_ms(), brokers_ms - _OFF_MAX_MS), brokers_ms + _OFF_MAX_MS)
@@ -118,7 +119,7 @@ class PublishAttempt:
         progress: says what is held once it is committed.
         parts: go to partitions of topics.
         records: of the state topic, beside the progress.
-        aside: what of the rows does not go where it was addressed.
+        aside: the rows that do not go where they were addressed.
     """
 
     progress: Progress
@@ -127,7 +128,7 @@ class PublishAttempt:
     aside: Aside = field(default_factory=Aside)
 
     def batches(self, state: TopicPartition, key: bytes) -> Iterator[tuple[Place, Batch]]:
-        """In their order: the progress, which has this key, comes last."""
+        """The batches in order; the progress, under this key, is last."""
         for part in self.parts:
             yield (part.topic, part.partition), part.batch
         for record in (*self.records, single(key, self.progress.encode())):
@@ -160,7 +161,7 @@ class KafkaPublisher:
 
         Args:
             client: kafka-python settings of every client: address, security.
-            transactional_id: the shard's; whoever starts with it last owns the shard.
+            transactional_id: the shard's; the last instance to start with it owns the shard.
             state_topic: a partition for each shard, compacted, LogAppendTime.
             dead_letter_topic: where unpublishable rows go.
             shard: index of the shard.
@@ -189,7 +190,7 @@ class KafkaPublisher:
         self._last_read: StateRecord | None = None  # of the progress
         self._stamp: Stamp | None = None  # of the last commit that has one
         self._aside = Aside()
-        self._moves_max = BATCHES_AT_ONCE  # held ones, in a transaction; less where that is slow
+        self._moves_max = BATCHES_AT_ONCE  # in one transaction; halved after a time-out
 
     @property
     def aside(self) -> Aside:
@@ -219,7 +220,7 @@ class KafkaPublisher:
 
     def age_ms(self) -> int:
         """How long ago the owner wrote last, by the broker's clock: the progress that was last
-        read, or what open transactions hide.
+        read, or a newer record in an open transaction.
 
         Raises:
             KafkaUnavailable: no answer in time.
@@ -261,8 +262,8 @@ class KafkaPublisher:
         """Take the transactional id and read the newest committed progress; None without any.
 
         Raises:
-            KafkaUnavailable: no answer in time; or, once there was a successful start, whatever
-                would be a ConfigError: what Kafka had and granted once may come back.
+            KafkaUnavailable: no answer in time; or, after a first successful start, any
+                ConfigError: a topic or a right that existed once may come back.
             ConfigError: a topic is missing, or kafka-python or the broker does not fit.
             RecoveryRefused: the record there cannot be read.
             Fenced: once there was a successful start: partitions are being reassigned.
@@ -281,7 +282,7 @@ class KafkaPublisher:
             if not self._was_started:
                 raise
             log.error(  # noqa: TRY400 - its text says it all
-                "kafka no longer has or grants what it did",
+                "kafka no longer has a topic, or no longer grants a right, that it did",
                 transactional_id=self._transactional_id,
                 reason=str(error),
             )
@@ -312,13 +313,13 @@ class KafkaPublisher:
         """One transaction: all deliveries in their order, and the progress record.
 
         Returns:
-            The brokers' clock when they took the progress record, in ms since the epoch; None if
-            they did not say: of a batch sent twice they do not, nor without LogAppendTime.
+            The brokers' clock when they took the progress record, in ms since the epoch; None
+            for a batch sent twice, or without LogAppendTime.
 
         Raises:
             PublishDoubt: the outcome is unknown or the transaction failed. The producer is
                 stopped: call `start`.
-            TransactionTooSlow: the same, for it ran out of time.
+            TransactionTooSlow: the same, because it ran out of time.
             RecoveryRefused: the progress is too large; nothing was begun.
         """
         self._aside = Aside(held=progress.held)
@@ -339,7 +340,7 @@ class KafkaPublisher:
             raise self._doubt(error) from None
 
     def _transact(self, attempt: PublishAttempt) -> int | None:
-        """3 to 5 of the module's head; the brokers' clock, if they said it."""
+        """Steps 3 to 5 of the module's head; returns the brokers' clock, if it is in the reply."""
         batches = attempt.batches(self._state_partition, self._key)
         outcomes = self._producer.transact("publish", batches, self._now_ms(), self._limits.quiet_s)
         self._require_acknowledged(attempt.parts, outcomes)
@@ -349,7 +350,7 @@ class KafkaPublisher:
         return stamp_ms
 
     def _doubt(self, error: Exception) -> PublishDoubt:
-        """What is to be raised; what the error has taught is kept."""
+        """The error to raise. Marks partitions without an answer; moves less after a time-out."""
         if isinstance(error, internals.NoAnswer):
             for late in error.partitions:
                 self._catalog.mark_unavailable((late.topic, late.partition), "no answer")
@@ -367,12 +368,12 @@ class KafkaPublisher:
         return kind(f"transaction of {self._transactional_id!r}: {reason}")
 
     def _now_ms(self) -> int:
-        """Now, for records: within what topics accept, however wrong this host's clock is."""
+        """The records' timestamp: topics accept it however wrong this host's clock is."""
         return self._stamp.now_ms(self._clock) if self._stamp else self._clock.now_ms()
 
     def _waits_from_ms(self) -> int:
-        """Now, for what is parked: its slot is closed by this host's clock, unless that is ahead of
-        the brokers': then nothing is closed.
+        """When parked rows begin to wait. This host's clock closes their slot, but not while it is
+        ahead of the brokers' clock: so the earlier of the two counts.
         """
         return min(self._clock.now_ms(), self._now_ms())
 
@@ -401,7 +402,7 @@ class KafkaPublisher:
     def _attempt(
         self, admin: KafkaAdminClient, prepared: Prepared | None, progress: Progress
     ) -> PublishAttempt:
-        """1 and 2 of the module's head: what goes to partitions, and what beside the progress."""
+        """Steps 1 and 2 of the module's head."""
         if prepared is None:
             return PublishAttempt(progress, aside=Aside(held=progress.held))
         held = progress.held
@@ -445,7 +446,7 @@ class KafkaPublisher:
     def _require_acknowledged(
         self, parts: Sequence[Part], outcomes: list[internals.Outcome]
     ) -> None:
-        """Learn from the refusals among the outcomes; raise if there was any error."""
+        """Raise the first error among the outcomes; the catalog notes every refusal before."""
         errors = [outcome.error for outcome in outcomes if outcome.error is not None]
         if not errors:
             return
@@ -464,7 +465,7 @@ class KafkaPublisher:
 
 
 def is_yield_requested(progress: StateRecord) -> bool:
-    """Whether a notice of `duewheel reshard` was met beside the progress, no older than that."""
+    """Whether a notice of `duewheel reshard` lies beside the progress, and is recent."""
     notice = progress.beside.get(NOTICE_KEY)
     if notice is None or progress.timestamp_ms - notice.timestamp_ms > _NOTICE_AGE_MS:
         return False

@@ -1,4 +1,4 @@
-"""How long transactions may take and how large their batches are, whoever makes them."""
+"""Time and size limits of transactions, for the publisher and for commands."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class PublisherLimits:
             back for that long.
         publish_deadline_s: for one transaction. Less than the transaction timeout, or the broker
             gives up first.
-        transaction_timeout_ms: after it the broker aborts a transaction that nobody ends. Until
+        transaction_timeout_ms: after it the broker aborts an abandoned transaction. Until
             then read_committed consumers of the same partitions wait.
         batch_bytes: what a batch should hold; one partition sends one batch at a time.
         batch_bytes_max: the largest batch, whatever a topic allows. Below the broker's
             socket.request.max.bytes (100 MB unless set).
         stop_s: how long to wait for a dropped producer's thread.
-        target_age_s: how long an answer about a topic is believed.
-        missing_target_age_s: how long "there is no such topic" is.
-        unavailable_target_age_s: how long "this partition takes no writes" is.
-        quiet_s: how long a partition may leave a batch without an answer while others get theirs;
-            found out after one to two of it.
+        target_age_s: how long a topic's metadata is cached.
+        missing_target_age_s: the same for a topic that does not exist.
+        unavailable_target_age_s: the same for a topic with a partition that takes no writes.
+        quiet_s: how long a partition may leave a batch unanswered while others are answered;
+            noticed after one to two times that.
     """
 
     start_deadline_s: float = 30.0

@@ -1,17 +1,19 @@
-"""Where each delivery goes: its partition, or the dead-letter topic. Columns only, no Kafka.
+"""Decides where each delivery goes: its partition, or the dead-letter topic.
 
-A row that can never be published becomes a dead letter in place, so that the order and the
-transaction stay as they are: its user headers are kept, TIMER_ERROR_CODE and TIMER_ERROR follow,
-then what a replay needs (schemas/dead_letters.py); a rolled copy has that among its headers. A dead
-letter that is too large even for the dead-letter topic loses key, value and user headers;
-TIMER_SOURCE still points at the original. Partitions are chosen as Kafka's clients do: the
-requested one, else by the key's hash, else one partition at random for all such rows of a call, of
-those that take writes. Dead letters whose key's partition takes none go to another one.
+- A row that can never be published becomes a dead letter in its place, which keeps the order. Its
+  headers: the user's, TIMER_ERROR_CODE, TIMER_ERROR, and those that a replay needs
+  (schemas/dead_letters.py), which a rolled copy has already.
+- A dead letter too large for the dead-letter topic loses key, value and user headers; TIMER_SOURCE
+  still points at the original.
+- The partition is chosen as Kafka's clients choose it: the requested one; else by the key's hash;
+  else, for all such rows of a call, one at random of those that take writes. A dead letter whose
+  key's partition takes no writes goes to another one.
+- Rows whose target partition takes no writes for now are parked (requeue.py). If the timer topic
+  refuses the copy, the row becomes a dead letter, which can be replayed: waiting for its target
+  would hold up every other one. If the dead-letter topic takes nothing, dead letters wait in their
+  timer topics.
 
-A target partition may exist and take no writes for now: its rows are parked (requeue.py). One
-whose copy its timer topic does not take becomes a dead letter, which can be replayed: to wait with
-it would hold up every other target for as long. Where the dead-letter topic takes nothing at all,
-dead letters wait in their timer topics likewise.
+Pure functions over columns: no client, any thread.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ from duewheel.schemas.wire.record_batch import HEADER_BYTES, bytes_alone
 from duewheel.schemas.wire.varint import varint
 from duewheel.wheel.encoded import Reason, Target
 
-# Everything of a record and its added headers but the columns' own bytes: names, lengths, numbers.
+# A record and its added headers without the columns' own bytes: names, lengths, numbers.
 _OVERHEAD_BYTES_MAX = HEADER_BYTES + 160
 _PARTITION_BITS = 32
-_TOPIC_SHOWN_MAX = 249  # Kafka allows no longer name; a longer one is a mistake, shown in part
+_TOPIC_SHOWN_MAX = 249  # Kafka's limit for a name; a longer one, a mistake, is shown in part
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +60,11 @@ def used_topics(deliveries: Deliveries) -> list[str]:
 def why_not(
     deliveries: Deliveries, targets: Mapping[str, Target], refused: Sequence[bytes]
 ) -> Int32:
-    """The Reason of each row, as numbers. Dead letters are judged by size only (see `stripped`).
+    """The Reason of each row, as a number; dead letters have none (see `stripped`).
 
     Args:
         deliveries: the rows.
-        targets: what is known of every used topic.
+        targets: metadata of every used topic.
         refused: sources of records that the broker has refused.
     """
     known = [targets.get(topic, Target(0, 0)) for topic in deliveries.targets]
@@ -89,8 +91,8 @@ def why_not(
 def without_target(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
     """Rows whose target partition takes no writes for now.
 
-    Not among them: dead letters and copies, which can go nowhere else, and rows that are free to go
-    to another partition, if one takes writes.
+    Excluded are dead letters and copies, which have no other place to wait, and rows without a
+    fixed partition as long as another one takes writes.
     """
     if not any(topic in targets and targets[topic].unavailable for topic in deliveries.targets):
         return np.zeros(len(deliveries), np.bool_)
@@ -114,7 +116,7 @@ def _unavailable(deliveries: Deliveries, targets: Mapping[str, Target], partitio
 
 
 def too_large(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
-    """Rows that their topic does not take even in a batch of their own."""
+    """Rows that their topic refuses even in a batch of their own."""
     limit_of = [targets.get(topic, Target(0, 0)).batch_bytes_max for topic in deliveries.targets]
     limit = np.array(limit_of, np.int64)[deliveries.target]
     columns = (
@@ -135,7 +137,7 @@ def too_large(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
 def dead_lettered(
     deliveries: Deliveries, reason: Int32, targets: Mapping[str, Target], dead_letter_topic: str
 ) -> Deliveries:
-    """The deliveries with every row that has a reason turned into a dead letter, in its place."""
+    """The deliveries with every row that has a reason turned into a dead letter."""
     topics = list(deliveries.targets)
     if dead_letter_topic not in topics:
         topics.append(dead_letter_topic)
@@ -164,8 +166,8 @@ def dead_lettered(
 
 
 def to_dead_letters(deliveries: Deliveries, dead_letter_topic: str) -> Deliveries:
-    """The deliveries with all dead letters addressed to the topic that counts now: those that
-    ingest rejected were stored with the one of that time.
+    """The deliveries with all dead letters addressed to the configured topic: ingest stored its
+    rejections with the topic configured then.
     """
     topics = list(dict.fromkeys([*deliveries.targets, dead_letter_topic]))
     place = topics.index(dead_letter_topic)
@@ -176,8 +178,8 @@ def to_dead_letters(deliveries: Deliveries, dead_letter_topic: str) -> Deliverie
 
 
 def stripped(deliveries: Deliveries, rows: Bool) -> Deliveries:
-    """The given dead letters without key, value and user headers: what is left points at the
-    original, which the dead-letter topic does not take.
+    """The given dead letters without key, value and user headers: pointers to originals that are
+    too large for the dead-letter topic.
     """
     error = _header(names.ERROR_CODE, Reason.RECORD_TOO_LARGE.name.lower()) + _header(
         names.ERROR, "larger than the dead-letter topic takes: see the source for its content"
@@ -196,7 +198,7 @@ def stripped(deliveries: Deliveries, rows: Bool) -> Deliveries:
 def grouped(
     deliveries: Deliveries, targets: Mapping[str, Target], chance: random.Random
 ) -> tuple[Deliveries, list[Group]]:
-    """The rows sorted by topic-partition, each one's order kept, and where each group lies."""
+    """The rows sorted by topic-partition, in order within each, and the bounds of each group."""
     place = _packed_partitions(deliveries, _partitions(deliveries, targets, chance.choice))
     if (place[1:] < place[:-1]).any():
         order: Int64 = np.argsort(place, kind="stable")
@@ -220,7 +222,7 @@ def _partitions(
     targets: Mapping[str, Target],
     pick: Callable[[Sequence[int]], int],
 ) -> Int64:
-    """Each row's partition; `pick` chooses for all rows of a topic that are free to go to any."""
+    """Each row's partition; `pick` chooses the one for a topic's rows without key and request."""
     counts = np.ones(len(deliveries.targets), np.int64)
     sticky = np.zeros(len(deliveries.targets), np.int64)
     for index in np.unique(deliveries.target).tolist():
@@ -231,7 +233,7 @@ def _partitions(
     by_key = deliveries.key_hash % counts[deliveries.target]
     free = np.where(deliveries.key_hash == NO_KEY, sticky[deliveries.target], by_key)
     if deliveries.dead_letter.any():
-        # They need no key's partition: any that takes writes will do.
+        # Without this a dead letter would wait although other partitions take writes.
         astray = deliveries.dead_letter & _unavailable(deliveries, targets, free)
         free = np.where(astray, sticky[deliveries.target], free)
     requested = deliveries.target_partition
@@ -262,7 +264,7 @@ def _error_headers(reason: Reason, topic: str, targets: Mapping[str, Target]) ->
 
 
 def reason_text(reason: Reason, topic: str, target: Target) -> str:
-    """The reason as a sentence, with what is known of the topic."""
+    """The reason as a sentence, with the topic's limits."""
     named = f"topic {topic[:_TOPIC_SHOWN_MAX]!r}"
     return {
         Reason.NONE: "",

@@ -1,4 +1,4 @@
-"""The records of all shards in the state topic, seen by whoever does not serve one."""
+"""Reads the progress of all shards from the state topic, for commands and starts."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class ShardRecord:
 def all_shards(
     settings: Settings, stopping: threading.Event | None = None, *, past_open: bool = False
 ) -> dict[int, ShardRecord]:
-    """The newest record of every shard that there is or was, by its index.
+    """The newest record of every shard, former ones included, by index.
 
     Args:
-        settings: name the state topic.
-        stopping: once set, Kafka is not waited for.
-        past_open: wait for open transactions, in which there may be newer ones.
+        settings: with the state topic's name.
+        stopping: once set, the call ends soon.
+        past_open: wait for open transactions, which may hold newer records.
 
     Raises:
         KafkaUnavailable: no answer in time.
@@ -56,7 +56,7 @@ def all_shards(
 
 
 def require_as_many(settings: Settings, shards: Mapping[int, ShardRecord]) -> None:
-    """Refuse to begin a shard beside others of another number.
+    """Refuse to begin a shard while others count their shards differently.
 
     Raises:
         RecoveryRefused: naming both numbers.

@@ -1,6 +1,4 @@
-"""What a shard's settings mean in Kafka: its partitions, its transactional id, how long its
-transactions may take.
-"""
+"""Derives from a shard's settings: its partitions, its transactional id, its time limits."""
 
 from __future__ import annotations
 
@@ -16,10 +14,10 @@ from duewheel.schemas.batches import TopicPartition
 
 
 def own(settings: Settings, offsets: Marks) -> dict[TopicPartition, int]:
-    """Those of the timer partitions that are this shard's.
+    """The offsets of this shard's timer partitions.
 
     Raises:
-        ConfigError: there are partitions, and none is.
+        ConfigError: no partition is this shard's.
     """
     shard = settings.shard
     mine = {p: o for p, o in offsets.items() if shard_of(p, shard.count) == shard.index}
@@ -33,13 +31,13 @@ def own(settings: Settings, offsets: Marks) -> dict[TopicPartition, int]:
 
 
 def own_counts(settings: Settings, counts: Mapping[str, int]) -> dict[str, int]:
-    """How many partitions of each topic are this shard's, of so many."""
+    """How many of each topic's partitions are this shard's."""
     index, shards = settings.shard.index, settings.shard.count
     return {t: sum(shard_of((t, n), shards) == index for n in range(c)) for t, c in counts.items()}
 
 
 def publisher_limits(settings: Settings) -> PublisherLimits:
-    """How long transactions may take."""
+    """Time limits of transactions."""
     timeout_ms = settings.dequeue.transaction_timeout_ms
     return PublisherLimits(
         publish_deadline_s=settings.dequeue.call_deadline.total_seconds(),
@@ -50,5 +48,5 @@ def publisher_limits(settings: Settings) -> PublisherLimits:
 
 
 def transactional_id(settings: Settings, shard: int | None = None) -> str:
-    """The one under which the shard, or another one, delivers: who opens it last owns the shard."""
+    """The id under which a shard delivers: the last instance to open it owns the shard."""
     return f"{settings.app.id}.dequeue.{settings.shard.index if shard is None else shard}"

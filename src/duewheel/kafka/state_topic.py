@@ -1,20 +1,17 @@
 """Reading a shard's newest progress record back from its partition of the state topic.
 
-Each shard has a partition of its own, the one of its index: an open transaction holds the stable
-offset of every partition that it has written to back, and nothing of it may hide what belongs to
-another shard. Beside its shard's transactions a partition has those of `reshard`; the first one
-those of `dlq replay`, too.
+Each shard has a partition of its own, the one of its index: an open transaction holds back the
+stable offset of every partition that it has written to, and would hide another shard's records. A
+partition also receives the transactions of `reshard`; the first one those of `dlq replay`, too.
 
-Order matters: the end offset is asked for, uncommitted, after the caller's `init_transactions` has
-returned; then every record of this shard that may be committed lies below it. Reading with
-read_committed goes on until the position has reached that end: while another transaction is open
-there, the stable offset, and with it the position, stays below it, and so may my newest record.
+Order matters. The end offset is read, open transactions included, after the caller's
+`init_transactions` has returned: so every record of this shard that may be committed lies below it.
+Then committed records are read until the position reaches that end: while another transaction is
+open there, the position stays below it, and the newest record may be hidden.
 
 Reading starts a bounded number of offsets before the end, where the newest record almost always
-is, then further back, at last at the beginning. How much lies there is up to compaction, so a
-deadline bounds the time without headway: reading ends, for what comes behind the end is not read.
-Offsets have gaps (compaction, transaction markers): only the position tells how far a reader has
-come, never the last record.
+lies, then further back, at last at the beginning. Compaction decides how much lies there, so a
+deadline bounds the time without headway. Reading ends because records beyond the end are not read.
 """
 
 from __future__ import annotations
@@ -56,7 +53,7 @@ class StateRecord:
     Attributes:
         value: its bytes.
         timestamp_ms: when the broker took it, by its clock.
-        beside: the newest records of other keys, as far as they were met while this one was found.
+        beside: the newest records of other keys, among those read while searching this one.
     """
 
     value: bytes
@@ -65,7 +62,7 @@ class StateRecord:
 
 
 def place_of(state_topic: str, shard: int) -> TopicPartition:
-    """Where the records of a shard are; what belongs to none is beside those of shard 0."""
+    """The partition of a shard's records; records of no shard are in that of shard 0."""
     return TopicPartition(state_topic, shard)
 
 
@@ -78,12 +75,12 @@ def newest_record(
     *,
     past_open: bool = True,
 ) -> StateRecord | None:
-    """The newest committed record with this key; None without one.
+    """The newest committed record with this key; None if there is none.
 
     Args:
         place: the partition to look in.
         deadline: for the call; as long as reading makes headway it is renewed.
-        past_open: wait for open transactions, in which a newer one may be.
+        past_open: wait for open transactions, which may hold a newer one.
 
     Raises:
         KafkaUnavailable: no headway in time.
@@ -101,7 +98,7 @@ def newest_record(
 def newest_of(
     settings: ClientSettings, place: TopicPartition, key: bytes, deadline: Deadline
 ) -> StateRecord | None:
-    """The same, with a client of its own."""
+    """As `newest_record`, with a client of its own."""
     admin = open_admin(settings, deadline)
     try:
         return newest_record(settings, admin, place, key, deadline)
@@ -117,8 +114,8 @@ def newest_records(
     *,
     past_open: bool = True,
 ) -> dict[bytes, StateRecord]:
-    """The newest committed record of every key, of each key in one partition. All of the topic is
-    read: not for every day.
+    """The newest committed record of every key; each key lies in one partition. Reads the whole
+    topic: slow.
 
     The arguments, and what is raised, are those of `newest_record`.
     """
@@ -144,8 +141,8 @@ def last_write_ms(
     deadline: Deadline,
 ) -> int:
     """When the broker took the newest record with this key that an open transaction hides; 0
-    without one. Behind a transaction of another writer an owner may go on, unseen by every reader
-    of committed records: it is not silent.
+    without one. Without this an owner would seem silent while another writer's open transaction
+    hides its records from every reader of committed records.
 
     Raises:
         KafkaUnavailable: no answer in time.
@@ -170,7 +167,7 @@ def last_write_ms(
 def ends_of(
     settings: ClientSettings, admin: KafkaAdminClient, place: TopicPartition, deadline: Deadline
 ) -> tuple[int, int]:
-    """The stable end of a partition, and its end with what open transactions hide.
+    """The stable end of a partition, and its end with open transactions included.
 
     Raises:
         KafkaUnavailable: no answer in time.
@@ -194,7 +191,7 @@ def _within_ends(
     *,
     past_open: bool,
 ) -> list[T]:
-    """What `reading` finds between the ends of each partition; empty ones are left out."""
+    """The result of `reading` for each partition that is not empty."""
 
     def ends() -> list[tuple[TopicPartition, tuple[int, int]]]:
         bounds = [
@@ -221,8 +218,8 @@ def _within_ends(
 
 
 class KafkaProgressReader:
-    """The ProgressReader of one shard. One client is kept; a call that fails drops it, and the next
-    one makes another. What open transactions still hide is not waited for.
+    """The ProgressReader of one shard. It keeps one client; a call that fails drops it, and the
+    next one opens another. It does not wait for open transactions.
     """
 
     def __init__(
@@ -282,8 +279,8 @@ class KafkaProgressReader:
     def require_coordinator(self) -> None:
         """See ProgressReader."""
         deadline = Deadline(_COORDINATOR_S, self._stopping)
-        # A client for each question: one that is kept asks the broker that was the coordinator
-        # once, which denies it after the coordinator has moved.
+        # A client of its own: after the coordinator has moved, a client that is kept goes on asking
+        # the former one, which refuses.
         admin = open_admin(self._settings, deadline)
         try:
             self._settings.call(
@@ -295,7 +292,7 @@ class KafkaProgressReader:
             close(admin)
 
     def _poll(self, consumer: KafkaConsumer, deadline: Deadline) -> StateRecord | None:
-        """Asked each time: a client to whom nobody answers would only seem to have no news."""
+        """Read the end each time: otherwise a broker that is down would look like no news."""
         where = self._partition
         end = int(consumer.end_offsets([where], timeout_ms=deadline.remaining_ms())[where])
         before, self._end = self._end, end
@@ -303,7 +300,7 @@ class KafkaProgressReader:
             return self._newest
         if 0 < before < end:
             return _read(consumer, where, end, deadline).get(self._key, self._newest)
-        # The first look, or a topic that was recreated.
+        # The first call, or a topic that was recreated.
         firsts = consumer.beginning_offsets([where], timeout_ms=deadline.remaining_ms())
         return _search(consumer, where, self._key, (int(firsts[where]), end), deadline)
 
@@ -318,14 +315,14 @@ def _ask_coordinator(admin: KafkaAdminClient, transactional_id: str) -> None:
     try:
         admin.describe_transactions([transactional_id])
     except KafkaError as error:
-        # Another error is an answer: it knows no such id, or the brokers, older than 3.0, do not
-        # know the question.
+        # Other errors are answers of a coordinator: no such id, or a broker older than 3.0 without
+        # this request.
         if error.retriable:
             raise
 
 
 def broker_now_ms(settings: ClientSettings, partition: TopicPartition, deadline: Deadline) -> int:
-    """The clock of the brokers: the time at which a record for nobody is taken.
+    """The brokers' clock: the timestamp of a record that is written for that alone.
 
     Args:
         partition: of a topic whose timestamps are the brokers'.
@@ -354,7 +351,7 @@ def log_ends(
     partitions: Sequence[Place],
     deadline: Deadline,
 ) -> dict[Place, int]:
-    """The end of each partition, open transactions included; one without an answer is left out.
+    """The end of each partition, open transactions included; left out without an answer.
 
     Raises:
         KafkaUnavailable: there was no answer at all in time.
@@ -369,7 +366,7 @@ def log_ends(
     def ask_each() -> dict[Place, int]:
         try:
             return ask(partitions)
-        except KafkaError:  # one that is missing, or has no leader, fails them all
+        except KafkaError:  # a partition that is missing, or has no leader, fails the whole request
             ends: dict[Place, int] = {}
             for place in partitions:
                 with contextlib.suppress(KafkaError):
@@ -416,9 +413,7 @@ def _search(
 def _read(
     consumer: KafkaConsumer, partition: TopicPartition, end: int, deadline: Deadline
 ) -> dict[bytes, StateRecord]:
-    """Read up to `end`: the newest record of every key; copies that wait (held_copies.py) left
-    out.
-    """
+    """Read up to `end`: the newest record of every key, without held copies (held_copies.py)."""
     records = records_until(consumer, partition, end, deadline)
     keys = ((record.key, record) for record in records if not record.key.startswith(HELD_PREFIX))
     return {key: StateRecord(record.value, record.timestamp) for key, record in keys}

@@ -1,4 +1,4 @@
-"""Encodes deliveries by what is known of their targets; and again if that is no longer true."""
+"""Encodes deliveries by their targets' cached metadata; again if the metadata has changed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ class TargetEncoder:
     may run in another thread.
 
     Attributes:
-        letters_wait: whether the dead-letter topic took nothing when a dead letter was last to
-            leave.
+        letters_wait: whether the dead-letter topic took nothing when it was last needed.
     """
 
     def __init__(
@@ -40,14 +39,14 @@ class TargetEncoder:
         self.letters_wait = False
 
     def encoding_targets(self, targets: Mapping[str, Target]) -> Mapping[str, EncodingTarget]:
-        """What encoding goes by, of these targets."""
+        """The targets with their batch sizes."""
         return {
             topic: EncodingTarget(target, self._catalog.batch_bytes(topic, target))
             for topic, target in targets.items()
         }
 
     def prepare(self, deliveries: Deliveries, now_ms: int) -> Prepared:
-        """Encode the deliveries, if what is known of their targets, however old, is enough.
+        """Encode the deliveries by cached metadata, however old; not at all if some is missing.
 
         Args:
             deliveries: the rows.
@@ -57,20 +56,20 @@ class TargetEncoder:
         def recall(topics: Sequence[str]) -> Mapping[str, EncodingTarget]:
             targets = self._catalog.recall(topics)
             if len(targets) < len(topics):
-                raise LookupError("a topic that nobody has asked for yet")
+                raise LookupError("a topic without cached metadata")
             return self.encoding_targets(targets)
 
         try:
             return Prepared(deliveries, self._encode(deliveries, recall, now_ms))
-        except Exception:  # noqa: BLE001 - whatever it is, `publish` meets it again and tells
+        except Exception:  # noqa: BLE001 - `publish` encodes again, and raises it
             return Prepared(deliveries)
 
     def encoded(self, prepared: Prepared, lookup: TopicLookup, now_ms: int) -> Encoded:
         """The deliveries as they must be encoded now.
 
         Args:
-            prepared: maybe encoded already, maybe by what is no longer true.
-            lookup: asked for topics.
+            prepared: perhaps encoded already, perhaps by old metadata.
+            lookup: gives current metadata.
             now_ms: from which parked rows wait.
 
         Raises:
@@ -85,7 +84,7 @@ class TargetEncoder:
         return encoded
 
     def _note_dead_letters(self, letters: EncodingTarget | None) -> None:
-        """Whether dead letters wait, as the last chunk that has any has found it; told once."""
+        """Note whether the dead-letter topic takes dead letters; log a change once."""
         if letters is None or letters.target.takes_letters != self.letters_wait:
             return
         self.letters_wait = not letters.target.takes_letters

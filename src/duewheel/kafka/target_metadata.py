@@ -1,16 +1,14 @@
-"""What is known of the topics that messages go to, looked up before a transaction begins.
+"""Caches the metadata of target topics, fetched before a transaction begins.
 
-Two requests to the broker tell of all topics at once: partitions and rights, then the largest
-batch, whether a key is needed and how many replicas must be in sync. Answers are kept for a while,
-shorter ones of missing topics and of those with partitions that take no writes: a topic that is
-created later is found, and one that never comes costs next to nothing. The names are the users':
-what is too old goes, and never more than a bounded number are kept.
+Two requests cover all topics at once: partitions and rights; then the largest batch, whether a key
+is required, and how many replicas must be in sync. Entries expire, sooner for missing topics and
+those with partitions that take no writes: so a topic that is created later is noticed, and one that
+never exists costs little. Users choose the names, so the number of entries is bounded.
 
-What cannot be known beforehand is learned from refusals. A refused batch of several records is
-made again at half the size, until a refused batch holds the bad record alone; that one is then
-remembered by its source and becomes a dead letter. Any other error that the broker gives for one
-partition, and none for the progress, says that the partition takes no writes for now
-(availability.py): the chunk is not tried again with rows for it.
+Refusals add the rest. A refused batch of several records is encoded again at half the size, until
+the bad record is alone in its batch; its source is then noted, and it becomes a dead letter. Any
+other error for one partition, with none for the progress, means that the partition takes no writes
+for now (availability.py): its rows are parked, or the chunk would fail for ever.
 """
 
 from __future__ import annotations
@@ -48,10 +46,10 @@ from duewheel.schemas.name_patterns import may_name_topic
 from duewheel.wheel.encoded import Reason, Target
 
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
-# Verdicts on the content of a batch. A refused timestamp is not one: then a clock is wrong.
+# Refusals of a batch's content. A refused timestamp is not one: a clock is wrong, not the record.
 _REFUSALS = (*_TOO_LARGE, InvalidRecordError, PolicyViolationError)
-# The client has given up without an answer, or another producer has taken the id: no verdict on
-# this partition unless the progress record was acknowledged.
+# No answer, or another producer has taken the id: nothing is wrong with this partition unless the
+# progress record was acknowledged.
 NO_VERDICT = (
     InvalidProducerEpochError,
     KafkaTimeoutError,
@@ -60,20 +58,20 @@ NO_VERDICT = (
 )
 _NO_SUCH_TOPIC = (UnknownTopicOrPartitionError.errno, InvalidTopicError.errno)
 _NOT_AUTHORIZED = TopicAuthorizationFailedError.errno
-_TOPICS_PER_REQUEST = 1_000  # topics of one request, so that its answer stays small
+_TOPICS_PER_REQUEST = 1_000  # bounds the size of an answer
 # A broker drops the connection over a name of more than 32 KiB instead of refusing it.
 _NONE_SUCH = Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC)
 
 
 @dataclass(frozen=True, slots=True)
 class SentBatch:
-    """A batch as it was sent, for judging a refusal.
+    """A batch as it was sent, to interpret a refusal.
 
     Attributes:
         topic, partition: where to.
         size: bytes, header included.
         source: TIMER_SOURCE of its record if it holds one only, else None.
-        is_whole: it cannot be divided: whose partition refuses it takes no writes for now.
+        is_whole: it cannot be divided: a refusal means that its partition takes no writes for now.
     """
 
     topic: str
@@ -84,10 +82,10 @@ class SentBatch:
 
 
 class TargetCatalog:
-    """Targets by topic, kept for a while.
+    """Targets by topic, cached.
 
-    Not thread-safe: its publisher owns it. `recall`, `batch_bytes` and `refused` may be used by any
-    thread: each looks up one entry, or a set that never changes, at a time.
+    The publisher's thread owns it. Any thread may use `recall`, `batch_bytes` and `refused`: each
+    reads one entry at a time, or a set that is never changed.
 
     Example:
         targets = catalog.resolve(admin, ["orders", "nowhere"], deadline)
@@ -99,7 +97,7 @@ class TargetCatalog:
 
         Args:
             settings: for error texts.
-            limits: sizes of batches, and how long each kind of answer is believed.
+            limits: sizes of batches, and how long each kind of entry lives.
         """
         self._settings = settings
         self._limits = limits
@@ -112,7 +110,7 @@ class TargetCatalog:
     def resolve(
         self, admin: KafkaAdminClient, topics: Iterable[str], deadline: Deadline
     ) -> dict[str, Target]:
-        """What is known of each topic, asked for where it is not known or too old.
+        """The target of each topic; missing and expired ones are fetched.
 
         Raises:
             KafkaUnavailable: no answer, or a topic without a leader just now.
@@ -129,7 +127,7 @@ class TargetCatalog:
         return found
 
     def recall(self, topics: Iterable[str]) -> dict[str, Target]:
-        """What was known of those topics that are remembered, however long ago; asks nobody."""
+        """The targets of cached topics, expired or not; fetches nothing."""
         return self._with_failures(
             {t: self._cache.get_stale(t) if may_name_topic(t) else _NONE_SUCH for t in topics}
         )
@@ -165,7 +163,7 @@ class TargetCatalog:
         )
 
     def forget(self) -> None:
-        """Ask again for everything; what refusals have taught is kept."""
+        """Drop all metadata; limits that refusals have shown are kept."""
         self._cache.clear()
 
     def batch_bytes(self, topic: str, target: Target) -> int:
@@ -173,13 +171,13 @@ class TargetCatalog:
         return min(self._smaller.get(topic) or self._limits.batch_bytes, target.batch_bytes_max)
 
     def note_refusal(self, batch: SentBatch, error: Exception, *, alone: bool = False) -> bool:
-        """Draw the conclusion from a refused batch; False if the error says nothing about it.
+        """Adapt to a refused batch; False if the error does not concern the batch.
 
         Args:
             batch: as it was sent.
             error: the broker's, or the client's after its last attempt.
-            alone: whether it is about this partition for sure; the cluster may be away as a whole
-                where the progress record has failed by itself, too.
+            alone: whether only this partition failed; if the progress record failed by itself, too,
+                the whole cluster may be down.
         """
         is_refusal = isinstance(error, _REFUSALS)
         if batch.is_whole or not is_refusal:
@@ -196,12 +194,12 @@ class TargetCatalog:
         return True
 
     def mark_unavailable(self, partition: TopicPartition, why: str) -> None:
-        """A transaction failed because of this partition, while others were acknowledged."""
+        """A transaction failed because of this partition while others were acknowledged."""
         self._availability.failed(partition, why)
 
     def settle(self, deliveries: Deliveries | None, partitions: Iterable[TopicPartition]) -> None:
-        """These rows are out for good: forget which of them were refused before, and what was held
-        against the partitions that have taken them.
+        """These rows are published: drop the refusals of their sources, and the failures of their
+        partitions.
         """
         self._availability.succeeded(partitions)
         if self.refused and deliveries is not None:
@@ -237,8 +235,8 @@ class TargetCatalog:
     def _limited(
         self, topic: str, target: Target, config: Mapping[str, str], row: Mapping[str, Any]
     ) -> Target:
-        """The target with what its configuration says; without the right to read it, refusals
-        will tell.
+        """The target with the limits of its configuration; without the right to read that, with
+        the limits that refusals have shown.
         """
         limit = int(config.get("max.message.bytes", self._limits.batch_bytes_max))
         in_sync_min = int(config.get("min.insync.replicas", 1))
@@ -256,8 +254,8 @@ class TargetCatalog:
 
 
 def _takes_writes(partition: Mapping[str, Any], in_sync_min: int) -> bool:
-    """Whether it has a leader and enough replicas in sync. More than there are can not be asked
-    for: a broker that does ask for more will say so.
+    """Whether it has a leader and enough replicas in sync. The minimum is capped at the number of
+    replicas; a broker that insists on more refuses the batch.
     """
     in_sync, replicas = len(partition["isr_nodes"]), len(partition["replica_nodes"])
     return partition["leader_id"] >= 0 and in_sync >= min(in_sync_min, replicas)

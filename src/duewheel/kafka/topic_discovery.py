@@ -1,24 +1,22 @@
-"""Which timer topics are read: those that are listed, and those that the pattern finds in Kafka.
+"""Decides which timer topics are read: the listed ones, and those that match the pattern.
 
-A listed topic that is missing, or not as it must be, keeps both processes from starting. One that
-only matches the pattern keeps nobody from starting:
+A listed topic that is missing, or not as it must be, keeps both processes from starting. A topic
+that only matches the pattern never does:
 
-    right                          it is read, from its beginning if it is new
-    beyond the shard's room        left out, or refused where it is listed
+    as it must be                  read, from its beginning if it is new
+    beyond the shard's room        left out; a listed one is refused
                                    (checkpoints/partition_limit.py)
-    not as it must be              left out until it is right; but if timers were taken from it
-                                   before, it is read on: what it holds would be lost for sure
-    gone                           left out; what was taken from it is delivered. Only where the
-                                   files were lost, and messages of it are to be read again, does
-                                   ingest wait until that loss is accepted: nobody else may give up
-                                   what was accepted
-    recreated under the same name  left out until the loss is accepted: its offsets are not those
-                                   that were taken
+    not as it must be              left out until it is; but read on if timers were taken from it
+                                   before: its pending messages would be lost
+    deleted                        left out; timers taken from it are delivered. If the files were
+                                   lost and its messages must be read again, ingest waits until an
+                                   operator accepts that loss
+    recreated under the same name  left out until the loss is accepted: the offsets that were taken
+                                   are those of the former topic
     duewheel's own, internal ones  never match
 
-Whatever is left out or faulty is told with its reason, in the log and by `status`. A standby reads
-of the topics that match those whose messages its owner has taken: what it thinks of the others does
-not matter before it is the owner.
+The log and `status` show every topic that is left out or faulty, with its reason. Of the topics
+that match, a standby reads those that its owner has taken messages from.
 """
 
 from __future__ import annotations
@@ -40,12 +38,12 @@ from duewheel.schemas.batches import is_retired
 
 @dataclass(frozen=True, slots=True)
 class TakenTopics:
-    """What a shard knows of timer topics.
+    """The timer topics that a shard has taken messages from.
 
     Attributes:
-        topics: those of which something was taken.
-        ids: what Kafka called them then.
-        only: whether to read no others that match.
+        topics: their names.
+        ids: Kafka's ids of them at that time.
+        only: whether to read no other topics that match.
     """
 
     topics: frozenset[str] = frozenset()
@@ -59,7 +57,7 @@ class TakenTopics:
         progress = None if mirror is None else mirror.progress
         try:
             commit = state.commit()
-        except CorruptFile:  # a recovery sees to it
+        except CorruptFile:  # a recovery follows
             commit = Local.absent().commit
         followed = progress.topics if progress else set()
         ids = {**(progress.topic_ids if progress else {}), **commit.topic_ids}
@@ -71,9 +69,9 @@ def discover(settings: Settings, admin: KafkaAdmin, taken: TakenTopics | None = 
     """The timer topics as Kafka has them now; see the module's head.
 
     Args:
-        settings: name them.
-        admin: asks.
-        taken: what the shard has taken before; None: nothing.
+        settings: with their names and pattern.
+        admin: to read them.
+        taken: the topics that the shard has taken from; None: none.
 
     Raises:
         KafkaUnavailable: no answer in time.
@@ -104,7 +102,7 @@ def discover(settings: Settings, admin: KafkaAdmin, taken: TakenTopics | None = 
 def _beyond_room(
     settings: Settings, admin: KafkaAdmin, before: Sequence[str], existing: Sequence[str]
 ) -> dict[str, str]:
-    """Why topics that match do not fit beside the listed ones and those of before.
+    """Why matching topics do not fit beside the listed ones and those taken before.
 
     Raises:
         ConfigError: a listed one does not fit.
@@ -119,11 +117,11 @@ def _beyond_room(
 
 
 _DELETED = (
-    "it is gone: what was taken from it is delivered, what was not taken is lost. `duewheel "
+    "it was deleted: timers taken from it are delivered, other messages are lost. `duewheel "
     "reconfigure --accept-loss` for each of its partitions lets the shard forget it"
 )
 _RECREATED = (
-    "it was deleted and made anew: offsets in it are not those that were taken. `duewheel "
+    "it was deleted and recreated: the offsets taken are those of the former topic. `duewheel "
     "reconfigure --accept-loss` for each of its partitions lets the shard read it"
 )
 
@@ -132,7 +130,7 @@ _UNREADABLE = "its settings cannot be checked: the right DescribeConfigs is miss
 
 
 def _faulty(settings: Settings, admin: KafkaAdmin, topics: Sequence[str]) -> dict[str, str]:
-    """What of these topics the start check would refuse, or warn of, by topic."""
+    """What the start check would refuse or warn of, by topic."""
     found = admin.timer_topic_findings(settings, topics)
     return {
         topic: "; ".join(_sentence(settings, finding) for finding in findings)
@@ -157,8 +155,8 @@ def require_some(settings: Settings, topic_set: TopicSet) -> Sequence[str]:
     if not topic_set.topics:
         wrong = "".join(f"\n  {topic}: {why}" for topic, why in topic_set.left_out.items())
         raise ConfigError(
-            f"no topic matches timer.topics_pattern = {settings.timer.topics_pattern!r} that could "
-            f"be read: create one first{wrong}"
+            f"no readable topic matches timer.topics_pattern = {settings.timer.topics_pattern!r}: "
+            f"create one first{wrong}"
         )
     return topic_set.topics
 

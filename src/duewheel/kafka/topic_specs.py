@@ -1,20 +1,18 @@
-"""What each of duewheel's topics must be, and how one that is not is described.
+"""The settings that each of duewheel's topics must have, and the texts for those that differ.
 
-    timer topic     LogAppendTime, so that a record's timestamp is the broker's, or timestamps that
-                    the broker keeps within the margin; kept for longer than the roll window, the
-                    margin and the longest outage to survive; no limit by size, no compaction: all
-                    of it may be read again after a loss
-    dead letters    takes the largest timer message and its error headers; kept for good. Like the
-                    state topic not compressed by the broker: duewheel writes it plain, and needs no
-                    codec library to read it then
-    state topic     a partition for each shard, compacted only, its timestamps the broker's. Small
-                    segments, so that little of it is not compacted: where they cannot be had, some
-                    starts and commands take longer, and nothing else
-    reply topic     if there is one: takes what the dead-letter topic takes, for an answer holds the
-                    headers of the request; kept for a day
+    timer topic     LogAppendTime, or timestamps that the broker bounds to the margin; retention of
+                    at least roll window + margin + longest outage; no limit by size, no
+                    compaction: after a loss all of it may be read again
+    dead letters    takes the largest timer message with its error headers; unlimited retention.
+                    Like the state topic not compressed by the broker: a reader would need a
+                    library for the codec
+    state topic     a partition for each shard, compacted only, LogAppendTime. Small segments keep
+                    the uncompacted part small; with others some starts and commands take longer
+    reply topic     optional; takes what the dead-letter topic takes, because a reply holds the
+                    headers of its request; retention of a day
 
-They are created so where they are missing; where they are there, only compared. A setting that only
-costs time keeps nobody from starting: some services let nobody choose the size of segments.
+Missing topics are created with these settings; existing ones are only compared. An advisory setting
+only costs time, and never keeps a process from starting: some hosted brokers fix the segment size.
 """
 
 from __future__ import annotations
@@ -48,9 +46,8 @@ _READ_WHOLE = (
 class Requirement:
     """One setting of a topic: what it is created with, and what is accepted where it exists.
 
-    `bound` is compared by `relation`; as a retention, -1 (unlimited) is at least anything. The
-    values `also` are accepted like `value`. What is `advisory` costs time where it does not hold,
-    and nothing else.
+    `relation` compares with `bound`; as a retention, -1 (unlimited) exceeds every bound. The values
+    `also` are accepted like `value`. An `advisory` setting that differs only costs time.
     """
 
     setting: str
@@ -72,7 +69,7 @@ class Requirement:
 
     @property
     def wanted(self) -> str:
-        """For people."""
+        """The accepted values, as text."""
         return self.value if self.relation == "=" else f"{self.relation} {self.bound}"
 
 
@@ -111,16 +108,17 @@ class TopicPlan:
 
 @dataclass(frozen=True, slots=True)
 class TopicFinding:
-    """One line about a topic; all but the first two only for a setting of it.
+    """One line about a topic, or about one of its settings.
 
     Attributes:
         topic: its name.
-        state: `init` has created it; it is there, and as it must be; a setting differs; one does
-            that keeps a topic from being read that only matches; one does that only costs time; the
-            broker does not tell it; there is no such topic; its settings may not be read.
+        state: created by `init`; found as it must be; a setting differs; a setting differs, so
+            that a topic which only matches the pattern is not read; an advisory setting differs
+            (costly); the broker withholds a setting; the topic is missing; no right to read its
+            settings.
         setting, wanted, actual: the difference.
         reason: why it matters.
-        remedy: what would mend it, as kafka-configs.sh takes it; empty where that cannot.
+        remedy: name=value for kafka-configs.sh; empty if no setting helps.
     """
 
     topic: str
@@ -168,7 +166,7 @@ def timer_topic_plan(settings: Settings, topic: str, partitions: int | None = No
 def service_plans(
     settings: Settings, timer_configs: Iterable[Mapping[str, str]]
 ) -> list[TopicPlan]:
-    """The other topics as they must be, given the timer topics' settings as far as known."""
+    """The other topics as they must be, given the timer topics' readable settings."""
     timer_configs = list(timer_configs)
     plans = [dead_letter_plan(settings, timer_configs), state_plan(settings)]
     if settings.timer.reply_topic is not None:
@@ -177,7 +175,7 @@ def service_plans(
 
 
 def dead_letter_plan(settings: Settings, timer_configs: Iterable[Mapping[str, str]]) -> TopicPlan:
-    """The dead-letter topic as it must be, given the timer topics' settings as far as known."""
+    """The dead-letter topic as it must be, given the timer topics' readable settings."""
     kept_ms = as_millis(settings.timer.longest_outage)
     return TopicPlan(
         settings.dead_letter_topic,
@@ -194,7 +192,7 @@ def dead_letter_plan(settings: Settings, timer_configs: Iterable[Mapping[str, st
 
 
 def reply_plan(reply_topic: str, timer_configs: Iterable[Mapping[str, str]]) -> TopicPlan:
-    """The reply topic as it must be, given the timer topics' settings as far as known."""
+    """The reply topic as it must be, given the timer topics' readable settings."""
     kept = "who asked may be away for a day"
     return TopicPlan(
         reply_topic,
@@ -249,12 +247,12 @@ def state_plan(settings: Settings) -> TopicPlan:
 
 
 def _small(setting: str, value: str, bound: float) -> Requirement:
-    """That little of the state topic is left uncompacted."""
+    """A setting that keeps the uncompacted part of the state topic small."""
     return Requirement(setting, value, _READ_WHOLE, "<=", bound, advisory=True)
 
 
 def _plain() -> Requirement:
-    """That the broker leaves batches as they were written: plain."""
+    """The setting by which the broker stores batches uncompressed, as they were written."""
     return Requirement(
         "compression.type",
         "uncompressed",
@@ -265,7 +263,7 @@ def _plain() -> Requirement:
 
 
 def compare(plan: TopicPlan, partitions: int, config: Mapping[str, str]) -> list[TopicFinding]:
-    """What of an existing topic is not as planned; one line "found" if all is."""
+    """How an existing topic differs from its plan; one line "found" if it does not."""
     differences = []
     for r in plan.requirements:
         actual = config.get(r.setting)
@@ -290,7 +288,7 @@ def compare(plan: TopicPlan, partitions: int, config: Mapping[str, str]) -> list
 def _bounded_create_time(
     plan: TopicPlan, requirement: Requirement, config: Mapping[str, str]
 ) -> bool:
-    """The producers' own timestamps will do, if the broker refuses those that are far off."""
+    """Whether CreateTime is acceptable: the broker refuses timestamps beyond the bound."""
     if requirement.setting != "message.timestamp.type" or plan.create_time_within_ms is None:
         return False
     allowed = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")

@@ -1,6 +1,8 @@
-"""Transactions of ready batches, by a producer that owns its transactional id.
+"""Writes ready batches in transactions, by a producer that owns its transactional id.
 
-Used by whatever must be exactly once: deliveries with their progress, replays with their position.
+For everything exactly once: deliveries with their progress, replays with their position. A failed
+transaction stays open: the caller drops the producer, and the next `open` ends the transaction. One
+thread per producer.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from duewheel.schemas.wire.record_batch import Batch
 
 _REQUEST_BYTES = 16 * 1024 * 1024  # of several partitions' batches; a larger batch goes alone
 _BYTES_PER_S = 1 << 20  # a partition that takes less of a batch counts as taking none
-_TOPIC_S = 0.05  # a generous hundred times what looking up and meeting one of many takes
+_TOPIC_S = 0.05  # some hundred times what fetching and warming one of many topics takes
 
 log = structlog.get_logger(__name__)
 
@@ -50,16 +52,16 @@ class TransactionalProducer:
 
         Args:
             settings: of every client.
-            transactional_id: whoever opens a producer with it last owns it.
+            transactional_id: the last producer opened with it owns it.
             limits: on time.
-            stopping: once set, nothing is waited for longer than a moment.
+            stopping: once set, calls end soon.
         """
         self._settings = settings
         self._transactional_id = transactional_id
         self._limits = limits
         self._stopping = stopping
         self._producer: KafkaProducer | None = None
-        self._warm: set[str] = set()  # topics whose leaders the producer knows
+        self._warm: set[str] = set()  # topics whose leaders the producer has
 
     @property
     def is_open(self) -> bool:
@@ -67,8 +69,8 @@ class TransactionalProducer:
         return self._producer is not None
 
     def open(self, topics: Iterable[str], deadline: Deadline) -> None:
-        """Take the id, which ends what a predecessor left open, and meet these topics. What was
-        open is stopped before.
+        """Take the id, which ends a predecessor's open transaction, and load these topics'
+        metadata. Stops a producer that is open.
 
         Raises:
             KafkaUnavailable, ConfigError: as `open_producer` and `warm_metadata`. No producer is
@@ -85,7 +87,7 @@ class TransactionalProducer:
             raise
 
     def warm_metadata(self, topics: Iterable[str], deadline: Deadline) -> None:
-        """As the function of that name; topics that the producer knows cost nothing."""
+        """As the function of that name; topics loaded before cost nothing."""
         new = [topic for topic in topics if topic not in self._warm]
         warm_metadata(self._settings, self._opened(), new, deadline)
         self._warm.update(new)
@@ -100,7 +102,7 @@ class TransactionalProducer:
         """As the function of that name, within the deadline of a transaction.
 
         Args:
-            what: is done, for an error's text.
+            what: the purpose, for an error's text.
             batches, now_ms, quiet_s: as there.
         """
         producer = self._opened()
@@ -132,11 +134,11 @@ def open_producer(
     limits: PublisherLimits,
     deadline: Deadline,
 ) -> KafkaProducer:
-    """A producer that owns the transactional id: what a predecessor left open has been ended.
+    """A producer that owns the transactional id; a predecessor's open transaction is ended.
 
     Args:
         settings: of every client.
-        transactional_id: whoever opens a producer with it last owns it.
+        transactional_id: the last producer opened with it owns it.
         limits: on time.
         deadline: for the whole call.
 
@@ -173,8 +175,8 @@ def open_producer(
 def preparation_deadline(
     seconds: float, topics: int, stopping: threading.Event | None = None
 ) -> Deadline:
-    """For what precedes a transaction, looking up and meeting: longer the more topics there are,
-    so that no number of them can make it fail for ever.
+    """The deadline for fetching and warming metadata: it grows with the number of topics, or a
+    chunk with very many would fail for ever.
     """
     return Deadline(seconds + _TOPIC_S * topics, stopping)
 
@@ -182,14 +184,14 @@ def preparation_deadline(
 def warm_metadata(
     settings: ClientSettings, producer: KafkaProducer, topics: Iterable[str], deadline: Deadline
 ) -> None:
-    """Have the producer know the topics' leaders: a batch for an unknown one never leaves.
+    """Load the topics' leaders into the producer: a batch for a topic without them is never sent.
 
-    All are announced before the first is waited for: one answer then tells of all of them, while
-    asking for one after the other takes a tenth of a second each.
+    All topics are announced first: one answer then covers them, while one request after the other
+    takes a tenth of a second each.
 
     Raises:
         KafkaUnavailable: no answer in time.
-        ConfigError: no right to know of a topic.
+        ConfigError: no right to describe a topic.
     """
     names = list(topics)
 
@@ -211,7 +213,7 @@ def transact(
     deadline: Deadline,
     quiet_s: float = math.inf,
 ) -> list[internals.Outcome]:
-    """One transaction: begin, queue, look at every result, commit; not if any has an error.
+    """One transaction: begin, queue, check every result, commit unless one has an error.
 
     Args:
         producer: that owns its transactional id.
@@ -224,7 +226,7 @@ def transact(
         DeadlineExceeded, NoAnswer: as `await_outcomes`; or the commit has no answer.
 
     Returns:
-        What became of each batch. With an error among them the transaction is still open: drop the
+        The outcome of each batch. With an error among them the transaction is still open: drop the
         producer.
     """
     producer.begin_transaction()

@@ -1,4 +1,4 @@
-"""Values that are believed for a while, a bounded number of them."""
+"""A cache whose entries expire, and whose size is bounded."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ T = TypeVar("T")
 
 
 class TtlCache(Generic[K, T]):
-    """Values by key, each believed for a while. The oldest make room for new ones.
+    """Values by key, each with its own time to live. The oldest make room for new ones.
 
-    One thread changes it; any may look up an entry.
+    One thread changes it; any thread may read an entry.
     """
 
     def __init__(self) -> None:
-        self._entries: dict[K, tuple[T, float]] = {}  # until when; the oldest first
+        self._entries: dict[K, tuple[T, float]] = {}  # value and expiry; the oldest first
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def get(self, key: K) -> T | None:
-        """The value while it is believed."""
+        """The value, unless it has expired."""
         value, until = self._entries.get(key, (None, 0.0))
         return value if until > time.monotonic() else None
 
     def get_stale(self, key: K) -> T | None:
-        """The value however old."""
+        """The value, expired or not."""
         return self._entries.get(key, (None, 0.0))[0]
 
     def all_keys(self) -> list[K]:
-        """The keys, also of what is no longer believed."""
+        """The keys, those of expired values included."""
         return list(self._entries)
 
     def put(self, key: K, value: T, age_s: float) -> None:
-        """Believe it from now on for `age_s`."""
+        """Store it; it expires in `age_s`."""
         self._entries.pop(key, None)
         self._entries[key] = (value, time.monotonic() + age_s)
         if len(self._entries) > _ENTRIES_MAX:
             del self._entries[next(iter(self._entries))]
 
     def drop_expired(self) -> None:
-        """Forget what is no longer believed."""
+        """Remove expired values."""
         now = time.monotonic()
         for key in [key for key, (_, until) in self._entries.items() if until <= now]:
             del self._entries[key]
 
     def pop(self, key: K) -> None:
-        """Forget it, if it is there."""
+        """Remove the key, if present."""
         self._entries.pop(key, None)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove everything."""
         self._entries.clear()

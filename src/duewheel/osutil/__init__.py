@@ -1,1 +1,1 @@
-"""The host: signals, child processes, temporary folders, terminal, logs, metrics."""
+"""Access to the host: signals, child processes, temporary folders, terminal, logs, metrics."""

@@ -1,4 +1,4 @@
-"""Child processes that never outlive the process that started them, killed or not."""
+"""Starts child processes that never outlive this process, even if it is killed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from typing import IO, Any
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.threads import Worker
 
-# Runs between us and the program: asks the kernel to signal this process, which is about to become
-# the program, when its parent ends in whatever way. That is done in a program of its own and not in
-# Popen's preexec_fn, because code after a fork of a process with threads can deadlock.
+# Runs before the program, in the same process: makes the kernel signal it when its parent ends in
+# any way. Not in Popen's preexec_fn: code after a fork of a process with threads can deadlock.
 _LAUNCHER = """\
 import ctypes, os, sys
 PR_SET_PDEATHSIG = 1
 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(sys.argv[2]))
-if os.getppid() != int(sys.argv[1]):  # it ended before the request
+if os.getppid() != int(sys.argv[1]):  # the parent ended before the request
     sys.exit(1)
 os.execv(sys.argv[3], sys.argv[3:])
 """
@@ -30,11 +29,12 @@ os.execv(sys.argv[3], sys.argv[3:])
 class Child:
     """A running program.
 
-    The kernel ties a child's parent-death signal to the *thread* that started it, not to the
-    process. So every program gets a thread here that starts it and then waits for its end: the
-    thread cannot end first unless the whole process does.
+    The kernel sends the parent-death signal when the *thread* that started the child ends. So each
+    program gets a thread that starts it and waits for its end: only the end of the whole process
+    ends that thread earlier.
 
-    It gets a session of its own too: Ctrl-C in a terminal reaches us, and we stop it in order.
+    The program also gets a session of its own: Ctrl-C in a terminal reaches only this process,
+    which then stops its children in order.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class Child:
         Args:
             command: absolute path of the program, and its arguments.
             stdout, stderr: as for subprocess.Popen; inherited by default.
-            env: its environment; ours by default.
+            env: its environment; that of this process by default.
             pass_fds: descriptors that it inherits.
             on_parent_death: what the kernel sends it when this process has ended.
 
         Raises:
-            ConfigError: there is no such program, or it may not be run.
+            ConfigError: the program is missing, or not executable.
             DuewheelError: it cannot be started now: the host has no room for another process.
         """
         arguments = [str(os.getpid()), str(int(on_parent_death)), *command]
@@ -71,8 +71,8 @@ class Child:
             "pass_fds": pass_fds,
         }
         started = threading.Event()
-        # Not Thread.join: until Python 3.13 a join that an exception cuts short, as Ctrl-C does,
-        # takes the thread for ended.
+        # Not Thread.join: before Python 3.13 a join that Ctrl-C interrupts marks the thread as
+        # ended.
         self._ended = threading.Event()
         try:
             Worker("child", partial(self._live, started)).start()

@@ -3,10 +3,10 @@
     {"ts": "2027-01-15T08:00:00.123456Z", "level": "warning", "role": "ingest", "pid": 4711,
      "event": "ring full", "waiting_rows": 1200}
 
-Lines are short: long values are cut, an exception is one line with the frames that matter. What a
-Kafka client says again and again while no broker answers is one line per kind and
-`REPEAT_S`, with `repeated`, how many were left out before it; that it was slow, as everything is on
-a busy machine, is left out. Results of commands are not logs: they go to stdout.
+Lines are short: long values are cut, an exception is one line with its innermost frames. A Kafka
+client without a broker repeats itself: one line per kind and `REPEAT_S` is logged, with
+`repeated`, the number of dropped ones before it. Its warnings about slow steps, which any busy
+machine causes, are dropped. Results of commands are not logs: they go to stdout.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ VALUE_CHARACTERS_MAX = 600  # a JVM stack trace as a message has tens of thousan
 REPEAT_S = 10.0
 _KINDS_MAX = 1_000
 _FRAMES = 3
-_QUIET = ("kafka", "py4j")  # their info level narrates every request
-# Of any step of a client that took 0.1 s, in words that differ each time.
+_QUIET = ("kafka", "py4j")  # their info level logs every request
+# kafka-python's warning about a step of 0.1 s or more; its text differs each time.
 _SLOW_STEP = "It is blocking the event loop"
 _SECRET_TEXT = re.compile(
     r"((?:pass(?:word|phrase)|secret|token)\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|[^\s;,]+)", re.IGNORECASE
@@ -42,7 +42,7 @@ _SECRET_TEXT = re.compile(
 def configure(
     role: Role, level: str = "info", format: Format = "auto", stream: TextIO | None = None
 ) -> None:
-    """Set up logging for this process; calling it again replaces what was set up.
+    """Set up logging for this process; a second call replaces the first.
 
     Args:
         role: which process this is; in every line.
@@ -96,12 +96,12 @@ def configure(
 
 
 class FewRepeats(logging.Filter):
-    """Lets one record of a Kafka client through per logger, message before formatting, and
-    `REPEAT_S`; it carries how many were left out before it.
+    """Passes one record of a Kafka client per logger, unformatted message and `REPEAT_S`, with the
+    number of dropped ones before it.
 
-    A client without a broker says the same four things several times a second, for as long as it
-    takes; duewheel's own events tell of the failure. One that was slow is not let through at all.
-    Thread-safe: its handler holds a lock.
+    A client without a broker logs the same four messages several times a second; duewheel's own
+    events report the failure. Warnings about slow steps are always dropped. Thread-safe: its
+    handler holds a lock.
     """
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ class FewRepeats(logging.Filter):
 
 
 def resolve(format: Format, stream: TextIO | None = None) -> Literal["json", "text"]:
-    """What "auto" means on this stream (stderr by default)."""
+    """The format that "auto" stands for on this stream (stderr by default)."""
     if format != "auto":
         return format
     return "text" if (stream or sys.stderr).isatty() else "json"

@@ -1,9 +1,10 @@
-"""Prometheus metrics over HTTP. What duewheel measures are snapshots, frozen objects that its parts
-hand out; here they become metric families, at the moment of a scrape.
+"""Serves Prometheus metrics over HTTP.
 
-Names: `duewheel_`, base units (seconds), the unit last, `_total` for what only rises. Labels are
-topics, reasons, phases and bounds: never ids or keys. Of topics, whose names producers choose, a
-bounded number has series of their own (`TopicLabels`). Counters begin at 0 with their process;
+At each scrape a source turns frozen snapshots of a process's parts into metric families.
+
+Names: `duewheel_`, base units (seconds), the unit last, `_total` for counters. Labels are topics,
+reasons, phases and bounds, never ids or keys. Producers choose topics' names, so only a bounded
+number of topics has series of its own (`TopicLabels`). Counters begin at 0 with their process;
 gauges are true at any moment.
 """
 
@@ -38,12 +39,12 @@ TOPIC_SERIES_MAX = 200  # of one family
 
 
 class Source(Protocol):
-    """Where the families come from; ingest_metrics.py and dequeue_metrics.py have one each,
-    and both processes serve that of shard_metrics.py.
+    """The source of families; one each in ingest_metrics.py and dequeue_metrics.py, and that of
+    shard_metrics.py, which both processes serve.
     """
 
     def families(self) -> Iterable[Metric]:
-        """All of them, now. Called by one thread at a time."""
+        """All families as of now. Called by one thread at a time."""
         ...
 
 
@@ -60,7 +61,7 @@ class Together:
 
 
 class _Collector:
-    """Asks the source for one scrape at a time, and no more once it is closed."""
+    """Collects for one scrape at a time; nothing once it is closed."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -83,7 +84,7 @@ def served(source: Source, host: str, port: int | None) -> Iterator[None]:
     """Serve the source's metrics for the length of a with block.
 
     Args:
-        source: not asked any more when the block ends.
+        source: not used any more after the block.
         host: to listen on.
         port: 0 for a free one, which the log names; None: nothing is served.
 
@@ -111,10 +112,10 @@ def served(source: Source, host: str, port: int | None) -> Iterator[None]:
 
 
 class TopicLabels:
-    """Which topics have a series of their own in one family; all others together are OTHER.
+    """Chooses the topics with series of their own in one family; all others together are OTHER.
 
-    Those with the greatest values come first, and stay for as long as they are there. One object
-    for each family: a counter never moves from one series to another.
+    The topics with the greatest values are chosen first, and stay as long as they exist. One object
+    per family: otherwise a counter would move from one series to another.
     """
 
     def __init__(self) -> None:
@@ -136,22 +137,22 @@ class TopicLabels:
 
 
 def counter(name: str, text: str, value: float) -> Metric:
-    """Something that only rises."""
+    """A value that only rises."""
     return CounterMetricFamily(PREFIX + name, text, value=value)
 
 
 def counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    """The same for every value of a label."""
+    """One value for each value of a label."""
     return _filled(CounterMetricFamily(PREFIX + name, text, labels=[label]), values)
 
 
 def gauge(name: str, text: str, value: float) -> Metric:
-    """Something that is as it is now."""
+    """A current value."""
     return GaugeMetricFamily(PREFIX + name, text, value=value)
 
 
 def gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    """The same for every value of a label."""
+    """One value for each value of a label."""
     return _filled(GaugeMetricFamily(PREFIX + name, text, labels=[label]), values)
 
 
@@ -177,6 +178,6 @@ def thread_failures() -> Metric:
 
 
 def build_info() -> Metric:
-    """Which duewheel this is."""
+    """The versions of duewheel and Python."""
     versions = {"version": __version__, "python": platform.python_version()}
     return InfoMetricFamily(PREFIX + "build", "Versions.", versions)

@@ -1,4 +1,4 @@
-"""Signals: an event that asks a process to stop, and Ctrl-C for commands that tidy up."""
+"""Signals: an event that stops a process, and an interrupt for commands that clean up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 @contextmanager
 def interruptible() -> Iterator[None]:
     """SIGTERM, SIGINT and the end of the terminal raise KeyboardInterrupt, for the length of a with
-    block, once: a second one must not cut short what is tidied up then. Main thread only.
+    block. Only once: a second signal would cut the clean-up short. Main thread only.
     """
 
     def interrupt(*_: object) -> None:
@@ -53,10 +53,11 @@ def stop_signals() -> Iterator[threading.Event]:
 
 @contextmanager
 def ignore_kafka_errors_after_stop(stopping: threading.Event) -> Iterator[None]:
-    """Once the event is set, an answer of Kafka's that is missing is no error: it is not awaited.
+    """Log retriable errors instead of raising them once the event is set: a stopping process does
+    not wait for Kafka.
 
     Raises:
-        DuewheelError: from the with block, if it is another one or nobody asked for the stop.
+        DuewheelError: from the with block, if it is not retriable or the event is not set.
     """
     try:
         yield

@@ -1,7 +1,7 @@
-"""Temporary folders that never outlive the process that made them, killed or not.
+"""Temporary folders that never outlive this process, even if it is killed.
 
-Who ends in order removes the folder itself. For a `kill -9` there is a *remover*: a process of its
-own that waits for nothing but its parent's end, and then removes what is there.
+A process that ends in order removes its folder itself. After a `kill -9` the *remover* does: a
+child process that only waits for its parent's end.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from duewheel.osutil.child_process import Child
 
-# Others that write there end with our process, but later than the remover hears of it: `duewheel
-# run` gives its processes 8 s, and Spark's JVM takes a moment more. Both make folders anew.
+# Other writers end later than the remover's signal: `duewheel run` gives its processes 8 s, and
+# Spark's JVM takes a moment more. Until then both may create folders again.
 _LINGER_S = 20.0
 _END_S = 5.0
 
@@ -48,6 +48,6 @@ class ScratchFolder:
         self._remover = Child(command, on_parent_death=signal.SIGTERM)
 
     def remove(self) -> None:
-        """With all that is in it. Again is harmless."""
+        """Remove the folder with its content. A second call does nothing."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._remover.end(signal.SIGKILL, _END_S)

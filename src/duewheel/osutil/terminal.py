@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def progress_bar() -> Progress:
-    """On stderr, and only if that is a terminal."""
+    """A bar on stderr; draws nothing if that is no terminal."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -34,7 +34,7 @@ def progress_bar() -> Progress:
 
 @contextmanager
 def bar_of_bytes(text: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Takes bytes done and bytes in all, and draws them in MiB; None if stderr is no terminal."""
+    """A function that draws bytes done and in total, in MiB; None if stderr is no terminal."""
     with progress_bar() as bar:
         task: TaskID | None = None
 

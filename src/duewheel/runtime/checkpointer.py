@@ -1,4 +1,7 @@
-"""The thread that writes the durable checkpoint, every few seconds, in the ingest process."""
+"""Writes the durable checkpoint every few seconds, in a thread of the ingest process.
+
+A failed checkpoint leaves the last one valid; the next turn tries again.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,8 @@ _FOLDERS = (timer_log.FOLDER, message_store.FOLDER, cancelled_records.FOLDER)
 
 
 class DurableCheckpoints:
-    """Writes checkpoints of one data directory. Everything it opens is its own, so that it may run
-    beside the engine in a thread; one thread uses an instance.
+    """Writes checkpoints of one data directory. It opens its own files, so it may run beside the
+    engine; one thread uses an instance.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -54,7 +57,7 @@ class DurableCheckpoints:
         """Take and write one checkpoint; the steps are those of checkpoints/durable_checkpoint.py.
 
         Raises:
-            Locked: engine.lock is held by a process that does not move.
+            Locked: a stopped or stuck process holds engine.lock.
             OSError: a file could not be synced; the last checkpoint still holds.
         """
         with self._lock.held(LOCK_DEADLINE_S):
@@ -91,19 +94,19 @@ class DurableCheckpoints:
         try:
             fs.sync_path(self._directory / folder / hour_name(hour))
         except FileNotFoundError:
-            # Unlinked by dequeue meanwhile: nothing in it is needed.
-            assert hour < first_kept(), "only hours that were given up vanish"
+            # Dequeue has unlinked it meanwhile: it is not needed.
+            assert hour < first_kept(), "only unlinked hours vanish"
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._lock.close()
         self._state.release()
 
 
 class CheckpointThread(Worker):
-    """Writes a checkpoint every `interval_s` until told to stop.
+    """Writes a checkpoint every `interval_s` until the process stops.
 
-    A failure of the disk or the lock is logged, and the next turn tries again. Any other one ends
+    A failure of the disk or the lock is logged, and the next turn tries again. Any other error ends
     the thread, and `require_alive` raises it: without checkpoints no hour is ever unlinked.
     """
 

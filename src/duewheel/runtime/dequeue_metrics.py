@@ -1,4 +1,4 @@
-"""What the dequeue process measures: deliveries, how late they are, and what is pending."""
+"""The metrics of the dequeue process: deliveries, their lateness, and pending timers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class DequeueMetrics:
             pending = count_pending(self._pending, self._directory, now_ms)
             yield from pending_families(*pending, self._topics["pending"])
         except CorruptFile as error:
-            # The deliveries, which read the same files, will say more.
+            # Dequeue reads the same files, and raises the error.
             log.warning("pending timers cannot be counted", reason=str(error))
 
     def _deliveries(self) -> Iterator[Metric]:
@@ -72,14 +72,15 @@ class DequeueMetrics:
     def _dead_letters(self, statistics: Statistics) -> Iterator[Metric]:
         yield counters(
             "dead_letters",
-            "Messages written to the dead-letter topic; `rejected` ones had not been accepted, "
-            "`waited` ones had been sent back before, while it took nothing.",
+            "Messages written to the dead-letter topic; `rejected`: never accepted; `waited`: "
+            "written to their timer topic before, because the dead-letter topic took nothing.",
             "reason",
             {REJECTED: 0, **statistics.dead_letters},
         )
         yield counter(
             "dead_letters_kept",
-            "Dead letters written to their timer topic because theirs took nothing; each time.",
+            "Dead letters written to their timer topic because the dead-letter topic took nothing; "
+            "counted each time.",
             statistics.letters_kept,
         )
         yield gauge(
@@ -89,7 +90,7 @@ class DequeueMetrics:
         )
 
     def _copies(self, statistics: Statistics) -> Iterator[Metric]:
-        """What went to its timer topic once more, or is to."""
+        """Copies: rolled, parked, spread or held."""
         yield gauge(
             "copies_held",
             "Copies, chases and dead letters held until their timer partition takes writes.",
@@ -97,22 +98,24 @@ class DequeueMetrics:
         )
         yield counters(
             "rolled",
-            "Timers written to their timer topic again, for they are due beyond the roll window.",
+            "Timers written to their timer topic again: due beyond the roll window.",
             "topic",
             self._topics["rolled"].of(statistics.rolled),
         )
         yield counters(
             "parked",
-            "The same because their target took no writes for now; again each time that they wait.",
+            "Timers written to their timer topic again: their target took no writes; each time.",
             "topic",
             self._topics["parked"].of(statistics.parked),
         )
         yield counter(
-            "hot_slot_slots", "Slots with more timers than may leave at once.", statistics.hot_slots
+            "hot_slot_slots",
+            "Slots with more timers than `dequeue.hot_slot_limit`.",
+            statistics.hot_slots,
         )
         yield counters(
             "hot_slot_excess",
-            "Timers in excess of their slot, by what became of them.",
+            "Timers beyond `dequeue.hot_slot_limit`, by what was done with them.",
             "policy",
             {
                 "spread": statistics.spread,
@@ -121,9 +124,7 @@ class DequeueMetrics:
         )
 
     def _cancels(self, statistics: Statistics) -> Iterator[Metric]:
-        yield counter(
-            "cancelled", "Timers that a cancel has kept from leaving.", statistics.cancelled
-        )
+        yield counter("cancelled", "Timers that a cancel has suppressed.", statistics.cancelled)
         yield counters(
             "answers",
             "Replies to cancels and reschedules, by outcome.",
@@ -132,7 +133,7 @@ class DequeueMetrics:
         )
         yield counter(
             "cancels_chased",
-            "Cancels written again behind copies of their timers that may be in flight.",
+            "Cancels written again, behind copies of their timers that may be in flight.",
             statistics.chases,
         )
 
@@ -148,7 +149,7 @@ class DequeueMetrics:
         )
         yield histogram(
             "commit_duration_seconds",
-            "From handing a transaction over until it is known to be committed.",
+            "From the start of a transaction until its commit is acknowledged.",
             statistics.commit_ms,
         )
 
@@ -174,12 +175,12 @@ class DequeueMetrics:
             )
             yield gauge(
                 "floor_ahead_seconds",
-                "By how much that lies ahead of this host's clock: what is due before leaves late.",
+                "How far the floor is ahead of this host's clock: timers due before it are late.",
                 max(0, close.floor * precision_ms - self._clock.now_ms()) / 1000,
             )
         yield gauge(
             "clock_skew_seconds",
-            "By how much this host's clock is ahead of the brokers'.",
+            "How far this host's clock is ahead of the brokers' clock.",
             skew_ms / 1000,
         )
         yield gauge(
@@ -189,7 +190,7 @@ class DequeueMetrics:
         )
         yield gauge(
             "recovering",
-            "1 while files are recovered or messages read again: nothing is delivered.",
+            "1 while files are recovered or messages are read again: nothing is delivered.",
             int(state.needs_recovery if follows else recovering(state) is not None),
         )
         yield gauge(
@@ -200,12 +201,12 @@ class DequeueMetrics:
         statistics = recovering(self._directory.state)
         yield gauge(
             "standby_missing_messages",
-            "Offsets that the owner has closed and the standby has not, markers included.",
+            "Offsets closed by the owner and not yet by the standby, transaction markers included.",
             sum(statistics.missing.values()) if statistics else 0,
         )
         yield gauge(
             "standby_behind_seconds",
-            "Age of the oldest closing of the owner that the standby has not reached.",
+            "Age of the oldest slot closed by the owner and not yet by the standby.",
             behind_s,
         )
 
@@ -213,7 +214,7 @@ class DequeueMetrics:
 def count_pending(
     timers: PendingTimers, directory: DataDirectory, now_ms: int
 ) -> tuple[Pending, dict[str, float]]:
-    """What is pending, and how many timers leave within so many seconds from now."""
+    """The pending timers, and how many are delivered within each of WITHIN_S."""
     precision_ms = directory.config.precision_ms
     until = [closable_slot(now_ms + 1000 * within_s, precision_ms) for within_s in WITHIN_S]
     now, hour_later = (closable_slot(ms, precision_ms) for ms in (now_ms, now_ms + HOUR_MS))
@@ -225,38 +226,40 @@ def count_pending(
 def pending_families(
     pending: Pending, within: Mapping[str, float], topics: TopicLabels
 ) -> Iterator[Metric]:
-    """The families of one look."""
-    yield gauge("pending", "Timers in the wheel, coming dead letters included.", pending.total)
+    """The families of one count."""
+    yield gauge(
+        "pending", "Timers in the wheel, rejected messages that wait included.", pending.total
+    )
     yield gauges(
         "pending_by_topic",
-        "The same by the topic they will go to.",
+        "Pending timers by target topic.",
         "topic",
         topics.of(pending.by_topic),
     )
     levels = {str(level): count for level, count in pending.by_level.items()}
     yield gauges(
-        "pending_by_level", "Those asked for by a delay level, by that level.", "level", levels
+        "pending_by_level", "Pending timers with a delay level, by level.", "level", levels
     )
     yield gauges(
         "pending_due_within",
-        "The same by the seconds until they leave, at most.",
+        "Pending timers by the seconds within which they are delivered.",
         "seconds",
         within,
     )
-    yield gauge("slot_max_size", "Most timers of one slot.", pending.slot_max)
+    yield gauge("slot_max_size", "Timers in the largest slot.", pending.slot_max)
     yield gauge(
         "pending_beyond_ring",
-        "Timers that leave so late that the wheel does not reach them yet.",
+        "Timers in slots that the ring does not reach yet.",
         pending.beyond_ring,
     )
     yield gauge(
         "pending_rolls",
-        "Timers that leave to be rolled: due beyond the roll window.",
+        "Pending timers to be rolled: due beyond the roll window.",
         pending.rolls,
     )
-    yield gauge("rolls_next_hour", "How many of them within an hour.", pending.rolls_ahead)
+    yield gauge("rolls_next_hour", "Pending rolls within an hour.", pending.rolls_ahead)
     yield gauge(
         "rolls_per_second_max",
-        "How many of them in the busiest second of that hour.",
+        "Pending rolls in the busiest second of that hour.",
         pending.rolls_per_second,
     )

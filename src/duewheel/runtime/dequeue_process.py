@@ -1,4 +1,9 @@
-"""The dequeue process, and the first progress of a shard."""
+"""The dequeue process, and the first progress of a shard.
+
+Steps of a start: take the data directory; check the topics; claim the shard, a new one with its
+first progress (a standby follows its owner until then); deliver until a signal. Any failure ends
+the process; its supervisor starts it again.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +46,7 @@ _TAKE_OVER_AGAIN_S = 1.0
 
 
 def run_dequeue(settings: Settings, *, take_over: bool = False, standby: bool = False) -> None:
-    """The dequeue process: delivers until it is told to stop.
+    """Run the dequeue process: deliver until a signal.
 
     Args:
         settings: of the shard.
@@ -93,7 +98,7 @@ def _stand_by(
     publisher: KafkaPublisher,
     dequeue: Dequeue,
 ) -> bool:
-    """Follow the owner until the shard is this directory's; False if told to stop before."""
+    """Follow the owner until this directory owns the shard; False if a signal came before."""
     reader = factory.progress_reader(settings, clock)
     config, stopping = factory.dequeue_config(settings), clock.stopping
     try:
@@ -106,7 +111,7 @@ def _stand_by(
                 dequeue.start(take_over=verdict is Verdict.PROMOTED)
             except (Fenced, KafkaUnavailable, RecoveryPending) as error:
                 # Fenced: another standby was quicker.
-                log.warning("not taken over: following on", reason=str(error))
+                log.warning("not taken over: following the owner again", reason=str(error))
                 publisher.close()
                 clock.sleep(_TAKE_OVER_AGAIN_S)
             else:
@@ -116,10 +121,10 @@ def _stand_by(
 
 
 def share_one_heap() -> None:
-    """Have all threads and Arrow allocate from one heap: what one frees, the next one uses.
+    """Make all threads and Arrow allocate from one heap.
 
-    Chunks are read and encoded in one thread, handed over in a second and sent in a third. With a
-    heap of each, and Arrow's own pool, half of the memory in a large slot is freed and kept.
+    One thread reads and encodes a chunk, a second hands it over, a third sends it. With a heap for
+    each, and Arrow's own pool, half of the memory of a large slot stays allocated without use.
     """
     pa.set_memory_pool(pa.system_memory_pool())
     with suppress(AttributeError):  # not glibc
@@ -130,7 +135,7 @@ def share_one_heap() -> None:
 def _metrics(
     settings: Settings, clock: Clock, dequeue: Dequeue, publisher: KafkaPublisher
 ) -> Iterator[None]:
-    """Serve the process's metrics, if that is asked for."""
+    """Serve the process's metrics, if a port is configured."""
     with closing(DataDirectory(settings.storage.data_dir, settings.wheel)) as beside:
         own = DequeueMetrics(
             beside, clock, lambda: dequeue.statistics, lambda: publisher.letters_wait
@@ -177,7 +182,7 @@ def _first_if_new(
 ) -> Progress | None:
     """The first progress of a shard, if its timer topics have never held a message.
 
-    With messages in them, only `duewheel init` may say that none of them was ever scheduled.
+    If they hold messages, only an operator knows that none was scheduled: `duewheel init`.
     """
     if not read_local_state(directory.state, directory.path).is_fresh:
         return None
@@ -197,11 +202,11 @@ def _first_progress(
     clock: factory.StoppableClock,
     publisher: KafkaPublisher,
 ) -> Progress:
-    """The first progress of a shard. A clock that runs ahead must not have a say: the floor that it
-    set would hold for ever.
+    """The first progress of a shard, by the earlier of host's and brokers' clocks: a floor from a
+    clock that is ahead would delay every timer below it for ever.
 
     Raises:
-        RecoveryRefused: there are shards already, and they are more or fewer.
+        RecoveryRefused: other shards exist, and count their shards differently.
     """
     require_as_many(settings, all_shards(settings, clock.stopping))
     now_ms = min(clock.now_ms(), publisher.broker_now_ms())
@@ -209,9 +214,9 @@ def _first_progress(
 
 
 def init_progress(settings: Settings) -> bool:
-    """Write the first progress of the shard if there is none: what `duewheel init` says.
+    """Write the first progress of the shard if there is none, for `duewheel init`.
 
-    Everything from the timer topics' log start on counts as never scheduled.
+    All messages from the timer topics' log start on count as not scheduled yet.
 
     Returns:
         Whether it was written.
@@ -224,7 +229,7 @@ def init_progress(settings: Settings) -> bool:
         directory = factory.start_directory(settings, Role.DEQUEUE)
         publisher = factory.publisher(settings, clock)
         try:
-            # Files that know a progress hold timers: the next start goes on from their copy of it.
+            # Files with a mirror of the progress hold timers: the next start continues from it.
             found = publisher.start()
             if found is not None:
                 require_not_sealed(found)

@@ -1,7 +1,7 @@
-"""Why a process of `duewheel run` has ended, in its own words, for its supervisor to read.
+"""Passes the reason why a process of `duewheel run` ended to its supervisor.
 
-They are written to a file in memory that the supervisor has made and hands on as a descriptor:
-neither a full disk nor a data directory that cannot be read keeps them back.
+The process writes it to a file in memory, which the supervisor has opened and passes on as a
+descriptor: so it arrives even if the disk is full or the data directory cannot be read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ BYTES_MAX = 500
 
 
 def write(text: str) -> None:
-    """Called by a process that is about to end with an error."""
+    """Write the reason; called by a process before it ends with an error."""
     number = os.environ.get(VARIABLE, "")
     if number.isdigit():
         with suppress(OSError):
@@ -22,25 +22,25 @@ def write(text: str) -> None:
 
 
 class ExitReasonFile:
-    """The supervisor's side, of one process. Its descriptor is to be inherited."""
+    """The supervisor's side, one for each process, which inherits the descriptor."""
 
     def __init__(self) -> None:
         """
         Raises:
-            OSError: there are no descriptors left.
+            OSError: no descriptor is left.
         """
         self.descriptor = os.memfd_create("duewheel exit reason")
 
     @property
     def environment(self) -> dict[str, str]:
-        """For the process, on top of this one's."""
+        """The environment of the process: this one's, and the descriptor."""
         return {**os.environ, VARIABLE: str(self.descriptor)}
 
     def read(self) -> str:
-        """What was said; empty if nothing was."""
+        """The reason; empty if none was written."""
         text = os.pread(self.descriptor, BYTES_MAX, 0).decode(errors="replace")
         return " ".join(text.split())
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         os.close(self.descriptor)

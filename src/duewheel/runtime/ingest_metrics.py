@@ -1,4 +1,4 @@
-"""What the ingest process measures: what it takes, rejects and holds back, and Spark's batches."""
+"""The metrics of the ingest process: accepted, rejected and waiting messages; Spark's batches."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class IngestMetrics:
         clock: this host's.
         statistics: the sink's newest snapshot.
         min_free: of the file system, below which nothing is taken.
-        audits: the newest one is shown, too.
+        audits: of which the newest one is shown.
 
     Attributes:
-        progress: the query's newest, set by whoever watches the query.
+        progress: the query's newest; ingest's tick sets it.
         topics_left_out: how many topics that match the pattern are not read, set likewise.
     """
 
@@ -65,7 +65,7 @@ class IngestMetrics:
         checkpoint = self._state.path.parent / durable_checkpoint.FILE_NAME
         if checkpoint.exists():
             age_s = self._clock.now_ms() / 1000 - checkpoint.stat().st_mtime
-            yield gauge("checkpoint_age_seconds", "Since the last durable checkpoint.", age_s)
+            yield gauge("checkpoint_age_seconds", "Age of the last durable checkpoint.", age_s)
         yield from self._disk(statistics)
         audit = self._audits.newest()
         if audit is not None:
@@ -73,15 +73,17 @@ class IngestMetrics:
 
     def _disk(self, statistics: SinkStatistics) -> Iterator[Metric]:
         space = fs.space(self._state.path.parent)
-        yield gauge("disk_free_bytes", "Of the data directory's file system.", space.free_bytes)
+        yield gauge(
+            "disk_free_bytes", "Free bytes of the data directory's file system.", space.free_bytes
+        )
         yield gauge(
             "disk_min_free_bytes",
-            "Of these; with less ingest takes nothing.",
+            "Free bytes below which ingest takes nothing.",
             self._min_free.of(space.total_bytes),
         )
         yield gauge(
             "disk_waiting",
-            "Messages read that wait, for the disk would be too full with them.",
+            "Messages read that wait because the disk is too full.",
             statistics.rows_without_room,
         )
 
@@ -89,7 +91,7 @@ class IngestMetrics:
         yield gauge("paused_waiting", "Messages read that wait for a resume.", statistics.rows_held)
         yield gauge(
             "standby_waiting",
-            "Messages read that a standby must not take until the owner has closed as far.",
+            "Messages read that a standby holds back until the owner has closed as far.",
             statistics.rows_ahead,
         )
 
@@ -98,9 +100,16 @@ def _taken(statistics: SinkStatistics) -> Iterator[Metric]:
     rejected = sum(statistics.rejected.values())
     yield counter("timers_accepted", "Timers taken into the wheel.", statistics.rows - rejected)
     yield counters(
-        "rejected", "Messages on their way to the dead-letter topic.", "reason", statistics.rejected
+        "rejected",
+        "Messages that were not accepted; they go to the dead-letter topic.",
+        "reason",
+        statistics.rejected,
     )
-    yield counter("replayed", "Messages read again and dropped: known.", statistics.rows_replayed)
+    yield counter(
+        "replayed",
+        "Messages read again and dropped: they are in the wheel already.",
+        statistics.rows_replayed,
+    )
     yield counter("rows_lost", "Offsets that retention deleted unread.", statistics.rows_lost)
 
 
@@ -108,16 +117,16 @@ def _spark(progress: QueryProgress, statistics: SinkStatistics) -> Iterator[Metr
     yield counter("spark_batches", "Batches of the streaming query.", statistics.batches)
     yield gauge("spark_batch_rows", "Rows of the newest batch.", progress.rows)
     yield gauge(
-        "spark_input_rows_per_second", "Rate at which rows came in.", progress.input_rows_per_s
+        "spark_input_rows_per_second", "Rows per second that came in.", progress.input_rows_per_s
     )
     yield gauge(
         "spark_processed_rows_per_second",
-        "Rate at which the newest batch was processed.",
+        "Rows per second of the newest batch.",
         progress.processed_rows_per_s,
     )
     yield gauges(
         "spark_batch_duration_seconds",
-        "Where the time of the newest batch went; triggerExecution is the whole.",
+        "Duration of the newest batch by phase; triggerExecution is the whole.",
         "phase",
         {phase: ms / 1000 for phase, ms in progress.durations_ms.items()},
     )

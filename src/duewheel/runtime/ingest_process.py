@@ -318,7 +318,7 @@ def _name(settings: Settings) -> str:
 
 def _log_start(admin: KafkaAdmin) -> LogStart:
     def log_start(topic: str, partition: int) -> int:
-        # A partition that is gone has lost nothing that a gap could tell.
+        # A deleted partition has no gap to report.
         return admin.log_start_offsets([topic]).get((topic, partition), 0)
 
     return log_start
@@ -330,10 +330,10 @@ def _log_start(admin: KafkaAdmin) -> LogStart:
 def _decision(
     directory: DataDirectory, clock: Clock, stopping: threading.Event
 ) -> RecoveryRecord | None:
-    """Wait until the dequeue that lives now has decided how this start goes on.
+    """Wait until the running dequeue has decided how this start continues.
 
     Returns:
-        None if told to stop before.
+        None if a signal came before.
     """
     line = Interval(clock, _WAIT_LOG_INTERVAL_MS)
     while (record := dequeue_has_decided(directory.state, directory.path)) is None:
@@ -346,12 +346,12 @@ def _decision(
 
 
 def _offsets_at(settings: Settings, state: State, admin: KafkaAdmin, time_ms: int) -> Marks:
-    """Where a time begins in the timer topics, for a recovery that reads everything again."""
+    """The offsets at `time_ms` in the timer topics, for a recovery that reads them again."""
     taken = TakenTopics.of(state)
     existing = discover(settings, admin, taken)
     for topic in taken.topics & existing.left_out.keys():
         _log.error(
-            "a timer topic cannot be read again: those of its messages that were pending are lost",
+            "a timer topic cannot be read again: its pending messages are lost",
             topic=topic,
             reason=existing.left_out[topic],
         )
@@ -360,8 +360,8 @@ def _offsets_at(settings: Settings, state: State, admin: KafkaAdmin, time_ms: in
     for partition, start in starts.items():
         if 0 < start == found.get(partition):
             _log.error(
-                "the timer topic begins within the time that is read again: messages before that "
-                "are gone, and those of them that were pending are lost",
+                "the timer topic's log begins within the time that is read again: pending messages "
+                "before that are lost",
                 partition=f"{partition[0]}-{partition[1]}",
                 log_start=start,
             )
@@ -370,7 +370,7 @@ def _offsets_at(settings: Settings, state: State, admin: KafkaAdmin, time_ms: in
 
 @contextmanager
 def _damage_pending(spark_dir: Path) -> Iterator[None]:
-    """A checkpoint that Spark's own query stumbles over is set aside by the next start.
+    """A damaged checkpoint of Spark's ends this run; the next start sets it aside.
 
     Raises:
         RecoveryPending: in its place.
@@ -380,4 +380,4 @@ def _damage_pending(spark_dir: Path) -> Iterator[None]:
     except CorruptFile as error:
         if not error.path.is_relative_to(spark_dir):
             raise
-        raise RecoveryPending(f"{error}: starting anew without it") from error
+        raise RecoveryPending(f"{error}: restarting without it") from error

@@ -1,8 +1,8 @@
-"""One of the two processes that `duewheel run` keeps alive: started, watched, started again.
+"""Keeps one of the two processes of `duewheel run` alive.
 
-Whatever ended it may pass: a disk that stalled, a login that was refused, a broker's stale answer,
-a host without room for another process. So it is started again with exponential back-off, for as
-long as it takes, but for two ends that no new start mends:
+Most causes of an end pass: a stalled disk, a refused login, a stale answer of a broker, a host
+without room for another process. So the process is restarted with exponential back-off, without a
+limit, except after two ends that no restart mends:
 
     fenced     another instance owns the shard: this one must stop
     refused    dequeue refuses configuration, topics or files before it has ever run under this
@@ -29,8 +29,8 @@ from duewheel.osutil.child_process import Child
 from duewheel.runtime.exit_reason import ExitReasonFile
 from duewheel.runtime.run_file import Supervised
 
-BACKOFF_MS = 2_000, 60_000  # so the log tells of one that cannot start about once a minute
-_CALM_S = 60.0  # having lived this long, a process has earned the first back-off again
+BACKOFF_MS = 2_000, 60_000  # so a process that cannot start is logged about once a minute
+_CALM_S = 60.0  # a process that has run for so long starts again with the first back-off
 _AT_FIRST = {ConfigError.exit_code, RecoveryRefused.exit_code}
 _REFUSALS = _AT_FIRST | {Locked.exit_code}
 
@@ -40,11 +40,11 @@ log = structlog.get_logger(__name__)
 
 
 class KeptProcess:
-    """Not thread-safe. Asked several times a second to `poll`.
+    """Not thread-safe; `poll` is called several times a second.
 
     Attributes:
-        child: the process that runs now, or None.
-        final_code: what it ended with for good; 0 until then.
+        child: the running process, or None.
+        final_code: the exit code after which it is not restarted; 0 until then.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class KeptProcess:
         """
         Args:
             name: of the process.
-            role: for its signs of life.
-            data_dir: where it gives them.
+            role: of its heartbeats.
+            data_dir: with the heartbeats.
             clock: this host's.
-            command: asked at every start for its command line.
+            command: gives its command line at every start.
             is_needed: whether a refusal before it has ever run is final.
         """
         self.name = name
@@ -87,7 +87,7 @@ class KeptProcess:
 
     @property
     def status(self) -> Supervised:
-        """For others."""
+        """The process as `status` and metrics show it."""
         waits_s = self._start_at_s - time.monotonic()
         return Supervised(
             pid=self.child.pid if self.child else None,
@@ -100,11 +100,11 @@ class KeptProcess:
 
     @property
     def refused_with(self) -> int:
-        """The exit code of a process that has been refused, and not run since; else 0."""
+        """The exit code of a process that was refused and has not run since; 0 otherwise."""
         return self._code if self._code in _REFUSALS and not self._lives else 0
 
     def poll(self) -> bool:
-        """Start it if it is time to, note whether it lives; returns whether anything changed."""
+        """Restart it if it is time, note its end or its heartbeat; returns whether it changed."""
         if self.final_code:
             return False
         if self.child is None:

@@ -1,12 +1,12 @@
-"""How far ingest is behind the timer topics, as somebody else sees it: the dequeue process.
+"""Measures how far ingest is behind the timer topics, from the dequeue process.
 
-What ingest says of itself is worth nothing when it matters: a JVM that stands still, workers of
-Spark's that are dead, a fetch that never comes back have nothing new to say. So a thread of dequeue
-asks Kafka where the logs end, with a client and time-outs of its own, and compares that with the
-marks of the commit page. What it finds lies in `state`, for `status` and the metrics of both.
+Ingest cannot report its own lag when it matters: a JVM that stands still, dead Spark workers, or a
+fetch that never returns write nothing. So a thread of dequeue polls Kafka for the logs' ends, with
+a client and time-outs of its own, and compares them with the marks of the commit page. The result
+lies in `state`, for `status` and the metrics of both processes.
 
-The age of what is not taken is found without reading a message: each look notes the ends, and the
-oldest of them that the marks have not reached were there at that time.
+The age of the oldest offset is measured without reading a message: each poll notes the ends; the
+oldest note that the marks have not reached shows since when its offsets exist.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from duewheel.schemas.batches import TopicPartition
 from duewheel.threads import Worker
 
 _INTERVAL_S = 1.0
-_SHARE = 20  # a look may take a twentieth of the time: many partitions are asked for less often
+_SHARE = 20  # a poll may take a twentieth of the time: many partitions are polled less often
 _CALL_S = 10.0
-_STOP_S = 1.0  # it holds nothing that must be given back
+_STOP_S = 1.0  # a thread that does not end by then holds nothing that others need
 _REMIND_MS = 60_000
-_NOTES_MAX = 8  # so the age is told too low by a seventh of it, at most about
+_NOTES_MAX = 8  # so the age is at most about a seventh too low
 
 _log = structlog.get_logger(__name__)
 
 
 class LagNotes:
-    """What earlier looks have seen. Not thread-safe."""
+    """The ends that earlier polls have seen. Not thread-safe."""
 
     def __init__(self) -> None:
         self._notes: list[tuple[int, dict[TopicPartition, int]]] = []
@@ -48,20 +48,20 @@ class LagNotes:
         self._stuck_since_ms: int | None = None
 
     def measure(self, now_ms: int, batch: int, marks: Marks, ends: Marks) -> tuple[int, int, int]:
-        """One look.
+        """Note one poll.
 
         Args:
             now_ms: boottime.
-            batch: the newest that ingest has committed.
-            marks: how far it has come, of every partition that is to be judged.
-            ends: of the same partitions, where what can be taken ends.
+            batch: number of the newest committed batch.
+            marks: the next offset to take, of every partition in `ends`.
+            ends: the last stable offsets.
 
         Returns:
-            How many offsets are not taken; for how long the oldest of them has been known to be
-            there, in ms; for how long no batch has been committed with something to take.
+            How many offsets are not taken; for how long the oldest of them has existed, in ms; for
+            how long no batch has been committed although there were offsets to take, in ms.
         """
         behind = {p: end for p, end in ends.items() if end > marks[p]}
-        # What ended further on once has been cut: then there is no more to be taken than now.
+        # A log that ended further on was cut: the offsets beyond its end are no longer to be taken.
         notes = [
             (at_ms, {p: e for p, e in were.items() if p in ends and min(e, ends[p]) > marks[p]})
             for at_ms, were in self._notes
@@ -83,18 +83,18 @@ class LagNotes:
 
 
 def _least(notes: list[tuple[int, dict[TopicPartition, int]]]) -> int:
-    """The note between whose neighbours is the least time; neither the oldest nor the newest."""
+    """The inner note whose neighbours are closest in time: its loss costs the least accuracy."""
     return min(range(1, len(notes) - 1), key=lambda i: notes[i + 1][0] - notes[i - 1][0])
 
 
 class LagWatch:
-    """Looks about once a second, in a thread, for the length of a with block."""
+    """Polls about once a second, in a thread, for the length of a with block."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         """Nothing runs yet.
 
         Args:
-            settings: of the shard, whose data directory must be there.
+            settings: of the shard, whose data directory must exist.
             clock: this host's.
         """
         self._settings = settings
@@ -122,7 +122,7 @@ class LagWatch:
                 except (DuewheelError, OSError) as error:
                     if warning.is_over():
                         _log.warning(
-                            "it is not known where the timer topics end", reason=str(error)
+                            "the ends of the timer topics cannot be read", reason=str(error)
                         )
                 else:
                     warning = Interval(self._clock, _REMIND_MS)
@@ -148,7 +148,7 @@ class LagWatch:
     def _marks(
         self, admin: KafkaAdmin, committed: Marks, ends: Marks, topics: list[str]
     ) -> Mapping[TopicPartition, int]:
-        """Of a partition from which nothing was taken yet, where its log begins."""
+        """The marks; for a partition without one, where its log begins."""
         new = [partition for partition in ends if partition not in committed]
         starts = admin.log_start_offsets(topics) if new else {}
         return {p: committed.get(p, starts.get(p, 0)) for p in ends}

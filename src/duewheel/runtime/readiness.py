@@ -1,8 +1,8 @@
-"""Whether a shard does its work: what `status` calls `ready`, and why not.
+"""Decides whether a shard does its work (`ready` in `status`), and if not, why.
 
-Judged from the data directory alone, by anybody: each process tells of itself, dequeue of how far
-ingest is behind the logs (lag_watch.py), `run` of both (run_file.py). A process that says
-nothing is not ready. What is paused by request is no fault.
+Any process can decide it from the data directory alone: each process writes its heartbeat there,
+dequeue also the lag of ingest (lag_watch.py), and `run` the state of both (run_file.py). A silent
+process is not ready; a process that is paused by request is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from duewheel.runtime import run_file
 ALIVE = ("running", "paused")
 PROCESSES = {"ingest": Role.INGEST, "dequeue": Role.DEQUEUE}
 
-# By what is wrong: so that an alarm can name it.
+# Label values of the metric `not_ready`: alarms name them.
 REASONS = (
     "ingest_not_running",
     "dequeue_not_running",
@@ -38,11 +38,11 @@ class ReadyBounds:
     """Beyond these a shard is not ready, in ms.
 
     Attributes:
-        silence_ms: since the last sign of life of a process, and since Kafka has said where the
-            timer topics end. Kafka that is away keeps dequeue silent, too.
-        lag_ms: for which a message may be in a timer topic and not in the wheel.
-        batch_ms: for which no batch need come to its end while there is something to read.
-        behind_ms: for which a slot may be past and not delivered.
+        silence_ms: since a process's last heartbeat, and since the last answer of Kafka with the
+            ends of the timer topics. Without Kafka dequeue is silent, too.
+        lag_ms: how long a message may be in a timer topic and not in the wheel.
+        batch_ms: how long a batch may take while there is something to read.
+        behind_ms: how long a slot may be past and not delivered.
     """
 
     silence_ms: int = 30_000
@@ -52,7 +52,7 @@ class ReadyBounds:
 
     @classmethod
     def of(cls, settings: Settings) -> ReadyBounds:
-        """Batches that come seldom by request make no shard unready."""
+        """The bounds for these settings: a long trigger interval alone is no fault."""
         trigger_ms, usual = settings.ingest.trigger_ms, cls()
         return cls(
             lag_ms=max(usual.lag_ms, 3 * trigger_ms),
@@ -61,8 +61,8 @@ class ReadyBounds:
 
 
 def process_state(state: State, settings: Settings, name: str) -> tuple[int | None, str]:
-    """Process id and state: `starting` until it has given a sign of life of its own, `paused` while
-    it does nothing else by request.
+    """Process id and state: `starting` until its first heartbeat, `paused` while it is idle by
+    request.
     """
     role = PROCESSES[name]
     holder = fs.holder_of(settings.storage.data_dir / role.lock_name)
@@ -123,7 +123,7 @@ def _late(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
 
 
 def behind_now_ms(state: State, now_ms: int) -> int:
-    """How far delivery is behind: what dequeue said last, and the time since."""
+    """How far delivery is behind: dequeue's last report, and the time since."""
     beat = state.live.heartbeat(Role.DEQUEUE)
     return beat.detail + max(0, now_ms - beat.at_ms) if beat.at_ms else 0
 

@@ -1,9 +1,9 @@
-"""The file `run`: what `duewheel run` knows of the two processes that it keeps alive.
+"""The file `run`: the state of the two processes that `duewheel run` keeps alive.
 
-One page, JSON behind its CRC-32, overwritten in place: a full disk takes it, too. A reader that
-meets a write half done finds no match, and reads again.
+One page, JSON behind its CRC-32, overwritten in place, which works on a full disk, too. A reader
+of a half written page sees a wrong CRC, and reads again.
 
-`run.lock` is held by `run` for life: one `run` works in a data directory.
+`run` holds `run.lock` for life: only one works in a data directory.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _READS = 3
 
 @dataclass(frozen=True, slots=True)
 class Supervised:
-    """One process, as its supervisor knows it.
+    """One process, as its supervisor sees it.
 
     Attributes:
         pid: its process id, None while it does not run.
         restarts: how often it was started again since `run` began.
-        lives: whether it has given a sign of life since it was started.
-        last_exit_code: what it ended with last; negative: the signal; None: it never ended, or
-            could not even be started.
-        last_reason: why, in its own words; empty if it has never ended.
+        lives: whether it has written a heartbeat since it was started.
+        last_exit_code: the last exit code; negative: the signal; None: it never ended, or could
+            not be started.
+        last_reason: why it ended; empty if it has never ended.
         next_try_ms: when it is started again; None while it runs.
     """
 
@@ -44,7 +44,7 @@ class Supervised:
 
     @property
     def is_failing(self) -> bool:
-        """Whether it has ended, and none that was started since has given a sign of life."""
+        """Whether it has ended, and no successor has written a heartbeat yet."""
         return bool(self.last_reason) and not self.lives
 
 
@@ -61,7 +61,7 @@ def write(fd: int, processes: Mapping[str, Supervised]) -> None:
 
 
 def read(data_dir: Path) -> dict[str, Supervised] | None:
-    """What `run` knows, by name of the process; None while no `run` works in the directory."""
+    """The processes by name; None while no `run` works in the directory."""
     if not fs.lock_is_held(data_dir / LOCK_NAME):
         return None
     for _ in range(_READS):

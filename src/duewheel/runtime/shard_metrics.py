@@ -1,6 +1,6 @@
-"""What is true of a shard whichever of its processes is asked: lag, readiness, restarts.
+"""The metrics of a shard that both of its processes serve: lag, readiness, restarts.
 
-Both processes serve it, so that one tells of the other.
+So an alarm still sees one process when the other is down.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _readiness(state: State, settings: Settings, now_ms: int) -> Iterator[Metric
     yield gauge("ready", "1 if the shard does its work: see `duewheel status`.", int(not found))
     yield gauges(
         "not_ready",
-        "1 for each reason for which it does not.",
+        "1 for each reason why the shard is not ready.",
         "reason",
         {reason: int(reason in found) for reason in REASONS},
     )
@@ -57,22 +57,22 @@ def _readiness(state: State, settings: Settings, now_ms: int) -> Iterator[Metric
     )
     yield gauge(
         "ingest_lag_seconds",
-        "For how long the oldest of them has been known to be there.",
+        "Age of the oldest of these offsets, since a poll first saw it.",
         max(0, late_ms) / 1000,
     )
     yield gauge(
         "ingest_batch_age_seconds",
-        "For how long no batch has come to its end while there was something to read.",
+        "Time without a finished batch while there were messages to read.",
         max(0, stuck_ms) / 1000,
     )
     yield gauge(
         "ingest_lag_asked_age_seconds",
-        "Since Kafka has said where the timer topics end.",
+        "Time since Kafka last returned the ends of the timer topics.",
         max(0, now_ms - lag.asked_ms) / 1000,
     )
     yield gauge(
         "ingest_open_messages",
-        "Offsets behind an open transaction: nobody who reads committed records sees them yet.",
+        "Offsets behind an open transaction: readers of committed records do not see them yet.",
         lag.open,
     )
 
@@ -89,13 +89,13 @@ def _supervised(data_dir: Path) -> Iterator[Metric]:
     )
     yield gauges(
         "process_failing",
-        "1 from the end of a process until the next one has given a sign of life.",
+        "1 from the end of a process until the heartbeat of its successor.",
         "process",
         {name: int(each.is_failing) for name, each in known.items()},
     )
     yield gauges(
         "process_last_exit_code",
-        "What it ended with last; negative: the signal. See `duewheel status` for the reason.",
+        "Last exit code; negative: the signal. See `duewheel status` for the reason.",
         "process",
         {n: each.last_exit_code for n, each in known.items() if each.last_exit_code is not None},
     )

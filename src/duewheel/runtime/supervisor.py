@@ -1,16 +1,15 @@
 """`duewheel run` and `duewheel standby`: keep ingest and dequeue of one shard alive.
 
-- A process that dies is started again with back-off, and either lives on without the other
-  (kept_process.py). The log at each attempt, `status` and metrics say what is wrong
-  (run_file.py).
-- `run` ends when it is told to, or when dequeue ends for good. Its exit code is for what supervises
-  `run` itself: 4, another instance owns the shard, must not be started again; any other may be.
-- `--take-over` is handed to dequeue until it has claimed the shard (in the `state` file, before it
-  says so in Kafka). Later starts must not take it back from somebody who has taken it over since.
+- A process that ends is restarted with back-off; the other one goes on without it
+  (kept_process.py). The log, `status` and metrics show the reason (run_file.py).
+- `run` ends on a signal, or when dequeue ends for good. Its exit code is for the supervisor of
+  `run`: 4 (another instance owns the shard) must not be restarted; any other may be.
+- Dequeue gets `--take-over` until it has claimed the shard (in the `state` file, before it does so
+  in Kafka). A later start with it would depose an instance that has taken the shard over since.
 - Audits are started at their interval (audit/schedule.py), and stopped with the two.
 - When both have ended, `run` declares the clean stop that a killed one could not declare.
-- engine.lock is held for milliseconds: one that is held for seconds belongs to a process that does
-  not move (stopped, or stuck in a dying disk), and is freed by killing it.
+- engine.lock is held for milliseconds. A child that holds it for seconds is stopped, or stuck in a
+  dying disk, and blocks the other one: it is killed.
 """
 
 from __future__ import annotations
@@ -42,16 +41,16 @@ from duewheel.wheel.storage.data_directory import ENGINE_LOCK, declare_stopped
 
 log = structlog.get_logger(__name__)
 
-_STOP_S = 8.0  # after this long a process that was told to stop is killed
+_STOP_S = 8.0  # from SIGTERM to SIGKILL
 _LOCK_STUCK_S = 5.0
-_RUN_LOCK_S = 1.0  # a predecessor that was killed has let go by then
+_RUN_LOCK_S = 1.0  # a killed predecessor has released it by then
 _POLL_S = 0.1
 
 
 def run(
     settings: Settings, flags: list[str], *, take_over: bool = False, standby: bool = False
 ) -> int:
-    """Supervise until told to stop, or until dequeue cannot go on.
+    """Supervise until a signal, or until dequeue ends for good.
 
     Args:
         settings: for the data directory.
@@ -60,8 +59,8 @@ def run(
         standby: dequeue begins as a follower.
 
     Returns:
-        The exit code: 0; or that of a process that has ended for good, or that was refused and has
-        not run since.
+        The exit code: that of a process that has ended for good, or that was refused and has not
+        run since; 0 otherwise.
 
     Raises:
         Locked: another `run` works in the data directory.
@@ -114,15 +113,18 @@ class _Notes:
         self._fd = fs.open_file(data_dir / run_file.FILE_NAME)
 
     def write(self, kept: Sequence[KeptProcess]) -> None:
-        """Tell the others what is known of the processes."""
+        """Write the state of the processes for `status` and metrics."""
         try:
             run_file.write(self._fd, {each.name: each.status for each in kept})
-        except OSError as error:  # the processes are kept alive all the same
-            log.warning("`status` is not told of the processes", reason=str(error))
+        except OSError as error:  # without the file the processes still run
+            log.warning(
+                "`status` cannot show the processes: the file `run` was not written",
+                reason=str(error),
+            )
 
 
 def _stop(children: Sequence[Child]) -> None:
-    """All at once: each has the whole time. No thread: there may be no room for one."""
+    """Stop all at once: each has the whole time. No threads: the host may have no room for them."""
     for child in children:
         child.end(signal.SIGTERM, 0)
     end_s = time.monotonic() + _STOP_S
@@ -132,7 +134,7 @@ def _stop(children: Sequence[Child]) -> None:
 
 
 def _declare_stopped(data_dir: Path) -> None:
-    """Or else a boot of the host would now lead to a recovery."""
+    """Declare the clean stop: without it a reboot of the host would lead to a recovery."""
     try:
         stopped = declare_stopped(data_dir)
     except (DuewheelError, OSError) as error:
@@ -142,7 +144,7 @@ def _declare_stopped(data_dir: Path) -> None:
 
 
 class _Claim:
-    """Whether dequeue still has to be told to take the shard over."""
+    """Whether dequeue still needs `--take-over`."""
 
     def __init__(self, data_dir: Path, *, wanted: bool) -> None:
         self._data_dir = data_dir
@@ -150,7 +152,7 @@ class _Claim:
         self._wanted = wanted
 
     def flags(self) -> list[str]:
-        """For the next start of dequeue."""
+        """Flags for the next start of dequeue."""
         self._wanted = self._wanted and self._drawn() == self._before
         return ["--take-over"] if self._wanted else []
 

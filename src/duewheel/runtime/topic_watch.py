@@ -1,7 +1,7 @@
-"""The timer topics as ingest reads them: found before every query, looked at again beside it.
+"""Watches the timer topics for ingest: discovers them before every query, polls them beside it.
 
-A topic that has come, or gone, or become right, lets the running query end and another one begin,
-at the engine's marks, a new topic at its beginning. Which topics are read: topic_discovery.py.
+A topic that was created, deleted or corrected ends the running query; the next one begins at the
+engine's marks, a new topic at its beginning. Which topics are read: topic_discovery.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TopicWatch:
     """Not thread-safe.
 
     Attributes:
-        topic_set: the timer topics of the query that runs, or is to begin.
+        topic_set: the timer topics of the running query, or of the next one.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class TopicWatch:
     ) -> None:
         """
         Args:
-            settings: name the topics.
+            settings: with the topics' names.
             state: of the data directory.
-            clock: says when it is time to look.
-            marks: asked for the engine's.
+            clock: for the interval between polls.
+            marks: gives the engine's.
         """
         self._settings = settings
         self._state = state
@@ -61,17 +61,17 @@ class TopicWatch:
 
     @property
     def left_out(self) -> int:
-        """How many topics that match are not read, as far as is known."""
+        """How many topics that match are not read, by the last poll."""
         return len(self._logged.left_out) if self._logged else 0
 
     # ---- before a query ------------------------------------------------------------------------
 
     def find(self, admin: KafkaAdmin) -> Mapping[str, str]:
-        """Which topics the next query reads, and what Kafka calls them: ids by name.
+        """Discover the topics that the next query reads: their ids by name.
 
         Raises:
             ConfigError: a listed topic does not exist.
-            RecoveryPending: there is none at all.
+            RecoveryPending: no topic matches yet.
         """
         self._poll_interval.begin()
         self.topic_set = discover(self._settings, admin, TakenTopics.of(self._state))
@@ -79,7 +79,7 @@ class TopicWatch:
         try:
             topics = require_some(self._settings, self.topic_set)
         except ConfigError as error:
-            raise RecoveryPending(f"nothing to read yet: {error}") from error
+            raise RecoveryPending(f"no timer topic yet: {error}") from error
         self._ids = _ids(admin, topics)
         missing = set(self._settings.timer.topics) - self._ids.keys()
         if missing:
@@ -91,8 +91,8 @@ class TopicWatch:
         """Where a query without a checkpoint begins, for every partition of the shard.
 
         Raises:
-            RecoveryRefused: a partition ends below what was taken from it; or messages have to be
-                read again that are no more.
+            RecoveryRefused: a partition ends below its mark; or messages that must be read again
+                are deleted.
         """
         marks, close = self._marks(), self._state.close()
         ends = shard_settings.own(self._settings, admin.end_offsets(self.topic_set.topics))
@@ -106,12 +106,12 @@ class TopicWatch:
     # ---- beside a query ------------------------------------------------------------------------
 
     def poll(self) -> bool:
-        """Look, if it is time to; whether another query is to be begun.
+        """Poll the topics if it is time; whether the query must be replaced.
 
         Raises:
-            RecoveryRefused: a topic was recreated, or has lost its end: its messages would be
-                taken for old ones.
-            RecoveryPending: a partition has come that the query does not find by itself.
+            RecoveryRefused: a topic was recreated, or has lost its end: new messages would be
+                dropped as replayed ones.
+            RecoveryPending: a partition was added that the query does not notice by itself.
         """
         if not self._poll_interval.is_over():
             return False
@@ -119,14 +119,14 @@ class TopicWatch:
             if self._has_changed(admin):
                 return True
             require_same_topics(self._ids, _ids(admin, self.topic_set.topics))
-            marks = self._marks()  # before the ends: those never fall, unless messages are lost
+            marks = self._marks()  # before the ends, or new messages look like a lost end
             ends = shard_settings.own(self._settings, admin.end_offsets(self.topic_set.topics))
             require_not_below(marks, ends)
             self._require_no_new_partitions(ends)
         return False
 
     def has_changed(self) -> bool:
-        """Whether a query that has failed read other topics than there are now."""
+        """Whether the topics of a failed query have changed since."""
         with suppress(KafkaUnavailable), self._admin() as admin:
             return self._has_changed(admin)
         return False
@@ -137,17 +137,17 @@ class TopicWatch:
         return topic_set.topics != self.topic_set.topics
 
     def _admin(self) -> KafkaAdmin:
-        """A client of its own: the other one is the sink's, and the heartbeat must not wait."""
+        """A client of its own, with a short deadline: the sink's would delay the heartbeat."""
         return KafkaAdmin(self._settings.kafka.client_options("admin"), _POLL_DEADLINE_S)
 
     def _require_no_new_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         if self._settings.shard.count > 1:
             added = [f"{p[0]}-{p[1]}" for p in partitions if p not in self._partitions]
             if added:
-                raise RecoveryPending(f"{', '.join(added)} was added: starting anew to read it too")
+                raise RecoveryPending(f"{', '.join(added)} was added: restarting to read it too")
 
     def _log_changes(self, topic_set: TopicSet) -> None:
-        """Say what is new, and every minute what is wrong."""
+        """Log the topics when they change, and each problem every minute."""
         if topic_set != self._logged:
             topic_set.write(self._state.path.parent)
             _log.info("timer topics", read=list(topic_set.topics))
@@ -155,7 +155,7 @@ class TopicWatch:
             topic: (text, reason)
             for text, reasons in (
                 ("a timer topic is not read", topic_set.left_out),
-                ("a timer topic is read that is not right", topic_set.faulty),
+                ("a timer topic is read although its settings are wrong", topic_set.faulty),
             )
             for topic, reason in reasons.items()
         }
@@ -173,7 +173,7 @@ def _ids(admin: KafkaAdmin, topics: Iterable[str]) -> dict[str, str]:
 
 
 def require_not_below(marks: Marks, ends: Marks) -> None:
-    """Refuse partitions that end below what was taken from them.
+    """Refuse partitions that end below their marks.
 
     Raises:
         RecoveryRefused: naming the partition and both offsets.
@@ -182,14 +182,14 @@ def require_not_below(marks: Marks, ends: Marks) -> None:
         if ends[partition] < marks[partition]:
             raise RecoveryRefused(
                 f"{partition[0]}-{partition[1]} ends at offset {ends[partition]}, but messages up "
-                f"to {marks[partition]} were taken from it: the topic was made anew or has lost "
-                "its end, and new messages would be taken for old ones. `duewheel reconfigure "
+                f"to {marks[partition]} were taken from it: the topic was recreated or lost its "
+                "end, and new messages would be dropped as replayed. `duewheel reconfigure "
                 f"--accept-loss {partition[0]}-{partition[1]}` lets the shard go on without"
             )
 
 
 def _require_readable(lost: Iterable[TopicPartition]) -> None:
-    """Refuse to wait for messages that nobody can read again.
+    """Refuse to wait for messages that are deleted.
 
     Raises:
         RecoveryRefused: naming their partitions.
@@ -197,7 +197,7 @@ def _require_readable(lost: Iterable[TopicPartition]) -> None:
     flags = " ".join(f"--accept-loss {topic}-{number}" for topic, number in sorted(lost))
     if flags:
         raise RecoveryRefused(
-            "messages have to be read again of timer topics that are gone, or were made anew: "
-            f"`duewheel reconfigure {flags}` lets the shard go on without. If they are only no "
-            "longer configured: configure them again"
+            "messages must be read again from timer topics that were deleted or recreated: "
+            f"`duewheel reconfigure {flags}` lets the shard go on without. If the topics are only "
+            "no longer configured: configure them again"
         )
