@@ -137,6 +137,7 @@ PLANTED = {
         "wheel/append/staged_batch.py",
         "if not len(written.slot) or written.slot[0] > floor:",
         "if floor:",
+        seed=147,
     ),
     "standby-above-c": Planted(
         "2, 3",
@@ -335,6 +336,7 @@ PLANTED = {
         "wheel/recovery/rebuild.py",
         "            batch=batch,\n",
         "            batch=batch,\n            marks=state.commit().marks,\n",
+        seed=90,
     ),
     "batch-number": Planted(
         "2",
@@ -451,6 +453,7 @@ PLANTED = {
         "checkpoints/recovery_decision.py",
         "return all(mark <= (later.get(p) or 0) for p, mark in marks.items())",
         "return True",
+        test="unit/wheel/recovery/test_rebuild.py::test_a_copy_that_took_rows_under_a_claim_that_nobody_saw",
     ),
     "range-start": Planted(
         "3",
@@ -482,6 +485,7 @@ PLANTED = {
         "checkpoints/recovery_decision.py",
         "whole = close == local.close and not local.undone",
         "whole = close == local.close",
+        seed=85,
     ),
     "generation": Planted(
         "2",
