@@ -99,7 +99,7 @@ class RecordingPublisher:
 
     Attributes:
         aside: rows of the last transaction; none, for its targets always take writes.
-        clock: the host's; the brokers' is the one that nobody steps, and `broker_error_ms` off.
+        clock: the host's; the brokers' is the same without steps, and `broker_error_ms` off.
         committed: every committed transaction: its deliveries and its progress.
         fate: asked before each transaction: "commit", "lose" (PublishDoubt, nothing committed) or
             "doubt" (PublishDoubt, committed).

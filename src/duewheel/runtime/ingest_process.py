@@ -83,7 +83,7 @@ _log = structlog.get_logger(__name__)
 
 
 def run_ingest(settings: Settings) -> None:
-    """The ingest process: takes timers until it is told to stop.
+    """Run the ingest process: take timers until a signal.
 
     Raises:
         Locked: another ingest works in the data directory.
@@ -225,7 +225,7 @@ class IngestRun:
         """What is done about twice a second beside the query; whether another one is to begin."""
         state = self._directory.state
         if state.needs_recovery:
-            raise RecoveryPending("dequeue has decided on a recovery: starting anew")
+            raise RecoveryPending("dequeue has decided on a recovery: restarting")
         metrics.progress, metrics.topics_left_out = progress, self._watch.left_out
         known = self._sink.statistics
         state.live.note_rows_without_room(known.rows_without_room)
@@ -250,8 +250,8 @@ def _parser(epochs: Epochs, dead_letter_topic: str) -> Parse:
 
 @contextmanager
 def _restart_on_topic_change(watch: TopicWatch) -> Iterator[None]:
-    """A query that fails because a topic that it reads is gone, or was recreated, is followed by
-    one of the topics that there are, unless the topic is listed.
+    """Continue after a query that failed because a topic was deleted or recreated: the next query
+    reads the remaining topics. A listed topic's loss is raised.
     """
     try:
         yield
@@ -272,7 +272,7 @@ def _guard(settings: Settings, directory: DataDirectory) -> DiskGuard:
 
 @contextmanager
 def _persist_exit(limit: RowLimit) -> Iterator[None]:
-    """The next start hears how this one has ended, unless nobody knows why."""
+    """Persist the exit reason, so that the next start can shrink its batches."""
     try:
         yield
     except BatchTooLarge:
