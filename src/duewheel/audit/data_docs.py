@@ -43,7 +43,7 @@ class DataDocs:
             tallies: of its expectations.
             title: of the page.
             summary: a sentence before the results.
-            disagreements: shown before them, too (judging.py).
+            disagreements: shown before them, too (validation.py).
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -112,15 +112,15 @@ def _validation(suite: str, tallies: Sequence[Tally]) -> Any:
 def _result(tally: Tally) -> dict[str, Any]:
     if tally.observed is not None:
         return {"observed_value": tally.observed}
-    judged = tally.rows - tally.nulls
+    validated = tally.rows - tally.nulls
     return {
         "element_count": tally.rows,
         "missing_count": tally.nulls,
         "missing_percent": _percent(tally.nulls, tally.rows),
         "unexpected_count": tally.failed,
-        "unexpected_percent": _percent(tally.failed, judged),
+        "unexpected_percent": _percent(tally.failed, validated),
         "unexpected_percent_total": _percent(tally.failed, tally.rows),
-        "unexpected_percent_nonmissing": _percent(tally.failed, judged),
+        "unexpected_percent_nonmissing": _percent(tally.failed, validated),
         # The library puts them into its tables as they are, and anybody may have written them.
         "partial_unexpected_list": [_quoted(value) for _, value in tally.examples],
     }

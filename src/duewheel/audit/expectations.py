@@ -100,11 +100,11 @@ class GreatExpectations:
                     "partial_unexpected_count": EXAMPLES_MAX,
                 },
             )
-        found: dict[int, Checked] = {}
+        checked: dict[int, Checked] = {}
         for each in result.results:
             assert each.expectation_config is not None
-            found[each.expectation_config.meta["place"]] = _checked(each, table.num_rows)
-        return [found[place] for place in range(len(expectations))]
+            checked[each.expectation_config.meta["place"]] = _checked(each, table.num_rows)
+        return [checked[place] for place in range(len(expectations))]
 
 
 def _frame(table: pa.Table) -> Any:
@@ -122,16 +122,16 @@ def _frame(table: pa.Table) -> Any:
 
 
 def _checked(result: Any, rows: int) -> Checked:
-    config, found = result.expectation_config, result.result
-    if result.exception_info.get("raised_exception") or not found:
+    config, checked = result.expectation_config, result.result
+    if result.exception_info.get("raised_exception") or not checked:
         raise DuewheelError(f"{config.type} cannot be checked: {_reason(result.exception_info)}")
     return Checked(
         success=bool(result.success),
-        rows=int(found.get("element_count", rows)),
-        nulls=int(found.get("missing_count", 0)),
-        failing=np.array(found.get("unexpected_index_list", ()), np.int64),
-        values=[_plain(value) for value in found.get("partial_unexpected_list", ())],
-        observed=found.get("observed_value") if "element_count" not in found else None,
+        rows=int(checked.get("element_count", rows)),
+        nulls=int(checked.get("missing_count", 0)),
+        failing=np.array(checked.get("unexpected_index_list", ()), np.int64),
+        values=[_plain(value) for value in checked.get("partial_unexpected_list", ())],
+        observed=checked.get("observed_value") if "element_count" not in checked else None,
     )
 
 

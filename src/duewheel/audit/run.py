@@ -1,13 +1,13 @@
 """`duewheel audit`: Great Expectations' own verdict over a range of the timer topics.
 
-    1. the range: committed records, of the partitions of this shard, that its settings epochs tell
-       how to judge; evenly spread stretches of it if it is longer than `audit.rows_max`
-    2. Spark reads one stretch after the other, and each is judged (judging.py)
+    1. the range: committed records of this shard's partitions, as far as its settings epochs go
+       back; evenly spread chunks of it if it is longer than `audit.rows_max`
+    2. Spark reads one chunk after the other, and each is validated (validation.py)
     3. Data Docs, a result for programs and metrics are written (history.py)
 
-It runs in a process of its own, beside those that serve the shard or anywhere else: it only reads,
-takes no lock of the shard's, and leaves the processor to others. Findings are disagreements, and
-critical expectations across rows that do not hold. That messages are rejected is no finding.
+An audit is a process of its own, beside those of the shard or on another host. It only reads, takes
+no lock of the shard and runs at low priority. Findings are disagreements, and critical expectations
+across rows that fail. A rejected message is no finding. A failure keeps nothing of the audit.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from duewheel.audit import metrics as audit_metrics
 from duewheel.audit.data_docs import DataDocs
 from duewheel.audit.expectations import GreatExpectations, Tally
 from duewheel.audit.history import INDEX, TEXT_FILE, AuditHistory
-from duewheel.audit.judging import AuditJudge
 from duewheel.audit.range import offsets_in, ranges, reached, stretches
+from duewheel.audit.validation import AuditValidator
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.progress import Progress
@@ -47,7 +47,7 @@ from duewheel.schemas.batches import OffsetRanges, TopicPartition
 from duewheel.streaming.epoch_parser import contracts
 from duewheel.streaming.range_reader import read_range
 
-LAST = "last"  # as `--from`: as far as everything has been audited
+LAST = "last"  # as `--from`: the end of the last gapless audit
 
 _HOUR_MS = 3_600_000
 _NICE = 10
@@ -76,9 +76,9 @@ def run_audit(settings: Settings, wanted: Wanted) -> dict[str, Any]:
     """Audit a range.
 
     Returns:
-        What result.json holds: `ok`, the `ranges` looked at, how far everything has been `audited`
-        without a gap, `rows`, `rejected` by code, `disagreements`, and
-        what both suites say of each expectation; and a `summary` for people.
+        The content of result.json: `ok`, the `ranges`, the offsets `audited` without a gap,
+        `rows`, `rejected` by code, `disagreements`, the results of both suites by expectation, and
+        a `summary` for people.
 
     Raises:
         ConfigError: a topic is not one of the timer topics, or an end of the range is none.
@@ -91,20 +91,20 @@ def run_audit(settings: Settings, wanted: Wanted) -> dict[str, Any]:
         clock = factory.StoppableClock(stopping)
         begun_ms, audited = clock.now_ms(), _audited(history)
         progress = _progress(settings, clock)
-        # Before the first progress: as its first one would have it.
+        # Without progress: the epoch that the first one would have.
         epochs = progress.epochs if progress else Epochs.first(factory.slot_values(settings))
         with KafkaAdmin(settings.kafka.client_options("admin"), stopping=stopping) as admin:
             topics = _topics(settings, admin, wanted, progress)
             starts, ends = _range(settings, admin, topics, wanted, begun_ms, audited)
-        starts = _judged(starts, ends, epochs)
+        starts = _validated_starts(starts, ends, epochs)
         between = ranges(starts, ends)
-        pieces = stretches(between, settings.audit.rows_max)
-        judges = contracts(epochs, settings.dead_letter_topic)
-        judge = AuditJudge(epochs, judges, GreatExpectations())
-        if pieces:
+        chunks = stretches(between, settings.audit.rows_max)
+        message_contracts = contracts(epochs, settings.dead_letter_topic)
+        validator = AuditValidator(epochs, message_contracts, GreatExpectations())
+        if chunks:
             with _reader(settings, history) as read:
-                _take(judge, read, pieces, stopping.is_set)
-        across = judge.across_rows(_parameters(settings))
+                _take(validator, read, chunks, stopping.is_set)
+        across = validator.across_rows(_parameters(settings))
         ended_ms = clock.now_ms()
         result = {
             "id": _id(begun_ms),
@@ -114,24 +114,27 @@ def run_audit(settings: Settings, wanted: Wanted) -> dict[str, Any]:
             "took_s": (ended_ms - begun_ms) / 1000,
             "ranges": {f"{topic}-{n}": list(both) for (topic, n), both in between.items()},
             "audited": _named(reached(audited, starts, ends)),
-            "skipped_offsets": offsets_in(between) - sum(map(offsets_in, pieces)),
-            **_findings(judge, across),
+            "skipped_offsets": offsets_in(between) - sum(map(offsets_in, chunks)),
+            **_findings(validator, across),
         }
-        return _keep(settings, history, result, judge, across)
+        return _keep(settings, history, result, validator, across)
 
 
-def _findings(judge: AuditJudge, across: Sequence[Tally]) -> dict[str, Any]:
+def _findings(validator: AuditValidator, across: Sequence[Tally]) -> dict[str, Any]:
     rows_suite = [tally.as_json() for tally in across]
     bad = [each for each in rows_suite if not each["success"] and each["severity"] == "critical"]
-    found = judge.disagreements
+    disagreements = validator.disagreements
     return {
-        "ok": not found.count and not bad,
-        "rows": judge.rows,
-        "rejected": dict(judge.rejected),
-        "disagreements": {"count": found.count, "first": [asdict(each) for each in found.first]},
+        "ok": not disagreements.count and not bad,
+        "rows": validator.rows,
+        "rejected": dict(validator.rejected),
+        "disagreements": {
+            "count": disagreements.count,
+            "first": [asdict(each) for each in disagreements.first],
+        },
         "rules_suite": [
             {"epoch": number, "expectations": [tally.as_json() for tally in totals]}
-            for number, totals in sorted(judge.rules.items())
+            for number, totals in sorted(validator.rules.items())
         ],
         "rows_suite": rows_suite,
     }
@@ -158,13 +161,13 @@ def _progress(settings: Settings, clock: factory.StoppableClock) -> Progress | N
 def _topics(
     settings: Settings, admin: KafkaAdmin, wanted: Wanted, progress: Progress | None
 ) -> Sequence[str]:
-    """Those of the timer topics that are wanted."""
-    known = TakenTopics(frozenset(progress.topics), progress.topic_ids) if progress else None
-    there = require_some(settings, discover(settings, admin, known))
-    strangers = set(wanted.topics) - set(there)
+    """The timer topics to audit."""
+    taken = TakenTopics(frozenset(progress.topics), progress.topic_ids) if progress else None
+    timer_topics = require_some(settings, discover(settings, admin, taken))
+    strangers = set(wanted.topics) - set(timer_topics)
     if strangers:
         raise ConfigError(f"--topic {', '.join(sorted(strangers))}: no timer topic that is read")
-    return wanted.topics or there
+    return wanted.topics or timer_topics
 
 
 def _range(
@@ -175,7 +178,7 @@ def _range(
     now_ms: int,
     audited: Marks,
 ) -> tuple[Marks, Marks]:
-    """First offsets, and those behind the last, of every partition that is looked at."""
+    """First offsets, and those behind the last, of every partition."""
     ends: Marks = shard_settings.own(settings, admin.stable_offsets(topics))
     missing = set(topics) - {topic for topic, _ in ends}
     if missing:
@@ -198,17 +201,17 @@ def _range(
     return {p: max(first, log_starts.get(p, 0)) for p, first in firsts.items()}, ends
 
 
-def _judged(starts: Marks, ends: Marks, epochs: Epochs) -> Marks:
-    """Where what can be judged begins, at or above `starts`."""
-    judged = {p: max(start, epochs.begins_at(p)) for p, start in starts.items()}
-    untold = sum(min(judged[p], end) - min(starts[p], end) for p, end in ends.items())
-    if untold:
-        log.warning("nobody knows any more by what settings these were judged", offsets=untold)
-    return judged
+def _validated_starts(starts: Marks, ends: Marks, epochs: Epochs) -> Marks:
+    """The first offsets with a settings epoch, at or above `starts`."""
+    validated = {p: max(start, epochs.begins_at(p)) for p, start in starts.items()}
+    skipped = sum(min(validated[p], end) - min(starts[p], end) for p, end in ends.items())
+    if skipped:
+        log.warning("no settings epoch is left for these offsets: not audited", offsets=skipped)
+    return validated
 
 
 def _audited(history: AuditHistory) -> dict[TopicPartition, int]:
-    """How far the audits before have come."""
+    """The end of the earlier audits, by partition."""
     named = (history.newest() or {"audited": {}})["audited"]
     partitions = {name: name.rpartition("-") for name in named}
     return {(topic, int(n)): named[name] for name, (topic, _, n) in partitions.items()}
@@ -236,33 +239,36 @@ def _reader(settings: Settings, history: AuditHistory) -> Iterator[Read]:
 
 
 def _take(
-    judge: AuditJudge, read: Read, pieces: Sequence[OffsetRanges], stopped: Callable[[], bool]
+    validator: AuditValidator,
+    read: Read,
+    chunks: Sequence[OffsetRanges],
+    stopped: Callable[[], bool],
 ) -> None:
     begun_s = time.monotonic()
     with progress_bar() as bar:
-        task = bar.add_task("offsets", total=sum(map(offsets_in, pieces)))
-        for piece in pieces:
+        task = bar.add_task("offsets", total=sum(map(offsets_in, chunks)))
+        for chunk in chunks:
             if stopped():
-                raise DuewheelError("the audit was stopped before its end: nothing is kept of it")
-            judge.take(read(piece))
-            bar.update(task, advance=offsets_in(piece))
-    log.info("range judged", rows=judge.rows, took_s=round(time.monotonic() - begun_s, 1))
+                raise DuewheelError("the audit was stopped: it has no result")
+            validator.take(read(chunk))
+            bar.update(task, advance=offsets_in(chunk))
+    log.info("range validated", rows=validator.rows, took_s=round(time.monotonic() - begun_s, 1))
 
 
 def _keep(
     settings: Settings,
     history: AuditHistory,
     result: dict[str, Any],
-    judge: AuditJudge,
+    validator: AuditValidator,
     across: Sequence[Tally],
 ) -> dict[str, Any]:
     """Write Data Docs, result and metrics."""
     docs, name = DataDocs(), f"{settings.app.id}, shard {settings.shard.index}, {result['id']}"
-    found, left_out = result["disagreements"]["count"], result["skipped_offsets"]
-    summary = f"{judge.rows} messages, {found} disagreements, {left_out} offsets left out."
+    count, left_out = result["disagreements"]["count"], result["skipped_offsets"]
+    summary = f"{validator.rows} messages, {count} disagreements, {left_out} offsets left out."
     pages = {
         f"rules-{number}.html": docs.page("timer", totals, f"Messages of {name}", summary)
-        for number, totals in sorted(judge.rules.items())
+        for number, totals in sorted(validator.rules.items())
     }
     pages["rows.html"] = docs.page(
         "audit",
@@ -276,10 +282,10 @@ def _keep(
     history.write(TEXT_FILE, audit_metrics.text(result))
     failed = [each["code"] for each in result["rows_suite"] if not each["success"]]
     if not result["ok"]:
-        log.warning("audit with findings", disagreements=found, failed_across_rows=failed)
-    told = {key: result[key] for key in ("id", "ok", "rows", "skipped_offsets", "rejected")}
-    result["summary"] = told | {
-        "disagreements": found,
+        log.warning("audit with findings", disagreements=count, failed_across_rows=failed)
+    summary = {key: result[key] for key in ("id", "ok", "rows", "skipped_offsets", "rejected")}
+    result["summary"] = summary | {
+        "disagreements": count,
         "failed_across_rows": ", ".join(failed) or None,
         "docs": str(folder),
     }

@@ -50,7 +50,7 @@ class AuditSchedule:
         """The process, as long as it runs."""
         return self._child
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Start an audit if it is time to, tell of one that has ended."""
         if self._interval_ms is None:
             return

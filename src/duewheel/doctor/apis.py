@@ -1,10 +1,10 @@
-"""The Kafka APIs that duewheel's clients use, and the judgement on what a broker offers of them.
+"""The Kafka APIs that duewheel's clients use, and the check that a broker offers them.
 
 The list is what kafka-python 3.0.12 and Spark's Java client 3.9.2 sent while every command ran
 against Kafka 4.3 (docs/kafka.md); a test records it again. Kafka-compatible systems offer some of
 the APIs, at versions of their own.
 
-    version_min   the lowest version that has what is used
+    version_min   the lowest version with the fields that duewheel uses
     version_max   the highest one that each client concerned can still send
 
 A broker must offer some version between them: an old one ends below, a future one begins above.
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from duewheel.doctor.findings import Diagnosis, Severity, judged
+from duewheel.doctor.findings import Diagnosis, Severity, diagnose
 
 Offered = Mapping[int, tuple[int, int]]  # by API key: the lowest and the highest version
 
@@ -31,7 +31,7 @@ class Api:
         name: Kafka's name.
         version_min, version_max: see the module's head.
         users: the parts of duewheel that use it.
-        lost: what there is not without it.
+        lost: the feature that is missing without it.
         severity: of its absence.
     """
 
@@ -48,7 +48,7 @@ NEEDED = (
     Api(0, "Produce", 3, 9, "dequeue, client", "transactional record batches"),
     Api(1, "Fetch", 4, 12, "ingest, progress, dlq", "reading of committed records only"),
     Api(2, "ListOffsets", 2, 9, "ingest, progress, dlq", "offsets by time, and of the stable end"),
-    Api(3, "Metadata", 10, 12, "everything", "ids of topics: one that is made anew goes unnoticed"),
+    Api(3, "Metadata", 10, 12, "everything", "ids of topics: a recreated one goes unnoticed"),
     Api(10, "FindCoordinator", 1, 6, "dequeue", "the way to the transaction coordinator"),
     Api(18, "ApiVersions", 0, 4, "everything", "agreement on versions"),
     Api(22, "InitProducerId", 4, 4, "dequeue", "fencing of a shard's older instance"),
@@ -68,7 +68,7 @@ OPTIONAL = (
     Api(25, "AddOffsetsToTxn", 0, 3, "doctor", "the trial of group offsets", "ok"),
     Api(28, "TxnOffsetCommit", 0, 3, "doctor", "the trial of group offsets", "ok"),
     Api(9, "OffsetFetch", 1, 8, "doctor", "the trial of group offsets", "ok"),
-    Api(65, "DescribeTransactions", 0, 0, "doctor, standby", "a look at transactions", "ok"),
+    Api(65, "DescribeTransactions", 0, 0, "doctor, standby", "the state of transactions", "ok"),
     Api(20, "DeleteTopics", 1, 6, "doctor", "removal of the scratch topic", "ok"),
     Api(42, "DeleteGroups", 0, 2, "doctor", "removal of the trial's group", "ok"),
 )
@@ -86,15 +86,15 @@ def lacking(api: Api, offered: Offered) -> str:
     return ""
 
 
-def judge(offers: Mapping[str, Offered]) -> Iterator[Diagnosis]:
-    """What brokers, by their names, offer of the APIs."""
+def check(offers: Mapping[str, Offered]) -> Iterator[Diagnosis]:
+    """Findings on the APIs that brokers offer, by their names."""
     whole = True
     for api in (*NEEDED, *OPTIONAL):
         for broker, offered in offers.items():
             problem = lacking(api, offered)
             if problem:
                 whole = False
-                yield judged(
+                yield diagnose(
                     "kafka_api",
                     broker,
                     f"{api.name} (key {api.key}) is {problem}; {api.users} would lose: {api.lost}",

@@ -1,7 +1,7 @@
-"""The bootstrap servers: whether they take connections, and what becomes of a client's there.
+"""Checks that the bootstrap servers take connections, and let a client through.
 
-kafka-python tries again, until its deadline, whatever the servers say: why they let no client
-through shows only in its log lines. So these are listened to while a client is opened.
+kafka-python retries until its deadline whatever the servers reply. The reason of a refusal appears
+only in its log lines, so `listening` captures these while a client is opened.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def examine(settings: Settings) -> Iterator[Diagnosis]:
     seconds = settings.dequeue.call_deadline.total_seconds()
     servers = settings.kafka.bootstrap_servers
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
-        yield from judge(
+        yield from check(
             list(pool.map(lambda server: (server, _refusal(server, seconds)), servers))
         )
 
 
-def judge(refusals: Sequence[tuple[str, str]]) -> Iterator[Diagnosis]:
-    """Servers, each with what is wrong, or nothing. One is enough; none is the end."""
+def check(refusals: Sequence[tuple[str, str]]) -> Iterator[Diagnosis]:
+    """Findings on servers, each with its defect or "". Without a good server it is UNREACHABLE."""
     if all(refusal for _, refusal in refusals):
         servers = ",".join(server for server, _ in refusals)
         found = "; ".join(dict.fromkeys(refusal for _, refusal in refusals))
@@ -72,12 +72,12 @@ def _refusal(server: str, seconds: float) -> str:
 
 def not_through(client: ClientSettings, error: DuewheelError, last_words: str) -> Diagnosis:
     """The servers take connections, and no client gets through."""
-    said = f"; last heard: {client.redacted(last_words)}" if last_words else ""
+    last = f"; last log line: {client.redacted(last_words)}" if last_words else ""
     return Diagnosis(
         "kafka_refuses",
         "error",
         client.address,
-        f"takes connections, and lets no client through: {error}{said}",
+        f"takes connections, and lets no client through: {error}{last}",
         "mend [kafka.client]: a broker that disconnects wants another security_protocol, or knows "
         "no such user and password",
     )
@@ -85,7 +85,7 @@ def not_through(client: ClientSettings, error: DuewheelError, last_words: str) -
 
 @contextmanager
 def listening() -> Iterator[_LastWords]:
-    """Keep the clients' log lines to ourselves: what fails is a finding, and some things must."""
+    """Capture the clients' log lines: failures become findings, and some are expected."""
     clients, words = logging.getLogger("kafka"), _LastWords()
     before = clients.propagate
     clients.propagate = False

@@ -1,4 +1,4 @@
-"""Brokers: whether each can be reached where it says it is, what it offers, how it is set."""
+"""Checks each broker: its advertised address, its APIs, its settings."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from duewheel.doctor import apis
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import UNREACHABLE, Diagnosis, judged
+from duewheel.doctor.findings import UNREACHABLE, Diagnosis, diagnose
 from duewheel.errors import DuewheelError
 from duewheel.kafka import producer_internals as internals
 from duewheel.kafka import shard_settings
 from duewheel.kafka.producer_internals import OLDEST_BROKER
 from duewheel.kafka.publisher_limits import PublisherLimits
 
-_AT_A_TIME = 16  # brokers that are asked at once
+_AT_A_TIME = 16  # brokers examined in parallel
 _TRANSACTION_MAX = "transaction.max.timeout.ms"
 _REQUEST_MAX = "socket.request.max.bytes"
 _REQUEST_HEADER_BYTES = 1024
@@ -34,12 +34,12 @@ class _Answer:
 
 
 def examine(cluster: Cluster) -> Iterator[Diagnosis]:
-    """All brokers, in parallel: one that is away costs one deadline, not one after the other."""
+    """All brokers, in parallel: several dead ones cost one deadline together."""
     brokers = internals.advertised_brokers(cluster.admin)
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
         answers = list(pool.map(lambda broker: _answer(cluster, *broker), brokers))
     for answer in answers:
-        yield judged(
+        yield diagnose(
             "broker_reachable",
             answer.name,
             answer.problem or f"{answer.place} answers, first after {answer.took_ms} ms",
@@ -52,15 +52,15 @@ def examine(cluster: Cluster) -> Iterator[Diagnosis]:
         yield Diagnosis(UNREACHABLE, "error", cluster.address, found, "as above")
         return
     reached = {answer.name: answer for answer in answers if answer.offered is not None}
-    yield from apis.judge({name: a.offered for name, a in reached.items() if a.offered})
+    yield from apis.check({name: a.offered for name, a in reached.items() if a.offered})
     for name, answer in reached.items():
-        yield _judge_version(name, answer.version)
+        yield _check_version(name, answer.version)
     yield _features(cluster)
     limits = shard_settings.publisher_limits(cluster.settings)
     for number, _, _ in brokers:
         if (name := _name(number)) in reached:
             config = cluster.configs("BROKER", [str(number)]).get(str(number), {})
-            yield from judge_settings(name, cluster.address, config, limits)
+            yield from check_settings(name, cluster.address, config, limits)
 
 
 def _name(number: int) -> str:
@@ -81,10 +81,10 @@ def _answer(cluster: Cluster, number: int, host: str, port: int) -> _Answer:
     return _Answer(name, place, took_ms, found.broker_version, dict(found.api_versions))
 
 
-def _judge_version(name: str, version: tuple[int, ...]) -> Diagnosis:
-    """The version that kafka-python concludes from the APIs; duewheel refuses what is too old."""
+def _check_version(name: str, version: tuple[int, ...]) -> Diagnosis:
+    """The version that kafka-python concludes from the APIs; duewheel refuses too old a one."""
     shown, oldest = (".".join(map(str, v)) for v in (version, OLDEST_BROKER))
-    return judged(
+    return diagnose(
         "kafka_version",
         name,
         f"its APIs are those of Kafka {shown}; needed is {oldest} or newer",
@@ -100,11 +100,11 @@ def _features(cluster: Cluster) -> Diagnosis:
     except DuewheelError:
         features = {}
     low_high = features.get("transaction.version", {}).get("finalized")
-    told = "not told: before Kafka 4.0, or none" if low_high is None else str(low_high[1])
-    return Diagnosis("transaction_version", "ok", "cluster", f"transaction.version is {told}")
+    level = "not reported: before Kafka 4.0, or none" if low_high is None else str(low_high[1])
+    return Diagnosis("transaction_version", "ok", "cluster", f"transaction.version is {level}")
 
 
-def judge_settings(
+def check_settings(
     name: str, address: str, config: Mapping[str, str], limits: PublisherLimits
 ) -> Iterator[Diagnosis]:
     """A broker's settings against the bounds of the publisher.
@@ -112,7 +112,7 @@ def judge_settings(
     Args:
         name: of the broker, for the finding.
         address: of the cluster, for commands.
-        config: its settings, as far as they are told.
+        config: its settings, as far as this client may read them.
         limits: of the publisher.
     """
     if not config:
@@ -127,7 +127,7 @@ def judge_settings(
         return
     if _TRANSACTION_MAX in config:
         most, usual = int(config[_TRANSACTION_MAX]), limits.transaction_timeout_ms
-        yield judged(
+        yield diagnose(
             "transaction_timeout",
             name,
             f"{_TRANSACTION_MAX} is {most}; dequeue.transaction_timeout_ms is {usual}",
@@ -137,7 +137,7 @@ def judge_settings(
         )
     if _REQUEST_MAX in config:
         most, needed = int(config[_REQUEST_MAX]), limits.batch_bytes_max + _REQUEST_HEADER_BYTES
-        yield judged(
+        yield diagnose(
             "request_size",
             name,
             f"{_REQUEST_MAX} is {most}, the largest batch {limits.batch_bytes_max}",

@@ -14,7 +14,7 @@ from kafka.structs import TopicPartition
 
 from duewheel.config.values import as_millis
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Diagnosis, judged
+from duewheel.doctor.findings import Diagnosis, diagnose
 from duewheel.doctor.scratch import ScratchTopic
 from duewheel.kafka.clients import close
 
@@ -35,7 +35,7 @@ def examine(cluster: Cluster, scratch: ScratchTopic) -> Iterator[Diagnosis]:
                 before_ms = cluster.clock.now_ms()
                 stamp_ms = _stamp(cluster, producer, TopicPartition(scratch.topic, partition))
                 after_ms = cluster.clock.now_ms()
-            yield judge_skew(
+            yield check_skew(
                 f"broker {broker}", before_ms - stamp_ms, after_ms - stamp_ms, bound_ms
             )
     finally:
@@ -52,7 +52,7 @@ def _stamp(cluster: Cluster, producer: KafkaProducer, where: TopicPartition) -> 
     return cluster.client.call(cluster.deadline(), f"have {where} stamp a record", send)
 
 
-def judge_skew(broker: str, least_ms: int, most_ms: int, bound_ms: int) -> Diagnosis:
+def check_skew(broker: str, least_ms: int, most_ms: int, bound_ms: int) -> Diagnosis:
     """How far this host is ahead of a broker: at least and at most, in ms."""
     if least_ms > 0:
         found = f"this host is ahead by {least_ms} to {most_ms} ms"
@@ -61,7 +61,7 @@ def judge_skew(broker: str, least_ms: int, most_ms: int, bound_ms: int) -> Diagn
     else:
         found = f"no difference seen, to within {max(most_ms, -least_ms)} ms"
     held = least_ms > bound_ms
-    return judged(
+    return diagnose(
         "clock",
         broker,
         found + (f"; nothing is delivered beyond {bound_ms} (clock_skew_max)" if held else ""),

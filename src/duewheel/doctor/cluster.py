@@ -1,4 +1,4 @@
-"""The cluster that is examined: one connection to it, and what several examinations ask of it."""
+"""The examined cluster: one connection, and the requests that several examinations share."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _NOT_AUTHORIZED: int = TopicAuthorizationFailedError.errno
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What a broker says of a topic that is there, or may be.
+    """A broker's description of a topic, which may not exist.
 
     Attributes:
-        name: of it.
-        error_code: Kafka's; 0 if the rest is told.
+        name: of the topic.
+        error_code: Kafka's; 0 if the rest is set.
         partitions: rows of Metadata.
-        rights: operations that are allowed to this client; None if the broker does not say.
+        rights: operations that are allowed to this client; None if the broker does not list them.
         config: its settings; empty if they may not be read.
     """
 
@@ -41,7 +41,7 @@ class Topic:
     config: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         return self.error_code == 0
 
     @property
@@ -55,7 +55,7 @@ class Cluster:
     def __init__(
         self, settings: Settings, client: ClientSettings, admin: KafkaAdminClient, clock: Clock
     ) -> None:
-        """Around an open client, which stays the caller's."""
+        """Use an open client; the caller closes it."""
         self.settings = settings
         self.client = client
         self.admin = admin
@@ -74,19 +74,19 @@ class Cluster:
 
     @cached_property
     def timer_topics(self) -> list[str]:
-        """The listed ones, there or not, and those that match the pattern."""
+        """The listed ones, existing or not, and those that match the pattern."""
         with self.open_topics() as topics:
             return [*self.settings.timer.topics, *topics.matching_topics(self.settings)]
 
     def open_topics(self) -> KafkaAdmin:
-        """What a start checks topics with; to be closed by the caller."""
+        """The client of the topic checks that a start makes; the caller closes it."""
         return KafkaAdmin(self.settings.kafka.client_options("admin"), self.call_s)
 
     @property
     def targets(self) -> list[str]:
         """Real topics, as far as the configuration names any."""
-        told = self.settings.timer.contracts.values()
-        return sorted({contract.target for contract in told if contract.target})
+        contracts = self.settings.timer.contracts.values()
+        return sorted({contract.target for contract in contracts if contract.target})
 
     def deadline(self) -> Deadline:
         """For one call."""
@@ -101,10 +101,10 @@ class Cluster:
         return self.client.call(self.deadline(), what, lambda: call(self.admin))
 
     def topics(self, names: Sequence[str]) -> dict[str, Topic]:
-        """What is told of each topic, whether it is there or not."""
+        """The description of each topic, existing or not."""
         rows = self.ask("look up topics", lambda admin: admin.describe_topics(list(names)))
-        there = [row["name"] for row in rows if row["error_code"] == 0]
-        configs = self.configs("TOPIC", there) if there else {}
+        existing = [row["name"] for row in rows if row["error_code"] == 0]
+        configs = self.configs("TOPIC", existing) if existing else {}
         return {row["name"]: _topic(row, configs.get(row["name"], {})) for row in rows}
 
     def configs(self, kind: str, names: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -123,11 +123,11 @@ class Cluster:
 
 
 def _topic(row: Mapping[str, Any], config: Mapping[str, str]) -> Topic:
-    told = row.get("authorized_operations")
+    operations = row.get("authorized_operations")
     return Topic(
         row["name"],
         row["error_code"],
         row["partitions"],
-        frozenset(map(str, told)) if told else None,
+        frozenset(map(str, operations)) if operations else None,
         config,
     )

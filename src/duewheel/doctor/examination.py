@@ -1,8 +1,7 @@
 """The whole examination: this host, then the cluster, one part after the other.
 
-Nothing is changed but the scratch names (scratch.py), and nothing of a shard's is locked or
-written: it may run meanwhile, or not have been begun. A part that gets no answer is one finding;
-the next one is examined all the same.
+It changes only the scratch names (scratch.py). It locks or writes nothing of a shard, which may run
+meanwhile or not exist yet. A part without an answer is one finding, and the next part follows.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from duewheel.kafka.deadline import Deadline
 from duewheel.osutil.terminal import progress_bar
 
 Parts = dict[str, Callable[[Cluster], Iterator[Diagnosis]]]
-Begun = Callable[[str, int], None]  # told of each part: its name, and how many there are
+Begun = Callable[[str, int], None]  # called for each part: its name, and the number of parts
 
 
 def run(settings: Settings, clock: Clock, output: str) -> int:
-    """What `duewheel doctor` does: examine, and print all that was found; the exit code."""
+    """Examine, and print all findings; returns the exit code."""
     with progress_bar() as bar:
         task = bar.add_task("examining", total=None)
 
@@ -46,12 +45,12 @@ def run(settings: Settings, clock: Clock, output: str) -> int:
 
 
 def examine(settings: Settings, clock: Clock, begun: Begun) -> Iterator[Diagnosis]:
-    """Everything there is to be found, as it is found.
+    """All findings, as they come.
 
     Args:
         settings: of the shard on this host.
         clock: of this host.
-        begun: told of each part before it is examined.
+        begun: called before each part.
     """
     parts: Parts = {
         "brokers": brokers.examine,
@@ -90,13 +89,13 @@ def examine(settings: Settings, clock: Clock, begun: Begun) -> Iterator[Diagnosi
 def examined(
     name: str, cluster: Cluster, part: Callable[[Cluster], Iterator[Diagnosis]]
 ) -> Iterator[Diagnosis]:
-    """What a part finds, until it gets no answer, or one that makes no sense to it."""
+    """The findings of a part, until a request fails or its answer cannot be parsed."""
     try:
         yield from part(cluster)
     except Exception as error:  # noqa: BLE001 - kafka-python on an answer that it did not expect
-        said = str(error) if isinstance(error, DuewheelError) else cluster.client.explain(error)
+        reason = str(error) if isinstance(error, DuewheelError) else cluster.client.explain(error)
         remedy = "see docs/kafka.md for the APIs and the rights that are needed"
-        yield Diagnosis("not_examined", "error", name, said, remedy)
+        yield Diagnosis("not_examined", "error", name, reason, remedy)
 
 
 def _on_scratch_topic(cluster: Cluster) -> Iterator[Diagnosis]:

@@ -1,4 +1,4 @@
-"""What an examination finds, one line each, and how all of it is shown."""
+"""Findings of an examination, and their output as a table or JSON."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _WORST_FIRST: tuple[Severity, ...] = ("error", "warning", "ok")
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        code: what was looked at, for programs; the same whatever came out.
-        severity: "error": duewheel does not work, or does not keep its word; "warning": it works,
-            with less certainty or speed than it could; "ok".
-        subject: of what: a broker, a topic, the host …
-        found: in words, with the numbers.
-        remedy: a command or a setting that mends it; empty where all is well.
+        code: of the check, for programs; independent of the outcome.
+        severity: "error": duewheel does not work, or breaks a guarantee; "warning": it works
+            with less safety or speed than possible; "ok".
+        subject: a broker, a topic, the host …
+        found: a sentence with the numbers.
+        remedy: a command or a setting that repairs it; empty with "ok".
     """
 
     code: str
@@ -35,7 +35,7 @@ class Diagnosis:
     remedy: str = ""
 
 
-def judged(
+def diagnose(
     code: str,
     subject: str,
     found: str,

@@ -1,7 +1,7 @@
 """This host: the data directory's disk, bounds of the process, Java, the pinned jars, its clock.
 
-Nothing of Kafka is asked here. What the engine needs of a file system (blocks that are really
-there, shared mappings, locks) is tried in a folder of its own beside the files, which is removed.
+Kafka is not involved. A temporary folder beside the files shows whether the file system allocates
+blocks, maps files and locks them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import psutil
 
 from duewheel.checkpoints import fs
 from duewheel.config.settings import Settings
-from duewheel.doctor.findings import Diagnosis, judged
+from duewheel.doctor.findings import Diagnosis, diagnose
 from duewheel.errors import ConfigError
 from duewheel.factory import COPIES_ON_WRITE
 from duewheel.java import jars
@@ -56,7 +56,7 @@ _TIMEX_BYTES = 208
 def examine(settings: Settings) -> Iterator[Diagnosis]:
     """The host, as this process sees it."""
     data_dir = settings.storage.data_dir.absolute()
-    yield judge_file_system(data_dir, _file_system(data_dir))
+    yield check_file_system(data_dir, _file_system(data_dir))
     yield _trial(data_dir)
     yield _room(settings, data_dir)
     if (data_dir / "timerwheel").exists():
@@ -69,12 +69,12 @@ def examine(settings: Settings) -> Iterator[Diagnosis]:
 
 
 def _existing(path: Path) -> Path:
-    """The nearest folder that is there."""
+    """The nearest existing folder."""
     return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
 def _file_system(path: Path) -> str:
-    """The type of the file system that holds a path, which may not be there yet."""
+    """The type of the file system that holds a path, which may not exist yet."""
     place = _existing(path).resolve()
     if (kind := fs.copies_on_write(place)) is not None:
         return kind
@@ -82,14 +82,14 @@ def _file_system(path: Path) -> str:
     return next((mounts[folder] for folder in (place, *place.parents) if folder in mounts), "?")
 
 
-def judge_file_system(path: Path, kind: str) -> Diagnosis:
+def check_file_system(path: Path, kind: str) -> Diagnosis:
     """Whether files on it last, may be mapped and locked, and are written in place."""
     remote, passing, copies = kind in _REMOTE, kind in _PASSING, kind in fs.COPY_ON_WRITE
     why = [": not local, and so no place for mapped files and locks"] * remote
     why += [": it goes with the container or the host"] * passing
     why += [f": it {COPIES_ON_WRITE}"] * copies
     remedy = "set storage.data_dir to a directory on a local disk (ext4, xfs), or mount a volume"
-    return judged(
+    return diagnose(
         "file_system",
         str(path),
         kind + "".join(why),
@@ -126,7 +126,7 @@ def _trial(data_dir: Path) -> Diagnosis:
     problems = [] if same else ["what is mapped is not what is read"]
     problems += [] if whole else ["what is allocated has no blocks"]
     problems += [] if exclusive else ["two holders get the same lock"]
-    return judged(
+    return diagnose(
         code,
         subject,
         "; ".join(problems) or "allocates, maps and locks",
@@ -137,13 +137,13 @@ def _trial(data_dir: Path) -> Diagnosis:
 
 def _room(settings: Settings, data_dir: Path) -> Diagnosis:
     ring = 2 * settings.timer.slots * ENTRY_BYTES
-    there = (data_dir / "timerwheel").exists()
+    exists = (data_dir / "timerwheel").exists()
     space = fs.space(_existing(data_dir))
     least = settings.storage.min_free.of(space.total_bytes)
-    return judge_room(str(data_dir), space.free_bytes, 0 if there else ring, least)
+    return check_room(str(data_dir), space.free_bytes, 0 if exists else ring, least)
 
 
-def judge_room(subject: str, free: int, ring: int, least: int) -> Diagnosis:
+def check_room(subject: str, free: int, ring: int, least: int) -> Diagnosis:
     """Whether there is room for what is still to be allocated, and for timers.
 
     Args:
@@ -154,7 +154,7 @@ def judge_room(subject: str, free: int, ring: int, least: int) -> Diagnosis:
     """
     text = f"{free >> 20} MiB free, ingest leaves {least >> 20} (storage.min_free)"
     text += f", the wheel takes {ring >> 20}" if ring else ""
-    return judged(
+    return diagnose(
         "disk_space",
         subject,
         text,
@@ -169,7 +169,7 @@ def _allocated(wheel: Path) -> Diagnosis:
     """A sparse mapped file ends the process when the disk is full."""
     found = wheel.stat()
     blocks = found.st_blocks * _BLOCK_BYTES
-    return judged(
+    return diagnose(
         "wheel_allocated",
         str(wheel),
         f"{blocks >> 20} of {found.st_size >> 20} MiB are allocated",
@@ -180,7 +180,7 @@ def _allocated(wheel: Path) -> Diagnosis:
 
 def _open_files() -> Diagnosis:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return judged(
+    return diagnose(
         "open_files",
         "host",
         f"a process may hold {soft} files and connections",
@@ -191,12 +191,12 @@ def _open_files() -> Diagnosis:
 
 def _memory(settings: Settings) -> Diagnosis:
     heap = int(settings.ingest.driver_memory_bytes * _JVM_BESIDE_HEAP)
-    return judge_memory(psutil.virtual_memory().available, heap, settings.dequeue.read_ahead_bytes)
+    return check_memory(psutil.virtual_memory().available, heap, settings.dequeue.read_ahead_bytes)
 
 
-def judge_memory(available: int, heap: int, cache: int) -> Diagnosis:
+def check_memory(available: int, heap: int, cache: int) -> Diagnosis:
     """What the host can give against Spark's driver and the page cache that is asked for; bytes."""
-    return judged(
+    return diagnose(
         "memory",
         "host",
         f"{available >> 20} MiB available; Spark's driver takes {heap >> 20}, "
@@ -219,32 +219,32 @@ def _java() -> Diagnosis:
 
 
 def _jars() -> Diagnosis:
-    there = jars.is_fetched("connector")
-    return judged(
+    exists = jars.is_fetched("connector")
+    return diagnose(
         "jars",
         "host",
-        "Spark's Kafka connector is there, with its checksums"
-        if there
-        else "Spark's Kafka connector is not there: the first start fetches it",
-        warning=not there,
+        "Spark's Kafka connector is installed, with its checksums"
+        if exists
+        else "Spark's Kafka connector is missing: the first start fetches it",
+        warning=not exists,
         remedy="python -P -m duewheel.java.jars",
     )
 
 
 def _clock() -> Diagnosis:
-    """What the kernel knows of the clock's discipline, which any NTP service tells it."""
+    """The clock's synchronisation, as NTP services report it to the kernel."""
     buffer = ctypes.create_string_buffer(_TIMEX_BYTES)
     adjtimex = getattr(ctypes.CDLL(None), "adjtimex", None)  # not every C library has it
     answer = -1 if adjtimex is None else adjtimex(buffer)
     _, _, _, error_us, _, _ = _TIMEX.unpack_from(buffer)
     if answer < 0:
-        return Diagnosis("clock_kept", "ok", "host", "the kernel does not tell here")
-    return judged(
+        return Diagnosis("clock_kept", "ok", "host", "the kernel does not report it here")
+    return diagnose(
         "clock_kept",
         "host",
-        "nothing keeps the clock, as far as the kernel knows"
+        "the kernel reports no synchronisation of the clock"
         if answer == _UNSYNCHRONISED
-        else f"kept, with an error of {error_us / 1000:.0f} ms at most",
+        else f"synchronised, with an error of {error_us / 1000:.0f} ms at most",
         warning=answer == _UNSYNCHRONISED,
         remedy="run NTP: systemctl enable --now chrony (or systemd-timesyncd)",
     )

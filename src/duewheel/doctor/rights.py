@@ -1,8 +1,8 @@
-"""Rights: what duewheel's principal may do, as far as brokers tell without its being done.
+"""Checks the rights of duewheel's principal, as far as brokers list them.
 
 Metadata lists the operations that are allowed on a topic. For transactional ids there is no such
-list: DescribeTransactions shows whether they may be looked at, and the trial (trial.py) writes
-under one of its own. docs/kafka.md lists all that is needed.
+list: DescribeTransactions shows the right to describe them, and the trial (trial.py) writes under
+one of its own. docs/kafka.md lists all rights.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from duewheel.doctor.findings import Diagnosis
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka import shard_settings
 
-# By the part that a topic plays: what nothing works without, and what is missed at times.
+# By the role of a topic: the vital rights, and the useful ones.
 _TIMER = ({"READ", "WRITE", "DESCRIBE"}, {"DESCRIBE_CONFIGS"})
 _STATE = ({"READ", "WRITE", "DESCRIBE"}, {"DESCRIBE_CONFIGS"})
 _WRITTEN = ({"WRITE", "DESCRIBE"}, {"READ", "DESCRIBE_CONFIGS"})  # dead letters, answers
@@ -34,23 +34,23 @@ _MISSED = {
 
 
 def examine(cluster: Cluster) -> Iterator[Diagnosis]:
-    """Every topic that is there, or that this principal may not see; then the transactional id."""
+    """Every existing or forbidden topic, then the transactional id."""
     settings = cluster.settings
     needed = dict.fromkeys(cluster.targets, _TARGET)
     needed |= dict.fromkeys(settings.service_topics.values(), _WRITTEN)
     needed |= dict.fromkeys(cluster.timer_topics, _TIMER) | {settings.state_topic: _STATE}
     principal = _principal(cluster)
     for name, topic in cluster.topics(list(needed)).items():
-        if topic.is_there or topic.is_forbidden:
-            yield from judge(topic, needed[name], cluster.address, principal)
+        if topic.exists or topic.is_forbidden:
+            yield from check(topic, needed[name], cluster.address, principal)
     yield _transactional_id(cluster, principal)
 
 
-def judge(topic: Topic, needed: Needed, address: str, principal: str) -> Iterator[Diagnosis]:
+def check(topic: Topic, needed: Needed, address: str, principal: str) -> Iterator[Diagnosis]:
     """What a principal lacks on a topic."""
     code, subject = "topic_rights", f"topic {topic.name}"
     vital, useful = needed
-    if topic.is_there and topic.rights is None:
+    if topic.exists and topic.rights is None:
         yield Diagnosis(
             code, "ok", subject, "the broker does not list rights: none is missing so far"
         )
@@ -81,7 +81,7 @@ def _grant(address: str, principal: str, topic: str, rights: list[str]) -> str:
 
 
 def _principal(cluster: Cluster) -> str:
-    """As ACLs name it, if that can be known here."""
+    """Its name in ACLs, as far as the settings contain it."""
     name = cluster.settings.kafka.client_options("admin").get("sasl_plain_username")
     if name:
         return f"User:{name}"
@@ -90,20 +90,20 @@ def _principal(cluster: Cluster) -> str:
 
 
 def _transactional_id(cluster: Cluster, principal: str) -> Diagnosis:
-    """Whether the shard's id may be looked at, and what is open under it."""
+    """Whether the shard's id may be described, and the state of its transaction."""
     name = shard_settings.transactional_id(cluster.settings)
     code, subject = "transactional_id", f"transactional id {name}"
     deadline = cluster.deadline()
 
-    def look() -> str:
+    def describe() -> str:
         try:
-            found = cluster.admin.describe_transactions([name])[name]
+            transaction = cluster.admin.describe_transactions([name])[name]
         except (TransactionalIdNotFoundError, CoordinatorNotAvailableError):
-            return "may be looked at; nobody has used it yet"
-        return f"may be looked at; its transaction is {found.state.value}"
+            return "may be described; it was never used"
+        return f"may be described; its transaction is {transaction.state.value}"
 
     try:
-        text = cluster.client.call(deadline, f"describe {subject}", look)
+        text = cluster.client.call(deadline, f"describe {subject}", describe)
     except ConfigError:
         return Diagnosis(
             code,

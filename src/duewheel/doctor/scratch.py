@@ -40,8 +40,8 @@ def name_of(cluster: Cluster) -> str:
 def scratch_topic(cluster: Cluster) -> Iterator[ScratchTopic | Diagnosis]:
     """The topic for the length of a with block; or why there is none."""
     name = name_of(cluster)
-    was_there = cluster.topics([name])[name].is_there
-    if not was_there:
+    existed = cluster.topics([name])[name].exists
+    if not existed:
         refusal = _create(cluster, name)
         if refusal:
             yield _refused(cluster, name, refusal)
@@ -50,7 +50,7 @@ def scratch_topic(cluster: Cluster) -> Iterator[ScratchTopic | Diagnosis]:
         rows = cluster.topics([name])[name].partitions
         yield ScratchTopic(name, {row["leader_id"]: row["partition_index"] for row in rows})
     finally:
-        if not was_there:
+        if not existed:
             with contextlib.suppress(DuewheelError):
                 cluster.ask("delete the scratch topic", lambda admin: admin.delete_topics([name]))
 

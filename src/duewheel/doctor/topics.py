@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from duewheel.checkpoints.partition_limit import PARTITIONS_MAX, beyond_room
 from duewheel.doctor.cluster import Cluster, Topic
-from duewheel.doctor.findings import Diagnosis, Severity, judged
+from duewheel.doctor.findings import Diagnosis, Severity, diagnose
 from duewheel.errors import DuewheelError
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
@@ -33,18 +33,20 @@ def examine(cluster: Cluster) -> Iterator[Diagnosis]:
             yield as_finding(found, cluster.address)
         yield from _matching(cluster, checks)
     topics = cluster.topics([*own, *targets, _TRANSACTION_LOG])
-    there = {name: topic for name, topic in topics.items() if topic.is_there}
-    for topic in there.values():
+    existing = {name: topic for name, topic in topics.items() if topic.exists}
+    for topic in existing.values():
         yield from durability(topic, cluster.address)
     for target in targets:
-        if not topics[target].is_there and not topics[target].is_forbidden:
+        if not topics[target].exists and not topics[target].is_forbidden:
             yield _missing_target(target, cluster.address)
-    timers = [there[name] for name in cluster.timer_topics if name in there]
-    yield from sizes(timers, [there[name] for name in targets if name in there], cluster.address)
+    timers = [existing[name] for name in cluster.timer_topics if name in existing]
+    yield from sizes(
+        timers, [existing[name] for name in targets if name in existing], cluster.address
+    )
     if timers:
         yield _partitions(cluster, timers)
         yield from _room(cluster, timers)
-    if there.keys() >= set(own):
+    if existing.keys() >= set(own):
         yield _progress(cluster)
 
 
@@ -136,12 +138,12 @@ def _problems(topic: Topic, address: str) -> Iterator[tuple[Severity, str, str]]
 
 def sizes(timers: Sequence[Topic], targets: Sequence[Topic], address: str) -> Iterator[Diagnosis]:
     """Whether a target takes every message that a timer topic takes."""
-    told = [int(topic.config[_BYTES_MAX]) for topic in timers if _BYTES_MAX in topic.config]
-    for target in targets if told else ():
+    sizes_max = [int(topic.config[_BYTES_MAX]) for topic in timers if _BYTES_MAX in topic.config]
+    for target in targets if sizes_max else ():
         if _BYTES_MAX not in target.config:
             continue
-        most, needed = int(target.config[_BYTES_MAX]), max(told)
-        yield judged(
+        most, needed = int(target.config[_BYTES_MAX]), max(sizes_max)
+        yield diagnose(
             "message_size",
             f"topic {target.name}",
             f"{_BYTES_MAX} is {most}, the timer topics' {needed}"

@@ -22,7 +22,7 @@ from kafka import KafkaProducer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Diagnosis, judged
+from duewheel.doctor.findings import Diagnosis, diagnose
 from duewheel.doctor.scratch import ScratchTopic, name_of
 from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.kafka import producer_internals as internals
@@ -47,7 +47,7 @@ def examine(cluster: Cluster, scratch: ScratchTopic) -> Iterator[Diagnosis]:
         yield from trial.run()
 
 
-def judge_seen(topic: str, seen: set[bytes], wanted: set[bytes]) -> Iterator[Diagnosis]:
+def check_seen(topic: str, seen: set[bytes], wanted: set[bytes]) -> Iterator[Diagnosis]:
     """What a reader of committed records has seen.
 
     Args:
@@ -56,14 +56,14 @@ def judge_seen(topic: str, seen: set[bytes], wanted: set[bytes]) -> Iterator[Dia
         wanted: those that were committed.
     """
     subject, missing = f"topic {topic}", wanted - seen
-    yield judged(
+    yield diagnose(
         "committed_seen",
         subject,
         f"of {len(wanted)} committed transactions {len(wanted - missing)} are seen",
         error=bool(missing),
         remedy=_DOCS,
     )
-    yield judged(
+    yield diagnose(
         "fencing",
         subject,
         "the transaction of a producer that was replaced "
@@ -71,7 +71,7 @@ def judge_seen(topic: str, seen: set[bytes], wanted: set[bytes]) -> Iterator[Dia
         error=ZOMBIE in seen,
         remedy=_DOCS,
     )
-    yield judged(
+    yield diagnose(
         "read_committed",
         subject,
         f"an aborted transaction is {'seen' if ABORTED in seen else 'not seen'}",
@@ -113,7 +113,7 @@ class _Trial:
             yield Diagnosis("fencing", "error", self._subject, str(error), _DOCS)
             return
         wanted = {COMMITTED} | ({OFFSETS} if offsets.severity == "ok" else set())
-        yield from judge_seen(self._partition.topic, seen, wanted)
+        yield from check_seen(self._partition.topic, seen, wanted)
 
     def close(self) -> None:
         """Stop the producers, and forget the group."""
@@ -143,7 +143,7 @@ class _Trial:
             )
             return Diagnosis("group_offsets", "warning", subject, str(error), remedy)
         same = read is not None and (read.offset, read.metadata) == (_OFFSET, _METADATA)
-        return judged(
+        return diagnose(
             "group_offsets",
             subject,
             f"offset {_OFFSET} and {len(_METADATA)} characters of metadata "

@@ -92,7 +92,7 @@ def run(
                 if [each for each in kept if each.poll()]:
                     notes.write(kept)
                 lock.poll([each.child.pid for each in kept if each.child])
-                audits.look()
+                audits.poll()
         finally:
             _stop([c for c in (audits.child, *(each.child for each in kept)) if c])
             _declare_stopped(data_dir)

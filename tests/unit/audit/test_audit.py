@@ -239,19 +239,19 @@ def settings(path: Path, interval: str | None = "1h") -> Settings:
 
 def test_an_audit_every_interval_and_never_two(scheduled: Make) -> None:
     schedule, clock, starts = scheduled()
-    schedule.look()
+    schedule.poll()
     clock.sleep(3_599)
-    schedule.look()
+    schedule.poll()
     assert starts.children == []
     clock.sleep(1)
-    schedule.look()
+    schedule.poll()
     assert schedule.child is starts.children[0]
     clock.sleep(3 * 3_600)
-    schedule.look()
+    schedule.poll()
     assert len(starts.children) == 1
     starts.end()
-    schedule.look()
-    schedule.look()
+    schedule.poll()
+    schedule.poll()
     assert len(starts.children) == 2
 
 
@@ -261,23 +261,23 @@ def test_the_interval_counts_from_the_last_audit(tmp_path: Path, scheduled: Make
     AuditHistory(settings(tmp_path).audit_dir).add(ago, {}, keep=1)
     schedule, clock, starts = scheduled()
     clock.sleep(4)
-    schedule.look()
+    schedule.poll()
     assert starts.children == []
     clock.sleep(1)
-    schedule.look()
+    schedule.poll()
     assert len(starts.children) == 1
 
 
 def test_none_without_an_interval_and_none_by_a_standby(tmp_path: Path, scheduled: Make) -> None:
     schedule, clock, starts = scheduled(None)
     clock.sleep(10**6)
-    schedule.look()
+    schedule.poll()
     state = State.create(tmp_path, 50, 100_000)
     state.set_standby(on=True)
     state.release()
     schedule, clock, starts = scheduled()
     clock.sleep(3_600)
-    schedule.look()
+    schedule.poll()
     assert starts.children == []
 
 

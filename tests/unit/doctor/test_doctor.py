@@ -69,11 +69,11 @@ def test_the_worst_comes_first_and_its_remedy_below_it() -> None:
 
 
 def test_a_remedy_is_only_for_what_needs_one() -> None:
-    assert findings.judged("c", "s", "f", remedy="r").remedy == ""
-    assert findings.judged("c", "s", "f", warning=True, remedy="r") == Diagnosis(
+    assert findings.diagnose("c", "s", "f", remedy="r").remedy == ""
+    assert findings.diagnose("c", "s", "f", warning=True, remedy="r") == Diagnosis(
         "c", "warning", "s", "f", "r"
     )
-    assert findings.judged("c", "s", "f", warning=True, error=True).severity == "error"
+    assert findings.diagnose("c", "s", "f", warning=True, error=True).severity == "error"
 
 
 def test_a_part_that_meets_the_unexpected_is_one_finding() -> None:
@@ -93,7 +93,7 @@ def test_a_part_that_meets_the_unexpected_is_one_finding() -> None:
 
 
 def test_a_whole_offer_is_one_line() -> None:
-    (finding,) = apis.judge({"broker 1": WHOLE, "broker 2": WHOLE})
+    (finding,) = apis.check({"broker 1": WHOLE, "broker 2": WHOLE})
     assert (finding.severity, finding.subject) == ("ok", "broker 1, broker 2")
 
 
@@ -110,7 +110,7 @@ def test_what_a_broker_lacks(offer: tuple[int, int] | None, said: str) -> None:
     lacking = {key: value for key, value in WHOLE.items() if key != init_producer_id}
     if offer:
         lacking[init_producer_id] = offer
-    found = list(apis.judge({"broker 1": WHOLE, "broker 2": lacking}))
+    found = list(apis.check({"broker 1": WHOLE, "broker 2": lacking}))
     assert [(f.severity, f.subject) for f in found] == [("error", "broker 2")]
     assert f"InitProducerId (key 22) is {said}; dequeue would lose: fencing" in found[0].found
 
@@ -118,7 +118,7 @@ def test_what_a_broker_lacks(offer: tuple[int, int] | None, said: str) -> None:
 def test_what_is_not_needed_is_no_error() -> None:
     for api in apis.OPTIONAL:
         lacking = {key: value for key, value in WHOLE.items() if key != api.key}
-        assert severities(apis.judge({"broker 1": lacking})) == ["ok"]
+        assert severities(apis.check({"broker 1": lacking})) == ["ok"]
 
 
 def test_the_list_is_one_of_kafka() -> None:
@@ -164,7 +164,7 @@ def test_the_documentation_names_every_finding() -> None:
 def test_transactions_must_be_allowed_to_last(longest_ms: int, severity: str) -> None:
     limits = PublisherLimits(transaction_timeout_ms=20_000)
     config = {"transaction.max.timeout.ms": str(longest_ms)}
-    (finding,) = brokers.judge_settings("broker 1", ADDRESS, config, limits)
+    (finding,) = brokers.check_settings("broker 1", ADDRESS, config, limits)
     assert finding.severity == severity
     assert f"is {longest_ms}; dequeue.transaction_timeout_ms is 20000" in finding.found
 
@@ -173,12 +173,12 @@ def test_the_largest_batch_must_fit_into_a_request() -> None:
     limits = PublisherLimits(batch_bytes_max=1_000_000)
     for most, severity in ((1_001_024, "ok"), (1_001_023, "warning")):
         config = {"socket.request.max.bytes": str(most)}
-        (finding,) = brokers.judge_settings("broker 1", ADDRESS, config, limits)
+        (finding,) = brokers.check_settings("broker 1", ADDRESS, config, limits)
         assert finding.severity == severity
 
 
 def test_settings_that_may_not_be_read() -> None:
-    (finding,) = brokers.judge_settings("broker 1", ADDRESS, {}, PublisherLimits())
+    (finding,) = brokers.check_settings("broker 1", ADDRESS, {}, PublisherLimits())
     assert finding.severity == "warning"
     assert "--operation DescribeConfigs --cluster" in finding.remedy
 
@@ -273,7 +273,7 @@ NEEDED = ({"READ", "WRITE"}, {"DESCRIBE_CONFIGS"})
 )
 def test_what_a_principal_lacks(allowed: set[str] | None, expected: list[str]) -> None:
     told = topic(rights=None if allowed is None else frozenset(allowed))
-    found = list(rights.judge(told, NEEDED, ADDRESS, "User:x"))
+    found = list(rights.check(told, NEEDED, ADDRESS, "User:x"))
     assert severities(found) == expected
     assert ["--operation Read --topic t" in f.remedy for f in found if f.severity == "error"] in (
         [],
@@ -282,7 +282,7 @@ def test_what_a_principal_lacks(allowed: set[str] | None, expected: list[str]) -
 
 
 def test_a_topic_that_may_not_be_seen_lacks_every_right() -> None:
-    found = list(rights.judge(Topic("t", 29), NEEDED, ADDRESS, "User:x"))
+    found = list(rights.check(Topic("t", 29), NEEDED, ADDRESS, "User:x"))
     assert "User:x lacks READ, WRITE" in found[0].found
     assert "--operation DescribeConfigs" in found[1].remedy
 
@@ -300,7 +300,7 @@ def test_a_topic_that_may_not_be_seen_lacks_every_right() -> None:
     ],
 )
 def test_what_a_reader_of_committed_records_has_seen(seen: set[bytes], errors: list[str]) -> None:
-    found = trial.judge_seen("t", seen, {trial.COMMITTED, trial.OFFSETS})
+    found = trial.check_seen("t", seen, {trial.COMMITTED, trial.OFFSETS})
     assert [f.code for f in found if f.severity == "error"] == errors
 
 
@@ -316,7 +316,7 @@ def test_what_a_reader_of_committed_records_has_seen(seen: set[bytes], errors: l
     ],
 )
 def test_clocks_that_differ(least_ms: int, most_ms: int, severity: str, said: str) -> None:
-    finding = clocks.judge_skew("broker 1", least_ms, most_ms, 1_000)
+    finding = clocks.check_skew("broker 1", least_ms, most_ms, 1_000)
     assert finding.severity == severity
     assert said in finding.found
 
@@ -338,19 +338,19 @@ def test_clocks_that_differ(least_ms: int, most_ms: int, severity: str, said: st
     ],
 )
 def test_file_systems(kind: str, severity: str) -> None:
-    assert host.judge_file_system(Path("/data"), kind).severity == severity
+    assert host.check_file_system(Path("/data"), kind).severity == severity
 
 
 def test_room_for_the_wheel_and_for_timers() -> None:
     ring, least, room = 134 << 20, 256 << 20, 2 << 30
-    assert host.judge_room("d", ring + least + room, ring, least).severity == "ok"
-    assert host.judge_room("d", ring + least + room - 1, ring, least).severity == "warning"
-    assert host.judge_room("d", ring + least - 1, ring, least).severity == "error"
+    assert host.check_room("d", ring + least + room, ring, least).severity == "ok"
+    assert host.check_room("d", ring + least + room - 1, ring, least).severity == "warning"
+    assert host.check_room("d", ring + least - 1, ring, least).severity == "error"
     assert "leaves 256 (storage.min_free), the wheel takes 134" in (
-        host.judge_room("d", ring, ring, least).found
+        host.check_room("d", ring, ring, least).found
     )
 
 
 def test_memory_for_spark_and_for_reading_ahead() -> None:
-    assert host.judge_memory(3 << 30, 2 << 30, 1 << 30).severity == "ok"
-    assert host.judge_memory((3 << 30) - 1, 2 << 30, 1 << 30).severity == "warning"
+    assert host.check_memory(3 << 30, 2 << 30, 1 << 30).severity == "ok"
+    assert host.check_memory((3 << 30) - 1, 2 << 30, 1 << 30).severity == "warning"

@@ -1,19 +1,18 @@
-"""What an audit finds in the rows of a range.
+"""Validates the rows of a range in three ways, and compares the verdicts.
 
-Each row is judged three times, under the settings of its epoch: by Great Expectations running the
-suite, by the rules that are compiled from it, and by what ingest makes of the row: a timer, or a
-dead letter with a reason. They must agree, rule by rule and row by row; where they do not is a
-*disagreement*. That is what an audit is for: a suite that is edited, or a library that is renewed,
-must not come to mean two things.
+Each row is validated under the settings of its epoch: by Great Expectations running the suite, by
+the rules compiled from it, and by ingest's parser, which makes it a timer or a dead letter with a
+reason. The three must agree, rule by rule and row by row; each difference is a *disagreement*. An
+audit thus detects an edited suite, or an upgraded library, whose meaning differs from the rules.
 
-A second suite looks across rows. Nothing on the way of a message does that, so it is run here only,
-once, over a few numbers of every row:
+A second suite checks across rows. Ingest cannot do that, so it runs here only, once, over a few
+numbers of every row:
 
-    error_code         why it is rejected; null: it is not
-    offset_step        from the row before it in its partition; null: the first of its stretch
+    error_code         of a rejected row; null: accepted
+    offset_step        from the row before it in its partition; null: the first of its chunk
     timestamp_step_ms  likewise
-    timer_id           64 bits of the id that a timer was given; null: it has none of its own,
-                       replaces others by intent, or is a copy of an earlier row
+    timer_id           64 bits of the id that a user gave; null: no such id, a reschedule, or a
+                       copy of an earlier row
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ _ROWS = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """What the second suite needs of some rows, and where they lie."""
+class _Chunk:
+    """The second suite's columns of some rows, and their offsets."""
 
     columns: pa.Table
     partitions: list[TopicPartition]
@@ -67,13 +66,13 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """A row of which two say different things.
+    """A row with two verdicts.
 
     Attributes:
         source: topic-partition@offset.
         code: of the rule; or of the refusal in question, if all rules agree.
-        suite, other: whether Great Expectations finds that the row fails, and whether the other
-            does; None if both do, for different reasons.
+        suite, other: whether the row fails by Great Expectations, and by the other; None if it
+            fails by both, for different reasons.
         by: the other: "compiled rules", or "ingest".
     """
 
@@ -86,21 +85,21 @@ class Disagreement:
 
 @dataclass
 class Disagreements:
-    """All of them are counted, the first are kept."""
+    """The count of all, and the first few."""
 
     count: int = 0
     first: list[Disagreement] = field(default_factory=list)
 
-    def add(self, found: Sequence[Disagreement], count: int) -> None:
+    def add(self, first: Sequence[Disagreement], count: int) -> None:
         """Some more: the first of `count`."""
         self.count += count
-        self.first += found[: EXAMPLES_MAX - len(self.first)]
+        self.first += first[: EXAMPLES_MAX - len(self.first)]
 
 
 def _without_letters(
     read: tuple[int, TimerBatch, pa.Table],
 ) -> tuple[int, TimerBatch, pa.Table]:
-    """The same without dead letters that came again to wait: their first copies are judged."""
+    """The same without dead letters that wait: only their first copies are validated."""
     number, batch, columns = read
     letters = batch.rejected & (batch.retries > 0)
     if not letters.any():
@@ -109,13 +108,13 @@ def _without_letters(
     return number, batch.take(keep), columns.take(keep)
 
 
-class AuditJudge:
-    """Takes a range piece by piece and says what it found.
+class AuditValidator:
+    """Validates a range chunk by chunk. Not thread-safe.
 
     Attributes:
-        rules: what the suite says of the rows of each epoch that had some, by its number.
+        rules: the suite's tallies over the rows of each epoch, by its number.
         disagreements: see the module's head.
-        rows: how many there were.
+        rows: how many were validated.
         rejected: how many are dead letters, by code.
     """
 
@@ -125,20 +124,20 @@ class AuditJudge:
         """
         Args:
             epochs: of the shard.
-            contracts: what messages may say, for each of them.
+            contracts: the message contract of each epoch.
             library: checks the suites.
         """
         self._epochs = epochs
         self._contracts = contracts
         self._library = library
-        self._pieces: list[_Piece] = []
+        self._chunks: list[_Chunk] = []
         self.rules: dict[int, list[Tally]] = {}
         self.disagreements = Disagreements()
         self.rows = 0
         self.rejected: Counter[str] = Counter()
 
     def take(self, records: pa.Table) -> None:
-        """Judge some more records, with the columns of the stream."""
+        """Validate some more records, with the columns of the stream."""
         for number, batch, columns in map(_without_letters, self._by_epoch(records)):
             if not len(batch):
                 continue
@@ -146,16 +145,16 @@ class AuditJudge:
             failure = _rejected_by(batch, rules.rules)
             codes = _codes(failure, rules)
             columns_across = _across_rows(batch, codes)
-            piece = _Piece(columns_across, batch.partitions, batch.partition, batch.offset)
+            chunk = _Chunk(columns_across, batch.partitions, batch.partition, batch.offset)
             checked = self._library.check(rules.suite, rules.parameters, columns)
             totals = self.rules.setdefault(number, tallies(rules.suite, rules.parameters))
             for tally, each in zip(totals, checked, strict=True):
-                tally.add(each, piece.names(each.failing[: len(each.values)]))
+                tally.add(each, chunk.names(each.failing[: len(each.values)]))
             failing = [_mask(each.failing, len(batch)) for each in checked]
-            self._compare_rules(piece, columns, failing, rules)
-            self._compare_ingest(piece, batch.rejected, failing, failure, rules)
+            self._compare_rules(chunk, columns, failing, rules)
+            self._compare_ingest(chunk, batch.rejected, failing, failure, rules)
             self.rejected.update(_counts(codes))
-            self._pieces.append(piece)
+            self._chunks.append(chunk)
             self.rows += len(batch)
 
     def across_rows(self, parameters: Mapping[str, Any]) -> list[Tally]:
@@ -165,7 +164,7 @@ class AuditJudge:
             parameters: what {"$PARAMETER": name} in it stands for.
         """
         suite = load_suite("audit")
-        tables = [_ROWS.empty_table(), *(piece.columns for piece in self._pieces)]
+        tables = [_ROWS.empty_table(), *(chunk.columns for chunk in self._chunks)]
         table = pa.concat_tables(tables).unify_dictionaries()
         checked = self._library.check(suite, parameters, table)
         totals = tallies(suite, parameters)
@@ -174,7 +173,7 @@ class AuditJudge:
         return totals
 
     def _by_epoch(self, records: pa.Table) -> Iterator[tuple[int, TimerBatch, pa.Table]]:
-        """Records as ingest reads them, those of each epoch by themselves; in their order."""
+        """Records as ingest parses them, separate for each epoch, in offset order."""
         newest = len(self._contracts) - 1
         batch, columns = parse_with_columns(records, self._contracts[newest])
         index = self._epochs.of_rows(batch.partitions, batch.partition, batch.offset)
@@ -187,20 +186,22 @@ class AuditJudge:
             yield number, *parse_with_columns(some, self._contracts[number])
 
     def _compare_rules(
-        self, piece: _Piece, columns: pa.Table, failing: Sequence[Bool], rules: Rules
+        self, chunk: _Chunk, columns: pa.Table, failing: Sequence[Bool], rules: Rules
     ) -> None:
         for rule, by_suite in zip(rules.rules, failing, strict=True):
             differ = np.flatnonzero(rule.failing(columns) != by_suite)
             first = differ[:EXAMPLES_MAX]
             found = [
-                Disagreement(source, rule.code, said, not said, "compiled rules")
-                for source, said in zip(piece.names(first), by_suite[first].tolist(), strict=True)
+                Disagreement(source, rule.code, suite_fails, not suite_fails, "compiled rules")
+                for source, suite_fails in zip(
+                    chunk.names(first), by_suite[first].tolist(), strict=True
+                )
             ]
             self.disagreements.add(found, len(differ))
 
     def _compare_ingest(
         self,
-        piece: _Piece,
+        chunk: _Chunk,
         rejected: Bool,
         failing: Sequence[Bool],
         failure: Int32,
@@ -211,24 +212,30 @@ class AuditJudge:
         differ = np.flatnonzero((failure != expected) | (rejected != (expected != ACCEPTED)))
         first = differ[:EXAMPLES_MAX]
         found = []
-        for row, source in zip(first.tolist(), piece.names(first), strict=True):
+        for row, source in zip(first.tolist(), chunk.names(first), strict=True):
             place = max(expected[row], failure[row])
             code = rules.rules[place].code if place != ACCEPTED else "unknown"
-            said, done = bool(expected[row] != ACCEPTED), bool(rejected[row])
-            both = said == done
+            by_suite, by_ingest = bool(expected[row] != ACCEPTED), bool(rejected[row])
+            same = by_suite == by_ingest
             found.append(
-                Disagreement(source, code, None if both else said, None if both else done, "ingest")
+                Disagreement(
+                    source,
+                    code,
+                    None if same else by_suite,
+                    None if same else by_ingest,
+                    "ingest",
+                )
             )
         self.disagreements.add(found, len(differ))
 
     def _names(self, rows: Int64) -> list[str]:
-        """The sources of rows of all pieces together."""
-        ends = np.cumsum([len(piece.offset) for piece in self._pieces])
+        """The sources of rows, by index over all chunks."""
+        ends = np.cumsum([len(chunk.offset) for chunk in self._chunks])
         names = []
         for row in rows.tolist():
-            piece = int(np.searchsorted(ends, row, "right"))
-            begin = int(ends[piece]) - len(self._pieces[piece].offset)
-            names += self._pieces[piece].names(np.array([row - begin]))
+            chunk = int(np.searchsorted(ends, row, "right"))
+            begin = int(ends[chunk]) - len(self._chunks[chunk].offset)
+            names += self._chunks[chunk].names(np.array([row - begin]))
         return names
 
 

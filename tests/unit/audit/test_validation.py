@@ -13,7 +13,7 @@ import pytest
 
 from duewheel.audit.data_docs import DataDocs
 from duewheel.audit.expectations import EXAMPLES_MAX, GreatExpectations, Tally
-from duewheel.audit.judging import AuditJudge, Disagreement
+from duewheel.audit.validation import AuditValidator, Disagreement
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.errors import DuewheelError
 from duewheel.schemas.request.contract import Contract
@@ -88,7 +88,7 @@ def records(rows: list[Headers], first: int = 0, step_ms: int = 1, partition: in
 
 
 def judge(library: GreatExpectations, *contracts: Contract, epochs: Epochs | None = None) -> Any:
-    return AuditJudge(epochs or Epochs.first({}), contracts or (contract(),), library)
+    return AuditValidator(epochs or Epochs.first({}), contracts or (contract(),), library)
 
 
 def by_code(totals: list[Tally]) -> dict[str, Tally]:
