@@ -32,7 +32,7 @@ from duewheel.checkpoints.reshard_records import NOTICE_KEY
 from duewheel.checkpoints.role import Role
 from duewheel.errors import Fenced, KafkaUnavailable, RecoveryRefused
 from duewheel.kafka.shard_records import ShardRecord
-from duewheel.ops.reshard import BACKOFF_MS, Dealing
+from duewheel.ops.reshard import BACKOFF_MS, Reassignment
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.storage.data_directory import DataDirectory
 
@@ -206,7 +206,7 @@ class Resharding:
         to = self._rng.choice([*others, *fewer, *fewer])
         cluster = SimulatedCluster(host, lambda: "commit", lambda: None)
         try:
-            Dealing(cluster, to, _backoff(host)).run(dry_run=True)
+            Reassignment(cluster, to, _backoff(host)).run(dry_run=True)
         except RecoveryRefused as refused:
             self._judge_refusal(str(refused))
             return
@@ -285,7 +285,7 @@ class Resharding:
         cluster = SimulatedCluster(host, self._fate, self._before_call)
         undoes = to == host.history.shards
         try:
-            Dealing(cluster, to, _backoff(host)).run(dry_run=False)
+            Reassignment(cluster, to, _backoff(host)).run(dry_run=False)
         except RecoveryRefused as refused:
             self._judge_refusal(str(refused))
             if undoes and not cluster.is_overtaken:

@@ -261,6 +261,6 @@ def test_programs_run(snippet: Snippet, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(producer, "MessageReader", QuickMessages)
     exec(compile(snippet.text, str(snippet), "exec"), {"__name__": "__main__"})
     for topic, headers in QuickKafka.written:
-        timed = producer.asks_for_time([(name, b"1") for name in headers])
+        timed = producer.has_due_time([(name, b"1") for name in headers])
         assert topic == ("orders.delayed" if timed else "orders")
     assert QuickKafka.written

@@ -283,8 +283,8 @@ def _keep(
     failed = [each["code"] for each in result["rows_suite"] if not each["success"]]
     if not result["ok"]:
         log.warning("audit with findings", disagreements=count, failed_across_rows=failed)
-    summary = {key: result[key] for key in ("id", "ok", "rows", "skipped_offsets", "rejected")}
-    result["summary"] = summary | {
+    figures = {key: result[key] for key in ("id", "ok", "rows", "skipped_offsets", "rejected")}
+    result["summary"] = figures | {
         "disagreements": count,
         "failed_across_rows": ", ".join(failed) or None,
         "docs": str(folder),

@@ -11,7 +11,7 @@ from duewheel.config.durations import parse_duration_ms
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 
-_NOTHING_TOLD = "no reply topic is configured (timer.reply_topic): nobody tells what it has met"
+_NO_REPLY_TOPIC = "no reply topic is configured (timer.reply_topic): the outcome is not reported"
 
 
 def _with_time(command: Command) -> Command:
@@ -26,10 +26,10 @@ def _with_time(command: Command) -> Command:
 
 
 def _with_timer(command: Command) -> Command:
-    """Which timers are meant, and for how long to wait for the answer."""
+    """The timers to act on, and how long to wait for the answer."""
     for option in (
         click.option("--no-wait", is_flag=True, help="do not wait for the answer"),
-        click.option("--wait", default="10s", help="for how long at most; by default 10s"),
+        click.option("--wait", default="10s", help="the longest wait; by default 10s"),
         click.option("--timer-topic", help="where they are; by default the first of timer.topics"),
         click.option(
             "--key", help="the timers' key: with an id it says in which partition they are"
@@ -57,7 +57,7 @@ def send(
     key: str | None,
     headers: tuple[str, ...],
     output: str,
-    **asked: Any,
+    **options: Any,
 ) -> None:
     """Schedule one message."""
     from duewheel.cli import send as sender
@@ -67,7 +67,7 @@ def send(
         value=value.encode(),
         key=_encoded(key),
         headers=[_header(text) for text in headers],
-        **asked,
+        **options,
     )
     show(sent, output)
 
@@ -77,16 +77,16 @@ def send(
 @click.option("--partition", type=click.IntRange(0), help="with an id, in the place of the key")
 @with_output
 @with_settings()
-def cancel(settings: Settings, output: str, **asked: Any) -> int:
-    """Have timers not delivered: --handle HANDLE, or --id ID with --key KEY or --partition NUMBER.
+def cancel(settings: Settings, output: str, **options: Any) -> int:
+    """Cancel timers: --handle HANDLE, or --id ID with --key KEY or --partition NUMBER.
 
-    Exit code 0: the answer is "cancelled"; 1: it is another one, or there is none (in time). With
-    --no-wait 0: it is written.
+    Exit code 0: the answer is "cancelled"; 1: another answer, or none in time. With --no-wait
+    0: the cancel is written.
     """
     from duewheel.cli import send as sender
 
-    wait_s = _wait_s(asked)
-    result = sender.cancel(settings, _timer(asked), wait_s)
+    wait_s = _wait_s(options)
+    result = sender.cancel(settings, _timer(options), wait_s)
     return answered(settings, result, wait_s, output)
 
 
@@ -107,19 +107,19 @@ def reschedule(
     delay: str | None,
     level: int | None,
     output: str,
-    **asked: Any,
+    **options: Any,
 ) -> int:
-    """Put a new timer in the place of others: of --handle HANDLE, or of --id ID with --key KEY.
+    """Replace timers by a new one: --handle HANDLE, or of --id ID with --key KEY.
 
-    With --handle the message is read back from the timer topic, unless --topic and --value give it
-    again. The new timer is delivered whatever the answer is. Exit codes as for `cancel`.
+    With --handle the message is read back from the timer topic, unless --topic and --value give it.
+    The new timer is delivered whatever the answer is. Exit codes as for `cancel`.
     """
     from duewheel.cli import send as sender
 
-    wait_s = _wait_s(asked)
+    wait_s = _wait_s(options)
     result = sender.reschedule(
         settings,
-        _timer(asked),
+        _timer(options),
         wait_s,
         topic=topic,
         value=_encoded(value),
@@ -131,35 +131,35 @@ def reschedule(
     return answered(settings, result, wait_s, output)
 
 
-def _timer(asked: dict[str, Any]) -> Any:
+def _timer(options: dict[str, Any]) -> Any:
     from duewheel.cli.send import NamedTimer
 
     return NamedTimer(
-        asked["handle"],
-        asked["timer_id"],
-        _encoded(asked["key"]),
-        asked.get("partition"),
-        asked["timer_topic"],
+        options["handle"],
+        options["timer_id"],
+        _encoded(options["key"]),
+        options.get("partition"),
+        options["timer_topic"],
     )
 
 
-def _wait_s(asked: dict[str, Any]) -> float | None:
+def _wait_s(options: dict[str, Any]) -> float | None:
     """None: no waiting."""
-    if asked["no_wait"]:
+    if options["no_wait"]:
         return None
     try:
-        return parse_duration_ms(asked["wait"]) / 1000
+        return parse_duration_ms(options["wait"]) / 1000
     except ValueError as error:
         raise ConfigError(f"--wait: {error}") from error
 
 
 def answered(settings: Settings, result: dict[str, Any], wait_s: float | None, output: str) -> int:
-    """Show what became of a request; returns the exit code."""
+    """Show the outcome of a request; returns the exit code."""
     show(result, output)
     if wait_s is None:
         return 0
     if settings.timer.reply_topic is None:
-        click.echo(f"duewheel: {_NOTHING_TOLD}", err=True)
+        click.echo(f"duewheel: {_NO_REPLY_TOPIC}", err=True)
     elif result["answer"] is None:
         click.echo(f"duewheel: written, but not answered within {wait_s:g} s", err=True)
     return 0 if result["answer"] == "cancelled" else 1

@@ -18,7 +18,7 @@ from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, KafkaUnavailable
 
-Asked = TypeVar("Asked", Cancel, Rescheduled)
+Written = TypeVar("Written", Cancel, Rescheduled)
 
 _ACKNOWLEDGED_S = 15.0
 
@@ -90,8 +90,8 @@ def send(
     """
     when = _when(deliver_at, delay, level)
     with _producer(settings, _timer_topic(settings, timer_topic)) as producer:
-        asked = producer.schedule(topic, value, key=key, headers=headers, id=timer_id, **when)
-        timer = asked.result(_ACKNOWLEDGED_S)
+        request = producer.schedule(topic, value, key=key, headers=headers, id=timer_id, **when)
+        timer = request.result(_ACKNOWLEDGED_S)
     return {**asdict(timer), "handle": timer.handle}
 
 
@@ -111,8 +111,8 @@ def cancel(settings: Settings, timer: NamedTimer, wait_s: float | None) -> dict[
         KafkaUnavailable: no acknowledgement in time, or the answers cannot be read.
     """
     with _producer(settings, timer.topic(settings), wait_s) as producer:
-        asked = producer.cancel(timer.name, key=timer.key, partition=timer.partition)
-        written, answer = _answered(asked, wait_s)
+        request = producer.cancel(timer.name, key=timer.key, partition=timer.partition)
+        written, answer = _answered(request, wait_s)
     return {**_place(written), "answer": answer}
 
 
@@ -145,7 +145,7 @@ def reschedule(
     """
     when = _when(deliver_at, delay, level)
     with _producer(settings, timer.topic(settings), wait_s) as producer:
-        asked = producer.reschedule(
+        request = producer.reschedule(
             timer.name,
             topic=topic,
             value=SAME if value is None else value,
@@ -153,7 +153,7 @@ def reschedule(
             headers=headers,
             **when,
         )
-        written, answer = _answered(asked, wait_s)
+        written, answer = _answered(request, wait_s)
     new = {"due_ms": written.due_ms, "handle": written.handle}
     return {**_place(written), **new, "answer": answer}
 
@@ -165,9 +165,9 @@ def _timer_topic(settings: Settings, given: str | None) -> str:
 
 
 def _when(deliver_at: str | None, delay: str | None, level: int | None) -> dict[str, Any]:
-    """What is wrong here is said without a broker, too."""
+    """The due time's arguments, validated before a broker is contacted."""
     instant = None if deliver_at is None else parse_instant(deliver_at)
-    DueTime.asked(instant, delay, level)
+    DueTime.of(instant, delay, level)
     return {"deliver_at": instant, "delay": delay, "level": level}
 
 
@@ -193,8 +193,8 @@ def _producer(
         raise KafkaUnavailable(f"Kafka at {settings.kafka.servers}: {reason}") from error
 
 
-def _answered(asked: Future[Asked], wait_s: float | None) -> tuple[Asked, Answer | None]:
-    written = asked.result(_ACKNOWLEDGED_S)
+def _answered(request: Future[Written], wait_s: float | None) -> tuple[Written, Answer | None]:
+    written = request.result(_ACKNOWLEDGED_S)
     if wait_s is None or written.reply is None:
         return written, None
     try:

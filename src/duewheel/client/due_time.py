@@ -21,9 +21,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class DueTime:
     """One way to say when, as a request header: of epoch ms, a delay in ms, or a level.
 
-    >>> DueTime.asked(delay="1h30m").header
+    >>> DueTime.of(delay="1h30m").header
     ('TIMER_DELAY_MS', b'5400000')
-    >>> DueTime.asked(deliver_at=datetime(2027, 1, 15, 8, tzinfo=UTC)).header
+    >>> DueTime.of(deliver_at=datetime(2027, 1, 15, 8, tzinfo=UTC)).header
     ('TIMER_DELIVER_MS', b'1800000000000')
     """
 
@@ -31,7 +31,7 @@ class DueTime:
     number: int
 
     @classmethod
-    def asked(
+    def of(
         cls,
         deliver_at: datetime | int | None = None,
         delay: timedelta | str | None = None,
@@ -39,7 +39,7 @@ class DueTime:
     ) -> DueTime:
         """Exactly one of the three, as `DelayProducer.schedule` describes them.
 
-        >>> DueTime.asked(delay="1h", level=3)
+        >>> DueTime.of(delay="1h", level=3)
         Traceback (most recent call last):
         duewheel.errors.InvalidTimer: give exactly one of deliver_at, delay and level
 
@@ -65,9 +65,9 @@ class DueTime:
         """When a record with this header and timestamp is due, in epoch ms.
 
         >>> levels_ms = [1_000, 5_000]
-        >>> DueTime.asked(delay="2s").due_ms(1_800_000_000_000, levels_ms)
+        >>> DueTime.of(delay="2s").due_ms(1_800_000_000_000, levels_ms)
         1800000002000
-        >>> DueTime.asked(level=7).due_ms(1_800_000_000_000, levels_ms)  # as the highest one
+        >>> DueTime.of(level=7).due_ms(1_800_000_000_000, levels_ms)  # as the highest one
         1800000005000
         """
         if self.request is Request.DELIVER_AT:

@@ -131,17 +131,17 @@ def _record(consumer: KafkaConsumer, handle: RecallHandle, deadline: Deadline) -
     (start,) = consumer.beginning_offsets([where], timeout_ms=deadline.remaining_ms()).values()
     (end,) = consumer.end_offsets([where], timeout_ms=deadline.remaining_ms()).values()
     if not start <= handle.offset < end:
-        raise _gone(handle, f"the topic has offsets {start} to {end - 1} there")
+        raise _not_in_kafka(handle, f"the topic has offsets {start} to {end - 1} there")
     consumer.assign([where])
     consumer.seek(where, handle.offset)
     bounds = {where: (handle.offset, handle.offset + 1)}
     records, reached = next_records(consumer, bounds, deadline)
     if not records or records[0].offset != handle.offset:
-        raise _gone(handle, f"there is none before {reached[where]}")
+        raise _not_in_kafka(handle, f"there is none before {reached[where]}")
     return records[0]
 
 
-def _gone(handle: RecallHandle, why: str) -> InvalidTimer:
+def _not_in_kafka(handle: RecallHandle, why: str) -> InvalidTimer:
     return InvalidTimer(
         f"the timer's message cannot be read back: {handle.place} is no longer in Kafka ({why}): "
         "give the message again"
@@ -149,23 +149,23 @@ def _gone(handle: RecallHandle, why: str) -> InvalidTimer:
 
 
 def _require_same(record: Any, handle: RecallHandle) -> None:
-    """The topic may have been recreated, with other records at the same offsets.
+    """Refuse another record: a recreated topic has other records at the same offsets.
 
-    What is due after a delay is known again by its timestamp too; of a level it depends on a table.
+    A delay is checked by the record's timestamp too. A level is not: its delay is a setting.
     """
-    asked = {REQUEST[name]: value for name, value in record.headers if name in REQUEST}
-    timer_id = asked.get(Request.TIMER_ID, handle.place.encode())
+    requests = {REQUEST[name]: value for name, value in record.headers if name in REQUEST}
+    timer_id = requests.get(Request.TIMER_ID, handle.place.encode())
     due_ms = {
         Request.DELIVER_AT: handle.due_ms,
         Request.DELAY_MS: handle.due_ms - record.timestamp,
     }
     same = timer_id == handle.id.encode() and all(
-        asked.get(request, b"%d" % value) == b"%d" % value for request, value in due_ms.items()
+        requests.get(request, b"%d" % value) == b"%d" % value for request, value in due_ms.items()
     )
     if not same:
         raise InvalidTimer(
             f"the record at {handle.place} is not the timer of the recall handle: was the topic "
-            "made anew? Give the message again"
+            "recreated? Give the message again"
         )
 
 

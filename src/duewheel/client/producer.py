@@ -158,7 +158,7 @@ class DelayProducer:
         Raises:
             InvalidTimer: the arguments contradict each other or cannot be read; nothing was sent.
         """
-        when = DueTime.asked(deliver_at, delay, level)
+        when = DueTime.of(deliver_at, delay, level)
         request = [*_users(headers), when.header, *window_headers(window)]
         if id is not None:
             request.append((NAME_OF[Request.TIMER_ID], id_bytes(id)))
@@ -249,7 +249,7 @@ class DelayProducer:
             KafkaUnavailable, ConfigError: Kafka, or the reply topic, cannot be read; nothing was
                 sent.
         """
-        when = DueTime.asked(deliver_at, delay, level)
+        when = DueTime.of(deliver_at, delay, level)
         timer_topic = timer_topic or self.timer_topic
         handle = self._handle(timer, timer_topic)
         timer_id = timer if handle is None else handle.id
@@ -297,7 +297,7 @@ class DelayProducer:
             InvalidTimer: a timer's headers name a target besides `topic`; nothing was sent.
         """
         given = list(headers or ())
-        if topic == self.timer_topic or not asks_for_time(given):
+        if topic == self.timer_topic or not has_due_time(given):
             return self._producer.send(topic, value, key, given, partition, timestamp_ms)
         _refuse(given, _TARGET)
         return self._write(topic, value, key, given, partition, timestamp_ms)
@@ -395,7 +395,7 @@ class DelayProducer:
         write: Callable[[], FutureRecordMetadata],
         made: Callable[[Any, Future[Answer] | None], T],
     ) -> Future[T]:
-        """Write what is answered, and be ready for the answer before it can come."""
+        """Expect the answer first, then write: an answer may come before `write` returns."""
         answers = self._answers
         if answers is None:
             return _future(write(), lambda at: made(at, None))
@@ -409,19 +409,19 @@ class DelayProducer:
         return _future(sent, lambda at: made(at, answers.written(request, _source(at))))
 
 
-def asks_for_time(headers: Iterable[NonNullHeader]) -> bool:
+def has_due_time(headers: Iterable[NonNullHeader]) -> bool:
     """Whether a record with these headers belongs into the timer topic.
 
     As at ingest, the last of several levels counts, and a level of 0 or below is none.
     """
-    asked = {REQUEST[name]: value for name, value in headers if name in REQUEST}
-    level = asked.get(Request.LEVEL)
+    requests = {REQUEST[name]: value for name, value in headers if name in REQUEST}
+    level = requests.get(Request.LEVEL)
     given = level is not None and not re.fullmatch(rb"[+-]?0+|-[0-9]+", level)
-    return given or not _ROUTED.isdisjoint(asked)
+    return given or not _ROUTED.isdisjoint(requests)
 
 
 def _future(sent: FutureRecordMetadata, made: Callable[[Any], T]) -> Future[T]:
-    """What is made of the acknowledgement, once it is there."""
+    """The result of `made` once Kafka has acknowledged the record."""
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()  # Kafka's thread could not answer a cancelled one
 

@@ -151,7 +151,7 @@ class AnswerReader:
 
     def _run(self) -> None:
         consumer: KafkaConsumer | None = None
-        while self._asked():
+        while self._await_request():
             try:
                 deadline = Deadline(_DEADLINE_S)
                 if consumer is None:
@@ -168,7 +168,7 @@ class AnswerReader:
         if consumer is not None:
             close(consumer)
 
-    def _asked(self) -> bool:
+    def _await_request(self) -> bool:
         """Wait for the first open request; False: closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._joining)

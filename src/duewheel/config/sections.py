@@ -174,11 +174,11 @@ class TimerSection(Section):
 
     @property
     def contracts(self) -> dict[str, TopicContract]:
-        """What holds for the messages of each timer topic of which more is said than its name."""
-        told = {name: table.contract for name, table in self.topic.items()}
+        """The contract of each timer topic that has more settings than its name."""
+        contracts = {name: table.contract for name, table in self.topic.items()}
         for name, target in self.mapping.items():
-            told[name] = replace(told.get(name, DEFAULT), target=target)
-        return {name: contract for name, contract in told.items() if contract != DEFAULT}
+            contracts[name] = replace(contracts.get(name, DEFAULT), target=target)
+        return {name: contract for name, contract in contracts.items() if contract != DEFAULT}
 
 
 class IngestSection(Section):

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from duewheel.config.settings import Settings
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name."""
-    close = difflib.get_close_matches(name, list(known), n=1)
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The suggestion at the end of an error about an unknown name."""
+    close = difflib.get_close_matches(name, list(names), n=1)
     return f'; did you mean "{close[0]}"?' if close else ""
 
 

@@ -64,13 +64,13 @@ def as_millis(duration: timedelta) -> int:
     return duration // timedelta(milliseconds=1)
 
 
-def looks_secret(name: str, value: object = "") -> bool:
+def is_secret(name: str, value: object = "") -> bool:
     """Whether an option of a pass-through table must not be shown."""
     return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(str(value)))
 
 
 def reveal(value: Option | SecretStr) -> Option:
-    """What a client is to be given."""
+    """The plain value, for a client."""
     return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
@@ -207,7 +207,7 @@ def _options(value: object) -> object:
         return value
     options = _flatten(value)
     for name, option in options.items():
-        if isinstance(option, Option) and looks_secret(name, option):
+        if isinstance(option, Option) and is_secret(name, option):
             options[name] = SecretStr(str(option))
     return options
 

@@ -244,10 +244,10 @@ class DevBroker:
         deadline = time.monotonic() + _START_TIMEOUT_S
         while _STARTED not in (news := _read_from(log, size_before)):
             if self._process.wait(0.05):
-                said = _tail(news.decode(errors="replace")) or _tail(self._printed())
-                if "Address already in use" in said:
+                output = _tail(news.decode(errors="replace")) or _tail(self._printed())
+                if "Address already in use" in output:
                     raise PortTaken(f"a port of {self._ports} on {HOST} is in use")
-                raise DuewheelError(f"the broker in {self._folder} did not start:\n{said}")
+                raise DuewheelError(f"the broker in {self._folder} did not start:\n{output}")
             if time.monotonic() > deadline:
                 raise KafkaUnavailable(f"the broker in {self._folder} is not ready in time")
         _await_answer(self.bootstrap_servers, deadline)

@@ -138,18 +138,18 @@ class Ivy:
             ) from error
 
     def _complaints(self) -> str:
-        """The lines in which Ivy says what went wrong, out of the hundred it writes."""
+        """The error lines of Ivy's log."""
         try:
             lines = str(self._log.toString()).splitlines()
         except (Py4JError, OSError):  # the JVM is gone
             return ""
         wanted = ("error", "exception", "not found:", "timed out", "refused")
-        told = dict.fromkeys(
+        complaints = dict.fromkeys(
             line.strip()
             for line in lines
             if any(word in line.lower() for word in wanted) and not line.startswith("::")
         )
-        return "\n".join([*told][:_COMPLAINTS_MAX])
+        return "\n".join([*complaints][:_COMPLAINTS_MAX])
 
 
 def _certificates() -> bytes:

@@ -25,7 +25,7 @@ _MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterReader:
-    """The dead-letter topic, to be read up to where it ends now. Not thread-safe.
+    """Reads the dead-letter topic up to its present end. Not thread-safe.
 
     Attributes:
         client: settings of the cluster's clients.
@@ -44,10 +44,10 @@ class DeadLetterReader:
     _records: BoundedReader
 
     def position(self) -> ReplayPosition:
-        """How far the dead letters have been replayed."""
+        """The position of the replays."""
         place = place_of(self._settings.state_topic, 0)
-        found = newest_of(self.client, place, KEY, Deadline(_DEADLINE_S))
-        return ReplayPosition.decode(found.value if found else None, self.topic_id)
+        record = newest_of(self.client, place, KEY, Deadline(_DEADLINE_S))
+        return ReplayPosition.decode(record.value if record else None, self.topic_id)
 
     def bounds(self, since: Bound = BEGINNING) -> dict[int, tuple[int, int]]:
         """First offset to read and the end, by partition."""
@@ -82,14 +82,14 @@ def dead_letter_reader(settings: Settings) -> Iterator[DeadLetterReader]:
     topic = settings.dead_letter_topic
     client = ClientSettings(settings.kafka.client_options("consumer"))
     with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
-        found = admin.topic_ids([topic])
-        if topic not in found:
+        topic_ids = admin.topic_ids([topic])
+        if topic not in topic_ids:
             raise ConfigError(
                 f"Kafka at {settings.kafka.servers} has no topic {topic!r}: "
                 "`duewheel init` creates it"
             )
         with BoundedReader(client, _CHUNK_RECORDS) as records:
-            yield DeadLetterReader(client, str(found[topic]), settings, admin, records)
+            yield DeadLetterReader(client, str(topic_ids[topic]), settings, admin, records)
 
 
 def _letter(record: Any) -> DeadLetter:

@@ -1,13 +1,16 @@
-"""`duewheel dlq replay`: writes the messages of dead letters again, once their cause is gone.
+"""`duewheel dlq replay`: writes the messages of dead letters again, once their cause is removed.
 
-A replay reads up to where the dead-letter topic ended when it began, a bounded chunk at a time.
-One Kafka transaction per chunk holds the messages and the position (replay_position.py): whatever
-is killed, and however often it is run, a dead letter is replayed once. Two replays at a time share
-a transactional id: the later one ends the earlier. A run that opens its producer again may be that
-later one, so the position is read after every open, and is valid only as long as that producer.
+A replay reads the dead-letter topic up to its end at the start, one bounded chunk at a time. One
+Kafka transaction per chunk holds the messages and the position (replay_position.py), so a dead
+letter is replayed once, whatever is killed and however often the command runs.
 
-What cannot be replayed now (no such topic, too large …) is, in the same transaction, written to the
-end of the dead-letter topic once more, with today's reason. A run never comes to that.
+Two concurrent replays share a transactional id: the later one fences the earlier. A run that
+reopens its producer may be that later one. The position is therefore read after every open, and is
+valid only as long as that producer.
+
+A letter that cannot be replayed now (no such topic, too large …) is, in the same transaction,
+written to the end of the dead-letter topic again, with today's reason. The same run does not read
+it.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What to replay, and where to.
+    """The dead letters to replay, and their target.
 
     Attributes:
         code: only dead letters with this TIMER_ERROR_CODE.
@@ -65,7 +68,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What one dead letter becomes; `refusal`, if it goes to the dead-letter topic again."""
+    """The record of one replayed letter; with `refusal` it goes to the dead-letter topic again."""
 
     letter: DeadLetter
     topic: str
@@ -92,7 +95,7 @@ def replay(settings: Settings, selection: Selection, *, dry_run: bool) -> dict[s
     Raises:
         ConfigError: `to_topic` is one of duewheel's own, or does not exist.
         KafkaUnavailable: no answer in time.
-        PublishDoubt: a transaction's outcome is unknown. A new run finds out, and doubles nothing.
+        PublishDoubt: a transaction's outcome is unknown. A new run reads it, and doubles nothing.
     """
     with ExitStack() as stack:
         reader = stack.enter_context(dead_letter_reader(settings))
@@ -157,15 +160,15 @@ class _Replay:
             raise ConfigError(f"--to-topic {topic}: no such topic, or no right to write to it")
 
     def _why_no_target(self, topic: str) -> Refusal | None:
-        """What today's rules say of every timer that is to go there."""
+        """The rule that rejects every timer with this target today."""
         if topic not in self._refusals:
             self._refusals[topic] = why_no_target(self._contract, topic)
         return self._refusals[topic]
 
     def _take_over(self) -> ReplayPosition:
-        """The position behind which nobody else can replay any more."""
+        """The position, once every other replay is fenced."""
         if not self._dry_run:
-            # First: it ends what an earlier run has left open, which may hide the position.
+            # First: it ends an earlier run's open transaction, which may hide the position.
             self._producer.open([self._settings.state_topic], self._deadline())
         return self._reader.position()
 
@@ -201,7 +204,7 @@ class _Replay:
             wanted, end = self._wanted(letters, reached)
             self._position.move(partition, end, self._selection.code)
             if not wanted:
-                return  # the position of the next transaction tells
+                return  # the next transaction commits the position
             targets, records = self._plan(wanted)
             if self._dry_run or self._transact(records, targets):
                 self._count(records)
@@ -265,7 +268,7 @@ class _Replay:
         return record if refusal is None else self._again(letter, refusal, targets)
 
     def _refusal(self, record: _Record, out: Outgoing, target: Target) -> Refusal | None:
-        """Why Kafka would not take the record, as far as that is known."""
+        """Why Kafka would refuse the record, by its metadata and earlier refusals."""
         letter = record.letter
         reason = target.refusal
         if reason is Reason.NONE:
@@ -293,7 +296,7 @@ class _Replay:
         return record
 
     def _transact(self, records: list[_Record], targets: Mapping[str, Target]) -> bool:
-        """Whether it is committed; False if a refusal has taught something."""
+        """Whether it is committed; False if the catalog has noted a refusal: try again."""
         topics = {record.topic for record in records}
         seconds = self._limits.publish_deadline_s
         batches, sent = self._batches(records, targets)
@@ -307,12 +310,12 @@ class _Replay:
                 f"replay: {self._client.explain(error)}: run it again, nothing is doubled"
             ) from None
         errors = [outcome.error for outcome in outcomes if outcome.error is not None]
-        learned = [
+        is_noted = [
             self._catalog.note_refusal(batch, outcome.error)
             for batch, outcome in zip(sent, outcomes, strict=False)  # the position is last
             if outcome.failed_itself and outcome.error is not None
         ]
-        if errors and not any(learned):
+        if errors and not any(is_noted):
             raise PublishDoubt(f"nothing was replayed: {self._client.explain(errors[0])}")
         return not errors
 

@@ -1,9 +1,10 @@
-"""`duewheel promote`: the standby that runs in a data directory becomes the shard's owner.
+"""`duewheel promote`: makes the standby that runs in a data directory the shard's owner.
 
-The wish is noted in `state`, durably, and the follower sees to it (wheel/dequeue/standby.py): if it
-dies on the way, its next start does. It is withdrawn when the command ends without it, and expires
-if that is killed: no living owner loses the shard to it days later. What is printed is the time
-from the command until deliveries go on.
+    1. write the request into `state`, durably
+    2. wait until the standby (wheel/dequeue/standby.py) has taken over and delivers
+
+A standby that dies meanwhile finds the request at its next start. The command withdraws the request
+if it fails. The request expires, so that a killed command cannot depose a live owner days later.
 """
 
 from __future__ import annotations
@@ -24,15 +25,14 @@ _POLL_S = 0.02
 
 
 def promote(settings: Settings, clock: Clock) -> dict[str, Any]:
-    """Tell the standby, and wait for it.
+    """Request the promotion, and wait for it.
 
     Returns:
         shard, data_dir, and took_s.
 
     Raises:
         ConfigError: no standby runs there.
-        RecoveryPending: it has not come so far in PROMOTION_MS: it has not taken over, and stands
-            by; or it has, and still reads again what it lacks.
+        RecoveryPending: after PROMOTION_MS it is still a standby, or still re-reads messages.
     """
     begun_s, data_dir = time.monotonic(), settings.storage.data_dir
     try:

@@ -1,8 +1,8 @@
 """`duewheel reconfigure`: changes the settings that decide a row's slot, on a shard with progress;
-or accepts that timer partitions are lost.
+skips records; accepts the loss of timer partitions.
 
 The steps are those of wheel/admin/reconfigure.py and wheel/admin/accept_loss.py. A dry run takes no
-lock and no transactional id: it says what would be done, as far as that can be seen from beside.
+lock and no transactional id, so a running shard may change what it reports.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from duewheel.wheel.storage.data_directory import DataDirectory, hold_role
 
 
 def reconfigure(settings: Settings, *, dry_run: bool) -> dict[str, Any]:
-    """Make the settings of `settings` those of the shard, for rows that nobody has judged yet.
+    """Start a settings epoch with `settings`, for rows that ingest has not parsed yet.
 
     Returns:
-        dry_run; changes: {setting: {"old", "new"}}, empty if they are those of the shard already;
-        since: {"topic-partition": first offset of the new epoch}; epochs: how many there are then;
-        dropped: how many old ones went.
+        dry_run; changes: {setting: {"old", "new"}}, empty if the shard has these settings already;
+        since: {"topic-partition": first offset of the new epoch}; epochs: their new number;
+        dropped: how many old ones were dropped.
 
     Raises:
         Locked: a process of the shard runs.
-        ConfigError: a setting cannot be changed so, or the directory has another geometry.
+        ConfigError: a setting does not permit this change, or the directory has another geometry.
         RecoveryRefused: the directory is not the owner's, or has to recover first; or a reshard has
-            sealed a shard, this one or another: shards whose settings differ cannot be reassigned.
+            sealed a shard, this one or another: partitions move only between equal settings.
         KafkaUnavailable: no answer in time.
     """
     config = factory.dequeue_config(settings)
@@ -52,17 +52,17 @@ def reconfigure(settings: Settings, *, dry_run: bool) -> dict[str, Any]:
         if written.progress.partitions:
             require_not_sealed(written.progress)
     with _connected(settings) as (publisher, admin):
-        found = publisher.peek()
-        offsets_at = _offsets_at(found, admin)
-        planned = plan(found, _seen(settings), settings.wheel, config, offsets_at)
+        progress = publisher.peek()
+        offsets_at = _offsets_at(progress, admin)
+        planned = plan(progress, _seen(settings), settings.wheel, config, offsets_at)
         if planned.changes and not dry_run:
             with _alone(settings) as directory:
                 planned = take(directory, publisher, config, offsets_at)
-    return _told(planned, dry_run=dry_run)
+    return _plan_report(planned, dry_run=dry_run)
 
 
 def skip(settings: Settings, named: Sequence[str], *, dry_run: bool) -> dict[str, Any]:
-    """Make dead letters of these records, which nothing gets past, whatever they say.
+    """Make dead letters of these records unread: ingest fails on them.
 
     Args:
         settings: of the shard.
@@ -75,27 +75,27 @@ def skip(settings: Settings, named: Sequence[str], *, dry_run: bool) -> dict[str
     Raises:
         Locked, KafkaUnavailable: as `reconfigure`.
         ConfigError: there is no such record, or there are too many.
-        RecoveryRefused: it was taken already, or the directory is not the owner's.
+        RecoveryRefused: ingest has taken it already, or the directory is not the owner's.
     """
     records = [_record(name) for name in named]
     config = factory.dequeue_config(settings)
     with _connected(settings) as (publisher, admin):
 
-        def planned(found: Progress | None) -> Progress:
+        def planned(progress: Progress | None) -> Progress:
             ends = admin.end_offsets(sorted({topic for (topic, _), _ in records}))
-            offsets_at = _offsets_at(found, admin)
+            offsets_at = _offsets_at(progress, admin)
             return plan_skip(
-                records, found, _seen(settings), settings.wheel, config, offsets_at, ends
+                records, progress, _seen(settings), settings.wheel, config, offsets_at, ends
             )
 
-        found = publisher.peek()
-        wanted = planned(found)
-        if wanted != found and not dry_run:
+        progress = publisher.peek()
+        wanted = planned(progress)
+        if wanted != progress and not dry_run:
             with _alone(settings) as directory:
-                found = publisher.start()
-                wanted = planned(found)
-                assert found is not None, "planned would have refused"
-                commit(directory, publisher, found, wanted)
+                progress = publisher.start()
+                wanted = planned(progress)
+                assert progress is not None, "planned would have refused"
+                commit(directory, publisher, progress, wanted)
     skipped = wanted.epochs.skipped.items()
     return {
         "dry_run": dry_run,
@@ -104,7 +104,7 @@ def skip(settings: Settings, named: Sequence[str], *, dry_run: bool) -> dict[str
 
 
 def accept_loss(settings: Settings, named: Sequence[str], *, dry_run: bool) -> dict[str, Any]:
-    """Let the shard go on without what is lost of these timer partitions.
+    """Let the shard go on without the lost records of these timer partitions.
 
     Args:
         settings: of the shard.
@@ -123,14 +123,14 @@ def accept_loss(settings: Settings, named: Sequence[str], *, dry_run: bool) -> d
     config = factory.dequeue_config(settings)
     with _connected(settings) as (publisher, admin):
         topics = _topics(admin, {topic for topic, _ in partitions})
-        _, told = losses(partitions, publisher.peek(), _seen(settings), config, topics)
+        _, accepted = losses(partitions, publisher.peek(), _seen(settings), config, topics)
         if not dry_run:
             with _alone(settings) as directory:
                 taken = publisher.start()
-                found, told = losses(partitions, taken, _seen(settings), config, topics)
-                accept(directory, publisher, found, told, topics.ids)
+                progress, accepted = losses(partitions, taken, _seen(settings), config, topics)
+                accept(directory, publisher, progress, accepted, topics.ids)
                 _make_durable(directory)
-    return {"dry_run": dry_run, "accepted": _losses_told(told)}
+    return {"dry_run": dry_run, "accepted": _losses_report(accepted)}
 
 
 @contextmanager
@@ -153,14 +153,14 @@ def _alone(settings: Settings) -> Iterator[DataDirectory]:
         try:
             yield directory
         finally:
-            # First: whoever stops last declares a clean stop.
+            # First: the holder that stops last declares a clean stop.
             ingest.close()
     finally:
         directory.stop()
 
 
 def _seen(settings: Settings) -> Local:
-    """The data directory; with `_alone`, nobody changes it."""
+    """The state of the data directory; with `_alone`, no other process changes it."""
     return survey(settings.storage.data_dir, settings.wheel)
 
 
@@ -169,14 +169,14 @@ def _make_durable(directory: DataDirectory) -> None:
         checkpoints.write()
 
 
-def _offsets_at(found: Progress | None, admin: KafkaAdmin) -> OffsetsAt:
-    topics = sorted(found.topics) if found else []
+def _offsets_at(progress: Progress | None, admin: KafkaAdmin) -> OffsetsAt:
+    topics = sorted(progress.topics) if progress else []
     return lambda ms: admin.offsets_at(topics, ms)
 
 
 def _topics(admin: KafkaAdmin, names: Iterable[str]) -> KafkaTopics:
     topics = sorted(names)
-    ids = {topic: str(found) for topic, found in admin.topic_ids(topics).items()}
+    ids = {topic: str(topic_id) for topic, topic_id in admin.topic_ids(topics).items()}
     return KafkaTopics(ids, admin.log_start_offsets(topics), admin.end_offsets(topics))
 
 
@@ -201,10 +201,10 @@ def _named(name: str) -> TopicPartition | None:
     return (topic, int(number)) if is_named else None
 
 
-# ---- what is told -------------------------------------------------------------------------------
+# ---- the output ---------------------------------------------------------------------------------
 
 
-def _told(planned: Plan, *, dry_run: bool) -> dict[str, Any]:
+def _plan_report(planned: Plan, *, dry_run: bool) -> dict[str, Any]:
     return {
         "dry_run": dry_run,
         "changes": {
@@ -216,7 +216,7 @@ def _told(planned: Plan, *, dry_run: bool) -> dict[str, Any]:
     }
 
 
-def _losses_told(told: Losses) -> dict[str, dict[str, Any]]:
+def _losses_report(accepted: Losses) -> dict[str, dict[str, Any]]:
     return {
         f"{topic}-{number}": {
             "kind": loss.kind,
@@ -224,5 +224,5 @@ def _losses_told(told: Losses) -> dict[str, dict[str, Any]]:
             "start": loss.start,
             "unread": loss.unread,
         }
-        for (topic, number), loss in sorted(told.items())
+        for (topic, number), loss in sorted(accepted.items())
     }

@@ -1,14 +1,13 @@
-"""`duewheel recover --dry-run`: what the next start of the shard would do, and how long that takes.
+"""`duewheel recover --dry-run`: previews the recovery of the shard's next start.
 
-    1. the newest progress is read from Kafka without taking the shard, the local files are looked
-       at without a lock: nothing is changed, and the processes may be running
-    2. the decision is dequeue's own (checkpoints/recovery_decision.py); where reading goes on is
-       ingest's
-    3. the messages from there up to C of the close page, which dequeue would wait for, are read
-       from the timer topics, and judged as ingest would: done, or pending again
+    1. read the newest progress from Kafka without taking the shard, and the local files without a
+       lock: nothing changes, and the processes may run
+    2. decide as dequeue does (checkpoints/recovery_decision.py), and find ingest's start offsets
+    3. read the messages from there up to C of the close page, which dequeue would wait for, and
+       count them as ingest would: done, or pending again
 
-One poll of records is in memory at a time. If what is kept proves to be damaged when it is
-verified, the start itself keeps nothing.
+One poll of records is in memory at a time. The preview does not verify the files: if the start
+finds damage in them, it keeps nothing.
 """
 
 from __future__ import annotations
@@ -64,43 +63,43 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """How many messages would come again, and what would become of them."""
+class Reread:
+    """Counts of the messages that would be read again."""
 
     done: int = 0
     pending: int = 0
 
 
 def dry_run(settings: Settings) -> dict[str, Any]:
-    """What the next start would do.
+    """Preview the next start.
 
     Returns:
         case, keep: as in checkpoints/recovery_decision.py. start_offsets: {"topic-partition": next
-        offset that ingest reads}. rows_to_read: messages from there up to C; done_rows of them have
-        been delivered and are dropped, pending_rows are put back. took_s: how long all this took.
+        offset that ingest reads}. rows_to_read: messages from there up to C; done_rows of them are
+        delivered and would be dropped, pending_rows would be placed again. took_s: of this preview.
 
     Raises:
         ConfigError: the data directory has another geometry, or a topic is missing.
-        RecoveryRefused: the start would be refused whatever is told to it.
+        RecoveryRefused: the start would be refused whatever its options.
         KafkaUnavailable: no answer in time.
     """
     begun_s = time.monotonic()
     with _admin(settings) as admin:
-        progress, local = _look(settings)
+        progress, local = _read_state(settings)
         if progress is None:
-            case, keep, starts, judged = "new", Keep.NOTHING, _new(settings, admin, local), Judged()
+            case, keep, starts, reread = "new", Keep.NOTHING, _new(settings, admin, local), Reread()
         else:
             decision = _decide(settings, progress, local)
             case, keep = decision.case, decision.keep
             starts = _starts(settings, admin, progress, local, decision)
-            judged = _judge(settings, admin, progress, starts, decision.close.marks)
+            reread = _classify_rows(settings, admin, progress, starts, decision.close.marks)
     return {
         "case": case,
         "keep": keep.name.lower(),
         "start_offsets": {f"{topic}-{number}": o for (topic, number), o in sorted(starts.items())},
-        "rows_to_read": judged.done + judged.pending,
-        "done_rows": judged.done,
-        "pending_rows": judged.pending,
+        "rows_to_read": reread.done + reread.pending,
+        "done_rows": reread.done,
+        "pending_rows": reread.pending,
         "took_s": round(time.monotonic() - begun_s, 3),
     }
 
@@ -112,28 +111,28 @@ def _admin(settings: Settings) -> KafkaAdmin:
 # ---- the decision -------------------------------------------------------------------------------
 
 
-def _look(settings: Settings) -> tuple[Progress | None, Local]:
-    """The newest progress, and the files as they are after it was asked for."""
+def _read_state(settings: Settings) -> tuple[Progress | None, Local]:
+    """The newest progress, then the state of the files: no older than the progress."""
     with stop_signals() as stopping:
         publisher = factory.publisher(settings, factory.StoppableClock(stopping))
-        found = publisher.peek()
+        progress = publisher.peek()
     local = survey(settings.storage.data_dir, settings.wheel)
-    if found is None:
+    if progress is None:
         return local.mirror, local
-    # A dequeue that runs has committed more since; its copy is never ahead of Kafka.
+    # A running dequeue has committed more since; its copy is never ahead of Kafka.
     runs = fs.lock_is_held(settings.storage.data_dir / Role.DEQUEUE.lock_name)
-    if runs and local.mirror and local.mirror.incarnation == found.incarnation:
-        found = max(found, local.mirror, key=_reached)
-    return found, local
+    if runs and local.mirror and local.mirror.incarnation == progress.incarnation:
+        progress = max(progress, local.mirror, key=_reached)
+    return progress, local
 
 
 def _reached(progress: Progress) -> tuple[int, int]:
-    known = progress.partitions.values()
-    return sum(part.delivered_slot for part in known), sum(part.half_below or 0 for part in known)
+    parts = progress.partitions.values()
+    return sum(part.delivered_slot for part in parts), sum(part.half_below or 0 for part in parts)
 
 
 def _new(settings: Settings, admin: KafkaAdmin, local: Local) -> Marks:
-    """Where a shard begins that has no progress anywhere."""
+    """The start offsets of a shard without progress."""
     topics = timer_topics(settings, admin)
     starts = shard_settings.own(settings, admin.log_start_offsets(topics))
     ends = shard_settings.own(settings, admin.end_offsets(topics))
@@ -163,11 +162,11 @@ def _decide(settings: Settings, progress: Progress, local: Local) -> Decision:
 def _starts(
     settings: Settings, admin: KafkaAdmin, progress: Progress, local: Local, decision: Decision
 ) -> Marks:
-    """Where ingest goes on."""
+    """The start offsets of ingest."""
     if decision.keep is Keep.ALL:
         return local.commit.marks
     if decision.keep is Keep.DURABLE:
-        assert local.durable is not None, "a decision for what is not there"
+        assert local.durable is not None, "DURABLE is decided only with a durable checkpoint"
         return local.durable.marks
     topics = sorted(progress.topics)
     return first_marks(settings.wheel, progress, lambda ms: admin.offsets_at(topics, ms))
@@ -176,10 +175,10 @@ def _starts(
 # ---- the messages that come again ---------------------------------------------------------------
 
 
-def _judge(
+def _classify_rows(
     settings: Settings, admin: KafkaAdmin, progress: Progress, starts: Marks, c: Marks
-) -> Judged:
-    """Read and judge what lies between `starts` and `c`."""
+) -> Reread:
+    """Read and count the messages between `starts` and `c`."""
     topics = sorted(progress.topics)
     log_starts, ends = admin.log_start_offsets(topics), admin.end_offsets(topics)
     bounds = {}
@@ -194,9 +193,9 @@ def _judge(
             )
         if max(start, first) < last:
             bounds[partition] = (max(start, first), last)
-    judged, epochs = Judged(), progress.epochs
-    judges = contracts(epochs, settings.dead_letter_topic)
-    parsers = [functools.partial(parse, contract=contract) for contract in judges]
+    reread, epochs = Reread(), progress.epochs
+    epoch_contracts = contracts(epochs, settings.dead_letter_topic)
+    parsers = [functools.partial(parse, contract=contract) for contract in epoch_contracts]
     client = ClientSettings(settings.kafka.client_options("consumer"))
     with BoundedReader(client, _POLL_RECORDS) as records, progress_bar() as bar:
         task = bar.add_task("offsets", total=sum(end - start for start, end in bounds.values()))
@@ -209,12 +208,12 @@ def _judge(
             windows_ms = epochs.windows_ms(rows.partitions, rows.partition, rows.offset)
             slot, _ = requested_slots(rows, settings.wheel.precision_ms, windows_ms)
             done = int(progress.done(rows.partitions, rows.partition, rows.offset, slot).sum())
-            judged = Judged(judged.done + done, judged.pending + len(rows) - done)
-    return judged
+            reread = Reread(reread.done + done, reread.pending + len(rows) - done)
+    return reread
 
 
 def _table(records: list[Any]) -> pa.Table:
-    """As Spark's Kafka source gives them."""
+    """The records as a table of Spark's Kafka source."""
     columns = {
         "topic": [record.topic for record in records],
         "partition": [record.partition for record in records],

@@ -1,22 +1,22 @@
-"""`duewheel reshard`: another number of shards, from anywhere, whether the old ones run or not.
+"""`duewheel reshard`: changes the number of shards, from any host, while the old ones run or not.
 
-The records are those of checkpoints/reshard_records.py. First of all the state topic gets the
-partitions that it lacks, one for each new shard.
+The records are those of checkpoints/reshard_records.py. First the state topic gets the partitions
+that it lacks, one for each new shard.
 
-    1. `<app>.reshard` is taken: an earlier run of this command can finish nothing any more
-    2. for every shard, old or new: a notice is written, the shard's transactional id taken, which
-       fences whoever serves it, the newest record read, and written back sealed, with that same
-       id. Whoever was fenced reads the notice, and ends; or took the id back before: then again
-    3. with `<app>.reshard`, one transaction: the records of the new shards, and of those that are
-       no more
+    1. take the transactional id `<app>.reshard`: it fences an earlier run of this command
+    2. for every shard, old or new: write a notice; take the shard's transactional id, which fences
+       its owner; read the newest record and write it back sealed, with that same id. A fenced owner
+       reads the notice and ends. If it has taken the id back first, repeat
+    3. with `<app>.reshard`, write the records of the new and of the removed shards in one
+       transaction
 
-Killed before 3, all is as it was, but sealed: run again it finishes, or undoes (`--to` the old
-number). An undo only takes the seals off, so no content of the records can make it fail: not
-settings that a `reconfigure` has changed between two seals, not want of room.
+A kill before 3 leaves everything unchanged but sealed. A new run finishes, or undoes (`--to` the
+old number). An undo only takes the seals off, so no content of the records can make it fail: not
+even settings that a `reconfigure` changed between two seals, or a lack of room.
 
-Before a record is sealed, its writer makes sure that it still holds `<app>.reshard`, by writing the
-notice with it once more. A later run takes `<app>.reshard` first, and then each shard's id: it
-fences this run, or finds what this one wrote.
+Before sealing a record, a run proves that it still holds `<app>.reshard`: it writes the notice once
+more. A later run takes `<app>.reshard` first, and then each shard's id: it fences this run, or
+reads the records that this one wrote.
 """
 
 from __future__ import annotations
@@ -62,18 +62,18 @@ from duewheel.schemas.wire.single_record import single
 from duewheel.wheel.publisher import Publisher
 
 _ATTEMPTS = 20
-BACKOFF_MS = 50, 1_000  # between them: chance decides who is quicker
+BACKOFF_MS = 50, 1_000  # between attempts; random, because two equal rhythms would fence for ever
 
 log = structlog.get_logger(__name__)
 
 
 def reshard(settings: Settings, to: int, *, dry_run: bool) -> dict[str, Any]:
-    """Deal the partitions of all shards to `to` shards.
+    """Reassign the partitions of all shards to `to` shards.
 
     Args:
-        settings: name the application and its Kafka; [shard] does not matter.
-        to: how many there will be.
-        dry_run: only say what would be done.
+        settings: name the application and its Kafka; [shard] is ignored.
+        to: the new number of shards.
+        dry_run: only report the new assignment.
 
     Returns:
         dry_run; from_shards, to_shards; moved: how many partitions change their shard; shards: for
@@ -81,32 +81,32 @@ def reshard(settings: Settings, to: int, *, dry_run: bool) -> dict[str, Any]:
         took_s.
 
     Raises:
-        ConfigError: there is no record, so nothing that could be reassigned.
-        RecoveryRefused: they cannot be reassigned so; nothing has changed, unless the text says
-            that the shards are sealed.
+        ConfigError: no shard has a record.
+        RecoveryRefused: the partitions cannot be assigned to so many shards; nothing has changed,
+            unless the text says that shards are sealed.
         Fenced: another run of this command has begun.
         KafkaUnavailable: no answer in time; a new run finishes it.
-        PublishDoubt: whoever serves a shard takes it back every time.
+        PublishDoubt: the owner of a shard has taken it back every time.
     """
     begun_s = time.monotonic()
     with ExitStack() as stack:
         clock = factory.StoppableClock(stack.enter_context(stop_signals()))
         kafka = _Kafka(settings, clock)
         stack.callback(kafka.close)
-        result = Dealing(kafka, to, Backoff(clock, random.Random(), *BACKOFF_MS)).run(
+        result = Reassignment(kafka, to, Backoff(clock, random.Random(), *BACKOFF_MS)).run(
             dry_run=dry_run
         )
     return {"dry_run": dry_run, **result, "took_s": round(time.monotonic() - begun_s, 3)}
 
 
 class ReshardCluster(Protocol):
-    """What dealing asks of Kafka. Not thread-safe."""
+    """The cluster, as resharding needs it. Not thread-safe."""
 
     def shards(self, *, past_open: bool) -> Mapping[int, ShardRecord]:
-        """The newest record of every shard that there is or was.
+        """The newest record of every shard, removed ones included.
 
         Args:
-            past_open: wait for open transactions, in which there may be newer ones.
+            past_open: wait for open transactions, which may hold newer records.
 
         Raises:
             ConfigError: there is no first shard.
@@ -118,7 +118,7 @@ class ReshardCluster(Protocol):
         ...
 
     def make_room(self, shards: int) -> None:
-        """Have the state topic hold a partition for each of so many shards."""
+        """Give the state topic a partition for each of so many shards."""
         ...
 
     def write(self, values: Mapping[int, Mapping[bytes, bytes]]) -> int:
@@ -134,52 +134,54 @@ class ReshardCluster(Protocol):
         ...
 
     def publisher(self, shard: int) -> Publisher:
-        """One of a shard, that is not started."""
+        """A publisher of the shard, not started."""
         ...
 
 
-class Dealing:
+class Reassignment:
     """One run: the steps of the module's head. Not thread-safe."""
 
     def __init__(self, cluster: ReshardCluster, to: int, backoff: Backoff) -> None:
         """
         Args:
-            cluster: where the records are.
-            to: how many there will be.
-            backoff: lets whoever serves a shard find out that it is sealed.
+            cluster: holds the records.
+            to: the new number of shards.
+            backoff: gives the owner of a shard time to read the notice.
         """
         self._cluster, self._to, self._backoff = cluster, to, backoff
 
     def run(self, *, dry_run: bool) -> dict[str, Any]:
-        """All of them, unless there is nothing to do, or it is not to be; see `reshard`."""
-        old = self._look(past_open=False)
-        told = _told(len(old), self._reassigned(old))
+        """All steps; none in a dry run or without a change. See `reshard`."""
+        old = self._load_records(past_open=False)
+        report = _report(len(old), self._reassigned(old))
         begun = any(written.progress.sealed_for is not None for written in old)
         if dry_run or (len(old) == self._to and not begun):
-            return told
+            return report
         self._cluster.make_room(self._to)
         self._cluster.take_lock()
-        like, count = old[0].progress, len(self._look(past_open=True))
+        like, count = old[0].progress, len(self._load_records(past_open=True))
         all_sealed = [self._seal(shard, count, like) for shard in range(max(count, self._to))]
         records = self._reassigned(all_sealed[:count])
-        gone = [nothing(like, shard, self._to, _incarnation()) for shard in range(self._to, count)]
+        removed = [
+            nothing(like, shard, self._to, _new_incarnation()) for shard in range(self._to, count)
+        ]
         done = notice(count, self._to, done=True)
         self._cluster.write(
             {
                 record.shard: {record_key(record.shard): record.encode(), NOTICE_KEY: done}
-                for record in [*records, *gone]
+                for record in [*records, *removed]
             }
         )
         log.info("partitions are reassigned", from_shards=count, to_shards=self._to)
-        return _told(count, records)
+        return _report(count, records)
 
     def _reassigned(self, old: Sequence[ShardRecord]) -> list[Progress]:
-        """The records of the new shards; those of before, if as many are wanted."""
+        """The records of the new shards; an undo gives back the old ones."""
         records = [written.progress for written in old]
         if len(records) == self._to:
-            return unsealed(records, _incarnation)
+            return unsealed(records, _new_incarnation)
         try:
-            return reassigned(records, self._to, _incarnation)
+            return reassigned(records, self._to, _new_incarnation)
         except RecoveryRefused as error:
             shut = [str(record.shard) for record in records if record.sealed_for is not None]
             if not shut:
@@ -189,8 +191,8 @@ class Dealing:
                 f"{len(records)}` gives each shard back as it was"
             ) from error
 
-    def _look(self, *, past_open: bool) -> list[ShardRecord]:
-        """The records of all shards that there are, sealed or not."""
+    def _load_records(self, *, past_open: bool) -> list[ShardRecord]:
+        """The records of all existing shards, sealed or not."""
         shards = self._cluster.shards(past_open=past_open)
         count = shards[0].progress.shards
         for shard in range(count):
@@ -201,28 +203,28 @@ class Dealing:
         return [shards[shard] for shard in range(count)]
 
     def _seal(self, shard: int, count: int, like: Progress) -> ShardRecord:
-        """Seal one shard; returns what its record is from then on.
+        """Seal one shard; returns its sealed record.
 
         Args:
             shard: its index.
-            count: of the shards that there are: those above it are new.
+            count: of the existing shards; an index from there on is a new shard's.
             like: any record of theirs.
         """
-        told = {shard: {NOTICE_KEY: notice(count, self._to, done=False)}}
+        notices = {shard: {NOTICE_KEY: notice(count, self._to, done=False)}}
         wanted: Progress | None = None
         self._backoff.succeeded()
         for _ in range(_ATTEMPTS):
             publisher = self._cluster.publisher(shard)
             try:
-                self._cluster.write(told)
-                found = publisher.start()
-                at_ms = self._cluster.write(told)
-                if found is None or wanted is None or found.encode() != wanted.encode():
-                    self._require_expected(shard, count, found)
-                    if found is None:
-                        wanted = nothing(like, shard, self._to, _incarnation())
+                self._cluster.write(notices)
+                record = publisher.start()
+                at_ms = self._cluster.write(notices)
+                if record is None or wanted is None or record.encode() != wanted.encode():
+                    self._require_expected(shard, count, record)
+                    if record is None:
+                        wanted = nothing(like, shard, self._to, _new_incarnation())
                     else:
-                        wanted = sealed(found, self._to, _incarnation())
+                        wanted = sealed(record, self._to, _new_incarnation())
                     publisher.publish(None, wanted)
                 log.info("sealed", shard=shard, to_shards=self._to)
                 return ShardRecord(wanted, at_ms)
@@ -231,17 +233,19 @@ class Dealing:
                 self._backoff.wait(self._backoff.next_ms())
             finally:
                 publisher.close()
-        raise PublishDoubt(f"whoever serves shard {shard} was quicker {_ATTEMPTS} times: try again")
+        raise PublishDoubt(
+            f"the owner of shard {shard} has taken it back {_ATTEMPTS} times: run it again"
+        )
 
-    def _require_expected(self, shard: int, count: int, found: Progress | None) -> None:
-        """Refuse what only another run of this command, or a start of a new shard, explains."""
+    def _require_expected(self, shard: int, count: int, record: Progress | None) -> None:
+        """Refuse a record that only another run of this command, or a new shard, can have left."""
         if shard < count:
-            if found is None or not found.partitions or found.shards != count:
+            if record is None or not record.partitions or record.shards != count:
                 raise Fenced(f"shard {shard} is not one of {count} any more: run it again")
-        elif found is not None and found.partitions:
+        elif record is not None and record.partitions:
             raise RecoveryRefused(
-                f"shard {shard} of {found.shards} has begun, though there are {count}: it cannot "
-                "be told what it has delivered that another one had"
+                f"shard {shard} of {record.shards} has begun, though there are {count}: it may "
+                "have delivered timers of another shard"
             )
 
 
@@ -264,7 +268,7 @@ class _Kafka:
         """See ReshardCluster."""
         shards = all_shards(self._settings, self._clock.stopping, past_open=past_open)
         if 0 not in shards:
-            raise ConfigError(f"{self._settings.state_topic} has no progress: nothing to reassign")
+            raise ConfigError(f"{self._settings.state_topic} has no progress: nothing to reshard")
         return shards
 
     def take_lock(self) -> None:
@@ -296,7 +300,7 @@ class _Kafka:
             if is_fenced(error):
                 raise Fenced(f"another `duewheel reshard` has begun: {reason}") from error
             raise KafkaUnavailable(
-                f"{reason}: run it again, it goes on where this ended"
+                f"{reason}: run it again, it continues where this run ended"
             ) from error
 
     def publisher(self, shard: int) -> Publisher:
@@ -304,12 +308,12 @@ class _Kafka:
         return factory.publisher(self._settings, self._clock, shard)
 
 
-def _incarnation() -> int:
+def _new_incarnation() -> int:
     return secrets.randbits(62)
 
 
-def _told(count: int, records: Sequence[Progress]) -> dict[str, Any]:
-    """What the command prints, but for the time that it took."""
+def _report(count: int, records: Sequence[Progress]) -> dict[str, Any]:
+    """The output of the command, without took_s."""
     moved = sum(
         shard_of(partition, count) != record.shard
         for record in records
@@ -319,11 +323,11 @@ def _told(count: int, records: Sequence[Progress]) -> dict[str, Any]:
         "from_shards": count,
         "to_shards": len(records),
         "moved": moved,
-        "shards": [_shard_told(record) for record in records],
+        "shards": [_shard_report(record) for record in records],
     }
 
 
-def _shard_told(record: Progress) -> dict[str, Any]:
+def _shard_report(record: Progress) -> dict[str, Any]:
     precision_ms = int(record.epochs.newest.values[PRECISION])
     newest = max(part.delivered_slot for part in record.partitions.values())
     return {

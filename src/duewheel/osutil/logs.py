@@ -22,7 +22,7 @@ from typing import Any, Literal, TextIO
 import structlog
 from structlog.types import EventDict, Processor, WrappedLogger
 
-from duewheel.config.values import looks_secret
+from duewheel.config.values import is_secret
 
 Role = Literal["run", "ingest", "dequeue", "audit", "cli"]
 Format = Literal["auto", "json", "text"]
@@ -199,7 +199,7 @@ def _clean(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     """Hide secrets and cut long values."""
     for key, value in event.items():
         if isinstance(value, str) and not key.startswith("_"):
-            event[key] = "***" if looks_secret(key) else _shorten(_hide(value))
+            event[key] = "***" if is_secret(key) else _shorten(_hide(value))
     return event
 
 

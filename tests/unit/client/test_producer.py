@@ -17,7 +17,7 @@ from kafka.partitioner import murmur2
 from duewheel.cli.send import parse_instant
 from duewheel.client import DelayProducer
 from duewheel.client.due_time import DueTime, NonNullHeader, window_headers
-from duewheel.client.producer import asks_for_time
+from duewheel.client.producer import has_due_time
 from duewheel.errors import ConfigError, DuewheelError, InvalidTimer
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import key_hashes
@@ -79,7 +79,7 @@ def test_it_imports_none_of_the_engines_libraries() -> None:
     ],
 )
 def test_ways_to_say_when(asked: dict[str, Any], header: NonNullHeader) -> None:
-    assert DueTime.asked(**asked).header == header
+    assert DueTime.of(**asked).header == header
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_ways_to_say_when(asked: dict[str, Any], header: NonNullHeader) -> None:
 )
 def test_impossible_requests_are_refused(asked: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidTimer, match=reason) as refused:
-        DueTime.asked(**asked)
+        DueTime.of(**asked)
     assert isinstance(refused.value, ValueError)
     assert isinstance(refused.value, DuewheelError)
     assert refused.value.exit_code == 2
@@ -128,7 +128,7 @@ def test_windows() -> None:
     st.integers(0, 2**42),
 )
 def test_it_tells_the_due_time_that_ingest_reads(asked: dict[str, Any], timestamp_ms: int) -> None:
-    when = DueTime.asked(**asked)
+    when = DueTime.of(**asked)
     name, value = when.header
     field = Field(np.zeros(1, np.int64), binary([value]))
     read = due_times({REQUEST[name]: field}, np.array([timestamp_ms]), LEVELS_MS)
@@ -160,7 +160,7 @@ def test_it_tells_the_due_time_that_ingest_reads(asked: dict[str, Any], timestam
     ],
 )
 def test_records_for_the_timer_topic(headers: list[NonNullHeader], routed: bool) -> None:
-    assert asks_for_time(headers) is routed
+    assert has_due_time(headers) is routed
 
 
 def test_every_request_has_a_name() -> None:

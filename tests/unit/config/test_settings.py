@@ -11,7 +11,7 @@ import pytest
 from duewheel import factory
 from duewheel.config.durations import format_duration_ms, parse_duration_ms
 from duewheel.config.settings import Settings, load
-from duewheel.config.values import looks_secret, parse_size_bytes
+from duewheel.config.values import is_secret, parse_size_bytes
 from duewheel.errors import ConfigError
 from duewheel.schemas.header_names import LEVELS_MS
 
@@ -315,6 +315,6 @@ def test_free_space_is_a_size_or_a_share(text: str | int, of_a_gigabyte: int) ->
 
 def test_names_of_secrets() -> None:
     for name in ("sasl_plain_password", "ssl.keystore.key", "spark.x.token", "sasl.jaas.config"):
-        assert looks_secret(name)
+        assert is_secret(name)
     for name in ("request_timeout_ms", "security.protocol", "ssl.keystore.location", "key.count"):
-        assert not looks_secret(name)
+        assert not is_secret(name)

@@ -30,7 +30,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import RecoveryRefused
 from duewheel.kafka.shard_records import ShardRecord
-from duewheel.ops.reshard import Dealing
+from duewheel.ops.reshard import Reassignment
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
 from duewheel.wheel.config import DequeueConfig
@@ -415,10 +415,10 @@ def test_an_undo_asks_for_no_common_history(begun: int) -> None:
     cluster.before_seal[1] = reconfigured
     for _ in range(2):
         with pytest.raises(RecoveryRefused, match=r"differ in .*shards 0, 1\..*--to 2` gives each"):
-            Dealing(cluster, begun, backoff).run(dry_run=False)
+            Reassignment(cluster, begun, backoff).run(dry_run=False)
     assert [r.sealed_for for r in cluster.records[:2]] == [begun] * 2
-    assert Dealing(cluster, 2, backoff).run(dry_run=True)["moved"] == 0
-    Dealing(cluster, 2, backoff).run(dry_run=False)
+    assert Reassignment(cluster, 2, backoff).run(dry_run=True)["moved"] == 0
+    Reassignment(cluster, 2, backoff).run(dry_run=False)
     for was, now in zip(before, cluster.records, strict=False):
         assert (now.owner, now.sealed_for, now.assignment_epoch) == (
             NOBODY,
