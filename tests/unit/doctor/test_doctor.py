@@ -1,4 +1,4 @@
-"""How `duewheel doctor` judges what it is told; the telling is in integration/test_doctor.py."""
+"""How `duewheel doctor` checks replies; integration/test_doctor.py gets real ones."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_the_documentation_lists_the_same_apis() -> None:
 
 def test_the_documentation_names_every_finding() -> None:
     sources = "".join(path.read_text() for path in Path(doctor.__path__[0]).glob("*.py"))
-    codes = set(re.findall(r'(?:Diagnosis|judged)\(\s*"(\w+)"|code(?:, \w+)? = "(\w+)"', sources))
+    codes = set(re.findall(r'(?:Diagnosis|diagnose)\(\s*"(\w+)"|code(?:, \w+)? = "(\w+)"', sources))
     named = {first or second for first, second in codes} | {findings.UNREACHABLE}
     assert len(named) > 25
     section = DOCUMENT.split("## What `duewheel doctor` finds")[1].split("\n## ")[0]
