@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaProducer
-from tests.harness.launcher import wait_until
+from tests.harness.launcher import launch, wait_until
 
 from duewheel import factory
 from duewheel.checkpoints import fs
@@ -25,6 +23,7 @@ from duewheel.checkpoints.recovery_decision import Keep, RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
+from duewheel.osutil.child_process import Child
 from duewheel.runtime.ingest_process import CHECKPOINT
 from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.batch_attempt import SPARK_DIR
@@ -74,7 +73,7 @@ class IngestShard:
         self.admin = KafkaAdminClient(bootstrap_servers=servers)
         self.create_topic()
         self.producer = KafkaProducer(bootstrap_servers=servers, linger_ms=5)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | None = None
         self._dequeue: DataDirectory | None = None
         self.config = path / "duewheel.toml"
         self.config.write_text(
@@ -112,31 +111,31 @@ class IngestShard:
 
     def start(self) -> None:
         """Start the process; returns at once."""
-        command = [sys.executable, "-P", "-m", "duewheel", "ingest", "--config", str(self.config)]
         workplace = self.path / "cwd"
         workplace.mkdir(exist_ok=True)
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(command, cwd=workplace, stdout=log, stderr=log)
+        self._process = launch(self.config, "ingest", log=self.log, cwd=workplace)
 
     def end(self, how: signal.Signals) -> int:
         """Signal the process and wait for its end; its exit code."""
         process, self._process = self._process, None
         if process is None:
             return 0
-        process.send_signal(how)
-        return process.wait(DEADLINE_S)
+        assert process.end(how, DEADLINE_S), self.tail()
+        assert process.exit_code is not None
+        return process.exit_code
 
     def wait_for_the_end(self) -> int:
         """Its exit code, when it ends by itself."""
         assert self._process is not None
-        code = self._process.wait(DEADLINE_S)
-        self._process = None
+        assert self._process.wait(DEADLINE_S), self.tail()
+        code, self._process = self._process.exit_code, None
+        assert code is not None
         return code
 
     @property
     def is_running(self) -> bool:
         assert self._process is not None
-        return self._process.poll() is None
+        return self._process.exit_code is None
 
     @property
     def pid(self) -> int:
@@ -169,7 +168,7 @@ class IngestShard:
         deadline = time.monotonic() + DEADLINE_S
         while not reached():
             assert self._process is not None
-            assert self._process.poll() is None, f"ingest has ended:\n{self.tail()}"
+            assert self._process.exit_code is None, f"ingest has ended:\n{self.tail()}"
             assert time.monotonic() < deadline, f"{what}: marks {self.marks}\n{self.tail()}"
             time.sleep(0.1)
 

@@ -31,6 +31,7 @@ def launch(
     config: Path,
     *words: str,
     log: Path | None = None,
+    cwd: Path | None = None,
     on_parent_death: signal.Signals = signal.SIGKILL,
 ) -> Child:
     """Start a command that stays.
@@ -39,11 +40,14 @@ def launch(
         config: its configuration.
         words: the command and its options.
         log: what it prints is appended there; by default `<command>.log` beside the configuration.
+        cwd: its working directory; ours by default.
         on_parent_death: what ends it if the test does not.
     """
     path = log or config.with_name(f"{words[0]}.log")
     with path.open("ab") as out:
         command = line(config, *words)
+        if cwd is not None:
+            command = ["/usr/bin/env", "-C", str(cwd), *command]
         return Child(command, stdout=out, stderr=out, on_parent_death=on_parent_death)
 
 
