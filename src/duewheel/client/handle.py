@@ -1,4 +1,4 @@
-"""Recall handles: what a program keeps of a timer, to cancel or reschedule it later.
+"""Recall handles: the text by which a program cancels or reschedules a timer later.
 
 A handle is text that is safe in URLs, headers and file names: base64 (RFC 4648 §5, no padding) of
 
@@ -11,9 +11,9 @@ A handle is text that is safe in URLs, headers and file names: base64 (RFC 4648 
     id            the timer's id, UTF-8; empty: the default one, "topic-partition@offset"
     checksum  u4  CRC-32 of a fixed word and all of the above
 
-The checksum tells a handle from other text, and finds what was changed or cut off on the way. It is
-no signature: who can make up handles can cancel timers, as can everybody who may write to the timer
-topic. None of the engine's libraries.
+The checksum distinguishes a handle from other text, and detects changed or truncated ones. It is no
+signature: a client with write access to the timer topic can cancel timers with or without a forged
+handle. This module needs none of the engine's libraries.
 """
 
 from __future__ import annotations

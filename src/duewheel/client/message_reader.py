@@ -1,8 +1,8 @@
 """Reading a timer's message back from the timer topic, by its recall handle, to write it again.
 
-A handle is made of an acknowledged record that no transaction holds, so there is nothing to wait
-for: the record is at its offset, or it is gone. Its bytes have been through the producer's
-serializers once; `AsItIs` carries them past those (`Untouching`).
+A handle names an acknowledged record outside any transaction. The reader never waits: the record is
+at its offset, or deleted. Its bytes have passed the producer's serializers once; `RawBytes` carries
+them past these (`Untouching`).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _REPLACED = {  # by those of the new record
 }
 
 
-class AsItIs(bytes):
+class RawBytes(bytes):
     """Bytes that are written as they are."""
 
 
 class Untouching(Serializer):  # type: ignore[misc]  # kafka-python brings no types
-    """A serializer, or none, that leaves AsItIs alone."""
+    """A serializer, or none, that leaves RawBytes alone."""
 
     def __init__(self, inner: Any) -> None:
         """Of what KafkaProducer takes for one: a Serializer, a function, None."""
@@ -51,7 +51,7 @@ class Untouching(Serializer):  # type: ignore[misc]  # kafka-python brings no ty
 
     def serialize(self, topic: str, *rest: Any) -> Any:
         data = rest[-1]  # older serializers have no headers before it
-        if isinstance(data, AsItIs):
+        if isinstance(data, RawBytes):
             return bytes(data)
         return data if self._inner is None else self._inner.serialize(topic, *rest)
 
@@ -62,15 +62,15 @@ class Untouching(Serializer):  # type: ignore[misc]  # kafka-python brings no ty
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is kept of a timer's record.
+    """The part of a timer's record that a reschedule keeps.
 
     Attributes:
         key, value: None for null.
-        kept: the headers, without those that say when, and which timer it was.
+        kept: the headers, without those of due time and id.
     """
 
-    key: AsItIs | None
-    value: AsItIs | None
+    key: RawBytes | None
+    value: RawBytes | None
     kept: list[NonNullHeader]
 
 
@@ -113,7 +113,7 @@ class MessageReader:
             raise InvalidTimer(
                 f"the timer at {handle.place} has a null header: give the message again"
             )
-        return Message(_as_it_is(record.key), _as_it_is(record.value), kept)
+        return Message(_raw(record.key), _raw(record.value), kept)
 
     def close(self) -> None:
         """Drop the client."""
@@ -169,5 +169,5 @@ def _require_same(record: Any, handle: RecallHandle) -> None:
         )
 
 
-def _as_it_is(data: bytes | None) -> AsItIs | None:
-    return None if data is None else AsItIs(data)
+def _raw(data: bytes | None) -> RawBytes | None:
+    return None if data is None else RawBytes(data)

@@ -1,22 +1,22 @@
-"""`DelayProducer`: a Kafka producer that can also say when.
+"""`DelayProducer`: a Kafka producer with due times.
 
     with DelayProducer("orders.delayed", bootstrap_servers="localhost:9092") as producer:
         asked = producer.schedule("orders", b"pay your order", key=b"order-42", delay="15m")
         timer = asked.result(timeout=10)
         producer.cancel(timer.handle)
 
-What is due later is one record in the timer topic, with request headers that say when and where to
-(header_names.py). Its partition there, so that what must keep its order stays together:
+A timer is one record in the timer topic, with request headers for due time and target
+(header_names.py). Its partition there keeps the order of related timers:
 
-    partition asked for    the same one (modulo the number of partitions); it also becomes REAL_QID
+    requested partition    the same one (modulo the number of partitions); it also becomes REAL_QID
     key                    Kafka's usual hash of it, murmur2, as the Java client computes it
     neither                one partition until a batch is full, then another (KIP-480, "sticky")
 
-A cancel or reschedule meets timers of its own partition only: it is routed by the same key or
-partition as they were, or goes where the timer's recall handle says (handle.py).
+A cancel or reschedule matches timers of its own partition only. It is routed by the same key or
+partition as they were, or by the timer's recall handle (handle.py).
 
-Everything is acknowledged by all replicas, and a retry by the client never doubles it. Imported
-here are the standard library and kafka-python.
+All replicas acknowledge each record, and a retry by the client never doubles it. This module
+imports only the standard library and kafka-python.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kafka.producer.future import FutureRecordMetadata
 from duewheel.client.due_time import DueTime, NonNullHeader, whole, window_headers
 from duewheel.client.futures import Cancel, Rescheduled, Timer
 from duewheel.client.handle import RecallHandle, id_bytes
-from duewheel.client.message_reader import AsItIs, MessageReader, Untouching
+from duewheel.client.message_reader import MessageReader, RawBytes, Untouching
 from duewheel.client.replies import AnswerReader
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.kafka.clients import ClientSettings
@@ -209,7 +209,7 @@ class DelayProducer:
             *_only(handle),
         ]
         return self._ask(
-            lambda: self._producer.send(topic, AsItIs(), key, request, number),
+            lambda: self._producer.send(topic, RawBytes(), key, request, number),
             lambda at, reply: Cancel(timer_id, at.topic, at.partition, at.offset, reply),
         )
 

