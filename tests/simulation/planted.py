@@ -352,6 +352,7 @@ PLANTED = {
         "checkpoints/recovery_decision.py",
         "return progress.owner == local.uuid and progress.incarnation in local.incarnations",
         "return progress.owner == local.uuid",
+        test="unit/wheel/recovery/test_rebuild.py::test_two_copies_that_have_parted_are_told_apart",
     ),
     "divided-in-reverse": Planted(
         "4",
