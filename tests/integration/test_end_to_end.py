@@ -330,7 +330,7 @@ def test_topics_that_come_later_and_go(served: Shard) -> None:
 
     admin.delete_topics([right])
     admin.close()
-    shard.wait(lambda: "it is gone" in shard.status()["timer_topics"]["left_out"].get(right, ""))
+    shard.wait(lambda: "was deleted" in shard.status()["timer_topics"]["left_out"].get(right, ""))
     for topic in (wrong, shard.timers):
         producer.send(topic, b"after %s" % topic.encode(), headers=at_once).get(timeout=30)
     producer.close()
