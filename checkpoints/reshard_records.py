@@ -156,8 +156,8 @@ def _require_one_history(old: Sequence[Progress]) -> None:
         for topic in record.topic_ids.keys() & old[0].topic_ids.keys():
             if record.topic_ids[topic] != old[0].topic_ids[topic]:
                 raise RecoveryRefused(
-                    f"timer topic {topic!r} was made anew, and not all shards know it: start them, "
-                    "or let them go on without the old one first"
+                    f"timer topic {topic!r} was recreated, and not all shards have its new id: "
+                    "start them, or let them go on without the old one first"
                 )
     counted = Counter(partition for record in old for partition in record.partitions)
     twice = sorted(f"{topic}-{number}" for (topic, number), n in counted.items() if n > 1)

@@ -40,7 +40,7 @@ SINK = "duewheel.streaming.sink:TimerSink"
 APPLY = "duewheel.wheel.storage.timer_wheel:TimerWheel.apply"
 WRITE = "duewheel.wheel.storage.hour_segments:HourFiles.write"
 READ = "duewheel.wheel.dequeue.decode:decode_chunk"
-LOOK_UP = "duewheel.wheel.append.cancels:CancelResolver.look_up"
+LOAD_CANDIDATES = "duewheel.wheel.append.cancels:CancelResolver.load_candidates"
 MARK = "duewheel.wheel.storage.timer_log:TimerLog.mark_cancelled"
 COLLECT = "duewheel.wheel.storage.retention:collect"
 BOUNDS = "duewheel.checkpoints.cancel_bounds:CancelBounds.write"
@@ -105,9 +105,9 @@ POINTS = {
     "ingest.cancelled_half_marked": Point(MARK, "half"),
     "ingest.cancelled_marked": after(MARK),
     # a batch that has a chase
-    "ingest.chase_unresolved": before(f"{CANCEL_LOG}.write", since=(LOOK_UP,)),
-    "ingest.chase_committed": after(f"{STATE}.write_commit", since=(LOOK_UP,)),
-    "ingest.chase_marked": after(f"{STATE}.mark_applied", since=(LOOK_UP,)),
+    "ingest.chase_unresolved": before(f"{CANCEL_LOG}.write", since=(LOAD_CANDIDATES,)),
+    "ingest.chase_committed": after(f"{STATE}.write_commit", since=(LOAD_CANDIDATES,)),
+    "ingest.chase_marked": after(f"{STATE}.mark_applied", since=(LOAD_CANDIDATES,)),
     # engine 4.: slots were closed meanwhile
     "ingest.rows_abandoned": after(f"{STAGED}.abandon", stall=f"{STAGED}.write"),
     "ingest.rows_moved": after(
@@ -222,7 +222,7 @@ def _looks_up_chases(arguments: Any, _candidates: Any) -> bool:
 # Of these only such calls count in `since`.
 COUNTS: dict[str, Callable[[Any, Any], bool]] = {
     CHASES: _has_chases,
-    LOOK_UP: _looks_up_chases,
+    LOAD_CANDIDATES: _looks_up_chases,
 }
 
 

@@ -179,7 +179,7 @@ def test_a_topic_that_is_made_anew_stops_ingest(shard: IngestShard) -> None:
     shard.create_topic()
     shard.send(0, LATER, 10)
     assert shard.wait_for_the_end() == 5, shard.tail()
-    assert "it was made anew" in shard.log.read_text()
+    assert "it was recreated" in shard.log.read_text()
     shard.start()
     assert shard.wait_for_the_end() == 5, shard.tail()
 

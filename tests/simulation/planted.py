@@ -143,7 +143,7 @@ PLANTED = {
         "2, 3",
         "a standby takes rows that its owner may still place elsewhere",
         "wheel/append/placement.py",
-        "return {p: max(min(end, c.get(p, 0)), known.get(p, 0)) for p, end in ends.items()}",
+        "return {p: max(min(end, c.get(p, 0)), before.get(p, 0)) for p, end in ends.items()}",
         "return ends if c is not None else {}",
     ),
     "closed-slot": Planted(
@@ -172,9 +172,9 @@ PLANTED = {
         "2",
         "an uncommitted batch moves the marks: they are written before its rows are placed",
         "wheel/append/engine.py",
-        "            self._directory.link(lying.runs, commit.batch)\n",
+        "            self._directory.link(staged_rows.runs, commit.batch)\n",
         "            self._directory.state.mark_applied()\n"
-        "            self._directory.link(lying.runs, commit.batch)\n",
+        "            self._directory.link(staged_rows.runs, commit.batch)\n",
         seed=38,
     ),
     "doubt": Planted(

@@ -24,7 +24,7 @@ AGAIN = "unit/wheel/append/test_cancels_again.py::"
 ON_DISK = "unit/wheel/append/test_cancels_on_disk.py::"
 RULES = "property/test_resolving.py::"
 LOSSES = "unit/wheel/admin/test_accept_loss.py::"
-_ARGUMENTS = "cancels, rows.batch, candidates, staged, lying"
+_ARGUMENTS = "cancels, rows.batch, candidates, staged, staged_rows"
 
 CANCELS = {
     "cancel-floor-before-lock": Planted(

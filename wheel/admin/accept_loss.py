@@ -46,7 +46,7 @@ from duewheel.wheel.inspect.snapshot import Snapshot
 from duewheel.wheel.publisher import Publisher
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import RECORD_BYTES, slots_in
-from duewheel.wheel.storage.log_scan import pieces
+from duewheel.wheel.storage.log_scan import blocks
 from duewheel.wheel.storage.message_store import Prefixes
 
 DELETED, RECREATED, CUT_SHORT = "deleted", "recreated", "cut short"
@@ -233,7 +233,7 @@ def _require_none_behind(directory: DataDirectory, cuts: Marks) -> None:
     """
     snapshot, count, last = Snapshot.take(directory), 0, 0
     for hour, log_bytes in snapshot.log_bytes.items():
-        for _, slot, records in pieces(directory, hour, 0, log_bytes):
+        for _, slot, records in blocks(directory, hour, 0, log_bytes):
             rows = np.flatnonzero(slot > snapshot.delivered_slot)
             prefix = directory.messages.read(hour, records[rows]).prefix
             behind = prefix["source_offset"] >= _ends(directory, prefix, cuts)
@@ -263,12 +263,12 @@ def _require_none_cancelled(directory: DataDirectory, cuts: Marks, before: Commi
         view = directory.log.view(hour, log_bytes)
         records = view.take(rows["position"].astype(np.int64) // RECORD_BYTES)
         slot = slots_in(records, precision_ms)
-        for piece in np.array_split(np.arange(len(rows)), len(rows) // 10_000 + 1):
-            prefix = directory.messages.read(hour, records[piece]).prefix
-            behind = rows["offset"][piece] >= _ends(directory, prefix, cuts)
-            behind &= slot[piece] > snapshot.delivered_slot
+        for block in np.array_split(np.arange(len(rows)), len(rows) // 10_000 + 1):
+            prefix = directory.messages.read(hour, records[block]).prefix
+            behind = rows["offset"][block] >= _ends(directory, prefix, cuts)
+            behind &= slot[block] > snapshot.delivered_slot
             count += int(behind.sum())
-            last = max(last, int(slot[piece][behind].max(initial=0)))
+            last = max(last, int(slot[block][behind].max(initial=0)))
     if count:
         raise RecoveryRefused(
             f"{count} pending timers are cancelled from behind the cut, and would be delivered: "
@@ -282,7 +282,7 @@ def _cut_off_cancels(directory: DataDirectory, cuts: Marks, before: Commit) -> N
     for hour, (length, _) in before.cancels.items():
         if hour < directory.state.live.gc_cancels:
             continue
-        for rows in directory.cancels.pieces(hour, length):
+        for rows in directory.cancels.blocks(hour, length):
             prefix = rows.requests.prefix
             behind = prefix["source_offset"] >= _ends(directory, prefix, cuts)
             directory.cancels.cut(hour, rows.position[behind & ~rows.cut_off])

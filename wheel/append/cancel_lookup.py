@@ -45,7 +45,7 @@ _NONE: Int64 = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LoggedTimers:
     """Timers of the log, in any order.
 
     Attributes:
@@ -73,7 +73,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What was found for the cancels of a batch.
+    """The timers that the cancels of a batch may match.
 
     Attributes:
         cancel_group: of each cancel.
@@ -84,7 +84,7 @@ class Candidates:
     """
 
     cancel_group: Int64
-    in_log: Found
+    in_log: LoggedTimers
     log_group: Int64
     batch_rows: Int64
     batch_group: Int64
@@ -148,7 +148,7 @@ class CancelLookup:
 
     def _in_log(
         self, hashes: Int64, whole: Int64, partitions: list[TopicPartition], commit: Commit
-    ) -> Found:
+    ) -> LoggedTimers:
         parts: list[_Part] = []
         for hour, positions in self._index.positions(hashes, whole, commit):
             try:
@@ -161,15 +161,15 @@ class CancelLookup:
         prefix = np.concatenate([np.empty(0, PREFIX), *(part.prefix for part in parts)])
         timer_id = concat([binary([]), *(part.timer_id for part in parts)])
         sources, source = self._directory.topics.sources(prefix)
-        index = {partition: place for place, partition in enumerate(partitions)}
-        place = np.array([index.get(p, -1) for p in sources], np.int32)[source]
-        rows = np.flatnonzero((place >= 0) & ((prefix["flags"] & FLAG_DEAD_LETTER) == 0))
-        records, prefix, partition = records[rows], prefix[rows], place[rows]
+        index = {p: number for number, p in enumerate(partitions)}
+        partition = np.array([index.get(p, -1) for p in sources], np.int32)[source]
+        rows = np.flatnonzero((partition >= 0) & ((prefix["flags"] & FLAG_DEAD_LETTER) == 0))
+        records, prefix, partition = records[rows], prefix[rows], partition[rows]
         first_offset = prefix["origin_offset"].astype(np.int64)
         given = take(timer_id, rows)
         default = source_names(partitions, partition, first_offset)
         slot = slots_in(records, self._directory.config.precision_ms)
-        return Found(
+        return LoggedTimers(
             partition,
             id_hash_of(records["reserved"]),
             choose(lengths(given) == 0, default, given),
@@ -187,13 +187,13 @@ class CancelLookup:
         alive = records["magic"] != MAGIC_ABANDONED
         records, positions = records[alive], positions[alive]
         end = 0
-        for piece in split_by_limits(records):
-            begin, end = end, end + len(piece)
-            prefix, timer_id = self._directory.messages.read_ids(hour, piece)
-            yield _Part(piece, prefix, timer_id, positions[begin:end])
+        for block in split_by_limits(records):
+            begin, end = end, end + len(block)
+            prefix, timer_id = self._directory.messages.read_ids(hour, block)
+            yield _Part(block, prefix, timer_id, positions[begin:end])
 
 
-def _decides_nothing(timers: Found, group: Int64) -> Bool:
+def _decides_nothing(timers: LoggedTimers, group: Int64) -> Bool:
     """Rows on which the outcome of no new cancel of their id depends, of ids with many: their
     timer's last copy is cancelled, and another timer of the id was written later.
     """

@@ -57,7 +57,7 @@ class Cancels:
         request: offset of the request.
         named: first offset of the one timer that it is for, or ANY_OFFSET.
         chase_slot: of a chase: last slot delivered in full when it was written.
-        found: whether an earlier chase has cancelled something.
+        has_cancelled: whether an earlier chase has cancelled something.
         bound: timers in slots up to this one are not cancelled any more.
         must_chase: no outcome can be proved. The log may lack originals of copies in flight (the
             cancel lies below `blind`); or the cancel is read again, or by a standby: what the log
@@ -70,7 +70,7 @@ class Cancels:
     request: Int64
     named: Int64
     chase_slot: Int64
-    found: Bool
+    has_cancelled: Bool
     bound: Int64
     must_chase: Bool
     blind: Int64
@@ -131,16 +131,16 @@ def resolve(cancels: Cancels, timers: Timers, floor: int) -> Resolved:
     for cancel, timer in _pairs(cancels, others, timers):
         stops = ~timers.cancelled[timer] & (timers.slot[timer] > cancels.bound[cancel])
         np.minimum.at(by, timer[stops], cancel[stops])
-    found = cancels.found.copy()
-    found[by[by != NO_CANCEL]] = True
+    has_cancelled = cancels.has_cancelled.copy()
+    has_cancelled[by[by != NO_CANCEL]] = True
     outcome = np.empty(len(cancels), np.int32)
     rows = np.flatnonzero(plain)
     outcome[rows] = _outcome_of_plain(cancels, rows, timers, by, floor)
     for part in _parts(cancels, others, timers):
         outcome[part] = _outcome_of_others(cancels, part, timers, by)
     decides = (outcome != CHASE) & ~cancels.must_chase
-    outcome[decides & found] = CANCELLED
-    outcome[~decides] = np.where(found[~decides], CHASE_FOUND, CHASE)
+    outcome[decides & has_cancelled] = CANCELLED
+    outcome[~decides] = np.where(has_cancelled[~decides], CHASE_FOUND, CHASE)
     return Resolved(outcome, by)
 
 
@@ -167,7 +167,7 @@ def _cancel_by_next(cancels: Cancels, rows: Int64, timers: Timers, by: Int64) ->
 def _outcome_of_plain(
     cancels: Cancels, rows: Int64, timers: Timers, by: Int64, floor: int
 ) -> Int32:
-    """Rules 2 and 3 for users' cancels that name no timer; the caller applies what was found."""
+    """Rules 2 and 3 for users' cancels that name no timer; the caller applies `has_cancelled`."""
     group, offset = cancels.group[rows], cancels.offset[rows]
     if not len(timers):
         return np.full(len(rows), UNKNOWN, np.int32)
@@ -204,7 +204,7 @@ def _next_copy(timers: Timers, rank_order: Int64) -> Int64:
 
 
 def _outcome_of_others(cancels: Cancels, rows: Int64, timers: Timers, by: Int64) -> Int32:
-    """Rules 2 and 3 for chases and cancels of one timer; the caller applies what was found."""
+    """Rules 2 and 3 for chases and cancels of one timer; the caller applies `has_cancelled`."""
     cancel, timer = _matching(cancels, rows, timers)
     # The last copy of each timer, of those that a cancel matches.
     order = np.lexsort((timers.offset[timer], timers.first_offset[timer], cancel))
@@ -277,15 +277,15 @@ def _matching(cancels: Cancels, rows: Int64, timers: Timers) -> tuple[Int64, Int
 
 
 def _count_before(
-    group: Int64, at: Int64, asked_group: Int64, asked_at: Int64, *, ties: bool
+    group: Int64, at: Int64, wanted_group: Int64, wanted_at: Int64, *, ties: bool
 ) -> Int64:
-    """For each that is asked for, how many rows have a lower (group, at); `ties`: or the same."""
+    """For each that is wanted, how many rows have a lower (group, at); `ties`: or the same."""
     count = len(group)
-    joint_group, joint_at = np.append(group, asked_group), np.append(at, asked_at)
-    is_asked = np.arange(len(joint_group)) >= count
-    order = np.lexsort((is_asked if ties else ~is_asked, joint_at, joint_group))
-    running = np.cumsum(~is_asked[order])
+    joint_group, joint_at = np.append(group, wanted_group), np.append(at, wanted_at)
+    is_wanted = np.arange(len(joint_group)) >= count
+    order = np.lexsort((is_wanted if ties else ~is_wanted, joint_at, joint_group))
+    running = np.cumsum(~is_wanted[order])
     before = np.empty(len(joint_group), np.int64)
     before[order] = running
-    asked: Int64 = before[count:]
-    return asked
+    counts: Int64 = before[count:]
+    return counts

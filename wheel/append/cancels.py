@@ -1,6 +1,6 @@
 """Resolves a batch's cancels for the engine: files in, rules in cancel_outcomes.py, files out.
 
-look_up   before engine.lock: finds candidate timers. It reads the logs, so it may take long
+load_candidates   before engine.lock: finds candidate timers. It reads the logs, so it may take long
 resolve   under engine.lock, for outcomes depend on what is closed: appends outcomes to the
           cancel log, and cancelled records to cancelled/<hour>. The engine marks these once the
           commit page is written; a kill before that leaves nothing that counts
@@ -29,7 +29,9 @@ class CancelResolver:
         self._directory = directory
         self._lookup = CancelLookup(directory)
 
-    def look_up(self, cancels: TimerBatch, batch: TimerBatch, commit: Commit) -> Candidates | None:
+    def load_candidates(
+        self, cancels: TimerBatch, batch: TimerBatch, commit: Commit
+    ) -> Candidates | None:
         """What the cancels may be for; None without any.
 
         Args:
@@ -53,7 +55,7 @@ class CancelResolver:
         """Under engine.lock: append outcomes and what is cancelled.
 
         Args:
-            cancels, batch: as for `look_up`, and `candidates` what it gave.
+            cancels, batch: as for `load_candidates`, and `candidates` what it gave.
             staged, rows: the batch's files, and where its timers lie now.
 
         Returns:
@@ -103,8 +105,8 @@ class CancelResolver:
         if again.any():
             mirror = state.mirror()
             assert mirror is not None, "dequeue mirrors the progress before it decides"
-            known = mirror.progress.partitions
-            r = [known[p].delivered_slot if p in known else close.lower for p in partitions]
+            parts = mirror.progress.partitions
+            r = [parts[p].delivered_slot if p in parts else close.lower for p in partitions]
             bound[again] = np.array(r, np.int64)[cancels.partition][again]
         blind_offsets = [
             EVERY_OFFSET if bounds is None else bounds.blind.get(p, 0) for p in partitions

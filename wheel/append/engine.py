@@ -48,7 +48,7 @@ from duewheel.wheel.append.placement import (
     Standby,
     requested_slots,
 )
-from duewheel.wheel.append.staged_batch import StagedBatch, cut_uncommitted
+from duewheel.wheel.append.staged_batch import StagedBatch, cut_to_committed
 from duewheel.wheel.storage import retention
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.far_slots import ChainEnds
@@ -109,7 +109,7 @@ class Engine:
             with directory.locked() as commit:
                 require_same_topics(commit.topic_ids, self._topic_ids)
                 directory.topics.require(commit.topics)
-                cut_uncommitted(directory, commit)
+                cut_to_committed(directory, commit)
         except CorruptFile as error:
             raise directory.mark_damaged(error) from error
 
@@ -171,19 +171,19 @@ class Engine:
         # 3.
         staged = StagedBatch(self._directory, before, self._clock, self._chain_ends)
         written = staged.write(rows)
-        candidates = self._cancels.look_up(cancels, rows.batch, before)
+        candidates = self._cancels.load_candidates(cancels, rows.batch, before)
         with self._directory.locked():
             # 4.
-            floor, lying = self._close().floor, written.staged()
+            floor, staged_rows = self._close().floor, written.staged()
             if policy.must_move(floor):
-                lying = staged.move_closed(rows, written, floor)
+                staged_rows = staged.move_closed(rows, written, floor)
             self.close_expired_files()
-            cancelled = self._cancels.resolve(cancels, rows.batch, candidates, staged, lying)
+            cancelled = self._cancels.resolve(cancels, rows.batch, candidates, staged, staged_rows)
             # 5.
             commit = staged.commit(marks, len(rows.batch), self._topic_ids)
             self._directory.state.write_commit(commit)
             # 6.
-            self._directory.link(lying.runs, commit.batch)
+            self._directory.link(staged_rows.runs, commit.batch)
             self._mark_cancelled(commit, cancelled)
             self._directory.state.mark_applied()
         return Appended(len(rows.batch), ahead)
@@ -247,17 +247,17 @@ class Engine:
             self._directory.log.mark_cancelled(hour, log_bytes, positions)
 
 
-def require_same_topics(known: Mapping[str, str], found: Mapping[str, str]) -> None:
+def require_same_topics(recorded: Mapping[str, str], current: Mapping[str, str]) -> None:
     """Refuse a topic that was deleted and recreated under its old name.
 
     Raises:
         RecoveryRefused: naming the topic and both ids.
     """
-    for topic, topic_id in known.items():
-        if found.get(topic, topic_id) != topic_id:
+    for topic, topic_id in recorded.items():
+        if current.get(topic, topic_id) != topic_id:
             raise RecoveryRefused(
-                f"timer topic {topic!r} has the id {found[topic]}, it had {topic_id}: it was made "
-                "anew, and offsets in it are not those that were taken. `duewheel reconfigure "
+                f"timer topic {topic!r} has the id {current[topic]}, it had {topic_id}: it was "
+                "recreated, and its offsets are not those that were taken. `duewheel reconfigure "
                 "--accept-loss` lets the shard go on with it"
             )
 
@@ -267,13 +267,13 @@ def _rows_below(batch: TimerBatch, marks: Marks) -> Int64:
     return np.flatnonzero(batch.offset < ends[batch.partition])
 
 
-def _require_new(batch: TimerBatch, known: Marks, marks: Marks) -> None:
+def _require_new(batch: TimerBatch, before: Marks, marks: Marks) -> None:
     """Our own callers' duties, asserted: they guard exactly once, and order."""
     for index, partition in enumerate(batch.partitions):
         offsets = batch.offset[batch.partition == index]
         if len(offsets):
             assert np.all(offsets[1:] > offsets[:-1]), "offsets rise within a partition"
-            assert offsets[0] >= known.get(partition, 0), "no row is taken twice"
+            assert offsets[0] >= before.get(partition, 0), "no row is taken twice"
             assert offsets[-1] < marks[partition], "every row lies below the new mark"
     for partition, mark in marks.items():
-        assert mark >= known.get(partition, 0), "marks never fall"
+        assert mark >= before.get(partition, 0), "marks never fall"

@@ -3,7 +3,7 @@
     heads   of each bucket, the newest row in it, or −1          bucket = low bits of the hash
     links   of each row, the one before it in its bucket, or −1
     tags    of each row, the upper 32 bits of its hash
-    places  of each row, hour of the log << 32 | number of the record
+    addresses  of each row, hour of the log << 32 | number of the record
 
 Rows are added when a batch has cancels: all that has been appended to the logs since the last one.
 So batches without cancels cost nothing, and a start reads nothing. What the index gives is looked
@@ -47,7 +47,7 @@ _PLACES_PER_HASH = 8
 _LOW = np.dtype(">u4")  # the last bytes of a record: the lower bits of the hash
 _TAG_BITS = 8  # of the hash that are not in the tag
 _HOUR_BITS = 32
-_ROW_BYTES = 4 + 4 + 8  # link, tag, place
+_ROW_BYTES = 4 + 4 + 8  # link, tag, address
 
 Positions = Iterator[tuple[int, Int64]]
 
@@ -59,7 +59,7 @@ class IdIndex:
         self._directory = directory
         self._table: _Table | None = None
         self._added: dict[int, int] = {}  # records of each hour
-        self._met: _Rows | None = None  # when it was asked last
+        self._walked: _Rows | None = None  # when it was asked last
         self._partial: Int64 = np.empty(0, np.int64)  # hashes of which rows were forgotten
 
     def positions(self, hashes: Int64, whole: Int64, commit: Commit) -> Positions:
@@ -75,39 +75,39 @@ class IdIndex:
         Raises:
             CorruptFile: a log is shorter than it must be.
         """
-        self._met = None
+        self._walked = None
         try:
             self._add_new(commit)
             assert self._table is not None, "made where rows are added"
-            self._met = self._table.walk(hashes)
+            self._walked = self._table.walk(hashes)
         except OSError as error:
             log.warning("no room for the index of ids: logs are scanned", reason=str(error))
             self.close()
-        if self._met is None or np.isin(whole, self._partial).any():
-            self._met = None
+        if self._walked is None or np.isin(whole, self._partial).any():
+            self._walked = None
             yield from self._scan(hashes, commit)
             return
-        place = np.sort(self._met.place[np.isin(self._met.hash, hashes)])
-        hours, numbers = place >> _HOUR_BITS, place & ((1 << _HOUR_BITS) - 1)
+        address = np.sort(self._walked.address[np.isin(self._walked.hash, hashes)])
+        hours, numbers = address >> _HOUR_BITS, address & ((1 << _HOUR_BITS) - 1)
         for hour in np.unique(hours).tolist():
             if hour >= self._directory.state.live.gc_hour:
                 yield hour, numbers[hours == hour] * RECORD_BYTES
 
     def forget(self, hour: Int64, position: Int64) -> None:
         """Take out some of the records that were asked for last, and all of hours that are gone."""
-        if self._table is None or self._met is None:
+        if self._table is None or self._walked is None:
             return
-        over = np.isin(self._met.place, hour << _HOUR_BITS | position // RECORD_BYTES)
+        over = np.isin(self._walked.address, hour << _HOUR_BITS | position // RECORD_BYTES)
         if over.any():
-            self._partial = np.union1d(self._partial, self._met.hash[over])
-        over |= self._met.place >> _HOUR_BITS < self._directory.state.live.gc_hour
+            self._partial = np.union1d(self._partial, self._walked.hash[over])
+        over |= self._walked.address >> _HOUR_BITS < self._directory.state.live.gc_hour
         if over.any():
-            self._table.take_out(self._met, over)
-        self._met = None
+            self._table.take_out(self._walked, over)
+        self._walked = None
 
     def close(self) -> None:
         """Drop the index."""
-        self._table, self._met, self._added = None, None, {}
+        self._table, self._walked, self._added = None, None, {}
         self._partial = np.empty(0, np.int64)
 
     def _add_new(self, commit: Commit) -> None:
@@ -118,7 +118,7 @@ class IdIndex:
             new = self._new_records(commit)
             self._table = _Table(self._directory, max(ROWS_MIN, new + new // 2))
         table = self._table
-        for hour, first, end in self._stretches(commit):
+        for hour, first, end in self._new_ranges(commit):
             try:
                 view = self._directory.log.view(hour, end * RECORD_BYTES)
             except CorruptFile:
@@ -131,15 +131,15 @@ class IdIndex:
             self._added[hour] = end
 
     def _new_records(self, commit: Commit) -> int:
-        return sum(end - first for _, first, end in self._stretches(commit))
+        return sum(end - first for _, first, end in self._new_ranges(commit))
 
-    def _stretches(self, commit: Commit) -> Iterator[tuple[int, int, int]]:
+    def _new_ranges(self, commit: Commit) -> Iterator[tuple[int, int, int]]:
         """Records that are not in the index: hour, first and end, a bounded number at once."""
-        gone = self._directory.state.live.gc_hour
+        gc_hour = self._directory.state.live.gc_hour
         for hour, lengths in sorted(commit.hours.items()):
             records = lengths.log_bytes // RECORD_BYTES
             for first in range(self._added.get(hour, 0), records, _RECORDS_AT_ONCE):
-                if hour >= gone:
+                if hour >= gc_hour:
                     yield hour, first, min(first + _RECORDS_AT_ONCE, records)
 
     def _scan(self, hashes: Int64, commit: Commit) -> Positions:
@@ -151,8 +151,8 @@ class IdIndex:
             view, parts = self._directory.log.view(hour, lengths.log_bytes), []
             count = lengths.log_bytes // RECORD_BYTES
             for first in range(0, count, _RECORDS_AT_ONCE):
-                piece = view[first : min(first + _RECORDS_AT_ONCE, count)]
-                parts.append(first + _with_hashes(piece, hashes, table))
+                block = view[first : min(first + _RECORDS_AT_ONCE, count)]
+                parts.append(first + _with_hashes(block, hashes, table))
             found = np.concatenate(parts)
             if len(found):
                 yield hour, found * RECORD_BYTES
@@ -160,18 +160,18 @@ class IdIndex:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows met on the way along some chains, chain after chain, newest first.
+    """Rows walked along some chains, chain after chain, newest first.
 
     Attributes:
         bucket: of each.
         number: in the table.
-        hash, place: of each.
+        hash, address: of each.
     """
 
     bucket: Int64
     number: Int64
     hash: Int64
-    place: Int64
+    address: Int64
 
 
 class _Table:
@@ -194,7 +194,7 @@ class _Table:
             octets = np.frombuffer(fs.map_file(fd, size, writable=True), np.uint8)
         finally:
             fs.close(fd)
-        self._places = octets[: 8 * rows_max].view(np.int64)
+        self._addresses = octets[: 8 * rows_max].view(np.int64)
         self._tags = octets[8 * rows_max : 12 * rows_max].view(np.uint32)
         self._links = octets[12 * rows_max : 16 * rows_max].view(np.int32)
         self._heads = octets[16 * rows_max :].view(np.int32)
@@ -204,14 +204,14 @@ class _Table:
     @property
     def left(self) -> int:
         """How many rows more it can take."""
-        return len(self._places) - self._rows
+        return len(self._addresses) - self._rows
 
-    def add(self, hashes: Int64, places: Int64) -> None:
+    def add(self, hashes: Int64, addresses: Int64) -> None:
         """Put rows into their buckets; later ones are newer."""
         count, first = len(hashes), self._rows
         self._rows += count
         numbers = np.arange(first, first + count)
-        self._places[first : first + count] = places
+        self._addresses[first : first + count] = addresses
         self._tags[first : first + count] = hashes >> _TAG_BITS
         bucket = hashes & (len(self._heads) - 1)
         order = np.argsort(bucket, kind="stable")
@@ -226,24 +226,24 @@ class _Table:
         """All rows in the buckets of these hashes; None if a chain is too long."""
         buckets = np.unique(hashes & (len(self._heads) - 1))
         chain, at = np.arange(len(buckets)), self._heads[buckets].astype(np.int64)
-        met: list[tuple[Int64, Int64]] = []
+        steps: list[tuple[Int64, Int64]] = []
         while True:
             going = at >= 0
             chain, at = chain[going], at[going]
             if not len(at):
                 break
-            if len(met) == STEPS_MAX:
+            if len(steps) == STEPS_MAX:
                 return None
-            met.append((chain, at))
+            steps.append((chain, at))
             at = self._links[at].astype(np.int64)
         none = np.empty(0, np.int64)
-        chains = np.concatenate([none, *(step[0] for step in met)])
+        chains = np.concatenate([none, *(step[0] for step in steps)])
         order = np.argsort(chains, kind="stable")
         bucket = buckets[chains[order]]
-        number = np.concatenate([none, *(step[1] for step in met)])[order]
+        number = np.concatenate([none, *(step[1] for step in steps)])[order]
         low = bucket & ((1 << _TAG_BITS) - 1)
-        found = self._tags[number].astype(np.int64) << _TAG_BITS | low
-        return _Rows(bucket, number, found, self._places[number])
+        hash_of = self._tags[number].astype(np.int64) << _TAG_BITS | low
+        return _Rows(bucket, number, hash_of, self._addresses[number])
 
     def take_out(self, rows: _Rows, over: Bool) -> None:
         """Take rows out of their chains.

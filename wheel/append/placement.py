@@ -53,7 +53,7 @@ class Owner:
 
     close: Close
 
-    def marks_reached(self, known: Marks, ends: Marks) -> Marks:
+    def marks_reached(self, before: Marks, ends: Marks) -> Marks:
         """How far rows may be taken: marks after the batch."""
         return ends
 
@@ -73,7 +73,7 @@ class CatchUp:
     close: Close
     progress: Progress
 
-    def marks_reached(self, known: Marks, ends: Marks) -> Marks:
+    def marks_reached(self, before: Marks, ends: Marks) -> Marks:
         """As Owner has it."""
         return ends
 
@@ -97,10 +97,10 @@ class Standby:
         """The close page, the owner's."""
         return self.beneath.close
 
-    def marks_reached(self, known: Marks, ends: Marks) -> Marks:
+    def marks_reached(self, before: Marks, ends: Marks) -> Marks:
         """No further than C: where the owner places a row above it is not decided yet."""
         c = self.close.marks
-        return {p: max(min(end, c.get(p, 0)), known.get(p, 0)) for p, end in ends.items()}
+        return {p: max(min(end, c.get(p, 0)), before.get(p, 0)) for p, end in ends.items()}
 
     def place(self, batch: TimerBatch, requested: Int64) -> tuple[Bool, Int64]:
         """As Owner has it."""
@@ -180,8 +180,8 @@ def place_replayed(
     """
     c = np.array([close.marks.get(p, 0) for p in batch.partitions], np.int64)[batch.partition]
     again = batch.offset < c
-    known = [progress.partitions.get(p) for p in batch.partitions]
-    delivered = [progress.delivered_slot if part is None else part.delivered_slot for part in known]
+    parts = [progress.partitions.get(p) for p in batch.partitions]
+    delivered = [progress.delivered_slot if part is None else part.delivered_slot for part in parts]
     r = np.maximum(np.array(delivered, np.int64), close.lower)[batch.partition]
     done = again & progress.done(batch.partitions, batch.partition, batch.offset, slot)
     return ~done, np.maximum(slot, np.where(again, r, close.floor) + 1)

@@ -111,7 +111,7 @@ class StagedBatch:
         self._clock = clock
         self._chain_ends = chain_ends
         # Bytes of log, messages and cancelled records by hour; of records and requests by segment.
-        self._lengths = {hour: known.lengths for hour, known in before.hours.items()}
+        self._lengths = {hour: files.lengths for hour, files in before.hours.items()}
         self._segments = dict(before.cancels)
 
     # ---- rows ------------------------------------------------------------------------------
@@ -125,20 +125,20 @@ class StagedBatch:
         sources = directory.topics.ids([topic for topic, _ in batch.partitions])
         messages = stored_messages(batch, sources)
         size = columns.lengths(messages)
-        places, extents = self._places(slot, size)
+        positions, extents = self._allocate(slot, size)
         now_ms = self._clock.now_ms()
-        records = log_records(batch, rows.rolled, places, size, precision_ms, now_ms)
+        records = log_records(batch, rows.rolled, positions, size, precision_ms, now_ms)
         octets = seal(messages, records)
         ends = np.cumsum(size)
         for hour, first, end, log_position in extents:
             begin = int(ends[first] - size[first])
             directory.messages.files.write(
-                hour, octets[begin : int(ends[end - 1])], int(places.message_position[first])
+                hour, octets[begin : int(ends[end - 1])], int(positions.message_position[first])
             )
             directory.log.files.write(hour, records[first:end].tobytes(), log_position)
-        return Written(order, slot, places.log_position, records, extents, places.runs())
+        return Written(order, slot, positions.log_position, records, extents, positions.runs())
 
-    def _places(self, slot: Int64, size: Int64) -> tuple[RowPositions, list[HourExtent]]:
+    def _allocate(self, slot: Int64, size: Int64) -> tuple[RowPositions, list[HourExtent]]:
         """Positions behind what is there; the lengths move on."""
         hour = hour_of(slot, self._directory.config.precision_ms)
         bounds = [*first_of_each(hour).tolist(), len(slot)]
@@ -257,20 +257,20 @@ class StagedBatch:
         )
 
 
-def cut_uncommitted(directory: DataDirectory, commit: Commit) -> None:
+def cut_to_committed(directory: DataDirectory, commit: Commit) -> None:
     """Under the lock: drop bytes that belong to no batch.
 
     Args:
         directory: ingest's.
         commit: the newest.
     """
-    hours = {hour: known.lengths for hour, known in commit.hours.items()}
-    for folders, lengths, gone in (
+    hours = {hour: files.lengths for hour, files in commit.hours.items()}
+    for folders, lengths, gc_hour in (
         (directory.hour_folders, hours, directory.state.live.gc_hour),
         (directory.cancels.folders, commit.cancels, directory.state.live.gc_cancels),
     ):
         for kind, folder in enumerate(folders):
             for hour in folder.hours():
                 # What was given up is dequeue's to unlink, at any moment.
-                if hour >= gone:
+                if hour >= gc_hour:
                     folder.cut(hour, lengths[hour][kind] if hour in lengths else 0)

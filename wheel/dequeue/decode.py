@@ -113,14 +113,14 @@ def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNam
 
 
 def split_by_limits(decoded: DecodedChunk) -> Iterator[DecodedChunk]:
-    """The same rows in as few pieces as each fits into one transaction: TOPICS_MAX, ROLLS_MAX."""
+    """The same rows in as few chunks as each fits into one transaction: TOPICS_MAX, ROLLS_MAX."""
     first, target = 0, decoded.deliveries.target
     rolls = np.cumsum(decoded.deliveries.rolled | spread_rows(decoded.deliveries))
     while first < len(target):
-        _, met = np.unique(target[first:], return_index=True)
+        _, first_rows = np.unique(target[first:], return_index=True)
         before = int(rolls[first - 1]) if first else 0
         end = int(np.searchsorted(rolls, before + ROLLS_MAX, "right"))
-        if len(met) > TOPICS_MAX:
-            end = min(end, first + int(np.sort(met)[TOPICS_MAX]))
+        if len(first_rows) > TOPICS_MAX:
+            end = min(end, first + int(np.sort(first_rows)[TOPICS_MAX]))
         yield decoded.part(first, end)
         first = end

@@ -1,8 +1,8 @@
 """Walks closed slots in delivery order and cuts them into chunks of bounded size.
 
-A *window* is a stretch of slots of one hour with a bounded number of records (one slot may hold
+A *window* is a range of slots of one hour with a bounded number of records (one slot may hold
 more: then the window is that slot, and only its runs are in memory, not its records). A *chunk* is
-a piece of a window, bounded by records and bytes; its log records are in memory, its messages are
+a part of a window, bounded by records and bytes; its log records are in memory, its messages are
 still to be read.
 
 Delivery order: by slot, and inside a slot as the log has it. Not thread-safe; takes no lock:

@@ -24,7 +24,7 @@ from duewheel.wheel.inspect.snapshot import Snapshot, consistently, positions_ou
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import FLAG_DEAD_LETTER, MAGIC_ROLL, RECORD_BYTES, level_of
-from duewheel.wheel.storage.log_scan import pieces
+from duewheel.wheel.storage.log_scan import blocks
 from duewheel.wheel.storage.message_store import StoredMessages
 from duewheel.wheel.storage.timer_log import Records
 from duewheel.wheel.storage.topic_registry import public_name
@@ -129,7 +129,7 @@ def _page_rows(
         if hour < hour_of(begin[0], precision_ms):
             continue
         slots, positions = np.empty(0, np.int64), np.empty(0, np.int64)
-        for position, slot, records in pieces(directory, hour, 0, log_bytes):
+        for position, slot, records in blocks(directory, hour, 0, log_bytes):
             fits = (slot > begin[0]) | ((slot == begin[0]) & (position > begin[1]))
             if len(out):
                 fits &= (slot != half_slot) | ~np.isin(position, out, assume_unique=True)

@@ -192,7 +192,7 @@ def _unlink_others(
 
 def _link_hour(directory: DataDirectory, hour: int, log_bytes: int, batch: int) -> None:
     """Enter an hour's runs into the wheel, as far as the ring reaches."""
-    for start, records in directory.log.pieces(hour, log_bytes):
+    for start, records in directory.log.blocks(hour, log_bytes):
         runs = runs_in(records, start, directory.config.precision_ms)
         directory.wheel.link(runs.where(runs.slot <= directory.state.linked), batch)
 

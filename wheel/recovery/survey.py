@@ -15,7 +15,7 @@ from duewheel.errors import CorruptFile
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage import cancel_log, message_store, timer_log, timer_wheel, topic_registry
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.integrity import files_are_there
+from duewheel.wheel.storage.integrity import has_all_files
 from duewheel.wheel.storage.timer_wheel import TimerWheel
 
 # Opening a directory that lacks one of them makes it.
@@ -51,7 +51,7 @@ def _damage(path: Path, config: WheelConfig, state: State) -> Damage:
     if not state.starts:
         return Damage.NONE
     all_exist = all((path / name).exists() for name in _MADE_WHEN_OPENED)
-    if not all_exist or not TimerWheel.is_there(path / timer_wheel.FILE_NAME, config.ring):
+    if not all_exist or not TimerWheel.exists(path / timer_wheel.FILE_NAME, config.ring):
         return Damage.FILES_LOST
     directory = DataDirectory(path, config)
     try:
@@ -59,7 +59,7 @@ def _damage(path: Path, config: WheelConfig, state: State) -> Damage:
         newest_batch = directory.wheel.newest_batch(state.commit().batch)
         commit = state.commit()
         directory.require_whole_state(commit, newest_batch)
-        return Damage.NONE if files_are_there(directory, commit) else Damage.FILES_LOST
+        return Damage.NONE if has_all_files(directory, commit) else Damage.FILES_LOST
     except CorruptFile:
         return Damage.CACHE_LOST
     finally:

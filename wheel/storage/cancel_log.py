@@ -155,7 +155,7 @@ class CancelLog:
             raise CorruptFile(self.files.path(hour), at, "this is no record of a cancel")
         return records
 
-    def pieces(self, hour: int, length: int, rows_max: int = 1_000) -> Iterator[CancelRows]:
+    def blocks(self, hour: int, length: int, rows_max: int = 1_000) -> Iterator[CancelRows]:
         """All cancels in `length` bytes of a segment, a bounded number at a time.
 
         Raises:

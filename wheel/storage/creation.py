@@ -76,7 +76,7 @@ def _make_wheel(
     path: Path, config: WheelConfig, engine_lock: FileLock, deadline_s: float, progress: OnProgress
 ) -> None:
     """2. and 3. of the module's head, unless another process has done so meanwhile."""
-    if TimerWheel.is_there(path / timer_wheel.FILE_NAME, config.ring):
+    if TimerWheel.exists(path / timer_wheel.FILE_NAME, config.ring):
         return
     new = TimerWheel.create(path / timer_wheel.FILE_NAME, config.ring, progress)
     with closing(new), engine_lock.held(deadline_s):
@@ -87,8 +87,8 @@ def _make_wheel(
 def _newest_batch(path: Path, ring: int) -> int:
     """Of the wheel, 0 if there is none, or no commit page to compare it with."""
     try:
-        with State.open(path) as known:
-            near = known.commit().batch
+        with State.open(path) as state:
+            near = state.commit().batch
         return TimerWheel(path / timer_wheel.FILE_NAME, ring).newest_batch(near)
     except (FileNotFoundError, CorruptFile):
         return 0
@@ -101,20 +101,20 @@ def _has_wheel(path: Path, config: WheelConfig) -> bool:
         ConfigError: the directory was made with another geometry.
     """
     try:
-        known = State.open(path)
+        state = State.open(path)
     except FileNotFoundError:
-        known = _new_state(path, config)
+        state = _new_state(path, config)
     except CorruptFile as error:
         aside = state_file.set_aside(path)
         log.warning("the state file is damaged: set aside", reason=str(error), aside=str(aside))
-        known = _new_state(path, config)
-    with known:
-        known.require(config.precision_ms, config.slots)
-        is_there = TimerWheel.is_there(path / timer_wheel.FILE_NAME, config.ring)
-        if not is_there and known.starts:
+        state = _new_state(path, config)
+    with state:
+        state.require(config.precision_ms, config.slots)
+        exists = TimerWheel.exists(path / timer_wheel.FILE_NAME, config.ring)
+        if not exists and state.starts:
             log.error("the wheel is missing or cut", path=str(path))
-            known.note_damage(Damage.FILES_LOST)
-        return is_there
+            state.note_damage(Damage.FILES_LOST)
+        return exists
 
 
 def _new_state(path: Path, config: WheelConfig) -> State:

@@ -154,13 +154,15 @@ class DataDirectory:
                 hours are given up that are not delivered, or slots count as linked that the ring
                 does not reach.
         """
-        path, close, gone = self.state.path, self.state.close(), self.state.live.gc_hour
+        path, close, gc_hour = self.state.path, self.state.close(), self.state.live.gc_hour
         if newest_batch > commit.batch:
             detail = f"the wheel has batch {newest_batch}, the newest commit page is {commit.batch}"
             raise CorruptFile(path, 0, detail)
         kept = hour_of(close.floor + 1, self.config.precision_ms) if close else 0
-        if not 0 <= gone <= kept:
-            raise CorruptFile(path, 0, f"hours below {gone} are given up, {kept} is not delivered")
+        if not 0 <= gc_hour <= kept:
+            raise CorruptFile(
+                path, 0, f"hours below {gc_hour} are given up, {kept} is not delivered"
+            )
         most = max(self.config.reach(close.lower), close.floor) if close else 0
         if self.state.linked > most:
             raise CorruptFile(path, 0, f"slots up to {self.state.linked} are linked, {most} can be")
@@ -182,7 +184,7 @@ class DataDirectory:
             if self.state.needs_recovery:
                 raise RecoveryPending(f"the files of {self.path} are to be recovered first")
             if self._recovered != self.state.recovered:
-                self._open_anew()
+                self._reopen()
             commit = self.state.commit()
             if not commit.applied:
                 self._redo(commit)
@@ -199,8 +201,8 @@ class DataDirectory:
             if lengths.batch_from < lengths.log_bytes:
                 records = self.log.read(hour, lengths.batch_from, lengths.log_bytes)
                 # A damaged one could take another slot's entry.
-                for piece in split_by_limits(records[records["magic"] != MAGIC_ABANDONED]):
-                    self.messages.read(hour, piece)
+                for block in split_by_limits(records[records["magic"] != MAGIC_ABANDONED]):
+                    self.messages.read(hour, block)
                 batch.append(runs_in(records, lengths.batch_from, self.config.precision_ms))
         for runs in batch:
             self.link(runs, commit.batch)
@@ -240,7 +242,7 @@ class DataDirectory:
         if lengths.log_bytes:
             self.log.mark_cancelled(hour, lengths.log_bytes, positions, alone=True)
 
-    def _open_anew(self) -> None:
+    def _reopen(self) -> None:
         """After a recovery: files of the same names are other ones."""
         self.log.close()
         self.messages.close()
@@ -316,20 +318,20 @@ def declare_stopped(path: Path) -> bool:
         Whether the directory is stopped cleanly now.
     """
     try:
-        known = State.open(path)
+        state = State.open(path)
     except FileNotFoundError:
         return False
-    with known, closing(FileLock(path / ENGINE_LOCK)) as engine_lock:
+    with state, closing(FileLock(path / ENGINE_LOCK)) as engine_lock:
         with engine_lock.held(LOCK_DEADLINE_S):
-            starts = known.starts
+            starts = state.starts
             runs = any(fs.lock_is_held(path / role.lock_name) for role in Role)
         # What a boot has taken is not brought back by syncing the rest.
-        if runs or known.damage is not Damage.NONE:
+        if runs or state.damage is not Damage.NONE:
             return False
-        if not known.stopped_cleanly:
+        if not state.stopped_cleanly:
             fs.sync_tree(path)
             with engine_lock.held(LOCK_DEADLINE_S):
                 # Somebody may have started while this was syncing.
-                if known.starts == starts:
-                    known.set_stopped_cleanly()
-        return known.stopped_cleanly
+                if state.starts == starts:
+                    state.set_stopped_cleanly()
+        return state.stopped_cleanly

@@ -1,7 +1,7 @@
 """Slots beyond the ring: their rows are committed to log and messages, and linked later.
 
 `state.linked` is the last slot with an entry in the wheel. A commit links its rows up to there, and
-leaves the others in their hours' files. They follow once the ring reaches them, a stretch of slots
+leaves the others in their hours' files. They follow once the ring reaches them, a range of slots
 (linked, end] at a time, with end ≤ `WheelConfig.reach(lower)`, lower being that of the close page:
 
     1. without the lock: committed records of the hours are read and verified, and each slot's
@@ -33,12 +33,12 @@ from duewheel.wheel.slots import HOUR_MS, first_slot_of_hour, hour_of
 from duewheel.wheel.storage import message_store
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import NO_POSITION
-from duewheel.wheel.storage.log_scan import log_pieces, pieces
+from duewheel.wheel.storage.log_scan import blocks, log_blocks
 from duewheel.wheel.storage.message_store import MessageStore
 from duewheel.wheel.storage.timer_log import TimerLog
 from duewheel.wheel.storage.timer_wheel import Runs
 
-_SLOTS_AT_ONCE = 1 << 17  # of a stretch: 3 MiB of positions and counts
+_SLOTS_AT_ONCE = 1 << 17  # of a range: 3 MiB of positions and counts
 INDEX_BYTES = 64 << 20  # of ChainEnds
 
 
@@ -51,7 +51,7 @@ class Linker:
             directory: started as DEQUEUE.
         """
         self._directory = directory
-        self._stretch: _Stretch | None = None
+        self._range: _SlotRange | None = None
 
     def step(self, lower: int, floor: int = 0) -> bool:
         """Do one portion; returns whether there is more to do.
@@ -62,7 +62,7 @@ class Linker:
                 ring reaches them or not. A stop of many laps is mostly such slots.
 
         Raises:
-            CorruptFile: a record or message is damaged; nothing of its stretch is linked.
+            CorruptFile: a record or message is damaged; nothing of its range is linked.
             RecoveryPending: the files are to be recovered first.
         """
         directory, state = self._directory, self._directory.state
@@ -71,17 +71,17 @@ class Linker:
         if state.linked >= target:
             return False
         after = max(state.linked, lower)
-        if self._stretch is None or self._stretch.after != after:
+        if self._range is None or self._range.after != after:
             self.close()
-            self._stretch = self._next(after, target)
-        stretch = self._stretch
-        if stretch.read_on():
+            self._range = self._next(after, target)
+        slot_range = self._range
+        if slot_range.read_on():
             return True
         with directory.locked() as commit:
-            stretch.read_up_to(commit)
-            runs = stretch.runs()
+            slot_range.read_up_to(commit)
+            runs = slot_range.runs()
             beyond = runs.slot[runs.slot > reach]
-            end = int(beyond[0]) - 1 if len(beyond) else stretch.end
+            end = int(beyond[0]) - 1 if len(beyond) else slot_range.end
             directory.wheel.link(runs.where(runs.slot <= reach), commit.batch)
             state.set_linked(end)
         self.close()
@@ -89,19 +89,19 @@ class Linker:
 
     def close(self) -> None:
         """Let go of the files."""
-        if self._stretch is not None:
-            self._stretch.close()
-            self._stretch = None
+        if self._range is not None:
+            self._range.close()
+            self._range = None
 
-    def _next(self, after: int, target: int) -> _Stretch:
+    def _next(self, after: int, target: int) -> _SlotRange:
         first_hour = hour_of(after + 1, self._directory.config.precision_ms)
         commit = self._directory.state.commit()
         is_empty = all(hour < first_hour for hour in commit.hours)
         end = target if is_empty else min(target, after + _SLOTS_AT_ONCE)
-        return _Stretch(self._directory, commit, after, end)
+        return _SlotRange(self._directory, commit, after, end)
 
 
-class _Stretch:
+class _SlotRange:
     """What the logs say of the slots after < s ≤ end, as far as they have been read.
 
     With descriptors of its own: the pipeline's threads use the directory's meanwhile.
@@ -137,14 +137,14 @@ class _Stretch:
     def _read(self, commit: Commit) -> Iterator[bool]:
         for hour in sorted(commit.hours.keys() & self._span):
             start, end = self._hours.get(hour, 0), commit.hours[hour].log_bytes
-            for position, slot, records in log_pieces(
+            for position, slot, records in log_blocks(
                 self._log, self._precision_ms, hour, start, end
             ):
                 if np.any(hour_of(slot, self._precision_ms) != hour):
                     path = self._log.files.path(hour)
                     raise CorruptFile(path, int(position[0]), "a record of another hour")
-                for piece in message_store.split_by_limits(records):
-                    self._messages.read(hour, piece)
+                for block in message_store.split_by_limits(records):
+                    self._messages.read(hour, block)
                     yield True
                 self._note(position, slot)
             self._hours[hour] = end
@@ -209,7 +209,7 @@ class ChainEnds:
             if len(self._hours) > self._hours_max:
                 del self._hours[next(iter(self._hours))]
         read, ends = self._hours.pop(hour)
-        for position, slot, _ in pieces(self._directory, hour, read, log_bytes):
+        for position, slot, _ in blocks(self._directory, hour, read, log_bytes):
             if np.any((slot < first) | (slot >= end)):
                 path = self._directory.log.files.path(hour)
                 raise CorruptFile(path, int(position[0]), "a record of another hour")
@@ -225,5 +225,5 @@ def rows_beyond(directory: DataDirectory, commit: Commit, after: int) -> int:
         int((slot > after).sum())
         for hour, lengths in commit.hours.items()
         if hour >= first
-        for _, slot, _ in pieces(directory, hour, 0, lengths.log_bytes)
+        for _, slot, _ in blocks(directory, hour, 0, lengths.log_bytes)
     )

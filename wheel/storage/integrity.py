@@ -30,28 +30,28 @@ def survey_files(directory: DataDirectory) -> Local:
     engine.lock.
     """
     local = read_local_state(directory.state, directory.path)
-    if local.damage is Damage.NONE and not files_are_there(directory, local.commit):
+    if local.damage is Damage.NONE and not has_all_files(directory, local.commit):
         directory.state.note_damage(Damage.FILES_LOST)
         return read_local_state(directory.state, directory.path)
     return local
 
 
-def files_are_there(directory: DataDirectory, commit: Commit) -> bool:
+def has_all_files(directory: DataDirectory, commit: Commit) -> bool:
     """Whether every file that counts is as long as the commit page says."""
     try:
         directory.topics.require(commit.topics)
     except CorruptFile as error:
         log.warning("topic names are missing", reason=str(error))
         return False
-    hours = {hour: known.lengths for hour, known in commit.hours.items()}
+    hours = {hour: files.lengths for hour, files in commit.hours.items()}
     return all(
         folder.size(hour) >= length
-        for folders, lengths, gone in (
+        for folders, lengths, gc_hour in (
             (directory.hour_folders, hours, directory.state.live.gc_hour),
             (directory.cancels.folders, commit.cancels, directory.state.live.gc_cancels),
         )
         for hour, of_hour in lengths.items()
-        if hour >= gone
+        if hour >= gc_hour
         for folder, length in zip(folders, of_hour, strict=True)
     )
 

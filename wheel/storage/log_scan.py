@@ -1,4 +1,4 @@
-"""Reads a stretch of an hour's log in pieces of bounded size, without a lock."""
+"""Reads a part of an hour's log in blocks of bounded size, without a lock."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from duewheel.wheel.storage.timer_log import Records, TimerLog
 _RECORDS_AT_ONCE = 1 << 18
 
 
-def pieces(
+def blocks(
     directory: DataDirectory, hour: int, start: int, end: int
 ) -> Iterator[tuple[Int64, Int64, Records]]:
-    """As `log_pieces`, of the directory's log."""
-    return log_pieces(directory.log, directory.config.precision_ms, hour, start, end)
+    """As `log_blocks`, of the directory's log."""
+    return log_blocks(directory.log, directory.config.precision_ms, hour, start, end)
 
 
-def log_pieces(
+def log_blocks(
     log: TimerLog, precision_ms: int, hour: int, start: int, end: int
 ) -> Iterator[tuple[Int64, Int64, Records]]:
     """Log position, slot and record of every timer between two positions of an hour's log.
 
-    In pieces of bounded size, in log order; abandoned records are left out.
+    In blocks of bounded size, in log order; abandoned records are left out.
 
     Raises:
         CorruptFile: the log is shorter.

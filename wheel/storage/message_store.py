@@ -216,7 +216,7 @@ def _bounds(messages: Column) -> tuple[Prefixes, Int64]:
     """The prefixes of verified messages, and where each one's parts begin in the bytes of all."""
     octets, ends = columns.data(messages), columns.offsets(messages)
     starts = ends[:-1]
-    whole = np.dtype((np.void, PREFIX_BYTES))  # copied as one piece, not field by field
+    whole = np.dtype((np.void, PREFIX_BYTES))  # copied at once, not field by field
     prefix: Prefixes = at_every_byte(octets, whole)[starts].view(PREFIX)
     id_start = starts + PREFIX_BYTES
     target_start = id_start + prefix["id_size"].astype(np.int64)
@@ -229,8 +229,8 @@ def _bounds(messages: Column) -> tuple[Prefixes, Int64]:
 
 def _part(messages: Column, bounds: Int64, place: int) -> Column:
     """One part of each message, by its place in it; the prefix is the first."""
-    pieces = columns.from_parts(bounds, columns.data(messages))
-    return columns.take(pieces, _PARTS * np.arange(len(messages)) + place)
+    blocks = columns.from_parts(bounds, columns.data(messages))
+    return columns.take(blocks, _PARTS * np.arange(len(messages)) + place)
 
 
 def at_every_byte(octets: npt.NDArray[np.uint8], dtype: np.dtype[Any]) -> npt.NDArray[Any]:

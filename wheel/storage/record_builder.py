@@ -106,33 +106,33 @@ def stored_messages(batch: TimerBatch, source_ids: Int32) -> Column:
 def log_records(
     batch: TimerBatch,
     rolled: Bool,
-    places: RowPositions,
+    positions: RowPositions,
     size: Int64,
     precision_ms: int,
     now_ms: int,
 ) -> Records:
-    """The log record of each row; rows in slot order, as `places`.
+    """The log record of each row; rows in slot order, as `positions`.
 
     Args:
         rolled: rows that leave the wheel to be written to Kafka again.
         size: of each row's stored message, in bytes.
         now_ms: for the write time, which is kept within the reach of the 4-byte delay.
     """
-    assert np.all(places.slot[1:] >= places.slot[:-1]), "rows lie in slot order"
-    assert np.all(places.prev_pos < places.log_position), "a chain leads back"
-    slot_ms = places.slot * precision_ms
+    assert np.all(positions.slot[1:] >= positions.slot[:-1]), "rows lie in slot order"
+    assert np.all(positions.prev_pos < positions.log_position), "a chain leads back"
+    slot_ms = positions.slot * precision_ms
     write_time = np.clip(now_ms, slot_ms - DELAY_MS_MAX + 1, slot_ms + DELAY_MS_MAX - 1)
     topic_hash = np.array([java_hash(name) for name in batch.targets], np.int32)
     records = np.empty(len(batch), RECORD)
     records["size"] = RECORD_BYTES
-    records["prev_pos"] = places.prev_pos
+    records["prev_pos"] = positions.prev_pos
     records["magic"] = pack_magic(rolled, batch.level)
     records["write_time"] = write_time
     records["delay"] = slot_ms - write_time
-    records["offset_py"] = places.message_position
+    records["offset_py"] = positions.message_position
     records["size_py"] = size
     records["topic_hash"] = topic_hash[batch.target]
-    records["reserved"] = pack_reserved(places.distance(), batch.id_hash)
+    records["reserved"] = pack_reserved(positions.distance(), batch.id_hash)
     return records
 
 

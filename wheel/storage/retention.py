@@ -54,18 +54,18 @@ def collect(directory: DataDirectory, progress: Progress, first_segment: FirstSe
     delivered_slot = min(progress.delivered_slot, durable.delivered_slot)
     hour = hour_of(delivered_slot + 1, directory.config.precision_ms)
     if hour > live.gc_hour:
-        _give_up_hours(directory, hour, progress)
+        _drop_hours(directory, hour, progress)
     directory.log.forget_below(live.gc_hour)
     for folder in directory.hour_folders:
         folder.unlink_below(live.gc_hour)
     return live.gc_hour
 
 
-def _give_up_hours(directory: DataDirectory, hour: int, progress: Progress) -> None:
+def _drop_hours(directory: DataDirectory, hour: int, progress: Progress) -> None:
     with directory.engine_lock.held(LOCK_DEADLINE_S):
         # Else a cancel would find nothing of a timer whose copy is in flight.
-        known = CancelBounds.read(directory.path)
-        since = progress.delivered_slot if known is None else known.since
+        bounds = CancelBounds.read(directory.path)
+        since = progress.delivered_slot if bounds is None else bounds.since
         # On a full disk, too: what is unlinked makes room.
         CancelBounds.blind_of(since, progress.partitions).write_or_remove(directory.path)
         directory.state.live.raise_gc_hour(hour)
@@ -73,10 +73,10 @@ def _give_up_hours(directory: DataDirectory, hour: int, progress: Progress) -> N
 
 def _collect_cancels(directory: DataDirectory, first_segment: FirstSegment) -> None:
     commit, live = directory.state.commit(), directory.state.live
-    gone = min(first_segment(commit), max(commit.cancels, default=0))
-    if gone > live.gc_cancels:
+    first_kept = min(first_segment(commit), max(commit.cancels, default=0))
+    if first_kept > live.gc_cancels:
         with directory.engine_lock.held(LOCK_DEADLINE_S):
-            live.set_gc_cancels(gone)
+            live.set_gc_cancels(first_kept)
     directory.cancels.unlink_below(live.gc_cancels)
 
 

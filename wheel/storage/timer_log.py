@@ -34,7 +34,7 @@ from duewheel.wheel.storage.timer_wheel import Entries, Runs
 
 FOLDER = "timerlog"
 
-# Records of one piece of a whole log, unless a run is longer: 52 MB of them.
+# Records of one block of a whole log, unless a run is longer: 52 MB of them.
 _PIECE_RECORDS = 1_000_000
 
 Records = npt.NDArray[np.void]  # of dtype RECORD
@@ -127,11 +127,11 @@ class TimerLog:
         """Copies of the records between two positions."""
         return np.frombuffer(self.files.read(hour, start, end - start), RECORD)
 
-    def pieces(self, hour: int, log_bytes: int) -> Iterator[tuple[int, Records]]:
+    def blocks(self, hour: int, log_bytes: int) -> Iterator[tuple[int, Records]]:
         """An hour's records in order, a bounded number of whole runs at a time.
 
         Yields:
-            The position of a piece's first record, and copies of its records.
+            The position of a block's first record, and copies of its records.
 
         Raises:
             CorruptFile: the file is shorter than `log_bytes`.
@@ -141,7 +141,7 @@ class TimerLog:
             end = min(start + wanted * RECORD_BYTES, log_bytes)
             records = self.read(hour, start, end)
             if end < log_bytes:
-                # The last run may go on behind `end`: it belongs to the next piece.
+                # The last run may go on behind `end`: it belongs to the next block.
                 begins = np.flatnonzero(distance_of(records["reserved"]) == 0)
                 records = records[: begins[-1] if len(begins) else 0]
             if not len(records):

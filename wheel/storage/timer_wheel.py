@@ -31,7 +31,7 @@ from duewheel.wheel.storage.layout import ENTRY, ENTRY_BYTES, NO_POSITION
 FILE_NAME = "timerwheel"
 
 _BATCHES = 1 << 31  # as many have names of their own; ten a second use them up in seven years
-_ENTRIES_AT_ONCE = 1 << 16  # a piece of the ring that is copied at a time, 2 MiB
+_ENTRIES_AT_ONCE = 1 << 16  # a block of the ring that is copied at a time, 2 MiB
 
 Entries = npt.NDArray[np.void]  # of dtype ENTRY
 OnProgress = Callable[[int, int], None]  # of bytes done, of bytes in all
@@ -115,7 +115,7 @@ class TimerWheel:
         self._num_magic = np.frombuffer(mapped, np.uint64)[3::4]
 
     @staticmethod
-    def is_there(path: Path, ring: int) -> bool:
+    def exists(path: Path, ring: int) -> bool:
         """Whether there is a file that has the size of such a ring."""
         return path.exists() and path.stat().st_size == ring * ENTRY_BYTES
 
@@ -260,15 +260,14 @@ class TimerWheel:
     def count(self, after: int, until: int) -> int:
         """Records of the slots after < s ≤ until."""
         return sum(
-            int(e["num"][(e["time"] > after) & (e["time"] <= until)].sum())
-            for e in self._in_pieces()
+            int(e["num"][(e["time"] > after) & (e["time"] <= until)].sum()) for e in self._blocks()
         )
 
     def newest_batch(self, near: int) -> int:
         """See the function."""
-        return max(newest_batch(entries, near) for entries in self._in_pieces())
+        return max(newest_batch(entries, near) for entries in self._blocks())
 
-    def _in_pieces(self) -> Iterator[Entries]:
+    def _blocks(self) -> Iterator[Entries]:
         for first in range(0, self.ring, _ENTRIES_AT_ONCE):
             yield self._entries[first : first + _ENTRIES_AT_ONCE]
 

@@ -180,7 +180,7 @@ def check_segment(directory: DataDirectory, hour: int, lengths: tuple[int, ...])
     name = f"{cancel_log.FOLDER}/{directory.cancels.files.path(hour).name}"
     if lengths[0] % RECORD_BYTES:
         return [Finding(name, lengths[0], "log_length", "not a whole number of records")]
-    for rows in directory.cancels.pieces(hour, lengths[0]):
+    for rows in directory.cancels.blocks(hour, lengths[0]):
         directory.topics.names(int(rows.requests.prefix["source_topic"].max(initial=-1)))
     size = directory.cancels.requests.files.size(hour)
     if size < lengths[1]:
@@ -203,7 +203,7 @@ def check_hour(directory: DataDirectory, hour: int, lengths: HourFiles, wheel: W
         return report
     chains, well_formed = _Chains.of_hour(hour, directory.config), True
     report.findings += _wrong_marks(directory, hour, lengths)
-    for start, records in directory.log.pieces(hour, lengths.log_bytes):
+    for start, records in directory.log.blocks(hour, lengths.log_bytes):
         alive = records["magic"] != MAGIC_ABANDONED
         report.records += int(alive.sum())
         findings = list(_malformed(directory, hour, records, start, log_name))
@@ -348,9 +348,9 @@ def _bad_messages(
     beyond = end > message_bytes
     yield from _at(name, end, beyond, "message_outside", "behind the committed length")
     inside = records[~beyond]
-    for piece in message_store.split_by_limits(inside):
+    for block in message_store.split_by_limits(inside):
         try:
-            directory.messages.read(hour, piece)
+            directory.messages.read(hour, block)
         except CorruptFile as error:
             yield Finding(name, error.offset, "message_checksum", error.detail)
 

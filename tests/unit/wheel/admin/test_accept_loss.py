@@ -198,7 +198,7 @@ def test_a_lost_directory_does_not_take_the_new_topic_for_the_old_one(shop: Shop
     shop.publisher.silent_ms = 61_000
     shop.make_anew()
     shop.write(0, 1, 2, 3, 9)  # as many as there were: no end lies below a mark
-    with pytest.raises(RecoveryRefused, match="made anew"):
+    with pytest.raises(RecoveryRefused, match="recreated"):
         shop.restart()
     # As much as the old topic had below C is to be read again, and never will be.
     assert shop.accept(P, Q)[P] == Loss("recreated", 3, 0, 3)
@@ -343,7 +343,7 @@ def test_ingest_is_refused_until_the_command_has_ended(shop: Shop) -> None:
     shop.make_anew()
     with dying(State, "write_commit"):
         shop.accept(P, Q)
-    with pytest.raises(RecoveryRefused, match="made anew"):
+    with pytest.raises(RecoveryRefused, match="recreated"):
         shop.restart()
 
 
@@ -403,7 +403,7 @@ def test_what_a_cut_takes_away_is_known_to_be_lost(shop: Shop) -> None:
     shop.accept(P)
     directory = DataDirectory(shop.path, shop.wheel)
     ((hour, (length, _)),) = directory.state.commit().cancels.items()
-    (rows,) = directory.cancels.pieces(hour, length)
+    (rows,) = directory.cancels.blocks(hour, length)
     assert rows.cut_off.tolist() == [False, False, True]
     directory.close()
     progress = shop.progress()

@@ -111,7 +111,7 @@ def test_a_standby_decides_on_no_cancel(recovering: RecoveryWorld, tmp_path: Pat
 
 def outcomes(directory: DataDirectory) -> Iterator[int]:
     for hour, (length, _) in directory.state.commit().cancels.items():
-        for rows in directory.cancels.pieces(hour, length):
+        for rows in directory.cancels.blocks(hour, length):
             yield from rows.outcome.tolist()
 
 

@@ -185,13 +185,13 @@ def test_a_whole_log_comes_in_pieces_that_cut_no_run(
     log, records, _ = write_log(tmp_path_factory.mktemp("log"), batches)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timer_log, "_PIECE_RECORDS", wanted)
-        pieces = list(log.pieces(HOUR, records.nbytes))
+        blocks = list(log.blocks(HOUR, records.nbytes))
     position = 0
-    for start, piece in pieces:
+    for start, block in blocks:
         assert start == position
-        assert distance_of(piece["reserved"][:1]) == 0
-        position += piece.nbytes
-    assert b"".join(piece.tobytes() for _, piece in pieces) == records.tobytes()
+        assert distance_of(block["reserved"][:1]) == 0
+        position += block.nbytes
+    assert b"".join(block.tobytes() for _, block in blocks) == records.tobytes()
     longest = max(batch.count(slot) for batch in batches for slot in batch)
-    assert max(len(piece) for _, piece in pieces) < 2 * max(wanted, longest + 1)
+    assert max(len(block) for _, block in blocks) < 2 * max(wanted, longest + 1)
     log.close()
