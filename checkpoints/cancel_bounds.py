@@ -37,7 +37,7 @@ class CancelBounds:
     blind: Marks = field(default_factory=dict)
 
     @property
-    def unasked(self) -> list[TopicPartition]:
+    def unknown_ends(self) -> list[TopicPartition]:
         """Partitions whose end Kafka has still to tell."""
         return [partition for partition, offset in self.blind.items() if offset == EVERY_OFFSET]
 

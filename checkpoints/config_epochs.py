@@ -35,7 +35,7 @@ PRECISION = "precision_ms"
 WINDOW = "roll_window_ms"
 SUITE = "suite"
 # Which rules there are is told by the value `rules`; how they word a refusal decides nothing.
-_TELLS_NOTHING = frozenset({SUITE})
+_IGNORED = frozenset({SUITE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,14 @@ class Epoch:
         """What differs in `values`: the old and the new value, by key; None where there is none.
         Within a table each key counts by itself: "parameters.max_delay_ms".
         """
-        ours, theirs = dict(_told(self.values)), dict(_told(values))
+        ours, theirs = dict(_flattened(self.values)), dict(_flattened(values))
         pairs = {key: (ours.get(key), theirs.get(key)) for key in sorted(ours.keys() | theirs)}
         return {key: (old, new) for key, (old, new) in pairs.items() if old != new}
 
 
-def _told(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _flattened(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in values.items():
-        if key in _TELLS_NOTHING:
+        if key in _IGNORED:
             continue
         if isinstance(value, Mapping):
             yield from ((f"{key}.{name}", each) for name, each in value.items())
@@ -129,8 +129,8 @@ class Epochs:
         windows_ms = np.array([epoch.window_ms for epoch in self.epochs], np.int64)
         if (windows_ms == windows_ms[-1]).all():
             return self.newest.window_ms
-        found: Int64 = windows_ms[self.of_rows(partitions, partition, offset)]
-        return found
+        of_row: Int64 = windows_ms[self.of_rows(partitions, partition, offset)]
+        return of_row
 
     def followed_by(self, values: Mapping[str, Any], since: Marks) -> Epochs:
         """With another epoch, from these offsets on."""
@@ -138,10 +138,10 @@ class Epochs:
 
     def skipping(self, named: Iterable[tuple[TopicPartition, int]]) -> Epochs:
         """With these records among those that are skipped."""
-        offsets = {p: set(known) for p, known in self.skipped.items()}
+        offsets = {p: set(offsets) for p, offsets in self.skipped.items()}
         for partition, offset in named:
             offsets.setdefault(partition, set()).add(offset)
-        return replace(self, skipped={p: tuple(sorted(known)) for p, known in offsets.items()})
+        return replace(self, skipped={p: tuple(sorted(each)) for p, each in offsets.items()})
 
     def reaching(self, lowest: Marks) -> Epochs:
         """Without the epochs that no row belongs to which lies at or above `lowest`, the offsets
@@ -155,8 +155,8 @@ class Epochs:
 
     def _keeping(self, kept: Callable[[TopicPartition, int], bool]) -> Epochs:
         """With those of the skipped records alone."""
-        left = {p: tuple(o for o in known if kept(p, o)) for p, known in self.skipped.items()}
-        return replace(self, skipped={p: known for p, known in left.items() if known})
+        left = {p: tuple(o for o in offsets if kept(p, o)) for p, offsets in self.skipped.items()}
+        return replace(self, skipped={p: offsets for p, offsets in left.items() if offsets})
 
     def beside(self, other: Epochs) -> Epochs:
         """One history of the partitions of two shards that are configured alike now.
@@ -179,12 +179,12 @@ class Epochs:
 
     def without(self, partitions: Iterable[TopicPartition]) -> Epochs:
         """As if these partitions had never been: what comes in them belongs to the newest epoch."""
-        gone = set(partitions)
+        dropped = set(partitions)
         epochs = tuple(
-            replace(epoch, since={p: o for p, o in epoch.since.items() if p not in gone})
+            replace(epoch, since={p: o for p, o in epoch.since.items() if p not in dropped})
             for epoch in self.epochs
         )
-        return replace(self, epochs=epochs)._keeping(lambda p, _: p not in gone)
+        return replace(self, epochs=epochs)._keeping(lambda p, _: p not in dropped)
 
     def cut(self, ends: Marks) -> Epochs:
         """With the newest epoch beginning at these offsets at the latest, in these partitions: what

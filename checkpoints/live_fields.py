@@ -19,7 +19,7 @@ from enum import IntEnum
 from duewheel.checkpoints.role import Role
 
 
-class Word(IntEnum):
+class FieldIndex(IntEnum):
     """Number of each field, of the first one where several follow each other."""
 
     STARTS = 0
@@ -32,7 +32,7 @@ class Word(IntEnum):
     DAMAGE = 24
     GENERATION = 25
     RECOVERED = 26
-    FOUND = 27
+    FOLLOWED = 27
     CLAIMED = 28
     AHEAD = 29
     HELD = 30
@@ -70,14 +70,14 @@ class Lag:
     """How far ingest is behind the timer topics: see lag_watch.py. Times by this host's clock.
 
     Attributes:
-        asked_ms: when Kafka said so; 0: never.
+        polled_ms: when Kafka said so; 0: never.
         messages: offsets that can be read and are not in the wheel.
         oldest_ms: since when the oldest of them has been known to be there.
         stuck_ms: since when no batch has come to its end with something to read.
         open: offsets behind an open transaction.
     """
 
-    asked_ms: int
+    polled_ms: int
     messages: int
     oldest_ms: int
     stuck_ms: int
@@ -98,64 +98,64 @@ class LiveFields:
 
     def promotion_wanted(self, now_ms: int) -> bool:
         """Whether the operator tells this standby, at this time, to take the shard over."""
-        return 0 < self._words[Word.PROMOTION] - now_ms <= PROMOTION_MS
+        return 0 < self._words[FieldIndex.PROMOTION] - now_ms <= PROMOTION_MS
 
     def want_promotion(self, now_ms: int) -> None:
         """Tell the standby to take the shard over, or at the latest PROMOTION_MS from now; durable.
 
         Who waits no longer does not want it to happen some day, to an owner that lives.
         """
-        self._words[Word.PROMOTION] = now_ms + PROMOTION_MS
+        self._words[FieldIndex.PROMOTION] = now_ms + PROMOTION_MS
         self._sync()
 
     def withdraw_promotion(self) -> None:
         """Tell the standby to go on standing by; durable."""
-        self._words[Word.PROMOTION] = 0
+        self._words[FieldIndex.PROMOTION] = 0
         self._sync()
 
     @property
     def gc_hour(self) -> int:
         """Hours below this one have no files any more, or are about to lose them."""
-        return self._words[Word.GC_HOUR]
+        return self._words[FieldIndex.GC_HOUR]
 
     def raise_gc_hour(self, hour: int) -> None:
         """Give up the hours below `hour`. Called under engine.lock, before they are unlinked."""
         assert hour >= self.gc_hour, "what is given up stays given up"
-        self._words[Word.GC_HOUR] = hour
+        self._words[FieldIndex.GC_HOUR] = hour
 
     def set_gc_hour(self, hour: int) -> None:
         """Where a recovery begins to keep files, whatever was given up before."""
-        self._words[Word.GC_HOUR] = hour
+        self._words[FieldIndex.GC_HOUR] = hour
 
     @property
     def gc_cancels(self) -> int:
         """Segments of the cancel log below this hour are no more, or about to go."""
-        return self._words[Word.GC_CANCELS]
+        return self._words[FieldIndex.GC_CANCELS]
 
     def set_gc_cancels(self, hour: int) -> None:
         """Give up the segments below `hour`. Called under engine.lock, before they are unlinked;
         durable: a checkpoint that names them must not look damaged without them.
         """
-        self._words[Word.GC_CANCELS] = hour
+        self._words[FieldIndex.GC_CANCELS] = hour
         self._sync()
 
     def paused(self, role: Role) -> bool:
         """Whether the process is to take, or deliver, nothing."""
-        return bool(self._words[Word.PAUSED + role])
+        return bool(self._words[FieldIndex.PAUSED + role])
 
     def pause(self, role: Role, *, on: bool) -> None:
         """Pause the process, or let it go on; durably, whether it runs or not."""
-        self._words[Word.PAUSED + role] = int(on)
+        self._words[FieldIndex.PAUSED + role] = int(on)
         self._sync()
 
     def heartbeat(self, role: Role) -> Heartbeat:
         """Last sign of life of the process."""
-        at = Word.HEARTBEATS + 8 * role
+        at = FieldIndex.HEARTBEATS + 8 * role
         return Heartbeat(self._words[at], self._words[at + 1], self._words[at + 2])
 
     def beat(self, role: Role, pid: int, at_ms: int, detail: int) -> None:
         """Give a sign of life."""
-        at = Word.HEARTBEATS + 8 * role
+        at = FieldIndex.HEARTBEATS + 8 * role
         self._words[at], self._words[at + 1], self._words[at + 2] = pid, at_ms, detail
 
     @property
@@ -163,20 +163,20 @@ class LiveFields:
         """Dequeue's view of the host's clock: by how many ms it is ahead of the brokers', and
         whether closing is held for that.
         """
-        return self._words[Word.AHEAD], bool(self._words[Word.HELD])
+        return self._words[FieldIndex.AHEAD], bool(self._words[FieldIndex.HELD])
 
     def note_host_clock(self, ahead_ms: int, *, held: bool) -> None:
         """Called by dequeue."""
-        self._words[Word.AHEAD], self._words[Word.HELD] = ahead_ms, int(held)
+        self._words[FieldIndex.AHEAD], self._words[FieldIndex.HELD] = ahead_ms, int(held)
 
     @property
     def rows_without_room(self) -> int:
         """How many messages ingest holds back, for the disk would be too full with them."""
-        return self._words[Word.WITHOUT_ROOM]
+        return self._words[FieldIndex.WITHOUT_ROOM]
 
     def note_rows_without_room(self, rows: int) -> None:
         """Called by ingest."""
-        self._words[Word.WITHOUT_ROOM] = rows
+        self._words[FieldIndex.WITHOUT_ROOM] = rows
 
     @property
     def deliveries(self) -> tuple[int, int, bool]:
@@ -184,27 +184,27 @@ class LiveFields:
         letters wait because their topic takes nothing.
         """
         return (
-            self._words[Word.DELIVERED],
-            self._words[Word.DEAD_LETTERS],
-            bool(self._words[Word.LETTERS_WAIT]),
+            self._words[FieldIndex.DELIVERED],
+            self._words[FieldIndex.DEAD_LETTERS],
+            bool(self._words[FieldIndex.LETTERS_WAIT]),
         )
 
     def note_deliveries(self, delivered: int, dead_letters: int, *, wait: bool) -> None:
         """Called by dequeue."""
         words = (delivered, dead_letters, int(wait))
         (
-            self._words[Word.DELIVERED],
-            self._words[Word.DEAD_LETTERS],
-            self._words[Word.LETTERS_WAIT],
+            self._words[FieldIndex.DELIVERED],
+            self._words[FieldIndex.DEAD_LETTERS],
+            self._words[FieldIndex.LETTERS_WAIT],
         ) = words
 
     @property
     def lag(self) -> Lag:
         """How far ingest is behind the timer topics, as dequeue saw it last."""
-        return Lag(*self._words[Word.LAG : Word.LAG + 5])
+        return Lag(*self._words[FieldIndex.LAG : FieldIndex.LAG + 5])
 
     def note_lag(self, lag: Lag) -> None:
         """Called by dequeue. That it was asked is told last."""
-        values = (lag.asked_ms, lag.messages, lag.oldest_ms, lag.stuck_ms, lag.open)
+        values = (lag.polled_ms, lag.messages, lag.oldest_ms, lag.stuck_ms, lag.open)
         for field in (1, 2, 3, 4, 0):
-            self._words[Word.LAG + field] = values[field]
+            self._words[FieldIndex.LAG + field] = values[field]

@@ -77,7 +77,7 @@ def require_may_own(
     local: Local,
     *,
     age_ms: Callable[[], int],
-    patience_ms: int,
+    take_over_after_ms: int,
     take_over: bool,
 ) -> None:
     """Refuse a shard that another data directory, or another copy of this one, may be serving.
@@ -85,9 +85,9 @@ def require_may_own(
     Args:
         progress: the newest in Kafka.
         local: this directory.
-        age_ms: asked how long ago the progress was written, by the broker's clock.
-        patience_ms: an owner that has been silent for longer may be followed by a standby, by an
-            empty directory, or by an old copy of its own.
+        age_ms: loads how long ago the progress was written, by the broker's clock.
+        take_over_after_ms: a standby, an empty directory, or an old copy of the owner's directory
+            may take over from an owner that has been silent for longer.
         take_over: the operator says that the owner is gone.
 
     Raises:
@@ -100,7 +100,7 @@ def require_may_own(
         return
     silent_ms = age_ms()
     may_follow = local.standby or local.is_fresh or progress.owner == local.uuid
-    if may_follow and silent_ms > patience_ms:
+    if may_follow and silent_ms > take_over_after_ms:
         return
     who = (
         f"another copy of the data directory {local.uuid}"
@@ -112,7 +112,7 @@ def require_may_own(
         f"{silent_ms / 1000:.0f} s old. If no process serves it any more, start with --take-over"
     )
     if may_follow:
-        raise RecoveryPending(f"{reason}. It is followed after {patience_ms / 1000:.0f} s")
+        raise RecoveryPending(f"{reason}. It is followed after {take_over_after_ms / 1000:.0f} s")
     raise Fenced(reason)
 
 
@@ -120,5 +120,5 @@ def _is_claimed(progress: Progress, local: Local) -> bool:
     """Whether the last start was allowed to follow this very progress, and ended before it said so
     in Kafka. An owner that has started since has drawn another incarnation.
     """
-    found, drawn = local.incarnations
-    return drawn != 0 and progress.incarnation == found
+    followed, drawn = local.incarnations
+    return drawn != 0 and progress.incarnation == followed

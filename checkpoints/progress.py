@@ -299,7 +299,7 @@ def _partitions_of(
 
 
 def advanced(
-    known: Mapping[TopicPartition, PartitionProgress],
+    before: Mapping[TopicPartition, PartitionProgress],
     closed: Close,
     slot: int,
     half_below: Mapping[TopicPartition, int] | None,
@@ -309,7 +309,7 @@ def advanced(
     """Where the partitions stand once a shard has come to `slot`.
 
     Args:
-        known: where they stood at its start. One that is ahead keeps all but `replied_below`: none
+        before: where they stood at its start. One that is ahead keeps all but `replied_below`: none
             of what it still has pending can be in the slots that the shard has come to.
         closed: the range that the slot lies in.
         slot: last one delivered in full.
@@ -320,8 +320,8 @@ def advanced(
     marks = closed.marks_before if slot == closed.lower else closed.marks
     reached = {}
     # Of topics that were given up there may be rows left: only how far a slot of theirs is out.
-    for partition in {**known, **closed.marks, **(half_below or {})}:
-        part = known.get(partition)
+    for partition in {**before, **closed.marks, **(half_below or {})}:
+        part = before.get(partition)
         replied = max(replied_below.get(partition, 0), part.replied_below if part else 0)
         if part is None or part.delivered_slot < slot:
             part = PartitionProgress(slot, marks.get(partition, 0), replied_below=replied)
@@ -339,13 +339,13 @@ def advanced(
     return reached
 
 
-def half_rows_by_slot(known: Mapping[TopicPartition, PartitionProgress]) -> dict[int, int]:
+def half_rows_by_slot(partitions: Mapping[TopicPartition, PartitionProgress]) -> dict[int, int]:
     """Of each half-delivered slot, how many rows are out."""
-    found: dict[int, int] = {}
-    for part in known.values():
+    rows: dict[int, int] = {}
+    for part in partitions.values():
         if part.half_rows is not None:
-            found[part.closed_slot] = max(found.get(part.closed_slot, 0), part.half_rows)
-    return found
+            rows[part.closed_slot] = max(rows.get(part.closed_slot, 0), part.half_rows)
+    return rows
 
 
 def shard_of(partition: TopicPartition, shards: int) -> int:

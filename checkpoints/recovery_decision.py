@@ -310,18 +310,18 @@ def _case(progress: Progress, local: Local, keep: Keep, close: Close) -> str:
 # ---- progress that Kafka has lost ---------------------------------------------------------------
 
 
-def is_older(progress: Progress, known: Progress) -> bool:
+def is_older(progress: Progress, seen: Progress) -> bool:
     """Whether Kafka has lost progress that was known: of any partition."""
-    return next(_fallen(progress, known), None) is not None
+    return next(_fallen(progress, seen), None) is not None
 
 
-def _fallen(progress: Progress, known: Progress) -> Iterator[TopicPartition]:
+def _fallen(progress: Progress, seen: Progress) -> Iterator[TopicPartition]:
     newest = max((at.delivered_slot for at in progress.partitions.values()), default=0)
-    for partition, before in known.partitions.items():
+    for partition, before in seen.partitions.items():
         found = progress.partitions.get(partition)
         if found is None:
             # Given up by the operator; or rows were left of a topic that was, and have gone out.
-            fallen = (progress.epoch, newest) <= (known.epoch, before.delivered_slot)
+            fallen = (progress.epoch, newest) <= (seen.epoch, before.delivered_slot)
         else:
             fallen = _place(found) < _place(before)
         if fallen:

@@ -41,7 +41,7 @@ def notice(before: int, after: int, *, done: bool) -> bytes:
     return json.dumps({"from": before, "to": after, "done": done}).encode()
 
 
-def asks_to_yield(value: bytes) -> bool:
+def is_unfinished_notice(value: bytes) -> bool:
     """Whether a notice is of something that is not done yet; no if it cannot be read."""
     try:
         return json.loads(value)["done"] is False

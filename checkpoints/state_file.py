@@ -23,7 +23,7 @@ from typing import Self
 
 from duewheel.checkpoints import fs, progress_mirror
 from duewheel.checkpoints.json_fields import MISSHAPEN
-from duewheel.checkpoints.live_fields import LiveFields, Word
+from duewheel.checkpoints.live_fields import FieldIndex, LiveFields
 from duewheel.checkpoints.page_codec import NO_COMMIT, Close, Commit
 from duewheel.checkpoints.page_pair import PagePair
 from duewheel.checkpoints.progress_mirror import Mirror
@@ -210,7 +210,7 @@ class State:
     @property
     def starts(self) -> int:
         """How many processes have ever opened the directory for work."""
-        return self._words[Word.STARTS]
+        return self._words[FieldIndex.STARTS]
 
     def begin(self) -> None:
         """Count a start, which ends the effect of a clean stop. Called under engine.lock.
@@ -218,34 +218,34 @@ class State:
         Durable when this returns: a loss of power must not bring the clean stop back. What a boot
         of the host has taken is noted, before the boot is forgotten.
         """
-        self._words[Word.DAMAGE] = self.damage
-        self._words[Word.BOOT], self._words[Word.BOOT + 1] = _boot_words()
-        self._words[Word.STARTS] += 1
+        self._words[FieldIndex.DAMAGE] = self.damage
+        self._words[FieldIndex.BOOT], self._words[FieldIndex.BOOT + 1] = _boot_words()
+        self._words[FieldIndex.STARTS] += 1
         self.sync()
 
     @property
     def stopped_cleanly(self) -> bool:
         """Whether everything was synced after the last process stopped."""
-        return self._words[Word.CLEAN] == self.starts
+        return self._words[FieldIndex.CLEAN] == self.starts
 
     def set_stopped_cleanly(self) -> None:
         """Called under engine.lock by the process that stops last, after syncing everything."""
-        self._words[Word.CLEAN] = self.starts
+        self._words[FieldIndex.CLEAN] = self.starts
         self.sync()
 
     @property
     def damage(self) -> Damage:
         """What has to be recovered from; stays until `set_recovered`."""
-        value = self._words[Word.DAMAGE]
+        value = self._words[FieldIndex.DAMAGE]
         known = Damage(value) if value in tuple(Damage) else Damage.FILES_LOST
-        booted = (self._words[Word.BOOT], self._words[Word.BOOT + 1]) != _boot_words()
+        booted = (self._words[FieldIndex.BOOT], self._words[FieldIndex.BOOT + 1]) != _boot_words()
         if known is Damage.NONE and self.starts > 0 and booted and not self.stopped_cleanly:
             return Damage.CACHE_LOST
         return known
 
     def note_damage(self, damage: Damage) -> None:
         """Durably; the worst one counts. Called under engine.lock."""
-        self._words[Word.DAMAGE] = max(self.damage, damage)
+        self._words[FieldIndex.DAMAGE] = max(self.damage, damage)
         self.sync()
 
     # ---- recovery: see checkpoints/recovery_decision.py ----------------------------------------
@@ -255,11 +255,11 @@ class State:
         """Number of the newest recovery that dequeue has decided on; a running ingest that began
         under a lower one stops.
         """
-        return self._words[Word.GENERATION]
+        return self._words[FieldIndex.GENERATION]
 
     def set_generation(self, generation: int) -> None:
         """Called by dequeue under engine.lock, before anything else of a recovery is written."""
-        self._words[Word.GENERATION] = generation
+        self._words[FieldIndex.GENERATION] = generation
 
     @property
     def needs_recovery(self) -> bool:
@@ -269,23 +269,23 @@ class State:
     @property
     def recovered(self) -> int:
         """Number of the recovery that ingest has carried out last."""
-        return self._words[Word.RECOVERED]
+        return self._words[FieldIndex.RECOVERED]
 
     def set_recovered(self, generation: int) -> None:
         """The files are whole again. Durable when this returns."""
-        self._words[Word.DAMAGE] = Damage.NONE
-        self._words[Word.RECOVERED] = generation
+        self._words[FieldIndex.DAMAGE] = Damage.NONE
+        self._words[FieldIndex.RECOVERED] = generation
         self.sync()
 
     @property
     def incarnations(self) -> tuple[int, int]:
         """The incarnation that this directory's last start found in Kafka, and the one it drew."""
-        return self._words[Word.FOUND], self._words[Word.CLAIMED]
+        return self._words[FieldIndex.FOLLOWED], self._words[FieldIndex.CLAIMED]
 
-    def claim(self, found: int, drawn: int) -> None:
+    def claim(self, followed: int, drawn: int) -> None:
         """Makes both durable before progress of the drawn one is written: see `is_own`."""
-        self._words[Word.FOUND] = found
-        self._words[Word.CLAIMED] = drawn
+        self._words[FieldIndex.FOLLOWED] = followed
+        self._words[FieldIndex.CLAIMED] = drawn
         self.sync()
 
     @property
@@ -293,33 +293,33 @@ class State:
         """Whether these files follow the progress of another directory: see
         wheel/dequeue/standby.py.
         """
-        return bool(self._words[Word.STANDBY])
+        return bool(self._words[FieldIndex.STANDBY])
 
     def set_standby(self, *, on: bool) -> None:
         """Begin to follow, or end it for good. Called under engine.lock, which is held until it is
         durable: what is taken afterwards must not come to the disk before it.
         """
-        self._words[Word.STANDBY], self._words[Word.PROMOTION] = int(on), 0
+        self._words[FieldIndex.STANDBY], self._words[FieldIndex.PROMOTION] = int(on), 0
         self.sync()
 
     @property
     def dequeue_starts(self) -> int:
         """How often dequeue has started; the recovery record names the start it belongs to."""
-        return self._words[Word.DEQUEUE_STARTS]
+        return self._words[FieldIndex.DEQUEUE_STARTS]
 
     def count_dequeue_start(self) -> int:
         """Raise `dequeue_starts`, under both locks; returns the new value."""
-        self._words[Word.DEQUEUE_STARTS] += 1
+        self._words[FieldIndex.DEQUEUE_STARTS] += 1
         return self.dequeue_starts
 
     @property
     def linked(self) -> int:
         """The last slot whose rows are in the wheel; those of later slots are in the logs only."""
-        return self._words[Word.LINKED]
+        return self._words[FieldIndex.LINKED]
 
     def set_linked(self, slot: int) -> None:
         """Called under engine.lock, once the wheel has every row up to `slot`."""
-        self._words[Word.LINKED] = slot
+        self._words[FieldIndex.LINKED] = slot
 
     def sync(self) -> None:
         """Make the file durable, and the mirror."""

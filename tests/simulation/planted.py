@@ -372,7 +372,7 @@ PLANTED = {
         "ownership",
         "an empty directory follows any owner at once",
         "checkpoints/ownership.py",
-        "if may_follow and silent_ms > patience_ms:",
+        "if may_follow and silent_ms > take_over_after_ms:",
         "if may_follow:",
     ),
     "same-incarnation": Planted(
@@ -400,7 +400,7 @@ PLANTED = {
         "2",
         "the boot id is overwritten before the loss of power is noted",
         "checkpoints/state_file.py",
-        "        self._words[Word.DAMAGE] = self.damage\n",
+        "        self._words[FieldIndex.DAMAGE] = self.damage\n",
         "",
     ),
     "power-survived": Planted(

@@ -29,7 +29,7 @@ from tests.simulation.timers import TOPIC, Records
 from duewheel.checkpoints.fs import lock_is_held
 from duewheel.checkpoints.progress import NOBODY, Progress
 from duewheel.checkpoints.recovery_decision import dequeue_has_decided
-from duewheel.checkpoints.reshard_records import asks_to_yield
+from duewheel.checkpoints.reshard_records import is_unfinished_notice
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import CorruptFile, Fenced, RecoveryRefused
@@ -147,7 +147,7 @@ class World:
     def _may_be_fenced(self, actor: Actor) -> bool:
         """Whether another instance has followed, or the partitions are, or were, reassigned."""
         told, deals = self.shard.lane.told, self.kafka.deals
-        if told is not None and asks_to_yield(told[0]):
+        if told is not None and is_unfinished_notice(told[0]):
             return True
         ours = (shop for shop in self.shops() if shop.actor is actor)
         return any(shop in self.former or shop.deals < deals for shop in ours)

@@ -279,8 +279,8 @@ def _with_hashes(records: Records, hashes: Int64, table: Bool) -> Int64:
     rows = np.flatnonzero(table[low & np.uint32(len(table) - 1)])
     hash_of = id_hash_of(records["reserved"].take(rows))
     at = np.minimum(np.searchsorted(hashes, hash_of), len(hashes) - 1)
-    found: Int64 = rows[hashes[at] == hash_of]
-    return found
+    matching: Int64 = rows[hashes[at] == hash_of]
+    return matching
 
 
 def _lower_bits(hashes: Int64) -> Bool:

@@ -63,7 +63,7 @@ class BoundsKeeper:
         failed_ms = self._failed_at_ms
         if failed_ms is not None and self._clock.boottime_ms() - failed_ms < _WRITE_AGAIN_MS:
             return
-        ends = self._log_ends.of(p for p in self._bounds.unasked if p not in held)
+        ends = self._log_ends.of(p for p in self._bounds.unknown_ends if p not in held)
         if not ends:
             return
         bounds = replace(self._bounds, blind={**self._bounds.blind, **ends})

@@ -123,7 +123,7 @@ def _require_may_own(
         progress,
         read_local_state(directory.state, directory.path),
         age_ms=publisher.age_ms,
-        patience_ms=config.take_over_after_ms,
+        take_over_after_ms=config.take_over_after_ms,
         take_over=take_over,
     )
 

@@ -42,7 +42,7 @@ from kafka.errors import KafkaError, KafkaTimeoutError, RequestTimedOutError
 from kafka.structs import TopicPartition
 
 from duewheel.checkpoints.progress import Progress, record_key
-from duewheel.checkpoints.reshard_records import NOTICE_KEY, asks_to_yield
+from duewheel.checkpoints.reshard_records import NOTICE_KEY, is_unfinished_notice
 from duewheel.clock import Clock
 from duewheel.errors import (
     ConfigError,
@@ -469,4 +469,4 @@ def is_yield_requested(progress: StateRecord) -> bool:
     notice = progress.beside.get(NOTICE_KEY)
     if notice is None or progress.timestamp_ms - notice.timestamp_ms > _NOTICE_AGE_MS:
         return False
-    return asks_to_yield(notice.value)
+    return is_unfinished_notice(notice.value)

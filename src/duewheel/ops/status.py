@@ -77,13 +77,13 @@ def _ingest(state: State, settings: Settings, now_ms: int) -> dict[str, Any]:
     marks = {**(close.marks if close else {}), **commit.marks}
     known = _process(state, settings, "ingest")
     lag = state.live.lag
-    is_polled, waits = lag.asked_ms > 0, lag.messages > 0
+    is_polled, waits = lag.polled_ms > 0, lag.messages > 0
     return {
         **known,
         "lag": lag.messages if is_polled else None,
         "lag_ms": now_ms - lag.oldest_ms if waits else 0 if is_polled else None,
         "batch_age_ms": now_ms - lag.stuck_ms if waits else 0 if is_polled else None,
-        "lag_asked_ms": lag.asked_ms or None,
+        "lag_asked_ms": lag.polled_ms or None,
         "high_water": {f"{topic}-{number}": mark for (topic, number), mark in marks.items()},
     }
 

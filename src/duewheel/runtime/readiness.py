@@ -102,8 +102,8 @@ def not_ready(state: State, settings: Settings, now_ms: int) -> dict[str, str]:
 
 def _late(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
     found, lag = {}, state.live.lag
-    if now_ms - lag.asked_ms > bounds.silence_ms:
-        since = f"for {_s(now_ms - lag.asked_ms)}" if lag.asked_ms else "yet"
+    if now_ms - lag.polled_ms > bounds.silence_ms:
+        since = f"for {_s(now_ms - lag.polled_ms)}" if lag.polled_ms else "yet"
         found["ends_unknown"] = f"Kafka has not said {since} where the timer topics end"
     if lag.messages and not state.live.paused(Role.INGEST):
         oldest_ms, stuck_ms = now_ms - lag.oldest_ms, now_ms - lag.stuck_ms

@@ -47,7 +47,7 @@ def _readiness(state: State, settings: Settings, now_ms: int) -> Iterator[Metric
         "reason",
         {reason: int(reason in found) for reason in REASONS},
     )
-    if not lag.asked_ms:
+    if not lag.polled_ms:
         return
     late_ms, stuck_ms = (now_ms - lag.oldest_ms, now_ms - lag.stuck_ms) if lag.messages else (0, 0)
     yield gauge(
@@ -68,7 +68,7 @@ def _readiness(state: State, settings: Settings, now_ms: int) -> Iterator[Metric
     yield gauge(
         "ingest_lag_asked_age_seconds",
         "Time since Kafka last returned the ends of the timer topics.",
-        max(0, now_ms - lag.asked_ms) / 1000,
+        max(0, now_ms - lag.polled_ms) / 1000,
     )
     yield gauge(
         "ingest_open_messages",

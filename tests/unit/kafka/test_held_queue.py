@@ -291,5 +291,5 @@ def test_kafka_is_not_asked_where_a_partition_ends_whose_copies_wait(tmp_path: P
         dequeue.tick()
         bounds = CancelBounds.read(tmp_path)
         assert bounds is not None
-        unasked.append(bounds.unasked)
+        unasked.append(bounds.unknown_ends)
     assert unasked == [[P0], [P0], []]

@@ -427,11 +427,11 @@ def test_until_kafka_has_said_where_partitions_end_every_cancel_is_chased(
     world = make_world()
     world.lose_files(tmp_path / "other", {P0: 0, P1: 0})
     bounds = CancelBounds.read(world.path)
-    assert bounds is not None and bounds.unasked == [P0, P1]
+    assert bounds is not None and bounds.unknown_ends == [P0, P1]
     world.append(cancel(0))
     world.at_slot(1)
     bounds = CancelBounds.read(world.path)
-    assert bounds is not None and not bounds.unasked
+    assert bounds is not None and not bounds.unknown_ends
     assert (world.answers(), len(world.chases())) == ([], 1)
     world.append(replace(world.chases()[0], offset=1))
     world.at_slot(2)

@@ -20,7 +20,7 @@ from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, s
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.reshard_records import (
     NOTICE_KEY,
-    asks_to_yield,
+    is_unfinished_notice,
     nothing,
     notice,
     reassigned,
@@ -500,9 +500,9 @@ def test_what_cannot_be_reassigned(old: list[Progress], shards: int, reason: str
 
 
 def test_a_notice_asks_to_yield_until_it_is_done() -> None:
-    assert asks_to_yield(notice(1, 2, done=False))
+    assert is_unfinished_notice(notice(1, 2, done=False))
     for value in (notice(1, 2, done=True), b"", b"{}", b"[]", b'{"done": 0}', b"\xff"):
-        assert not asks_to_yield(value)
+        assert not is_unfinished_notice(value)
 
 
 def test_each_partition_is_read_again_from_its_own_r() -> None:

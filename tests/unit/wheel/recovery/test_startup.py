@@ -419,7 +419,7 @@ def test_who_may_take_a_shard(
             progress(1, 1),
             replace(LOCAL, **who),
             age_ms=lambda: silent_s * 1000,
-            patience_ms=60_000,
+            take_over_after_ms=60_000,
             take_over=take_over,
         )
 

@@ -152,7 +152,7 @@ def test_a_disk_that_takes_no_file_keeps_nothing_from_being_delivered_or_collect
         disk.setattr(CancelBounds, "write", write)
         world.pass_time(2_000)
         known = CancelBounds.read(world.path)
-        assert known is not None and known.unasked == []
+        assert known is not None and known.unknown_ends == []
         before = world.hours()
         world.pass_time(HOUR_MS)
         world.checkpoints.write()
@@ -162,7 +162,7 @@ def test_a_disk_that_takes_no_file_keeps_nothing_from_being_delivered_or_collect
         assert CancelBounds.read(world.path) is None
     world.pass_time(2_000)
     known = CancelBounds.read(world.path)
-    assert known is not None and known.unasked == []
+    assert known is not None and known.unknown_ends == []
 
 
 def test_files_stay_bounded_over_many_laps(world: World) -> None:
