@@ -63,7 +63,7 @@ def one_at_a_time(cancels: Cancels, timers: Timers) -> tuple[list[int], list[int
     by, outcomes = [NO_CANCEL] * len(timers), []
     for x in range(len(cancels)):
         matching = list(matched(cancels, timers, x))
-        found = bool(cancels.found[x])
+        found = bool(cancels.has_cancelled[x])
         for t in matching:
             if not timers.cancelled[t] and by[t] == NO_CANCEL and timers.slot[t] > cancels.bound[x]:
                 by[t], found = x, True
