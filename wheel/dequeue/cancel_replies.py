@@ -1,20 +1,18 @@
-"""Reads the outcomes of cancels from the cancel log, and says what leaves for each: a reply or a
-chase.
+"""Reads the outcomes of cancels from the cancel log, and returns replies and chases to write.
 
-Ingest has resolved every cancel where it was taken (cancel_outcomes.py). What is left to do:
+Ingest has resolved every cancel when it took it (cancel_outcomes.py).
 
-- A reply leaves in a transaction whose progress has C behind the cancel: what was cancelled before
-  cannot come back then, whatever is lost.
-- A *chase* is the same cancel, written again to the end of its partition. Dequeue writes one for
-  each undecided cancel: a copy of the timer may lie behind the cancel, but lies below the chase.
-  The chase carries R of its transaction: a timer in a slot up to R has no copy behind the chase.
-- `a`, in the same progress, says below which offset of a partition all this is done. So each cancel
-  has one reply, whatever is killed; after a loss cancels are read again from there. Where nothing
-  is left to do it is C. Segments below it are unlinked.
+- A reply leaves in a transaction whose progress has C behind the cancel: after any loss the cancel
+  applies again, so no cancelled timer is delivered.
+- A *chase* is the same cancel, written again to the end of its partition, one for each undecided
+  cancel: a copy of the timer may lie behind the cancel, but lies below the chase. The chase carries
+  R of its transaction: a timer in a slot up to R has no copy behind the chase.
+- `a`, in the same progress, is the offset below which each cancel of a partition has its reply or
+  chase. So each cancel has one reply, after any kill; after a loss cancels are read again from
+  there. A partition without open cancels has a = C. Segments below it are unlinked.
 
-Nothing is held in memory but how far the segments are read. Without a reply topic there are chases
-only. A partition that was given up gets no replies: the progress has no `a` for it, so a start
-would reply again.
+Only the read position of each segment is in memory. Without a reply topic there are chases only. A
+retired partition gets no replies: the progress has no `a` for it, so a start would reply again.
 
 Not thread-safe: the loop owns it.
 """
@@ -59,7 +57,7 @@ class Replies:
 
 
 class CancelReplies:
-    """Reads one shard's resolved cancels, and gives out what leaves for them; see the head."""
+    """Reads one shard's resolved cancels, and returns replies and chases; see the module's head."""
 
     def __init__(
         self,
@@ -71,8 +69,8 @@ class CancelReplies:
         """
         Args:
             directory: whose cancel log is read.
-            replied_below: `a` of each partition, as the progress that was found has it.
-            reply_topic: where replies go; None: there are none.
+            replied_below: `a` of each partition in the progress of the start.
+            reply_topic: None: no replies are written.
             bytes_max: of the requests of one transaction, unless one alone has more.
         """
         self._directory = directory
@@ -92,12 +90,12 @@ class CancelReplies:
         return self._replied_below
 
     def first_segment(self, commit: Commit) -> int:
-        """The first hour of the cancel log in which something is still to be done."""
+        """The first hour of the cancel log with a cancel that has no reply or chase yet."""
         lengths = commit.cancels.items()
         return min((h for h, (size, _) in lengths if self._read.get(h, 0) < size), default=_NEVER)
 
     def note_closing(self, commit: Commit) -> None:
-        """Slots were closed with this commit page: cancels in it are replied to, others wait."""
+        """Slots were closed with this commit page: cancels in it may get replies, others wait."""
         self._closed_with = commit
 
     @property
@@ -137,12 +135,12 @@ class CancelReplies:
                     self._end = {hour: end}
                     return self._leaving(rows, leaves, sources, source, partitions)
                 self._read[hour] = end
-        # Of what was closed with this commit nothing is left to do.
+        # Every cancel of this commit is done: without this a start would read them again.
         self._replied_below |= {p: part.closed_mark for p, part in partitions.items()}
         return None
 
     def committed(self) -> None:
-        """What `next` gave last has left."""
+        """The rows that `next` returned last are committed."""
         self._read |= self._end
         self._replied_below |= self._given
         self._end, self._given = {}, {}
@@ -156,7 +154,7 @@ class CancelReplies:
         return log.read(hour, start, min(end, start + count * RECORD_BYTES))
 
     def skip(self, commit: Commit, replied_below: Marks) -> None:
-        """Pass over what the owner of a followed shard has done.
+        """Skip the cancels that the owner of a followed shard has replied to or chased.
 
         Args:
             commit: the newest commit page.

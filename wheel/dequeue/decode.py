@@ -1,9 +1,7 @@
 """Decodes stored messages into deliveries, column by column.
 
-A timer goes to its real topic as it came, a rolled one back to its timer topic (requeue.py).
-
-What is decoded is also what one transaction takes: chunks that name too many topics, or roll too
-many timers, are divided.
+A timer goes to its target unchanged, a rolled one back to its timer topic (requeue.py). Chunks with
+too many topics or rolled timers for one transaction are divided.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from duewheel.schemas.batches import ANY_TIME, Deliveries, TopicPartition
 from duewheel.schemas.columns import choose
 from duewheel.schemas.hashing import source_names
 from duewheel.schemas.wire.record_codec import NO_ORIGIN
-from duewheel.wheel.dequeue.requeue import rolled_back
+from duewheel.wheel.dequeue.requeue import rolled_copies
 from duewheel.wheel.dequeue.slot_scan import ScannedChunk
 from duewheel.wheel.slot_overflow import spread_rows
 from duewheel.wheel.storage.layout import FLAG_DEAD_LETTER, level_of
@@ -32,8 +30,8 @@ from duewheel.wheel.storage.topic_registry import TopicNames, public_name
 # quarter of it; of partitions there are at most as many as rows.
 TOPICS_MAX = 1_000
 
-# Ingest reads committed records only: what is written to a timer topic behind copies is not seen
-# before their transaction ends. Where many timers roll, or are spread, transactions are short.
+# Ingest reads committed records only: a long transaction with copies would keep it from all records
+# behind them. So transactions with many rolled or spread timers are short.
 ROLLS_MAX = 2_000
 
 
@@ -42,12 +40,12 @@ class DecodedChunk:
     """A chunk's rows as deliveries.
 
     Attributes:
-        chunk: where the rows are from.
+        chunk: the rows' log records.
         deliveries: the rows.
         sources: the source partitions that `source` indexes.
         source: row → index in `sources`.
         offset: source offset of each row: of the copy, if the timer was rolled before.
-        origin: that of its first copy, also if the topic that it lay in is no more.
+        first_offset: that of its first copy, also if its topic was deleted.
     """
 
     chunk: ScannedChunk
@@ -55,7 +53,7 @@ class DecodedChunk:
     sources: list[TopicPartition]
     source: Int32
     offset: Int64
-    origin: Int64
+    first_offset: Int64
 
     def part(self, first: int, end: int) -> DecodedChunk:
         """Rows `first` to `end` − 1 alone; copies nothing."""
@@ -65,7 +63,7 @@ class DecodedChunk:
             self.sources,
             self.source[first:end],
             self.offset[first:end],
-            self.origin[first:end],
+            self.first_offset[first:end],
         )
 
 
@@ -78,10 +76,12 @@ def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNam
     prefix = messages.prefix
     sources, source = topics.sources(prefix)
     origin_offset = prefix["origin_offset"].astype(np.int64)
-    homes = [(public_name(topic), number) for topic, number in sources]
-    origin = source_names(homes, source, origin_offset)
-    # In a topic that was recreated the first copy is nothing: what goes back there begins anew.
-    lost = np.array([a != b for a, b in zip(homes, sources, strict=True)], np.bool_)[source]
+    public_sources = [(public_name(topic), number) for topic, number in sources]
+    first_source = source_names(public_sources, source, origin_offset)
+    # After a topic was recreated, the offset of the first copy would name another record.
+    lost = np.array([a != b for a, b in zip(public_sources, sources, strict=True)], np.bool_)[
+        source
+    ]
     targets: Any = messages.target.dictionary_encode()
     rolled = chunk.rolled
     deliveries = Deliveries(
@@ -90,11 +90,11 @@ def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNam
         target_partition=prefix["target_partition"].astype(np.int32),
         key_hash=prefix["key_hash"].astype(np.int32),
         due_ms=prefix["due_ms"].astype(np.int64),
-        source_partitions=homes,
+        source_partitions=public_sources,
         source_partition=source,
         origin_offset=np.where(lost, NO_ORIGIN, origin_offset),
-        source=origin,
-        timer_id=choose(prefix["id_size"] == 0, origin, messages.timer_id),
+        source=first_source,
+        timer_id=choose(prefix["id_size"] == 0, first_source, messages.timer_id),
         key_value=messages.key_value,
         headers=messages.headers,
         header_count=prefix["header_count"].astype(np.int32),
@@ -107,7 +107,7 @@ def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNam
         answer=np.zeros(len(rolled), np.bool_),
     )
     if rolled.any():
-        deliveries = rolled_back(deliveries, rolled)
+        deliveries = rolled_copies(deliveries, rolled)
     offset = prefix["source_offset"].astype(np.int64)
     return DecodedChunk(chunk, deliveries, sources, source, offset, origin_offset)
 

@@ -1,11 +1,11 @@
-"""What leaves for cancels, as rows of a transaction: replies, and chases.
+"""Makes the replies to cancels, and chases, as rows of a transaction.
 
-A reply goes to the reply topic: the key of the request; as value a JSON object that says what was
-asked for, where, and the outcome; and the request's own headers, then TIMER_ANSWER (the outcome),
-UNIQ_KEY (the id) and TIMER_SOURCE (where the request lies), by which it is found again.
-
-A chase goes to the end of the request's own partition: the key and the headers of the request, no
-value; then the id, where the request lies, and what schemas/header_names.py says of chases.
+reply   to the reply topic: the key of the request; a JSON object with the request and its
+        outcome as value; the request's own headers, then TIMER_ANSWER (the outcome), UNIQ_KEY
+        (the id) and TIMER_SOURCE (topic-partition@offset of the request)
+chase   to the end of the request's own partition: the key and the headers of the request, no
+        value; then the id, the offset of the request, and the headers of a chase
+        (schemas/header_names.py)
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _NULL = varint(-1)  # a record without value
 
 def reply_rows(
     requests: StoredMessages,
-    home: Int32,
-    homes: Sequence[TopicPartition],
+    source_partition: Int32,
+    source_partitions: Sequence[TopicPartition],
     outcome: Int32,
     delivered_slot: Int64,
     reply_topic: str | None,
@@ -56,31 +56,33 @@ def reply_rows(
 
     Args:
         requests: as the cancel log has them.
-        home: the timer partition of each, as index in `homes`.
-        homes: timer partitions.
+        source_partition: the timer partition of each, as index in `source_partitions`.
+        source_partitions: timer partitions.
         outcome: of each, index in OUTCOMES.
         delivered_slot: of each one's partition, as of the progress of the same transaction.
         reply_topic: where replies go; without one there are only chases.
     """
     prefix, count = requests.prefix, len(requests.prefix)
     is_chase = outcome >= CHASE
-    targets = list(dict.fromkeys([reply_topic or "", *(topic for topic, _ in homes)]))
-    home_topic = np.array([targets.index(topic) for topic, _ in homes], np.int32)
-    home_number = np.array([number for _, number in homes], np.int32)
+    targets = list(dict.fromkeys([reply_topic or "", *(topic for topic, _ in source_partitions)]))
+    source_topic = np.array([targets.index(topic) for topic, _ in source_partitions], np.int32)
+    source_number = np.array([number for _, number in source_partitions], np.int32)
     offset = prefix["origin_offset"].astype(np.int64)
-    source = source_names(homes, home, offset)
+    source = source_names(source_partitions, source_partition, offset)
     replaces = (prefix["flags"] & FLAG_RESCHEDULE) != 0
     chase_headers, chase_count = _chase_headers(requests, offset, outcome, delivered_slot, replaces)
     reply_headers, reply_count = _reply_headers(requests, outcome)
     nothing = np.zeros(count, np.int32)
     return Deliveries(
         targets=targets,
-        target=np.where(is_chase, home_topic[home], 0).astype(np.int32),
-        target_partition=np.where(is_chase, home_number[home], NO_PARTITION).astype(np.int32),
+        target=np.where(is_chase, source_topic[source_partition], 0).astype(np.int32),
+        target_partition=np.where(is_chase, source_number[source_partition], NO_PARTITION).astype(
+            np.int32
+        ),
         key_hash=prefix["key_hash"].astype(np.int32),
         due_ms=np.zeros(count, np.int64),
-        source_partitions=list(homes),
-        source_partition=home,
+        source_partitions=list(source_partitions),
+        source_partition=source_partition,
         origin_offset=offset,
         source=source,
         timer_id=requests.timer_id,

@@ -1,20 +1,20 @@
-"""Timers on their way back to their timer topic, in their own place of the delivery order.
+"""Makes copies: timers that return to their timer partition, in their place of the delivery order.
 
-A copy goes to the partition that the timer came from, with its request in the headers again: the
-due time absolute, and where its first copy lay. Two kinds:
+A copy has its request in the headers again, with the due time absolute, and the offset of its first
+copy. Two kinds:
 
     rolled    due beyond the window; a count of rolls
     parked    due, but its target takes no writes for now, or it is in excess of its slot
               (slot_overflow.py): the instant before which it does not leave again, and how often in
               a row it was parked
 
-A dead letter whose topic takes nothing goes back as it is, with three headers behind its own: where
-its first copy lay, and those of what is parked; and a fourth one by which ingest knows that it is a
-dead letter and judges it no more.
+A dead letter whose topic takes no writes returns unchanged, with four headers behind its own: the
+offset of its first copy, those of a parked copy, and one that marks it as a dead letter: ingest
+does not parse it again.
 
 A timer whose target takes no writes waits from a second to five minutes, doubling. Timers of one
-key that were parked in one transaction for the same number of times wait equally long, and keep
-their order; one that was parked less often waits less, and may overtake them. Others leave spread
+key that were parked in one transaction equally often wait equally long, and keep their order; one
+that was parked less often waits less, and may overtake them. The waits of other timers are spread
 over a quarter of the time.
 """
 
@@ -38,21 +38,21 @@ from duewheel.schemas.wire.record_codec import (
     parking_headers,
 )
 
-WAIT_MS = (1_000, 300_000)  # of what was never parked before, and the longest
+WAIT_MS = (1_000, 300_000)  # the first wait, and the longest
 _DOUBLINGS_MAX = 9  # beyond the longest
 
 
-def rolled_back(deliveries: Deliveries, rows: Bool) -> Deliveries:
+def rolled_copies(deliveries: Deliveries, rows: Bool) -> Deliveries:
     """The deliveries with the given rows as rolled copies."""
     headers, count = _headers(deliveries, deliveries.roll_times + 1)
-    return _sent_home(deliveries, rows, headers, count)
+    return _to_source(deliveries, rows, headers, count)
 
 
 def parked(deliveries: Deliveries, rows: Bool, not_before_ms: Int64) -> Deliveries:
     """The deliveries with the given rows as parked copies, which leave no earlier than that."""
     headers, count = _headers(deliveries, deliveries.roll_times)
     parking = parking_headers(not_before_ms, _retries(deliveries))
-    return _sent_home(deliveries, rows, join(headers, parking), count + 2)
+    return _to_source(deliveries, rows, join(headers, parking), count + 2)
 
 
 def waiting_letters(deliveries: Deliveries, rows: Bool, now_ms: int) -> Deliveries:
@@ -60,7 +60,7 @@ def waiting_letters(deliveries: Deliveries, rows: Bool, now_ms: int) -> Deliveri
     not_before_ms = now_ms + waits_ms(deliveries)
     headers = letter_headers(deliveries.origin_offset, not_before_ms, _retries(deliveries))
     count = np.full(len(deliveries), len(LETTER_END), np.int32)
-    return _sent_home(deliveries, rows, headers, count)
+    return _to_source(deliveries, rows, headers, count)
 
 
 def _retries(deliveries: Deliveries) -> Int32:
@@ -68,7 +68,7 @@ def _retries(deliveries: Deliveries) -> Int32:
 
 
 def waits_ms(deliveries: Deliveries) -> Int64:
-    """How long each row waits if its topic takes no writes. A matter of the row alone."""
+    """How long each row waits if its topic takes no writes: the same each time it is computed."""
     first_ms, longest_ms = WAIT_MS
     doublings = np.minimum(deliveries.retries, _DOUBLINGS_MAX).astype(np.int64)
     wait_ms = np.minimum(first_ms << doublings, longest_ms)
@@ -79,9 +79,7 @@ def waits_ms(deliveries: Deliveries) -> Int64:
 
 
 def _headers(deliveries: Deliveries, roll_times: Int32) -> tuple[Column, Int32]:
-    """The request again. Same partition, same key: order among timers of a key is that of their
-    partition.
-    """
+    """The request as headers. Partition and key stay: timers of a key keep their order."""
     default = np.asarray(pc.equal(deliveries.timer_id, deliveries.source))
     default = default & (deliveries.origin_offset != NO_ORIGIN)
     return copy_headers(
@@ -95,7 +93,7 @@ def _headers(deliveries: Deliveries, roll_times: Int32) -> tuple[Column, Int32]:
     )
 
 
-def _sent_home(deliveries: Deliveries, rows: Bool, headers: Column, count: Int32) -> Deliveries:
+def _to_source(deliveries: Deliveries, rows: Bool, headers: Column, count: Int32) -> Deliveries:
     """The deliveries with the given rows addressed to their timer partitions."""
     topics = list(
         dict.fromkeys([*deliveries.targets, *(topic for topic, _ in deliveries.source_partitions)])
@@ -104,12 +102,12 @@ def _sent_home(deliveries: Deliveries, rows: Bool, headers: Column, count: Int32
         [topics.index(topic) for topic, _ in deliveries.source_partitions], np.int32
     )
     partition_of = np.array([number for _, number in deliveries.source_partitions], np.int32)
-    home = deliveries.source_partition
+    source = deliveries.source_partition
     return replace(
         deliveries,
         targets=topics,
-        target=_where(rows, topic_of[home], deliveries.target),
-        target_partition=_where(rows, partition_of[home], deliveries.target_partition),
+        target=_where(rows, topic_of[source], deliveries.target),
+        target_partition=_where(rows, partition_of[source], deliveries.target_partition),
         headers=join(deliveries.headers, choose(rows, headers, EMPTY)),
         header_count=deliveries.header_count + _where(rows, count, np.zeros_like(count)),
         rolled=deliveries.rolled | rows,

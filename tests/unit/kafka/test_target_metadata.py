@@ -28,7 +28,7 @@ from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.kafka.target_metadata import SentBatch, TargetCatalog
 from duewheel.schemas.columns import binary
 from duewheel.schemas.wire.record_codec import key_values
-from duewheel.wheel.dequeue.requeue import rolled_back
+from duewheel.wheel.dequeue.requeue import rolled_copies
 from duewheel.wheel.encoded import EncodingTarget, Reason, Target
 
 NOW_MS = 1_800_000_000_000
@@ -179,7 +179,7 @@ def routed(known: Mapping[str, EncodingTarget]) -> Routed:
     sent = replace(rows(names, [0] * 5), origin_offset=np.arange(5))
     values = binary([b"v", b"v", b"v", b"v" * 450, b"v"])
     sent = replace(sent, key_value=key_values(binary([b"k"] * 5), values))
-    sent = rolled_back(sent, np.array([False, False, False, True, False]))
+    sent = rolled_copies(sent, np.array([False, False, False, True, False]))
     everywhere = {"good": ROOM, "far": ROOM, "timers": ROOM, "dead": ROOM, **known}
     return route(
         sent,
