@@ -198,7 +198,7 @@ class Epochs:
 
     @cached_property
     def text(self) -> str:
-        """JSON, as the progress record holds them; made once, for it is part of every commit.
+        """JSON, as the progress record holds them; made once: it is part of every commit.
 
         Most of it would be rules, which seldom change: each suite is there once, and an epoch's
         value is its place among them.

@@ -184,7 +184,7 @@ class NewFile:
         sync_directory(self._path.parent)
 
     def close(self) -> None:
-        """Let go of the file, and remove it unless it is in place."""
+        """Close the file, and remove it unless it is in place."""
         os.close(self._fd)
         self._temporary.unlink(missing_ok=True)
 

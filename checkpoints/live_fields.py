@@ -120,7 +120,7 @@ class LiveFields:
 
     def raise_gc_hour(self, hour: int) -> None:
         """Give up the hours below `hour`. Called under engine.lock, before they are unlinked."""
-        assert hour >= self.gc_hour, "what is given up stays given up"
+        assert hour >= self.gc_hour, "dropped hours stay dropped"
         self._words[FieldIndex.GC_HOUR] = hour
 
     def set_gc_hour(self, hour: int) -> None:
@@ -171,7 +171,7 @@ class LiveFields:
 
     @property
     def rows_without_room(self) -> int:
-        """How many messages ingest holds back, for the disk would be too full with them."""
+        """How many messages ingest holds back, because the disk would be too full with them."""
         return self._words[FieldIndex.WITHOUT_ROOM]
 
     def note_rows_without_room(self, rows: int) -> None:

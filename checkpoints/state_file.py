@@ -104,7 +104,7 @@ class State:
         made = (self.identity["precision_ms"], self.identity["slots"])
         if made != (precision_ms, slots):
             way_out = (
-                "let what is pending run out and begin anew, with another app.id and an empty data "
+                "let what is pending run out and start over, with another app.id and an empty data "
                 "directory: the progress counts in slots of that length, too"
                 if made[0] != precision_ms
                 else "start with an empty data directory and --take-over: what is pending is read "

@@ -23,7 +23,7 @@ class TopicSet:
     Attributes:
         topics: those that are read, sorted.
         left_out: those that match the pattern and are not read, and why.
-        faulty: those that are read though they are not as they must be, for timers were taken from
+        faulty: those with wrong settings that are read all the same, because timers were taken from
             them before; and what is wrong.
     """
 

@@ -50,7 +50,7 @@ class ProgressReader(Protocol):
         """The newest committed progress, None if there is none.
 
         Raises:
-            KafkaUnavailable: no answer in time; the next call tries anew.
+            KafkaUnavailable: no answer in time; the next call tries again.
             ConfigError: no right to read it.
             RecoveryRefused: the record there cannot be read.
         """
@@ -125,8 +125,8 @@ class Publisher(Protocol):
     def prepare(self, deliveries: Deliveries) -> Prepared:
         """Do as much as can be done before the transaction, from what is known by now.
 
-        Changes nothing, asks nobody, refuses nothing; whatever stands in the way is left to
-        `publish`. May run in another thread, at any time, also during `start` and `publish`.
+        Changes nothing, loads nothing, refuses nothing: `publish` handles every obstacle. May run
+        in another thread, at any time, also during `start` and `publish`.
         """
         ...
 
@@ -161,8 +161,8 @@ class Publisher(Protocol):
 
         Raises:
             PublishDoubt: the outcome is unknown or the transaction failed: call `start`.
-            TransactionTooSlow: the same, for it ran out of time: what was not committed is to be
-                given again in smaller transactions.
+            TransactionTooSlow: the same, because it ran out of time: rows that are not committed
+                are to be given again in smaller transactions.
             RecoveryRefused: the progress is too large for a record; nothing was begun.
         """
         ...

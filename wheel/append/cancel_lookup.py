@@ -1,11 +1,11 @@
-"""Finds the timers that a batch's cancels may be for: in the log, and in the batch itself.
+"""Finds the timers that a batch's cancels may match, in the log and in the batch itself.
 
-Ids are compared in two steps: the 40-bit hash that every log record has finds candidates, then the
-message of each candidate says the partition, the first offset and the id itself. What comes back is
-columns, in which timers and cancels of one partition and id have the same `group`.
+Ids are compared in two steps: the 40-bit hash in every log record finds candidates; the message of
+each candidate has the partition, the first offset and the id itself. The result is columns, in
+which timers and cancels of one partition and id have the same `group`.
 
-Only ingest looks, before it takes engine.lock: it alone writes the log, so nothing that it has
-found changes before the batch is committed, but that hours are unlinked in which all is delivered.
+Only ingest calls this, before it takes engine.lock. It alone writes the log, so a result stays true
+until the batch is committed, except that dequeue may unlink delivered hours.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class LoggedTimers:
         id_hash, timer_id: of each; no id is empty.
         first_offset, offset: of the first copy, and of this one.
         slot: in which it leaves, or has left.
-        cancelled: whether a cancel of an earlier batch was for it.
+        cancelled: whether a cancel of an earlier batch has cancelled it.
         hour, position: of its log record.
     """
 
@@ -118,8 +118,8 @@ class CancelLookup:
             CorruptFile: the log is damaged, or a message of a candidate.
         """
         hashes = np.unique(cancels.id_hash)
-        # Chases and cancels of one timer may be for an old timer only: rows that the index has
-        # forgotten can decide their outcome, so for their ids the logs are scanned.
+        # A chase or a cancel of one timer may match an old timer only, in a row that the index has
+        # forgotten: for their ids the logs are scanned.
         some = (cancels.origin_offset != cancels.offset) | (cancels.named_offset != ANY_OFFSET)
         in_log = self._in_log(hashes, cancels.id_hash[some], batch.partitions, commit)
         rows = np.flatnonzero(np.isin(batch.id_hash, hashes) & ~batch.rejected)
@@ -154,7 +154,7 @@ class CancelLookup:
             try:
                 parts += self._read(hour, commit.hours[hour].log_bytes, positions)
             except CorruptFile:
-                # All in an hour that dequeue has unlinked meanwhile is delivered.
+                # An hour that dequeue has unlinked meanwhile is delivered: no candidate in it.
                 if hour >= self._directory.state.live.gc_hour:
                     raise
         records = np.concatenate([np.empty(0, RECORD), *(part.records for part in parts)])

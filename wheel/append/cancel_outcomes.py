@@ -8,16 +8,16 @@ user's cancel is its own request; a *chase* was written by dequeue for a request
 1. A cancel stops every matching timer in a slot above its *bound*. The bound is the floor. For a
    cancel that is read again after a loss, and in a standby, it is R, the last slot delivered in
    full: the cancel has stopped timers in closed slots before, and must stop the same ones again.
-2. A timer at or below the floor that is not cancelled may have been delivered, or rolled or parked:
-   then a copy lies before the cancel or behind it. The cancel is *undecided* if that is so for the
-   last copy of any matching timer. Only for a chase is a timer *out*: if its slot is not above
-   `chase_slot`, all copies of it lie below the chase, and would have been found. An undecided
-   cancel is chased (again), even if it has stopped other timers of the id; so is one for which
-   nothing can be proved (`must_chase`).
-3. Else: `cancelled`, if it or an earlier chase has cancelled something. `unknown`, if nothing
-   matches or the log may not have all that the request was for (`blind`). Else the timer that was
-   written last decides between `cancelled` (by another cancel) and `already_delivered`; where the
-   log may lack one that was written later, `unknown` takes the place of such a `cancelled`.
+2. A timer at or below the floor that is not cancelled may have been delivered, rolled or parked; a
+   copy may then lie before the cancel or behind it. A cancel is *undecided* if the last copy of any
+   matching timer is such a timer. For a chase, a timer with a slot up to `chase_slot` is *out*: all
+   copies of it lie below the chase, and would be in the log. An undecided cancel is chased (again),
+   even if it has stopped other timers of the id. So is one without a provable outcome
+   (`must_chase`).
+3. Any other cancel has an outcome. `cancelled`: it or an earlier chase has cancelled a timer.
+   `unknown`: no timer matches, or the log may lack timers that do (`blind`). Otherwise the timer
+   that was written last decides between `cancelled` (by another cancel) and `already_delivered`;
+   if the log may lack one that was written later, the outcome is `unknown` instead of `cancelled`.
 
 Work grows with the number of cancels and timers, not with the product of both, however many of them
 have one id: each timer is cancelled by the first cancel behind it, and the rest follows from sums
@@ -87,7 +87,7 @@ class Timers:
         group: as in Cancels.
         first_offset, offset: of the first copy, and of this one.
         slot: in which it leaves, or has left.
-        cancelled: whether a cancel of an earlier batch was for it.
+        cancelled: whether a cancel of an earlier batch has cancelled it.
     """
 
     group: Int64
@@ -102,7 +102,7 @@ class Timers:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What becomes of them.
+    """The result: outcomes of the cancels, and the timers that they stop.
 
     Attributes:
         outcome: of each cancel, index in OUTCOMES.

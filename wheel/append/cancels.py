@@ -1,9 +1,10 @@
-"""Resolves a batch's cancels for the engine: files in, rules in cancel_outcomes.py, files out.
+"""Resolves a batch's cancels for the engine: file work; the rules are in cancel_outcomes.py.
 
-load_candidates   before engine.lock: finds candidate timers. It reads the logs, so it may take long
-resolve   under engine.lock, for outcomes depend on what is closed: appends outcomes to the
-          cancel log, and cancelled records to cancelled/<hour>. The engine marks these once the
-          commit page is written; a kill before that leaves nothing that counts
+load_candidates   before engine.lock: reads the logs, which may take long
+resolve           under engine.lock, because outcomes depend on closed slots: appends outcomes
+                  to the cancel log, and cancelled records to cancelled/<hour>. The engine marks
+                  these once the commit page is written; a kill before it leaves uncommitted
+                  bytes only
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class CancelResolver:
     def load_candidates(
         self, cancels: TimerBatch, batch: TimerBatch, commit: Commit
     ) -> Candidates | None:
-        """What the cancels may be for; None without any.
+        """The timers that the cancels may match; None without cancels.
 
         Args:
             cancels: rows of a batch that cancel.
@@ -55,7 +56,7 @@ class CancelResolver:
         """Under engine.lock: append outcomes and what is cancelled.
 
         Args:
-            cancels, batch: as for `load_candidates`, and `candidates` what it gave.
+            cancels, batch: as for `load_candidates`; `candidates` is its result.
             staged, rows: the batch's files, and where its timers lie now.
 
         Returns:
@@ -68,8 +69,8 @@ class CancelResolver:
         bounds = CancelBounds.read(self._directory.path)
         in_log, in_batch = candidates.in_log, candidates.batch_rows
         slots = np.append(in_log.slot, rows.slot[in_batch])
-        # Without the file no row in a closed slot proves anything: a lost log could make a copy
-        # look delivered.
+        # Without the file rows in closed slots prove nothing: with a log lost, a copy in flight
+        # would look delivered.
         since = close.floor if bounds is None else bounds.since
         kept = np.flatnonzero(slots > since)
         timers = Timers(

@@ -1,23 +1,22 @@
-"""Ingest's side of the wheel: makes a batch of timers part of it, all of it or nothing.
+"""Ingest's side of the wheel: appends a batch of timers, all of it or nothing.
 
 One batch:
 
-    1. the placement policy (placement.py) follows from the pages; in a standby rows at or above C
-       are left out (wheel/dequeue/standby.py)
-    2. slots: a rejected row's is the earliest; a slot that is closed becomes the earliest open one,
-       but for rows that come again after a recovery
+    1. the pages of `state` decide the placement policy (placement.py); in a standby rows at or
+       above C are left out (wheel/dequeue/standby.py)
+    2. each row gets a slot: a rejected row the earliest; a row of a closed slot the earliest open
+       one, except rows that are read again after a recovery
     3. messages and log records are appended (staged_batch.py); the timers that the batch's cancels
-       may be for are looked up (cancel_lookup.py); nothing refers to the batch yet
-    4. under engine.lock: slots that were closed since 1 are left, their rows written again. The
-       cancels are resolved (cancel_outcomes.py); their outcomes and the records that they cancel
-       are appended
+       may match are loaded (cancel_lookup.py); nothing refers to the batch yet
+    4. under engine.lock: rows of slots that were closed since 1 are written again, to the earliest
+       open slot. The cancels are resolved (cancel_outcomes.py); their outcomes and the records that
+       they cancel are appended
     5. the commit page is written: from here on the batch exists
-    6. its runs are linked into the wheel, as far as the ring reaches: the others lie in their
-       hours' files until it does (far_slots.py). The records that it cancels are marked so. The
-       commit page is marked
+    6. its runs are linked into the wheel, as far as the ring reaches; the others wait in their
+       hours' files (far_slots.py). Cancelled records and the commit page are marked
 
 A kill before 5 leaves bytes behind the committed lengths, which the next batch overwrites, and
-Spark delivers the batch again. A kill between 5 and 6 is redone by whoever takes the lock next.
+Spark delivers the batch again. After a kill between 5 and 6 the next holder of the lock redoes 6.
 No fsync anywhere: the page cache outlives the process.
 
 Rows of a source partition come in offset order and leave in offset order within a slot: a batch has
@@ -58,12 +57,12 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What became of a batch.
+    """The outcome of a batch.
 
     Attributes:
-        rows: how many timers are in the wheel now.
-        ahead: some lie above all that the owner of a followed shard has closed: their partitions'
-            marks stop before the first of them, and the rest is to be appended again later.
+        rows: how many of its timers are in the wheel.
+        ahead: in a standby, whether rows were held back because they lie at or above the owner's C.
+            The marks stop before the first of them; the rest is to be appended again later.
     """
 
     rows: int
@@ -73,8 +72,7 @@ class Appended:
 class Engine:
     """The only writer of log, messages, wheel, cancels and topics. Not thread-safe.
 
-    The directory must have been started as INGEST, and dequeue must have said where the floor is
-    (the first close page).
+    The directory must have been started as INGEST, after dequeue's first close page.
     """
 
     def __init__(
@@ -92,7 +90,7 @@ class Engine:
 
         Raises:
             RecoveryRefused: no close page: dequeue has never started here. Or a topic was
-                recreated: its offsets are not those that the marks speak of.
+                recreated: the marks are offsets of the old one.
             RecoveryPending: a file is damaged: dequeue must decide on a recovery.
         """
         self._directory = directory
@@ -124,7 +122,7 @@ class Engine:
 
     @property
     def epochs(self) -> Epochs:
-        """The settings under which rows are judged, as dequeue's progress has them."""
+        """The settings under which rows are placed, as in dequeue's progress."""
         return self._epochs
 
     @property
@@ -142,7 +140,7 @@ class Engine:
         Raises:
             OSError: a write failed; nothing has changed.
             Locked: engine.lock is held by a process that does not move; nothing has changed.
-            RecoveryPending: dequeue has decided on a recovery, or must, for a file is damaged;
+            RecoveryPending: dequeue has decided on a recovery, or must, because a file is damaged;
                 nothing of the batch has been taken.
         """
         try:
@@ -165,7 +163,7 @@ class Engine:
             return Appended(0, ahead)
         if ahead:
             batch = batch.take(_rows_below(batch, marks))
-        # 2. What a row cancels counts also if its timer is done.
+        # 2. Cancels first: a reschedule cancels also if its own timer is done.
         cancels = batch.take(np.flatnonzero(batch.cancels))
         rows = self._place(batch.take(np.flatnonzero(batch.timer)), policy)
         # 3.
@@ -194,7 +192,7 @@ class Engine:
         """Under engine.lock: how rows are placed, by the pages of this moment.
 
         Raises:
-            RecoveryPending: the settings that decide slots are others by now.
+            RecoveryPending: the settings that decide slots have changed.
         """
         close = self._close()
         progress = self._progress() if close.missing(before.marks) else None
@@ -222,20 +220,18 @@ class Engine:
         if progress is None and incarnations == self._incarnations:
             return
         if (progress or self._progress()).epochs != self._epochs:
-            raise RecoveryPending("the slot configuration has changed: starting anew")
+            raise RecoveryPending("the slot configuration has changed: starting again")
         self._incarnations = incarnations
 
     # ---- 2.: slots -------------------------------------------------------------------------
 
     def _place(self, batch: TimerBatch, policy: Policy) -> PlacedRows:
-        """The rows that are not done, none of them in a closed slot unless it comes again, as far
-        as is known without the lock.
-        """
+        """The rows that are not done, with their slots by the close page of 1."""
         window_ms = self._epochs.windows_ms(batch.partitions, batch.partition, batch.offset)
         requested, rolled = requested_slots(batch, self._directory.config.precision_ms, window_ms)
         pending, slot = policy.place(batch, requested)
         if isinstance(policy, CatchUp):  # a standby does nothing else
-            log.info("rows come again", rows=len(batch), done=int((~pending).sum()))
+            log.info("rows are read again", rows=len(batch), done=int((~pending).sum()))
         rows = PlacedRows(batch, slot, rolled)
         return rows if pending.all() else rows.take(np.flatnonzero(pending))
 
@@ -268,7 +264,7 @@ def _rows_below(batch: TimerBatch, marks: Marks) -> Int64:
 
 
 def _require_new(batch: TimerBatch, before: Marks, marks: Marks) -> None:
-    """Our own callers' duties, asserted: they guard exactly once, and order."""
+    """Assert what callers owe: a row that is taken twice would be delivered twice."""
     for index, partition in enumerate(batch.partitions):
         offsets = batch.offset[batch.partition == index]
         if len(offsets):

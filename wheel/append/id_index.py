@@ -5,16 +5,16 @@
     tags    of each row, the upper 32 bits of its hash
     addresses  of each row, hour of the log << 32 | number of the record
 
-Rows are added when a batch has cancels: all that has been appended to the logs since the last one.
-So batches without cancels cost nothing, and a start reads nothing. What the index gives is looked
-up in the log; where it names a record of an hour that is gone, that is passed over.
+A batch with cancels adds all records that were appended to the logs since the last such batch. So
+batches without cancels cost nothing, and a start reads nothing. The caller reads each result from
+the log; records of expired hours are skipped.
 
-Of an id that is replaced over and over the rows that decide nothing for a new cancel are taken out
-(`forget`), or its chain would grow without end. A cancel that is for older timers, too, as a chase
-may be, then needs the logs. When all rows are used up, the index is rebuilt from the logs, with
-room for half as many more. It lies in a file without a name in the data directory, so that it takes
-page cache and no memory; without room for that, and where a chain is too long to be walked, the
-hash columns of the logs are scanned: 50 to 100 million records a second.
+`forget` takes out rows that decide nothing for a new cancel: without it the chain of an id that is
+replaced over and over would grow without end. A cancel that may match older timers, as a chase may,
+then needs the logs. A full index is rebuilt from the logs, with room for half as many more rows. It
+lies in a file without a name in the data directory, so it takes page cache and no memory. Without
+room for that, or if a chain is too long, the hash columns of the logs are scanned: 50 to 100
+million records a second.
 
 Not thread-safe.
 """
@@ -94,7 +94,7 @@ class IdIndex:
                 yield hour, numbers[hours == hour] * RECORD_BYTES
 
     def forget(self, hour: Int64, position: Int64) -> None:
-        """Take out some of the records that were asked for last, and all of hours that are gone."""
+        """Take out these of the records returned last, and all records of expired hours."""
         if self._table is None or self._walked is None:
             return
         over = np.isin(self._walked.address, hour << _HOUR_BITS | position // RECORD_BYTES)

@@ -1,14 +1,14 @@
-"""What a batch has in the files before it exists: steps 3 and 4 of engine.py, which says when.
+"""Writes a batch to the files before its commit page: steps 3 and 4 of engine.py.
 
-- It lies behind the lengths that the newest commit page tells. Nobody reads there: what a kill
-  leaves is cut at ingest's next start, or written over by the next batch.
+- The bytes lie behind the lengths of the newest commit page, so no reader sees them. After a kill
+  ingest's next start cuts them, or the next batch overwrites them.
 - Rows go to the files of their slot's hour, in slot order: records and messages side by side, a
   run per slot.
-- Records whose rows are written again elsewhere stay in the log, *abandoned*: nothing leads there.
+- Records whose rows are written again elsewhere stay in the log, *abandoned*: no chain leads there.
 - Cancels go to the segment of the earliest open slot (cancel_log.py), under engine.lock: their
-  outcome depends on what is closed. Which records they cancel goes to the hour of these records.
-- The lengths that the batch's commit page is to tell follow from all of that. Hours and segments
-  that are given up by then are left out.
+  outcome depends on closed slots. The records that they cancel are listed in the hour of these
+  records (cancelled_records.py).
+- `commit` returns the page with the new lengths, without expired hours and segments.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _NO_FILES = HourFiles(0, 0, 0)
 
 
 class StagedRows(NamedTuple):
-    """Where the rows of a batch lie in the end.
+    """The final positions of a batch's rows.
 
     Attributes:
         runs: to be linked.
@@ -94,7 +94,7 @@ class Written:
 
 
 class StagedBatch:
-    """Of one batch. Not thread-safe."""
+    """The bytes of one batch. Not thread-safe."""
 
     def __init__(
         self, directory: DataDirectory, before: Commit, clock: Clock, chain_ends: ChainEnds
@@ -139,7 +139,7 @@ class StagedBatch:
         return Written(order, slot, positions.log_position, records, extents, positions.runs())
 
     def _allocate(self, slot: Int64, size: Int64) -> tuple[RowPositions, list[HourExtent]]:
-        """Positions behind what is there; the lengths move on."""
+        """Positions behind the present lengths, which grow by these rows."""
         hour = hour_of(slot, self._directory.config.precision_ms)
         bounds = [*first_of_each(hour).tolist(), len(slot)]
         log_position, message_position = np.empty_like(slot), np.empty_like(slot)
@@ -171,7 +171,7 @@ class StagedBatch:
         )
 
     def abandon(self, written: Written, count: int) -> None:
-        """Say in the log that the first `count` records lead nowhere."""
+        """Mark the first `count` records as abandoned in the log."""
         for hour, first, end, log_position in written.extents:
             if first < count:
                 left = written.records[first : min(end, count)].copy()
@@ -186,7 +186,7 @@ class StagedBatch:
 
         Args:
             rows: of the batch.
-            written: what `write` has said of them.
+            written: as `write` has returned it.
             floor: last closed slot, by now.
         """
         staged = written.staged()
@@ -220,10 +220,10 @@ class StagedBatch:
         )
 
     def write_cancelled(self, hour: int, offset: Int64, position: Int64) -> None:
-        """Under the lock: say which records of an hour's log are cancelled.
+        """Under the lock: list records of an hour's log as cancelled.
 
         Args:
-            hour: not given up.
+            hour: not expired.
             offset: of each cancel.
             position: of the record that it cancels.
         """
@@ -234,7 +234,7 @@ class StagedBatch:
     # ---- lengths ---------------------------------------------------------------------------
 
     def commit(self, marks: Marks, rows: int, topic_ids: Mapping[str, str]) -> Commit:
-        """Under the lock: what the batch's commit page is to say.
+        """Under the lock: the batch's commit page.
 
         Args:
             marks: of the partitions whose marks move.
@@ -271,6 +271,6 @@ def cut_to_committed(directory: DataDirectory, commit: Commit) -> None:
     ):
         for kind, folder in enumerate(folders):
             for hour in folder.hours():
-                # What was given up is dequeue's to unlink, at any moment.
+                # Dequeue unlinks expired hours at any moment: the file may vanish before the cut.
                 if hour >= gc_hour:
                     folder.cut(hour, lengths[hour][kind] if hour in lengths else 0)

@@ -129,7 +129,7 @@ class ReadAhead:
         return sum(self._read_hour(hour, delivered, until, bytes_max) for hour in hours)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._log.close()
         self._messages.close()
 

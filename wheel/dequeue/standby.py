@@ -209,12 +209,12 @@ class Follower:
                 was=before.progress.delivered_slot,
                 found=seen.progress.delivered_slot,
             )
-            raise RecoveryPending("the progress has fallen: starting anew, keeping nothing")
+            raise RecoveryPending("the progress has fallen: starting again, keeping nothing")
         reassigned = seen.progress.assignment_epoch != before.progress.assignment_epoch
         if reassigned or seen.progress.sealed_for:
-            raise RecoveryPending("partitions change their shards, or are given up: starting anew")
+            raise RecoveryPending("partitions change their shards, or are given up: starting again")
         if seen.progress.epochs != before.progress.epochs:
-            raise RecoveryPending("the slot configuration has changed: starting anew")
+            raise RecoveryPending("the slot configuration has changed: starting again")
         if seen.progress.incarnation != before.progress.incarnation:
             log.info("the shard is served by another start", owner=seen.progress.owner)
         with self._directory.engine_lock.held(LOCK_DEADLINE_S):

@@ -1,4 +1,4 @@
-"""Makes what a data directory lacks: its state file, and its wheel.
+"""Creates the state file and the wheel of a data directory that lacks them.
 
 A wheel of gigabytes takes minutes, and a process that holds engine.lock for seconds is killed:
 
@@ -6,9 +6,9 @@ A wheel of gigabytes takes minutes, and a process that holds engine.lock for sec
     2. under wheel.lock alone: an empty wheel is written beside its place and synced
     3. under engine.lock: the wheel is put in its place
 
-A kill in 2. leaves a file beside the wheel's place, which the next maker overwrites. A directory
-that has lost its state file is a new one, with a new name and an empty wheel; one that has lost its
-wheel is damaged. Likewise the wheel is read through before engine.lock is taken.
+A kill in 2. leaves a file beside the wheel's place, which the next start overwrites. A directory
+without a state file is a new one, with a new name and an empty wheel; one without a wheel is
+damaged. The wheel is read through before engine.lock is taken, because that takes long, too.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def with_files(
         config: its geometry.
         engine_lock: not held.
         deadline_s: for that lock.
-        progress: told of bytes done and bytes in all while a wheel is made.
+        progress: called with bytes done and bytes in all while a wheel is made.
         work: given the newest batch that the wheel names.
 
     Raises:
@@ -123,7 +123,7 @@ def _new_state(path: Path, config: WheelConfig) -> State:
 
 
 class _Logged:
-    """Says every few seconds how far the wheel is."""
+    """Logs every few seconds how much of the wheel is written."""
 
     def __init__(self) -> None:
         self._next_s = time.monotonic() + _LOG_INTERVAL_S

@@ -1,4 +1,4 @@
-"""One shard's data directory: its files, who may work in it, and what both processes do there.
+"""One shard's data directory: opens its files, holds its locks, and redoes an interrupted batch.
 
     state timerwheel topics timerlog/<hour> messages/<hour>     see layout.py and checkpoints/
     cancelled/<hour>                                            see cancelled_records.py
@@ -7,10 +7,10 @@
     engine.lock                 held for moments: placing, closing, starting, stopping
     wheel.lock                  held while an empty wheel is made, which may take minutes
 
-Whoever takes engine.lock first finishes a batch that a kill left half applied (redo).
+A kill may leave a batch half applied: the next holder of engine.lock finishes it first (redo).
 
-A clean stop: the process that stops last syncs everything and says so in `state`; the next start
-takes that back. After a boot of the host without it, what the page cache held may be lost.
+A clean stop: the process that stops last syncs everything and notes it in `state`; the next start
+clears the note. After a boot of the host without it, bytes of the page cache may be lost.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from duewheel.wheel.storage.topic_registry import TopicNames
 
 log = structlog.get_logger(__name__)
 
-# Held for less than a millisecond plus the apply; whoever waits this long meets a stopped process.
+# Held for less than a millisecond plus the apply: after this long the holder has stopped moving.
 LOCK_DEADLINE_S = 10.0
 _LIFE_LOCK_DEADLINE_S = 0.2
 ENGINE_LOCK = "engine.lock"
@@ -84,7 +84,7 @@ class DataDirectory:
             path: the directory.
             config: its geometry.
             role: what the process does there.
-            progress: told of bytes done and bytes in all while a wheel is made.
+            progress: called with bytes done and bytes in all while a wheel is made.
 
         Raises:
             Locked: another process has this role there, or makes the wheel and does not end.
@@ -118,18 +118,19 @@ class DataDirectory:
     ) -> DataDirectory:
         """Under engine.lock: open the files and count the start.
 
-        What is missing or may be damaged is noted; a recovery sees to it.
+        Damage is noted, not refused: a recovery repairs it.
         """
         directory = cls(path, config)
         directory._note_damage(newest_batch)
         directory.state.begin()
         if role is Role.DEQUEUE:
-            # Before anybody can see that dequeue lives: its recovery record is still to come.
+            # Before the first sign of life: ingest must not apply the recovery record of an
+            # earlier start.
             directory.state.count_dequeue_start()
         return directory
 
     def _note_damage(self, newest_batch: int) -> None:
-        """Under engine.lock: what only damage explains is left to a recovery.
+        """Under engine.lock: leave contradictions that only damage explains to a recovery.
 
         Args:
             newest_batch: as the wheel named it some time ago.
@@ -143,7 +144,7 @@ class DataDirectory:
             self.state.note_damage(Damage.CACHE_LOST)
 
     def require_whole_state(self, commit: Commit, newest_batch: int) -> None:
-        """Refuse what only damage to the state file explains. Called under engine.lock.
+        """Refuse contradictions that only damage to the state file explains. Under engine.lock.
 
         Args:
             commit: the newest page that is whole.
@@ -213,7 +214,7 @@ class DataDirectory:
     def link(self, runs: Runs, batch: int) -> None:
         """Under engine.lock: enter a batch's runs into the wheel, as far as the ring reaches.
 
-        What is delivered stays out, too: its entries may be those of a later lap.
+        Delivered slots are left out, too: a later lap may have taken their entries.
         """
         close = self.state.close()
         assert close is not None, "there is no batch before the first closing"
@@ -243,7 +244,7 @@ class DataDirectory:
             self.log.mark_cancelled(hour, lengths.log_bytes, positions, alone=True)
 
     def _reopen(self) -> None:
-        """After a recovery: files of the same names are other ones."""
+        """After a recovery: the open descriptors are of unlinked files."""
         self.log.close()
         self.messages.close()
         self.cancelled.close()
@@ -252,31 +253,31 @@ class DataDirectory:
         self._recovered = self.state.recovered
 
     def mark_damaged(self, error: CorruptFile) -> RecoveryPending:
-        """Note durably that a file is damaged on which timers depend; returns what to raise.
+        """Note the damage durably; returns the exception to raise.
 
-        The next start of dequeue decides on a recovery, which ingest carries out: what is pending
-        is read again from Kafka.
+        The next start of dequeue decides on a recovery, and ingest applies it: pending timers are
+        read again from Kafka.
         """
-        log.error("a file is damaged: what is pending is to be read again", reason=str(error))
+        log.error("a file is damaged: pending timers are to be read again", reason=str(error))
         with self.engine_lock.held(LOCK_DEADLINE_S):
             self.state.note_damage(Damage.FILES_LOST)
-        return RecoveryPending(f"{error}; starting anew to read again from Kafka")
+        return RecoveryPending(f"{error}; starting again to read again from Kafka")
 
     def require_decided(self) -> None:
-        """Refuse to wait for a recovery that nobody has decided on.
+        """Refuse to wait for a recovery that is not decided.
 
         Raises:
             RecoveryPending: something was found damaged after the last one: dequeue must decide.
         """
-        # In this order: carrying one out takes the damage back first.
-        carried_out = self.state.recovered >= self.state.generation
-        if carried_out and self.state.damage is not Damage.NONE:
+        # In this order: a recovery that is applied in between clears the damage first.
+        is_applied = self.state.recovered >= self.state.generation
+        if is_applied and self.state.damage is not Damage.NONE:
             raise RecoveryPending(f"the files of {self.path} are to be recovered first")
 
     def stop(self) -> None:
         """Give up the role; the last one to do so syncs everything and declares a clean stop.
 
-        What a full or failing disk does not let it declare, the next start sees to.
+        On a full or failing disk the stop is not clean, and the next start recovers.
         """
         self.close()
         try:
@@ -285,7 +286,7 @@ class DataDirectory:
             log.warning("no clean stop", data_dir=str(self.path), reason=str(error))
 
     def close(self) -> None:
-        """Let go of the files and the role, as a kill would."""
+        """Close the files and release the role, as a kill would."""
         if self._life_lock is not None:
             self._life_lock.close()
         self.log.close()
@@ -303,16 +304,16 @@ def hold_role(path: Path, role: Role) -> FileLock:
     Raises:
         Locked: another process has the role there.
     """
-    # Not at once: somebody may be looking at this moment whether the lock is free.
+    # With a short wait: a process that only tests the lock holds it for a moment.
     refusal = f"{path}: {role.name.lower()} runs already"
     return FileLock.taken(path / role.lock_name, _LIFE_LOCK_DEADLINE_S, refusal)
 
 
 def declare_stopped(path: Path) -> bool:
-    """Sync everything and declare a clean stop, if nobody works in the directory any more.
+    """Sync everything and declare a clean stop, if no process works in the directory.
 
-    Also for processes that were killed: all they wrote is in the page cache, and what they left
-    half applied is redone from there as well as from the disk.
+    Also after a kill: all bytes are in the page cache, and a half-applied batch can be redone from
+    the disk as well.
 
     Returns:
         Whether the directory is stopped cleanly now.
@@ -325,13 +326,13 @@ def declare_stopped(path: Path) -> bool:
         with engine_lock.held(LOCK_DEADLINE_S):
             starts = state.starts
             runs = any(fs.lock_is_held(path / role.lock_name) for role in Role)
-        # What a boot has taken is not brought back by syncing the rest.
+        # Syncing the rest does not restore bytes that are lost.
         if runs or state.damage is not Damage.NONE:
             return False
         if not state.stopped_cleanly:
             fs.sync_tree(path)
             with engine_lock.held(LOCK_DEADLINE_S):
-                # Somebody may have started while this was syncing.
+                # A process may have started during the sync, and written since.
                 if state.starts == starts:
                     state.set_stopped_cleanly()
         return state.stopped_cleanly

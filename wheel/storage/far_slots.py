@@ -10,14 +10,14 @@ leaves the others in their hours' files. They follow once the ring reaches them,
        whatever they said before; then `linked` = end. Closed slots without rows count as linked,
        however far they are
 
-- Who: dequeue, or the follower of a standby; a closed range is delivered up to `linked` only. So
+- Dequeue links, or the follower of a standby. A closed range is delivered up to `linked` only, so
   no slot is delivered before it is linked, with or without ingest.
-- A kill before the last store leaves `linked` as it was: entries above it count for nobody, and
-  the next attempt writes them again. What it overwrites is of slots up to `lower`, all delivered.
-- A record's prev_pos must name its slot's last record already when it is written, for its checksum
-  covers it: ingest finds it in the logs (`ChainEnds`).
-- A damaged record is found before its slot closes, and all is read again from Kafka: it may look
-  like one of a slot that was linked before.
+- A kill before the last store leaves `linked` unchanged: entries above it are not read, and the
+  next attempt writes them again. Overwritten entries are of slots up to `lower`, all delivered.
+- The checksum of a record covers its prev_pos, so ingest needs the slot's last record when it
+  writes: `ChainEnds` finds it in the logs.
+- A damaged record could look like one of a slot that was linked before. So records are verified
+  before their slot closes; after damage all is read again from Kafka.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ INDEX_BYTES = 64 << 20  # of ChainEnds
 
 
 class Linker:
-    """Links what the ring has come to, in portions of bounded work. Not thread-safe."""
+    """Links the slots that the ring reaches, in portions of bounded work. Not thread-safe."""
 
     def __init__(self, directory: DataDirectory) -> None:
         """
@@ -88,7 +88,7 @@ class Linker:
         return end < target
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         if self._range is not None:
             self._range.close()
             self._range = None
@@ -102,9 +102,9 @@ class Linker:
 
 
 class _SlotRange:
-    """What the logs say of the slots after < s ≤ end, as far as they have been read.
+    """Chains of the slots after < s ≤ end, from the logs, as far as these have been read.
 
-    With descriptors of its own: the pipeline's threads use the directory's meanwhile.
+    With descriptors of its own: the pipeline's threads use those of the directory.
     """
 
     def __init__(self, directory: DataDirectory, commit: Commit, after: int, end: int) -> None:
@@ -130,7 +130,7 @@ class _SlotRange:
             pass
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._log.close()
         self._messages.close()
 

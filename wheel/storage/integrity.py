@@ -1,11 +1,10 @@
-"""Damage that shows while a data directory is used: files that are missing, entries that are wrong.
+"""Detects damage that only several files of a data directory show together.
 
-What checks one file lies with that file. Here is what only several of them show together:
-
-    the commit page and the files    each file that counts is there, and as long as the page says
+    the commit page and the files    each committed file exists, and is as long as the page says
     the wheel and the log            a slot that looks empty in the wheel has no record in the log
 
-Whoever finds damage notes it in `state` (DataDirectory.mark_damaged): the next start recovers.
+Checks of one file lie with that file. The caller records damage in `state`
+(DataDirectory.mark_damaged): the next start recovers.
 """
 
 from __future__ import annotations
@@ -26,9 +25,7 @@ log = structlog.get_logger(__name__)
 
 
 def survey_files(directory: DataDirectory) -> Local:
-    """What the directory says of itself, files that are missing or cut included. Under
-    engine.lock.
-    """
+    """The state of the directory, with missing and cut files noted as damage. Under engine.lock."""
     local = read_local_state(directory.state, directory.path)
     if local.damage is Damage.NONE and not has_all_files(directory, local.commit):
         directory.state.note_damage(Damage.FILES_LOST)

@@ -192,7 +192,7 @@ class MessageStore:
         return data, offset - begin[stretch] + at[stretch]
 
     def close(self) -> None:
-        """Let go of every file."""
+        """Close every file."""
         self.files.close()
 
 

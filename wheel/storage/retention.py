@@ -1,14 +1,14 @@
-"""What of a data directory is deleted, and when.
+"""Deletes delivered hours and finished cancel segments.
 
-    hours               below what is delivered, both by Kafka's progress and by the durable
-                        checkpoint: a start from that checkpoint must miss no file
-    cancel log          segments in which each cancel has its reply, but for the newest: it may be
-                        written to
+    hours               delivered by Kafka's progress and by the durable checkpoint: a start from
+                        that checkpoint must miss no file
+    cancel log          segments in which each cancel has its reply, except the newest: ingest may
+                        write to it
 
-Dequeue deletes, every few seconds: 1. under engine.lock it gives up what is to go, so that ingest
-neither writes there nor commits it again; 2. it unlinks the files. A kill between the two leaves
-files that the next call unlinks. Ingest closes its files of what is given up before each commit:
-until then their blocks stay taken.
+Every few seconds dequeue 1. raises the GC marks under engine.lock, so that ingest neither writes to
+these hours nor commits them again; 2. unlinks the files. A kill between the two leaves files that
+the next call unlinks. Before each commit ingest closes its files of expired hours: until then their
+blocks stay taken.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def collect(directory: DataDirectory, progress: Progress, first_segment: FirstSe
     Args:
         directory: started as DEQUEUE.
         progress: as committed in Kafka.
-        first_segment: tells the hour below which no segment of the cancel log is needed.
+        first_segment: returns the hour below which no segment of the cancel log is needed.
 
     Returns:
         The first hour that is kept.
@@ -45,8 +45,8 @@ def collect(directory: DataDirectory, progress: Progress, first_segment: FirstSe
     try:
         durable = Durable.read(directory.path)
     except CorruptFile as error:
-        # Nothing depends on it but this; ingest writes a new one within seconds.
-        log.warning("nothing is collected without a durable checkpoint", reason=str(error))
+        # No reason to stop: ingest writes a new one within seconds.
+        log.warning("no file is deleted without a durable checkpoint", reason=str(error))
         durable = None
     if durable is None:
         return live.gc_hour
@@ -63,10 +63,10 @@ def collect(directory: DataDirectory, progress: Progress, first_segment: FirstSe
 
 def _drop_hours(directory: DataDirectory, hour: int, progress: Progress) -> None:
     with directory.engine_lock.held(LOCK_DEADLINE_S):
-        # Else a cancel would find nothing of a timer whose copy is in flight.
+        # Without it a cancel could miss a timer whose copy is in flight.
         bounds = CancelBounds.read(directory.path)
         since = progress.delivered_slot if bounds is None else bounds.since
-        # On a full disk, too: what is unlinked makes room.
+        # On a full disk, too: unlinking makes room.
         CancelBounds.blind_of(since, progress.partitions).write_or_remove(directory.path)
         directory.state.live.raise_gc_hour(hour)
 
@@ -81,7 +81,7 @@ def _collect_cancels(directory: DataDirectory, first_segment: FirstSegment) -> N
 
 
 def close_expired_files(directory: DataDirectory) -> None:
-    """Close the files of what is given up: unlinked, they would still take their blocks.
+    """Close the files of expired hours: unlinked, they would still take their blocks.
 
     Args:
         directory: started as INGEST.

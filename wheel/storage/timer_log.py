@@ -169,7 +169,7 @@ class TimerLog:
         return slots
 
     def forget_below(self, hour: int) -> None:
-        """Let go of hours below `hour`."""
+        """Close the files of hours below `hour`."""
         self.files.forget_below(hour)
         for known in (self._views, self._marks):
             for old in [h for h in known if h < hour]:
@@ -234,7 +234,7 @@ class TimerLog:
             raise CorruptFile(self.files.path(hour), at, "a chain points outside the log")
 
     def close(self) -> None:
-        """Let go of every file."""
+        """Close every file."""
         self._views.clear()
         self._marks.clear()
         self.files.close()

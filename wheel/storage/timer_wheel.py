@@ -126,7 +126,7 @@ class TimerWheel:
         Args:
             path: where it is to be.
             ring: how many entries.
-            progress: told of bytes done and bytes in all.
+            progress: called with bytes done and bytes in all.
 
         Raises:
             DiskFull: the file system has too little room.

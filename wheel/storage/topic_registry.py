@@ -146,5 +146,5 @@ class TopicNames:
         self._names, self._ids, self._bytes, self._is_read = [], {}, 0, False
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         fs.close(self._fd)
