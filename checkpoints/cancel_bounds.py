@@ -1,15 +1,15 @@
-"""What the logs of a data directory cannot tell of timers that cancels may be for: one small file.
+"""The file of bounds below which the logs cannot decide a cancel.
 
-    since    rows in slots up to this one prove nothing: they lie there from before a recovery,
-             which may have delivered them otherwise, or not at all
+    since    rows in slots up to this one prove nothing: they are from before a recovery, and may
+             have been delivered otherwise, or not at all
     blind    of each timer partition, the offset below which copies of timers may lie whose
-             originals have no log any more; every offset, until Kafka has said where it ends
+             originals have no log any more; every offset, until its end in Kafka is known
 
-Written by dequeue: at a start that does not find all as it was, or whose mirror is older than the
-progress (wheel/recovery/startup.py), before hours are unlinked (retention.py), and when a loss
-is accepted (accept_loss.py). Each sets `blind` to every offset; the loop lowers it to the log end
-that Kafka names. Ingest reads it under engine.lock, for each batch with cancels. Without the file
-each cancel is chased, until there is one.
+Dequeue writes it at a start after a loss, or with a mirror older than the progress
+(wheel/recovery/startup.py), before hours are unlinked (retention.py), and when a loss is accepted
+(accept_loss.py). Each sets `blind` to every offset; the loop lowers it to the log end in Kafka.
+Ingest reads it under engine.lock, for each batch with cancels. Without the file each cancel is
+chased.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class CancelBounds:
 
     @property
     def unknown_ends(self) -> list[TopicPartition]:
-        """Partitions whose end Kafka has still to tell."""
+        """Partitions whose log end is not loaded yet."""
         return [partition for partition, offset in self.blind.items() if offset == EVERY_OFFSET]
 
     @classmethod
     def blind_of(cls, since: int, partitions: Iterable[TopicPartition]) -> CancelBounds:
-        """Before Kafka has said where any of these partitions ends."""
+        """The bounds before any log end of these partitions is loaded."""
         return cls(since, dict.fromkeys(partitions, EVERY_OFFSET))
 
     def write(self, directory: Path) -> None:

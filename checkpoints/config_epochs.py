@@ -1,19 +1,17 @@
-"""Slot-configuration epochs: under which settings each row of the timer topics is judged.
+"""Settings epochs: the settings under which each row of the timer topics is parsed and placed.
 
-The settings that decide a row's slot, and whether it is accepted, may change; the rows that are
-there already may not. So the progress holds *epochs*, oldest first, and a row that is read again
-after a loss is judged as it was at first: under the epoch of its offset.
+Settings that decide a row's slot, and whether it is accepted, may change; rows that were taken must
+not. So the progress holds *epochs*, oldest first. A row that is read again after a loss is parsed
+under the epoch of its offset, as it was at first.
 
-    values  the settings, plain JSON: all that is needed to judge a row
-            (schemas/request/contract.py), with precision and roll window
+    values  the settings, plain JSON (schemas/request/contract.py), with precision and roll window
     since   the first offset of each partition from which they hold
 
 - A row belongs to the newest epoch that begins at or below its offset. A partition that `since`
   does not name was added later: it begins with that epoch, at offset 0.
-- Below the oldest epoch nothing is pending, and nothing is ever read again: that is when the epochs
-  before it were dropped.
-- Beside them stand the offsets that the operator has skipped: what lies there is a dead letter
-  whatever it says, now and whenever it is read again. They go when no recovery reads that far back.
+- Below the oldest epoch nothing is pending, and no recovery reads: earlier epochs were dropped.
+- Beside the epochs are the offsets that the operator has skipped: each is a dead letter, now and
+  whenever it is read again. They are dropped when no recovery reads that far back.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from duewheel.schemas.batches import TopicPartition
 PRECISION = "precision_ms"
 WINDOW = "roll_window_ms"
 SUITE = "suite"
-# Which rules there are is told by the value `rules`; how they word a refusal decides nothing.
+# `rules` holds the rules; the suite only words their refusals.
 _IGNORED = frozenset({SUITE})
 
 
@@ -75,7 +73,7 @@ class Epochs:
 
     Attributes:
         epochs: as above.
-        skipped: by partition, offsets of records that nobody is to parse, rising.
+        skipped: by partition, offsets of records that are not parsed, rising.
     """
 
     epochs: tuple[Epoch, ...]
@@ -144,9 +142,9 @@ class Epochs:
         return replace(self, skipped={p: tuple(sorted(each)) for p, each in offsets.items()})
 
     def reaching(self, lowest: Marks) -> Epochs:
-        """Without the epochs that no row belongs to which lies at or above `lowest`, the offsets
-        from which a recovery would read. A partition that is not named there, for no progress has
-        told of it yet, would be read from its beginning.
+        """Without the epochs that have no row at or above `lowest`, the offsets from which a
+        recovery would read. A partition without an offset there has no progress yet: it would be
+        read from its beginning.
         """
         kept = list(self.epochs)
         while len(kept) > 1 and all(o <= lowest.get(p, 0) for p, o in kept[1].since.items()):

@@ -12,12 +12,12 @@ partition, once it takes writes again.
            their records: the body of a batch (record_batch.py). Null: they were moved, in the
            transaction that wrote this
 
-The copies of a partition are moved in their order, and as long as there are any, new ones go behind
-them. Else a chase could overtake a copy, and a timer leave that was replied to as cancelled. (What
-is larger than a record of the state topic may be is never held: held_queue.py.)
+The copies of a partition move in their order, and new ones queue behind them. Otherwise a chase
+could overtake a copy, and a timer leave after the reply `cancelled`. (Copies that are larger than a
+record of the state topic may be are never held: held_queue.py.)
 
-Copies name offsets of their timer topic (TIMER_ORIGIN). In a topic that was recreated these are
-other messages: therefore the id.
+Copies have offsets of their timer topic (TIMER_ORIGIN). The id shows whether it was recreated:
+these offsets are other messages then.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _HEAD = struct.Struct(">i16s")
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the progress says of the copies for a timer partition.
+    """The entry of the progress for the held copies of a timer partition.
 
     Attributes:
         start_offset: they lie at or behind this offset of the shard's partition of the state topic.

@@ -6,8 +6,8 @@ A kill leaves the old or the new value of a field. Who writes what:
     dequeue           its signs of life, the host's clock, deliveries, lag, what is given up
     commands          pause, promotion
 
-What says how the directory stands after starts, stops and recoveries is State's (state_file.py);
-the numbers of its fields are here, lest two get the same place. None of them may change.
+Fields about starts, stops and recoveries are State's (state_file.py); their numbers are here, too,
+so that no two fields share a place. None of the numbers may change.
 """
 
 from __future__ import annotations
@@ -97,19 +97,19 @@ class LiveFields:
         self._sync = sync
 
     def promotion_wanted(self, now_ms: int) -> bool:
-        """Whether the operator tells this standby, at this time, to take the shard over."""
+        """Whether a promotion of this standby is requested and not expired."""
         return 0 < self._words[FieldIndex.PROMOTION] - now_ms <= PROMOTION_MS
 
     def want_promotion(self, now_ms: int) -> None:
-        """Tell the standby to take the shard over, or at the latest PROMOTION_MS from now; durable.
+        """Request a promotion for the next PROMOTION_MS; durable.
 
-        Who waits no longer does not want it to happen some day, to an owner that lives.
+        The request expires, so that a stale `promote` cannot depose a live owner.
         """
         self._words[FieldIndex.PROMOTION] = now_ms + PROMOTION_MS
         self._sync()
 
     def withdraw_promotion(self) -> None:
-        """Tell the standby to go on standing by; durable."""
+        """Withdraw the request; durable."""
         self._words[FieldIndex.PROMOTION] = 0
         self._sync()
 
@@ -119,21 +119,21 @@ class LiveFields:
         return self._words[FieldIndex.GC_HOUR]
 
     def raise_gc_hour(self, hour: int) -> None:
-        """Give up the hours below `hour`. Called under engine.lock, before they are unlinked."""
+        """Drop the hours below `hour`. Called under engine.lock, before they are unlinked."""
         assert hour >= self.gc_hour, "dropped hours stay dropped"
         self._words[FieldIndex.GC_HOUR] = hour
 
     def set_gc_hour(self, hour: int) -> None:
-        """Where a recovery begins to keep files, whatever was given up before."""
+        """The first hour that a recovery keeps; may be lower than before."""
         self._words[FieldIndex.GC_HOUR] = hour
 
     @property
     def gc_cancels(self) -> int:
-        """Segments of the cancel log below this hour are no more, or about to go."""
+        """Segments of the cancel log below this hour are unlinked, or about to be."""
         return self._words[FieldIndex.GC_CANCELS]
 
     def set_gc_cancels(self, hour: int) -> None:
-        """Give up the segments below `hour`. Called under engine.lock, before they are unlinked;
+        """Drop the segments below `hour`. Called under engine.lock, before they are unlinked;
         durable: a checkpoint that names them must not look damaged without them.
         """
         self._words[FieldIndex.GC_CANCELS] = hour
@@ -204,7 +204,9 @@ class LiveFields:
         return Lag(*self._words[FieldIndex.LAG : FieldIndex.LAG + 5])
 
     def note_lag(self, lag: Lag) -> None:
-        """Called by dequeue. That it was asked is told last."""
+        """Called by dequeue. The time of the poll is stored last: a reader sees no new time with
+        old counts.
+        """
         values = (lag.polled_ms, lag.messages, lag.oldest_ms, lag.stuck_ms, lag.open)
         for field in (1, 2, 3, 4, 0):
             self._words[FieldIndex.LAG + field] = values[field]

@@ -1,34 +1,34 @@
-"""How a start goes on: one path for every case, from a kill to a lost disk.
+"""Decides at a start which files are kept: one path for every case, from a kill to a lost disk.
 
-Dequeue compares Kafka's progress with the local files, decides how much of them is kept, and writes
-the *recovery record*; a starting ingest waits for the record of the dequeue that lives, and carries
-it out (wheel/recovery/rebuild.py) before Spark starts.
+Dequeue compares Kafka's progress with the local files, decides, and writes the *recovery record*. A
+starting ingest waits for the record of the running dequeue, and applies it
+(wheel/recovery/rebuild.py) before Spark starts.
 
-    killed      all is there (a kill, a clean stop): nothing is to be carried out
+    killed      all files are whole (a kill, a clean stop): no recovery
     new         the first start of a shard
-    standby     all is there in files that have followed the progress (wheel/dequeue/standby.py):
-                nothing is to be carried out
-    power lost  the host has booted without a clean stop: what the durable checkpoint names is kept
+    standby     all files are whole, and have followed the progress (wheel/dequeue/standby.py): no
+                recovery
+    power lost  the host has booted without a clean stop: the files are kept as far as the durable
+                checkpoint has them
     old copy    all files are kept, and they are older than the progress: a backup was restored
     files lost  nothing can be kept
     taken over  nothing is kept: another directory, or another copy of this one, has written the
-                progress, so that these files are no earlier state of what it tells of; or it is
-                nobody's, after partitions have moved between shards
+                progress, so these files are no earlier state of it; or it has no owner, after
+                partitions have moved between shards
     new standby the same for a standby that begins
 
-What is missing is read again from Kafka. Two rules make that exact, whatever was kept:
+Missing rows are read again from Kafka. Two rules make that exact, whatever was kept:
 
     dequeue   neither closes nor delivers while a mark is below C of the close page
     ingest    drops rows below C that are done (checkpoints/progress.py), and places the others at
               max(slot, R + 1), closed or not: where they were before, or earlier
 
 The close page of a recovery is the one that was kept, if the progress lies in its range; else it
-begins at R, with C_R, and holds the half-delivered slot, if there is one, with C_{R+1}. Where the
-partitions stand apart, having come from different shards, R, C and the half-delivered slot are each
-partition's own: the page then begins at the lowest R and ends at the last slot of which anything
-may be out. That is the close page of a standby, too, at every moment: whoever wrote the progress,
-its files may be kept as long as progress only rises and partitions stay in their shard. To *own*
-the shard is another question (ownership.py).
+begins at R, with C_R, and holds the half-delivered slot, if there is one, with C_{R+1}. Partitions
+that came from different shards each have their own R, C and half-delivered slot: the page then
+begins at the lowest R and ends at the last slot with rows that may be out. A standby has this close
+page at every moment: its files may be kept as long as progress only rises and partitions stay in
+their shard. ownership.py decides who may *own* the shard.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class RecoveryRecord:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """What the data directory says of itself.
+    """The state of the data directory that a decision needs.
 
     Attributes:
         uuid: its name.
@@ -108,9 +108,9 @@ class Local:
         commit, close: its newest pages.
         mirror: its copy of the progress, None if there never was one.
         durable: its durable checkpoint, None if there is none that can be read.
-        undone: whether a recovery was begun and not carried out.
-        pending: its record, if it came so far.
-        standby: whether it has followed another directory, and done nothing else.
+        undone: whether a recovery was decided and not applied.
+        pending: the record of that recovery, if it was written.
+        standby: whether it has only followed another directory.
     """
 
     uuid: str
@@ -126,12 +126,12 @@ class Local:
 
     @classmethod
     def absent(cls) -> Local:
-        """Where there is no data directory, or none whose name can be read: a start makes one."""
+        """Without a data directory, or with an unreadable name: a start makes one."""
         return cls("", (0, 0), Damage.NONE, NO_COMMIT, None, None, None, undone=False, pending=None)
 
     @property
     def is_fresh(self) -> bool:
-        """Whether nothing was ever done in it, so that a boot of the host took nothing."""
+        """Whether it was never used: a boot of the host has lost nothing then."""
         lost = self.damage is Damage.FILES_LOST
         return self.close is None and self.commit.batch == 0 and not lost
 
@@ -169,11 +169,11 @@ def read_local_state(state: State, directory: Path) -> Local:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How a start goes on.
+    """The files that a start keeps, and where delivery continues.
 
     Attributes:
         case, keep: as in RecoveryRecord.
-        close: the closed range in which delivery goes on, or ended.
+        close: the closed range in which delivery continues, or ended.
         delivered_slot: last slot delivered in full; from close.lower to close.floor.
         half_below: D of the next slot, of the partitions of which it is half delivered. Of those
             that are ahead nothing comes before their own half-delivered slot.
@@ -187,7 +187,7 @@ class Decision:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is to be carried out."""
+        """Whether no recovery is needed."""
         return self.case in {"killed", "standby"}
 
 
@@ -311,7 +311,7 @@ def _case(progress: Progress, local: Local, keep: Keep, close: Close) -> str:
 
 
 def is_older(progress: Progress, seen: Progress) -> bool:
-    """Whether Kafka has lost progress that was known: of any partition."""
+    """Whether Kafka has lost progress of any partition since `seen`."""
     return next(_fallen(progress, seen), None) is not None
 
 

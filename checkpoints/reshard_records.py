@@ -1,22 +1,22 @@
-"""Another number of shards: what their records say before, meanwhile and after.
+"""Reassigns partitions to another number of shards: the records of each step.
 
-Everything that is known of a partition is in its shard's record (progress.py), so a partition moves
-by moving its part, unchanged. In two steps, so that at no moment two shards have the same one:
+A shard's record (progress.py) holds everything about its partitions, so a partition moves with its
+part of the record, unchanged. Two steps keep any partition from being in two shards:
 
-    1. every shard's newest record is written back *sealed*, by whoever has just taken its
-       transactional id. Nobody may own a sealed shard: what served it finds that out and ends
-    2. once all are sealed, one transaction writes the records of the new shards: nobody's, so that
+    1. `duewheel reshard` takes each shard's transactional id, and writes its newest record back
+       *sealed*: no directory may own it, and the process that served it ends
+    2. once all are sealed, one transaction writes the records of the new shards, without an owner:
        any data directory may own them, with the partitions p mod n = i
 
-An undo goes back to the old number of shards: it takes the seal off each record and changes nothing
-else. It compares nothing, so it also works where settings or topics differ and step 2 is refused.
+An undo restores the old number of shards: it only unseals each record. It compares nothing, so it
+also works if settings or topics differ and step 2 is refused.
 
-New shards are sealed first too, with nothing in them: nobody may begin one in between. A shard that
-is no more stays sealed, with nothing in it, for ever: a directory that once served it has a copy of
-a progress that no longer holds, and would go on from that.
+New shards are sealed first, too, and empty: no directory may begin one in between. A removed shard
+stays sealed and empty for ever: a directory that once served it would continue from its outdated
+mirror.
 
-A *notice* goes before: a record of its own, which is no condition of anything, but asks whoever is
-fenced by 1 to let the shard go. A busy process would take it back every time, and be quicker.
+Before 1 a *notice* is written, a record of its own: a process that is fenced by 1 reads it and
+ends. Without it a busy process would take the shard back each time, and be quicker.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def notice(before: int, after: int, *, done: bool) -> bytes:
 
 
 def is_unfinished_notice(value: bytes) -> bool:
-    """Whether a notice is of something that is not done yet; no if it cannot be read."""
+    """Whether a notice announces a reshard that is not finished; no if it cannot be read."""
     try:
         return json.loads(value)["done"] is False
     except MISSHAPEN:
@@ -50,14 +50,14 @@ def is_unfinished_notice(value: bytes) -> bool:
 
 
 def sealed(progress: Progress, shards: int, incarnation: int) -> Progress:
-    """The record of a shard that nobody may own until there are `shards` of them."""
+    """The record of a shard that no directory may own until there are `shards` shards."""
     return replace(
         progress, owner=NOBODY, incarnation=incarnation, epoch=progress.epoch + 1, sealed_for=shards
     )
 
 
 def nothing(like: Progress, shard: int, shards: int, incarnation: int) -> Progress:
-    """The record of a shard that is not there: not yet, or no more.
+    """The record of a shard that does not exist yet, or was removed.
 
     Args:
         like: the record of any other one.
@@ -115,7 +115,7 @@ def reassigned(old: Sequence[Progress], shards: int, draw: Callable[[], int]) ->
 
 
 def unsealed(old: Sequence[Progress], draw: Callable[[], int]) -> list[Progress]:
-    """The records of as many shards as before, nobody's; what they say of partitions is unchanged.
+    """The records of as many shards as before, without owner, with unchanged partitions.
 
     Args:
         old: sealed records of all shards with partitions.
