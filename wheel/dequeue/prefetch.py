@@ -1,22 +1,21 @@
-"""Reads ahead: brings what the coming minutes need into the page cache before its slots close.
+"""Reads ahead: loads the bytes of the coming minutes into the page cache before their slots close.
 
-Matters when the cache does not hold it any more, or not yet: after a boot of the host, or with more
-pending than memory. A thread beside the loop; it has descriptors of its own, changes nothing, and
-what it fails to read the loop reads itself, only slower. Per hour of the coming slots, within a
-budget of bytes (shared evenly where the coming slots lie in two hours):
+It helps when the cache lacks them: after a boot of the host, or with more pending than memory. It
+runs in a thread beside the loop, with descriptors of its own, and writes nothing; bytes that it
+fails to read the loop reads itself, only slower. Per hour of the coming slots, within a budget of
+bytes (shared evenly if the coming slots lie in two hours):
 
     1. the log, sequentially: chains lead through all of it
     2. the messages, sequentially, if they fit: then the whole hour has been read
-    3. else the messages of the coming slots only, soonest first, found along the chains, asked for
-       in file order without waiting: the disk works on many at a time
+    3. otherwise the messages of the coming slots only, soonest first, found along the chains,
+       requested in file order without waiting: the disk works on many at a time
 
 A cold page costs the loop about 58 µs when it is read on demand, 13 µs when it is requested ahead
 among many (3.), and 10 µs in sequence (1., 2.; measured on a virtual disk at 400 MB/s). An hour's
 messages lie in order of arrival, so that a page of them holds some of almost every minute: whole
 hours are read rather than parts wherever they fit.
 
-What has been read is not read again: what arrives later is in the page cache because it was just
-written.
+Nothing is read twice: later bytes are in the page cache because they were just written.
 """
 
 from __future__ import annotations
@@ -73,8 +72,8 @@ class _HourRead:
     Attributes:
         log_bytes: of the log, from its beginning.
         whole: the messages have been read whole.
-        slot: messages of slots up to this one have been asked for.
-        requested: last slot and bytes of what was asked for and may not be delivered yet.
+        slot: messages of slots up to this one have been requested.
+        requested: last slot and bytes of each request that may not be delivered yet.
     """
 
     log_bytes: int = 0
@@ -186,7 +185,7 @@ class ReadAhead:
                 pages, slots = self._pages(hour, entries[:within])
                 fits = (left - requested) // _PAGE
                 if fits < len(pages):
-                    # A slot that fills the budget alone is not asked for again.
+                    # A slot that fills the budget alone would be requested again without end.
                     end = max(int(slots[fits]) - 1, int(slots[0]))
                 count = self._ask_for(hour, pages[:fits])
             hour_read.requested.append((end, count))

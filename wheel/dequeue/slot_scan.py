@@ -81,7 +81,7 @@ class ScannedChunk:
 
 
 class SlotScan:
-    """A cursor over the slots after < s ≤ until, all of them closed."""
+    """A cursor over the closed slots after < s ≤ until."""
 
     def __init__(self, directory: DataDirectory, after: int, until: int) -> None:
         self._directory = directory

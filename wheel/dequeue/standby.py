@@ -1,12 +1,12 @@
-"""A warm standby: files that are, at every moment, what a new owner of the shard would begin with.
+"""Follows the owner of a shard, so that the files are always ready for a take-over: a warm standby.
 
-Instead of the dequeue loop a *follower* runs: it publishes nothing and takes nothing. It reads the
-newest committed progress, and under engine.lock writes the mirror, then the close page that follows
-from it (`close_at` in checkpoints/recovery_decision.py): Close(R, C_R, R or R + 1, C_R or C_{R+1}).
+Instead of the dequeue loop a *follower* runs, which never publishes. It reads the newest committed
+progress, and under engine.lock writes the mirror, then the close page that follows from it
+(`close_at` in checkpoints/recovery_decision.py): Close(R, C_R, R or R + 1, C_R or C_{R+1}).
 
-Ingest is the usual one. While `state` says *standby*, the engine takes only rows below C of that
-page, all of them as rows that come again (`place_replayed`): done ones are dropped, the others are
-placed at max(slot, R + 1). What lies at or above C waits: the owner may still place it anywhere.
+Ingest runs as usual. While `state` says *standby*, the engine takes only rows below C of that page,
+all of them as replayed rows (`place_replayed`): done ones are dropped, the others are placed at
+max(slot, R + 1). Rows at or above C wait: the owner may still place them anywhere.
 
 Why that is exact, for a row at offset o < C with slot s, whatever R was when it was taken:
 
@@ -21,16 +21,16 @@ o; or it does not. Slots up to R hold only what is done, slot R + 1 is judged by
 and nothing is ever moved: not while a batch is being placed and R passes its slots meanwhile, nor
 when the standby takes over.
 
-- Progress may jump: slots that were empty leave no trace, and no step in between is needed.
-- Who wrote it does not matter; that it only rises does. If it has fallen, Kafka has lost it, and
+- Progress may jump: empty slots leave no trace, and no step in between is needed.
+- Any owner may write the progress, as long as it only rises. If it falls, Kafka has lost some, and
   rows that were dropped as done may be pending: the next start keeps nothing.
-- Mirror before close page: if a kill lets only the first come, less is taken than could be.
-- Hours below R + 1 go as they do with the owner.
+- Mirror before close page: a kill in between leaves a lower C, so fewer rows are taken.
+- Hours below R + 1 are deleted as by the owner.
 
-A take-over is a start of dequeue (startup.py) on these files: one more step of following, and the
-close page is that from which delivery goes on. Nothing is carried out, ingest runs on, and dequeue
-is ready once the marks have reached C. `state` says *standby* until the progress is this
-directory's own; only then are rows above C taken.
+A take-over is a start of dequeue (startup.py) on these files. It follows once more, and delivers
+from that close page. No recovery is needed, ingest keeps running, and dequeue is ready once the
+marks have reached C. `state` says *standby* until the progress is this directory's own; only then
+are rows above C taken.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Verdict(Enum):
     """Why a follower ends."""
 
     OWNER = "the shard is this directory's own"
-    PROMOTED = "the operator has told it to take over"
+    PROMOTED = "the operator has requested a take-over"
     SILENT = "the owner has been silent for too long"
 
 
@@ -124,7 +124,7 @@ class Follower:
         return None
 
     def tick(self) -> Verdict | None:
-        """Read the progress once, and do what follows from it.
+        """Read the progress once, and follow it.
 
         Raises:
             RecoveryRefused: the progress cannot be read.
@@ -135,7 +135,7 @@ class Follower:
         try:
             seen = self._reader.newest()
         except KafkaUnavailable as error:
-            # Without Kafka the owner cannot be heard of: that is no silence of the owner.
+            # Without this the owner would count as silent while only Kafka is unavailable.
             self._last_sign_ms = self._clock.boottime_ms()
             self._warn("kafka is unavailable", reason=str(error))
             self._beat()
@@ -152,7 +152,7 @@ class Follower:
         return self._verdict()
 
     def _without_progress(self) -> Verdict | None:
-        """There is none yet; or it is lost, and the operator may say that the mirror counts."""
+        """Wait for the first progress; or for the operator, if Kafka has lost it."""
         if not self._directory.state.standby:
             self._warn("waiting for the first progress of the shard")
             return None
@@ -223,7 +223,7 @@ class Follower:
         self._seen, self._last_sign_ms = seen, self._clock.boottime_ms()
 
     def _link(self) -> None:
-        """Slots that the ring has come to, as the loop does."""
+        """Link the slots that the ring reaches, as the loop does."""
         state = self._directory.state
         if state.needs_recovery:
             return
