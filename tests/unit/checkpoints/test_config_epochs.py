@@ -258,7 +258,7 @@ def test_an_epoch_keeps_the_rules_that_it_was_written_with() -> None:
 
 
 def test_an_epoch_that_cannot_be_judged_is_refused() -> None:
-    with pytest.raises(RecoveryRefused, match="cannot judge"):
+    with pytest.raises(RecoveryRefused, match="cannot apply"):
         contracts(Epochs.first(VALUES), "dead")
 
 
