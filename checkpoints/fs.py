@@ -362,7 +362,7 @@ class FileLock:
 
 
 def holder_of(path: Path) -> int | None:
-    """Process id of whoever holds the lock at `path`, None if nobody does."""
+    """Process id of the holder of the lock at `path`, None if it is free."""
     if not path.exists():
         return None
     with closing(FileLock(path)) as lock:

@@ -21,7 +21,7 @@ Marks = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
-class HourFiles:
+class HourLengths:
     """How much of one hour's three files exists, in bytes, and where the last batch began in them.
 
     Attributes:
@@ -52,16 +52,16 @@ class HourFiles:
         """Of the hour's files: log, messages, cancelled."""
         return self.log_bytes, self.message_bytes, self.cancelled_bytes
 
-    def followed_by(self, lengths: tuple[int, ...]) -> HourFiles:
+    def followed_by(self, lengths: tuple[int, ...]) -> HourLengths:
         """These lengths, after a batch that began where the files have ended until now."""
         log_bytes, message_bytes, cancelled_bytes = lengths
         assert message_bytes >= self.message_bytes, "a batch only appends"
-        return HourFiles(
+        return HourLengths(
             log_bytes, message_bytes, self.log_bytes, cancelled_bytes, self.cancelled_bytes
         )
 
     @classmethod
-    def applied(cls, lengths: tuple[int, ...]) -> HourFiles:
+    def applied(cls, lengths: tuple[int, ...]) -> HourLengths:
         """These lengths, and nothing of the last batch."""
         log_bytes, message_bytes, cancelled_bytes = lengths
         return cls(log_bytes, message_bytes, log_bytes, cancelled_bytes, cancelled_bytes)
@@ -85,7 +85,7 @@ class Commit:
 
     batch: int
     marks: Marks
-    hours: Mapping[int, HourFiles]
+    hours: Mapping[int, HourLengths]
     placed: int
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     topics: int = 0
@@ -118,7 +118,7 @@ class Commit:
         Raises:
             MISSHAPEN: it has another shape.
         """
-        hours = {int(h): HourFiles(*map(integer, lengths)) for h, lengths in raw["hours"].items()}
+        hours = {int(h): HourLengths(*map(integer, lengths)) for h, lengths in raw["hours"].items()}
         if not all(files.is_sound for files in hours.values()):
             raise ValueError("the last batch begins behind the end of a file")
         return cls(

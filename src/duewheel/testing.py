@@ -230,7 +230,7 @@ class JournalPublisher:
 
     def publish(self, prepared: Prepared | None, progress: Progress) -> int:
         rows: list[tuple[str, int, int, bool, str]] = []
-        chases: list[Timer] = []
+        chases: list[TimerRow] = []
         if prepared is not None:
             chases = chases_in(prepared.deliveries)
             is_chase = prepared.deliveries.answer & prepared.deliveries.rolled
@@ -259,11 +259,11 @@ class JournalPublisher:
     def close(self) -> None:
         fs.close(self._fd)
 
-    def chases(self) -> list[Timer]:
+    def chases(self) -> list[TimerRow]:
         """All committed chases, without their offsets in the timer topic."""
         lines = self._path.read_bytes()[: self._bytes].splitlines()
         rows = [row for line in lines for row in json.loads(line)["chases"]]
-        return [Timer(**row | {"timer_id": row["timer_id"].encode()}) for row in rows]
+        return [TimerRow(**row | {"timer_id": row["timer_id"].encode()}) for row in rows]
 
     def delivered(self) -> list[Delivered]:
         """All committed messages but chases, in publishing order."""
@@ -308,14 +308,14 @@ def headers_of(encoded: bytes, count: int) -> list[tuple[str, bytes]]:
     return found
 
 
-def chases_in(deliveries: Deliveries) -> list[Timer]:
+def chases_in(deliveries: Deliveries) -> list[TimerRow]:
     """The chases among the rows of a transaction, without their offsets in the timer topic."""
     found = []
     for row in np.flatnonzero(deliveries.answer & deliveries.rolled).tolist():
         encoded, count = deliveries.headers[row].as_py(), int(deliveries.header_count[row])
         headers = dict(headers_of(encoded, count))
         found.append(
-            Timer(
+            TimerRow(
                 int(deliveries.target_partition[row]),
                 offset=-1,
                 due_ms=0,
@@ -330,7 +330,7 @@ def chases_in(deliveries: Deliveries) -> list[Timer]:
 
 
 @dataclass(frozen=True, slots=True)
-class Timer:
+class TimerRow:
     """One row for `timer_batch`. What its message holds follows from its place in Kafka.
 
     Attributes:
@@ -366,7 +366,7 @@ class Timer:
 TIMER_TOPIC = "timers"
 
 
-def timer_batch(timers: Sequence[Timer]) -> TimerBatch:
+def timer_batch(timers: Sequence[TimerRow]) -> TimerBatch:
     """A batch of the given rows, with messages of all kinds: keys and values null, empty and long,
     no headers and several, ids given and not, partitions asked for and not.
     """
@@ -484,7 +484,7 @@ class LocalShard:
         self.ingest = Engine(directory, self._clock, topic_ids)
         return self.ingest
 
-    def append(self, timers: Sequence[Timer], ends: Mapping[TopicPartition, int]) -> Appended:
+    def append(self, timers: Sequence[TimerRow], ends: Mapping[TopicPartition, int]) -> Appended:
         """Hand over a batch of Kafka's, of which the engine may have a part already."""
         assert self.ingest is not None
         known = self.ingest.marks

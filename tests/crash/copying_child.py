@@ -20,7 +20,7 @@ from pathlib import Path
 import structlog
 
 from duewheel.schemas.columns import binary
-from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, Timer
+from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, TimerRow
 from duewheel.testing import timer_batch as small_batch
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
@@ -42,7 +42,7 @@ class Run:
         self.shard = LocalShard(self.small / "data", WHEEL, self.publisher, self.clock, CONFIG)
 
     def place(self) -> None:
-        timers = [Timer(0, n, self.clock.now_ms() + 1_000 * (n + 2)) for n in range(COUNT)]
+        timers = [TimerRow(0, n, self.clock.now_ms() + 1_000 * (n + 2)) for n in range(COUNT)]
         values = binary([os.urandom(5_000) for _ in timers])
         assert self.shard.ingest is not None
         batch = replace(small_batch(timers), key_value=values)

@@ -34,7 +34,7 @@ from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.columns import binary
 from duewheel.streaming.batch_attempt import End
 from duewheel.streaming.batch_size import RowLimit
-from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, Timer
+from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, TimerRow
 from duewheel.testing import timer_batch as small_batch
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
@@ -93,7 +93,7 @@ def scenario(folder: Path, journal: Path, obstacle: Obstacle | None) -> dict[str
 
     def place(first: int) -> None:
         due_ms = hours_ms[first // COUNT] + 5_000
-        timers = [Timer(0, offset, due_ms) for offset in range(first, first + COUNT)]
+        timers = [TimerRow(0, offset, due_ms) for offset in range(first, first + COUNT)]
         values = binary([os.urandom(VALUE_BYTES) for _ in timers])
         batch = replace(small_batch(timers), key_value=values)
         assert shard.ingest is not None

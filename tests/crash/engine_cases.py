@@ -21,7 +21,7 @@ from duewheel.testing import (
     JournalPublisher,
     LocalShard,
     ManualClock,
-    Timer,
+    TimerRow,
 )
 from duewheel.wheel.append.engine import Appended
 from duewheel.wheel.config import DequeueConfig
@@ -104,7 +104,7 @@ class Case:
     path: Path
     journal: Path
     now_ms: int
-    timers: list[Timer]
+    timers: list[TimerRow]
     chases: int = 0
     ends: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
 
@@ -137,7 +137,7 @@ class World:
             self.append(rows)
         return bool(rows)
 
-    def append(self, batch: list[Timer]) -> Appended:
+    def append(self, batch: list[TimerRow]) -> Appended:
         self.journal.ends = ends_of(batch)
         return self.shard.append(batch, self.journal.ends)
 
@@ -152,14 +152,14 @@ class World:
         self.journal.close()
 
 
-def ends_of(timers: list[Timer]) -> dict[TopicPartition, int]:
+def ends_of(timers: list[TimerRow]) -> dict[TopicPartition, int]:
     ends: dict[TopicPartition, int] = {}
     for timer in timers:
         ends[TIMER_TOPIC, timer.partition] = timer.offset + 1
     return ends
 
 
-def some_timers(random: Random, offsets: list[int], now_ms: int, count: int) -> list[Timer]:
+def some_timers(random: Random, offsets: list[int], now_ms: int, count: int) -> list[TimerRow]:
     """Rows behind `offsets`, which move on: hot slots, spread ones, past due, rejected; cancels."""
     timers = []
     for _ in range(count):
@@ -170,25 +170,25 @@ def some_timers(random: Random, offsets: list[int], now_ms: int, count: int) -> 
         timer_id = random.choice(IDS) if request or random.random() < 0.5 else None
         rejected = not request and random.random() < 0.1
         place = (partition, offsets[partition])
-        timers.append(Timer(*place, due_ms, rejected, timer_id=timer_id, request=request))
+        timers.append(TimerRow(*place, due_ms, rejected, timer_id=timer_id, request=request))
         offsets[partition] += random.choice([1, 1, 2])
     return timers
 
 
-def append_step(batch: list[Timer], ms: int = 0, ticks: int = 0) -> list[object]:
+def append_step(batch: list[TimerRow], ms: int = 0, ticks: int = 0) -> list[object]:
     """A step of the child; between writing and lock `ms` pass and dequeue ticks."""
     ends = ends_of(batch)
     rows = [asdict(t) | {"timer_id": t.timer_id and t.timer_id.decode()} for t in batch]
     return ["append", rows, [ends.get((TIMER_TOPIC, p), 0) for p in range(PARTITIONS)], ms, ticks]
 
 
-def a_row(offset: int, timer_id: bytes, slots: int = 0) -> Timer:
+def a_row(offset: int, timer_id: bytes, slots: int = 0) -> TimerRow:
     """Of the first partition: a timer that is due so many slots later, or a cancel."""
     due_ms = START_MS + slots * PRECISION_MS
-    return Timer(0, offset, due_ms, timer_id=timer_id, request="" if slots else "cancel")
+    return TimerRow(0, offset, due_ms, timer_id=timer_id, request="" if slots else "cancel")
 
 
-def judge_rows(expected: dict[str, Timer], left: list[Delivered]) -> list[Came]:
+def judge_rows(expected: dict[str, TimerRow], left: list[Delivered]) -> list[Came]:
     """Each timer once unless it was cancelled, each cancel one reply, and a true one; returns the
     replies.
     """

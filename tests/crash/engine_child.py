@@ -26,7 +26,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition
-from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, Timer
+from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, TimerRow
 from duewheel.wheel.admin.accept_loss import KafkaTopics, accept, losses
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.recovery.survey import survey
@@ -146,9 +146,9 @@ class BusyClock(ManualClock):
         return super().now_ms()
 
 
-def timer_from(row: dict[str, Any]) -> Timer:
+def timer_from(row: dict[str, Any]) -> TimerRow:
     timer_id = row.pop("timer_id")
-    return Timer(timer_id=None if timer_id is None else timer_id.encode(), **row)
+    return TimerRow(timer_id=None if timer_id is None else timer_id.encode(), **row)
 
 
 def accept_cut(

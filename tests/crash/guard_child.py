@@ -32,7 +32,7 @@ from duewheel.schemas.columns import binary
 from duewheel.streaming.disk_guard import DiskGuard
 from duewheel.streaming.gaps import GapWatch
 from duewheel.streaming.sink import TimerSink
-from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, Timer
+from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, TimerRow
 from duewheel.testing import timer_batch as small_batch
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
@@ -62,7 +62,7 @@ class WaitingClock(ManualClock):
 
 def batch(first: int, count: int, begin_ms: int) -> TimerBatch:
     timers = [
-        Timer(0, offset, begin_ms + offset // AN_HOUR * HOUR_MS + 5_000)
+        TimerRow(0, offset, begin_ms + offset // AN_HOUR * HOUR_MS + 5_000)
         for offset in range(first, first + count)
     ]
     values = binary([os.urandom(VALUE_BYTES) for _ in timers])

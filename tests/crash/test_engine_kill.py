@@ -43,7 +43,7 @@ from duewheel.errors import RecoveryRefused
 from duewheel.schemas.header_names import Answer
 from duewheel.testing import (
     TIMER_TOPIC,
-    Timer,
+    TimerRow,
 )
 from duewheel.wheel.storage import cancel_log
 from duewheel.wheel.storage.layout import hour_name
@@ -72,7 +72,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Case:
         world.clock.sleep(4 * PRECISION_MS / 1000)
         world.drain()
         world.chase(offsets)
-    hot = [Timer(0, offsets[0] + i, world.clock.now_ms() + 1) for i in range(5)]
+    hot = [TimerRow(0, offsets[0] + i, world.clock.now_ms() + 1) for i in range(5)]
     world.append(hot)
     case.timers += hot
     world.clock.sleep(PRECISION_MS / 1000)
@@ -83,7 +83,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Case:
     return case
 
 
-def batches(template: Case, count: int) -> list[list[Timer]]:
+def batches(template: Case, count: int) -> list[list[TimerRow]]:
     random, offsets = Random(4), [*template.ends]
     made = [
         some_timers(random, offsets, template.now_ms + 2 * i * PRECISION_MS, 10)
@@ -93,7 +93,7 @@ def batches(template: Case, count: int) -> list[list[Timer]]:
     return made
 
 
-def finish(case: Case, world: World, new: list[list[Timer]]) -> None:
+def finish(case: Case, world: World, new: list[list[TimerRow]]) -> None:
     """Kafka is read again, everything becomes due; what came out is judged."""
     if world.shard.dequeue is None:
         world.shard.start_dequeue()
@@ -209,12 +209,12 @@ def test_dequeue_killed_at_every_store_while_ingest_lives(
     assert number == ended["stores"] + 1 > 30
 
 
-def far_timers(template: Case) -> tuple[list[Timer], list[Timer]]:
+def far_timers(template: Case) -> tuple[list[TimerRow], list[TimerRow]]:
     """Two batches into the same slots, two laps and more ahead."""
     end = 1 + max(t.offset for t in template.timers if t.partition == 0)
     slots = [2 * SLOTS * lap + n for lap in (1, 2, 3) for n in (1, 1, 2, 5)]
     timers = [
-        Timer(0, end + n, template.now_ms + slot * PRECISION_MS)
+        TimerRow(0, end + n, template.now_ms + slot * PRECISION_MS)
         for n, slot in enumerate(slots + slots)
     ]
     return timers[: len(slots)], timers[len(slots) :]
@@ -266,7 +266,7 @@ def test_ingest_killed_at_every_store_while_it_takes_far_rows(
     assert number == ended["stores"] + 1 > 20
 
 
-def finish_far(case: Case, world: World, far: list[Timer]) -> None:
+def finish_far(case: Case, world: World, far: list[TimerRow]) -> None:
     """Kafka is read again; each timer leaves once, at its time, in its order."""
     if world.shard.ingest is None:
         world.shard.start_ingest()

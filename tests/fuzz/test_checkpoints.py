@@ -20,7 +20,7 @@ from duewheel.checkpoints.cancel_bounds import FILE_NAME as CANCEL_BOUNDS_FILE
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.fs import checked_line
-from duewheel.checkpoints.page_codec import Close, Commit, HourFiles, Marks
+from duewheel.checkpoints.page_codec import Close, Commit, HourLengths, Marks
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.recovery_decision import FILE_NAME as RECOVERY_FILE
@@ -36,7 +36,7 @@ Change = Callable[[st.DataObject, bytes], bytes]
 
 MARKS: Marks = {("orders.delayed", 0): 120, ("orders.delayed", 11): 7}
 CLOSE = Close(900, {("orders.delayed", 0): 100}, 1_000, MARKS)
-HOURS = {500_000: HourFiles(5_200, 12_345, 5_148), 500_001: HourFiles(52, 99, 52)}
+HOURS = {500_000: HourLengths(5_200, 12_345, 5_148), 500_001: HourLengths(52, 99, 52)}
 PARTITIONS = {
     ("orders.delayed", 0): PartitionProgress(950, 100, 120, 110, half_rows=9),
     ("orders.delayed", 11): PartitionProgress(950, 7, 7, 0, half_rows=9),
@@ -204,7 +204,7 @@ def read_durable(folder: Path) -> None:
         return
     assert found is not None
     assert type(found.delivered_slot) is int and found.delivered_slot in INT64
-    hours = {hour: HourFiles.applied(lengths) for hour, lengths in found.hours.items()}
+    hours = {hour: HourLengths.applied(lengths) for hour, lengths in found.hours.items()}
     require_commit(Commit(found.batch, found.marks, hours, found.placed, found.topic_ids))
     if found.close is not None:
         require_close(found.close)

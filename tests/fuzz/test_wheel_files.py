@@ -27,7 +27,7 @@ from duewheel.testing import (
     LocalShard,
     ManualClock,
     RecordingPublisher,
-    Timer,
+    TimerRow,
     timer_batch,
 )
 from duewheel.wheel.config import DequeueConfig
@@ -123,7 +123,7 @@ class Sample:
     expected: dict[bytes, Message]
 
 
-def batches() -> Iterator[list[Timer]]:
+def batches() -> Iterator[list[TimerRow]]:
     """Runs of several lengths, several to a slot; two hours; rejected and rolled rows; a timer that
     is cancelled before the first closing, one that is cancelled by the last batch.
     """
@@ -134,7 +134,7 @@ def batches() -> Iterator[list[Timer]]:
             partition = row % 2
             due_ms = BEGIN_MS + 60 + (row * spread * PRECISION_MS) % 400
             rejected = row == 5
-            timer = Timer(partition, offsets[partition], due_ms, rejected)
+            timer = TimerRow(partition, offsets[partition], due_ms, rejected)
             if row == 9 and number < 2:
                 timer = replace(timer, timer_id=b"gone", request="cancel" if number else "")
             if row == 11 and number in {2, 4}:
@@ -149,7 +149,7 @@ def shard_at(path: Path, clock: ManualClock, publisher: Publisher) -> LocalShard
     return LocalShard(path, WHEEL, publisher, clock, CONFIG)
 
 
-def append(shard: LocalShard, timers: list[Timer]) -> None:
+def append(shard: LocalShard, timers: list[TimerRow]) -> None:
     ends: dict[tuple[str, int], int] = {}
     for timer in timers:
         ends[TIMER_TOPIC, timer.partition] = timer.offset + 1
@@ -255,7 +255,7 @@ def outcome(sample: Sample, place: Path, *, ingest_too: bool) -> str:
             return "paused"
         if ingest_too:
             # Its timers are due later than the loop looks, and go to a topic not seen so far.
-            batch = timer_batch([Timer(0, 60 + n, END_MS + 100 + 10 * n) for n in range(4)])
+            batch = timer_batch([TimerRow(0, 60 + n, END_MS + 100 + 10 * n) for n in range(4)])
             batch = replace(batch, targets=["other", "bills", "dead"])
             shard.start_ingest()
             for timers in batches():

@@ -15,7 +15,7 @@ from duewheel.testing import (
     LocalShard,
     ManualClock,
     RecordingPublisher,
-    Timer,
+    TimerRow,
     answer_value,
     chases_in,
 )
@@ -69,7 +69,7 @@ class CancelWorld:
         self.engine = self.shard.start_ingest()
         self.path = path
 
-    def append(self, *timers: Timer) -> None:
+    def append(self, *timers: TimerRow) -> None:
         ends = {}
         for timer in timers:
             ends[TIMER_TOPIC, timer.partition] = timer.offset + 1
@@ -116,7 +116,7 @@ class CancelWorld:
             found += [answer_value(deliveries.key_value[row].as_py()) for row in replies]
         return found
 
-    def chases(self) -> list[Timer]:
+    def chases(self) -> list[TimerRow]:
         """All that have left so far."""
         committed = [d for d, _ in self.publisher.committed if d is not None]
         return [chase for deliveries in committed for chase in chases_in(deliveries)]
@@ -126,9 +126,9 @@ class CancelWorld:
         return self.publisher.committed[-1][1].partitions[partition].replied_below
 
 
-def timer(offset: int, slot: int, *, partition: int = 0, **more: Any) -> Timer:
-    return Timer(partition, offset, NOW_MS + slot * PRECISION_MS, timer_id=b"a", **more)
+def timer(offset: int, slot: int, *, partition: int = 0, **more: Any) -> TimerRow:
+    return TimerRow(partition, offset, NOW_MS + slot * PRECISION_MS, timer_id=b"a", **more)
 
 
-def cancel(offset: int, *, partition: int = 0, timer_id: bytes = b"a") -> Timer:
-    return Timer(partition, offset, 0, timer_id=timer_id, request="cancel")
+def cancel(offset: int, *, partition: int = 0, timer_id: bytes = b"a") -> TimerRow:
+    return TimerRow(partition, offset, 0, timer_id=timer_id, request="cancel")

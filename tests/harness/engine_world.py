@@ -13,7 +13,7 @@ from duewheel.testing import (
     LocalShard,
     ManualClock,
     RecordingPublisher,
-    Timer,
+    TimerRow,
 )
 from duewheel.wheel.append.engine import Appended
 from duewheel.wheel.config import DequeueConfig
@@ -66,7 +66,7 @@ class EngineWorld:
     def state(self) -> State:
         return self.shard.directory(Role.INGEST).state
 
-    def append(self, *timers: Timer) -> Appended:
+    def append(self, *timers: TimerRow) -> Appended:
         ends = {}
         for timer in timers:
             ends[TIMER_TOPIC, timer.partition] = timer.offset + 1
@@ -84,6 +84,6 @@ class EngineWorld:
         return [int(source.rpartition(b"@")[2]) for source in self.publisher.sources()]
 
 
-def timer(partition: int, offset: int, slot: int) -> Timer:
+def timer(partition: int, offset: int, slot: int) -> TimerRow:
     """Due at the very end of SLOT + `slot`."""
-    return Timer(partition, offset, NOW_MS + slot * PRECISION_MS)
+    return TimerRow(partition, offset, NOW_MS + slot * PRECISION_MS)

@@ -17,7 +17,7 @@ from duewheel.clock import Clock
 from duewheel.kafka.clients import ClientSettings, close
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.state_topic import newest_record, place_of
-from duewheel.testing import Timer, timer_batch
+from duewheel.testing import TimerRow, timer_batch
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.slots import closable_slot
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -100,7 +100,7 @@ class Judge:
         first, self._offset = self._offset, self._offset + count
         due_ms = self._clock.now_ms()
         timers = [
-            Timer(partition, offset, due_ms, Arrival(_NOWHERE, (partition, offset)).rejected)
+            TimerRow(partition, offset, due_ms, Arrival(_NOWHERE, (partition, offset)).rejected)
             for partition in range(PARTITIONS)
             for offset in range(first, self._offset)
         ]

@@ -14,7 +14,7 @@ from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition
-from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
+from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.verify import check
@@ -46,7 +46,7 @@ class RecoveryWorld:
         self.boot = str(uuid.uuid4())
         host.setattr(fs, "boot_id", lambda: self.boot)
         self.path = path / "data"
-        self.kafka: dict[int, list[Timer]] = {p: [] for p in range(PARTITIONS)}
+        self.kafka: dict[int, list[TimerRow]] = {p: [] for p in range(PARTITIONS)}
         self.clock = ManualClock(NOW_MS)
         self.publisher = RecordingPublisher(self.clock)
         self.wheel = WheelConfig(PRECISION_MS, 4096, window_ms=40_000, margin_ms=0)
@@ -61,7 +61,7 @@ class RecoveryWorld:
         """Timers due at the end of slots, counted from the start."""
         timers = self.kafka[partition]
         for slot in due_slots:
-            timers.append(Timer(partition, len(timers), NOW_MS + slot * PRECISION_MS))
+            timers.append(TimerRow(partition, len(timers), NOW_MS + slot * PRECISION_MS))
 
     def ingest(self, rows: int = 1_000) -> None:
         """A batch of up to `rows` per partition."""

@@ -22,7 +22,7 @@ from duewheel.testing import (
     LocalShard,
     ManualClock,
     RecordingPublisher,
-    Timer,
+    TimerRow,
     timer_batch,
 )
 from duewheel.wheel.append.placement import requested_slots
@@ -44,7 +44,7 @@ AHEAD = range(SLOT + 10, SLOT + 100)  # a slot is longer than a second
 class Row:
     """A pending timer: the slot in which it leaves, and whether it is rolled then."""
 
-    timer: Timer
+    timer: TimerRow
     slot: int
     rolled: bool
 
@@ -84,11 +84,11 @@ class World:
             due_ms = self.clock.now_ms() + chance.randrange(-2, spread) * PRECISION_MS
             rejected = chance.random() < 0.1
             level = 0 if rejected else chance.randrange(4)
-            timers.append(Timer(partition, offset, due_ms, rejected, level))
+            timers.append(TimerRow(partition, offset, due_ms, rejected, level))
             self.ends[TIMER_TOPIC, partition] = offset + 1
         self.put(timers)
 
-    def put(self, timers: list[Timer]) -> None:
+    def put(self, timers: list[TimerRow]) -> None:
         assert self.shard.ingest is not None
         batch = timer_batch(timers)
         batch = replace(batch, timestamp_ms=np.full(len(timers), self.clock.now_ms()))
@@ -129,7 +129,7 @@ class World:
         return list(list_pending(self.seen, wanted, limit))
 
 
-def target(timer: Timer) -> str:
+def target(timer: TimerRow) -> str:
     return "dead" if timer.rejected else ("orders", "bills")[timer.offset % 2]
 
 
@@ -210,7 +210,7 @@ def test_of_a_slot_that_is_half_rolled_the_rest_counts(tmp_path: Path) -> None:
     world = World(tmp_path / "data")
     due_ms = NOW_MS + 60 * PRECISION_MS
     world.ends[TIMER_TOPIC, 0] = 40
-    world.put([Timer(0, offset, due_ms, level=offset % 3) for offset in range(40)])
+    world.put([TimerRow(0, offset, due_ms, level=offset % 3) for offset in range(40)])
     world.clock.sleep(WINDOW_SLOTS * PRECISION_MS / 1000)
     for out in range(3, 30, 3):
         world.tick(1)
@@ -257,7 +257,7 @@ def test_a_page_must_be_one_that_was_listed(tmp_path: Path) -> None:
 
 def test_what_is_listed_of_a_message(tmp_path: Path) -> None:
     world = World(tmp_path / "data")
-    timers = [Timer(0, offset, NOW_MS + PRECISION_MS) for offset in (6, 7, 8)]
+    timers = [TimerRow(0, offset, NOW_MS + PRECISION_MS) for offset in (6, 7, 8)]
     world.shard.append(timers, {(TIMER_TOPIC, 0): 9})
     given_id, null_value, plain = world.list(Filter())
     assert (given_id.id, given_id.source) == (b"id of timers-0@6", "timers-0@6")

@@ -38,7 +38,7 @@ from duewheel.testing import (
     LocalShard,
     ManualClock,
     RecordingPublisher,
-    Timer,
+    TimerRow,
     answer_value,
     chases_in,
     timer_batch,
@@ -110,7 +110,7 @@ class WheelMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="duewheel-machine-"))
-        self.kafka: dict[int, list[Timer]] = {p: [] for p in range(PARTITIONS)}
+        self.kafka: dict[int, list[TimerRow]] = {p: [] for p in range(PARTITIONS)}
         self.ends = dict.fromkeys(range(PARTITIONS), 0)
         self.delivered: dict[str, int] = {}
         self.came: list[Came] = []
@@ -217,14 +217,16 @@ class WheelMachine(RuleBasedStateMachine):
             request = random.choice(REQUESTS)
             timer_id = random.choice(IDS) if request or random.random() < 0.3 else None
             rejected = not request and random.random() < 0.1
-            timer = Timer(partition, offset, due_ms, rejected, timer_id=timer_id, request=request)
+            timer = TimerRow(
+                partition, offset, due_ms, rejected, timer_id=timer_id, request=request
+            )
             self.kafka[partition].append(timer)
             self.ends[partition] = offset + 1
         # A transaction's marker: nobody's message.
         self.ends[random.randrange(PARTITIONS)] += 1
         self.publisher.ends = {(TIMER_TOPIC, p): end for p, end in self.ends.items()}
 
-    def next_batch(self, quarters: int) -> tuple[list[Timer], dict[TopicPartition, int]]:
+    def next_batch(self, quarters: int) -> tuple[list[TimerRow], dict[TopicPartition, int]]:
         """What Spark would bring: rows above the marks, a part of them; and where they end."""
         assert self.shard.ingest is not None
         known = self.shard.ingest.marks
@@ -304,7 +306,7 @@ class WheelMachine(RuleBasedStateMachine):
 
     # ---- judging ---------------------------------------------------------------------------
 
-    def nominal_slot(self, timer: Timer) -> int:
+    def nominal_slot(self, timer: TimerRow) -> int:
         return -(2**62) if timer.rejected else math.ceil(timer.due_ms / self.wheel.precision_ms)
 
     def state_of_ingest(self) -> State:
@@ -447,11 +449,11 @@ class WheelMachine(RuleBasedStateMachine):
         closed.close()
 
 
-def is_timer(row: Timer) -> bool:
+def is_timer(row: TimerRow) -> bool:
     return row.request != "cancel"
 
 
-def asked_of(row: Timer) -> Asked:
+def asked_of(row: TimerRow) -> Asked:
     """A dead letter cannot be met."""
     timer_id = None if row.rejected else row.timer_id
     return Asked((row.partition, row.offset), timer_id, is_timer(row), row.request != "")

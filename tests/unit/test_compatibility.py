@@ -30,7 +30,7 @@ from duewheel.testing import (
     LocalShard,
     ManualClock,
     RecordingPublisher,
-    Timer,
+    TimerRow,
     suite_parameters,
 )
 from duewheel.wheel.config import DequeueConfig
@@ -82,7 +82,7 @@ class World:
 
     def put(self, *after_ms: int) -> list[bytes]:
         """Timers due so long after the start."""
-        timers = [Timer(0, self.end + row, NOW_MS + due) for row, due in enumerate(after_ms)]
+        timers = [TimerRow(0, self.end + row, NOW_MS + due) for row, due in enumerate(after_ms)]
         self.end += len(timers)
         self.shard.append(timers, {(TIMER_TOPIC, 0): self.end})
         return [timer.source.encode() for timer in timers]

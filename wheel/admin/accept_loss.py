@@ -34,7 +34,7 @@ import structlog
 
 from duewheel.checkpoints import durable_checkpoint, fs
 from duewheel.checkpoints.cancel_bounds import CancelBounds
-from duewheel.checkpoints.page_codec import Close, Commit, HourFiles, Marks
+from duewheel.checkpoints.page_codec import Close, Commit, HourLengths, Marks
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.recovery_decision import Local, decide
 from duewheel.errors import ConfigError, RecoveryRefused
@@ -337,7 +337,7 @@ def _write_pages(directory: DataDirectory, accepted: Losses, ids: Mapping[str, s
         after = replace(
             before,
             marks=_marks_after(before.marks, accepted),
-            hours={h: HourFiles.applied(files.lengths) for h, files in before.hours.items()},
+            hours={h: HourLengths.applied(files.lengths) for h, files in before.hours.items()},
             topic_ids=_ids_after(before.topic_ids, accepted, ids),
             applied=False,
         )

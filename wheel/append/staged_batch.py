@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from duewheel.checkpoints.page_codec import Commit, HourFiles, Marks
+from duewheel.checkpoints.page_codec import Commit, HourLengths, Marks
 from duewheel.clock import Clock
 from duewheel.schemas import columns
 from duewheel.schemas.arrays import Int32, Int64
@@ -51,7 +51,7 @@ class HourExtent(NamedTuple):
     log_position: int
 
 
-_NO_FILES = HourFiles(0, 0, 0)
+_NO_FILES = HourLengths(0, 0, 0)
 
 
 class StagedRows(NamedTuple):

@@ -22,7 +22,7 @@ import structlog
 
 from duewheel.checkpoints import durable_checkpoint, fs
 from duewheel.checkpoints.durable_checkpoint import Durable
-from duewheel.checkpoints.page_codec import Commit, HourFiles, Marks
+from duewheel.checkpoints.page_codec import Commit, HourLengths, Marks
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery_decision import Keep, RecoveryRecord, dequeue_has_decided
 from duewheel.errors import CorruptFile, RecoveryPending
@@ -115,7 +115,7 @@ def _kept(directory: DataDirectory, keep: Keep) -> Commit | None:
         return None
     if durable is None:
         return None
-    hours = {h: HourFiles.applied(lengths) for h, lengths in durable.hours.items()}
+    hours = {h: HourLengths.applied(lengths) for h, lengths in durable.hours.items()}
     return Commit(
         durable.batch,
         durable.marks,
@@ -199,7 +199,7 @@ def _link_hour(directory: DataDirectory, hour: int, log_bytes: int, batch: int) 
 
 def _verify(
     directory: DataDirectory,
-    hours: Mapping[int, HourFiles],
+    hours: Mapping[int, HourLengths],
     segments: Mapping[int, tuple[int, ...]],
     r: int,
 ) -> list[Finding]:

@@ -24,8 +24,7 @@ import structlog
 
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.fs import FileLock
-from duewheel.checkpoints.page_codec import Commit
-from duewheel.checkpoints.page_codec import HourFiles as Lengths
+from duewheel.checkpoints.page_codec import Commit, HourLengths
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile, RecoveryPending
@@ -221,7 +220,7 @@ class DataDirectory:
         inside = (runs.slot > close.lower) & (runs.slot <= self.state.linked)
         self.wheel.apply(runs.where(inside), batch)
 
-    def mark_cancelled(self, hour: int, lengths: Lengths, start: int) -> None:
+    def mark_cancelled(self, hour: int, lengths: HourLengths, start: int) -> None:
         """Mark the log records that cancelled/<hour> names from position `start` on.
 
         Raises:
@@ -231,7 +230,7 @@ class DataDirectory:
         if len(rows):
             self.log.mark_cancelled(hour, lengths.log_bytes, rows["position"].astype(np.int64))
 
-    def restore_marks(self, hour: int, lengths: Lengths) -> None:
+    def restore_marks(self, hour: int, lengths: HourLengths) -> None:
         """Mark the log records that cancelled/<hour> names, and no others: a loss of power may have
         taken marks, and left others whose batch it has taken.
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from duewheel.checkpoints.page_codec import Commit, HourFiles
+from duewheel.checkpoints.page_codec import Commit, HourLengths
 from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.wheel.slots import WheelConfig, first_slot_of_hour, hour_of
@@ -146,7 +146,7 @@ def _check_whole(
 
 
 def _check_kept_hour(
-    directory: DataDirectory, hour: int, lengths: HourFiles, wheel: Wheel, report: Report
+    directory: DataDirectory, hour: int, lengths: HourLengths, wheel: Wheel, report: Report
 ) -> None:
     """Check an hour, unless dequeue has unlinked it, perhaps at this moment."""
     try:
@@ -188,7 +188,7 @@ def check_segment(directory: DataDirectory, hour: int, lengths: tuple[int, ...])
     return []
 
 
-def check_hour(directory: DataDirectory, hour: int, lengths: HourFiles, wheel: Wheel) -> Report:
+def check_hour(directory: DataDirectory, hour: int, lengths: HourLengths, wheel: Wheel) -> Report:
     """Check one hour's files, and the entries of its slots.
 
     Raises:
@@ -219,7 +219,7 @@ def check_hour(directory: DataDirectory, hour: int, lengths: HourFiles, wheel: W
     return report
 
 
-def _wrong_marks(directory: DataDirectory, hour: int, lengths: HourFiles) -> Iterator[Finding]:
+def _wrong_marks(directory: DataDirectory, hour: int, lengths: HourLengths) -> Iterator[Finding]:
     """Records that cancelled/<hour> names and that are not marked as cancelled."""
     rows = directory.cancelled.read(hour, 0, lengths.cancelled_bytes)
     if not len(rows):

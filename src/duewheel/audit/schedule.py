@@ -2,7 +2,7 @@
 
 An audit is never urgent: one that fails is tried again after an interval, one that takes longer
 than that is not joined by a second, and a standby has none. The first comes an interval after the
-last that came to its end, whoever has run that.
+newest finished audit, also one that was run by hand.
 """
 
 from __future__ import annotations

@@ -256,7 +256,7 @@ class DelayProducer:
         given = _users(headers)
         if topic is None:
             alone = key is None and partition is None and not given
-            key, value, given = self._read_back(handle, value, alone=alone)
+            key, value, given = self._read_message(handle, value, alone=alone)
         elif value is SAME:
             raise InvalidTimer("give the value, too: with a topic no message is read back")
         else:
@@ -338,7 +338,7 @@ class DelayProducer:
         due_ms = when.due_ms(at.timestamp, self._levels_ms)
         return _source(at) if id is None else id, at.topic, at.partition, at.offset, due_ms
 
-    def _read_back(
+    def _read_message(
         self, handle: RecallHandle | None, value: Any, *, alone: bool
     ) -> tuple[Any, Any, list[NonNullHeader]]:
         """Key, value and headers of a timer's message, or this value in the place of its own.

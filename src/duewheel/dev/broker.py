@@ -3,7 +3,7 @@
 The data directory:
 
     lock                held while a broker is run here
-    server.properties   written anew at every start: broker.properties, ports, extra properties
+    server.properties   rewritten at every start: broker.properties, ports, extra properties
     log4j2.properties   logging to server.log, rolled
     server.log          Kafka's own log
     broker.out          what the JVM itself prints

@@ -62,29 +62,33 @@ def _matching(cluster: Cluster, checks: KafkaAdmin) -> Iterator[Diagnosis]:
             yield replace(finding, found=f"{finding.found} (so {topic} is not read, if it is new)")
 
 
-def as_finding(found: TopicFinding, address: str) -> Diagnosis:
+def as_finding(topic_finding: TopicFinding, address: str) -> Diagnosis:
     """A line of the checks that a start makes."""
-    code, topic = "topic_settings", f"topic {found.topic}"
-    if found.state == "missing":
+    code, topic = "topic_settings", f"topic {topic_finding.topic}"
+    if topic_finding.state == "missing":
         return Diagnosis(code, "error", topic, "there is no such topic", "duewheel init")
-    if found.state == "unreadable":
+    if topic_finding.state == "unreadable":
         return Diagnosis(
             code,
             "warning",
             topic,
             "its settings may not be read: nothing of them is checked",
             f"kafka-acls.sh --bootstrap-server {address} --add --allow-principal User:… "
-            f"--operation DescribeConfigs --topic {found.topic}",
+            f"--operation DescribeConfigs --topic {topic_finding.topic}",
         )
-    about = f"wanted is {found.wanted}: {found.reason}"
-    if found.state == "withheld":
-        text = f"{found.setting} is not disclosed by the broker, {about}"
+    about = f"wanted is {topic_finding.wanted}: {topic_finding.reason}"
+    if topic_finding.state == "withheld":
+        text = f"{topic_finding.setting} is not disclosed by the broker, {about}"
         return Diagnosis(code, "warning", topic, text, "ask the broker's vendor for its value")
-    if found.state in {"differs", "costly"}:
-        severity: Severity = "error" if found.state == "differs" else "warning"
-        remedy = remedy_command(address, found.topic, found.remedy) if found.remedy else ""
-        text = f"{found.setting} is {found.actual}, {about}"
-        return Diagnosis(code, severity, topic, text, remedy or found.reason)
+    if topic_finding.state in {"differs", "costly"}:
+        severity: Severity = "error" if topic_finding.state == "differs" else "warning"
+        remedy = (
+            remedy_command(address, topic_finding.topic, topic_finding.remedy)
+            if topic_finding.remedy
+            else ""
+        )
+        text = f"{topic_finding.setting} is {topic_finding.actual}, {about}"
+        return Diagnosis(code, severity, topic, text, remedy or topic_finding.reason)
     return Diagnosis(code, "ok", topic, "as it must be")
 
 

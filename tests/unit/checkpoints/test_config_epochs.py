@@ -19,7 +19,7 @@ from duewheel.schemas.request.contract import Contract, parse
 from duewheel.schemas.request.rules import compile_suite, load_suite
 from duewheel.schemas.request.topic_contracts import TopicContract
 from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
-from duewheel.testing import Timer, suite_parameters, timer_batch
+from duewheel.testing import TimerRow, suite_parameters, timer_batch
 from duewheel.wheel.append.placement import requested_slots
 from duewheel.wheel.recovery.rebuild import first_marks
 from duewheel.wheel.slots import WheelConfig, slot_of
@@ -141,7 +141,7 @@ def test_nothing_is_read_of_epochs_that_were_dropped() -> None:
 
 def test_a_row_that_is_read_again_means_the_slot_that_it_meant_at_first() -> None:
     now_ms = 1_000 * HOUR_MS
-    batch = timer_batch([Timer(0, offset, now_ms + 99 * HOUR_MS) for offset in (9, 10, 20)])
+    batch = timer_batch([TimerRow(0, offset, now_ms + 99 * HOUR_MS) for offset in (9, 10, 20)])
     batch = replace(batch, timestamp_ms=np.full(3, now_ms))
     slots, rolled = requested_slots(
         batch, 50, EPOCHS.windows_ms(batch.partitions, batch.partition, batch.offset)

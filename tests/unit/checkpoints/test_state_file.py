@@ -11,7 +11,7 @@ import pytest
 from duewheel.checkpoints import fs
 from duewheel.checkpoints import state_file as state_module
 from duewheel.checkpoints.live_fields import Heartbeat
-from duewheel.checkpoints.page_codec import NO_COMMIT, Close, Commit, HourFiles
+from duewheel.checkpoints.page_codec import NO_COMMIT, Close, Commit, HourLengths
 from duewheel.checkpoints.page_pair import Page, PagePair
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.role import Role
@@ -129,7 +129,7 @@ def test_a_new_file_says_nothing_yet(state: State) -> None:
 
 def test_what_is_written_is_read_by_another_process(state: State, tmp_path: Path) -> None:
     marks = {("a.b-c", 0): 7, ("a.b-c", 11): 2**53, ("z", 3): 0}
-    hours = {500_000: HourFiles(104, 300, 52), 500_001: HourFiles(52, 99, 52)}
+    hours = {500_000: HourLengths(104, 300, 52), 500_001: HourLengths(52, 99, 52)}
     close = Close(10, {("z", 3): 1}, 12, marks)
     state.write_commit(Commit(1, marks, hours, 3))
     state.write_close(close)

@@ -10,7 +10,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import CorruptFile
 from duewheel.kafka.topic_discovery import TakenTopics
-from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
+from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 
@@ -48,7 +48,7 @@ def test_a_commit_page_that_cannot_be_read_says_nothing(
     shard: LocalShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A recovery sees to it, and has to know where to read."""
-    shard.append([Timer(0, 0, 1_800_000_000_000)], {(TIMER_TOPIC, 0): 1})
+    shard.append([TimerRow(0, 0, 1_800_000_000_000)], {(TIMER_TOPIC, 0): 1})
 
     def damaged(_: State) -> None:
         raise CorruptFile(shard.path, 0, "neither page is whole")

@@ -18,7 +18,7 @@ from duewheel.ops import stats as inspection
 from duewheel.ops.promote import promote
 from duewheel.ops.status import status
 from duewheel.runtime.dequeue_metrics import DequeueMetrics
-from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
+from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue.standby import Follower
@@ -43,7 +43,7 @@ class Pair:
         self.owner = LocalShard(path / "owner", wheel, self.publisher, self.clock, CONFIG)
         self.owner.start_dequeue({(TIMER_TOPIC, 0): 0})
         self.owner.start_ingest()
-        self.timers = [Timer(0, row, NOW_MS + 1_000 * row) for row in range(ROWS)]
+        self.timers = [TimerRow(0, row, NOW_MS + 1_000 * row) for row in range(ROWS)]
         self.owner.append(self.timers, {(TIMER_TOPIC, 0): ROWS})
         self.clock.set(NOW_MS + 1_000)
         assert self.owner.dequeue is not None

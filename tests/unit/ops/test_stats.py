@@ -13,7 +13,7 @@ from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError
 from duewheel.ops import stats
 from duewheel.ops.status import status
-from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
+from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
 from duewheel.wheel.config import DequeueConfig
 
 NOW_MS = 1_800_000_000_000  # 2027-01-15T08:00:00Z
@@ -38,7 +38,7 @@ def shard(settings: Settings) -> Settings:
     )
     running.start_dequeue({(TIMER_TOPIC, 0): 0})
     running.start_ingest()
-    timers = [Timer(0, second, NOW_MS + 1000 * second) for second in range(1, 61)]
+    timers = [TimerRow(0, second, NOW_MS + 1000 * second) for second in range(1, 61)]
     running.append(timers, {(TIMER_TOPIC, 0): 61})
     running.stop(Role.INGEST)
     running.stop(Role.DEQUEUE)

@@ -21,7 +21,7 @@ from duewheel.testing import (
     LocalShard,
     ManualClock,
     RecordingPublisher,
-    Timer,
+    TimerRow,
     timer_batch,
 )
 from duewheel.wheel.config import DequeueConfig
@@ -58,8 +58,8 @@ def test_a_scrape_shows_deliveries_lateness_and_what_is_pending(tmp_path: Path) 
     dequeue = shard.start_dequeue({(TIMER_TOPIC, 0): 0})
     shard.start_ingest()
     due_ms = [100, 100, 900, 30_000, 30_000, 2_000_000]
-    timers = [Timer(0, offset, NOW_MS + due) for offset, due in enumerate(due_ms)]
-    shard.append([*timers, Timer(0, 6, 0, rejected=True)], {(TIMER_TOPIC, 0): 7})
+    timers = [TimerRow(0, offset, NOW_MS + due) for offset, due in enumerate(due_ms)]
+    shard.append([*timers, TimerRow(0, 6, 0, rejected=True)], {(TIMER_TOPIC, 0): 7})
     clock.set(NOW_MS + 1_000)
     assert dequeue.tick()
     beside, port = DataDirectory(tmp_path, WHEEL), free_port()
@@ -97,7 +97,7 @@ def test_producers_cannot_make_series_at_will(tmp_path: Path) -> None:
     shard = LocalShard(tmp_path, WHEEL, RecordingPublisher(clock), clock, DequeueConfig(0, 1, {}))
     dequeue = shard.start_dequeue({(TIMER_TOPIC, 0): 0})
     engine = shard.start_ingest()
-    batch = timer_batch([Timer(0, offset, NOW_MS + 100_000) for offset in range(5_010)])
+    batch = timer_batch([TimerRow(0, offset, NOW_MS + 100_000) for offset in range(5_010)])
     names = [*(f"no.such-{number}" for number in range(5_000)), "busy"]
     target = np.minimum(np.arange(5_010), 5_000).astype(np.int32)
     engine.append(replace(batch, targets=names, target=target), {(TIMER_TOPIC, 0): 5_010})

@@ -7,15 +7,16 @@ from dataclasses import replace
 import numpy as np
 
 from duewheel.schemas.batches import ACCEPTED
-from duewheel.testing import Timer, timer_batch
+from duewheel.testing import TimerRow, timer_batch
 
 
 def test_rows_keep_their_codes_where_epochs_with_other_rules_merge() -> None:
     old = replace(
-        timer_batch([Timer(0, 1, 0, rejected=True), Timer(0, 2, 0)]), codes=["bad_header", "waited"]
+        timer_batch([TimerRow(0, 1, 0, rejected=True), TimerRow(0, 2, 0)]),
+        codes=["bad_header", "waited"],
     )
     new = replace(
-        timer_batch([Timer(0, offset, 0, rejected=True) for offset in (3, 4, 5)]),
+        timer_batch([TimerRow(0, offset, 0, rejected=True) for offset in (3, 4, 5)]),
         codes=["no_due_time", "bad_header", "no_due_time", "waited"],
         code=np.array([1, 0, 2], np.int32),
     )

@@ -27,7 +27,7 @@ from tests.simulation.contract_check import decoded
 from duewheel.checkpoints.role import Role
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, Deliveries
-from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
+from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import decode
 from duewheel.wheel.dequeue.statistics import Statistics
@@ -251,7 +251,7 @@ class World:
         self.shard.start_ingest()
 
     def append(self, order: Sequence[tuple[int, int]], slot: int = 1) -> None:
-        timers = [Timer(p, offset, NOW_MS + slot * PRECISION_MS) for p, offset in order]
+        timers = [TimerRow(p, offset, NOW_MS + slot * PRECISION_MS) for p, offset in order]
         ends = {(TIMER_TOPIC, p): offset + 1 for p, offset in order}
         self.shard.append(timers, ends)
 

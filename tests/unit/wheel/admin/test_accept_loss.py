@@ -26,7 +26,7 @@ from duewheel.errors import ConfigError, RecoveryPending, RecoveryRefused
 from duewheel.schemas import header_names
 from duewheel.schemas.batches import TimerBatch, TopicPartition, is_retired
 from duewheel.schemas.wire.record_codec import framed_bytes
-from duewheel.testing import TIMER_TOPIC, Timer, timer_batch
+from duewheel.testing import TIMER_TOPIC, TimerRow, timer_batch
 from duewheel.wheel.admin import accept_loss
 from duewheel.wheel.admin.accept_loss import KafkaTopics, Loss, accept, losses
 from duewheel.wheel.recovery.rebuild import first_marks
@@ -220,7 +220,7 @@ def test_a_timer_of_the_old_topic_that_rolls_begins_anew(
 ) -> None:
     """The new topic has no first copy of it; its id is that which it had."""
 
-    def stamped(timers: Sequence[Timer]) -> TimerBatch:
+    def stamped(timers: Sequence[TimerRow]) -> TimerBatch:
         batch = timer_batch(timers)
         return replace(batch, timestamp_ms=np.full(len(batch), NOW_MS))
 
@@ -368,10 +368,12 @@ def test_a_standby_does_not_take_the_new_topic_for_the_old(shop: Shop, tmp_path:
     shop.finish()
 
 
-def ask(shop: Shop, due_slot: int, request: str = "") -> Timer:
+def ask(shop: Shop, due_slot: int, request: str = "") -> TimerRow:
     """A timer with the id "x" in the first partition, or a request about it."""
     timers = shop.kafka[0]
-    asked = Timer(0, len(timers), NOW_MS + due_slot * PRECISION_MS, timer_id=b"x", request=request)
+    asked = TimerRow(
+        0, len(timers), NOW_MS + due_slot * PRECISION_MS, timer_id=b"x", request=request
+    )
     timers.append(asked)
     return asked
 

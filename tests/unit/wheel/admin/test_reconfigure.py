@@ -17,7 +17,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import ConfigError, Fenced, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
-from duewheel.testing import TIMER_TOPIC, Timer
+from duewheel.testing import TIMER_TOPIC, TimerRow
 from duewheel.wheel.admin.reconfigure import plan
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -68,7 +68,7 @@ def test_rows_of_a_partition_that_no_progress_names_yet_keep_their_epoch(
 ) -> None:
     """They were taken while dequeue was down; then the directory is lost, twice."""
     added: TopicPartition = (TIMER_TOPIC, 2)
-    world.kafka[2] = [Timer(2, n, world.clock.now_ms() + 15_000) for n in range(3)]
+    world.kafka[2] = [TimerRow(2, n, world.clock.now_ms() + 15_000) for n in range(3)]
     world.shard.append(world.kafka[2], {P: 0, Q: 0, added: 3})
     world.kill()
     world.shard.offsets_at = lambda _: {P: 0, Q: 0, added: 0}

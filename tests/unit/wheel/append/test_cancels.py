@@ -29,7 +29,7 @@ from duewheel.schemas.wire.record_codec import added_headers, framed_bytes
 from duewheel.testing import (
     TIMER_TOPIC,
     LocalShard,
-    Timer,
+    TimerRow,
     timer_batch,
 )
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -78,7 +78,7 @@ def test_the_last_instant_before_its_slot_is_closed(make_world: MakeWorld) -> No
 
 def test_a_cancel_that_comes_behind_the_closing_is_too_late(make_world: MakeWorld) -> None:
     world = make_world(chunk_records=1)
-    world.append(Timer(0, 0, NOW_MS + 50, timer_id=b"b"), timer(1, 5))
+    world.append(TimerRow(0, 0, NOW_MS + 50, timer_id=b"b"), timer(1, 5))
     world.clock.set(NOW_MS + 50)
     assert world.shard.dequeue is not None
     assert world.shard.dequeue.tick()
@@ -440,7 +440,7 @@ def test_until_kafka_has_said_where_partitions_end_every_cancel_is_chased(
 
 def test_all_of_it_is_counted(make_world: MakeWorld) -> None:
     world = make_world()
-    world.append(timer(0, 5), cancel(1), cancel(2, timer_id=b"b"), Timer(0, 3, NOW_MS + 50))
+    world.append(timer(0, 5), cancel(1), cancel(2, timer_id=b"b"), TimerRow(0, 3, NOW_MS + 50))
     world.at_slot(9)
     world.append(cancel(4, timer_id=b"timers-0@3"))
     world.at_slot(10)
@@ -475,7 +475,7 @@ def test_in_a_partition_that_is_ahead_a_cancel_is_replied_to_once(
     world.shard.offsets_at = lambda _: {P0: 0, P1: 0}
     dequeue = world.shard.start_dequeue()
     world.engine = world.shard.start_ingest()
-    rows = [Timer(0, 0, NOW_MS + 50), Timer(0, 1, NOW_MS + 60)]
+    rows = [TimerRow(0, 0, NOW_MS + 50), TimerRow(0, 1, NOW_MS + 60)]
     world.append(*rows, timer(0, 60, partition=1), cancel(1, partition=1))
     assert dequeue.tick()
     assert world.publisher.committed[-1][1].delivered_slot < found.delivered_slot + 50, (

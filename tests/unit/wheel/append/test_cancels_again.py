@@ -18,7 +18,7 @@ from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.arrays import Int64
-from duewheel.testing import Timer
+from duewheel.testing import TimerRow
 from duewheel.wheel.storage.cancel_log import CHASE, CHASE_FOUND
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import RECORD_BYTES
@@ -42,7 +42,7 @@ def test_a_cancel_that_is_read_again_reaches_what_was_closed(
 ) -> None:
     """The slot that is half delivered is closed, and its timer was cancelled before."""
     world = make_world(chunk_records=1)
-    others = [Timer(0, n, NOW_MS + 30, timer_id=b"b") for n in range(3)]
+    others = [TimerRow(0, n, NOW_MS + 30, timer_id=b"b") for n in range(3)]
     rows = [*others, timer(3, 3), cancel(4)]
     world.append(*rows)
     world.clock.set(NOW_MS + 6 * PRECISION_MS)
@@ -74,7 +74,7 @@ def test_a_backup_of_the_same_closed_range_does_not_know_what_has_left_since(
 ) -> None:
     """Rows that have left since are not read back: their copies lie where no log shows them."""
     world = make_world(chunk_records=1)
-    world.append(*(Timer(0, n, NOW_MS + 30, timer_id=b"b") for n in range(3)))
+    world.append(*(TimerRow(0, n, NOW_MS + 30, timer_id=b"b") for n in range(3)))
     world.clock.set(NOW_MS + 6 * PRECISION_MS)
     assert world.shard.dequeue is not None
     world.shard.dequeue.tick()
@@ -120,7 +120,7 @@ def outcomes(directory: DataDirectory) -> Iterator[int]:
 
 def with_a_cancelled_timer(world: CancelWorld) -> None:
     """And one that is not; a durable checkpoint knows of both."""
-    world.append(timer(0, 50), cancel(1), Timer(0, 2, NOW_MS + 500, timer_id=b"b"))
+    world.append(timer(0, 50), cancel(1), TimerRow(0, 2, NOW_MS + 500, timer_id=b"b"))
     world.at_slot(2)
     checkpoints = DurableCheckpoints(world.path)
     checkpoints.write()
@@ -201,8 +201,8 @@ def test_without_cancel_bounds_a_cancel_waits_for_what_may_still_be_rolled(
     """What was closed and has not left may be rolled: its copy will lie behind the end of now."""
     world = make_world(chunk_records=1)
     now_ms = world.clock.now_ms()
-    later = Timer(0, 2, now_ms + 5_000, timer_id=b"x", timestamp_ms=now_ms)
-    world.append(Timer(0, 0, now_ms + 200), Timer(0, 1, now_ms + 210), later)
+    later = TimerRow(0, 2, now_ms + 5_000, timer_id=b"x", timestamp_ms=now_ms)
+    world.append(TimerRow(0, 0, now_ms + 200), TimerRow(0, 1, now_ms + 210), later)
     world.clock.set(now_ms + 900)  # all is closed at once, the roll last
     assert world.shard.dequeue is not None
     world.shard.dequeue.tick()

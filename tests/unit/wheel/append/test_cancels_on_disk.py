@@ -16,7 +16,7 @@ from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.role import Role
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.streaming.disk_guard import written_bytes
-from duewheel.testing import TIMER_TOPIC, Timer, timer_batch
+from duewheel.testing import TIMER_TOPIC, TimerRow, timer_batch
 from duewheel.wheel.append.staged_batch import StagedBatch
 from duewheel.wheel.storage import cancel_log
 from duewheel.wheel.storage.topic_registry import TopicNames
@@ -39,7 +39,7 @@ def held(path: Path) -> list[str]:
     return sorted(x for x in found if "/#" not in x)  # the index never had a name
 
 
-def collected(world: CancelWorld, *later: Timer) -> None:
+def collected(world: CancelWorld, *later: TimerRow) -> None:
     """Three hours later, when the first hour is unlinked; `later` is taken before."""
     world.clock.sleep(3 * 3600)
     world.drain()
@@ -97,7 +97,7 @@ def test_no_batch_writes_more_than_the_guard_allows_for(
     """Reschedules are written as timers and as cancels, and again if their slot is closed."""
     world = make_world()
     rows = [
-        Timer(0, o, NOW_MS + PRECISION_MS, timer_id=b"id-%d" % o, request="reschedule")
+        TimerRow(0, o, NOW_MS + PRECISION_MS, timer_id=b"id-%d" % o, request="reschedule")
         for o in range(200)
     ]
     batch = timer_batch(rows)
@@ -135,7 +135,7 @@ def test_segments_go_once_all_in_them_is_replied_to(make_world: MakeWorld) -> No
     assert check(world.path, world.wheel).ok
     world.clock.sleep(6)
     world.drain()
-    assert world.shard.append([Timer(1, 0, world.clock.now_ms())], {P1: 1}).rows
+    assert world.shard.append([TimerRow(1, 0, world.clock.now_ms())], {P1: 1}).rows
     assert len(world.shard.directory(Role.DEQUEUE).state.commit().cancels) == 1
     checkpoints.write()
     checkpoints.close()
@@ -191,7 +191,7 @@ def test_before_logs_go_copies_may_be_in_flight_again(make_world: MakeWorld) -> 
     world.at_slot(9)
     world.clock.sleep(3 * 3600)
     world.drain()
-    world.append(Timer(1, 0, world.clock.now_ms() + 100))
+    world.append(TimerRow(1, 0, world.clock.now_ms() + 100))
     world.clock.sleep(6)  # a progress says so
     world.drain()
     checkpoints = DurableCheckpoints(world.path)
@@ -221,8 +221,8 @@ def test_on_a_full_disk_partitions_that_came_since_the_start_are_not_forgotten(
     world.clock.sleep(3 * 3600)
     world.drain()
     now_ms = world.clock.now_ms()
-    world.append(Timer(partition, 1, now_ms + 3_000_000, timer_id=b"x", timestamp_ms=now_ms))
-    world.append(Timer(1, 1, now_ms + 100))
+    world.append(TimerRow(partition, 1, now_ms + 3_000_000, timer_id=b"x", timestamp_ms=now_ms))
+    world.append(TimerRow(1, 1, now_ms + 100))
     for seconds in (6, 1_400):
         world.clock.sleep(seconds)
         world.drain()
@@ -238,7 +238,7 @@ def test_on_a_full_disk_partitions_that_came_since_the_start_are_not_forgotten(
     world.publisher.ends = {(TIMER_TOPIC, number): 4 for number in range(3)}
     world.clock.sleep(2)
     world.drain()
-    world.append(Timer(partition, 2, 0, timer_id=b"x", request="cancel"))
+    world.append(TimerRow(partition, 2, 0, timer_id=b"x", request="cancel"))
     world.clock.sleep(2)
     world.drain()
     assert (world.answers(), len(world.chases())) == ([], 1)

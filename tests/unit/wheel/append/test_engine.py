@@ -26,7 +26,7 @@ from duewheel.errors import Locked, RecoveryPending, RecoveryRefused
 from duewheel.testing import (
     TIMER_TOPIC,
     ManualClock,
-    Timer,
+    TimerRow,
     timer_batch,
 )
 from duewheel.wheel.append.engine import Appended, Engine
@@ -56,7 +56,7 @@ def make_world(tmp_path: Path) -> MakeWorld:
 
 def test_a_slot_that_is_closed_becomes_the_earliest_open_one(make_world: MakeWorld) -> None:
     world = make_world()
-    world.append(timer(0, 0, 5), timer(0, 1, -1_000), Timer(0, 2, 2**62, rejected=True))
+    world.append(timer(0, 0, 5), timer(0, 1, -1_000), TimerRow(0, 2, 2**62, rejected=True))
     world.at_slot(1)
     world.drain()
     assert world.offsets() == [1, 2]

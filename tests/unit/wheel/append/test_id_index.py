@@ -13,7 +13,7 @@ from tests.harness.cancel_world import NOW_MS, P0, CancelWorld, cancel, timer
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.role import Role
 from duewheel.schemas.arrays import Int64
-from duewheel.testing import Timer, timer_batch
+from duewheel.testing import TimerRow, timer_batch
 from duewheel.wheel.append import cancel_lookup, id_index
 from duewheel.wheel.append.id_index import IdIndex
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -34,7 +34,7 @@ def append(world: CancelWorld, first: int, count: int, rng: np.random.Generator)
     ids = rng.integers(0, IDS, count).tolist()
     world.append(
         *(
-            Timer(0, first + n, NOW_MS + slot * 10, timer_id=b"id-%d" % which)
+            TimerRow(0, first + n, NOW_MS + slot * 10, timer_id=b"id-%d" % which)
             for n, (slot, which) in enumerate(zip(slots, ids, strict=True))
         )
     )

@@ -30,7 +30,7 @@ from duewheel.testing import (
     LocalShard,
     ManualClock,
     RecordingPublisher,
-    Timer,
+    TimerRow,
     suite_parameters,
     timer_batch,
 )
@@ -173,11 +173,11 @@ def shard(tmp_path: Path) -> Settings:
     )
     dequeue = running.start_dequeue({(TIMER_TOPIC, 0): 0})
     timers = [
-        *(Timer(0, offset, NOW_MS + 100 * offset, level=1) for offset in range(1, 11)),
-        *(Timer(0, offset, NOW_MS + 10_000 + offset, level=3) for offset in (11, 12)),
-        Timer(0, 13, NOW_MS + 7_200_000, level=18),
-        Timer(0, 14, NOW_MS + 60_000, level=30),
-        Timer(0, 15, NOW_MS + 60_000),
+        *(TimerRow(0, offset, NOW_MS + 100 * offset, level=1) for offset in range(1, 11)),
+        *(TimerRow(0, offset, NOW_MS + 10_000 + offset, level=3) for offset in (11, 12)),
+        TimerRow(0, 13, NOW_MS + 7_200_000, level=18),
+        TimerRow(0, 14, NOW_MS + 60_000, level=30),
+        TimerRow(0, 15, NOW_MS + 60_000),
     ]
     batch = replace(timer_batch(timers), timestamp_ms=np.full(len(timers), NOW_MS))
     running.start_ingest().append(batch, {(TIMER_TOPIC, 0): 16})

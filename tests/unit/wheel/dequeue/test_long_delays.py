@@ -22,7 +22,7 @@ from duewheel.testing import (
     LocalShard,
     ManualClock,
     RecordingPublisher,
-    Timer,
+    TimerRow,
     suite_parameters,
     timer_batch,
 )
@@ -146,7 +146,8 @@ def test_a_transaction_rolls_a_bounded_number_of_timers(
     dequeue = shard.start_dequeue({(TIMER_TOPIC, 0): 0})
     engine = shard.start_ingest()
     timers = [
-        Timer(0, n, NOW_MS + (TEN_YEARS_MS if n % 3 else 3_000_000 + n * 1_000)) for n in range(60)
+        TimerRow(0, n, NOW_MS + (TEN_YEARS_MS if n % 3 else 3_000_000 + n * 1_000))
+        for n in range(60)
     ]
     batch = timer_batch(timers)
     engine.append(

@@ -20,7 +20,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import Fenced, KafkaUnavailable, RecoveryPending, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
-from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
+from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import slot_scan
 from duewheel.wheel.dequeue.lifecycle import Dequeue
@@ -60,7 +60,7 @@ class World:
         assert mirror is not None
         return mirror.delivered_slot - SLOT, mirror.delivered_rows
 
-    def append(self, *timers: Timer) -> None:
+    def append(self, *timers: TimerRow) -> None:
         """In the order of their offsets, marks behind the last of each partition."""
         ends = {}
         for timer in timers:
@@ -103,9 +103,9 @@ def make_world(tmp_path: Path) -> MakeWorld:
     return make
 
 
-def timer(partition: int, offset: int, slot: int) -> Timer:
+def timer(partition: int, offset: int, slot: int) -> TimerRow:
     """Due at the very end of SLOT + `slot`."""
-    return Timer(partition, offset, NOW_MS + slot * PRECISION_MS)
+    return TimerRow(partition, offset, NOW_MS + slot * PRECISION_MS)
 
 
 def test_a_range_longer_than_the_ring_is_scanned(make_world: MakeWorld) -> None:
@@ -171,7 +171,9 @@ def test_an_entry_that_names_another_slot_s_record_is_damage(make_world: MakeWor
 def test_nothing_leaves_before_its_slot_is_over(make_world: MakeWorld) -> None:
     world = make_world()
     # Slot 1 holds what is due in (0, 10]: its first row waits for its last one.
-    world.append(Timer(0, 0, NOW_MS + 1), Timer(0, 1, NOW_MS + 10), Timer(0, 2, NOW_MS + 11))
+    world.append(
+        TimerRow(0, 0, NOW_MS + 1), TimerRow(0, 1, NOW_MS + 10), TimerRow(0, 2, NOW_MS + 11)
+    )
     for now_ms, expected in ((1, 0), (9, 0), (10, 2), (19, 2), (20, 3)):
         world.clock.set(NOW_MS + now_ms)
         world.drain()
@@ -492,7 +494,7 @@ def test_other_settings_are_refused_at_the_start(make_world: MakeWorld) -> None:
 
 def test_statistics_and_heartbeat(make_world: MakeWorld) -> None:
     world = make_world()
-    world.append(timer(0, 0, 1), timer(0, 1, 3), Timer(0, 2, 0, rejected=True))
+    world.append(timer(0, 0, 1), timer(0, 1, 3), TimerRow(0, 2, 0, rejected=True))
     world.at_slot(60)
     world.drain()
     found = world.dequeue.statistics

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.role import Role
 from duewheel.runtime.dequeue_metrics import DequeueMetrics
-from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
+from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.publisher import Prepared
@@ -37,7 +37,7 @@ class World:
 
     def timers(self, *due_ms: int) -> None:
         """Timers due so long after the start."""
-        timers = [Timer(0, self._end + row, NOW_MS + due) for row, due in enumerate(due_ms)]
+        timers = [TimerRow(0, self._end + row, NOW_MS + due) for row, due in enumerate(due_ms)]
         self._end += len(timers)
         self.shard.append(timers, {(TIMER_TOPIC, 0): self._end})
 

@@ -14,7 +14,7 @@ from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.role import Role
 from duewheel.errors import RecoveryPending, TransactionTooSlow
 from duewheel.schemas.batches import Deliveries
-from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
+from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import decode
 from duewheel.wheel.publisher import Prepared
@@ -82,7 +82,7 @@ class World:
         self.shard.start_ingest()
 
     def append(self, count: int) -> list[str]:
-        timers = [Timer(0, offset, NOW_MS + PRECISION_MS) for offset in range(count)]
+        timers = [TimerRow(0, offset, NOW_MS + PRECISION_MS) for offset in range(count)]
         self.shard.append(timers, {(TIMER_TOPIC, 0): count})
         self.clock.set(NOW_MS + PRECISION_MS)
         return [timer.source for timer in timers]

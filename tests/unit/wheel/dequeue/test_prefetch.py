@@ -19,7 +19,7 @@ from duewheel.testing import (
     LocalShard,
     ManualClock,
     RecordingPublisher,
-    Timer,
+    TimerRow,
 )
 from duewheel.threads import failures
 from duewheel.wheel.config import DequeueConfig
@@ -73,7 +73,7 @@ class Pending:
         dice = random.Random(1)
         for first in range(0, ROWS, 500):
             timers = [
-                Timer(0, offset, START_MS + 1000 + dice.randrange(HOUR_MS - 2000))
+                TimerRow(0, offset, START_MS + 1000 + dice.randrange(HOUR_MS - 2000))
                 for offset in range(first, first + 500)
             ]
             self.shard.append(timers, {(TIMER_TOPIC, 0): first + 500})

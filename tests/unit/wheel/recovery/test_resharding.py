@@ -32,7 +32,7 @@ from duewheel.errors import RecoveryRefused
 from duewheel.kafka.shard_records import ShardRecord
 from duewheel.ops.reshard import Reassignment
 from duewheel.schemas.batches import TopicPartition
-from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, Timer
+from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.standby import Follower
 from duewheel.wheel.recovery.rebuild import first_marks
@@ -72,7 +72,7 @@ class Cluster:
 
     def __init__(self, path: Path, shards: int, chunk_records: int = 2) -> None:
         self.path = path
-        self.kafka: dict[TopicPartition, list[Timer]] = {p: [] for p in PARTITIONS}
+        self.kafka: dict[TopicPartition, list[TimerRow]] = {p: [] for p in PARTITIONS}
         self.clock = ManualClock(NOW_MS)
         self.wheel = WheelConfig(PRECISION_MS, 4 * WINDOW, WINDOW * PRECISION_MS, margin_ms=0)
         self._stamps: dict[TopicPartition, list[int]] = {p: [] for p in PARTITIONS}
@@ -111,7 +111,7 @@ class Cluster:
         partition = PARTITIONS[number]
         for slot in due_slots:
             due_ms = self.clock.now_ms() + slot * PRECISION_MS
-            self.kafka[partition].append(Timer(number, len(self.kafka[partition]), due_ms))
+            self.kafka[partition].append(TimerRow(number, len(self.kafka[partition]), due_ms))
             self._stamps[partition].append(self.clock.now_ms())
 
     def start(self, shard: Shard) -> None:

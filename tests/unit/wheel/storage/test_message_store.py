@@ -14,7 +14,7 @@ from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.columns import binary, lengths
-from duewheel.testing import Timer, timer_batch
+from duewheel.testing import TimerRow, timer_batch
 from duewheel.wheel.append.placement import first_of_each
 from duewheel.wheel.storage.layout import NO_POSITION, PREFIX_BYTES
 from duewheel.wheel.storage.message_store import MessageStore, split_by_limits
@@ -45,7 +45,7 @@ def write(store: MessageStore, batch: TimerBatch, position: Int64) -> Records:
 
 
 def some(count: int) -> TimerBatch:
-    return timer_batch([Timer(0, offset, SLOT * 50 - offset) for offset in range(count)])
+    return timer_batch([TimerRow(0, offset, SLOT * 50 - offset) for offset in range(count)])
 
 
 @pytest.mark.parametrize("gap", [0, 1, 5_000, 8_192, 8_193, 100_000])

@@ -18,7 +18,7 @@ from duewheel.testing import (
     JournalPublisher,
     LocalShard,
     ManualClock,
-    Timer,
+    TimerRow,
 )
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
@@ -44,7 +44,7 @@ class World:
 
     def put(self, *delays_ms: int) -> None:
         now_ms, first = self.clock.now_ms(), self.next
-        timers = [Timer(0, first + i, now_ms + delay) for i, delay in enumerate(delays_ms)]
+        timers = [TimerRow(0, first + i, now_ms + delay) for i, delay in enumerate(delays_ms)]
         self.next += len(timers)
         self.shard.append(timers, {P: self.next})
 

@@ -12,7 +12,7 @@ from duewheel.testing import (
     LocalShard,
     ManualClock,
     RecordingPublisher,
-    Timer,
+    TimerRow,
     timer_batch,
 )
 from duewheel.wheel.config import DequeueConfig
@@ -39,7 +39,7 @@ class World:
 
     def append(self, count: int, due_ms: int) -> None:
         assert self.shard.ingest is not None
-        batch = timer_batch([Timer(0, self.end + n, due_ms) for n in range(count)])
+        batch = timer_batch([TimerRow(0, self.end + n, due_ms) for n in range(count)])
         names = [f"none.{self.end + n}" for n in range(count)]
         batch = replace(batch, targets=names, target=np.arange(count, dtype=np.int32))
         self.end += count

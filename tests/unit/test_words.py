@@ -1,0 +1,103 @@
+"""The words that were dropped do not come back: docs/glossary.md has those in their place."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("wheel", "checkpoints", "schemas", "streaming", "src/duewheel")
+
+# Parts of names of functions, classes, parameters and attributes: each hides what the thing is.
+DROPPED = re.compile(
+    "told|tells?|telling|said|word|known|found|gone|there|asks|asked|learn|learns|learned|looks?"
+    "|met|meets?|passed|meant|anew|deal|dealt|lineage|patience|believed|outages|condemned|judged?"
+    "|homes?|excess|stretch|places|uncommitted|restored|pieces|let|give|carry|forgiven|heard|hears"
+    "|origin|away|back"
+)
+# Also as names of locals.
+NO_LOCAL = re.compile(
+    "told|said|asked|gone|there|met|learned|meant|anew|dealt|judged|condemned|forgiven|heard"
+)
+# Right in their place: a header's meaning, JAVA_HOME, a key of doctor's JSON.
+ALLOWED = {"origin", "origin_offset", "origin_header", "java_home", "home", "found"}
+ALLOWED_IN = {
+    "schemas/batches.py",
+    "schemas/request/contract.py",
+    "schemas/request/request_columns.py",
+    "schemas/wire/record_codec.py",
+    "src/duewheel/doctor/findings.py",
+    "src/duewheel/java/find.py",
+    "src/duewheel/testing.py",
+    "streaming/session.py",
+}
+PHRASES = re.compile(
+    r"\b(anew|whoever|nobody knows|what is told|of which there is one)\b", re.IGNORECASE
+)
+
+
+def modules() -> list[Path]:
+    found = [path for folder in PRODUCT for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [path for path in found if path.resolve() == path]  # each behind its link only once
+
+
+def names(module: ast.Module) -> Iterator[tuple[str, bool, int]]:
+    """Each name that a module gives, whether it is a local's, and its line."""
+    for node in ast.walk(module):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.arg(arg=name):
+                yield name, False, node.lineno
+            case ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name, False, node.lineno
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield name, False, node.lineno
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name, True, node.lineno
+
+
+def uses(words: re.Pattern[str], name: str) -> bool:
+    """Whether a part of the name is one of the words."""
+    parts = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")
+    return any(words.fullmatch(part) for part in parts)
+
+
+def test_names_use_the_words_of_the_glossary() -> None:
+    dropped = []
+    for path in modules():
+        place = str(path.relative_to(ROOT))
+        for name, is_local, line in names(ast.parse(path.read_bytes())):
+            allowed = place in ALLOWED_IN and name in ALLOWED
+            if uses(NO_LOCAL if is_local else DROPPED, name) and not allowed:
+                dropped.append(f"{place}:{line}: {name}")
+    assert dropped == []
+
+
+@pytest.mark.parametrize(
+    ("name", "is_dropped"), [("isTold", True), ("_look_up", True), ("retold", False)]
+)
+def test_a_dropped_word_is_found_within_a_name(name: str, is_dropped: bool) -> None:
+    assert uses(DROPPED, name) == is_dropped
+
+
+def test_prose_uses_plain_words() -> None:
+    pages = [*modules(), *(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
+    lines = [
+        f"{page.relative_to(ROOT)}:{number}: {line.strip()}"
+        for page in pages
+        for number, line in enumerate(page.read_text().splitlines(), 1)
+        if PHRASES.search(line.replace("made_anew", "").replace("_anew", ""))
+    ]
+    assert lines == []
+
+
+def test_a_class_name_is_one_thing() -> None:
+    seen: dict[str, list[str]] = {}
+    for path in modules():
+        for node in ast.parse(path.read_bytes()).body:
+            if isinstance(node, ast.ClassDef):
+                seen.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: where for name, where in seen.items() if len(where) > 1} == {}
