@@ -2,7 +2,7 @@
 
 Every few seconds ingest syncs what has been written since, and then says so in one small file:
 
-    1. under engine.lock: commit, close and mirror page are read together
+    1. under engine.lock: commit page, close page and mirror are read together
     2. the files of hours and segments that have grown, `topics`, and the folders with new entries
        are synced
     3. the file `durable` is replaced, durably: JSON behind its CRC-32

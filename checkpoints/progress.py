@@ -12,15 +12,15 @@ A record per shard in the compacted topic `<app>.state`, in the partition <index
         again from there
 
 A message of p at offset o whose slot is s is *done* if it is out (delivered.py): placed in a slot
-up to r, that is o < c and s <= r; or placed in the half-delivered slot, that is s = r + 1, or
-s <= r and o >= c, and o < d, o < c1. All else is pending; but what lies below the oldest
-slot-configuration epoch (config_epochs.py) is done, though its slot can no longer be told.
+up to r, that is o < c and s <= r; or placed in the half-delivered slot and out of it, that is
+(s = r + 1, or s <= r and o >= c), and o < d and o < c1. All else is pending; but what lies below
+the oldest slot-configuration epoch (config_epochs.py) is done, though its slot is unknown.
 
 Rows whose copies are held for a timer partition that takes no writes are out: `held` says where the
 copies are (held_copies.py).
 
-The partitions of a shard stand at the same slot, unless they came from different ones: then each
-keeps what its record says until the shard has come to its r.
+The partitions of a shard stand at the same slot, unless they came from different shards: then each
+keeps its own r, c, … until the shard has come to that r.
 """
 
 from __future__ import annotations

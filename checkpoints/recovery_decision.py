@@ -10,7 +10,8 @@ starting ingest waits for the record of the running dequeue, and applies it
                 recovery
     power lost  the host has booted without a clean stop: the files are kept as far as the durable
                 checkpoint has them
-    old copy    all files are kept, and they are older than the progress: a backup was restored
+    old copy    all files are kept, and they are older than the progress: a backup was restored; or
+                a recovery that keeps all was killed
     files lost  nothing can be kept
     taken over  nothing is kept: another directory, or another copy of this one, has written the
                 progress, so these files are no earlier state of it; or it has no owner, after

@@ -6,7 +6,8 @@
     …        close      two alternating pages, written by dequeue under engine.lock
 
 - A batch exists from the moment its commit page is whole; it is *applied* once the page is marked.
-- The floor never falls; it and C, the marks at the moment of closing, are in one close page.
+- The floor never falls, except in a recovery. It and C, the marks at the moment of closing, are in
+  one close page.
 - Dequeue's copy of its progress in Kafka lies beside it (progress_mirror.py).
 """
 

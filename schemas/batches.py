@@ -74,7 +74,7 @@ class TimerBatch:
         headers: large_binary: the user's headers, request headers taken out.
         header_count: how many headers `headers` holds.
         roll_times: how often the timer has been rolled.
-        retries: how often in a row it was parked because its target took no writes.
+        retries: how often in a row it was parked or spread, or waited as a dead letter.
         level: the DELAY level that requested its due time, 0 for none.
         timestamp_ms: of the record; a timer due more than the roll window later is rolled.
         chase_slot: of a chase, the last slot delivered in full when it was written, else NO_SLOT.

@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import overload
 
-import numpy as np
-
 from duewheel.errors import ConfigError
 from duewheel.schemas.arrays import Int64
 
@@ -29,8 +27,8 @@ class WheelConfig:
     Attributes:
         precision_ms: length of a slot.
         slots: half of the ring's entries; the other half holds the past while dequeue lags.
-        window_ms: a timer due later than this after its record's timestamp does not fit. Of new
-            rows: what is read again has the window of its epoch (checkpoints/config_epochs.py).
+        window_ms: the roll window of new settings epochs; each row has that of its own epoch
+            (checkpoints/config_epochs.py).
         margin_ms: how much a record's timestamp may differ from this host's clock.
 
     Raises:
@@ -82,21 +80,6 @@ def slot_of(due_ms: Int64, precision_ms: int) -> Int64: ...
 def slot_of(due_ms: int | Int64, precision_ms: int) -> int | Int64:
     """The slot of a due time: ceil(due / precision)."""
     return -(-due_ms // precision_ms)
-
-
-def roll_instants(
-    due_ms: Int64, timestamp_ms: Int64, id_hash: Int64, window_ms: int | Int64
-) -> Int64:
-    """When timers that are due beyond the window leave the wheel to be written to Kafka again.
-
-    At the end of the window after the record's timestamp; where less than a third of a window would
-    be left then, at its half, so that the last stretch is never short. Earlier by up to an eighth
-    of a window, by the timer's id: timers written together do not roll in one instant.
-    """
-    short = due_ms - timestamp_ms - window_ms < window_ms // 3
-    latest = timestamp_ms + np.where(short, window_ms // 2, window_ms)
-    instants: Int64 = latest - id_hash % np.maximum(window_ms // 8, 1)
-    return instants
 
 
 def closable_slot(now_ms: int, precision_ms: int) -> int:

@@ -40,7 +40,7 @@ from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.producer_internals import stop
 from duewheel.kafka.publisher_limits import PublisherLimits
-from duewheel.kafka.transactions import open_producer, transact, warm_metadata
+from duewheel.kafka.transactional_producer import open_producer, transact, warm_metadata
 from duewheel.ops.status import status
 from duewheel.osutil.child_process import Child
 from duewheel.runtime.dequeue_process import init_progress

@@ -25,7 +25,8 @@ from duewheel.schemas.request.rules import compile_suite, load_suite
 from duewheel.schemas.request.topic_contracts import TopicContract
 from duewheel.schemas.wire.varint import read_varint
 from duewheel.testing import suite_parameters
-from duewheel.wheel.slots import roll_instants, slot_of
+from duewheel.wheel.roll_rule import roll_instants
+from duewheel.wheel.slots import slot_of
 from duewheel.wheel.storage.record_builder import stored_messages
 
 Change = Callable[[st.DataObject, bytes], bytes]

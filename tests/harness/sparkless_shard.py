@@ -23,7 +23,7 @@ from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.publisher_limits import PublisherLimits
-from duewheel.kafka.transactions import open_producer, transact, warm_metadata
+from duewheel.kafka.transactional_producer import open_producer, transact, warm_metadata
 from duewheel.ops import dlq_replay
 from duewheel.ops.dlq_replay import Selection
 from duewheel.runtime.dequeue_process import init_progress

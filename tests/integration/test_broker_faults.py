@@ -37,7 +37,7 @@ from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.publisher import KafkaPublisher
 from duewheel.kafka.publisher_limits import PublisherLimits
-from duewheel.kafka.transactions import open_producer, transact, warm_metadata
+from duewheel.kafka.transactional_producer import open_producer, transact, warm_metadata
 from duewheel.schemas.wire.single_record import single
 from duewheel.testing import LocalShard
 from duewheel.wheel.config import DequeueConfig

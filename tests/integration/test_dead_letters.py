@@ -20,10 +20,10 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, PublishDoubt
 from duewheel.kafka import producer_internals as internals
-from duewheel.kafka import transactions
+from duewheel.kafka import transactional_producer
 from duewheel.kafka.bounded_reader import Bound
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.transactions import transact
+from duewheel.kafka.transactional_producer import transact
 from duewheel.ops import dlq_list
 from duewheel.ops.dlq_list import list_letters
 from duewheel.schemas.wire.single_record import Header
@@ -261,7 +261,7 @@ def test_a_replay_that_ends_in_the_middle_loses_and_doubles_nothing(
             internals.await_outcomes(internals.enqueue(producer, batches, now_ms), deadline)
         raise KafkaError("the connection is gone")
 
-    monkeypatch.setattr(transactions, "transact", fails_once)
+    monkeypatch.setattr(transactional_producer, "transact", fails_once)
     with pytest.raises(PublishDoubt, match="nothing is doubled"):
         shard.replay(to_topic=shard.target)
     before = values(shard, shard.target)
@@ -314,7 +314,7 @@ def test_a_replay_that_another_one_has_overtaken_doubles_nothing(
             return outcomes
         return transact(producer, batches, now_ms, deadline)
 
-    monkeypatch.setattr(transactions, "transact", overtaken)
+    monkeypatch.setattr(transactional_producer, "transact", overtaken)
     selection: dict[str, Any] = {"code": selected[-1]} if selected else {}
     own = shard.replay(to_topic=small, **selection)
     assert [each["replayed"] for each in taken] == [30 - own["replayed"]]

@@ -30,7 +30,7 @@ from tests.harness.publishing import (
 from duewheel.checkpoints.progress import record_key
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt, TransactionTooSlow
-from duewheel.kafka import producer_internals, state_topic, target_encoder, transactions
+from duewheel.kafka import producer_internals, state_topic, target_encoder, transactional_producer
 from duewheel.kafka.publisher import KafkaPublisher
 
 pytestmark = pytest.mark.kafka
@@ -321,13 +321,13 @@ def test_a_transaction_that_runs_out_of_time_says_so_and_the_next_has_no_more(
 ) -> None:
     """Until it ends, readers of the same partitions wait; brokers that are away cost it, too."""
 
-    transact = transactions.transact
+    transact = transactional_producer.transact
 
     def slow(producer: Any, batches: list[Any], *given: Any) -> Any:
         time.sleep(0 if len(batches) == 1 else 3)
         return transact(producer, batches, *given)
 
-    monkeypatch.setattr(transactions, "transact", slow)
+    monkeypatch.setattr(transactional_producer, "transact", slow)
     publisher = make(publish_deadline_s=2.0, transaction_timeout_ms=2_500)
     rows = publisher.prepare(deliveries([Message(names.target, b"large")]))
     for slot in range(1, 4):

@@ -19,7 +19,7 @@ from duewheel.schemas.request.contract import Contract, parse
 from duewheel.schemas.request.rules import compile_suite, load_suite
 from duewheel.schemas.request.topic_contracts import TopicContract
 from duewheel.testing import suite_parameters
-from duewheel.wheel.append.placement import requested_slots
+from duewheel.wheel.roll_rule import requested_slots
 from duewheel.wheel.slots import closable_slot, hour_of
 from duewheel.wheel.storage.layout import hour_name
 

@@ -25,10 +25,10 @@ from duewheel.testing import (
     TimerRow,
     timer_batch,
 )
-from duewheel.wheel.append.placement import requested_slots
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.inspect.pending_counts import Pending, PendingTimers
+from duewheel.wheel.roll_rule import requested_slots
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 

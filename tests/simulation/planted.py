@@ -74,14 +74,14 @@ PLANTED = {
     "not-before-ignored": Planted(
         "1",
         "a parked copy's slot is that of its due time",
-        "wheel/append/placement.py",
+        "wheel/roll_rule.py",
         "leaves_ms = np.maximum(np.where(rolled, instants, batch.due_ms), held_ms)",
         "leaves_ms = np.where(rolled, instants, batch.due_ms)",
     ),
     "parked-beyond-window": Planted(
         "bytes",
         "a parked copy may leave after the window",
-        "wheel/append/placement.py",
+        "wheel/roll_rule.py",
         "np.minimum(batch.not_before_ms, batch.timestamp_ms + window_ms)",
         "batch.not_before_ms",
         test="unit/wheel/dequeue/test_parking.py::test_a_slot_is_that_of_the_later_of_due_and_not_before",

@@ -8,7 +8,7 @@ LETTERS = {
     "letters-at-once": Planted(
         "1",
         "a dead letter that waits leaves with the next slot",
-        "wheel/append/placement.py",
+        "wheel/roll_rule.py",
         "batch.not_before_ms == ANY_TIME, EARLIEST_SLOT",
         "batch.rejected, EARLIEST_SLOT",
         test="unit/wheel/dequeue/test_parking.py::test_dead_letters_wait_while_their_topic_takes_nothing",

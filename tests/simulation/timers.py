@@ -26,7 +26,8 @@ from duewheel.schemas.batches import (
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import id_hashes, key_hashes
 from duewheel.schemas.wire.record_codec import framed_bytes, key_values
-from duewheel.wheel.slots import EARLIEST_SLOT, WheelConfig, roll_instants, slot_of
+from duewheel.wheel.roll_rule import roll_instants
+from duewheel.wheel.slots import EARLIEST_SLOT, WheelConfig, slot_of
 
 TOPIC = "timers"
 TARGETS = ["orders", "bills", "dead"]

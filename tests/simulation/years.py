@@ -33,7 +33,8 @@ from tests.simulation.day_kafka import PARTITIONS, PRECISION_MS, START_MS, Kafka
 
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import Deliveries
-from duewheel.wheel.slots import HOUR_MS, WheelConfig, roll_instants
+from duewheel.wheel.roll_rule import roll_instants
+from duewheel.wheel.slots import HOUR_MS, WheelConfig
 
 DAY_MS = 24 * HOUR_MS
 WINDOW_MS = DAY_MS

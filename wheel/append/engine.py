@@ -39,15 +39,9 @@ from duewheel.errors import CorruptFile, RecoveryPending, RecoveryRefused
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.wheel.append.cancels import CancelResolver
-from duewheel.wheel.append.placement import (
-    CatchUp,
-    Owner,
-    PlacedRows,
-    Policy,
-    Standby,
-    requested_slots,
-)
+from duewheel.wheel.append.placement import CatchUp, Owner, PlacedRows, Policy, Standby
 from duewheel.wheel.append.staged_batch import StagedBatch, cut_to_committed
+from duewheel.wheel.roll_rule import requested_slots
 from duewheel.wheel.storage import retention
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.far_slots import ChainEnds

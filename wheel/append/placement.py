@@ -1,9 +1,9 @@
-"""Which slot each row of a batch asks for, which one it gets, and the rows in slot order.
+"""Which slot each row of a batch gets, and the rows in slot order.
 
-The slot that a row asks for follows from the record and the settings of its epoch. The one that it
-gets is a matter of the policy, which follows from the pages of `state`:
+The slot that a row asks for follows from the record (wheel/roll_rule.py). The one that it gets is a
+matter of the policy, which follows from the pages of `state`. R, C and floor: docs/glossary.md.
 
-    policy    rows           get                              closed before the commit page
+    policy    rows           get                              if their slot is closed before step 4
     Owner     all            max(slot, floor + 1)             move to the earliest open slot
     CatchUp   below C        max(slot, R + 1), closed or not  stay: dequeue waits for them
               at or above C  max(slot, floor + 1)             stay: dequeue closes nothing meanwhile
@@ -22,8 +22,7 @@ import numpy as np
 from duewheel.checkpoints.page_codec import Close, Marks
 from duewheel.checkpoints.progress import Progress
 from duewheel.schemas.arrays import Bool, Int64
-from duewheel.schemas.batches import ANY_TIME, TimerBatch
-from duewheel.wheel.slots import EARLIEST_SLOT, roll_instants, slot_of
+from duewheel.schemas.batches import TimerBatch
 
 _SORT_KEY_END = 2**63
 
@@ -112,31 +111,6 @@ class Standby:
 
 
 Policy = Owner | CatchUp | Standby
-
-
-def requested_slots(
-    batch: TimerBatch, precision_ms: int, window_ms: int | Int64
-) -> tuple[Int64, Bool]:
-    """The slot that each row asks for, closed or not, and whether the timer is rolled then.
-
-    A matter of the record and the settings of its epoch, never of the time: a row that is read
-    again gives the same.
-
-    Args:
-        batch: the rows.
-        precision_ms: length of a slot.
-        window_ms: the roll window in force at each row's offset, or the one of them all.
-    """
-    rolled = ~batch.rejected & (batch.due_ms - batch.timestamp_ms > window_ms)
-    instants = roll_instants(batch.due_ms, batch.timestamp_ms, batch.id_hash, window_ms)
-    # Like everything else in the wheel, what is parked leaves within the window.
-    held_ms = np.minimum(batch.not_before_ms, batch.timestamp_ms + window_ms)
-    leaves_ms = np.maximum(np.where(rolled, instants, batch.due_ms), held_ms)
-    slots = slot_of(leaves_ms, precision_ms)
-    letters = np.where(
-        batch.not_before_ms == ANY_TIME, EARLIEST_SLOT, slot_of(held_ms, precision_ms)
-    )
-    return np.where(batch.rejected, letters, slots), rolled
 
 
 def slot_order(slots: Int64) -> Int64:

@@ -21,7 +21,8 @@ class Phase(Enum):
                           ▲  PAUSED  ▲                from either, and back, as the operator says
 
     In RECOVERING and PAUSED nothing is closed, delivered or replied to. Progress is still
-    committed when it gets stale, or a standby would take the owner for dead.
+    committed when it gets stale, or a standby would take the owner for dead; held copies are
+    written in these commits.
     """
 
     RECOVERING = "ingest is making the files whole, or reads again what is missing"

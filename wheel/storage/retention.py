@@ -5,7 +5,7 @@
     cancel log          segments in which each cancel has its reply, except the newest: ingest may
                         write to it
 
-Every few seconds dequeue 1. raises the GC marks under engine.lock, so that ingest neither writes to
+Once a minute dequeue 1. raises the GC marks under engine.lock, so that ingest neither writes to
 these hours nor commits them again; 2. unlinks the files. A kill between the two leaves files that
 the next call unlinks. Before each commit ingest closes its files of expired hours: until then their
 blocks stay taken.

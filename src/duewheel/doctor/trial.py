@@ -28,7 +28,7 @@ from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.kafka import producer_internals as internals
 from duewheel.kafka import shard_settings
 from duewheel.kafka.state_topic import newest_records
-from duewheel.kafka.transactions import open_producer, warm_metadata
+from duewheel.kafka.transactional_producer import open_producer, warm_metadata
 from duewheel.schemas.wire.single_record import single
 
 T = TypeVar("T")

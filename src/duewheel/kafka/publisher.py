@@ -77,7 +77,7 @@ from duewheel.kafka.state_topic import (
 )
 from duewheel.kafka.target_encoder import TargetEncoder
 from duewheel.kafka.target_metadata import NO_VERDICT, SentBatch, TargetCatalog
-from duewheel.kafka.transactions import TransactionalProducer, preparation_deadline
+from duewheel.kafka.transactional_producer import TransactionalProducer, preparation_deadline
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.batches import TopicPartition as Place
 from duewheel.schemas.wire.record_batch import HEADER_BYTES, Batch

@@ -35,7 +35,7 @@ from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.router import reason_text
 from duewheel.kafka.state_topic import place_of
 from duewheel.kafka.target_metadata import SentBatch, TargetCatalog
-from duewheel.kafka.transactions import TransactionalProducer, preparation_deadline
+from duewheel.kafka.transactional_producer import TransactionalProducer, preparation_deadline
 from duewheel.ops.dlq_list import DeadLetterReader, dead_letter_reader
 from duewheel.osutil.terminal import progress_bar
 from duewheel.schemas.batches import NO_KEY, NO_PARTITION, TopicPartition

@@ -39,10 +39,10 @@ from duewheel.osutil.signals import stop_signals
 from duewheel.osutil.terminal import progress_bar
 from duewheel.schemas.request.contract import parse
 from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
-from duewheel.wheel.append.placement import requested_slots
 from duewheel.wheel.recovery.rebuild import first_marks
 from duewheel.wheel.recovery.startup import NO_PROGRESS
 from duewheel.wheel.recovery.survey import survey
+from duewheel.wheel.roll_rule import requested_slots
 
 _POLL_RECORDS = 5_000
 

@@ -56,7 +56,7 @@ from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.shard_records import ShardRecord, all_shards
 from duewheel.kafka.state_topic import place_of
-from duewheel.kafka.transactions import TransactionalProducer, is_fenced
+from duewheel.kafka.transactional_producer import TransactionalProducer, is_fenced
 from duewheel.osutil.signals import stop_signals
 from duewheel.schemas.wire.single_record import single
 from duewheel.wheel.publisher import Publisher

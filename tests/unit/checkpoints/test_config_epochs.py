@@ -20,8 +20,8 @@ from duewheel.schemas.request.rules import compile_suite, load_suite
 from duewheel.schemas.request.topic_contracts import TopicContract
 from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
 from duewheel.testing import TimerRow, suite_parameters, timer_batch
-from duewheel.wheel.append.placement import requested_slots
 from duewheel.wheel.recovery.rebuild import first_marks
+from duewheel.wheel.roll_rule import requested_slots
 from duewheel.wheel.slots import WheelConfig, slot_of
 
 P: TopicPartition = ("timers", 0)

@@ -28,7 +28,8 @@ from duewheel.testing import (
 )
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import decode
-from duewheel.wheel.slots import WheelConfig, roll_instants
+from duewheel.wheel.roll_rule import roll_instants
+from duewheel.wheel.slots import WheelConfig
 
 NOW_MS = 1_800_000_000_000
 TEN_YEARS_MS = 3_650 * DAY_MS

@@ -28,10 +28,10 @@ from duewheel.kafka.batch_encoder import encode
 from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
 from duewheel.schemas.wire.record_codec import NO_ORIGIN
-from duewheel.wheel.append.placement import requested_slots
 from duewheel.wheel.dequeue.requeue import parked, waits_ms
 from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.encoded import Aside, EncodingTarget, Reason, Target
+from duewheel.wheel.roll_rule import requested_slots
 from duewheel.wheel.slots import WheelConfig
 
 WHEEL = WheelConfig(1_000, 100_000, window_ms=86_400_000, margin_ms=3_600_000)

@@ -14,7 +14,7 @@ from duewheel.schemas.batches import NO_LEVEL, NO_PARTITION
 from duewheel.schemas.columns import binary
 from duewheel.schemas.request.contract import parse
 from duewheel.schemas.wire.record_codec import NO_ORIGIN, copy_headers
-from duewheel.wheel.slots import roll_instants
+from duewheel.wheel.roll_rule import roll_instants
 
 NOW_MS = 1_800_000_000_000
 WINDOW_MS = 24 * 3_600_000

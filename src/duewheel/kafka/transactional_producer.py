@@ -1,8 +1,9 @@
 """Writes ready batches in transactions, by a producer that owns its transactional id.
 
 For everything exactly once: deliveries with their progress, replays with their position. A failed
-transaction stays open: the caller drops the producer, and the next `open` ends the transaction. One
-thread per producer.
+transaction stays open: the caller drops the producer, and the next `open` ends the transaction.
+Whether one in doubt was committed is found out by the caller: wheel/dequeue/commit.py for
+deliveries. One thread per producer.
 """
 
 from __future__ import annotations
