@@ -28,7 +28,7 @@ FAR_SLOTS = {
         "2",
         "slots are delivered before they are linked",
         "wheel/dequeue/loop.py",
-        "end = min(self.position.close.floor, self._directory.state.linked)",
+        "end = max(r, min(self.position.close.floor, self._directory.state.linked))",
         "end = self.position.close.floor",
         seed=24,
     ),

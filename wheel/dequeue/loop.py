@@ -247,8 +247,10 @@ class Loop:
         """
         self._move_ring()
         known = self._started.committed.partitions
-        end = min(self.position.close.floor, self._directory.state.linked)
-        self._chunks.begin(self.position.delivered_slot, end, below, half_rows_by_slot(known))
+        r = self.position.delivered_slot
+        # A close page of before the ring moved: all up to R is out, though it was linked less far.
+        end = max(r, min(self.position.close.floor, self._directory.state.linked))
+        self._chunks.begin(r, end, below, half_rows_by_slot(known))
 
     def _move_ring(self) -> None:
         """For a closed range beyond the ring: raise `lower`, and link its next slots."""

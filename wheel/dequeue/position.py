@@ -70,6 +70,7 @@ class Position:
                 partition of this chunk; else None.
             half_rows: how many rows of that slot are out then.
         """
+        assert delivered_slot >= self.delivered_slot, f"R falls to {delivered_slot}: {self}"
         if ends is None:
             return Position(self.close, delivered_slot)
         before = self.half_below if self.delivered_slot == delivered_slot else {}

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+import uuid
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.harness.cancel_world import CancelWorld
 from tests.harness.engine_world import P0, P1, PRECISION_MS, SLOT, EngineWorld, timer
 
+from duewheel.checkpoints import fs
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import RecoveryPending
 from duewheel.runtime.checkpointer import DurableCheckpoints
+from duewheel.testing import TimerRow
 from duewheel.wheel.append.engine import Appended
 from duewheel.wheel.append.placement import slot_order
 from duewheel.wheel.inspect.pending_counts import PendingTimers
@@ -314,3 +318,35 @@ def test_the_reach_of_the_ring() -> None:
             reach = wheel.reach(lower)
             assert lower + wheel.ring // 2 <= reach < lower + wheel.ring
             assert wheel.reach(lower + 1) >= reach
+
+
+def test_a_close_page_of_before_the_ring_moved_takes_back_no_delivery(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Power is lost behind the delivery, and the clock of the next boot closes no slot."""
+    world = CancelWorld(tmp_path / "data", clock_skew_max_ms=1_000)
+    floor, start_ms = 384, world.clock.now_ms()
+    world.append(TimerRow(0, 0, start_ms + 300 * PRECISION_MS))
+    world.shard.kill(Role.DEQUEUE)
+    world.clock.set(start_ms + floor * PRECISION_MS)
+    dequeue = world.shard.start_dequeue()
+    dequeue.tick()
+    checkpoints = DurableCheckpoints(world.path)
+    checkpoints.write()
+    checkpoints.close()
+    world.drain()
+    world.clock.step(-3_000)
+    world.drain()
+    assert world.sources() == ["timers-0@0"]
+    delivered = dequeue.delivered_slot
+    for role in Role:
+        world.shard.kill(role)
+    monkeypatch.setattr(fs, "boot_id", lambda: str(uuid.UUID(int=1)))
+    world.shard.start_dequeue()
+    world.shard.start_ingest()
+    world.drain()
+    assert world.shard.dequeue is not None
+    assert world.shard.dequeue.delivered_slot == delivered
+    world.clock.step(6_000)
+    world.drain()
+    assert world.sources() == ["timers-0@0"]
