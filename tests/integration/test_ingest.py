@@ -136,8 +136,8 @@ def test_killed_in_the_middle_nothing_is_lost_or_taken_twice(shard: IngestShard)
     assert shard.end(signal.SIGTERM) == 0, shard.tail()
     shard.require_taken_once({0: range(4_000), 1: range(2_500)})
     (stopped,) = shard.events("ingest stopped")
-    assert stopped["rows_replayed"] > 0
     assert not shard.events("Spark's checkpoint does not fit, starting from the marks")
+    assert stopped["rows_replayed"] > 0, shard.tail()
 
 
 def test_a_checkpoint_that_is_too_new_is_set_aside_and_lost_messages_are_reported(
