@@ -191,12 +191,9 @@ class LiveFields:
 
     def note_deliveries(self, delivered: int, dead_letters: int, *, wait: bool) -> None:
         """Called by dequeue."""
-        words = (delivered, dead_letters, int(wait))
-        (
-            self._words[FieldIndex.DELIVERED],
-            self._words[FieldIndex.DEAD_LETTERS],
-            self._words[FieldIndex.LETTERS_WAIT],
-        ) = words
+        self._words[FieldIndex.DELIVERED] = delivered
+        self._words[FieldIndex.DEAD_LETTERS] = dead_letters
+        self._words[FieldIndex.LETTERS_WAIT] = int(wait)
 
     @property
     def lag(self) -> Lag:

@@ -134,7 +134,7 @@ def settle_checkpoint(
     Args:
         checkpoint: its directory; need not exist.
         marks: the engine's next offset per partition.
-        partitions: those that there are.
+        partitions: the existing partitions of the timer topics, with where each begins.
         ends: up to where each partition can be read: all before it is committed, or aborted.
     """
     try:

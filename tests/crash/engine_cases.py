@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 
 from tests.crash.cancel_verdict import Asked, Came, judge
+from tests.harness.timer_rows import ends_of
 
 from duewheel.checkpoints.role import Role
 from duewheel.schemas.batches import TopicPartition
@@ -150,13 +151,6 @@ class World:
         for role in Role:
             self.shard.kill(role)
         self.journal.close()
-
-
-def ends_of(timers: list[TimerRow]) -> dict[TopicPartition, int]:
-    ends: dict[TopicPartition, int] = {}
-    for timer in timers:
-        ends[TIMER_TOPIC, timer.partition] = timer.offset + 1
-    return ends
 
 
 def some_timers(random: Random, offsets: list[int], now_ms: int, count: int) -> list[TimerRow]:

@@ -31,11 +31,11 @@ from tests.crash.engine_cases import (
     World,
     a_row,
     append_step,
-    ends_of,
     judge_rows,
     some_timers,
 )
 from tests.crash.engine_child import accept_cut
+from tests.harness.timer_rows import ends_of
 
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
+from tests.harness.timer_rows import ends_of
 
 from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.progress import Progress
@@ -150,10 +151,7 @@ def shard_at(path: Path, clock: ManualClock, publisher: Publisher) -> LocalShard
 
 
 def append(shard: LocalShard, timers: list[TimerRow]) -> None:
-    ends: dict[tuple[str, int], int] = {}
-    for timer in timers:
-        ends[TIMER_TOPIC, timer.partition] = timer.offset + 1
-    shard.append(timers, ends)
+    shard.append(timers, ends_of(timers))
 
 
 def drain(shard: LocalShard, clock: ManualClock) -> None:

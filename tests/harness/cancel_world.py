@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.harness.timer_rows import P0, P1, ends_of
 
 from duewheel.checkpoints.role import Role
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import (
-    TIMER_TOPIC,
     LocalShard,
     ManualClock,
     RecordingPublisher,
@@ -22,18 +22,8 @@ from duewheel.testing import (
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 
-P0: TopicPartition = (TIMER_TOPIC, 0)
-
-
-P1: TopicPartition = (TIMER_TOPIC, 1)
-
-
 NOW_MS = 1_800_000_000_000
-
-
 PRECISION_MS = 10
-
-
 REPLIES = "replies"
 
 
@@ -70,10 +60,7 @@ class CancelWorld:
         self.path = path
 
     def append(self, *timers: TimerRow) -> None:
-        ends = {}
-        for timer in timers:
-            ends[TIMER_TOPIC, timer.partition] = timer.offset + 1
-        self.shard.append(timers, ends)
+        self.shard.append(timers, ends_of(timers))
 
     def at_slot(self, slot: int) -> None:
         """Slots up to this one may be closed, and all of them are delivered."""

@@ -52,20 +52,10 @@ def rows(targets: Sequence[str], partitions: Sequence[int]) -> Deliveries:
 
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-
-
 RULES = compile_suite(load_suite(), suite_parameters(forbidden_targets=["timers", "dead"]))
-
-
 CONTRACT = Contract((1_000,), {}, "dead", RULES)
-
-
 NOW_MS = 1_800_000_000_000
-
-
 ROOM = EncodingTarget(Target(4, 1_000), 1_000)
-
-
 DOWN = EncodingTarget(Target(4, 1_000, unavailable=frozenset([1, 2])), 1_000)
 
 

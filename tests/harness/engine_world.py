@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.harness.timer_rows import P0, P1, ends_of
+
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
-from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import (
-    TIMER_TOPIC,
     LocalShard,
     ManualClock,
     RecordingPublisher,
@@ -19,18 +19,8 @@ from duewheel.wheel.append.engine import Appended
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 
-P0: TopicPartition = (TIMER_TOPIC, 0)
-
-
-P1: TopicPartition = (TIMER_TOPIC, 1)
-
-
 PRECISION_MS = 10
-
-
 NOW_MS = 1_800_000_000_000
-
-
 SLOT = NOW_MS // PRECISION_MS  # closed at the start
 
 
@@ -67,10 +57,7 @@ class EngineWorld:
         return self.shard.directory(Role.INGEST).state
 
     def append(self, *timers: TimerRow) -> Appended:
-        ends = {}
-        for timer in timers:
-            ends[TIMER_TOPIC, timer.partition] = timer.offset + 1
-        return self.shard.append(timers, ends)
+        return self.shard.append(timers, ends_of(timers))
 
     def at_slot(self, slot: int) -> None:
         """The clock says that slots up to SLOT + `slot` may be closed."""

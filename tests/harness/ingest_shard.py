@@ -34,8 +34,6 @@ from duewheel.wheel.storage.layout import FLAG_DEAD_LETTER, LEVEL_MASK, MAGIC_TI
 from duewheel.wheel.storage.verify import check
 
 DEADLINE_S = 120.0
-
-
 WHEEL = WheelConfig(precision_ms=50, slots=80_000, window_ms=3_600_000, margin_ms=60_000)
 
 

@@ -9,8 +9,6 @@ from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.schemas.batches import TopicPartition
 
 NOW = 35_904_768_731
-
-
 IDS = "0b1c2d3e-0000-4000-8000-{:012d}"
 
 

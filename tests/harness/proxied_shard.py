@@ -35,14 +35,8 @@ from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 WHEEL = WheelConfig(precision_ms=50, slots=10_000, window_ms=400_000, margin_ms=100_000)
-
-
 CLOCK = SystemClock()
-
-
 DUE_IN_MS = 1_000  # longer than writing and reading the timers takes
-
-
 QUICKLY = PublisherLimits(quiet_s=0.5, unavailable_target_age_s=0.5)
 
 

@@ -20,11 +20,7 @@ from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.verify import check
 
 PRECISION_MS = 10
-
-
 NOW_MS = 1_800_000_000_000
-
-
 PARTITIONS = 2
 
 

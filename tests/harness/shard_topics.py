@@ -16,11 +16,7 @@ from duewheel.dev.broker import DevBroker
 from duewheel.kafka.admin import KafkaAdmin
 
 TIMER = "timer"
-
-
 DEAD = "dead-letter"
-
-
 STATE = "state"
 
 

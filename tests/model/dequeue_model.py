@@ -87,11 +87,12 @@ class Dequeue:
         self._producer = self._kafka.init_transactions(self._shard)
         self._committed = self._kafka.progress[self._shard]
         generation = directory.generation
-        goes_on = directory.mirror == self._committed
-        if not self._clauses.blind_is_raised_where_progress_is_newer_than_its_mirror:
-            goes_on = True
+        is_newer = (
+            self._clauses.blind_is_raised_where_progress_is_newer_than_its_mirror
+            and directory.mirror != self._committed
+        )
         progress = decide(directory, self._committed, incarnation, self._clauses)
-        if directory.standby or directory.generation != generation or not goes_on:
+        if directory.standby or directory.generation != generation or is_newer:
             if self._clauses.blind_is_raised_at_a_start:
                 directory.blind = {}
             if self._clauses.since_is_raised_at_a_start:

@@ -44,7 +44,6 @@ _ROOM_BYTES = 2 << 30  # for timers: hours of them at a modest rate
 _TRIAL_BYTES = 1 << 16
 _BLOCK_BYTES = 512  # of st_blocks, whatever the file system's are
 _OPEN_FILES = 4_096
-_LOCK_S = 1.0
 _JVM_BESIDE_HEAP = 1.3  # what a JVM takes per byte of its heap
 # Of the kernel's adjtimex: its answer when nothing keeps the clock, and what `struct timex` begins
 # with: modes, offset, freq, maxerror (µs), esterror, status.

@@ -9,16 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.harness.cancel_world import (
-    NOW_MS,
-    P0,
-    P1,
-    PRECISION_MS,
-    REPLIES,
-    CancelWorld,
-    cancel,
-    timer,
-)
+from tests.harness.cancel_world import NOW_MS, PRECISION_MS, REPLIES, CancelWorld, cancel, timer
+from tests.harness.timer_rows import P0, P1
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.progress import NOBODY

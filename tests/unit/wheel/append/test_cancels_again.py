@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.harness.cancel_world import NOW_MS, P0, P1, PRECISION_MS, CancelWorld, cancel, timer
+from tests.harness.cancel_world import NOW_MS, PRECISION_MS, CancelWorld, cancel, timer
 from tests.harness.recovery_world import RecoveryWorld
 from tests.harness.standbys import Standby
+from tests.harness.timer_rows import P0, P1
 
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.cancel_bounds import FILE_NAME, CancelBounds

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.cancel_world import NOW_MS, P0, P1, PRECISION_MS, CancelWorld, cancel, timer
+from tests.harness.cancel_world import NOW_MS, PRECISION_MS, CancelWorld, cancel, timer
+from tests.harness.timer_rows import P0, P1
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.role import Role

@@ -9,15 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.harness.engine_world import (
-    NOW_MS,
-    P0,
-    P1,
-    PRECISION_MS,
-    SLOT,
-    EngineWorld,
-    timer,
-)
+from tests.harness.engine_world import NOW_MS, PRECISION_MS, SLOT, EngineWorld, timer
+from tests.harness.timer_rows import P0, P1
 
 from duewheel.checkpoints.page_codec import Commit
 from duewheel.checkpoints.role import Role

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.timer_rows import P0, P1, ends_of
 
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.page_codec import Close
@@ -19,8 +20,7 @@ from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import Fenced, KafkaUnavailable, RecoveryPending, RecoveryRefused
-from duewheel.schemas.batches import TopicPartition
-from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
+from duewheel.testing import LocalShard, ManualClock, RecordingPublisher, TimerRow
 from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import slot_scan
 from duewheel.wheel.dequeue.lifecycle import Dequeue
@@ -28,8 +28,6 @@ from duewheel.wheel.dequeue.slot_scan import SlotScan
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 
-P0: TopicPartition = (TIMER_TOPIC, 0)
-P1: TopicPartition = (TIMER_TOPIC, 1)
 NOW_MS = 1_800_000_000_000
 PRECISION_MS = 10
 SLOT = NOW_MS // PRECISION_MS  # closed at the start
@@ -62,10 +60,7 @@ class World:
 
     def append(self, *timers: TimerRow) -> None:
         """In the order of their offsets, marks behind the last of each partition."""
-        ends = {}
-        for timer in timers:
-            ends[TIMER_TOPIC, timer.partition] = timer.offset + 1
-        self.shard.append(timers, ends)
+        self.shard.append(timers, ends_of(timers))
 
     def at_slot(self, slot: int) -> None:
         """The clock says that slots up to SLOT + `slot` may be closed."""

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.harness.cancel_world import CancelWorld
-from tests.harness.engine_world import P0, P1, PRECISION_MS, SLOT, EngineWorld, timer
+from tests.harness.engine_world import PRECISION_MS, SLOT, EngineWorld, timer
+from tests.harness.timer_rows import P0, P1
 
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.role import Role
