@@ -19,8 +19,9 @@ from duewheel.client.handle import RecallHandle, id_bytes
 from duewheel.config.sections import TimerSection as Timer_
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, InvalidTimer
+from duewheel.schemas.name_patterns import may_name_topic
 
-TOPIC = st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True)
+TOPIC = st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True).filter(may_name_topic)
 HANDLE = st.builds(
     RecallHandle,
     TOPIC,
