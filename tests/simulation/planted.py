@@ -211,6 +211,7 @@ PLANTED = {
         "wheel/storage/timer_wheel.py",
         'todo = ~(named & (entries["magic"] == magic) & (entries["num"] > 0))',
         "todo = named | True",
+        test="unit/wheel/storage/test_timer_wheel.py::test_doing_a_batch_again_changes_nothing",
     ),
     "replay": Planted(
         "3",
@@ -402,6 +403,7 @@ PLANTED = {
         "checkpoints/state_file.py",
         "        self._words[FieldIndex.DAMAGE] = self.damage\n",
         "",
+        test="unit/wheel/recovery/test_rebuild.py::test_after_a_loss_of_power_the_durable_checkpoint_is_kept",
     ),
     "power-survived": Planted(
         "2",

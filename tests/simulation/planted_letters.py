@@ -19,6 +19,7 @@ LETTERS = {
         "schemas/request/request_columns.py",
         "    letters: Bool = np.diff(headers.firsts) >= size\n",
         "    letters: Bool = np.diff(headers.firsts) < 0\n",
+        test="unit/wheel/dequeue/test_parking.py::test_dead_letters_wait_while_their_topic_takes_nothing",
     ),
     "letters-always": Planted(
         "6",
@@ -26,6 +27,7 @@ LETTERS = {
         "wheel/encoded.py",
         "self.refusal or self.unavailable.issuperset(range(self.partitions))",
         "self.refusal or bool(self.unavailable)",
+        test="unit/wheel/dequeue/test_parking.py::test_dead_letters_go_to_any_partition_that_takes_writes",
     ),
     "letters-astray": Planted(
         "6",

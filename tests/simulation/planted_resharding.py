@@ -44,6 +44,7 @@ RESHARDING = {
         OWNERSHIP,
         "    if progress.sealed_for is None:\n",
         "    if True:\n",
+        test="unit/wheel/recovery/test_startup.py::test_a_sealed_shard_is_owned_by_no_one",
     ),
     "reshard-others-served": Planted(
         "ownership",
@@ -65,6 +66,7 @@ RESHARDING = {
         RECORDS,
         "mine = {p: part for p, part in parts.items()",
         "mine = {p: replace(part, c1=None, d=None, n=None) for p, part in parts.items()",
+        test=DEALT + "test_a_slot_half_delivered_by_one_shard_is_finished_by_another",
     ),
     "reshard-ahead-falls": Planted(
         "7",
@@ -88,6 +90,7 @@ RESHARDING = {
         PROGRESS,
         "return min(p.delivered_slot for p in self.partitions.values())",
         "return max(p.delivered_slot for p in self.partitions.values())",
+        test=DEALT + "test_any_number_of_shards_after_another_with_any_loss",
     ),
     "reshard-epochs": Planted(
         "moved",

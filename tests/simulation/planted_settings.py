@@ -19,6 +19,7 @@ SETTINGS = {
         "streaming/epoch_parser.py",
         "    if (index == newest).all():\n",
         "    if True:\n",
+        test="unit/checkpoints/test_config_epochs.py::test_each_row_is_parsed_under_the_contract_of_its_epoch",
     ),
     "epoch-at-c": Planted(
         "bytes",
@@ -26,6 +27,7 @@ SETTINGS = {
         "wheel/admin/reconfigure.py",
         "            local.commit.marks.get(p, 0),\n",
         "            0,\n",
+        test="unit/wheel/admin/test_reconfigure.py::test_an_epoch_begins_behind_everything_that_was_judged",
     ),
     "epochs-forgotten": Planted(
         "3",
@@ -33,6 +35,7 @@ SETTINGS = {
         "checkpoints/config_epochs.py",
         "all(o <= lowest.get(p, 0) for p, o in kept[1].since.items())",
         "True",
+        test="unit/wheel/admin/test_reconfigure.py::test_an_epoch_begins_behind_everything_that_was_judged",
     ),
     "newest-window": Planted(
         "2",
@@ -40,5 +43,6 @@ SETTINGS = {
         "wheel/recovery/rebuild.py",
         "reach_ms = epochs.longest_window_ms",
         "reach_ms = epochs.newest.window_ms",
+        test="unit/checkpoints/test_config_epochs.py::test_reading_starts_by_the_longest_window_of_all_epochs",
     ),
 }
