@@ -7,7 +7,9 @@ the batch's timestamp.
 
 from __future__ import annotations
 
+import itertools
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,38 +65,54 @@ def bytes_alone(deliveries: Deliveries) -> Int64:
     return HEADER_BYTES + Records(deliveries).sizes(np.zeros(len(deliveries), np.int64))
 
 
-def split(deliveries: Deliveries, bytes_max: int) -> list[Batch]:
-    """Batches of at most `bytes_max` bytes, header included, that hold the rows in their order.
+def split(
+    deliveries: Deliveries, ends: Sequence[int], bytes_max: Sequence[int]
+) -> list[list[Batch]]:
+    """The batches of each topic-partition: its rows in their order.
 
-    The rows must be of one topic-partition. A row that is too large even alone gets a batch of its
-    own, larger than `bytes_max`: see `bytes_alone`.
+    All rows are encoded together and the bytes are cut, because an encoding costs about the same
+    for one row and for a hundred: a slot often has a row or two for each of many partitions.
+
+    Args:
+        deliveries: the rows, those of a topic-partition side by side.
+        ends: one behind the last row of each topic-partition, rising.
+        bytes_max: the largest batch of each, header included. A row that is too large even alone
+            gets a larger batch of its own: see `bytes_alone`.
     """
+    bounds = np.array([0, *ends], np.int64)
+    first, end = bounds[:-1], bounds[1:]
     records = Records(deliveries)
-    firsts = _cut(records.sizes(np.arange(len(records), dtype=np.int64)), bytes_max - HEADER_BYTES)
-    counts = np.diff(firsts)
-    encoded = records.encode(np.arange(len(records)) - np.repeat(firsts[:-1], counts))
+    row = np.arange(len(records), dtype=np.int64)
+    sizes = records.sizes(row - np.repeat(first, end - first))
+    cuts = _cuts(sizes, first, end, np.array(bytes_max, np.int64) - HEADER_BYTES)
+    counts = np.diff(cuts)
+    encoded = records.encode(row - np.repeat(cuts[:-1], counts))
     octets = memoryview(data(encoded).data).toreadonly()
-    bounds = offsets(encoded)[firsts].tolist()
-    return [
-        Batch(octets[start:end], count)
-        for start, end, count in zip(bounds, bounds[1:], counts.tolist(), strict=False)
+    batches = [
+        Batch(octets[start:stop], count)
+        for (start, stop), count in zip(
+            itertools.pairwise(offsets(encoded)[cuts].tolist()), counts.tolist(), strict=True
+        )
     ]
+    of_partition = itertools.pairwise(np.searchsorted(cuts, bounds).tolist())
+    return [batches[start:stop] for start, stop in of_partition]
 
 
-def _cut(sizes: Int64, bytes_max: int) -> Int64:
+def _cuts(sizes: Int64, first: Int64, end: Int64, bytes_max: Int64) -> Int64:
     """First row of each batch, then the number of rows.
 
-    The sizes are those with each row's place among all rows as offset delta. Inside a batch the
+    The sizes are those with each row's place in its group as offset delta. Inside a batch the
     delta, and so the size, is never larger: rows that fit by these sizes fit.
     """
-    ends = np.cumsum(sizes)
-    firsts = [0]
-    while firsts[-1] < len(sizes):
-        first = firsts[-1]
-        before = int(ends[first - 1]) if first else 0
-        fits = int(np.searchsorted(ends, before + bytes_max, "right"))
-        firsts.append(max(fits, first + 1))
-    return np.array(firsts, np.int64)
+    total = np.concatenate([[0], np.cumsum(sizes)])
+    cuts = end.tolist()
+    for group in np.flatnonzero(total[end] - total[first] > bytes_max).tolist():
+        cut, stop = int(first[group]), int(end[group])
+        while cut < stop:
+            cuts.append(cut)
+            fits = int(np.searchsorted(total, total[cut] + bytes_max[group], "right")) - 1
+            cut = max(fits, cut + 1)
+    return np.unique([0, *cuts])
 
 
 def seal(

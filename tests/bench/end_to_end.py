@@ -154,7 +154,8 @@ class Rig:
         for partition in range(self.partitions):
             rows = slice(partition, None, self.partitions)
             at = TopicPartition("bench.timers", partition)
-            batches = split(requests(number[rows], due_ms[rows], self.target), 512 * 1024)
+            messages = requests(number[rows], due_ms[rows], self.target)
+            (batches,) = split(messages, [len(messages)], [512 * 1024])
             ready += [(at, batch) for batch in batches]
         outcomes = transact(self._bulk_producer, ready, CLOCK.now_ms(), Deadline(DEADLINE_S))
         errors = [outcome.error for outcome in outcomes if outcome.error]

@@ -123,12 +123,12 @@ def encode(
     routed = route(deliveries, lookup, refused, dead_letter_topic, now_ms)
     used_targets = routed.used_targets
     rest, groups = router.grouped(routed.deliveries, _targets(used_targets), chance)
-    parts = []
-    for group in groups:
-        rows = rest.slice(group.first, group.end)
-        first = 0
-        for batch in split(rows, used_targets[group.topic].batch_bytes):
-            source = rows.source[first].as_py() if batch.count == 1 else None
+    limits = [used_targets[group.topic].batch_bytes for group in groups]
+    parts, first = [], 0
+    whole = split(rest, [group.end for group in groups], limits)
+    for group, batches in zip(groups, whole, strict=True):
+        for batch in batches:
+            source = rest.source[first].as_py() if batch.count == 1 else None
             parts.append(Part(group.topic, group.partition, batch, source))
             first += batch.count
     return Encoded(parts, routed.aside, used_targets, refused)

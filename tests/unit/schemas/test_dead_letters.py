@@ -63,10 +63,9 @@ def deliveries(rolled: bool) -> Deliveries:
 
 def decoded(rows: Deliveries) -> list[Any]:
     """The records as Kafka's clients see them."""
+    (batches,) = split(rows, [len(rows)], [1 << 20])
     records = MemoryRecords(
-        b"".join(
-            bytes(seal(batch.body, batch.count, timestamp_ms=0)) for batch in split(rows, 1 << 20)
-        )
+        b"".join(bytes(seal(batch.body, batch.count, timestamp_ms=0)) for batch in batches)
     )
     found = []
     while (batch := records.next_batch()) is not None:

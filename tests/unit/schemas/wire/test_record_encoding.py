@@ -116,13 +116,13 @@ MESSAGES = {
 @pytest.mark.parametrize("name", MESSAGES)
 def test_kafka_python_reads_back_a_message(name: str) -> None:
     message = MESSAGES[name]
-    batches = record_batch.split(deliveries(message), 1 << 20)
+    (batches,) = record_batch.split(deliveries(message), [1], [1 << 20])
     assert read_back(batches) == [(message.key, message.value, message.delivered_headers())]
 
 
 def test_kafka_python_reads_back_all_messages_in_order() -> None:
     messages = list(MESSAGES.values())
-    batches = record_batch.split(deliveries(*messages), 1_000_000)
+    (batches,) = record_batch.split(deliveries(*messages), [len(messages)], [1_000_000])
     assert len(batches) == 2
     assert read_back(batches) == [(m.key, m.value, m.delivered_headers()) for m in messages]
 
@@ -178,7 +178,7 @@ def test_batches_stay_within_the_bound(bytes_max: int) -> None:
     ]
     rows = deliveries(*messages)
     alone = record_batch.bytes_alone(rows)
-    batches = record_batch.split(rows, bytes_max)
+    (batches,) = record_batch.split(rows, [len(rows)], [bytes_max])
     row = 0
     for batch in batches:
         size = record_batch.HEADER_BYTES + len(batch.body)
@@ -192,12 +192,29 @@ def test_size_alone_is_that_of_the_batch_made() -> None:
     rows = deliveries(*MESSAGES.values())
     alone = record_batch.bytes_alone(rows).tolist()
     for row, size in enumerate(alone):
-        (batch,) = record_batch.split(rows.take(np.array([row])), 1)
+        ((batch,),) = record_batch.split(rows.take(np.array([row])), [1], [1])
         assert len(record_batch.seal(batch.body, batch.count, timestamp_ms=0)) == size
 
 
 def test_no_rows_no_batches() -> None:
-    assert record_batch.split(deliveries(), 1_000) == []
+    assert record_batch.split(deliveries(), [0], [1_000]) == [[]]
+    assert record_batch.split(deliveries(), [], []) == []
+
+
+def test_rows_of_many_partitions_are_cut_as_if_each_were_encoded_alone() -> None:
+    rng = np.random.default_rng(1)
+    sizes = rng.integers(0, 300, 1_000).tolist()
+    rows = deliveries(*(Message(value=bytes(size)) for size in sizes))
+    ends = [1, 2, 40, 40, 340, 999, 1_000]  # one is empty
+    limits = [1 << 20, 10, 1 << 20, 100, 5_000, 20_000, 300]
+    firsts = [0, *ends[:-1]]
+    alone = [
+        record_batch.split(rows.slice(first, end), [end - first], [limit])
+        for first, end, limit in zip(firsts, ends, limits, strict=True)
+    ]
+    assert record_batch.split(rows, ends, limits) == [batches for (batches,) in alone]
+    assert [len(batches) for (batches,) in alone[:4]] == [1, 1, 1, 0]
+    assert min(len(batches) for (batches,) in alone[4:6]) > 5
 
 
 def test_columns_of_varints_are_those_of_single_ones() -> None:
