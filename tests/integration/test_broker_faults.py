@@ -31,7 +31,6 @@ from tests.harness.reader import consumer, read_committed
 from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
 from duewheel.dev.broker import DevBroker
-from duewheel.kafka import availability
 from duewheel.kafka import producer_internals as internals
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
@@ -138,7 +137,7 @@ def own_threads() -> set[threading.Thread]:
 @pytest.fixture(autouse=True)
 def nothing_is_parked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch may be refused for good just before its transaction is given up."""
-    monkeypatch.setattr(availability, "VERDICT_S", (0.0, 0.0))
+    monkeypatch.setattr(target_failures, "VERDICT_S", (0.0, 0.0))
 
 
 @pytest.fixture(scope="module")

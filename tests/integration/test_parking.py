@@ -30,7 +30,6 @@ from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.held_copies import Held, key_of, value_of
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.dev.broker import DevBroker
-from duewheel.kafka import availability
 from duewheel.kafka.held_queue import BATCHES_AT_ONCE
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.wire.single_record import single
@@ -50,7 +49,7 @@ def numbered(timers: Sequence[tuple[str, int]], topic: str, partition: int) -> l
 def shard(
     tmp_path: Path, broker: DevBroker, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ProxiedShard]:
-    monkeypatch.setattr(availability, "VERDICT_S", (1.0, 30.0))
+    monkeypatch.setattr(target_failures, "VERDICT_S", (1.0, 30.0))
     topics = Topics.named(f"parking-{uuid.uuid4().hex[:8]}")
     topics.create(broker.bootstrap_servers)
     shard = ProxiedShard(tmp_path, broker, proxy.bootstrap_servers, topics)

@@ -8,7 +8,7 @@ never exists costs little. Users choose the names, so the number of entries is b
 Refusals add the rest. A refused batch of several records is encoded again at half the size, until
 the bad record is alone in its batch; its source is then noted, and it becomes a dead letter. Any
 other error for one partition, with none for the progress, means that the partition takes no writes
-for now (availability.py): its rows are parked, or the chunk would fail for ever.
+for now (target_failures.py): its rows are parked, or the chunk would fail for ever.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from kafka.errors import (
 )
 
 from duewheel.errors import KafkaUnavailable
-from duewheel.kafka.availability import TargetAvailability
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.publisher_limits import PublisherLimits
+from duewheel.kafka.target_failures import TargetFailures
 from duewheel.kafka.ttl_cache import TtlCache
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.schemas.name_patterns import may_name_topic
@@ -101,7 +101,7 @@ class TargetCatalog:
         """
         self._settings = settings
         self._limits = limits
-        self._availability = TargetAvailability()
+        self._failures = TargetFailures()
         self._cache: TtlCache[str, Target] = TtlCache()
         self._smaller: TtlCache[str, int] = TtlCache()  # bytes of a batch
         self._record_limit: TtlCache[str, int] = TtlCache()
@@ -123,7 +123,7 @@ class TargetCatalog:
             targets.update(self._fetch(admin, some, deadline))
         found = self._with_failures(targets)
         for topic, target in found.items():
-            self._availability.on_metadata(topic, target)
+            self._failures.on_metadata(topic, target)
         return found
 
     def recall(self, topics: Iterable[str]) -> dict[str, Target]:
@@ -134,9 +134,7 @@ class TargetCatalog:
 
     def _with_failures(self, targets: Mapping[str, Target | None]) -> dict[str, Target]:
         return {
-            t: self._availability.with_failures(t, target)
-            for t, target in targets.items()
-            if target
+            t: self._failures.with_failures(t, target) for t, target in targets.items() if target
         }
 
     def _fetch(
@@ -195,13 +193,13 @@ class TargetCatalog:
 
     def mark_unavailable(self, partition: TopicPartition, why: str) -> None:
         """A transaction failed because of this partition while others were acknowledged."""
-        self._availability.failed(partition, why)
+        self._failures.failed(partition, why)
 
     def settle(self, deliveries: Deliveries | None, partitions: Iterable[TopicPartition]) -> None:
         """These rows are published: drop the refusals of their sources, and the failures of their
         partitions.
         """
-        self._availability.succeeded(partitions)
+        self._failures.succeeded(partitions)
         if self.refused and deliveries is not None:
             self.refused = self.refused.difference(deliveries.source.to_pylist())
 

@@ -23,8 +23,8 @@ from tests.simulation.contract_check import decoded
 
 from duewheel.errors import PublishDoubt
 from duewheel.kafka import ttl_cache
-from duewheel.kafka.availability import TargetAvailability
 from duewheel.kafka.batch_encoder import encode
+from duewheel.kafka.target_failures import TargetFailures
 from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
 from duewheel.schemas.wire.record_codec import NO_ORIGIN
@@ -329,52 +329,52 @@ def test_verdicts_last_longer_each_time_and_end_with_a_success(
 ) -> None:
     time = Seconds()
     monkeypatch.setattr(ttl_cache, "time", time)
-    availability, target = TargetAvailability(), Target(4, 1_000)
+    failures, target = TargetFailures(), Target(4, 1_000)
     lasted: list[float] = []
     for _ in range(6):
-        availability.failed(("a", 2), "no answer")
+        failures.failed(("a", 2), "no answer")
         begun = time.now
-        while availability.with_failures("a", target).unavailable:
-            assert availability.with_failures("a", target).unavailable == {2}
-            assert availability.with_failures("b", target) == target
+        while failures.with_failures("a", target).unavailable:
+            assert failures.with_failures("a", target).unavailable == {2}
+            assert failures.with_failures("b", target) == target
             time.now += 1
         lasted.append(time.now - begun)
     assert lasted == [5, 10, 20, 40, 60, 60]
-    availability.succeeded([("a", 2)])
-    availability.failed(("a", 2), "no answer")
+    failures.succeeded([("a", 2)])
+    failures.failed(("a", 2), "no answer")
     time.now += 5
-    assert availability.with_failures("a", target) == target
+    assert failures.with_failures("a", target) == target
 
 
 def test_failures_are_not_searched_for_each_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    availability, target = TargetAvailability(), Target(4, 1_000)
+    failures, target = TargetFailures(), Target(4, 1_000)
     for topic in ("a", "b"):
-        availability.failed((topic, 2), "no answer")
-    availability.succeeded([("b", 2), ("c", 1)])
+        failures.failed((topic, 2), "no answer")
+    failures.succeeded([("b", 2), ("c", 1)])
     monkeypatch.setattr(ttl_cache.TtlCache, "all_keys", None)
     for topic, down in (("a", {2}), ("b", set()), ("c", set())):
-        assert availability.with_failures(topic, target).unavailable == down
-        availability.on_metadata(topic, target)
+        assert failures.with_failures(topic, target).unavailable == down
+        failures.on_metadata(topic, target)
 
 
 def test_each_change_is_logged_once() -> None:
-    availability = TargetAvailability()
+    failures = TargetFailures()
 
     def look(*unavailable: int) -> list[dict[str, Any]]:
         with structlog.testing.capture_logs() as lines:
             for _ in range(3):
                 target = Target(4, 1_000, unavailable=frozenset(unavailable))
-                availability.on_metadata("a", availability.with_failures("a", target))
+                failures.on_metadata("a", failures.with_failures("a", target))
         return [dict(line) for line in lines]
 
     assert look() == []
     assert [line["partitions"] for line in look(1, 3)] == [[1, 3]]
     assert [(line["log_level"], line["partitions"]) for line in look(1)] == [("info", [3])]
     with structlog.testing.capture_logs() as lines:
-        availability.failed(("a", 0), "no answer")
-        availability.failed(("a", 0), "no answer")
+        failures.failed(("a", 0), "no answer")
+        failures.failed(("a", 0), "no answer")
     assert [line["partitions"] for line in lines] == [[0]]
     assert look(1) == [], "a partition that failed takes writes only once it has taken some"
     with structlog.testing.capture_logs() as lines:
-        availability.succeeded([("a", 0), ("a", 2)])
+        failures.succeeded([("a", 0), ("a", 2)])
     assert [line["partitions"] for line in lines] == [[0]]

@@ -29,7 +29,7 @@ _LOGGED_MAX = 10_000
 log = structlog.get_logger(__name__)
 
 
-class TargetAvailability:
+class TargetFailures:
     """Failed partitions. The publisher's thread changes it; any thread may call `with_failures`."""
 
     def __init__(self) -> None:
