@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from duewheel.checkpoints.commit_and_close import Marks, marks_from, marks_to
 from duewheel.checkpoints.json_fields import MISSHAPEN, integer, read_json, write_json
-from duewheel.checkpoints.page_codec import Marks, marks_from, marks_to
 from duewheel.schemas.batches import TopicPartition
 
 FILE_NAME = "cancel_bounds"

@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
+from duewheel.checkpoints.commit_and_close import Marks, marks_from, marks_to
 from duewheel.checkpoints.json_fields import integer, name
-from duewheel.checkpoints.page_codec import Marks, marks_from, marks_to
 from duewheel.schemas.arrays import Int32, Int64
 from duewheel.schemas.batches import TopicPartition
 

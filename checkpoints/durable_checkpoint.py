@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from duewheel.checkpoints.json_fields import MISSHAPEN, integer, read_json, write_json
-from duewheel.checkpoints.page_codec import (
+from duewheel.checkpoints.commit_and_close import (
     Close,
     Marks,
     lengths_from,
@@ -28,6 +27,7 @@ from duewheel.checkpoints.page_codec import (
     marks_to,
     names_from,
 )
+from duewheel.checkpoints.json_fields import MISSHAPEN, integer, read_json, write_json
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import CorruptFile
 

@@ -40,9 +40,9 @@ from enum import IntEnum
 from pathlib import Path
 
 from duewheel.checkpoints import fs
+from duewheel.checkpoints.commit_and_close import NO_COMMIT, Close, Commit, Marks
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.json_fields import MISSHAPEN, integer, name, read_json, write_json
-from duewheel.checkpoints.page_codec import NO_COMMIT, Close, Commit, Marks
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State

@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Self
 
 from duewheel.checkpoints import fs, progress_mirror
+from duewheel.checkpoints.checksummed_pages import PagePair
+from duewheel.checkpoints.commit_and_close import NO_COMMIT, Close, Commit
 from duewheel.checkpoints.json_fields import MISSHAPEN
 from duewheel.checkpoints.live_fields import FieldIndex, LiveFields
-from duewheel.checkpoints.page_codec import NO_COMMIT, Close, Commit
-from duewheel.checkpoints.page_pair import PagePair
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.errors import ConfigError, CorruptFile
 

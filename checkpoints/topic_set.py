@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from duewheel.checkpoints.commit_and_close import names_from
 from duewheel.checkpoints.json_fields import MISSHAPEN, name, read_json, write_json
-from duewheel.checkpoints.page_codec import names_from
 
 FILE_NAME = "timer-topics"
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from duewheel.checkpoints.commit_and_close import Marks, marks_from, marks_to
 from duewheel.checkpoints.json_fields import MISSHAPEN, integer, read_json, write_json
-from duewheel.checkpoints.page_codec import Marks, marks_from, marks_to
 
 SPARK_DIR = "spark"  # in the data directory: all files of Spark
 FILE_NAME = "batch-limit"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import structlog
 
-from duewheel.checkpoints.page_codec import Marks
+from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.streaming.batch_attempt import ROWS_MIN, Attempt, End
 from duewheel.streaming.spark_checkpoint import is_planned, set_aside
 

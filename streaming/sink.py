@@ -28,7 +28,7 @@ import pyarrow as pa
 import structlog
 from pyspark.sql import DataFrame
 
-from duewheel.checkpoints.page_codec import Marks
+from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.clock import Clock, Interval
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.arrays import Int64

@@ -26,8 +26,8 @@ from pathlib import Path
 
 import structlog
 
+from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.checkpoints.json_fields import MISSHAPEN, integer, name, partition_number
-from duewheel.checkpoints.page_codec import Marks
 from duewheel.errors import CorruptFile
 from duewheel.schemas.batches import TopicPartition
 

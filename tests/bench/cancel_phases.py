@@ -43,7 +43,7 @@ sys.path.append(str(ROOT))
 
 from tests.bench import end_to_end as bench  # noqa: E402
 
-from duewheel.checkpoints.page_codec import Marks  # noqa: E402
+from duewheel.checkpoints.commit_and_close import Marks  # noqa: E402
 from duewheel.checkpoints.state_file import State  # noqa: E402
 from duewheel.client import Answer, Cancel, DelayProducer  # noqa: E402
 from duewheel.clock import SystemClock  # noqa: E402

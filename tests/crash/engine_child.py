@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from duewheel.checkpoints import fs
+from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.checkpoints.live_fields import LiveFields
-from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.runtime.checkpointer import DurableCheckpoints

@@ -32,7 +32,7 @@ STALL_S = 0.4  # long enough for the other process to close several slots
 
 LIVE = "duewheel.checkpoints.live_fields:LiveFields"
 STATE = "duewheel.checkpoints.state_file:State"
-STORE = "duewheel.checkpoints.page_pair:PagePair._store"
+STORE = "duewheel.checkpoints.checksummed_pages:PagePair._store"
 RENAME = "pathlib:Path.replace"
 ENGINE = "duewheel.wheel.append.engine:Engine"
 STAGED = "duewheel.wheel.append.staged_batch:StagedBatch"

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from duewheel.checkpoints import progress_mirror, state_file
 from duewheel.checkpoints.cancel_bounds import EVERY_OFFSET, CancelBounds
 from duewheel.checkpoints.cancel_bounds import FILE_NAME as CANCEL_BOUNDS_FILE
+from duewheel.checkpoints.commit_and_close import Close, Commit, HourLengths, Marks
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.fs import checked_line
-from duewheel.checkpoints.page_codec import Close, Commit, HourLengths, Marks
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.recovery_decision import FILE_NAME as RECOVERY_FILE

@@ -17,7 +17,7 @@ from tests.harness.launcher import launch, wait_until
 
 from duewheel import factory
 from duewheel.checkpoints import fs
-from duewheel.checkpoints.page_codec import Close, Commit
+from duewheel.checkpoints.commit_and_close import Close, Commit
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.recovery_decision import Keep, RecoveryRecord
 from duewheel.checkpoints.role import Role

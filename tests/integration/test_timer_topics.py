@@ -12,8 +12,8 @@ from kafka.admin import ConfigResource
 from structlog.testing import capture_logs
 
 from duewheel.checkpoints import partition_limit
+from duewheel.checkpoints.commit_and_close import Close
 from duewheel.checkpoints.config_epochs import Epochs
-from duewheel.checkpoints.page_codec import Close
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.role import Role

@@ -16,7 +16,7 @@ from tests.simulation.kafka_model import Kafka, Partition
 from tests.simulation.seam import SEAM, Actor
 from tests.simulation.witness import Witness
 
-from duewheel.checkpoints.page_codec import Close
+from duewheel.checkpoints.commit_and_close import Close
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.wheel.config import DequeueConfig

@@ -17,7 +17,7 @@ from random import Random
 from tests.simulation.shard_model import Shard, offsets_of
 from tests.simulation.timers import TOPIC, Copy
 
-from duewheel.checkpoints.page_codec import Marks, marks_to
+from duewheel.checkpoints.commit_and_close import Marks, marks_to
 from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.spark_checkpoint import end_offsets, resume_point
 

@@ -25,7 +25,7 @@ import numpy as np
 from tests.simulation.seam import SEAM
 
 from duewheel.checkpoints import fs, state_file
-from duewheel.checkpoints.page_codec import Close
+from duewheel.checkpoints.commit_and_close import Close
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.state_file import State
 from duewheel.ops import reshard

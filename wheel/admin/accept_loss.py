@@ -34,7 +34,7 @@ import structlog
 
 from duewheel.checkpoints import durable_checkpoint, fs
 from duewheel.checkpoints.cancel_bounds import CancelBounds
-from duewheel.checkpoints.page_codec import Close, Commit, HourLengths, Marks
+from duewheel.checkpoints.commit_and_close import Close, Commit, HourLengths, Marks
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.recovery_decision import Local, decide
 from duewheel.errors import ConfigError, RecoveryRefused

@@ -19,9 +19,9 @@ from typing import Any
 
 import structlog
 
+from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.checkpoints.config_epochs import PRECISION
 from duewheel.checkpoints.ownership import require_same_shard
-from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.progress import Progress, shard_of
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.recovery_decision import Local, decide, is_own

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
-from duewheel.checkpoints.page_codec import Commit
+from duewheel.checkpoints.commit_and_close import Commit
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import ANY_OFFSET, TimerBatch, TopicPartition

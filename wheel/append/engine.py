@@ -31,8 +31,8 @@ from dataclasses import dataclass
 import numpy as np
 import structlog
 
+from duewheel.checkpoints.commit_and_close import Close, Commit, Marks
 from duewheel.checkpoints.config_epochs import Epochs
-from duewheel.checkpoints.page_codec import Close, Commit, Marks
 from duewheel.checkpoints.progress import Progress
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile, RecoveryPending, RecoveryRefused

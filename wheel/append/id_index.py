@@ -29,7 +29,7 @@ import numpy.typing as npt
 import structlog
 
 from duewheel.checkpoints import fs
-from duewheel.checkpoints.page_codec import Commit
+from duewheel.checkpoints.commit_and_close import Commit
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.wheel.storage.data_directory import DataDirectory

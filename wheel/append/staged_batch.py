@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from duewheel.checkpoints.page_codec import Commit, HourLengths, Marks
+from duewheel.checkpoints.commit_and_close import Commit, HourLengths, Marks
 from duewheel.clock import Clock
 from duewheel.schemas import columns
 from duewheel.schemas.arrays import Int32, Int64

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from duewheel.checkpoints.page_codec import Commit, Marks
+from duewheel.checkpoints.commit_and_close import Commit, Marks
 from duewheel.checkpoints.progress import PartitionProgress
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import Deliveries, TopicPartition, is_retired

@@ -42,8 +42,8 @@ from enum import Enum
 
 import structlog
 
+from duewheel.checkpoints.commit_and_close import Close
 from duewheel.checkpoints.ownership import require_same_settings
-from duewheel.checkpoints.page_codec import Close
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.recovery_decision import (

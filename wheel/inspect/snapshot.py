@@ -19,8 +19,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.checkpoints.delivered import is_out
-from duewheel.checkpoints.page_codec import Marks
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.slots import hour_of

@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 import structlog
 
 from duewheel.checkpoints import durable_checkpoint, fs
+from duewheel.checkpoints.commit_and_close import Commit, HourLengths, Marks
 from duewheel.checkpoints.durable_checkpoint import Durable
-from duewheel.checkpoints.page_codec import Commit, HourLengths, Marks
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery_decision import Keep, RecoveryRecord, dequeue_has_decided
 from duewheel.errors import CorruptFile, RecoveryPending

@@ -23,8 +23,8 @@ import numpy as np
 import structlog
 
 from duewheel.checkpoints import fs
+from duewheel.checkpoints.commit_and_close import Commit, HourLengths
 from duewheel.checkpoints.fs import FileLock
-from duewheel.checkpoints.page_codec import Commit, HourLengths
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile, RecoveryPending

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from duewheel.checkpoints.page_codec import Commit
+from duewheel.checkpoints.commit_and_close import Commit
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.slots import HOUR_MS, first_slot_of_hour, hour_of

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import structlog
 
-from duewheel.checkpoints.page_codec import Commit
+from duewheel.checkpoints.commit_and_close import Commit
 from duewheel.checkpoints.recovery_decision import Local, read_local_state
 from duewheel.checkpoints.state_file import Damage
 from duewheel.errors import CorruptFile

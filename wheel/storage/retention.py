@@ -18,8 +18,8 @@ from collections.abc import Callable
 import structlog
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
+from duewheel.checkpoints.commit_and_close import Commit
 from duewheel.checkpoints.durable_checkpoint import Durable
-from duewheel.checkpoints.page_codec import Commit
 from duewheel.checkpoints.progress import Progress
 from duewheel.errors import CorruptFile
 from duewheel.wheel.slots import hour_of

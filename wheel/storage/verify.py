@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from duewheel.checkpoints.page_codec import Commit, HourLengths
+from duewheel.checkpoints.commit_and_close import Commit, HourLengths
 from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.wheel.slots import WheelConfig, first_slot_of_hour, hour_of

@@ -8,7 +8,7 @@ range, the newest among them.
 
 from __future__ import annotations
 
-from duewheel.checkpoints.page_codec import Marks
+from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.schemas.batches import OffsetRanges
 
 STRETCH_OFFSETS = 100_000

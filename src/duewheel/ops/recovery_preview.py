@@ -23,8 +23,8 @@ import structlog
 
 from duewheel import factory
 from duewheel.checkpoints import fs
+from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.checkpoints.ownership import require_same_settings
-from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.progress import NOBODY, Progress
 from duewheel.checkpoints.recovery_decision import Decision, Keep, Local, decide, is_own
 from duewheel.checkpoints.role import Role

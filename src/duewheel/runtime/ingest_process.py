@@ -29,9 +29,9 @@ import structlog
 from duewheel import factory
 from duewheel.audit.history import AuditHistory
 from duewheel.checkpoints import fs
+from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.ownership import require_same_shard
-from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.recovery_decision import RecoveryRecord, dequeue_has_decided, recovering
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State

@@ -17,8 +17,8 @@ from typing import Self
 
 import structlog
 
+from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.checkpoints.live_fields import Lag
-from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.topic_set import TopicSet
 from duewheel.clock import Clock, Interval

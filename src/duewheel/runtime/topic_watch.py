@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import structlog
 
-from duewheel.checkpoints.page_codec import Marks
+from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.topic_set import TopicSet
 from duewheel.clock import Clock, Interval

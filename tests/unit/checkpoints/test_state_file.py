@@ -10,9 +10,9 @@ import pytest
 
 from duewheel.checkpoints import fs
 from duewheel.checkpoints import state_file as state_module
+from duewheel.checkpoints.checksummed_pages import Page, PagePair
+from duewheel.checkpoints.commit_and_close import NO_COMMIT, Close, Commit, HourLengths
 from duewheel.checkpoints.live_fields import Heartbeat
-from duewheel.checkpoints.page_codec import NO_COMMIT, Close, Commit, HourLengths
-from duewheel.checkpoints.page_pair import Page, PagePair
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import FORMAT, Damage, State

@@ -17,8 +17,8 @@ from tests.harness.standbys import Standby
 
 from duewheel import testing
 from duewheel.checkpoints.cancel_bounds import CancelBounds
+from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.checkpoints.durable_checkpoint import Durable
-from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.reshard_records import reassigned, sealed
 from duewheel.checkpoints.state_file import State

@@ -13,8 +13,8 @@ from tests.harness.reconfiguring import alone as holding
 from tests.harness.reconfiguring import caught_up
 from tests.harness.recovery_world import RecoveryWorld
 
+from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.checkpoints.config_epochs import Epoch, Epochs
-from duewheel.checkpoints.page_codec import Marks
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import ConfigError, RecoveryRefused

@@ -12,7 +12,7 @@ import pytest
 from tests.harness.engine_world import NOW_MS, PRECISION_MS, SLOT, EngineWorld, timer
 from tests.harness.timer_rows import P0, P1
 
-from duewheel.checkpoints.page_codec import Commit
+from duewheel.checkpoints.commit_and_close import Commit
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import Locked, RecoveryPending, RecoveryRefused

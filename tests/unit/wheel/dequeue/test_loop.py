@@ -14,7 +14,7 @@ import pytest
 from tests.harness.timer_rows import P0, P1, ends_of
 
 from duewheel.checkpoints import fs
-from duewheel.checkpoints.page_codec import Close
+from duewheel.checkpoints.commit_and_close import Close
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role

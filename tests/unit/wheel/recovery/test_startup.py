@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 
 from duewheel.checkpoints import fs
+from duewheel.checkpoints.commit_and_close import NO_COMMIT, Close, Commit
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.ownership import require_may_own, require_same_settings
-from duewheel.checkpoints.page_codec import NO_COMMIT, Close, Commit
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, advanced
 from duewheel.checkpoints.recovery_decision import (
     Decision,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.harness.recovery_world import NOW_MS, PRECISION_MS, RecoveryWorld, half_delivered
 
-from duewheel.checkpoints.page_codec import Commit
+from duewheel.checkpoints.commit_and_close import Commit
 from duewheel.checkpoints.recovery_decision import recovering
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
