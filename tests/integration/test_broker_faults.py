@@ -32,6 +32,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
 from duewheel.dev.broker import DevBroker
 from duewheel.kafka import producer_internals as internals
+from duewheel.kafka import target_failures
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.publisher import KafkaPublisher

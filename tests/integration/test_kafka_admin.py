@@ -14,7 +14,7 @@ from kafka.admin import ConfigResource
 from tests.harness import topics
 from tests.harness.launcher import wait_until
 
-from duewheel.config.sections import KafkaSection, TimerSection
+from duewheel.config.keys_and_bounds import KafkaSection, TimerSection
 from duewheel.config.settings import Settings
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, KafkaUnavailable

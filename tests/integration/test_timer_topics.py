@@ -20,7 +20,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.topic_set import TopicSet
 from duewheel.clock import SystemClock
-from duewheel.config.sections import (
+from duewheel.config.keys_and_bounds import (
     AppSection,
     IngestSection,
     KafkaSection,

@@ -4,12 +4,12 @@ Precedence, rising: defaults, the file (`--config`, else DUEWHEEL_CONFIG, else .
 is there), environment (DUEWHEEL_<SECTION>__<KEY>), flags. Nothing is clamped: an unknown key, an
 impossible value and a contradiction are refused, and all of them are listed at once.
 
-Keys, kinds and bounds are in sections.py and values.py; what several keys must satisfy together,
-in rules.py. Durations: "24h", "1h30m"; keys that end in `_ms` also take a bare number. Sizes:
-"16MiB" or bytes. Lists: TOML lists, or separated by commas. The tables [kafka.client],
-[kafka.spark] and [spark] are passed through; from the environment they come key by key or as one
-JSON object, as [timer.topic] does. What looks like a secret in them is held as SecretStr and
-never shown.
+Keys, kinds and bounds are in keys_and_bounds.py and values.py; what several keys must satisfy
+together, in contradictions.py. Durations: "24h", "1h30m"; keys that end in `_ms` also take a bare
+number. Sizes: "16MiB" or bytes. Lists: TOML lists, or separated by commas. The tables
+[kafka.client], [kafka.spark] and [spark] are passed through; from the environment they come key by
+key or as one JSON object, as [timer.topic] does. What looks like a secret in them is held as
+SecretStr and never shown.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from duewheel.config.rules import contradictions
-from duewheel.config.sections import (
+from duewheel.config.contradictions import contradictions
+from duewheel.config.keys_and_bounds import (
     AppSection,
     AuditSection,
     DequeueSection,
@@ -44,7 +44,7 @@ from duewheel.config.sections import (
     TimerSection,
     as_text,
 )
-from duewheel.config.topic_rules import nearest
+from duewheel.config.topic_contradictions import nearest
 from duewheel.config.values import Options, as_millis, reveal
 from duewheel.errors import ConfigError
 from duewheel.schemas.name_patterns import TimerTopics

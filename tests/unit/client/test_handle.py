@@ -16,7 +16,7 @@ from duewheel.cli.messages import answered
 from duewheel.cli.send import NamedTimer
 from duewheel.client import Timer
 from duewheel.client.handle import RecallHandle, id_bytes
-from duewheel.config.sections import TimerSection as Timer_
+from duewheel.config.keys_and_bounds import TimerSection as Timer_
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.schemas.name_patterns import may_name_topic

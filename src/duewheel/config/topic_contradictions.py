@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from duewheel.config.sections import TimerSection, TimerTopic
+from duewheel.config.keys_and_bounds import TimerSection, TimerTopic
 from duewheel.schemas.name_patterns import of_shell
 from duewheel.schemas.request.topic_contracts import CANCEL, FIRE, KEY, NATIVE
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from duewheel.config.sections import TimerSection, client_defaults
-from duewheel.config.topic_rules import nearest, topic_problems
+from duewheel.config.keys_and_bounds import TimerSection, client_defaults
+from duewheel.config.topic_contradictions import nearest, topic_problems
 from duewheel.config.values import as_millis
 from duewheel.wheel.slots import DELAY_MS_MAX
 

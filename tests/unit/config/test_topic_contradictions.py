@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from duewheel import factory
 from duewheel.cli.main import cli
-from duewheel.config.sections import TimerTopic
+from duewheel.config.keys_and_bounds import TimerTopic
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError
 from duewheel.schemas.request.contract import parse
