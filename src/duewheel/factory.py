@@ -21,8 +21,8 @@ from duewheel.osutil.terminal import bar_of_bytes
 from duewheel.schemas.name_patterns import ANY, of_shell
 from duewheel.schemas.request.contract import Contract
 from duewheel.schemas.request.rules import compile_suite, load_suite
-from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.prefetch import ReadAheadConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slot_overflow import HotSlots
 from duewheel.wheel.storage.data_directory import DataDirectory
 

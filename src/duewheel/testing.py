@@ -38,8 +38,8 @@ from duewheel.schemas.name_patterns import ANY, NONE
 from duewheel.schemas.wire.record_codec import framed_bytes, key_values
 from duewheel.schemas.wire.varint import read_varint
 from duewheel.wheel.append.engine import Appended, Engine
-from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.lifecycle import Dequeue
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.encoded import Aside
 from duewheel.wheel.publisher import Prepared, Publisher, Seen
 from duewheel.wheel.recovery.rebuild import OffsetsAt, apply_recovery

@@ -46,8 +46,8 @@ from duewheel.schemas.hashing import id_hashes
 from duewheel.schemas.wire.record_codec import key_values
 from duewheel.testing import JournalPublisher, LocalShard, ManualClock, RecordingPublisher
 from duewheel.wheel.append.engine import Engine
-from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.lifecycle import Dequeue
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.recovery.rebuild import apply_recovery
 from duewheel.wheel.recovery.startup import first_progress
 from duewheel.wheel.slots import WheelConfig

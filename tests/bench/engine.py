@@ -38,9 +38,9 @@ from duewheel.schemas.wire.record_batch import split
 from duewheel.schemas.wire.record_codec import framed_bytes
 from duewheel.schemas.wire.varint import varint
 from duewheel.testing import LocalShard, ManualClock, RecordingPublisher
-from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.decode import decode_chunk
 from duewheel.wheel.dequeue.slot_scan import SlotScan
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig, hour_of, last_slot_of_hour
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import RECORD_BYTES

@@ -22,7 +22,7 @@ import structlog
 from duewheel.schemas.columns import binary
 from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, TimerRow
 from duewheel.testing import timer_batch as small_batch
-from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
 from duewheel.wheel.storage.verify import check
 

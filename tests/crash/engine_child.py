@@ -28,7 +28,7 @@ from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, TimerRow
 from duewheel.wheel.admin.accept_loss import KafkaTopics, accept, losses
-from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory, hold_role

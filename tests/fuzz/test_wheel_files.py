@@ -31,7 +31,7 @@ from duewheel.testing import (
     TimerRow,
     timer_batch,
 )
-from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher import Prepared
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.verify import check

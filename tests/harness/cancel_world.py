@@ -19,7 +19,7 @@ from duewheel.testing import (
     answer_value,
     chases_in,
 )
-from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 
 NOW_MS = 1_800_000_000_000

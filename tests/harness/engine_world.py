@@ -16,7 +16,7 @@ from duewheel.testing import (
     TimerRow,
 )
 from duewheel.wheel.append.engine import Appended
-from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 
 PRECISION_MS = 10

@@ -26,9 +26,9 @@ from duewheel.schemas.request.contract import Contract, parse
 from duewheel.schemas.request.rules import compile_suite, load_suite
 from duewheel.testing import LocalShard, suite_parameters
 from duewheel.wheel.admin import accept_loss as accepting
-from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue.statistics import Statistics
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.slot_overflow import HotSlots
 from duewheel.wheel.slots import WheelConfig

@@ -10,7 +10,7 @@ from tests.harness.recovery_world import PRECISION_MS, RecoveryWorld, half_deliv
 from duewheel.checkpoints.role import Role
 from duewheel.testing import LocalShard
 from duewheel.wheel.admin.reconfigure import Plan, take
-from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory, hold_role
 

@@ -12,8 +12,8 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import TIMER_TOPIC, LocalShard
-from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.standby import Follower
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 

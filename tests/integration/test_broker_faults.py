@@ -40,8 +40,8 @@ from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.kafka.transactional_producer import open_producer, transact, warm_metadata
 from duewheel.schemas.wire.single_record import single
 from duewheel.testing import LocalShard
-from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.lifecycle import Dequeue
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 
 pytestmark = pytest.mark.kafka

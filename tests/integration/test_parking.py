@@ -34,7 +34,7 @@ from duewheel.kafka import target_failures
 from duewheel.kafka.held_queue import BATCHES_AT_ONCE
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.wire.single_record import single
-from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher import Prepared
 from duewheel.wheel.slots import WheelConfig
 

@@ -25,7 +25,7 @@ from duewheel.testing import (
     TimerRow,
     timer_batch,
 )
-from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.inspect.pending_counts import Pending, PendingTimers
 from duewheel.wheel.roll_rule import requested_slots

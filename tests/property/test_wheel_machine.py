@@ -44,8 +44,8 @@ from duewheel.testing import (
     timer_batch,
 )
 from duewheel.wheel.append import id_index
-from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import cancel_replies
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher import Prepared
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory

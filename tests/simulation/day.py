@@ -35,7 +35,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TimerBatch
 from duewheel.testing import LocalShard, ManualClock
-from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import HOUR_MS, WheelConfig, hour_of
 from duewheel.wheel.storage import retention
 from duewheel.wheel.storage.data_directory import DataDirectory

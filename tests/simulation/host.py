@@ -19,8 +19,8 @@ from tests.simulation.witness import Witness
 from duewheel.checkpoints.commit_and_close import Close
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
-from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import requeue
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.timer_wheel import Runs
 

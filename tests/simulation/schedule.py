@@ -28,7 +28,7 @@ from tests.simulation.spark_model import CHECKPOINT
 from tests.simulation.watching import a_few_at_once
 from tests.simulation.world import World
 
-from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slot_overflow import HotSlots
 from duewheel.wheel.slots import WheelConfig
 

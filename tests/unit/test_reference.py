@@ -15,7 +15,7 @@ from duewheel.config.settings import Settings, load
 from duewheel.osutil.metrics_server import build_info, thread_failures
 from duewheel.runtime.dequeue_metrics import DequeueMetrics
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher
-from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 

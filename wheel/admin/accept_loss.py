@@ -41,7 +41,7 @@ from duewheel.errors import ConfigError, RecoveryRefused
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.admin.reconfigure import commit, require_owned
-from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.inspect.snapshot import Snapshot
 from duewheel.wheel.publisher import Publisher
 from duewheel.wheel.storage.data_directory import DataDirectory

@@ -27,7 +27,7 @@ from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.recovery_decision import Local, decide, is_own
 from duewheel.errors import ConfigError, Fenced, PublishDoubt, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition, is_retired
-from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher import Publisher
 from duewheel.wheel.recovery.rebuild import OffsetsAt, first_marks
 from duewheel.wheel.slots import WheelConfig

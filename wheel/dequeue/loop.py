@@ -39,7 +39,6 @@ from duewheel.checkpoints.progress import Progress, advanced, half_rows_by_slot
 from duewheel.checkpoints.role import Role
 from duewheel.clock import Clock, Interval
 from duewheel.schemas.batches import Deliveries
-from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.cancel_replies import CancelReplies
 from duewheel.wheel.dequeue.clock_guard import ClockGuard
 from duewheel.wheel.dequeue.commit import Committer, TooLarge
@@ -47,6 +46,7 @@ from duewheel.wheel.dequeue.partition_ends import BoundsKeeper
 from duewheel.wheel.dequeue.pipeline import Pipeline, PreparedChunk
 from duewheel.wheel.dequeue.position import Phase, Position
 from duewheel.wheel.dequeue.statistics import Totals
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher import Prepared, Publisher
 from duewheel.wheel.recovery.startup import Started
 from duewheel.wheel.slots import closable_slot

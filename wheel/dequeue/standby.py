@@ -56,8 +56,8 @@ from duewheel.checkpoints.recovery_decision import (
 from duewheel.checkpoints.role import Role
 from duewheel.clock import Clock, Interval
 from duewheel.errors import CorruptFile, KafkaUnavailable, RecoveryPending, RecoveryRefused
-from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.cancel_replies import CancelReplies
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher import ProgressReader, Seen
 from duewheel.wheel.recovery.startup import publish_decision
 from duewheel.wheel.storage import retention

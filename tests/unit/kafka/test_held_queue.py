@@ -24,7 +24,7 @@ from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.wire.record_batch import Batch, seal
 from duewheel.schemas.wire.single_record import Header, encode
 from duewheel.testing import LocalShard, ManualClock, RecordingPublisher
-from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.encoded import Aside, EncodingTarget, Part, Target
 from duewheel.wheel.publisher import Prepared
 from duewheel.wheel.slots import WheelConfig

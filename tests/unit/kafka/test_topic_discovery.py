@@ -11,7 +11,7 @@ from duewheel.checkpoints.state_file import State
 from duewheel.errors import CorruptFile
 from duewheel.kafka.topic_discovery import TakenTopics
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
-from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 
 WHEEL = WheelConfig(precision_ms=10, slots=64, window_ms=640, margin_ms=0)

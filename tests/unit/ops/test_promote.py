@@ -19,10 +19,10 @@ from duewheel.ops.promote import promote
 from duewheel.ops.status import status
 from duewheel.runtime.dequeue_metrics import DequeueMetrics
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
-from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue.standby import Follower
 from duewheel.wheel.dequeue.statistics import Statistics
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 NOW_MS = 1_800_000_000_000

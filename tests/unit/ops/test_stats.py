@@ -14,7 +14,7 @@ from duewheel.errors import ConfigError
 from duewheel.ops import stats
 from duewheel.ops.status import status
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
-from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 
 NOW_MS = 1_800_000_000_000  # 2027-01-15T08:00:00Z
 CLOCK = ManualClock(NOW_MS)

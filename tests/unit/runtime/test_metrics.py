@@ -24,8 +24,8 @@ from duewheel.testing import (
     TimerRow,
     timer_batch,
 )
-from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.histogram import Histogram
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 

@@ -28,9 +28,9 @@ from duewheel.checkpoints.role import Role
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, Deliveries
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
-from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import decode
 from duewheel.wheel.dequeue.statistics import Statistics
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.encoded import Aside, EncodingTarget, Target
 from duewheel.wheel.slot_overflow import HotSlots, RankCounter, overflow_rows, spread_rows
 from duewheel.wheel.slots import WheelConfig

@@ -18,7 +18,7 @@ from duewheel.schemas.request.rules import compile_suite, load_suite
 from duewheel.schemas.request.topic_contracts import TopicContract
 from duewheel.schemas.wire.varint import read_varint
 from duewheel.testing import LocalShard, ManualClock, RecordingPublisher, suite_parameters
-from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 
 NOW_MS = 1_607_918_336_000

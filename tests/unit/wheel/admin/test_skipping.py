@@ -24,7 +24,7 @@ from duewheel.schemas.request.rules import compile_suite, load_suite
 from duewheel.schemas.request.skipped_records import parse_but_skipped
 from duewheel.testing import TIMER_TOPIC, suite_parameters
 from duewheel.wheel.admin.reconfigure import SKIPPED_MAX, commit, skip
-from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.recovery.survey import survey
 
 P: TopicPartition = (TIMER_TOPIC, 0)

@@ -34,7 +34,7 @@ from duewheel.testing import (
     suite_parameters,
     timer_batch,
 )
-from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 
 NOW_MS = 1_800_000_000_000

@@ -26,8 +26,8 @@ from duewheel.testing import (
     suite_parameters,
     timer_batch,
 )
-from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import decode
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.roll_rule import roll_instants
 from duewheel.wheel.slots import WheelConfig
 

@@ -21,10 +21,10 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import Fenced, KafkaUnavailable, RecoveryPending, RecoveryRefused
 from duewheel.testing import LocalShard, ManualClock, RecordingPublisher, TimerRow
-from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import slot_scan
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue.slot_scan import SlotScan
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 

@@ -11,8 +11,8 @@ from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.role import Role
 from duewheel.runtime.dequeue_metrics import DequeueMetrics
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
-from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.statistics import Statistics
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher import Prepared
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory

@@ -15,8 +15,8 @@ from duewheel.checkpoints.role import Role
 from duewheel.errors import RecoveryPending, TransactionTooSlow
 from duewheel.schemas.batches import Deliveries
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
-from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import decode
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher import Prepared
 from duewheel.wheel.slots import WheelConfig, hour_of
 from duewheel.wheel.storage.layout import RECORD_BYTES

@@ -22,9 +22,9 @@ from duewheel.testing import (
     TimerRow,
 )
 from duewheel.threads import failures
-from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue import prefetch
 from duewheel.wheel.dequeue.prefetch import ReadAhead, ReadAheadConfig, ReadAheadThread
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
 
 PAGE = mmap.PAGESIZE

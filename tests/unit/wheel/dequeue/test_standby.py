@@ -22,8 +22,8 @@ from duewheel.errors import RecoveryPending
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.testing import TIMER_TOPIC
 from duewheel.wheel.append.staged_batch import StagedBatch, Written
-from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.standby import Follower
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.verify import check

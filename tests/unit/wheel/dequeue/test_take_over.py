@@ -11,7 +11,7 @@ from tests.harness.recovery_world import RecoveryWorld, half_delivered
 from duewheel.checkpoints.progress import Progress
 from duewheel.errors import Fenced, PublishDoubt
 from duewheel.testing import LocalShard
-from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher import Prepared
 
 

@@ -25,7 +25,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import RecoveryPending
 from duewheel.testing import TIMER_TOPIC, LocalShard
-from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.recovery.rebuild import apply_recovery
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.data_directory import DataDirectory

@@ -33,8 +33,8 @@ from duewheel.kafka.shard_records import ShardRecord
 from duewheel.ops.reshard import Reassignment
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
-from duewheel.wheel.config import DequeueConfig
 from duewheel.wheel.dequeue.standby import Follower
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.recovery.rebuild import first_marks
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory

@@ -20,7 +20,7 @@ from duewheel.testing import (
     ManualClock,
     TimerRow,
 )
-from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
 from duewheel.wheel.storage.verify import check
 

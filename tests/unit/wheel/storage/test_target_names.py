@@ -15,7 +15,7 @@ from duewheel.testing import (
     TimerRow,
     timer_batch,
 )
-from duewheel.wheel.config import DequeueConfig
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.inspect import pending_counts
 from duewheel.wheel.inspect.pending_counts import OTHER, PendingTimers
 from duewheel.wheel.slots import WheelConfig
