@@ -36,7 +36,7 @@ from duewheel.kafka.admin import KafkaAdmin
 from duewheel.ops.status import status as read_status
 from duewheel.osutil.child_process import Child
 from duewheel.wheel.slots import HOUR_MS
-from duewheel.wheel.storage.verify import check
+from duewheel.wheel.storage.full_check import check
 
 SCRIPT = Path(__file__).with_name("fault_points.py")
 FAULTS = runpy.run_path(str(SCRIPT))

@@ -36,7 +36,7 @@ from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualCl
 from duewheel.testing import timer_batch as small_batch
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
-from duewheel.wheel.storage.verify import check
+from duewheel.wheel.storage.full_check import check
 
 WHEEL = WheelConfig(1_000, 8_192, window_ms=2 * HOUR_MS, margin_ms=0)
 TIMERS = 800

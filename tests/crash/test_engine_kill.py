@@ -46,8 +46,8 @@ from duewheel.testing import (
     TimerRow,
 )
 from duewheel.wheel.storage import cancel_log
+from duewheel.wheel.storage.full_check import check
 from duewheel.wheel.storage.layout import hour_name
-from duewheel.wheel.storage.verify import check
 
 
 @pytest.fixture(scope="module")

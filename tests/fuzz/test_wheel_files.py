@@ -34,7 +34,7 @@ from duewheel.testing import (
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher import Prepared
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.verify import check
+from duewheel.wheel.storage.full_check import check
 
 Change = Callable[[st.DataObject, bytes], bytes]
 Message = tuple[str, bytes]  # target and record

@@ -30,8 +30,8 @@ from duewheel.streaming.batch_attempt import SPARK_DIR
 from duewheel.wheel.recovery.startup import first_progress
 from duewheel.wheel.slots import WheelConfig, closable_slot
 from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.full_check import check
 from duewheel.wheel.storage.layout import FLAG_DEAD_LETTER, LEVEL_MASK, MAGIC_TIMER
-from duewheel.wheel.storage.verify import check
 
 DEADLINE_S = 120.0
 WHEEL = WheelConfig(precision_ms=50, slots=80_000, window_ms=3_600_000, margin_ms=60_000)

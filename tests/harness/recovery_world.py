@@ -17,7 +17,7 @@ from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.verify import check
+from duewheel.wheel.storage.full_check import check
 
 PRECISION_MS = 10
 NOW_MS = 1_800_000_000_000

@@ -26,7 +26,7 @@ from duewheel.client import Answer, Cancel, DelayProducer, Rescheduled, Timer
 from duewheel.dev.broker import DevBroker
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.wheel.slots import HOUR_MS
-from duewheel.wheel.storage.verify import check
+from duewheel.wheel.storage.full_check import check
 
 pytestmark = [
     pytest.mark.kafka,

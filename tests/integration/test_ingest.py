@@ -21,7 +21,7 @@ from duewheel.clock import SystemClock
 from duewheel.dev.broker import DevBroker
 from duewheel.runtime.ingest_process import CHECKPOINT
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.verify import check
+from duewheel.wheel.storage.full_check import check
 
 pytestmark = [
     pytest.mark.kafka,

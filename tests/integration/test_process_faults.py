@@ -40,7 +40,7 @@ from duewheel.osutil.child_process import Child
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.recovery.rebuild import apply_recovery
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.verify import check
+from duewheel.wheel.storage.full_check import check
 
 pytestmark = pytest.mark.kafka
 

@@ -19,7 +19,7 @@ from duewheel.dev.broker import DevBroker
 from duewheel.errors import Fenced
 from duewheel.kafka.shard_records import all_shards
 from duewheel.osutil.child_process import Child
-from duewheel.wheel.storage.verify import check
+from duewheel.wheel.storage.full_check import check
 
 pytestmark = [
     pytest.mark.kafka,

@@ -23,7 +23,7 @@ from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, Fenced
 from duewheel.ops.status import status as read_status
 from duewheel.osutil.child_process import Child
-from duewheel.wheel.storage.verify import check
+from duewheel.wheel.storage.full_check import check
 
 pytestmark = [
     pytest.mark.kafka,

@@ -37,9 +37,9 @@ from duewheel.schemas.batches import TimerBatch
 from duewheel.testing import LocalShard, ManualClock
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import HOUR_MS, WheelConfig, hour_of
-from duewheel.wheel.storage import retention
+from duewheel.wheel.storage import garbage_collection
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.verify import check
+from duewheel.wheel.storage.full_check import check
 
 # The last place to look for modules: a folder called `wheel` lies there.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
@@ -240,7 +240,7 @@ class Day:
         assert mirror.delivered_rows == commit.placed == records
         self.durable.write()
         dequeue = self.shard.directory(Role.DEQUEUE)
-        kept = retention.collect(dequeue, mirror.progress, lambda _: 0)
+        kept = garbage_collection.collect(dequeue, mirror.progress, lambda _: 0)
         assert kept == hour_of(mirror.delivered_slot + 1, PRECISION_MS)
         left = self.check()
         assert self.hours_max <= self.hours_allowed(), "files are bounded"

@@ -156,7 +156,7 @@ PLANTED = {
     "unlinked": Planted(
         "2",
         "hours are unlinked an hour early",
-        "wheel/storage/retention.py",
+        "wheel/storage/garbage_collection.py",
         "hour = hour_of(delivered_slot + 1, directory.config.precision_ms)",
         "hour = hour_of(delivered_slot + 1, directory.config.precision_ms) + 1",
         seed=15,

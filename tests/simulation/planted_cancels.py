@@ -250,7 +250,7 @@ CANCELS = {
     "blind-not-before-collecting": Planted(
         "8",
         "hours go, and nobody hears that copies may be in flight that no log shows",
-        "wheel/storage/retention.py",
+        "wheel/storage/garbage_collection.py",
         "CancelBounds.blind_of(since, progress.partitions).write_or_remove(directory.path)",
         "assert since is not None",
         test=ON_DISK + "test_before_logs_go_copies_may_be_in_flight_again",

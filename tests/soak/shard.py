@@ -23,7 +23,7 @@ from tests.soak.listener import PARTITIONS
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError, Fenced, Locked, RecoveryRefused
 from duewheel.osutil.child_process import Child
-from duewheel.wheel.storage.verify import Report, check
+from duewheel.wheel.storage.full_check import Report, check
 
 PROCESSES = ("dequeue", "ingest")
 TIMERS, TARGET, REPLIES = "soak.timers", "soak.orders", "soak.replies"

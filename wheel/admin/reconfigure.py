@@ -31,8 +31,8 @@ from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher import Publisher
 from duewheel.wheel.recovery.rebuild import OffsetsAt, first_marks
 from duewheel.wheel.slots import WheelConfig
+from duewheel.wheel.storage.cross_file_damage import survey_files
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
-from duewheel.wheel.storage.integrity import survey_files
 
 log = structlog.get_logger(__name__)
 

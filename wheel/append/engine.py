@@ -42,7 +42,7 @@ from duewheel.wheel.append.cancels import CancelResolver
 from duewheel.wheel.append.placement import CatchUp, Owner, PlacedRows, Policy, Standby
 from duewheel.wheel.append.staged_batch import StagedBatch, cut_to_committed
 from duewheel.wheel.roll_rule import requested_slots
-from duewheel.wheel.storage import retention
+from duewheel.wheel.storage import garbage_collection
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.far_slots import ChainEnds
 
@@ -143,8 +143,8 @@ class Engine:
             raise self._directory.mark_damaged(error) from error
 
     def close_expired_files(self) -> None:
-        """See retention.py; while the disk is full, ingest calls it without a batch."""
-        retention.close_expired_files(self._directory)
+        """See garbage_collection.py; while the disk is full, ingest calls it without a batch."""
+        garbage_collection.close_expired_files(self._directory)
 
     def _append(self, batch: TimerBatch, ends: Marks) -> Appended:
         # 1. Under the lock also for its redo: what follows reads the wheel.

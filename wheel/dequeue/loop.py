@@ -50,7 +50,7 @@ from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher import Prepared, Publisher
 from duewheel.wheel.recovery.startup import Started
 from duewheel.wheel.slots import closable_slot
-from duewheel.wheel.storage import retention
+from duewheel.wheel.storage import garbage_collection
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
 from duewheel.wheel.storage.far_slots import Linker, rows_beyond
 
@@ -214,7 +214,7 @@ class Loop:
     def _collect(self) -> None:
         if self._collecting.is_over():
             committed = self._commits.committed
-            retention.collect(self._directory, committed, self._replies.first_segment)
+            garbage_collection.collect(self._directory, committed, self._replies.first_segment)
             self._bounds.read(self.position.delivered_slot, committed.partitions)
 
     def _close_slots(self) -> None:

@@ -18,8 +18,8 @@ import numpy as np
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.wheel.slots import hour_of, last_slot_of_hour
+from duewheel.wheel.storage.cross_file_damage import require_entries
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.integrity import require_entries
 from duewheel.wheel.storage.layout import MAGIC_ROLL, RECORD_BYTES
 from duewheel.wheel.storage.timer_log import Records, Stretches
 

@@ -60,7 +60,7 @@ from duewheel.wheel.dequeue.cancel_replies import CancelReplies
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher import ProgressReader, Seen
 from duewheel.wheel.recovery.startup import publish_decision
-from duewheel.wheel.storage import retention
+from duewheel.wheel.storage import garbage_collection
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
 from duewheel.wheel.storage.far_slots import Linker
 
@@ -274,7 +274,7 @@ class Follower:
             replied_below = {p: part.replied_below for p, part in progress.partitions.items()}
             commit = self._directory.state.commit()
             self._cancels.skip(commit, replied_below)
-            retention.collect(self._directory, progress, self._cancels.first_segment)
+            garbage_collection.collect(self._directory, progress, self._cancels.first_segment)
 
     def _warn(self, text: str, **details: str) -> None:
         if self._warning.is_over():

@@ -28,9 +28,9 @@ from duewheel.checkpoints.recovery_decision import Keep, RecoveryRecord, dequeue
 from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.wheel.slots import WheelConfig, hour_of
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
+from duewheel.wheel.storage.full_check import Finding, Wheel, check_hour, check_segment
 from duewheel.wheel.storage.layout import RECORD_BYTES
 from duewheel.wheel.storage.timer_log import runs_in
-from duewheel.wheel.storage.verify import Finding, Wheel, check_hour, check_segment
 
 log = structlog.get_logger(__name__)
 

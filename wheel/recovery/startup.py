@@ -41,8 +41,8 @@ from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher import Publisher
 from duewheel.wheel.slots import closable_slot
+from duewheel.wheel.storage.cross_file_damage import survey_files
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
-from duewheel.wheel.storage.integrity import survey_files
 
 NO_PROGRESS = (
     "Kafka has no progress for this shard, and it is not a new one: run `duewheel init` if nothing "

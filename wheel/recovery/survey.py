@@ -14,8 +14,8 @@ from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage import cancel_log, message_store, timer_log, timer_wheel, topic_registry
+from duewheel.wheel.storage.cross_file_damage import has_all_files
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.integrity import has_all_files
 from duewheel.wheel.storage.timer_wheel import TimerWheel
 
 # Opening a directory that lacks one of them makes it.

@@ -273,7 +273,7 @@ def check(settings: Settings, output: str) -> int:
     """Verify everything on disk; also beside running processes."""
     from dataclasses import asdict
 
-    from duewheel.wheel.storage.verify import check as check_files
+    from duewheel.wheel.storage.full_check import check as check_files
 
     try:
         report = check_files(settings.storage.data_dir, settings.wheel)

@@ -18,8 +18,8 @@ from duewheel.testing import timer_batch
 from duewheel.wheel.storage import cancel_log
 from duewheel.wheel.storage.cancel_log import CANCELLED, CHASE, CancelLog
 from duewheel.wheel.storage.cancelled_records import CancelledRecords
+from duewheel.wheel.storage.full_check import check
 from duewheel.wheel.storage.layout import CANCELLATION, MAGIC_CUT_OFF, RECORD_BYTES
-from duewheel.wheel.storage.verify import check
 
 MakeWorld = Callable[..., CancelWorld]
 HOUR = 480_000

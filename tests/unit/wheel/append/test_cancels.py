@@ -25,7 +25,7 @@ from duewheel.testing import (
     timer_batch,
 )
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.verify import check
+from duewheel.wheel.storage.full_check import check
 
 MakeWorld = Callable[..., CancelWorld]
 

@@ -20,8 +20,8 @@ from duewheel.streaming.disk_guard import written_bytes
 from duewheel.testing import TIMER_TOPIC, TimerRow, timer_batch
 from duewheel.wheel.append.staged_batch import StagedBatch
 from duewheel.wheel.storage import cancel_log
+from duewheel.wheel.storage.full_check import check
 from duewheel.wheel.storage.topic_registry import TopicNames
-from duewheel.wheel.storage.verify import check
 
 MakeWorld = Callable[..., CancelWorld]
 

@@ -26,9 +26,9 @@ from duewheel.wheel.append.engine import Appended, Engine
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage import data_directory, timer_log
 from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.full_check import check
 from duewheel.wheel.storage.layout import ENTRY, MAGIC_ABANDONED, RECORD, hour_name
 from duewheel.wheel.storage.timer_wheel import TimerWheel
-from duewheel.wheel.storage.verify import check
 
 LATER = NOW_MS // 3_600_000 + 5  # an hour in which nothing is due
 

@@ -26,7 +26,7 @@ from duewheel.wheel.dequeue.standby import Follower
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.verify import check
+from duewheel.wheel.storage.full_check import check
 
 __all__ = ["world"]
 

@@ -34,8 +34,8 @@ from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import ConfigError, Fenced, Locked, RecoveryPending, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.slots import WheelConfig
+from duewheel.wheel.storage.cross_file_damage import survey_files
 from duewheel.wheel.storage.data_directory import DataDirectory, declare_stopped
-from duewheel.wheel.storage.integrity import survey_files
 
 P: TopicPartition = ("timers", 0)
 Q: TopicPartition = ("timers", 1)

@@ -26,9 +26,9 @@ from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage import far_slots
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.far_slots import ChainEnds
+from duewheel.wheel.storage.full_check import check
 from duewheel.wheel.storage.layout import NO_POSITION, hour_from_name, hour_name
 from duewheel.wheel.storage.timer_wheel import Runs, TimerWheel
-from duewheel.wheel.storage.verify import check
 
 HOUR = 3_600_000 // PRECISION_MS  # slots
 YEARS = 10 * 365 * 24 * HOUR

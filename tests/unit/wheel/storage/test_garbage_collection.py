@@ -22,7 +22,7 @@ from duewheel.testing import (
 )
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
-from duewheel.wheel.storage.verify import check
+from duewheel.wheel.storage.full_check import check
 
 WHEEL = WheelConfig(precision_ms=1_000, slots=20_000, window_ms=4 * HOUR_MS, margin_ms=0)
 P = (TIMER_TOPIC, 0)

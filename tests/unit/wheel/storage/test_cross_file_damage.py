@@ -17,9 +17,9 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import RecoveryPending
 from duewheel.testing import TIMER_TOPIC
+from duewheel.wheel.storage.full_check import check
 from duewheel.wheel.storage.layout import ENTRY, MAGIC_ABANDONED, RECORD
 from duewheel.wheel.storage.timer_wheel import TimerWheel
-from duewheel.wheel.storage.verify import check
 
 SLOT = NOW_MS // PRECISION_MS + 9
 RING = 8192
