@@ -6,10 +6,10 @@
              originals have no log any more; every offset, until its end in Kafka is known
 
 Dequeue writes it at a start after a loss, or with a mirror older than the progress
-(wheel/recovery/startup.py), before hours are unlinked (garbage_collection.py), and when a loss is accepted
-(accept_loss.py). Each sets `blind` to every offset; the loop lowers it to the log end in Kafka.
-Ingest reads it under engine.lock, for each batch with cancels. Without the file each cancel is
-chased.
+(wheel/recovery/startup.py), before hours are unlinked (garbage_collection.py), and when a loss is
+accepted (accept_loss.py). Each sets `blind` to every offset; the loop lowers it to the log end in
+Kafka. Ingest reads it under engine.lock, for each batch with cancels. Without the file each cancel
+is chased.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from duewheel.errors import RecoveryRefused
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch, TopicPartition
 from duewheel.streaming.disk_guard import DiskGuard, written_bytes
-from duewheel.streaming.gaps import GapWatch
+from duewheel.streaming.offset_gaps import GapWatch
 from duewheel.streaming.spark_checkpoint import end_offsets
 from duewheel.wheel.append.engine import Appended
 

@@ -40,7 +40,7 @@ SINK = "duewheel.streaming.sink:TimerSink"
 APPLY = "duewheel.wheel.storage.timer_wheel:TimerWheel.apply"
 WRITE = "duewheel.wheel.storage.hour_segments:HourFiles.write"
 READ = "duewheel.wheel.dequeue.decode:decode_chunk"
-LOAD_CANDIDATES = "duewheel.wheel.append.cancels:CancelResolver.load_candidates"
+LOAD_CANDIDATES = "duewheel.wheel.append.cancel_resolver:CancelResolver.load_candidates"
 MARK = "duewheel.wheel.storage.timer_log:TimerLog.mark_cancelled"
 COLLECT = "duewheel.wheel.storage.garbage_collection:collect"
 BOUNDS = "duewheel.checkpoints.cancel_bounds:CancelBounds.write"
@@ -93,7 +93,7 @@ POINTS = {
     "ingest.planned": before(f"{SINK}.__call__"),
     "ingest.parsed": before(f"{ENGINE}.append"),
     # engine 3.: topic names, messages, log records
-    "ingest.topics_named": after("duewheel.wheel.storage.topic_registry:TopicNames.ids"),
+    "ingest.topics_named": after("duewheel.wheel.storage.topic_numbers:TopicNames.ids"),
     "ingest.messages_appended": after(WRITE),
     "ingest.appended": after(WRITE, call=2),
     # what cancels: the requests, then their records

@@ -30,7 +30,7 @@ from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.columns import binary
 from duewheel.streaming.disk_guard import DiskGuard
-from duewheel.streaming.gaps import GapWatch
+from duewheel.streaming.offset_gaps import GapWatch
 from duewheel.streaming.sink import TimerSink
 from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, TimerRow
 from duewheel.testing import timer_batch as small_batch

@@ -19,7 +19,7 @@ from duewheel.config.settings import Settings
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.topic_specs import TopicFinding
+from duewheel.kafka.topic_requirements import TopicFinding
 
 pytestmark = pytest.mark.kafka
 

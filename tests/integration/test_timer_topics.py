@@ -18,7 +18,7 @@ from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
-from duewheel.checkpoints.topic_set import TopicSet
+from duewheel.checkpoints.topics_read import TopicSet
 from duewheel.clock import SystemClock
 from duewheel.config.keys_and_bounds import (
     AppSection,

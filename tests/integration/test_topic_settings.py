@@ -21,7 +21,7 @@ from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError
 from duewheel.java.find import Java
-from duewheel.kafka import topic_specs
+from duewheel.kafka import topic_requirements
 from duewheel.kafka.admin import KafkaAdmin
 
 pytestmark = pytest.mark.kafka
@@ -130,7 +130,9 @@ def test_what_only_costs_time_is_a_warning_with_figures_and_remedy(
 def test_init_does_without_what_only_costs_time_where_kafka_refuses_it(
     topics: Topics, admin: KafkaAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_specs, "_STATE_SEGMENT_BYTES", 1)  # Kafka takes none below 1 MiB
+    monkeypatch.setattr(
+        topic_requirements, "_STATE_SEGMENT_BYTES", 1
+    )  # Kafka takes none below 1 MiB
     admin.delete_topics([topics.name(STATE)])
     wait_until_gone(admin, topics.name(STATE))
     found = [f for f in admin.init_topics(topics.settings) if f.topic == topics.name(STATE)]
@@ -143,7 +145,7 @@ def test_init_does_without_what_only_costs_time_where_kafka_refuses_it(
     assert admin.describe_partitions([topics.name(STATE)]) == {topics.name(STATE): 1}
 
     # What must be is not done without.
-    monkeypatch.setattr(topic_specs, "_STATE_MESSAGE_BYTES", -1)
+    monkeypatch.setattr(topic_requirements, "_STATE_MESSAGE_BYTES", -1)
     admin.delete_topics([topics.name(STATE)])
     wait_until_gone(admin, topics.name(STATE))
     with pytest.raises(ConfigError, match=r"InvalidConfigurationError.*max\.message\.bytes"):

@@ -260,10 +260,10 @@ PLANTED = {
     "topic-ids": Planted(
         "bytes",
         "two timer topics get the same number",
-        "wheel/storage/topic_registry.py",
+        "wheel/storage/topic_numbers.py",
         "                self._ids[name] = len(self._names)\n",
         "                self._ids[name] = min(len(self._names), 2)\n",
-        test="unit/wheel/storage/test_topic_registry.py::test_names_keep_their_numbers",
+        test="unit/wheel/storage/test_topic_numbers.py::test_names_keep_their_numbers",
     ),
     "target-name": Planted(
         "bytes",

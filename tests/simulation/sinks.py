@@ -14,7 +14,7 @@ from duewheel.clock import Clock
 from duewheel.schemas.batches import TimerBatch
 from duewheel.streaming.disk_guard import DiskGuard
 from duewheel.streaming.epoch_parser import parse_by_epoch
-from duewheel.streaming.gaps import GapWatch
+from duewheel.streaming.offset_gaps import GapWatch
 from duewheel.streaming.sink import TimerSink
 from duewheel.wheel.append.engine import Engine
 

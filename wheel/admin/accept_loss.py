@@ -9,7 +9,7 @@ treats the partition as one that was never read:
     cut short   marks and C fall to the log end; offsets below it stay as they were
 
 Timers in the wheel are still delivered. A deleted or recreated topic gets another name here
-(`retire` in topic_registry.py), because old and new offsets differ, and a slot may hold rows of
+(`retire` in topic_numbers.py), because old and new offsets differ, and a slot may hold rows of
 both. A partition that was cut short keeps its name. So no timer from behind the cut may be pending,
 and none that a cancel from behind the cut has cancelled: its reply may have left.
 

@@ -38,7 +38,7 @@ from duewheel.clock import Clock
 from duewheel.errors import CorruptFile, RecoveryPending, RecoveryRefused
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
-from duewheel.wheel.append.cancels import CancelResolver
+from duewheel.wheel.append.cancel_resolver import CancelResolver
 from duewheel.wheel.append.placement import CatchUp, Owner, PlacedRows, Policy, Standby
 from duewheel.wheel.append.staged_batch import StagedBatch, cut_to_committed
 from duewheel.wheel.roll_rule import requested_slots

@@ -22,7 +22,7 @@ from duewheel.wheel.dequeue.slot_scan import ScannedChunk
 from duewheel.wheel.slot_overflow import spread_rows
 from duewheel.wheel.storage.layout import FLAG_DEAD_LETTER, level_of
 from duewheel.wheel.storage.message_store import StoredMessages
-from duewheel.wheel.storage.topic_registry import TopicNames, public_name
+from duewheel.wheel.storage.topic_numbers import TopicNames, public_name
 
 # The broker's coordinator keeps an open transaction as one record: each topic's name once, and four
 # bytes for each partition. That record must stay below message.max.bytes (1 MiB unless set), or no

@@ -27,7 +27,7 @@ from duewheel.wheel.storage.layout import FLAG_DEAD_LETTER, MAGIC_ROLL, RECORD_B
 from duewheel.wheel.storage.log_scan import blocks
 from duewheel.wheel.storage.message_store import StoredMessages
 from duewheel.wheel.storage.timer_log import Records
-from duewheel.wheel.storage.topic_registry import public_name
+from duewheel.wheel.storage.topic_numbers import public_name
 
 _MESSAGE_BYTES = 8 << 20  # read in one go; one message may be larger
 _PLACE = re.compile(r"(\d{1,18})-(\d{1,18})")

@@ -13,7 +13,7 @@ from duewheel.checkpoints.recovery_decision import Local, read_local_state
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage import cancel_log, message_store, timer_log, timer_wheel, topic_registry
+from duewheel.wheel.storage import cancel_log, message_store, timer_log, timer_wheel, topic_numbers
 from duewheel.wheel.storage.cross_file_damage import has_all_files
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.timer_wheel import TimerWheel
@@ -23,7 +23,7 @@ _MADE_WHEN_OPENED = (
     timer_log.FOLDER,
     message_store.FOLDER,
     *cancel_log.FOLDERS,
-    topic_registry.FILE_NAME,
+    topic_numbers.FILE_NAME,
 )
 
 

@@ -38,7 +38,7 @@ from duewheel.wheel.storage.layout import MAGIC_ABANDONED
 from duewheel.wheel.storage.message_store import MessageStore, split_by_limits
 from duewheel.wheel.storage.timer_log import TimerLog, runs_in
 from duewheel.wheel.storage.timer_wheel import OnProgress, Runs, TimerWheel
-from duewheel.wheel.storage.topic_registry import TopicNames
+from duewheel.wheel.storage.topic_numbers import TopicNames
 
 log = structlog.get_logger(__name__)
 

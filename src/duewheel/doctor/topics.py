@@ -1,7 +1,8 @@
 """Topics: what a start would refuse, all of it at once, and how well Kafka keeps them.
 
-The checks of a start are those of topic_specs.py; here they are findings. What a start leaves to
-the operator comes beside them: replicas, elections that lose records, sizes, partitions, progress.
+The checks of a start are those of topic_requirements.py; here they are findings. What a start
+leaves to the operator comes beside them: replicas, elections that lose records, sizes, partitions,
+progress.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from duewheel.errors import DuewheelError
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.shard_records import ShardRecord, all_shards, require_as_many
-from duewheel.kafka.topic_specs import TopicFinding, remedy_command
+from duewheel.kafka.topic_requirements import TopicFinding, remedy_command
 
 _TRANSACTION_LOG = "__transaction_state"
 _IN_SYNC_MIN = "min.insync.replicas"

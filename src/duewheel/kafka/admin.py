@@ -1,6 +1,6 @@
 """Creates and checks duewheel's topics, and reads where partitions begin and end.
 
-What each topic must be: topic_specs.py.
+What each topic must be: topic_requirements.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.clients import ClientSettings, close
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.topic_specs import (
+from duewheel.kafka.topic_requirements import (
     TopicFinding,
     TopicPlan,
     compare,

@@ -31,7 +31,7 @@ from duewheel.kafka.clients import ClientSettings, close, open_reader
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.polling import records_until
 from duewheel.kafka.state_topic import ends_of
-from duewheel.kafka.topic_specs import FRAME_BYTES
+from duewheel.kafka.topic_requirements import FRAME_BYTES
 from duewheel.schemas.batches import TopicPartition as Place
 from duewheel.schemas.hashing import source_names
 from duewheel.schemas.header_names import LETTER, ORIGIN, TIMER_ID

@@ -27,12 +27,12 @@ from dataclasses import dataclass, field
 from duewheel.checkpoints.partition_limit import beyond_room
 from duewheel.checkpoints.recovery_decision import Local
 from duewheel.checkpoints.state_file import State
-from duewheel.checkpoints.topic_set import TopicSet
+from duewheel.checkpoints.topics_read import TopicSet
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, CorruptFile
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.shard_settings import own_counts
-from duewheel.kafka.topic_specs import TopicFinding, described, remedy_command
+from duewheel.kafka.topic_requirements import TopicFinding, described, remedy_command
 from duewheel.schemas.batches import is_retired
 
 

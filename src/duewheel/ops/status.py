@@ -13,7 +13,7 @@ from duewheel.checkpoints.held_copies import copies
 from duewheel.checkpoints.recovery_decision import recovering
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
-from duewheel.checkpoints.topic_set import TopicSet
+from duewheel.checkpoints.topics_read import TopicSet
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError

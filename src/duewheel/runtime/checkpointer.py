@@ -25,7 +25,7 @@ from duewheel.wheel.storage import (
     cancelled_records,
     message_store,
     timer_log,
-    topic_registry,
+    topic_numbers,
 )
 from duewheel.wheel.storage.data_directory import ENGINE_LOCK, LOCK_DEADLINE_S
 from duewheel.wheel.storage.layout import hour_name
@@ -68,7 +68,7 @@ class DurableCheckpoints:
         hours, segments = (synced.hours, synced.cancels) if synced else ({}, {})
         self._sync(_FOLDERS, hours, durable.hours, lambda: state.live.gc_hour)
         self._sync(cancel_log.FOLDERS, segments, durable.cancels, lambda: state.live.gc_cancels)
-        fs.sync_path(self._directory / topic_registry.FILE_NAME)
+        fs.sync_path(self._directory / topic_numbers.FILE_NAME)
         durable.write(self._directory)
         self._last = durable
         return durable

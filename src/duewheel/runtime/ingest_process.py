@@ -62,7 +62,7 @@ from duewheel.streaming.batch_attempt import SPARK_DIR, End
 from duewheel.streaming.batch_size import RowLimit
 from duewheel.streaming.disk_guard import DiskGuard
 from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
-from duewheel.streaming.gaps import GapWatch, LogStart
+from duewheel.streaming.offset_gaps import GapWatch, LogStart
 from duewheel.streaming.query import QueryOptions, run_query
 from duewheel.streaming.query_progress import QueryProgress
 from duewheel.streaming.session import Session

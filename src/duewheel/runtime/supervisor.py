@@ -1,7 +1,7 @@
 """`duewheel run` and `duewheel standby`: keep ingest and dequeue of one shard alive.
 
 - A process that ends is restarted with back-off; the other one goes on without it
-  (kept_process.py). The log, `status` and metrics show the reason (run_file.py).
+  (process_restart.py). The log, `status` and metrics show the reason (run_file.py).
 - `run` ends on a signal, or when dequeue ends for good. Its exit code is for the supervisor of
   `run`: 4 (another instance owns the shard) must not be restarted; any other may be.
 - Dequeue gets `--take-over` until it has claimed the shard (in the `state` file, before it does so
@@ -36,7 +36,7 @@ from duewheel.errors import DuewheelError
 from duewheel.osutil.child_process import Child
 from duewheel.osutil.signals import stop_signals
 from duewheel.runtime import run_file
-from duewheel.runtime.kept_process import KeptProcess
+from duewheel.runtime.process_restart import KeptProcess
 from duewheel.wheel.storage.data_directory import ENGINE_LOCK, declare_stopped
 
 log = structlog.get_logger(__name__)

@@ -13,7 +13,7 @@ import structlog
 
 from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.checkpoints.state_file import State
-from duewheel.checkpoints.topic_set import TopicSet
+from duewheel.checkpoints.topics_read import TopicSet
 from duewheel.clock import Clock, Interval
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis

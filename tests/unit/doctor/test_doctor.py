@@ -28,7 +28,7 @@ from duewheel.doctor.cluster import Cluster, Topic
 from duewheel.doctor.findings import Diagnosis
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.publisher_limits import PublisherLimits
-from duewheel.kafka.topic_specs import TopicFinding
+from duewheel.kafka.topic_requirements import TopicFinding
 
 ADDRESS = "kafka:9092"
 DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "kafka.md").read_text()

@@ -19,7 +19,7 @@ from duewheel.schemas.batches import TimerBatch, TopicPartition
 from duewheel.schemas.request.contract import Contract, parse
 from duewheel.schemas.request.rules import compile_suite, load_suite
 from duewheel.streaming.disk_guard import DiskGuard, written_bytes
-from duewheel.streaming.gaps import LOG_START_INTERVAL_MS, GapWatch
+from duewheel.streaming.offset_gaps import LOG_START_INTERVAL_MS, GapWatch
 from duewheel.streaming.sink import WAIT_S, StoppedWaitingError, TimerSink
 from duewheel.testing import ManualClock, suite_parameters
 from duewheel.wheel.append.engine import Appended

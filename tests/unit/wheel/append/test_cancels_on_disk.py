@@ -21,7 +21,7 @@ from duewheel.testing import TIMER_TOPIC, TimerRow, timer_batch
 from duewheel.wheel.append.staged_batch import StagedBatch
 from duewheel.wheel.storage import cancel_log
 from duewheel.wheel.storage.full_check import check
-from duewheel.wheel.storage.topic_registry import TopicNames
+from duewheel.wheel.storage.topic_numbers import TopicNames
 
 MakeWorld = Callable[..., CancelWorld]
 

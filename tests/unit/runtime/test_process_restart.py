@@ -19,7 +19,7 @@ from duewheel.clock import SystemClock
 from duewheel.errors import ConfigError, Fenced, KafkaUnavailable, Locked, RecoveryRefused
 from duewheel.runtime import run_file
 from duewheel.runtime.exit_reason import VARIABLE
-from duewheel.runtime.kept_process import BACKOFF_MS, KeptProcess
+from duewheel.runtime.process_restart import BACKOFF_MS, KeptProcess
 
 DEADLINE_S = 60.0
 FOR_EVER = "import time; time.sleep(600)"
@@ -114,7 +114,7 @@ def test_a_process_that_cannot_be_started_is_tried_again(
         def no_room(*_: object) -> int:
             raise OSError(11, "Resource temporarily unavailable")
 
-        patch.setattr("duewheel.runtime.kept_process.ExitReasonFile", no_room)
+        patch.setattr("duewheel.runtime.process_restart.ExitReasonFile", no_room)
         look_until(it, lambda: bool(it.status.last_reason))
     assert "temporarily unavailable" in it.status.last_reason
     assert it.child is None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from duewheel.errors import CorruptFile
-from duewheel.wheel.storage.topic_registry import TopicNames
+from duewheel.wheel.storage.topic_numbers import TopicNames
 
 
 def test_names_keep_their_numbers(tmp_path: Path) -> None:
