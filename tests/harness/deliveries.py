@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from duewheel.kafka.batch_encoder import Routed, route
+from duewheel.kafka.park_or_dead_letter import Routed, route
 from duewheel.schemas.batches import (
     ANY_TIME,
     Deliveries,

@@ -26,9 +26,9 @@ from duewheel.checkpoints.held_copies import Held
 from duewheel.checkpoints.progress import Progress, shard_of
 from duewheel.checkpoints.reshard_records import NOTICE_KEY
 from duewheel.errors import Fenced, PublishDoubt, TransactionTooSlow
-from duewheel.kafka.batch_encoder import Routed, route
+from duewheel.kafka.park_or_dead_letter import Routed, route
+from duewheel.kafka.partitioner import grouped
 from duewheel.kafka.publisher import is_yield_requested
-from duewheel.kafka.router import grouped
 from duewheel.kafka.state_topic import StateRecord
 from duewheel.schemas import header_names as names
 from duewheel.schemas.batches import Deliveries, TopicPartition

@@ -52,8 +52,8 @@ from duewheel.errors import (
     PublishDoubt,
     TransactionTooSlow,
 )
+from duewheel.kafka import partitioner
 from duewheel.kafka import producer_internals as internals
-from duewheel.kafka import router
 from duewheel.kafka.clients import ClientSettings, close, open_admin
 from duewheel.kafka.deadline import Deadline, DeadlineExceeded
 from duewheel.kafka.held_queue import (
@@ -406,7 +406,7 @@ class KafkaPublisher:
         if prepared is None:
             return PublishAttempt(progress, aside=Aside(held=progress.held))
         held = progress.held
-        topics = len(held) + len(router.used_topics(prepared.deliveries))
+        topics = len(held) + len(partitioner.used_topics(prepared.deliveries))
         deadline = preparation_deadline(self._limits.publish_deadline_s, topics, self._stopping)
 
         def lookup(topics: Sequence[str]) -> Mapping[str, EncodingTarget]:

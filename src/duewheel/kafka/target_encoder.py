@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 
-from duewheel.kafka.batch_encoder import TopicLookup, encode
+from duewheel.kafka.batch_encoder import encode
+from duewheel.kafka.park_or_dead_letter import TopicLookup
 from duewheel.kafka.target_metadata import TargetCatalog
 from duewheel.schemas.batches import Deliveries
 from duewheel.wheel.encoded import Encoded, EncodingTarget, Target

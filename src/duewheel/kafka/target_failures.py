@@ -8,7 +8,7 @@ Two sources:
                 some seconds its rows are parked, then one transaction tries it. Each further
                 failure doubles that time, because a trial holds up all other rows
 
-What becomes of the rows is decided by `route` (batch_encoder.py): parked, or dead letters.
+What becomes of the rows is decided by `route` (park_or_dead_letter.py).
 Each change is logged once, however many rows it affects.
 """
 

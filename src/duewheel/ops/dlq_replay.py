@@ -32,10 +32,10 @@ from duewheel.errors import ConfigError, PublishDoubt
 from duewheel.kafka import shard_settings
 from duewheel.kafka.clients import close, open_admin
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.router import reason_text
 from duewheel.kafka.state_topic import place_of
 from duewheel.kafka.target_metadata import SentBatch, TargetCatalog
 from duewheel.kafka.transactional_producer import TransactionalProducer, preparation_deadline
+from duewheel.kafka.unpublishable_rows import reason_text
 from duewheel.ops.dlq_list import DeadLetterReader, dead_letter_reader
 from duewheel.osutil.terminal import progress_bar
 from duewheel.schemas.batches import NO_KEY, NO_PARTITION, TopicPartition

@@ -21,8 +21,8 @@ from kafka.errors import (
 from kafka.record import MemoryRecords
 
 from duewheel.errors import ConfigError
+from duewheel.kafka import partitioner, ttl_cache, unpublishable_rows
 from duewheel.kafka import producer_internals as internals
-from duewheel.kafka import router, ttl_cache
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline, DeadlineExceeded, within
 from duewheel.kafka.publisher_limits import PublisherLimits
@@ -248,7 +248,7 @@ def test_groups_hold_every_row_once_in_order() -> None:
     hashes = [chance.choice([NO_KEY, chance.randrange(2**31)]) for _ in range(1_000)]
     asked = [chance.choice([NO_PARTITION, NO_PARTITION, 0, 2]) for _ in hashes]
     given = rows(hashes, asked)
-    routed, groups = router.grouped(given, TARGETS, chance)
+    routed, groups = partitioner.grouped(given, TARGETS, chance)
 
     assert sorted(numbers(routed)) == list(range(1_000))
     assert [g.first for g in groups] == [0, *[g.end for g in groups[:-1]]]
@@ -274,7 +274,7 @@ def test_reasons() -> None:
         "bills": Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC),
     }
     given = rows([1, 1, NO_KEY, 1, 1, 1, 1], [0, 0, 0, 0, 5, 0, 0])
-    assert router.why_not(given, targets, [b"6"]).tolist() == [
+    assert unpublishable_rows.why_not(given, targets, [b"6"]).tolist() == [
         Reason.NONE,
         Reason.UNKNOWN_TARGET_TOPIC,
         Reason.KEY_REQUIRED,

@@ -21,9 +21,9 @@ from kafka.errors import (
 from tests.harness.deliveries import rows
 
 from duewheel.errors import KafkaUnavailable
-from duewheel.kafka.batch_encoder import Routed, route
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.park_or_dead_letter import Routed, route
 from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.kafka.target_metadata import SentBatch, TargetCatalog
 from duewheel.schemas.columns import binary

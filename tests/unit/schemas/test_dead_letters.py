@@ -11,7 +11,7 @@ import pytest
 from kafka.record import MemoryRecords
 
 from duewheel.checkpoints.replay_position import ReplayPosition
-from duewheel.kafka import router
+from duewheel.kafka import unpublishable_rows
 from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
 from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
@@ -76,7 +76,7 @@ def decoded(rows: Deliveries) -> list[Any]:
 def dead_lettered(rolled: bool = False) -> list[DeadLetter]:
     rows = deliveries(rolled)
     reason = np.full(2, Reason.UNKNOWN_TARGET_TOPIC, np.int32)
-    return letters_of(router.dead_lettered(rows, reason, {"gone": Target(0, 0)}, DEAD))
+    return letters_of(unpublishable_rows.dead_lettered(rows, reason, {"gone": Target(0, 0)}, DEAD))
 
 
 def letters_of(rows: Deliveries) -> list[DeadLetter]:
@@ -212,7 +212,7 @@ def test_an_answer_is_replayed_as_it_was_to_the_reply_topic_and_to_no_other_clos
             answer=np.ones(2, np.bool_),
         )
         reason = np.full(2, Reason.UNKNOWN_TARGET_TOPIC, np.int32)
-        dead = router.dead_lettered(rows, reason, {topic: Target(0, 0)}, DEAD)
+        dead = unpublishable_rows.dead_lettered(rows, reason, {topic: Target(0, 0)}, DEAD)
         return decoded(rows), letters_of(dead)
 
     for answer, letter in zip(*answers(REPLIES), strict=True):

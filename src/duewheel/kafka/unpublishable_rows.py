@@ -1,34 +1,25 @@
-"""Decides where each delivery goes: its partition, or the dead-letter topic.
+"""Finds the rows that can never be published, each with its reason, and makes dead letters of them.
 
-- A row that can never be published becomes a dead letter in its place, which keeps the order. Its
-  headers: the user's, TIMER_ERROR_CODE, TIMER_ERROR, and those that a replay needs
-  (schemas/dead_letters.py), which a rolled copy has already.
+- Such a row becomes a dead letter in its place, which keeps the order. Its headers: the user's,
+  TIMER_ERROR_CODE, TIMER_ERROR, and those that a replay needs (schemas/dead_letters.py), which a
+  rolled copy has already.
 - A dead letter too large for the dead-letter topic loses key, value and user headers; TIMER_SOURCE
   still points at the original.
-- The partition is chosen as Kafka's clients choose it: the requested one; else by the key's hash;
-  else, for all such rows of a call, one at random of those that take writes. A dead letter whose
-  key's partition takes no writes goes to another one.
-- Rows whose target partition takes no writes for now are parked (requeue.py). If the timer topic
-  refuses the copy, the row becomes a dead letter, which can be replayed: waiting for its target
-  would hold up every other one. If the dead-letter topic takes nothing, dead letters wait in their
-  timer topics.
 
 Pure functions over columns: no client, any thread.
 """
 
 from __future__ import annotations
 
-import itertools
-import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from duewheel.schemas import header_names as names
-from duewheel.schemas.arrays import Bool, Int32, Int64
+from duewheel.schemas.arrays import Bool, Int32
 from duewheel.schemas.batches import NEVER, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import constant, join, lengths, spread
 from duewheel.schemas.dead_letters import kept_headers
@@ -38,23 +29,7 @@ from duewheel.wheel.encoded import Reason, Target
 
 # A record and its added headers without the columns' own bytes: names, lengths, numbers.
 _OVERHEAD_BYTES_MAX = HEADER_BYTES + 160
-_PARTITION_BITS = 32
 _TOPIC_SHOWN_MAX = 249  # Kafka's limit for a name; a longer one, a mistake, is shown in part
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Rows first … end − 1 of the routed deliveries go to one partition."""
-
-    topic: str
-    partition: int
-    first: int
-    end: int
-
-
-def used_topics(deliveries: Deliveries) -> list[str]:
-    """The topics that at least one row goes to."""
-    return [deliveries.targets[index] for index in np.unique(deliveries.target).tolist()]
 
 
 def why_not(
@@ -86,33 +61,6 @@ def why_not(
     mark(deliveries.not_before_ms == NEVER, Reason.HOT_SLOT)
     reason[deliveries.dead_letter] = Reason.NONE
     return reason
-
-
-def without_target(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
-    """Rows whose target partition takes no writes for now.
-
-    Excluded are dead letters and copies, which have no other place to wait, and rows without a
-    fixed partition as long as another one takes writes.
-    """
-    if not any(topic in targets and targets[topic].unavailable for topic in deliveries.targets):
-        return np.zeros(len(deliveries), np.bool_)
-    partition = _partitions(deliveries, targets, lambda free: free[0])
-    rows = _unavailable(deliveries, targets, partition)
-    rows &= ~(deliveries.dead_letter | deliveries.rolled)
-    return rows
-
-
-def _unavailable(deliveries: Deliveries, targets: Mapping[str, Target], partition: Int64) -> Bool:
-    """Rows that would go to a partition that takes no writes for now."""
-    packed = [
-        index << _PARTITION_BITS | number
-        for index, topic in enumerate(deliveries.targets)
-        if topic in targets
-        for number in targets[topic].unavailable
-    ]
-    if not packed:
-        return np.zeros(len(deliveries), np.bool_)
-    return np.isin(_packed_partitions(deliveries, partition), packed)
 
 
 def too_large(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
@@ -193,57 +141,6 @@ def stripped(deliveries: Deliveries, rows: Bool) -> Deliveries:
         headers=pc.if_else(mask, constant(error), deliveries.headers),
         header_count=_where(rows, 2, deliveries.header_count),
     )
-
-
-def grouped(
-    deliveries: Deliveries, targets: Mapping[str, Target], chance: random.Random
-) -> tuple[Deliveries, list[Group]]:
-    """The rows sorted by topic-partition, in order within each, and the bounds of each group."""
-    place = _packed_partitions(deliveries, _partitions(deliveries, targets, chance.choice))
-    if (place[1:] < place[:-1]).any():
-        order: Int64 = np.argsort(place, kind="stable")
-        deliveries, place = deliveries.take(order), place[order]
-    bounds = [0, *(np.flatnonzero(np.diff(place)) + 1).tolist(), len(place)]
-    groups = [
-        Group(
-            deliveries.targets[place[first] >> _PARTITION_BITS],
-            int(place[first]) & (1 << _PARTITION_BITS) - 1,
-            first,
-            end,
-        )
-        for first, end in itertools.pairwise(bounds)
-        if end > first
-    ]
-    return deliveries, groups
-
-
-def _partitions(
-    deliveries: Deliveries,
-    targets: Mapping[str, Target],
-    pick: Callable[[Sequence[int]], int],
-) -> Int64:
-    """Each row's partition; `pick` chooses the one for a topic's rows without key and request."""
-    counts = np.ones(len(deliveries.targets), np.int64)
-    sticky = np.zeros(len(deliveries.targets), np.int64)
-    for index in np.unique(deliveries.target).tolist():
-        target = targets[deliveries.targets[index]]
-        if target.partitions:
-            counts[index] = target.partitions
-            sticky[index] = pick(target.available)
-    by_key = deliveries.key_hash % counts[deliveries.target]
-    free = np.where(deliveries.key_hash == NO_KEY, sticky[deliveries.target], by_key)
-    if deliveries.dead_letter.any():
-        # Without this a dead letter would wait although other partitions take writes.
-        astray = deliveries.dead_letter & _unavailable(deliveries, targets, free)
-        free = np.where(astray, sticky[deliveries.target], free)
-    requested = deliveries.target_partition
-    return np.where(requested == NO_PARTITION, free, requested)
-
-
-def _packed_partitions(deliveries: Deliveries, partition: Int64) -> Int64:
-    """Target and partition of each row in one number."""
-    packed: Int64 = (deliveries.target.astype(np.int64) << _PARTITION_BITS) + partition
-    return packed
 
 
 def _where(rows: Bool, value: int, otherwise: Int32) -> Int32:

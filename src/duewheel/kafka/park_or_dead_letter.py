@@ -1,0 +1,173 @@
+"""Decides what leaves as addressed, what is parked, and what becomes a dead letter.
+
+    never publishable                 dead letter (unpublishable_rows.py)
+    its partition takes no writes     parked: a copy waits in its timer topic (requeue.py). If that
+                                      refuses the copy: dead letter, which can be replayed; waiting
+                                      for the target would hold up every other row
+    in excess of its slot             spread: parked until a later slot (slot_overflow.py)
+    dead letter, topic takes nothing  waits in its timer topic
+
+The result depends only on the rows, the time and their targets' metadata. Pure functions: no
+client, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from duewheel.errors import PublishDoubt
+from duewheel.kafka import partitioner
+from duewheel.kafka import unpublishable_rows as unpublishable
+from duewheel.schemas.arrays import Bool, Int32
+from duewheel.schemas.batches import ANY_TIME, Deliveries
+from duewheel.wheel.dequeue import requeue
+from duewheel.wheel.encoded import Aside, EncodingTarget, Reason, Target
+from duewheel.wheel.slot_overflow import spread_rows
+
+# The metadata of these topics; raises if it has none.
+TopicLookup = Callable[[Sequence[str]], Mapping[str, EncodingTarget]]
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """Where the rows of a transaction go.
+
+    Attributes:
+        deliveries: in the order in which they came.
+        aside, used_targets: as in Encoded.
+    """
+
+    deliveries: Deliveries
+    aside: Aside
+    used_targets: Mapping[str, EncodingTarget]
+
+
+def route(
+    deliveries: Deliveries,
+    lookup: TopicLookup,
+    refused: frozenset[bytes],
+    dead_letter_topic: str,
+    now_ms: int,
+) -> Routed:
+    """Address rows that can never be published to the dead-letter topic, and rows that cannot be
+    published for now to their timer topic.
+
+    Args:
+        deliveries: the rows.
+        lookup: asked for the topics that rows name and, only if they are needed, for timer
+            topics and for `dead_letter_topic`.
+        refused: sources of records that the broker has refused.
+        dead_letter_topic: where unpublishable rows go.
+        now_ms: from which parked rows wait.
+
+    Raises:
+        PublishDoubt: neither the dead-letter topic nor a row's timer topic exists.
+        Exception: whatever `lookup` raises.
+    """
+    used_targets = dict(lookup(partitioner.used_topics(deliveries)))
+
+    def fetch(topics: Iterable[str]) -> dict[str, Target]:
+        """The targets of these topics, and of all fetched before."""
+        used_targets.update(
+            lookup([topic for topic in dict.fromkeys(topics) if topic not in used_targets])
+        )
+        return targets_of(used_targets)
+
+    targets = targets_of(used_targets)
+    reason = unpublishable.why_not(deliveries, targets, list(refused))
+    waiting = partitioner.without_target(deliveries, targets) & (reason == Reason.NONE)
+    reason[waiting & deliveries.answer] = Reason.TARGET_UNAVAILABLE
+    waiting &= ~deliveries.answer
+    spread = (reason == Reason.NONE) & spread_rows(deliveries)
+    if (waiting | spread).any():
+        targets = fetch(topic for topic, _ in deliveries.source_partitions)
+        deliveries, waiting = _parked(deliveries, waiting, spread, targets, reason, now_ms)
+    if reason.any():
+        deliveries = unpublishable.dead_lettered(deliveries, reason, targets, dead_letter_topic)
+    letters = np.zeros_like(waiting)
+    if deliveries.dead_letter.any():
+        targets = fetch([dead_letter_topic])
+        deliveries = unpublishable.to_dead_letters(deliveries, dead_letter_topic)
+        if not targets[dead_letter_topic].takes_letters:
+            targets = fetch(topic for topic, _ in deliveries.source_partitions)
+            deliveries, letters = _letters_kept(deliveries, targets, now_ms)
+        deliveries = _dead_letters_fitted(deliveries, targets)
+    reason[letters] = Reason.NONE
+    return Routed(deliveries, _aside(waiting, letters, reason), used_targets)
+
+
+def _aside(waiting: Bool, letters: Bool, reason: Int32) -> Aside:
+    if not (waiting.any() or letters.any() or reason.any()):
+        return Aside()
+    counts = enumerate(np.bincount(reason).tolist())
+    parked, kept, dead_lettered = (np.flatnonzero(rows) for rows in (waiting, letters, reason))
+    reasons = {Reason(n).name.lower(): c for n, c in counts if n and c}
+    return Aside(parked, kept, dead_lettered, reasons)
+
+
+def targets_of(used_targets: Mapping[str, EncodingTarget]) -> dict[str, Target]:
+    """Their targets, without what only encoding needs."""
+    return {topic: one.target for topic, one in used_targets.items()}
+
+
+def _parked(
+    deliveries: Deliveries,
+    waiting: Bool,
+    spread: Bool,
+    targets: Mapping[str, Target],
+    reason: Int32,
+    now_ms: int,
+) -> tuple[Deliveries, Bool]:
+    """The deliveries with rows parked, and which rows those are.
+
+    If the timer topic refuses the copy, a row that waits for its target becomes a dead letter, and
+    a row that would only be spread is delivered now.
+    """
+    back = waiting | spread
+    # The later of the two: otherwise this row could overtake an earlier one of its key.
+    retry_ms = np.where(waiting, now_ms + requeue.waits_ms(deliveries), ANY_TIME)
+    not_before_ms = np.maximum(retry_ms, np.where(spread, deliveries.not_before_ms, ANY_TIME))
+    parked = requeue.parked(deliveries, back, not_before_ms)
+    refused = back & (unpublishable.why_not(parked, targets, []) != Reason.NONE)
+    if refused.any():
+        reason[refused & waiting] = Reason.TARGET_UNAVAILABLE
+        back &= ~refused
+        parked = requeue.parked(deliveries, back, not_before_ms)
+    return parked, back
+
+
+def _letters_kept(
+    deliveries: Deliveries, targets: Mapping[str, Target], now_ms: int
+) -> tuple[Deliveries, Bool]:
+    """The deliveries with dead letters sent to their timer topics to wait, and which rows those
+    are. A copy too large for its timer topic is reduced to a pointer to the original.
+    """
+    missing = [topic for topic, _ in deliveries.source_partitions if targets[topic].refusal]
+    existing = np.array(
+        [topic not in missing for topic, _ in deliveries.source_partitions], np.bool_
+    )
+    rows = deliveries.dead_letter & existing[deliveries.source_partition]
+    waiting = requeue.waiting_letters(deliveries, rows, now_ms)
+    too_large = unpublishable.too_large(waiting, targets) & rows
+    if too_large.any():
+        deliveries = unpublishable.stripped(deliveries, too_large)
+        waiting = requeue.waiting_letters(deliveries, rows, now_ms)
+    return waiting, rows
+
+
+def _dead_letters_fitted(deliveries: Deliveries, targets: Mapping[str, Target]) -> Deliveries:
+    """The deliveries with too large dead letters reduced to pointers to their originals."""
+    leaving = deliveries.dead_letter & ~deliveries.rolled
+    for index in np.unique(deliveries.target[leaving]).tolist():
+        topic = deliveries.targets[index]
+        if targets[topic].refusal:
+            raise PublishDoubt(
+                f"nothing was published: dead-letter topic {topic!r}: "
+                f"{targets[topic].refusal.name.lower()}, and the timer topics of its messages "
+                "are not there either"
+            )
+    too_large = unpublishable.too_large(deliveries, targets) & leaving
+    return unpublishable.stripped(deliveries, too_large) if too_large.any() else deliveries
