@@ -43,6 +43,7 @@ grow with what they choose.
 
 from __future__ import annotations
 
+import struct
 from datetime import UTC, datetime
 
 import numpy as np
@@ -96,6 +97,8 @@ RECORD_BYTES = RECORD.itemsize
 ENTRY_BYTES = ENTRY.itemsize
 PREFIX_BYTES = PREFIX.itemsize
 assert (RECORD_BYTES, ENTRY_BYTES, PREFIX_BYTES) == (52, 32, 64)
+_LINK = struct.Struct(">4xq32xI4x")  # of a record: prev_pos, and the upper half of reserved
+assert _LINK.size == RECORD_BYTES
 
 # Written before its slot closed, then written again elsewhere. Far from every other magic: a record
 # that a few flipped bits, or zeros, make one of these would vanish unseen.
@@ -204,6 +207,18 @@ def distance_of(reserved: npt.NDArray[np.int64]) -> Int64:
     """Records between a record and the first of its run."""
     unsigned = reserved.astype(np.int64).view(np.uint64)
     return (unsigned >> np.uint64(ID_HASH_BITS)).astype(np.int64)
+
+
+def link_at(octets: memoryview, at: int) -> tuple[int, int]:
+    """prev_pos, and the distance to the run's first record, of the one log record at byte `at`.
+
+    >>> record = np.zeros(1, RECORD)
+    >>> record["prev_pos"], record["reserved"] = 520, pack_reserved(np.array([7]), np.array([9]))
+    >>> link_at(memoryview(record.tobytes()), 0)
+    (520, 7)
+    """
+    prev_pos, reserved_high = _LINK.unpack_from(octets, at)
+    return prev_pos, reserved_high >> 8
 
 
 def id_hash_of(reserved: npt.NDArray[np.int64]) -> Int64:

@@ -65,12 +65,15 @@ slots = st.integers(BASE, BASE + 6)
 
 
 @settings(max_examples=60)
-@given(batches=st.lists(st.lists(slots, min_size=1, max_size=12), min_size=1, max_size=8))
+@given(
+    batches=st.lists(st.lists(slots, min_size=1, max_size=12), min_size=1, max_size=8),
+    alone_max=st.sampled_from([0, 3, 99]),
+)
 def test_a_walk_finds_every_slot_s_records_in_order(
-    tmp_path_factory: pytest.TempPathFactory, batches: list[list[int]]
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[int]], alone_max: int
 ) -> None:
     log, _, positions = write_log(tmp_path_factory.mktemp("log"), batches)
-    found = log.walk(HOUR, entries_of(positions))
+    found = log.walk(HOUR, entries_of(positions), alone_max=alone_max)
     walked: dict[int, list[int]] = defaultdict(list)
     rows = zip(found.slot.tolist(), found.first_pos.tolist(), found.count.tolist(), strict=True)
     for slot, first, count in rows:
@@ -131,15 +134,16 @@ def test_a_reader_sees_what_is_appended_behind_its_view(tmp_path: Path) -> None:
         ("num", 5, "holds 4 records, its entry says 5"),
     ],
 )
+@pytest.mark.parametrize("alone_max", [0, 9])
 def test_an_entry_that_does_not_fit_the_log_is_damage(
-    tmp_path: Path, field: str, value: int, reason: str
+    tmp_path: Path, field: str, value: int, reason: str, alone_max: int
 ) -> None:
     log, _, positions = write_log(tmp_path, [[BASE, BASE + 1, BASE], [BASE], [BASE]])
     entries = entries_of(positions)
     assert entries["num"].tolist() == [4, 1]
     entries[field][0] = value
     with pytest.raises(CorruptFile, match=reason):
-        log.walk(HOUR, entries)
+        log.walk(HOUR, entries, alone_max=alone_max)
 
 
 @pytest.mark.parametrize(
@@ -152,14 +156,15 @@ def test_an_entry_that_does_not_fit_the_log_is_damage(
         (0, "prev_pos", 52, "runs forward"),
     ],
 )
+@pytest.mark.parametrize("alone_max", [0, 9])
 def test_a_chain_that_cannot_be_is_damage(
-    tmp_path: Path, row: int, field: str, value: int, reason: str
+    tmp_path: Path, row: int, field: str, value: int, reason: str, alone_max: int
 ) -> None:
     log, records, positions = write_log(tmp_path, [[BASE, BASE + 1, BASE], [BASE]])
     records[row][field] = value
     log.files.write(HOUR, records.tobytes(), 0)
     with pytest.raises(CorruptFile, match=reason):
-        log.walk(HOUR, entries_of(positions))
+        log.walk(HOUR, entries_of(positions), alone_max=alone_max)
 
 
 @pytest.mark.parametrize("size", [0, 1, 51])
