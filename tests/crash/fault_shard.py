@@ -13,17 +13,16 @@ import runpy
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kafka import KafkaProducer, TopicPartition
+from kafka import KafkaProducer
 from tests.crash.cancel_verdict import Asked, Came, Fault, Place, judge
-from tests.harness.reader import consumer
+from tests.harness.reader import TopicReader
 from tests.harness.topics import alter
 from tests.harness.world import write_config
 
@@ -200,8 +199,9 @@ class Shard:
         self.answers: list[Seen] = []
         self._late: list[Sent] = []
         self._producer = KafkaProducer(bootstrap_servers=servers, linger_ms=5)
-        self._stop = threading.Event()
-        self._consumer = threading.Thread(target=self._consume)
+        self._reader = TopicReader(
+            servers, (self.target, self.dead_letters, self.replies), self._hear
+        )
 
     # ---- processes -------------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ class Shard:
         stamped = {"message.timestamp.type": "LogAppendTime"}
         for topic in (self.target, self.dead_letters, self.replies):
             alter(self.servers, topic, stamped)
-        self._consumer.start()
+        self._reader.start()
 
     def start(self, name: str, point: str | None = None, *, hour_behind: bool = False) -> None:
         assert name not in self.processes
@@ -264,9 +264,7 @@ class Shard:
     def close(self) -> None:
         for name in list(self.processes):
             self.kill(name)
-        self._stop.set()
-        if self._consumer.ident is not None:
-            self._consumer.join()
+        self._reader.stop()
         self._producer.close()
 
     def wait(self, done: Callable[[], object]) -> None:
@@ -341,19 +339,12 @@ class Shard:
                 self.requests[source] = sent
         return written
 
-    def _consume(self) -> None:
-        topics = (self.target, self.dead_letters, self.replies)
-        with consumer(self.servers) as stranger:
-            stranger.assign(
-                [TopicPartition(t, p) for t in topics for p in stranger.partitions_for_topic(t)]
-            )
-            while not self._stop.is_set():
-                polled = stranger.poll(timeout_ms=100)
-                now_ms = CLOCK.now_ms()
-                for r in (record for records in polled.values() for record in records):
-                    heard = self.answers if r.topic == self.replies else self.seen
-                    place = (r.topic, r.partition)
-                    heard.append(Seen(r.value, r.key, r.headers, *place, now_ms, r.timestamp))
+    def _hear(self, records: Sequence[Any]) -> None:
+        now_ms = CLOCK.now_ms()
+        for r in records:
+            heard = self.answers if r.topic == self.replies else self.seen
+            place = (r.topic, r.partition)
+            heard.append(Seen(r.value, r.key, r.headers, *place, now_ms, r.timestamp))
 
     # ---- verdicts --------------------------------------------------------------------------
 

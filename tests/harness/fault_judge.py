@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kafka import KafkaAdminClient, TopicPartition
-from tests.harness.reader import consumer, read_committed
+from tests.harness.reader import consumer, partitions_of, read_committed
 
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.clock import Clock
@@ -148,12 +148,7 @@ class Judge:
 
     def _ends(self) -> dict[TopicPartition, int]:
         with consumer(self._servers) as stranger:
-            partitions = [
-                TopicPartition(topic, number)
-                for topic in self._topics.targets
-                for number in stranger.partitions_for_topic(topic)
-            ]
-            return dict(stranger.end_offsets(partitions))
+            return dict(stranger.end_offsets(partitions_of(stranger, *self._topics.targets)))
 
     def _read(self) -> list[Arrival]:
         records = read_committed(self._servers, self._starts)

@@ -14,7 +14,7 @@ from typing import Any
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from tests.harness.fault_judge import GIVE_UP_S, Topics
 from tests.harness.launcher import wait_until
-from tests.harness.reader import as_table, consumer, read_committed
+from tests.harness.reader import as_table, consumer, poll, read_topic
 
 from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
@@ -166,7 +166,7 @@ class ProxiedShard:
 
     def turn(self) -> None:
         """Ingest takes what has come, dequeue delivers what is due."""
-        found = [r for some in self._reader.poll(timeout_ms=10).values() for r in some]
+        found = poll(self._reader, 10)
         engine = self._local.ingest
         assert engine is not None
         if found:
@@ -189,10 +189,8 @@ class ProxiedShard:
 
     def arrived(self, topic: str) -> dict[int, list[Any]]:
         """Committed records by partition, in their order."""
-        with consumer(self._servers) as stranger:
-            partitions = [TopicPartition(topic, n) for n in stranger.partitions_for_topic(topic)]
         found: dict[int, list[Any]] = {}
-        for record in read_committed(self._servers, dict.fromkeys(partitions, 0)):
+        for record in read_topic(self._servers, topic):
             found.setdefault(record.partition, []).append(record)
         return found
 

@@ -6,19 +6,18 @@ import json
 import os
 import random
 import signal
-import threading
 import urllib.request
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kafka import KafkaProducer, TopicPartition
+from kafka import KafkaProducer
 from prometheus_client.parser import text_string_to_metric_families
 from tests.harness.launcher import events, launch, run, tail, wait_until
 from tests.harness.random_timers import PARTITIONS, Headers, Sent, a_timer
-from tests.harness.reader import consumer
+from tests.harness.reader import TopicReader
 from tests.harness.world import write_config
 
 from duewheel.clock import SystemClock
@@ -82,9 +81,9 @@ class Shard:
             admin.create_topic(self.target, PARTITIONS)
         self.command("init", "--partitions", str(PARTITIONS))
         self.arrivals = Arrivals()
-        self._stop = threading.Event()
-        self._consumer = threading.Thread(target=self._consume)
-        self._consumer.start()
+        heard = (self.target, self.dead_letters)
+        self._reader = TopicReader(servers, heard, self._hear, max_poll_records=5000)
+        self._reader.start()
         self.supervisor: Child | None = None
         self.probes = 0
 
@@ -164,21 +163,15 @@ class Shard:
         return supervisor.exit_code
 
     def close(self) -> None:
-        self._stop.set()
-        self._consumer.join()
         self.stop()
+        self._reader.stop()
 
-    def _consume(self) -> None:
-        counts = {self.target: PARTITIONS, self.dead_letters: 4}
-        with consumer(self.servers, max_poll_records=5000) as stranger:
-            stranger.assign([TopicPartition(t, p) for t, n in counts.items() for p in range(n)])
-            while not self._stop.is_set():
-                polled = stranger.poll(timeout_ms=200)
-                now_ms = CLOCK.now_ms()
-                for record in (r for records in polled.values() for r in records):
-                    seen = (record.key, record.headers, record.partition, now_ms)
-                    self.arrivals.first.setdefault(record.value, seen)
-                    self.arrivals.count[record.value] += 1
+    def _hear(self, records: Sequence[Any]) -> None:
+        now_ms = CLOCK.now_ms()
+        for record in records:
+            seen = (record.key, record.headers, record.partition, now_ms)
+            self.arrivals.first.setdefault(record.value, seen)
+            self.arrivals.count[record.value] += 1
 
 
 def schedule(

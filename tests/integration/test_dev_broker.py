@@ -17,8 +17,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import NewTopic
+from tests.harness.reader import read_first
 
 from duewheel.dev.broker import DevBroker, PortTaken, new_cluster_id
 from duewheel.errors import DuewheelError, Locked
@@ -53,16 +54,7 @@ def create(broker: DevBroker, topic: str) -> None:
 
 
 def read(broker: DevBroker, topic: str, count: int) -> list[bytes]:
-    consumer = KafkaConsumer(
-        topic,
-        bootstrap_servers=broker.bootstrap_servers,
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=int(PATIENCE_S * 1000),
-    )
-    try:
-        return [next(consumer).value for _ in range(count)]
-    finally:
-        consumer.close()
+    return [record.value for record in read_first(broker.bootstrap_servers, topic, count)]
 
 
 def is_gone(pid: int) -> bool:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.serializer import Serializer
 from tests.harness.launcher import wait_until
-from tests.harness.reader import everything_in, read_topic
+from tests.harness.reader import TopicReader, everything_in, read_topic
 from tests.harness.sparkless_shard import SparklessShard, until
 
 from duewheel.cli import send
@@ -412,33 +412,21 @@ def test_without_answers(topics: Topics, producer: DelayProducer) -> None:
 # ---- the command line ----------------------------------------------------------------------------
 
 
-class AnswersAll(threading.Thread):
-    """Answers whatever comes into the timer topic with the request's header `word`."""
+class AnswersAll(TopicReader):
+    """Answers every request in the timer topic: cancels come too late, reschedules in time."""
 
     def __init__(self, topics: Topics, answerer: Answerer) -> None:
-        super().__init__()
-        self._topics, self._answerer = topics, answerer
-        self._stop_it = threading.Event()
+        super().__init__(topics.servers, [topics.timers], self._answer)
+        self._answerer = answerer
 
-    def run(self) -> None:
-        consumer = KafkaConsumer(bootstrap_servers=self._topics.servers)
-        partitions = [TopicPartition(self._topics.timers, n) for n in range(TIMER_PARTITIONS)]
-        consumer.assign(partitions)
-        consumer.seek_to_beginning(*partitions)
-        while not self._stop_it.is_set():
-            for batch in consumer.poll(timeout_ms=50).values():
-                for record in batch:
-                    where = f"{record.topic}-{record.partition}@{record.offset}"
-                    request = dict(record.headers)
-                    if "TIMER_DEL_UNIQKEY" in request:
-                        self._answerer.answer(where, "already_delivered")
-                    elif "TIMER_RESCHEDULE" in request:
-                        self._answerer.answer(where, "cancelled")
-        consumer.close()
-
-    def stop(self) -> None:
-        self._stop_it.set()
-        self.join()
+    def _answer(self, records: Sequence[Any]) -> None:
+        for record in records:
+            where = f"{record.topic}-{record.partition}@{record.offset}"
+            request = dict(record.headers)
+            if "TIMER_DEL_UNIQKEY" in request:
+                self._answerer.answer(where, "already_delivered")
+            elif "TIMER_RESCHEDULE" in request:
+                self._answerer.answer(where, "cancelled")
 
 
 def test_commands(
