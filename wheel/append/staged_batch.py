@@ -155,17 +155,17 @@ class StagedBatch:
             self._lengths[name] = (log_end, int(until[-1]), cancelled)
         starts = first_of_each(slot)
         previous = log_position - RECORD_BYTES
-        previous[starts] = self._last_positions(slot[starts])
+        previous[starts] = self._last_positions(slot[starts], log_position[starts])
         return RowPositions(slot, log_position, message_position, previous, starts), extents
 
-    def _last_positions(self, slots: Int64) -> Int64:
-        """Newest committed record of each slot; `slots` rise."""
+    def _last_positions(self, slots: Int64, before: Int64) -> Int64:
+        """Newest committed record of each slot, which lies before that position; `slots` rise."""
         directory = self._directory
         linked = int(np.searchsorted(slots, directory.state.linked, "right"))
         require_entries(directory, slots[:linked])
         return np.concatenate(
             [
-                directory.wheel.last_positions(slots[:linked]),
+                directory.wheel.last_positions(slots[:linked], before[:linked]),
                 self._chain_ends.last_positions(slots[linked:], self._before),
             ]
         )

@@ -30,7 +30,6 @@ from duewheel.wheel.slots import WheelConfig, hour_of
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
 from duewheel.wheel.storage.full_check import Finding, Wheel, check_hour, check_segment
 from duewheel.wheel.storage.layout import RECORD_BYTES
-from duewheel.wheel.storage.timer_log import runs_in
 
 log = structlog.get_logger(__name__)
 
@@ -193,7 +192,7 @@ def _unlink_others(
 def _link_hour(directory: DataDirectory, hour: int, log_bytes: int, batch: int) -> None:
     """Enter an hour's runs into the wheel, as far as the ring reaches."""
     for start, records in directory.log.blocks(hour, log_bytes):
-        runs = runs_in(records, start, directory.config.precision_ms)
+        runs = directory.log.runs(hour, records, start, directory.config.precision_ms)
         directory.wheel.link(runs.where(runs.slot <= directory.state.linked), batch)
 
 

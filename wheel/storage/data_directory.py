@@ -36,7 +36,7 @@ from duewheel.wheel.storage.creation import with_files
 from duewheel.wheel.storage.hour_segments import HourFiles
 from duewheel.wheel.storage.layout import MAGIC_ABANDONED
 from duewheel.wheel.storage.message_store import MessageStore, split_by_limits
-from duewheel.wheel.storage.timer_log import TimerLog, runs_in
+from duewheel.wheel.storage.timer_log import TimerLog
 from duewheel.wheel.storage.timer_wheel import OnProgress, Runs, TimerWheel
 from duewheel.wheel.storage.topic_numbers import TopicNames
 
@@ -203,7 +203,8 @@ class DataDirectory:
                 # A damaged one could take another slot's entry.
                 for block in split_by_limits(records[records["magic"] != MAGIC_ABANDONED]):
                     self.messages.read(hour, block)
-                batch.append(runs_in(records, lengths.batch_from, self.config.precision_ms))
+                start, precision_ms = lengths.batch_from, self.config.precision_ms
+                batch.append(self.log.runs(hour, records, start, precision_ms))
         for runs in batch:
             self.link(runs, commit.batch)
         for hour, lengths in commit.hours.items():

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from duewheel.checkpoints import fs
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Int64
+from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.hour_segments import HourFiles
 from duewheel.wheel.storage.layout import (
     MAGIC_ABANDONED,
@@ -158,6 +159,21 @@ class TimerLog:
                 continue
             yield start, records
             start, wanted = start + records.nbytes, _PIECE_RECORDS
+
+    def runs(self, hour: int, records: Records, start: int, precision_ms: int) -> Runs:
+        """`runs_in` of an hour's records, to be linked.
+
+        Raises:
+            CorruptFile: a run is another hour's, or does not lead back: linked, it would take the
+                entry of another slot, or its chain would not end.
+        """
+        runs = runs_in(records, start, precision_ms)
+        bad = (hour_of(runs.slot, precision_ms) != hour) | (runs.prev_pos >= runs.first_pos)
+        if np.any(bad):
+            row = int(np.flatnonzero(bad)[0])
+            detail = f"a run of slot {runs.slot[row]} behind position {runs.prev_pos[row]}"
+            raise CorruptFile(self.files.path(hour), int(runs.first_pos[row]), detail)
+        return runs
 
     def slots_at(self, hour: int, log_bytes: int, positions: Int64, precision_ms: int) -> Int64:
         """The slot of the record at each position below `log_bytes`; −1 where none is that leads

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from duewheel.checkpoints import fs
 from duewheel.errors import NO_ROOM, CorruptFile, DiskFull
 from duewheel.schemas.arrays import Int64
-from duewheel.wheel.storage.layout import ENTRY, ENTRY_BYTES, NO_POSITION
+from duewheel.wheel.storage.layout import ENTRY, ENTRY_BYTES, NO_POSITION, RECORD_BYTES
 
 FILE_NAME = "timerwheel"
 
@@ -154,11 +154,25 @@ class TimerWheel:
             raise
         return new
 
-    def last_positions(self, slots: Int64) -> Int64:
-        """Newest record of each slot, NO_POSITION where the slot is empty."""
+    def last_positions(self, slots: Int64, before: Int64) -> Int64:
+        """Newest record of each slot, NO_POSITION where the slot is empty.
+
+        Args:
+            slots: not delivered yet.
+            before: of each, the log position that the next record gets: a chain leads back.
+
+        Raises:
+            CorruptFile: an entry leads elsewhere; a new record would be linked to nothing.
+        """
         entries = self._entries.take(slots % self.ring)
         mine = (entries["time"] == slots) & (entries["num"] > 0)
-        return np.where(mine, entries["last_pos"].astype(np.int64), NO_POSITION)
+        last = entries["last_pos"].astype(np.int64)
+        bad = mine & ((last < 0) | (last >= before) | (last % RECORD_BYTES != 0))
+        if np.any(bad):
+            row = int(np.flatnonzero(bad)[0])
+            detail = f"slot {slots[row]} ends at {last[row]}, its log before {before[row]}"
+            raise CorruptFile(self.path, int(slots[row]) % self.ring * ENTRY_BYTES, detail)
+        return np.where(mine, last, NO_POSITION)
 
     def require_sound(self, slots: Int64) -> tuple[Int64, Int64]:
         """Refuse entries that only damage explains.

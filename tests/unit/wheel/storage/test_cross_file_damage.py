@@ -18,7 +18,7 @@ from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import RecoveryPending
 from duewheel.testing import TIMER_TOPIC
 from duewheel.wheel.storage.full_check import check
-from duewheel.wheel.storage.layout import ENTRY, MAGIC_ABANDONED, RECORD
+from duewheel.wheel.storage.layout import ENTRY, MAGIC_ABANDONED, RECORD, RECORD_BYTES
 from duewheel.wheel.storage.timer_wheel import TimerWheel
 
 SLOT = NOW_MS // PRECISION_MS + 9
@@ -167,11 +167,14 @@ def test_a_half_done_batch_that_is_damaged_is_not_redone(
     recovers(world)
 
 
-@pytest.mark.parametrize(("field", "value"), [row for row in FIELDS if row[0] == "time"])
+ENDS = [("last_pos", -RECORD_BYTES), ("last_pos", RECORD_BYTES + 1), ("last_pos", 2**40)]
+
+
+@pytest.mark.parametrize(("field", "value"), [row for row in FIELDS if row[0] == "time"] + ENDS)
 def test_ingest_does_not_place_over_a_damaged_entry(
     world: RecoveryWorld, field: str, value: int
 ) -> None:
-    """Its slot would look empty, and what is in it would be cut off."""
+    """What is in its slot would be cut off: the slot looks empty, or ends where no record is."""
     entry_of(world)[field] = value
     world.write(0, 9)
     with pytest.raises(RecoveryPending):

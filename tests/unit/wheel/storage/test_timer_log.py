@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from duewheel.errors import CorruptFile
+from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage import timer_log
 from duewheel.wheel.storage.layout import (
     ENTRY,
@@ -165,6 +166,21 @@ def test_a_chain_that_cannot_be_is_damage(
     log.files.write(HOUR, records.tobytes(), 0)
     with pytest.raises(CorruptFile, match=reason):
         log.walk(HOUR, entries_of(positions), alone_max=alone_max)
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [("prev_pos", 52 * 3 + 1), ("write_time", 3_600_000), ("delay", -(1 << 30))],
+)
+def test_runs_that_cannot_be_are_not_linked(tmp_path: Path, field: str, change: int) -> None:
+    """As they are where a disk has brought back bytes that it had before."""
+    log, records, _ = write_log(tmp_path, [[BASE, BASE + 1], [BASE]])
+    hour = hour_of(BASE, PRECISION_MS)
+    assert log.runs(hour, records, 0, PRECISION_MS).first_pos.tolist() == [0, 52, 104]
+    records[2][field] += change
+    with pytest.raises(CorruptFile, match="a run of slot"):
+        log.runs(hour, records, 0, PRECISION_MS)
+    assert len(log.runs(hour, records[:2], 0, PRECISION_MS)) == 2
 
 
 @pytest.mark.parametrize("size", [0, 1, 51])

@@ -14,6 +14,7 @@ from duewheel.wheel.storage.layout import NO_POSITION
 from duewheel.wheel.storage.timer_wheel import Runs, TimerWheel
 
 RING = 16
+END = np.full(3, 1 << 20)  # of a log that has whatever the wheel leads to
 
 
 def made(path: Path) -> TimerWheel:
@@ -42,7 +43,7 @@ def test_a_slot_collects_its_runs(wheel: TimerWheel) -> None:
     wheel.apply(runs((3, 0, 52, NO_POSITION, 2), (5, 104, 104, NO_POSITION, 1)), batch=1)
     wheel.apply(runs((3, 156, 260, 52, 3)), batch=2)
     assert entries(wheel) == [(3, 0, 260, 5, 2), (5, 104, 104, 1, 1)]
-    assert wheel.last_positions(np.array([3, 4, 5])).tolist() == [260, NO_POSITION, 104]
+    assert wheel.last_positions(np.array([3, 4, 5]), END).tolist() == [260, NO_POSITION, 104]
 
 
 def test_an_entry_on_disk_is_these_bytes(wheel: TimerWheel) -> None:
@@ -111,7 +112,7 @@ def test_a_batch_killed_at_any_store_is_finished_by_redo(tmp_path: Path) -> None
         stores += 1
     assert stores == 5
     assert len(images) == 1
-    assert wheel.last_positions(np.array([3, 3 + RING, 5])).tolist() == [NO_POSITION, 208, 312]
+    assert wheel.last_positions(np.array([3, 3 + RING, 5]), END).tolist() == [NO_POSITION, 208, 312]
 
 
 @pytest.mark.parametrize("lap", [0, 1, 7])
