@@ -134,12 +134,11 @@ class Committer:
             TooLarge: it ran out of time, did not happen, and had more than one row.
             Overtaken: see there.
             Fenced: another instance has the shard.
-            RecoveryRefused: Kafka's progress is not what this loop wrote.
+            RecoveryRefused: Kafka's progress is not what this loop wrote; or messages would leave
+                with the progress that is committed already.
             KafkaUnavailable: stopped while in doubt.
         """
-        # With an equal progress a doubt could not be resolved: messages would be lost or doubled.
-        leaves = prepared is not None and len(prepared.deliveries)
-        assert not leaves or progress != self.committed, "messages leave as the progress says"
+        self._require_new(prepared, progress)
         begun_ms = self._clock.boottime_ms()
         self._publish(prepared, progress, rows)
         self._backoff.succeeded()
@@ -149,6 +148,17 @@ class Committer:
         self._count(prepared, self._clock.boottime_ms() - begun_ms)
         self.delivered_rows += rows
         self._mirror(progress)
+
+    def _require_new(self, prepared: Prepared | None, progress: Progress) -> None:
+        """Refuse messages without a step of the progress: a doubt could not be resolved, and they
+        would be lost or doubled.
+        """
+        leaving = 0 if prepared is None else len(prepared.deliveries)
+        if leaving and progress == self.committed:
+            raise RecoveryRefused(
+                f"nothing was published: {leaving} messages would leave with the progress that is "
+                f"committed, delivered slot {progress.delivered_slot}: they may have left with it"
+            )
 
     def _publish(self, prepared: Prepared | None, progress: Progress, rows: int) -> None:
         """3. of the module's head."""

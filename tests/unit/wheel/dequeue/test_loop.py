@@ -21,7 +21,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import Fenced, KafkaUnavailable, RecoveryPending, RecoveryRefused
 from duewheel.testing import LocalShard, ManualClock, RecordingPublisher, TimerRow
-from duewheel.wheel.dequeue import slot_scan
+from duewheel.wheel.dequeue import loop, slot_scan
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue.slot_scan import SlotScan
 from duewheel.wheel.dequeue_config import DequeueConfig
@@ -101,6 +101,19 @@ def make_world(tmp_path: Path) -> MakeWorld:
 def timer(partition: int, offset: int, slot: int) -> TimerRow:
     """Due at the very end of SLOT + `slot`."""
     return TimerRow(partition, offset, NOW_MS + slot * PRECISION_MS)
+
+
+def test_no_message_leaves_with_a_progress_that_is_committed(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A doubt about it could not be resolved: the progress would not say whether it has left."""
+    world = make_world()
+    world.append(timer(0, 0, 3))
+    world.at_slot(3)
+    monkeypatch.setattr(loop, "advanced", lambda known, *_: known)
+    with pytest.raises(RecoveryRefused, match="1 messages would leave"):
+        world.drain()
+    assert world.sources() == []
 
 
 def test_a_range_longer_than_the_ring_is_scanned(make_world: MakeWorld) -> None:
