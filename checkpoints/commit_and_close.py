@@ -213,7 +213,7 @@ def lengths_from(raw: Mapping[str, Any], files: int) -> dict[int, tuple[int, ...
         MISSHAPEN: they have another one.
     """
     found = {int(hour): tuple(map(integer, lengths)) for hour, lengths in raw.items()}
-    if any(len(lengths) != files for lengths in found.values()):
+    if any(len(lengths) != files or min(lengths) < 0 for lengths in found.values()):
         raise ValueError(f"not the lengths of {files} files")
     return found
 

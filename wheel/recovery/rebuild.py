@@ -144,8 +144,9 @@ def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
             _link_hour(directory, hour, lengths.log_bytes, batch)
             directory.restore_marks(hour, lengths)
         findings = _verify(directory, hours, segments, r)
-    except (CorruptFile, ValueError, IndexError) as error:
-        # Damaged bytes may decode to anything, so they raise more than CorruptFile.
+    except (CorruptFile, ValueError, IndexError, AssertionError) as error:
+        # Damaged bytes may decode to anything, so they raise more than CorruptFile. What passes
+        # here ends this start, and each one after it, although Kafka still has every message.
         log.error("files are damaged: reading everything again", reason=repr(error))  # noqa: TRY400
         return None
     if findings:

@@ -173,6 +173,23 @@ def test_what_cannot_be_kept_is_read_again(make_world: MakeWorld, spoiled: str) 
     world.finish()
 
 
+def test_an_assertion_about_kept_files_leads_to_reading_again(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise each start would end with it."""
+    world = make_world()
+    fall_back(world)
+    world.boot = str(uuid.uuid4())
+
+    def unsound(*_: object) -> None:
+        raise AssertionError("damage that no check refuses")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TimerWheel, "link", unsound)
+        assert world.start() == "power lost"
+    world.finish()
+
+
 @pytest.mark.parametrize("lost", ["timerwheel", "timerlog", "messages", "topics", "state"])
 def test_a_lost_file_leads_to_reading_again(make_world: MakeWorld, lost: str) -> None:
     world = make_world()
